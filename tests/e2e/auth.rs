@@ -121,7 +121,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
     is(ada, "GET", "/metrics", 401);
     let log = thalweg.process.stdout();
     assert!(
-        log.contains("nobody is let in by what cannot be read: auth.users_file"),
+        log.contains("a login file or entry cannot be read, so it lets nobody in: auth.users_file"),
         "{log}"
     );
     // A file of the operator stays as it was made, and one that is made here is for its user alone.

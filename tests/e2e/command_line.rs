@@ -263,8 +263,8 @@ fn check_explains_how_scripts_run() {
     std::fs::write(folder.path().join("flow.yaml"), native).unwrap();
     let checked = run(folder.path(), &["check", "flow.yaml"]).unwrap();
     assert_eq!(checked.status.code(), Some(1));
-    let mistake = "flow.yaml:18:28: failed to compile JavaScript programs: failed to compile condition 1 'then' code: new Set is \
-                   beyond what runs as native code; use scripting.engine: auto (line 1, column 14)";
+    let mistake = "flow.yaml:18:28: failed to compile JavaScript programs: failed to compile condition 1 'then' code: \
+                   new Set cannot run as native code; use scripting.engine: auto (line 1, column 14)";
     assert_eq!(checked.stderr.lines().next(), Some(mistake));
 }
 

@@ -67,7 +67,8 @@ fn whoever_is_refused_a_connection_or_a_stream_stands_in_the_log_and_probes_are_
     assert_eq!((streams.len(), refused), (18, 1));
     says(
         &thalweg,
-        "as many streams of events are open as may be, and one more was refused; raise max_connections of the listener",
+        "the maximum number of event streams is open, and another one was refused; raise max_connections of the \
+         listener",
     );
     // The others wait for a message.
     let fetch = call(&token, r#"["sub.fetch","jobs",{"waitMs":30000}]"#);
@@ -84,7 +85,7 @@ fn whoever_is_refused_a_connection_or_a_stream_stands_in_the_log_and_probes_are_
     .unwrap();
     says(
         &thalweg,
-        "all connections are taken, and only probes are let in; raise max_connections of the listener",
+        "all connections are in use, and only probes are accepted; raise max_connections of the listener",
     );
     for probe in ["/ping", "/ready", "/metrics"] {
         assert_eq!(thalweg.request(probe).unwrap().0, 200, "{probe}");

@@ -80,7 +80,7 @@ fn a_batch_is_stored_wholly_or_not_at_all_and_in_one_row(events: Events) {
             ),
             (
                 json!(["stream.appendMany", [{"stream": "t", "messages": two}, {"stream": "t", "messages": two}]]),
-                "append.stream 't' comes more than once",
+                "append.stream 't' occurs more than once",
             ),
             (
                 json!(["stream.appendMany", [{"stream": "t", "messages": two, "expectedVersion": []}]]),

@@ -264,7 +264,7 @@ fn a_damaged_backup_is_exit_65_names_the_byte_and_leaves_no_store() {
     for (name, says) in [
         ("cut", format!("cut: the backup is cut off at byte {middle}")),
         ("bent", "bent: the backup is damaged at byte ".to_owned()),
-        ("other", "other: it is no backup of events".to_owned()),
+        ("other", "other: it is not a backup of events".to_owned()),
     ] {
         let done = restore(folder.path(), name, "data");
         assert_eq!(done.code, Some(65), "{name}: {}", done.stderr);
@@ -376,7 +376,7 @@ fn a_backup_that_does_not_come_whole_gets_no_name() {
             "the server ended the backup after ",
         ),
         (bent, len, 65, "the backup is damaged at byte "),
-        (b"everything".to_vec(), 10, 65, "it is no backup of events"),
+        (b"everything".to_vec(), 10, 65, "it is not a backup of events"),
     ] {
         let done = backup(&answering(sent, said), folder.path(), "new");
         assert_eq!(done.code, Some(code), "{}", done.stderr);

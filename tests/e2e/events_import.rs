@@ -207,7 +207,7 @@ fn each_mistake_of_an_import_has_its_code_its_line_and_its_words(events: Events)
         (
             "[]".to_owned(),
             "INVALID_RECORD",
-            "invalid record at line 3: it is no object".to_owned(),
+            "invalid record at line 3: it is not an object".to_owned(),
         ),
         (
             wrong("stream", "strem"),

@@ -475,7 +475,7 @@ fn parquet_files_are_looked_into() {
     );
     let wrong = parquet(&["stats", "flow.yaml"]);
     assert!(
-        code(&wrong) == 1 && wrong.stderr.contains("flow.yaml is no Parquet file"),
+        code(&wrong) == 1 && wrong.stderr.contains("flow.yaml is not a Parquet file"),
         "{}",
         wrong.stderr
     );

@@ -127,7 +127,7 @@ fn an_event_store_gives_no_position_twice_when_its_log_is_older_than_its_indexes
     std::fs::write(&unfinished, "").unwrap();
     let words = [
         "the log has lost messages that were acknowledged",
-        "of namespace 'default'",
+        "in namespace 'default'",
         "--recover=skip (`log: {recover: skip}`",
     ];
     is_refused(&thalweg, &RUN, &words);

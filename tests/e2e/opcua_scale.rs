@@ -113,7 +113,7 @@ fn what_lies_deeper_than_is_browsed_is_told() {
         .unwrap();
         assert_eq!(thalweg.metric("thalweg_opcua_browse_variables", "").unwrap(), tags);
         let log = thalweg.process.stdout();
-        assert_eq!(log.contains("raise browse.maxDepth to find it"), is_told, "{log}");
+        assert_eq!(log.contains("raise browse.maxDepth to browse them"), is_told, "{log}");
         thalweg.stop().unwrap();
     }
 }

@@ -415,7 +415,7 @@ fn a_body_that_is_no_request_is_refused_as_a_whole() {
             "{\"text\":\"a\"}",
             "atomic: expected true or false",
         ),
-        ("/queues/jobs/dlq:purge", "{}", "give ids or filter"),
+        ("/queues/jobs/dlq:purge", "{}", "give either ids or filter"),
     ] {
         let refused = api.send("POST", path, &[], body.as_bytes());
         let shown: String = body.chars().take(60).collect();

@@ -1,4 +1,4 @@
-//! The project's own tasks: `check`, `test`, `bench`, `soak`. Written in Rust so that a fresh machine needs nothing but cargo to
+//! The project's own tasks: `check`, `test`, `bench`, `soak`, `dist`. Written in Rust so that a fresh machine needs nothing but cargo to
 //! start; what a task needs beyond that, it installs.
 #![allow(
     clippy::print_stdout,
@@ -8,6 +8,7 @@
 
 mod bench;
 mod check;
+mod dist;
 mod shell;
 mod soak;
 mod test;
@@ -31,6 +32,9 @@ usage: cargo xtask <task>
   soak [--for 1h] [--out FOLDER]
                       everything at once, with probes every second: what was acknowledged is there, memory is flat, no probe is slow;
                       THALWEG_BIN names a binary that is built already
+  dist [--out FOLDER] [--check]
+                      the stripped binary, a .tar.gz and a .deb of it, below target/dist; --check unpacks and tries them;
+                      THALWEG_BIN names a binary that is built already
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         ["tools"] => tools::install().map(drop),
         ["bench", rest @ ..] => bench::run(rest),
         ["soak", rest @ ..] => soak::run(rest),
+        ["dist", rest @ ..] => dist::run(rest),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

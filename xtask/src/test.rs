@@ -1,5 +1,7 @@
 //! All tests of the project, with what they need, and one line at the end that says how many passed.
 
+mod binaries;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -22,18 +24,23 @@ pub fn run(filter: Option<&str>) -> Result<()> {
     let binary = build_binary()?;
     let mut total = Total::default();
 
-    let mut tests = cargo();
-    // Unit and crate tests first; the end-to-end tests last, since they use what the others vouch for.
-    tests
-        .args(["test", "--release", "--workspace", "--no-fail-fast"])
+    // Unit and crate tests, and those of the whole binary.
+    let tests = binaries::build(&binary)?;
+    let prepare = |command: &mut Command| {
+        command.env("THALWEG_BIN", &binary);
+        tools.apply(command);
+    };
+    let mut all_passed = binaries::run(tests, filter, prepare, |line| total.add_cargo(line))?;
+    let mut examples = cargo();
+    examples
+        .args(["test", "--release", "--workspace", "--doc", "--no-fail-fast"])
         .env("THALWEG_BIN", &binary);
     if let Some(filter) = filter {
-        tests.args(["--", filter]);
+        examples.args(["--", filter]);
     }
-    tools.apply(&mut tests);
-    let rust_passed = run_watching(&mut tests, |line| total.add_cargo(line))?;
+    tools.apply(&mut examples);
+    all_passed &= run_watching(&mut examples, |line| total.add_cargo(line))?;
 
-    let mut all_passed = rust_passed;
     if filter.is_none() {
         if !exists("node") {
             bail!("node is not installed; on Debian: apt-get install nodejs npm");

@@ -82,15 +82,16 @@ impl CheckedConfig {
         sections_of_later_versions(&config, &diagnostics);
         fields_of_later_versions(&config, &diagnostics);
         let used = FlowRequirements {
-            queues: components.store.is_wanted(),
+            queues: components.store.shared.is_wanted(),
             events: components.events.shared.is_wanted(),
             lake: components.lake.is_wanted(),
         };
         let settings = Settings::read(&config, used, &diagnostics);
-        components.store.check_names(&settings.store, &diagnostics);
+        let shared = &components.store.shared;
+        shared.check_names(&settings.store.queues, &diagnostics);
         nothing_to_run(&config, &diagnostics);
         if settings.events.needs_log(used.events) || settings.ingest.is_some() {
-            components.store.want();
+            shared.want();
         }
         for flow in &mut flows {
             let waiting = settings.flows.iter().find(|(name, _)| *name == flow.name);
@@ -280,7 +281,7 @@ mod tests {
             ),
             (
                 "lake: {url: \"ftp://x\"}",
-                "f.yaml:1:13: lake.url: ftp://x is on no object store that is known here: expected s3://bucket/lake, \
+                "f.yaml:1:13: lake.url: ftp://x is not on a supported object store: expected s3://bucket/lake, \
                  gs://bucket/lake, az://container/lake, or a path\n",
             ),
         ] {

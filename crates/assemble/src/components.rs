@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use thalweg_flow::ComponentRegistry;
+use thalweg_lake_flow::LakeTables;
 
 use crate::events::EventsService;
 use crate::ingest::Ingest;
-use crate::lake::{self, LakeTables};
-use crate::queues::{self, QueueService};
+use crate::queues::QueueService;
 
 /// The registry and what its components share.
 pub struct Components {
@@ -31,8 +31,8 @@ impl Components {
         let events = Arc::new(EventsService::default());
         thalweg_opcua::register(&mut registry, opcua.clone());
         thalweg_tags::register(&mut registry, &topics);
-        lake::register(&mut registry, lake.clone(), &store);
-        queues::register(&mut registry, &store);
+        thalweg_lake_flow::register(&mut registry, &lake, &store.shared);
+        thalweg_queue_flow::register(&mut registry, &store.shared);
         thalweg_events_flow::register(&mut registry, &events.shared);
         thalweg_kafka::register(&mut registry);
         Components {

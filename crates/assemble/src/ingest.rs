@@ -1,25 +1,24 @@
-//! The section `ingest`: receivers of OpenTelemetry data, and the queues of the log that they append to.
+//! The section `ingest`: receivers of OpenTelemetry data, and who may send it.
 
+mod admission;
 mod section;
-mod sink;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use thalweg_config::ListenerConfig;
 use thalweg_console::{BoundListener, Console, HttpLimits, Logins, RunningListener};
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::otlp::Signal;
+use thalweg_lake_flow::{LakeTables, QueueSink};
 use thalweg_otlp::OtlpReceiver;
 use thalweg_telemetry::Metrics;
 
-use crate::lake::LakeTables;
 use crate::open_files;
+use admission::WriteRoleAdmission;
 pub(crate) use section::{INFLIGHT_MIN, IngestSection, section};
-use sink::{QueueSink, WriteRoleAdmission};
 
 /// What receives.
 #[derive(Default)]
@@ -38,12 +37,7 @@ impl Ingest {
         lake_metrics: &LakeMetrics,
     ) -> Result<()> {
         let doors = open_doors(section, logins).await?;
-        let mut queues = Vec::new();
-        for signal in Signal::ALL {
-            queues.push(lake.received(signal).await?);
-        }
-        let queues = <[_; 3]>::try_from(queues).ok();
-        let sink = QueueSink(queues.context("a queue of the lake is missing")?);
+        let sink = lake.sink().await?;
         *self.listeners.lock() = receive(section, doors, sink, metrics, lake_metrics)?;
         Ok(())
     }

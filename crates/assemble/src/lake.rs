@@ -1,65 +1,28 @@
-//! The lake: the section `lake`, the tables of the process, and the output that feeds one of them.
-
-mod committed_offsets;
-mod events;
-mod output;
-mod tables;
+//! The section `lake`.
 
 use std::time::Duration;
 
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::compaction::CompactionOptions;
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
-use thalweg_lake::attributes::AttributePromotion;
-use thalweg_lake::compaction::CompactionOptions;
-use thalweg_lake::ingest::FileRules;
-use thalweg_lake::maintenance::MaintenanceOptions;
 use thalweg_lake::rollup::job::RollupOptions;
+use thalweg_lake_flow::LakeOptions;
 
 use crate::lake_site::LakeSite;
-pub(crate) use output::register;
-pub(crate) use tables::{LakeContext, LakeTables, TableOpenError, ends_of};
 
 /// With less there is no room for rows that grow, rows that are committed, and the files made of them.
 pub(crate) const MEMORY_MIN: u64 = 16 << 20;
 const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// How tables are written.
-#[derive(Clone, Debug)]
-pub(crate) struct LakeOptions {
-    /// Memory of rows after which a flush starts.
-    pub flush_bytes: usize,
-    /// Age of the oldest row at which a flush starts. Rows are on disk in the log, and seen by queries, long before.
-    pub flush_interval: Duration,
-    /// Of rows and the files made of them, of all tables together.
-    pub memory_bytes: usize,
-    pub files: FileRules,
-}
-
-impl Default for LakeOptions {
-    fn default() -> LakeOptions {
-        LakeOptions {
-            flush_bytes: 64 << 20,
-            flush_interval: Duration::from_secs(60),
-            memory_bytes: 768 << 20,
-            files: FileRules::default(),
-        }
-    }
-}
-
-/// The section `lake`.
+/// What the section says.
 #[derive(Clone, Debug)]
 pub(crate) struct LakeSection {
     pub options: LakeOptions,
     pub site: LakeSite,
-    /// Of [`OTLP_TABLES`].
-    pub promotions: [AttributePromotion; 3],
-    /// Of the table `tags`.
-    pub tags: AttributePromotion,
-    /// The table `events` is there, by this setting; and its attributes.
+    /// The table `events` is there, by this setting.
     pub events: Option<Pos>,
-    pub events_promotion: AttributePromotion,
     /// `lake.memory`, if the file gives it; the options' own is set when the memory is divided.
     pub memory: Option<(u64, Pos)>,
-    pub upkeep: MaintenanceOptions,
     /// `lake.compaction.memory`, if the file gives it.
     pub compaction_memory: Option<(u64, Pos)>,
 }
@@ -75,12 +38,8 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
     let mut section = LakeSection {
         options: LakeOptions::default(),
         site: LakeSite::default(),
-        promotions: Default::default(),
-        tags: AttributePromotion::default(),
         events: None,
-        events_promotion: AttributePromotion::default(),
         memory: None,
-        upkeep: MaintenanceOptions::default(),
         compaction_memory: None,
     };
     let Some(node) = &config.lake else { return section };
@@ -91,26 +50,27 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
     read_flush(fields.fields("flush"), options);
     // There is nothing new more often.
     let look_every = options.flush_interval;
-    section.upkeep.look_every = look_every.clamp(LOOK_EVERY_MIN, section.upkeep.look_every);
-    section.upkeep.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
-    section.compaction_memory = read_compaction(fields.fields("compaction"), &mut section.upkeep.compaction);
-    section.site = LakeSite::read(&mut fields, section.upkeep.compaction.target);
+    let upkeep = &mut options.upkeep;
+    upkeep.look_every = look_every.clamp(LOOK_EVERY_MIN, upkeep.look_every);
+    upkeep.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
+    section.compaction_memory = read_compaction(fields.fields("compaction"), &mut upkeep.compaction);
+    section.site = LakeSite::read(&mut fields, upkeep.compaction.target);
     let mut retention = fields.fields("retention");
     for name in OTLP_TABLES.into_iter().chain(["tags", "events"]) {
         let days = retention.int_in(name, 0, 0..=DAYS_MAX);
-        section.upkeep.retention.push((name, u32::try_from(days).unwrap_or(0)));
+        upkeep.retention.push((name, u32::try_from(days).unwrap_or(0)));
     }
     for table in ["metrics_rollup", "tags_rollup"] {
         let mut rollup = retention.fields(table);
         let days = RESOLUTIONS.map(|name| u32::try_from(rollup.int_in(name, 0, 0..=DAYS_MAX)).unwrap_or(0));
-        section.upkeep.rollup_retention.push((table, days));
+        upkeep.rollup_retention.push((table, days));
         rollup.finish();
     }
     retention.finish();
-    read_rollup(fields.fields("rollup"), &mut section.upkeep.rollup);
+    read_rollup(fields.fields("rollup"), &mut upkeep.rollup);
     let mut vacuum = fields.fields("vacuum");
-    section.upkeep.vacuum_retain = vacuum.duration("retain", "24h");
-    if section.upkeep.vacuum_retain < VACUUM_RETAIN_MIN {
+    upkeep.vacuum_retain = vacuum.duration("retain", "24h");
+    if upkeep.vacuum_retain < VACUUM_RETAIN_MIN {
         vacuum.error(
             "retain",
             "expected at least 1m: queries and other readers may use older versions",
@@ -125,13 +85,13 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
     options.files.row_group_bytes = usize::try_from(row_group).unwrap_or(options.files.row_group_bytes);
     not_there(&mut parquet, "encodings", "writes the encodings that every reader has");
     parquet.finish();
-    section.tags = promotion(fields.fields("tags")).unwrap_or_default();
+    options.tags_promotion = promotion(fields.fields("tags")).unwrap_or_default();
     let mut events = fields.fields("events");
     if events.bool("enabled", false) {
         section.events = Some(events.pos_of("enabled"));
     }
-    section.events_promotion = promotion(events).unwrap_or_default();
-    for (name, of) in OTLP_TABLES.into_iter().zip(&mut section.promotions) {
+    options.events_promotion = promotion(events).unwrap_or_default();
+    for (name, of) in OTLP_TABLES.into_iter().zip(&mut options.promotions) {
         let mut table = fields.fields(name);
         if name == "logs" {
             not_there(&mut table, "sort", "orders rows by service and time");

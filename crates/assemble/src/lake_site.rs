@@ -2,22 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow};
-use tempfile::NamedTempFile;
+use anyhow::{Result, anyhow};
 use thalweg_config::Fields;
-use thalweg_kit::{WorkFolder, files};
-use thalweg_lake::store::{
-    FaultKind, LakeStorage, LakeUrl, LeaseError, STORAGE_FLAGS, STORAGE_TEXTS, ScratchOptions, SyncedStore,
-};
+use thalweg_delta::store::{LakeStorage, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, ScratchOptions, SyncedStore};
+use thalweg_kit::files;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
-use crate::checked_config::CheckedConfig;
 use crate::data_dir::DataDir;
 
 /// Copies of files leave so much of the disk to the log.
 const FREE_MIN: u64 = 1 << 30;
-/// Of copies that a command needs.
-const TOOL_SPOOL_BYTES: u64 = 4 << 30;
 /// Two files that are merged and what is made of them, at the smallest target.
 const SPOOL_MIN: u64 = 16 << 20;
 
@@ -107,7 +101,7 @@ impl LakeSite {
 }
 
 /// Where a process of this data folder has its lake, if that is elsewhere: for those who read when it does not run.
-pub(crate) fn noted(data_dir: &Path) -> Option<String> {
+pub fn noted_lake(data_dir: &Path) -> Option<String> {
     std::fs::read_to_string(note(data_dir)).ok()
 }
 
@@ -115,100 +109,10 @@ fn note(data_dir: &Path) -> PathBuf {
     thalweg_lake::folder(data_dir).join("_thalweg/url")
 }
 
-/// A lake by its URL alone; credentials are those of the environment. Copies of files lie in `scratch`.
-pub(crate) fn by_url(url: &str, scratch: &Path) -> Result<LakeStorage> {
-    let url = LakeUrl::parse(url).map_err(|why| anyhow!("--lake {url}: {why}"))?;
-    let scratch = ScratchOptions {
-        folder: scratch.to_owned(),
-        spool_bytes: TOOL_SPOOL_BYTES,
-        free_min: FREE_MIN,
-        bytes_per_second: 0,
-    };
-    at(&url, &[], &scratch)
-}
-
-/// A folder of a command that has none of its own in a data folder.
-pub(crate) fn scratch() -> Result<WorkFolder> {
-    WorkFolder::temporary().with_context(|| {
-        let folder = std::env::temp_dir();
-        format!(
-            "cannot write to {}, the folder for temporary files; set TMPDIR to one that can be written",
-            folder.display()
-        )
-    })
-}
-
-/// A lake that a command is about.
-pub struct LakeLocation {
-    site: LakeStorage,
-    /// The data folder, of a lake that is known by it.
-    data_dir: Option<PathBuf>,
-    /// Of copies, and of rows that wait.
-    scratch: WorkFolder,
-}
-
-impl LakeLocation {
-    /// That of a URL or a path, else where the last process of a data folder had it.
-    pub fn new(data_dir: &Path, lake: Option<&str>) -> Result<LakeLocation> {
-        let scratch = scratch()?;
-        let site = match lake.map(str::to_owned).or_else(|| noted(data_dir)) {
-            Some(url) => by_url(&url, scratch.path())?,
-            None => LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new()),
-        };
-        let data_dir = lake.is_none().then(|| data_dir.to_owned());
-        Ok(LakeLocation {
-            site,
-            data_dir,
-            scratch,
-        })
-    }
-
-    /// The same by the section `lake` of a configuration.
-    pub fn configured(checked: &CheckedConfig, data_dir: &Path) -> Result<LakeLocation> {
-        let lake = &checked.settings.lake;
-        Ok(LakeLocation {
-            site: lake.site.open(data_dir, lake.upkeep.bytes_per_second)?,
-            data_dir: Some(data_dir.to_owned()),
-            scratch: scratch()?,
-        })
-    }
-
-    pub fn site(&self) -> &LakeStorage {
-        &self.site
-    }
-
-    pub(crate) fn data_dir(&self) -> Option<&Path> {
-        self.data_dir.as_deref()
-    }
-
-    /// Where rows wait for their tables, and bad lines stay.
-    pub(crate) fn local(&self) -> PathBuf {
-        match (self.site.is_remote(), &self.data_dir) {
-            (false, _) => self.site.path().to_owned(),
-            (true, Some(data_dir)) => thalweg_lake::folder(data_dir),
-            (true, None) => self.scratch.path().to_owned(),
-        }
-    }
-}
-
-/// A file of an object store, copied to one that goes when it is dropped; credentials are those of the environment.
-pub async fn download(url: &str) -> Result<NamedTempFile> {
-    let _ = aws_lc_rs::default_provider().install_default();
-    let mut file = NamedTempFile::with_prefix("thalweg-")?;
-    let copied = thalweg_lake::store::download(url, file.as_file_mut()).await;
-    copied.map_err(|why| anyhow!("{url} cannot be read: {why}"))?;
-    Ok(file)
-}
-
 fn at(url: &LakeUrl, storage: &[(String, String)], scratch: &ScratchOptions) -> Result<LakeStorage> {
     // The clients of object stores take the one of the process; somebody else may have set the same one.
     let _ = aws_lc_rs::default_provider().install_default();
     LakeStorage::at(url, storage, scratch).map_err(|why| anyhow!("lake.url: {why}"))
-}
-
-/// Whether a start has to end there: waiting cures a store that is away, and nothing else.
-pub(crate) fn is_final(error: &LeaseError) -> bool {
-    matches!(error.kind(), FaultKind::Held | FaultKind::Denied | FaultKind::NoBucket)
 }
 
 #[cfg(test)]
@@ -248,7 +152,7 @@ mod tests {
         for (lake, words) in [
             (
                 "{url: \"ftp://host\"}",
-                "lake.url: ftp://host is on no object store that is known here",
+                "lake.url: ftp://host is not on a supported object store",
             ),
             (
                 "{storage: {region: x}}",

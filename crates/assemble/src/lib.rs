@@ -6,9 +6,9 @@
 
 #[cfg(test)]
 mod absent_tests;
-pub mod bulk;
 mod checked_config;
 mod clock;
+mod command_settings;
 mod components;
 mod data_dir;
 #[cfg(test)]
@@ -21,25 +21,21 @@ mod lake;
 mod lake_site;
 mod log;
 mod log_memory;
-pub mod maintenance;
 mod memory_shares;
 mod metrics;
 mod open_files;
 mod process;
 mod queues;
-mod refusal;
 mod reload;
 mod settings;
-pub mod sql;
-mod tls_client;
+mod sql;
 
 pub use checked_config::CheckedConfig;
+pub use command_settings::{default_maintenance_options, default_query_options};
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
 pub use events::{EventsServer, EventsServerOptions, EventsStorage, GeneratedToken, restore_events, verify_events};
-pub use lake_site::{LakeLocation, download};
+pub use lake_site::noted_lake;
 pub use log::exit_code;
 pub use process::{Process, ReloadReport, ShutdownReport};
-pub use refusal::refusal;
 pub use thalweg_console::{TlsFiles, TlsNames};
-pub use tls_client::agent as http_agent;

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use thalweg_events::EventsError;
 use thalweg_events::backup::BackupError;
 use thalweg_lake::OpenError as TableError;
+use thalweg_lake_flow::TableOpenError;
 use thalweg_log::clock::LogClock;
 use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::{EmbeddedLog, Log, LogError, LogOptions, LogStatus, MultiDiskLog};
@@ -18,7 +19,6 @@ use thalweg_queue::settings::{LogSettings, OnPoison, RecoveryMode};
 
 use crate::clock::WatchedClock;
 use crate::data_dir::DataDir;
-use crate::lake::TableOpenError;
 use crate::log_memory::LogMemory;
 
 /// Nothing is acknowledged any more, and a restart has to look at the disk.

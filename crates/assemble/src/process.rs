@@ -9,14 +9,14 @@ use futures::future::join_all;
 use thalweg_config::{CONNECTIONS_USUAL, Node};
 use thalweg_console::{AuthReloadOutcome, ConfigText, Console, ConsoleOptions, Logins, RunningListener};
 use thalweg_flow::{DeadLetterOutput, Flow, FlowEnvironment, StopReport};
+use thalweg_lake_api::LakeAdmin;
+use thalweg_lake_flow::{LakeContext, LakeTables, ends_of};
 use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableStatus, register_process_metrics};
 
 use crate::checked_config::CheckedConfig;
 use crate::data_dir::DataDir;
 use crate::events::{CONNECTIONS_MAX, EventsService, RecoveryOptions};
 use crate::ingest::Ingest;
-use crate::lake::{LakeContext, LakeTables, ends_of};
-use crate::maintenance::{self, LakeAdmin};
 use crate::open_files;
 use crate::queues::{QueueService, declare};
 use crate::reload;
@@ -110,7 +110,7 @@ impl Process {
         let starting = Arc::new(StartupGate::default());
         board.add(starting.clone());
         let lake = components.lake.clone();
-        let lake_metrics = lake.register(&settings.lake, &metrics)?;
+        let lake_metrics = lake.register(&settings.lake.options, &metrics)?;
         board.add(lake.clone());
 
         let bodies = settings.store.log_memory.bodies;
@@ -138,26 +138,22 @@ impl Process {
             lake.set_opening(true);
         }
         let lake_dir = settings.lake.site.lock()?;
-        let (site, rate) = (settings.lake.site.clone(), settings.lake.upkeep.bytes_per_second);
+        let site = settings.lake.site.clone();
+        let rate = settings.lake.options.upkeep.bytes_per_second;
         // Queries have connections of their own, so that they do not keep commits waiting.
         let open_site = || site.open(&config.data_dir, rate);
         let tables_site = open_site()?;
         let engine = (open_site()?, config.data_dir.as_path(), settings.query);
         let sql = crate::sql::routes(engine, &metrics, &lake_metrics, lake.clone())?;
-        let tools = Arc::new(LakeAdmin {
-            tables: lake.clone(),
-            lake: tables_site.clone(),
-            options: settings.lake.upkeep.clone(),
-            metrics: lake_metrics.clone(),
-            alone: Default::default(),
-        });
+        let upkeep = settings.lake.options.upkeep.clone();
+        let admin = LakeAdmin::new(lake.clone(), tables_site.clone(), upkeep, lake_metrics.clone());
         let quarter = usize::try_from(config.memory.limit / 4).unwrap_or(usize::MAX);
         components.opcua.set_node_memory(quarter.max(NODE_MEMORY_MIN));
         let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![
             components.opcua.clone(),
             components.topics.clone(),
             sql,
-            Arc::new(maintenance::LakeAdminRoutes(tools)),
+            Arc::new(admin.routes()),
         ];
         if let Some(queues) = store.queues() {
             routes.push(Arc::new(thalweg_queue_api::routes_within(queues, bodies)));
@@ -199,7 +195,7 @@ impl Process {
         if (settings.ingest.is_some() || lake.is_wanted() || has_events)
             && let (Some(queues), Some((log, durability))) = (store.queues(), store.log(&settings.store))
         {
-            let ground = LakeContext {
+            let context = LakeContext {
                 queues,
                 durability,
                 accept_loss: settings.store.accepts_loss(),
@@ -209,9 +205,9 @@ impl Process {
                 metrics: lake_metrics.clone(),
                 entries,
                 records,
-                section: settings.lake,
+                options: settings.lake.options,
             };
-            lake.start(ground).await?;
+            lake.start(context).await?;
         }
         if let Some(store) = events.embedded().filter(|_| has_events) {
             lake.open_events(store).await?;

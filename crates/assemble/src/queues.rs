@@ -1,24 +1,16 @@
 //! The durable log and the queues on it, which all flows and faces of the process share: opened before anything else moves,
 //! closed after everything else has stopped.
 
-mod buffer;
-mod input;
-mod names;
-mod output;
-mod webhook;
-
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use parking_lot::Mutex;
 use thalweg_config::{Config, Diagnostics, Pos};
-use thalweg_flow::ComponentRegistry;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogStatus};
 use thalweg_queue::settings::{LogSettings, QueuesSettings, RecoveryMode};
 use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions};
+use thalweg_queue_flow::{SharedQueues, Webhooks};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::OnceCell;
 
@@ -26,24 +18,17 @@ use crate::clock::WatchedClock;
 use crate::log::{OpenLog, is_damage};
 use crate::log_memory::LogMemory;
 
-use names::QueueReference;
-use webhook::Webhooks;
-
 /// The log and the queues of the process.
 #[derive(Default)]
 pub(crate) struct QueueService {
-    /// A component asks for queues, or the event store for the log.
-    wanted: AtomicBool,
-    /// Buffers of flows: queue and flow.
-    buffers: Mutex<Vec<(String, String)>>,
-    /// Queues that inputs and outputs name.
-    used: Mutex<Vec<QueueReference>>,
+    /// For the components of flows, and whoever else has use for the log.
+    pub shared: Arc<SharedQueues>,
     opened: OnceCell<OpenQueues>,
 }
 
+/// The log that the queues stand on, and who hears of their dead letters.
 struct OpenQueues {
     log: Arc<OpenLog>,
-    queues: Queues,
     webhooks: Arc<Webhooks>,
 }
 
@@ -136,50 +121,18 @@ impl LogAndQueuesSection {
 }
 
 impl QueueService {
-    /// The log is needed.
-    pub fn want(&self) {
-        self.wanted.store(true, Ordering::Release);
-    }
-
-    /// Something asks for the log.
-    pub fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Acquire)
-    }
-
     /// Opens log and queues if anything in the configuration has use for them, and makes what it declares.
     pub async fn start(&self, config: &Config, section: &LogAndQueuesSection, metrics: &Metrics) -> Result<()> {
-        if !section.given && !self.is_wanted() {
+        if !section.given && !self.shared.is_wanted() {
             return Ok(());
         }
         let (log, queues) = section.open(&config.data_dir).await?;
-        let webhooks = Webhooks::new(metrics);
+        let webhooks = Webhooks::new(metrics, thalweg_queue_api::message_json);
         queues.listen_for_dead_letters(webhooks.clone());
         declare(&queues, &section.queues).await?;
-        let _ = self.opened.set(OpenQueues { log, queues, webhooks });
+        let _ = self.opened.set(OpenQueues { log, webhooks });
+        self.shared.open(queues);
         Ok(())
-    }
-
-    /// A flow has this queue for itself; the flow that has it already, if one does.
-    fn claim_buffer(&self, queue: &str, flow: &str) -> Option<String> {
-        let mut buffers = self.buffers.lock();
-        if let Some((_, other)) = buffers.iter().find(|(name, _)| name == queue) {
-            return Some(other.clone());
-        }
-        buffers.push((queue.to_owned(), flow.to_owned()));
-        None
-    }
-
-    /// A resource is read as often as it is named, and counts once.
-    fn uses(&self, used: QueueReference) {
-        let mut all = self.used.lock();
-        if !all.contains(&used) {
-            all.push(used);
-        }
-    }
-
-    /// Whether the queues that the flows use are those that the file declares; mistakes go to the diagnostics.
-    pub fn check_names(&self, section: &LogAndQueuesSection, diagnostics: &Diagnostics) {
-        names::check(&self.used.lock(), &section.queues, diagnostics);
     }
 
     pub fn clock(&self) -> Option<&Arc<WatchedClock>> {
@@ -198,7 +151,7 @@ impl QueueService {
     }
 
     pub fn queues(&self) -> Option<Queues> {
-        self.opened.get().map(|opened| opened.queues.clone())
+        self.shared.queues()
     }
 
     /// Stores what was not, and closes the log. What it cannot do in time is given up.
@@ -206,7 +159,9 @@ impl QueueService {
         let Some(opened) = self.opened.get() else { return };
         opened.webhooks.stop();
         let closed = async {
-            opened.queues.close().await;
+            if let Some(queues) = self.queues() {
+                queues.close().await;
+            }
             let log = opened.log.clone();
             let _ = tokio::task::spawn_blocking(move || log.close()).await;
         };
@@ -258,15 +213,4 @@ fn has_groups(queue: &Queue) -> bool {
     let settings = queue.settings();
     let is_there = |name: &str| queue.group(name).is_ok_and(|group| group.is_declared());
     settings.groups.iter().all(|group| is_there(&group.name))
-}
-
-pub(crate) fn register(registry: &mut ComponentRegistry, store: &Arc<QueueService>) {
-    buffer::register(registry, store.clone());
-    input::register(registry, store.clone());
-    output::register(registry, store.clone());
-}
-
-/// A component of the configuration uses queues.
-fn want(store: &QueueService) {
-    store.want();
 }

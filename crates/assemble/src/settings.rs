@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_config::{Config, Diagnostics, Fields, Pos};
 use thalweg_lake::ingest::EntryLimits;
-use thalweg_lake::signal_batch::SignalBatchLimits;
+use thalweg_lake_flow::SignalBatchLimits;
 use thalweg_otlp::ReceiverOptions;
 use thalweg_query::QueryOptions;
 
@@ -130,7 +130,7 @@ impl Settings {
             ingest.receiver.inflight_bytes_max = next();
         }
         if has_tables {
-            lake.upkeep.compaction.memory = next() as u64;
+            lake.options.upkeep.compaction.memory = next() as u64;
         }
         let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
         Settings {

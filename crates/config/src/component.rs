@@ -1,8 +1,8 @@
 //! Components: the inputs, processors, outputs, caches and rate limits of a flow.
 //!
-//! A component is a mapping with exactly one field that names it, such as `opcua: {...}`, beside
-//! an optional `label` and, for inputs and outputs, `processors`. What the body means is for the
-//! owner of that name to say; here its shape, its label and its place in the flow are settled.
+//! A component is a mapping with exactly one field that names it, such as `opcua: {...}`, beside an optional `label`
+//! and, for inputs and outputs, `processors`. The owner of that name interprets the body; this module reads the shape,
+//! the label and the place in the flow.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl ComponentKind {
         matches!(self, ComponentKind::Input | ComponentKind::Output)
     }
 
-    /// A component as one would write it, for messages.
+    /// An example of such a component, for messages.
     fn example(self) -> &'static str {
         match self {
             ComponentKind::Input => "stdin: {}",
@@ -49,7 +49,7 @@ impl ComponentKind {
         }
     }
 
-    /// How several are made one, for messages.
+    /// How to combine several, for messages.
     fn several(self) -> &'static str {
         match self {
             ComponentKind::Input | ComponentKind::Output => ", or combine several with broker",
@@ -72,21 +72,21 @@ pub struct ComponentNode {
     /// The component's name, such as `opcua`.
     pub name: String,
     pub label: Option<String>,
-    /// What stands behind the name: a mapping, a list or a scalar.
+    /// The value of the name: a mapping, a list or a scalar.
     pub body: Node,
     /// The processors of an input or output.
     pub processors: Vec<ComponentNode>,
-    /// Where the component begins.
+    /// Position of the component.
     pub pos: Pos,
-    /// Where its name stands.
+    /// Position of its name.
     pub name_pos: Pos,
     /// The place in the flow, as metrics show it: `root.pipeline.processors.0`.
     pub path: String,
 }
 
 impl ComponentNode {
-    /// Reads the shape of a component. `None` if it has no name or more than one; a label that does
-    /// not fit is reported and left out.
+    /// Reads the shape of a component. `None` if it has no name or more than one; an invalid label is reported and left
+    /// out.
     pub fn parse(
         node: &Node,
         kind: ComponentKind,
@@ -144,14 +144,14 @@ impl ComponentNode {
         }
     }
 
-    /// Reads a component inside this one's body. `steps` is its place there, such as `inputs.0`;
-    /// its path becomes `<this path>.<this name>.<steps>`.
+    /// Reads a component inside this one's body. `steps` is its place there, such as `inputs.0`; its path becomes
+    /// `<this path>.<this name>.<steps>`.
     pub fn child(&self, node: &Node, kind: ComponentKind, steps: &str, diags: &Diagnostics) -> Option<ComponentNode> {
         ComponentNode::parse(node, kind, self.child_path(steps), diags)
     }
 
-    /// Reads a list of components inside this one's body; `steps` is the place of the list, empty
-    /// if the body is the list, as in `try: [...]`.
+    /// Reads a list of components inside this one's body; `steps` is the place of the list, empty if the body is the
+    /// list, as in `try: [...]`.
     pub fn children(&self, list: &Node, kind: ComponentKind, steps: &str, diags: &Diagnostics) -> Vec<ComponentNode> {
         ComponentNode::parse_list(list, kind, &self.child_path(steps), diags)
     }
@@ -193,7 +193,7 @@ fn is_label(text: &str) -> bool {
 }
 
 fn read_label(node: &Node, diags: &Diagnostics) -> Option<String> {
-    // An empty label is how the reference system writes "none".
+    // In the reference system an empty label means "none".
     if node.kind() == ValueKind::Null || node.as_str() == Some("") {
         return None;
     }

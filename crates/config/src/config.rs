@@ -1,8 +1,7 @@
-//! The whole document: flows, resources and the settings that belong to the process.
+//! The whole document: flows, resources and the settings of the process.
 //!
-//! Sections of other parts of the program (`log`, `queues`, `mqtt`, `events`, `ingest`, `lake`,
-//! `query`) are passed on as nodes; their owners read them with [`Fields`]. Everything else is typed
-//! here, with its default filled in.
+//! Sections of other parts of the program (`log`, `queues`, `mqtt`, `events`, `ingest`, `lake`, `query`) are passed on
+//! as nodes; their owners read them with [`Fields`]. Everything else is typed here, with its default filled in.
 
 mod flow;
 mod http;
@@ -33,7 +32,7 @@ use crate::node::Node;
 pub struct Config {
     /// The document after environment replacement, overrides and file references.
     pub root: Node,
-    /// The folder for everything the process keeps.
+    /// The folder for everything that the process stores.
     pub data_dir: PathBuf,
     pub memory: MemoryConfig,
     pub flows: Vec<FlowConfig>,
@@ -56,7 +55,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the document; what cannot be read is reported and left out or at its default.
+    /// Reads the document; what cannot be read is reported and left out or set to its default.
     pub fn read(root: &Node, diags: &Diagnostics) -> Config {
         let mut f = Fields::new(root, diags);
         let data_dir = PathBuf::from(f.string("data_dir", "./thalweg-data"));
@@ -103,7 +102,7 @@ impl Config {
         }
     }
 
-    /// The fields of the document itself, components apart.
+    /// The fields of the document itself, without components.
     pub fn describe() -> Vec<FieldDoc> {
         describe(|node, diags| {
             Config::read(node, diags);
@@ -174,7 +173,7 @@ fn read_labelled(f: &mut Fields<'_>, name: &str, kind: ComponentKind) -> Vec<Com
     let Some(list) = f.node(name) else { return Vec::new() };
     let found = ComponentNode::parse_list(&list, kind, &format!("root.{name}"), diags);
     for resource in found.iter().filter(|resource| resource.label.is_none()) {
-        // A label that is there but does not fit is reported already.
+        // An invalid label is reported already.
         let entries = list.as_seq().unwrap_or_default();
         let entry = entries.iter().find(|entry| entry.pos() == resource.pos);
         if entry

@@ -1,7 +1,7 @@
-//! Mistakes and warnings found in a configuration, each with its place.
+//! Mistakes and warnings found in a configuration, each with its position.
 //!
-//! [`Diagnostics`] is shared by everybody who reads a part of the file, through a plain reference:
-//! it takes messages from anywhere and gives them back sorted by position, without repetitions.
+//! All readers of the file share [`Diagnostics`] through a plain reference. It collects messages and returns them
+//! sorted by position, without duplicates.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,18 +12,18 @@ use crate::describe::FieldDoc;
 use crate::node::Node;
 use crate::source::Pos;
 
-/// Diagnostics kept at most; a file with more mistakes is not a configuration.
+/// Maximum number of diagnostics; a file with more mistakes is not a configuration.
 const DIAGNOSTICS_MAX: usize = 1000;
 
-/// Stands in the parsed text where an unset variable was. Messages about a value with it are
-/// dropped, because the unset variable is already reported and they would only repeat it.
+/// Replaces an unset variable in the parsed text. Messages about a value that contains it are dropped, because they
+/// would only repeat the report of the unset variable.
 pub(crate) const UNSET: &str = "\u{E000}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     Error,
     Warning,
-    /// What is neither wrong nor doubtful, for those who ask for it.
+    /// Neither wrong nor doubtful; shown only on request.
     Note,
 }
 
@@ -75,13 +75,13 @@ struct DiagnosticsState {
     found: Vec<Diagnostic>,
     notes: Vec<Diagnostic>,
     omitted: usize,
-    /// Label to the place and the document path where it was given first.
+    /// Maps a label to its first position and document path.
     labels: HashMap<String, (Pos, String)>,
     docs: Vec<FieldDoc>,
 }
 
 impl Diagnostics {
-    /// `file` is the name shown in front of each message.
+    /// `file` is the name shown before each message.
     pub fn new(file: impl AsRef<str>) -> Diagnostics {
         Diagnostics {
             file: Arc::from(file.as_ref()),
@@ -109,7 +109,7 @@ impl Diagnostics {
         self.describing
     }
 
-    /// An error at the node's place; the message is preceded by the node's path.
+    /// An error at the node's position, prefixed with the node's path.
     pub fn error(&self, node: &Node, message: impl fmt::Display) {
         if self.is_told(node) {
             return;
@@ -117,7 +117,7 @@ impl Diagnostics {
         self.push(Severity::Error, node.pos(), with_path(node, &message));
     }
 
-    /// A warning at the node's place; the message is preceded by the node's path.
+    /// A warning at the node's position, prefixed with the node's path.
     pub fn warn(&self, node: &Node, message: impl fmt::Display) {
         self.push(Severity::Warning, node.pos(), with_path(node, &message));
     }
@@ -130,7 +130,7 @@ impl Diagnostics {
         self.push(Severity::Warning, pos, message.to_string());
     }
 
-    /// A note, which is kept apart (see [`Diagnostics::notes`]).
+    /// A note, which is stored separately (see [`Diagnostics::notes`]).
     pub fn note_at(&self, pos: Pos, message: impl fmt::Display) {
         let note = Diagnostic {
             severity: Severity::Note,
@@ -139,7 +139,7 @@ impl Diagnostics {
             message: message.to_string(),
         };
         let mut state = self.state();
-        // A resource is read as often as it is named.
+        // A resource is read each time that it is referenced.
         if state.notes.len() < DIAGNOSTICS_MAX && !state.notes.contains(&note) {
             state.notes.push(note);
         }
@@ -152,7 +152,7 @@ impl Diagnostics {
         notes
     }
 
-    /// An unknown field: an error, with `--chilled` a warning.
+    /// An unknown field: an error, or a warning with `--chilled`.
     pub(crate) fn unknown_field_at(&self, pos: Pos, message: String) {
         let severity = if self.chilled {
             Severity::Warning
@@ -162,7 +162,7 @@ impl Diagnostics {
         self.push(severity, pos, message);
     }
 
-    /// Adds a diagnostic made elsewhere, for example of a file that could not be read.
+    /// Adds a diagnostic created elsewhere, for example for a file that could not be read.
     pub fn add(&self, diagnostic: Diagnostic) {
         if diagnostic.message.contains(UNSET) && self.has_errors() {
             return;
@@ -175,8 +175,8 @@ impl Diagnostics {
         }
     }
 
-    /// Whether the node stands for an unset variable or an unreadable secret, which was reported
-    /// before anything else could be. Without an error the mark is just a character of the file.
+    /// Whether the node contains an unset variable or an unreadable secret, which is reported already. Without an error
+    /// the mark is just a character of the file.
     pub(crate) fn is_told(&self, node: &Node) -> bool {
         node.is_unset() && self.has_errors()
     }
@@ -199,12 +199,12 @@ impl Diagnostics {
         state.found.iter().filter(|d| d.severity == Severity::Error).count()
     }
 
-    /// Whether no further diagnostic would be kept.
+    /// Whether further diagnostics would be dropped.
     pub(crate) fn is_full(&self) -> bool {
         self.state().found.len() >= DIAGNOSTICS_MAX
     }
 
-    /// Everything found so far, sorted by position, each message once.
+    /// Everything found so far, sorted by position, without duplicates.
     pub fn sorted(&self) -> Vec<Diagnostic> {
         let state = self.state();
         let mut found = state.found.clone();
@@ -218,7 +218,7 @@ impl Diagnostics {
         found
     }
 
-    /// Takes a label given at `path` in the document. Says where it was taken before, unless by the
+    /// Claims a label for the component at `path` in the document. Returns where it was claimed before, unless by the
     /// same component, which is read once for checking and once for building.
     pub(crate) fn claim_label(&self, label: &str, pos: Pos, path: &str) -> Option<Pos> {
         match self.state().labels.entry(label.to_owned()) {
@@ -245,7 +245,7 @@ impl Diagnostics {
     }
 
     fn state(&self) -> MutexGuard<'_, DiagnosticsState> {
-        // A panic elsewhere leaves the list whole: each change to it is one call.
+        // A panic elsewhere leaves the list consistent: each change to it is one call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

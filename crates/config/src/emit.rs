@@ -1,7 +1,7 @@
 //! Writes a tree as YAML or JSON, with secrets masked.
 //!
-//! The YAML reads back as the same tree: text that would be taken for something else is quoted,
-//! numbers keep their written form, and a tag is added where a plain scalar would change its kind.
+//! The YAML reads back as the same tree: ambiguous text is quoted, numbers keep their written form, and a tag is added
+//! where a plain scalar would change its kind.
 
 use std::fmt::Write;
 
@@ -13,12 +13,12 @@ use crate::secrets::{MASK, is_secret_name, mask_url};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SecretMasking {
     Mask,
-    /// For comparisons in tests; nothing that a user can reach prints secrets.
+    /// For comparisons in tests; no user-visible output contains secrets.
     #[cfg(test)]
     Show,
 }
 
-/// Characters in a rendered key beyond which YAML needs the `? key` form.
+/// Maximum length of a rendered key before YAML needs the `? key` form.
 const SIMPLE_KEY_CHARS_MAX: usize = 1000;
 
 pub(crate) fn yaml(node: &Node, secrets: SecretMasking) -> String {
@@ -44,7 +44,7 @@ struct YamlWriter {
 }
 
 impl YamlWriter {
-    /// `begun`: the cursor stands where the first field goes, behind a `- `.
+    /// `begun`: the cursor is where the first field goes, after a `- `.
     fn mapping(&mut self, mapping: &Mapping, indent: usize, begun: bool) {
         for (at, (key, value)) in mapping.iter().enumerate() {
             if at > 0 || !begun {
@@ -97,7 +97,7 @@ impl YamlWriter {
         }
     }
 
-    /// A scalar or an empty collection behind `key:` or `-`.
+    /// A scalar or an empty collection after `key:` or `-`.
     fn leaf(&mut self, node: &Node, indent: usize) {
         if let Some((header, text)) = self.as_block(node) {
             let _ = writeln!(self.out, " {header}");
@@ -114,7 +114,7 @@ impl YamlWriter {
         let _ = writeln!(self.out, " {scalar}");
     }
 
-    /// The header and content of a `|` block, for text of several lines that such a block can hold.
+    /// The header and content of a `|` block, for multi-line text that such a block can contain.
     fn as_block(&self, node: &Node) -> Option<(&'static str, String)> {
         let scalar = node.as_scalar()?;
         let text = shown(node, scalar, self.secrets)?;
@@ -143,7 +143,7 @@ impl YamlWriter {
     }
 }
 
-/// The text that a scalar shows as text: its own, or the mask. `None` for null, truth and numbers.
+/// The text of a scalar that is shown as text: its own, or the mask. `None` for null, booleans and numbers.
 fn shown(node: &Node, scalar: &Scalar, secrets: SecretMasking) -> Option<String> {
     let is_text = scalar.meaning == ScalarValue::Str;
     if secrets == SecretMasking::Mask && scalar.meaning != ScalarValue::Null && !scalar.text.is_empty() {
@@ -158,7 +158,7 @@ fn shown(node: &Node, scalar: &Scalar, secrets: SecretMasking) -> Option<String>
     is_text.then(|| scalar.text.to_string())
 }
 
-/// Null, a truth value or a number in its written form.
+/// Null, a boolean or a number in its written form.
 fn other_scalar(scalar: &Scalar) -> String {
     let (tag, text) = match scalar.meaning {
         ScalarValue::Null => return "null".to_owned(),
@@ -195,7 +195,7 @@ fn text_scalar(text: &str) -> String {
     }
 }
 
-/// Whether a text can stand without quotes and is still text for every YAML reader.
+/// Whether a text can be written without quotes and is still text for every YAML reader.
 fn is_plain(text: &str) -> bool {
     const OTHER_TRUTHS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
     let safe = |c: char| {
@@ -209,7 +209,7 @@ fn is_plain(text: &str) -> bool {
         && !OTHER_TRUTHS.contains(&text.to_ascii_lowercase().as_str())
 }
 
-/// Printable in every YAML version without being a line break in any.
+/// Printable in every YAML version and not a line break in any.
 fn is_printable(c: char) -> bool {
     !matches!(c, '\0'..='\u{1F}' | '\u{7F}'..='\u{9F}' | '\u{2028}' | '\u{2029}' | '\u{FEFF}'
         | '\u{FFFE}' | '\u{FFFF}')

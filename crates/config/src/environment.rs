@@ -1,12 +1,11 @@
-//! Environment replacement in the text of a configuration, before YAML is parsed.
+//! Replaces environment variables in the text of a configuration, before YAML is parsed.
 //!
-//! `${NAME}` and `${NAME:default}` are replaced, `${{NAME}}` becomes the literal `${NAME}`. The
-//! interpolations `${! ... }` and the file references `${file:PATH}` are left alone. What comes out
-//! is the text for the parser with a map back to the original places.
+//! `${NAME}` and `${NAME:default}` are replaced; `${{NAME}}` becomes the literal `${NAME}`. Interpolations `${! ... }`
+//! and file references `${file:PATH}` are not touched. The result is the text for the parser with a map back to the
+//! original positions.
 //!
-//! A variable that is set to nothing counts as unset where there is a default, and a default may
-//! hold further references, both as in the reference system. On lines that are comments an unset
-//! variable is no mistake.
+//! A variable that is set to an empty text counts as unset if there is a default, and a default may contain further
+//! references, both as in the reference system. An unset variable in a comment line is not a mistake.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,10 +14,10 @@ use crate::diagnostics::{Diagnostics, UNSET};
 use crate::names::quoted;
 use crate::source::{IndexedText, SourceMap, SourceText, TEXT_BYTES_MAX, TextEdit, too_large};
 
-/// Defaults inside defaults.
+/// Maximum nesting of defaults.
 const NESTING_MAX: usize = 16;
 
-/// Replaces all references; `None` when the text grew over the limit, which is then reported.
+/// Replaces all references; `None` if the text grew over the limit, which is then reported.
 pub(crate) fn replace(
     source: &SourceText,
     env: &dyn Fn(&str) -> Option<String>,
@@ -39,8 +38,8 @@ pub(crate) fn replace(
     complete.then(|| SourceMap::new(original, out, edits))
 }
 
-/// For the brace of each `${` the place of the `}` that closes it. A plain `{` does not nest, so a
-/// default ends at the first `}` outside a nested reference.
+/// Maps the brace of each `${` to its closing `}`. A plain `{` does not nest, so a default ends at the first `}`
+/// outside a nested reference.
 fn closing_braces(text: &str) -> HashMap<usize, usize> {
     let bytes = text.as_bytes();
     let mut open = Vec::new();
@@ -63,7 +62,7 @@ struct Replacer<'a> {
     closing: HashMap<usize, usize>,
     env: &'a dyn Fn(&str) -> Option<String>,
     diags: &'a Diagnostics,
-    /// The line looked at last and whether it is a comment.
+    /// The last line that was checked, and whether it is a comment.
     comment: (usize, bool),
 }
 
@@ -71,11 +70,11 @@ struct Replacer<'a> {
 struct EnvReference<'a> {
     name: &'a str,
     default: Option<Range<usize>>,
-    /// Behind the closing brace.
+    /// After the closing brace.
     end: usize,
 }
 
-/// What stands at a `$` or `{`.
+/// The meaning of a `$` or `{`.
 enum Expansion {
     /// Nothing to replace up to here.
     Text(usize),
@@ -133,7 +132,7 @@ impl<'a> Replacer<'a> {
             .map(|at| from + at)
     }
 
-    /// At a `${`.
+    /// Handles a `${`.
     fn dollar(&mut self, start: usize, end: usize, depth: usize) -> Expansion {
         if self.byte(start + 2) == Some(b'{') {
             if let Some(inner) = self.reference(start + 2, start + 1, end)
@@ -221,7 +220,7 @@ impl<'a> Replacer<'a> {
         out
     }
 
-    /// At a `{{`: a mark that a template engine should have replaced is a mistake.
+    /// Handles a `{{`: a mark that a template engine should have replaced is a mistake.
     fn template(&mut self, start: usize, end: usize) -> Expansion {
         let rest = self.slice(start + 2..end);
         let inner = rest.strip_prefix('-').unwrap_or(rest).trim_start_matches([' ', '\t']);
@@ -338,7 +337,7 @@ mod tests {
         );
     }
 
-    /// Parts of a text: plain text that marks its own place, or a reference with its value.
+    /// Parts of a text: plain text that marks its own position, or a reference with its value.
     fn parts() -> impl Strategy<Value = Vec<(String, String)>> {
         let plain = "[a-zé \n]{0,12}".prop_map(|text| (text.clone(), text));
         let value = "[A-Zö\n]{0,9}";
@@ -349,7 +348,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every character outside a replacement keeps its place, whatever was replaced before it.
+        /// Every character outside a replacement keeps its position, whatever was replaced before it.
         #[test]
         fn places_survive_replacement(parts in parts()) {
             let original: String = parts.iter().map(|(before, _)| before.as_str()).collect();

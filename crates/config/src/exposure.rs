@@ -1,22 +1,22 @@
-//! The one rule of every listener: an address that other hosts reach needs TLS and a login, or the word of the operator
-//! (`insecure: true`) that it shall have neither. Loopback needs nothing.
+//! The exposure rule for all listeners: an address that other hosts reach needs TLS and a login, or the operator's
+//! explicit consent (`insecure: true`) to have neither. Loopback needs nothing.
 //!
-//! The rule is a function of what was bound, so that `run` applies it to the socket and `check` to an address that the file
-//! writes out.
+//! The rule is a function of the bound address, so that `run` applies it to the socket and `check` to a literal address
+//! in the file.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// What stands between a listener and other hosts.
+/// The protection of a listener against other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
     pub has_tls: bool,
-    /// Whether there is a token, user or certificate that a client must show.
+    /// Whether clients must present a token, user or certificate.
     pub has_login: bool,
-    /// The operator allows that it is missing.
+    /// The operator allows missing protection.
     pub is_insecure: bool,
 }
 
-/// Why an address may not be served.
+/// Why an address must not be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExposureError {
     Unprotected,
@@ -26,15 +26,15 @@ pub enum ExposureError {
     NoLogin,
 }
 
-/// How the settings of a listener are called where its operator writes them: as fields of a file or as options of a command.
+/// The names of a listener's settings as its operator writes them: fields of a file or options of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerNames {
     pub address: String,
-    /// What to give for TLS, as `http.cert_file and http.key_file`.
+    /// The settings for TLS, such as `http.cert_file and http.key_file`.
     pub tls: String,
-    /// What to give for a login, as `auth.tokens`.
+    /// The settings for a login, such as `auth.tokens`.
     pub login: String,
-    /// What to write to have it as it is, as `http.insecure: true`.
+    /// The setting that accepts the exposure, such as `http.insecure: true`.
     pub insecure: String,
 }
 
@@ -51,12 +51,12 @@ pub fn exposure(ip: IpAddr, protection: Protection) -> Result<(), ExposureError>
     }
 }
 
-/// Also of the IPv4 addresses that an IPv6 socket shows as `::ffff:127.0.0.1`.
+/// Also true for IPv4 addresses that an IPv6 socket shows as `::ffff:127.0.0.1`.
 pub fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// The address that `host:port` writes out. An empty host is all addresses; a name is known only to the one who resolves it.
+/// The literal address in `host:port`. An empty host means all addresses; a host name has none before it is resolved.
 pub fn literal_address(text: &str) -> Option<SocketAddr> {
     match text.strip_prefix(':') {
         Some(port) => Some(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port.parse().ok()?)),
@@ -65,7 +65,7 @@ pub fn literal_address(text: &str) -> Option<SocketAddr> {
 }
 
 impl ExposureError {
-    /// One sentence with the cure. `address` is what was bound, or would be.
+    /// One sentence with the cure. `address` is the bound address, or the one that would be bound.
     pub fn explain(self, address: SocketAddr, names: &ListenerNames) -> String {
         let ListenerNames {
             address: name,
@@ -86,7 +86,7 @@ impl ExposureError {
 }
 
 impl ListenerNames {
-    /// A section of the file that has `address`, `cert_file`, `key_file` and `insecure`, and the logins of `auth`.
+    /// For a section of the file with `address`, `cert_file`, `key_file` and `insecure`, and the logins of `auth`.
     pub fn of_section(section: &str) -> ListenerNames {
         ListenerNames {
             address: format!("{section}.address"),
@@ -114,7 +114,7 @@ mod tests {
         "::ffff:0.0.0.0",
     ];
 
-    /// Every combination of what may be there.
+    /// Every combination.
     fn all_protections() -> impl Iterator<Item = Protection> {
         (0..8).map(|bits| Protection {
             has_tls: bits & 1 != 0,

@@ -1,8 +1,8 @@
-//! A typed reader over one mapping of the configuration.
+//! A typed reader for one mapping of the configuration.
 //!
-//! Each call names a field, its type and its default, and returns a usable value in every case:
-//! mistakes go to [`Diagnostics`] with their place, and reading goes on. [`Fields::finish`] reports
-//! the fields that nobody asked for. `null` counts as "not given".
+//! Each call names a field, its type and its default, and returns a usable value in every case: mistakes go to
+//! [`Diagnostics`] with their position, and reading continues. [`Fields::finish`] reports the fields that were not
+//! read. `null` counts as "not given".
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Fields<'d> {
 }
 
 impl<'d> Fields<'d> {
-    /// Starts to read `node`, which should be a mapping; null is one without fields.
+    /// Starts to read `node`, which should be a mapping; null counts as an empty one.
     pub fn new(node: &Node, diags: &'d Diagnostics) -> Fields<'d> {
         let broken = node.as_map().is_none() && !node.is_null();
         if broken && let Err(message) = node.expect_map() {
@@ -65,22 +65,22 @@ impl<'d> Fields<'d> {
         self.diags
     }
 
-    /// Where the mapping begins.
+    /// Position of the mapping.
     pub fn pos(&self) -> Pos {
         self.node.pos()
     }
 
-    /// The place of a field's value, or of the mapping if the field is not given.
+    /// Position of a field's value, or of the mapping if the field is not given.
     pub fn pos_of(&self, name: &str) -> Pos {
         self.peek(name).map_or(self.node.pos(), Node::pos)
     }
 
-    /// Whether a field is given, without making it a known one.
+    /// Whether a field is given, without making it a valid name.
     pub fn has(&self, name: &str) -> bool {
         self.peek(name).is_some()
     }
 
-    /// Reports a mistake in a field's value, at its place.
+    /// Reports a mistake in a field's value, at its position.
     pub fn error(&self, name: &str, message: impl std::fmt::Display) {
         if self.peek(name).is_some_and(|node| self.diags.is_told(node)) {
             return;
@@ -94,7 +94,7 @@ impl<'d> Fields<'d> {
         self.text_of(node).unwrap_or_else(|| default.to_owned())
     }
 
-    /// A text that must be given; empty after a mistake.
+    /// A required text; empty after a mistake.
     pub fn required_string(&mut self, name: &str) -> String {
         let node = self.take(name, "text", None, true);
         self.text_of(node).unwrap_or_default()
@@ -115,7 +115,7 @@ impl<'d> Fields<'d> {
         self.checked(node, Node::expect_i64)
     }
 
-    /// A whole number that must be given; 0 after a mistake.
+    /// A required whole number; 0 after a mistake.
     pub fn required_int(&mut self, name: &str) -> i64 {
         let node = self.take(name, "whole number", None, true);
         self.checked(node, Node::expect_i64).unwrap_or_default()
@@ -148,7 +148,7 @@ impl<'d> Fields<'d> {
         self.checked(node, Node::expect_f64)
     }
 
-    /// A number that must be given; 0 after a mistake.
+    /// A required number; 0 after a mistake.
     pub fn required_float(&mut self, name: &str) -> f64 {
         let node = self.take(name, "number", None, true);
         self.checked(node, Node::expect_f64).unwrap_or_default()
@@ -195,7 +195,7 @@ impl<'d> Fields<'d> {
         self.choose(node, options, Some(default)).unwrap_or(default)
     }
 
-    /// One word of a list, which must be given.
+    /// One word of a list, required.
     pub fn required_one_of<'o>(&mut self, name: &str, options: &[&'o str]) -> Option<&'o str> {
         let kind = format!("one of {}", options.join(", "));
         let node = self.take(name, &kind, None, true);
@@ -233,7 +233,7 @@ impl<'d> Fields<'d> {
         self.take(name, "any", None, false)
     }
 
-    /// A value of any shape that must be given.
+    /// A required value of any shape.
     pub fn required_node(&mut self, name: &str) -> Option<Node> {
         self.take(name, "any", None, true)
     }
@@ -273,7 +273,7 @@ impl<'d> Fields<'d> {
         Some(value.clone()).filter(|value| !value.is_null())
     }
 
-    /// Reports every field that was not asked for, with the nearest valid name.
+    /// Reports every field that was not read, with the nearest valid name.
     pub fn finish(self) {
         let Some(mapping) = self.node.as_map() else { return };
         for (key, _) in mapping.iter() {
@@ -304,7 +304,7 @@ impl<'d> Fields<'d> {
             .filter(|n| !n.is_null())
     }
 
-    /// The value of a field, which becomes a known one.
+    /// The value of a field, which becomes a valid name.
     fn take(&mut self, name: &str, kind: &str, default: Option<&str>, required: bool) -> Option<Node> {
         if self.diags.is_describing() {
             self.diags.record(FieldDoc {
@@ -361,7 +361,7 @@ impl<'d> Fields<'d> {
     }
 }
 
-/// A default is part of the program and in the right form.
+/// Defaults are part of the program, so they are valid.
 fn own_default<T>(parsed: Result<T, String>) -> T {
     match parsed {
         Ok(value) => value,

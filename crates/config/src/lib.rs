@@ -1,9 +1,8 @@
 //! The configuration file: YAML text in, a typed [`Config`] and a list of mistakes out.
 //!
-//! Every value keeps its place in the file as the user wrote it, also behind environment
-//! replacement, anchors and `-s` overrides, so each mistake is reported as `flow.yaml:7:5: ...`.
-//! Nothing here stops at the first mistake: [`Diagnostics`] collects them all, and other crates add
-//! theirs while they read their own part through [`Fields`].
+//! Every value keeps its position in the user's file, also after environment replacement, anchors and `-s` overrides,
+//! so each mistake is reported as `flow.yaml:7:5: ...`. Reading never stops at the first mistake: [`Diagnostics`]
+//! collects them all, and other crates add theirs while they read their own part through [`Fields`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod component;

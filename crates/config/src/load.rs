@@ -1,7 +1,7 @@
-//! From a file to a configuration: environment, YAML, overrides, secret files, typed reading.
+//! Loads a configuration: environment, YAML, overrides, secret files, typed reading.
 //!
-//! Each step reports into the same [`Diagnostics`]. A text that is no YAML gives the configuration
-//! of an empty file beside its error, so a caller has to look at the diagnostics before using it.
+//! Each step reports into the same [`Diagnostics`]. A text that is not YAML gives the configuration of an empty file
+//! beside its error, so a caller must check the diagnostics before using it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub struct LoadOptions {
     pub chilled: bool,
 }
 
-/// A configuration and what is to be said about it.
+/// A configuration and its diagnostics.
 #[derive(Debug)]
 pub struct LoadedConfig {
     pub config: Config,
     pub diagnostics: Diagnostics,
 }
 
-/// Reads a configuration from its text. `env` gives the value of an environment variable.
+/// Reads a configuration from its text. `env` returns the value of an environment variable.
 pub fn load(source: &SourceText, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> LoadedConfig {
     let diagnostics = Diagnostics::new(&source.name).with_chilled(options.chilled);
     let root = document(source, env, options, &diagnostics);

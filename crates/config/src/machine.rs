@@ -1,8 +1,8 @@
-//! The memory of the machine, as far as this process may use it.
+//! The memory of the machine that this process may use.
 
 use std::fs;
 
-/// Assumed where the system does not tell its memory.
+/// Assumed if the system does not report its memory.
 const UNKNOWN_BYTES: u64 = 4 << 30;
 
 /// Bytes of memory: those of the machine, or of the control group if that allows less.
@@ -20,7 +20,7 @@ pub fn memory_bytes() -> u64 {
 
 fn smaller(machine: Option<u64>, group: Option<u64>) -> u64 {
     let machine = machine.unwrap_or(UNKNOWN_BYTES);
-    // A control group without limit reads as a number near 2^63 or as `max`.
+    // A control group without a limit reads as a number near 2^63 or as `max`.
     machine.min(group.filter(|&limit| limit > 0).unwrap_or(u64::MAX))
 }
 

@@ -1,15 +1,15 @@
-//! What a user probably meant: the nearest valid name, or the list of all valid ones.
+//! Suggestions for unknown names: the nearest valid name, or the list of all valid ones.
 
 use strsim::{damerau_levenshtein, levenshtein};
 
 /// Largest edit distance at which a name is offered.
 const DISTANCE_MAX: usize = 3;
 
-/// Characters of an outside text that a message quotes.
+/// How many characters of a text from outside a message quotes.
 const QUOTED_CHARS_MAX: usize = 60;
 
-/// The end of a message about an unknown name: `, did you mean "x"?` when a candidate is within
-/// three edits, else `; valid names: a, b, c`.
+/// The end of a message about an unknown name: `, did you mean "x"?` if a candidate is within three edits, else `;
+/// valid names: a, b, c`.
 pub fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S>) -> String {
     let candidates: Vec<S> = candidates.into_iter().collect();
     if let Some(found) = closest(name, &candidates) {
@@ -22,8 +22,8 @@ pub fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S
     format!("; valid names: {}", names.join(", "))
 }
 
-/// The candidate with the fewest edits, at most three, that shares something with `name`.
-/// A difference in case alone counts nothing.
+/// The candidate with the fewest edits, at most three, that shares something with `name`. A difference in case alone
+/// counts nothing.
 pub fn closest<'c, S: AsRef<str>>(name: &str, candidates: &'c [S]) -> Option<&'c str> {
     let length = name.chars().count();
     let lower = name.to_lowercase();
@@ -44,14 +44,13 @@ pub fn closest<'c, S: AsRef<str>>(name: &str, candidates: &'c [S]) -> Option<&'c
         .map(|(_, _, candidate)| candidate)
 }
 
-/// Whether a name is another one with a slip of the hand in it: one letter too many, missing or wrong, or two in the wrong
-/// order. Names that differ in digits or in a part of one or two letters, as `line-1` and `line-2`, are rather two things of
-/// one kind.
+/// Whether a name is a typo of another one: one letter added, missing or wrong, or two swapped. Names that differ in
+/// digits or in a part of one or two letters, such as `line-1` and `line-2`, are probably distinct names.
 pub fn is_slip(name: &str, meant: &str) -> bool {
     const LETTERS_MIN: usize = 4;
     let longest = name.chars().count().max(meant.chars().count());
     let shortest = name.chars().count().min(meant.chars().count());
-    // The lengths are compared first: the distance takes their product.
+    // The lengths are compared first, because the distance costs their product.
     if longest - shortest > 1 || longest < LETTERS_MIN || damerau_levenshtein(name, meant) != 1 {
         return false;
     }
@@ -82,7 +81,7 @@ fn parts(name: &str) -> Vec<&str> {
     parts
 }
 
-/// An outside text in double quotes, escaped and cut to a length that fits one line.
+/// A text from outside in double quotes, escaped and truncated to fit one line.
 pub(crate) fn quoted(text: &str) -> String {
     if text.chars().nth(QUOTED_CHARS_MAX).is_none() {
         return format!("{text:?}");

@@ -1,7 +1,7 @@
-//! The tree of a configuration: each [`Node`] is a value with its place, its path and its text.
+//! The configuration tree: each [`Node`] is a value with its position, its path and its text.
 //!
-//! Nodes are immutable and cheap to clone. A scalar keeps the text the user wrote beside its
-//! meaning, so `007` stays `007` in a text field and a truth value can be read as script text.
+//! Nodes are immutable and cheap to clone. A scalar keeps the text that the user wrote beside its meaning, so `007`
+//! stays `007` in a text field and a boolean can be read as script text.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,7 +18,7 @@ use crate::{emit, parse, secrets};
 /// Largest integer up to which every whole `f64` is exact.
 const EXACT_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The kind of value a node holds.
+/// The kind of a node's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ValueKind {
     Null,
@@ -50,7 +50,7 @@ pub(crate) enum NodeValue {
 pub(crate) struct Scalar {
     pub(crate) text: Arc<str>,
     pub(crate) meaning: ScalarValue,
-    /// Holds the content of a `${file:...}`.
+    /// Contains the content of a `${file:...}`.
     pub(crate) secret: bool,
     pub(crate) origin: Option<ScalarOrigin>,
 }
@@ -66,7 +66,7 @@ impl Scalar {
     }
 }
 
-/// Where a scalar begins in the parsed text, to locate places inside it.
+/// Where a scalar begins in the parsed text, to locate positions inside it.
 #[derive(Clone)]
 pub(crate) struct ScalarOrigin {
     pub(crate) map: Arc<SourceMap>,
@@ -74,18 +74,18 @@ pub(crate) struct ScalarOrigin {
     pub(crate) form: ScalarLayout,
 }
 
-/// How a scalar stands in the file, as far as its lines are concerned.
+/// The layout of a scalar in the file, as far as its lines are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScalarLayout {
     /// Plain, quoted or folded.
     Flow,
     /// A `|` block; the offset is that of its first line with content.
     Block,
-    /// A `|` block behind a tag or an anchor, where the offset is.
+    /// A `|` block after a tag or an anchor; the offset is that of the tag or anchor.
     MarkedBlock,
 }
 
-/// The name of a field and where it stands.
+/// The name of a field and its position.
 #[derive(Debug, Clone)]
 pub struct Key {
     text: Arc<str>,
@@ -124,7 +124,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The fields of a mapping in the order of the file; names are unique.
+/// The fields of a mapping in file order; names are unique.
 #[derive(Clone, Default)]
 pub struct Mapping(Vec<(Key, Node)>);
 
@@ -137,7 +137,7 @@ impl Mapping {
         self.entry(name).map(|(_, value)| value)
     }
 
-    /// The field with its key, which has a place of its own.
+    /// The field with its key, which has its own position.
     pub fn entry(&self, name: &str) -> Option<(&Key, &Node)> {
         self.iter().find(|(key, _)| key.as_str() == name)
     }
@@ -155,7 +155,7 @@ impl Mapping {
     }
 }
 
-/// The way from the root to a node, shared step by step between neighbours.
+/// The path from the root to a node; neighbours share their common steps.
 #[derive(Clone, Default)]
 pub(crate) struct NodePath(Option<Arc<(NodePath, PathStep)>>);
 
@@ -179,7 +179,7 @@ impl NodePath {
         NodePath(Some(Arc::new((self.clone(), PathStep::Each))))
     }
 
-    /// The name of the innermost field that holds this place.
+    /// The name of the innermost field that contains this node.
     pub(crate) fn last_key(&self) -> Option<&str> {
         let (parent, step) = self.0.as_deref()?;
         match step {
@@ -217,7 +217,7 @@ impl Node {
         Node::new(pos, path, NodeValue::Map(Mapping::default()))
     }
 
-    /// A mapping without fields, as if the file held `{}`.
+    /// A mapping without fields, as if the file contained `{}`.
     pub fn empty_map() -> Node {
         Node::empty_map_at(Pos { line: 1, column: 1 }, NodePath::default())
     }
@@ -233,7 +233,7 @@ impl Node {
         }
     }
 
-    /// Where the value begins in the original file.
+    /// Position of the value in the original file.
     pub fn pos(&self) -> Pos {
         self.0.pos
     }
@@ -269,7 +269,7 @@ impl Node {
         self.kind() == ValueKind::Null
     }
 
-    /// The text of a value that is text; numbers and truth values are not, see [`Self::scalar_text`].
+    /// The text of a value that is text; for numbers and booleans see [`Self::scalar_text`].
     pub fn as_str(&self) -> Option<&str> {
         self.as_scalar()
             .filter(|s| s.meaning == ScalarValue::Str)
@@ -321,13 +321,13 @@ impl Node {
         }
     }
 
-    /// Whether the text holds the mark of an unset variable or an unreadable secret.
+    /// Whether the text contains the mark of an unset variable or an unreadable secret.
     pub(crate) fn is_unset(&self) -> bool {
         self.as_scalar().is_some_and(|scalar| scalar.text.contains(UNSET))
     }
 
-    /// The meaning of a scalar; text that came quoted counts as what it spells, because
-    /// `"${PORT}"` is how an environment variable is put into a number field.
+    /// The meaning of a scalar. Quoted text counts as what it spells, because `"${PORT}"` is the usual way to put an
+    /// environment variable into a number field.
     fn spelled(&self) -> Option<ScalarValue> {
         let scalar = self.as_scalar()?;
         match scalar.meaning {
@@ -405,7 +405,7 @@ impl Node {
         format!("expected {what}, got {}", self.describe())
     }
 
-    /// What the value is, for messages; secrets are not shown.
+    /// The value in words, for messages; secrets are not shown.
     pub fn describe(&self) -> String {
         let NodeValue::Scalar(scalar) = &self.0.value else {
             return if self.kind() == ValueKind::Seq {
@@ -431,9 +431,8 @@ impl Node {
         self.as_scalar().is_some_and(|s| s.secret) || self.0.path.last_key().is_some_and(secrets::is_secret_name)
     }
 
-    /// The place in the file of a line and column (both from 1) inside this scalar's text, for
-    /// mistakes found by whoever parses it. Exact for `|` blocks and for text on one line without
-    /// escapes; otherwise the place where the value begins.
+    /// The position in the file of a line and column (both from 1) inside this scalar's text, for mistakes found by its
+    /// parser. Exact for `|` blocks and for text on one line without escapes; otherwise the position of the value.
     pub fn text_pos(&self, line: usize, column: usize) -> Pos {
         self.text_offset(line, column).unwrap_or(self.0.pos)
     }
@@ -470,8 +469,8 @@ impl Node {
         Some(origin.map.pos(line_offset + in_line))
     }
 
-    /// The same value at another path, for aliases. `None` when it holds more than `budget` values
-    /// or reaches deeper than `depth` levels.
+    /// The same value at another path, for aliases. `None` if it contains more than `budget` values or more than
+    /// `depth` levels.
     pub(crate) fn rebased(&self, path: NodePath, budget: &mut usize, depth: usize) -> Option<Node> {
         *budget = budget.checked_sub(1)?;
         let depth = depth.checked_sub(1)?;
@@ -504,14 +503,14 @@ impl Node {
 }
 
 impl fmt::Debug for Node {
-    /// JSON with secrets masked, so that a logged structure gives none away.
+    /// JSON with secrets masked, so that a logged structure reveals none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_json())
     }
 }
 
 impl PartialEq for Node {
-    /// Compares values, not places: two files that mean the same are equal.
+    /// Compares values, not positions: two files with the same meaning are equal.
     fn eq(&self, other: &Node) -> bool {
         match (&self.0.value, &other.0.value) {
             (NodeValue::Scalar(a), NodeValue::Scalar(b)) => match (a.meaning, b.meaning) {

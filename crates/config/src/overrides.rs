@@ -1,8 +1,8 @@
 //! Values given on the command line: `-s input.opcua.pollRate=500`.
 //!
-//! A path names fields and list positions, as `flows.0.name` or as messages print it,
-//! `flows[0].name`; a dot inside a name is written `~1`, a tilde `~0`. Missing mappings are made on
-//! the way; a list grows only by the position behind its end.
+//! A path consists of field names and list indexes, as in `flows.0.name` or, as messages print it, `flows[0].name`. A
+//! dot inside a name is written `~1`, a tilde `~0`. Missing mappings are created; a list grows only by the index after
+//! its end.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ fn split_indexes(segment: &str) -> Vec<String> {
     indexes
 }
 
-/// A value that begins like a YAML list, mapping, quoted or tagged text is YAML; everything else is
-/// one plain scalar, so that scripts with colons and hashes need no quoting.
+/// A value that begins like a YAML list, mapping, quoted or tagged text is YAML. Everything else is one plain scalar,
+/// so that scripts with colons and hashes need no quoting.
 fn parse_value(text: &str, diags: &Diagnostics) -> Option<Node> {
     if text.starts_with(['[', '{', '"', '\'']) || text.starts_with("!!") {
         return parse(&Arc::new(SourceMap::unchanged(text)), Some(Pos::COMMAND_LINE), diags);

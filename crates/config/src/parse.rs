@@ -1,8 +1,8 @@
-//! YAML events in, a tree of [`Node`]s out.
+//! Builds a tree of [`Node`]s from YAML events.
 //!
-//! Duplicate fields and wrong tags are collected; malformed YAML ends the parse with one message.
-//! Size, depth and the number of values, with aliases counted where they are used, are bounded, so
-//! no text can make the tree larger than [`VALUES_MAX`] values.
+//! Duplicate fields and wrong tags are collected; malformed YAML ends the parse with one message. Size, depth and the
+//! number of values (aliases are counted where they are used) are bounded, so no text can make the tree larger than
+//! [`VALUES_MAX`] values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::node::{Key, Mapping, Node, NodePath, NodeValue, Scalar, ScalarLayout,
 use crate::scalar::{ScalarValue, resolve, tagged};
 use crate::source::{Pos, SourceMap};
 
-/// Levels of lists and mappings inside each other.
+/// Maximum nesting of lists and mappings.
 pub(crate) const DEPTH_MAX: usize = 64;
-/// Values of one document.
+/// Maximum values of one document.
 pub(crate) const VALUES_MAX: usize = 1_000_000;
 
-/// A mistake after which the rest of the text has no meaning.
+/// A mistake after which the rest of the text cannot be interpreted.
 struct ParseError(Pos, String);
 
-/// Parses one document; `None` after a mistake that ended the parse. An empty document is null.
-/// With `fixed`, every value gets that place.
+/// Parses one document; `None` after a mistake that ended the parse. An empty document is null. With `fixed`, every
+/// value gets that position.
 pub(crate) fn parse(map: &Arc<SourceMap>, fixed: Option<Pos>, diags: &Diagnostics) -> Option<Node> {
     let parsed = check_characters(map).and_then(|()| {
         let builder = TreeBuilder {
@@ -47,7 +47,7 @@ pub(crate) fn parse(map: &Arc<SourceMap>, fixed: Option<Pos>, diags: &Diagnostic
     }
 }
 
-/// YAML allows no control characters but tab and line breaks, and the parser takes NUL for the end.
+/// YAML allows no control characters but tab and line breaks, and the parser treats NUL as the end.
 fn check_characters(map: &SourceMap) -> Result<(), ParseError> {
     let forbidden = |c: char| {
         matches!(c, '\0'..='\u{8}' | '\u{B}' | '\u{C}' | '\u{E}'..='\u{1F}' | '\u{7F}'
@@ -86,7 +86,7 @@ struct OpenMap {
     pending: PendingValue,
 }
 
-/// What the next value of a mapping belongs to.
+/// What the next value of a mapping is for.
 #[derive(Default)]
 enum PendingValue {
     #[default]
@@ -104,7 +104,7 @@ struct TreeBuilder<'a> {
     diags: &'a Diagnostics,
     frames: Vec<OpenCollection>,
     anchors: HashMap<usize, Node>,
-    /// Values that may still be made.
+    /// Values that may still be created.
     budget: usize,
     root: Option<Node>,
 }
@@ -369,7 +369,7 @@ impl TreeBuilder<'_> {
         Ok(Mapping::new(entries))
     }
 
-    /// Puts a complete value where it belongs.
+    /// Adds a complete value to the open collection.
     fn finish_value(&mut self, node: Node, anchor: usize) -> Result<(), ParseError> {
         self.budget = self.budget.checked_sub(1).ok_or_else(|| too_many(node.pos()))?;
         if anchor > 0 {

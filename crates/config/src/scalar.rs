@@ -1,7 +1,7 @@
-//! What a YAML scalar means: null, truth value, number or text.
+//! The meaning of a YAML scalar: null, boolean, number or text.
 //!
-//! The rules are those of the reference system's YAML library, which follows YAML 1.2 and keeps
-//! a few forms of 1.1: underscores in numbers, `0x`, `0o`, `0b`, and a leading zero for octal.
+//! The rules are those of the reference system's YAML library, which follows YAML 1.2 and keeps a few forms of 1.1:
+//! underscores in numbers, `0x`, `0o`, `0b`, and a leading zero for octal.
 
 /// The meaning of a scalar; its written text is kept beside it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,7 +42,7 @@ pub(crate) fn resolve(text: &str) -> ScalarValue {
     ScalarValue::Str
 }
 
-/// The meaning that a `!!tag` of the core schema gives to a scalar, or why it cannot.
+/// The meaning of a scalar with a `!!tag` of the core schema, or why it does not fit.
 pub(crate) fn tagged(tag: &str, text: &str) -> Result<ScalarValue, String> {
     let wrong = |what: &str| Err(format!("!!{tag} needs {what}, got {}", crate::names::quoted(text)));
     match (tag, resolve(text.trim())) {

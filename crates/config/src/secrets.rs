@@ -1,7 +1,7 @@
 //! Secrets: values read from files by `${file:PATH}`, and names whose values are never shown.
 //!
-//! File references are expanded after parsing, so the content of a file cannot change the shape of
-//! the document. An expanded value is text and stays masked wherever the configuration is printed.
+//! File references are expanded after parsing, so the content of a file cannot change the shape of the document. An
+//! expanded value is text and stays masked wherever the configuration is printed.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,13 +12,13 @@ use crate::node::{Mapping, Node, NodeValue, Scalar};
 use crate::scalar::ScalarValue;
 use crate::source::reason;
 
-/// What stands in place of a secret.
+/// Printed in place of a secret.
 pub(crate) const MASK: &str = "!!!SECRET_SCRUBBED!!!";
 
 /// Largest secret file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Names of fields that hold secrets, in lower case without `_` and `-`.
+/// Names of fields with secrets, in lower case without `_` and `-`.
 const SECRET_NAMES: [&str; 23] = [
     "accesskey",
     "accesstoken",

@@ -1,8 +1,8 @@
-//! The text of a configuration file and the way back from any parsed place to it.
+//! The text of a configuration file, and the mapping from any parsed position back to it.
 //!
-//! The YAML parser sees the text after environment replacement. [`SourceMap`] holds that text with
-//! the list of replacements, and turns a place in it into the line and column the user sees in the
-//! original file; a place inside a replacement maps to the `$` that began it.
+//! The YAML parser sees the text after environment replacement. [`SourceMap`] contains that text with the list of
+//! replacements, and converts a position in it to the line and column that the user sees in the original file. A
+//! position inside a replacement maps to the `$` that began it.
 
 use std::fmt;
 use std::io::Read;
@@ -15,7 +15,7 @@ pub(crate) const TEXT_BYTES_MAX: usize = 8 << 20;
 
 /// A line and a column in the original file, both counted from 1, columns in characters.
 ///
-/// Two values stand outside the file: [`Pos::WHOLE_FILE`] and [`Pos::COMMAND_LINE`].
+/// Two values are outside the file: [`Pos::WHOLE_FILE`] and [`Pos::COMMAND_LINE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pos {
     pub line: u32,
@@ -23,7 +23,7 @@ pub struct Pos {
 }
 
 impl Pos {
-    /// The file as a whole, for example when it cannot be read.
+    /// The file as a whole, for example if it cannot be read.
     pub const WHOLE_FILE: Pos = Pos { line: 0, column: 0 };
     /// A value given by `-s path=value`.
     pub const COMMAND_LINE: Pos = Pos { line: 0, column: 1 };
@@ -43,7 +43,7 @@ impl fmt::Display for Pos {
     }
 }
 
-/// A configuration text and the name it has in messages.
+/// A configuration text and its name in messages.
 #[derive(Debug, Clone)]
 pub struct SourceText {
     /// The file name as the user typed it.
@@ -52,7 +52,7 @@ pub struct SourceText {
 }
 
 impl SourceText {
-    /// Takes the text as it is, without the byte order mark some editors put first.
+    /// Takes the text unchanged, except for the byte order mark that some editors put first.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> SourceText {
         let mut text = text.into();
         if text.starts_with('\u{FEFF}') {
@@ -90,7 +90,7 @@ impl SourceText {
     }
 }
 
-/// The sentence for a text over [`TEXT_BYTES_MAX`].
+/// The message for a text over [`TEXT_BYTES_MAX`].
 pub(crate) fn too_large() -> String {
     format!(
         "the configuration is larger than {} MiB, the limit",
@@ -110,15 +110,15 @@ pub(crate) fn reason(error: &std::io::Error) -> String {
 /// Bytes between two entries of the character count table.
 const STRIDE: usize = 1024;
 
-/// A text with tables that turn byte offsets into lines and columns without scanning it again,
-/// so that one very long line does not make a thousand mistakes slow to locate.
+/// A text with tables that convert byte offsets to lines and columns without scanning it again, so that one very long
+/// line does not make a thousand mistakes slow to locate.
 #[derive(Debug)]
 pub(crate) struct IndexedText {
     text: String,
     line_starts: Vec<usize>,
     /// Characters that begin before byte `k * STRIDE`.
     char_counts: Vec<usize>,
-    /// A byte is a character, and no table is needed.
+    /// Every byte is a character, and no table is needed.
     ascii: bool,
 }
 
@@ -245,7 +245,7 @@ impl SourceMap {
         }
     }
 
-    /// A text that was not changed.
+    /// A text without replacements.
     pub(crate) fn unchanged(text: &str) -> SourceMap {
         SourceMap::new(IndexedText::new(text.to_owned()), text.to_owned(), Vec::new())
     }
@@ -255,7 +255,7 @@ impl SourceMap {
         &self.parsed
     }
 
-    /// The place in the original file of a byte offset in the parsed text.
+    /// The position in the original file of a byte offset in the parsed text.
     pub(crate) fn pos(&self, offset: usize) -> Pos {
         let next = self.edits.partition_point(|edit| edit.new_start <= offset);
         let old = match next.checked_sub(1).and_then(|last| self.edits.get(last)) {

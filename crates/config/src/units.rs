@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them: `1h30m`, `300ms`, `10GiB`.
+//! Durations and sizes as users write them: `1h30m`, `300ms`, `10GiB`.
 //!
 //! Both are computed in integers, so `0.1s` is exactly 100 ms and no size loses a byte.
 
@@ -29,8 +29,8 @@ const SIZE_UNITS: [(&str, u128); 10] = [
     ("tib", 1 << 40),
 ];
 
-/// Parses a duration: numbers with the units `ns us ms s m h d`, added up, or `0`.
-/// The error is the end of a sentence that begins with `expected`.
+/// Parses a duration: numbers with the units `ns us ms s m h d`, added up, or `0`. The error is the end of a sentence
+/// that begins with `expected`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if text == "0" {
@@ -54,15 +54,15 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         nanos = nanos.checked_add(part).ok_or_else(duration_form)?;
         rest = after;
     }
-    // Whoever adds a duration to a clock must not overflow: 2^63 ns, 292 years, is the limit.
+    // Adding a duration to a clock must not overflow: 2^63 ns, 292 years, is the limit.
     match u64::try_from(nanos) {
         Ok(nanos) if i64::try_from(nanos).is_ok() => Ok(Duration::from_nanos(nanos)),
         _ => Err("a duration under 292 years".to_owned()),
     }
 }
 
-/// Parses a size in bytes: a number, alone or with `B kB MB GB TB KiB MiB GiB TiB`.
-/// The error is the end of a sentence that begins with `expected`.
+/// Parses a size in bytes: a number, alone or with `B kB MB GB TB KiB MiB GiB TiB`. The error is the end of a sentence
+/// that begins with `expected`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let form = || "a size such as 1048576, 500MB or 10GiB".to_owned();
     let (amount, unit) = Amount::split(text.trim()).ok_or_else(form)?;
@@ -83,7 +83,7 @@ struct Amount {
 }
 
 impl Amount {
-    /// Splits a leading unsigned decimal number from the text behind it.
+    /// Splits a leading unsigned decimal number from the text after it.
     fn split(text: &str) -> Option<(Amount, &str)> {
         let end = text
             .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -93,7 +93,7 @@ impl Amount {
         if whole.is_empty() && fraction.is_empty() {
             return None;
         }
-        // Eighteen digits behind the point are below a nanosecond in every unit.
+        // Eighteen digits after the point are below a nanosecond in every unit.
         let fraction = fraction.get(..fraction.len().min(18))?;
         let mut digits: u128 = 0;
         for byte in whole.bytes().chain(fraction.bytes()) {

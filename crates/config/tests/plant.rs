@@ -1,5 +1,5 @@
-//! Whole files, read as the program reads them: the document by this crate, component bodies by
-//! their owners through `Fields`.
+//! Whole files, read as the program reads them: the document by this crate, component bodies by their owners through
+//! `Fields`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -59,7 +59,7 @@ fn a_file_of_the_reference_system_is_read_whole() {
     assert_eq!(names, ["tag_processor", "mapping", "switch"]);
     assert_eq!(flow.output.processors[0].path, "root.output.processors.0");
 
-    // A place inside a script is a place in the file, also behind replaced text.
+    // A position inside a script is a position in the file, also after replaced text.
     let script = flow.pipeline.processors[0].body.get("defaults").unwrap();
     assert!(
         script
@@ -82,7 +82,7 @@ fn a_file_of_the_reference_system_is_read_whole() {
 fn all_mistakes_are_told_at_once_in_the_order_of_the_file() {
     let source = SourceText::new("plant.yaml", MISTAKES);
     let LoadedConfig { config, diagnostics } = load(&source, &environment, &LoadOptions::default());
-    // The output is missing, so there is no flow to build; its input can be read all the same.
+    // The output is missing, so there is no flow to build; its input can still be read.
     assert!(config.flows.is_empty());
     let input = config.root.get("input").unwrap();
     read_opcua(input.get("opcua").unwrap(), &diagnostics);

@@ -298,7 +298,7 @@ async fn answer(query: String) -> Response {
     axum::Json(rows).into_response()
 }
 
-/// Something for profiles to find.
+/// Load for profiles.
 fn work(plant: &Plant) {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for step in 1.. {

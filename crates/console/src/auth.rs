@@ -1,11 +1,11 @@
-//! Who is asking: the credentials of the configuration's `auth` section against what a request presents.
+//! Authentication: checks the credentials of a request against the configuration's `auth` section.
 //!
-//! Tokens come as bearer tokens, or as HTTP basic with the token's name and the token as password, so that browsers and
-//! tools that know only basic can use them. Users of `users_file` come as HTTP basic. Secrets are compared in constant
-//! time, and only their hashes are kept.
+//! Tokens are sent as bearer tokens, or as HTTP basic with the token's name and the token as password, so that browsers
+//! and tools that support only basic can use them. Users of `users_file` are sent as HTTP basic. Secrets are compared
+//! in constant time, and only their hashes are stored.
 //!
-//! One task looks at the files four times a second. What it finds is in force at once: whoever was taken away, whose file is
-//! gone or empty, or whose line cannot be read, is let in no more, and what he holds open ends.
+//! One task checks the files four times a second, and changes apply at once. A login that was removed, whose file is
+//! gone or empty, or whose line cannot be read, is refused from then on, and its open requests end.
 
 mod basic;
 pub mod login_file;
@@ -28,19 +28,19 @@ use crate::StartError;
 use login_registry::{LoginFileError, LoginRegistry};
 use watch::FileWatch;
 
-/// Password checks at the same time: each takes tens of milliseconds and megabytes by design, so strangers must not be
-/// able to ask for many.
+/// Concurrent password checks. Each takes tens of milliseconds and megabytes by design, so strangers must not be able
+/// to trigger many.
 const PASSWORD_CHECKS_MAX: usize = 2;
 
-/// Those that wait for one; more are told to come again.
+/// Checks that may wait; further clients are told to retry.
 const PASSWORD_CHECKS_WAITING_MAX: usize = 64;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// How often it is told that somebody is kept out by a file that cannot be read.
+/// How often it is logged that a login is refused because of an unreadable file.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// The logins of a process, for all its listeners; without any, nobody has to say who he is.
+/// The logins of a process, for all its listeners; without any, no authentication is required.
 #[derive(Clone)]
 pub struct Logins(Option<Arc<Credentials>>);
 
@@ -52,16 +52,16 @@ pub struct Credentials {
     salt: [u8; 32],
     password_checks: Semaphore,
     password_places: Semaphore,
-    /// Ends the task that looks at the files.
+    /// Ends the task that checks the files.
     _looking: DropGuard,
 }
 
-/// Someone who proved who they are.
+/// An authenticated client.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub name: String,
     pub roles: Vec<Role>,
-    /// Cancelled when they may do this no more.
+    /// Cancelled when the login is revoked.
     pub ended: CancellationToken,
 }
 
@@ -71,24 +71,24 @@ impl Identity {
     }
 }
 
-/// Why nobody was recognised.
+/// Why authentication failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthFailure {
-    /// The request presents nothing.
+    /// The request has no credentials.
     Silent,
-    /// It presents something that is wrong.
+    /// The credentials are wrong.
     Wrong,
-    /// So many passwords are being checked that this one has to come again.
+    /// Too many passwords are being checked; the client has to retry.
     Busy,
 }
 
 impl Logins {
-    /// Reads all files; each must be whole. Looks at them from then on, if this is called on a runtime.
+    /// Reads all files; each must be valid. If this is called on a runtime, the files are watched from then on.
     pub fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Logins, StartError> {
         Credentials::load(config, basic).map(Logins)
     }
 
-    /// Nobody has to say who he is.
+    /// No authentication is required.
     pub fn none() -> Logins {
         Logins(None)
     }
@@ -97,21 +97,20 @@ impl Logins {
         self.0.clone()
     }
 
-    /// Those of the section `auth`, which hold at every listener.
+    /// The logins of the section `auth`, which apply to every listener.
     pub(crate) fn of_all_listeners(&self) -> Option<Arc<Credentials>> {
         self.0
             .clone()
             .filter(|credentials| credentials.config.lock().is_given())
     }
 
-    /// Takes another section `auth`, from now on and without a restart. After an error, which is that of a file, the former is in
-    /// force.
+    /// Applies another section `auth` without a restart. On an error in a file, the former section stays in force.
     pub fn replace(&self, config: &AuthConfig) -> Result<AuthReloadOutcome, StartError> {
         let was_given = self.of_all_listeners().is_some();
         let Some(credentials) = self.0.as_ref().filter(|_| was_given == config.is_given()) else {
             return Ok(match was_given == config.is_given() {
                 true => AuthReloadOutcome::Nothing,
-                // What may be bound depends on it.
+                // Which addresses may be bound depends on it.
                 false => AuthReloadOutcome::NeedsRestart,
             });
         };
@@ -128,24 +127,24 @@ impl Logins {
     }
 }
 
-/// What is wrong with the files of a section `auth`.
+/// The errors in the files of a section `auth`.
 pub(crate) fn flaws(config: &AuthConfig) -> Vec<StartError> {
     let (_, flaws) = LoginRegistry::read(config);
     flaws.into_iter().map(|LoginFileError(error)| error).collect()
 }
 
-/// What became of another section `auth`.
+/// The outcome of applying another section `auth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthReloadOutcome {
-    /// It is the same.
+    /// It is unchanged.
     Nothing,
     Done,
-    /// There would be logins for the first time, or no more.
+    /// Logins would be required for the first time, or no more.
     NeedsRestart,
 }
 
 impl Credentials {
-    /// `None` when the configuration names no one, which is something else than an empty users file.
+    /// `None` if the configuration has no logins, which is different from an empty users file.
     fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Option<Arc<Credentials>>, StartError> {
         if !config.is_given() && basic.is_none() {
             return Ok(None);
@@ -170,7 +169,7 @@ impl Credentials {
             password_places: Semaphore::new(PASSWORD_CHECKS_MAX + PASSWORD_CHECKS_WAITING_MAX),
             _looking: looking.clone().drop_guard(),
         });
-        // Only a check of a configuration has no runtime.
+        // There is no runtime when a configuration is only checked.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let weak = Arc::downgrade(&credentials);
             runtime.spawn(async move {
@@ -183,7 +182,7 @@ impl Credentials {
         Ok(Some(credentials))
     }
 
-    /// Checks what a request presents.
+    /// Checks the credentials of a request.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Identity, AuthFailure> {
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             return Err(AuthFailure::Silent);
@@ -250,7 +249,7 @@ impl Credentials {
     }
 }
 
-/// Reads the files when they change, until there is nobody to know of it.
+/// Reads the files when they change, as long as the credentials are in use.
 async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -263,12 +262,12 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
         let looked = tokio::task::spawn_blocking(move || {
             let config = credentials.config.lock().clone();
             let changed = watch.look_at(login_registry::files(&config));
-            // A file that has flaws is told of again and again, for somebody is kept out.
+            // Errors in a file are logged repeatedly, because logins are refused.
             let again = told.is_some_and(|told| told.elapsed() >= TELL_EVERY);
             if changed || again {
                 let (known, flaws) = LoginRegistry::read(&config);
                 for LoginFileError(error) in &flaws {
-                    tracing::error!("nobody is let in by what cannot be read: {error}");
+                    tracing::error!("a login file or entry cannot be read, so it lets nobody in: {error}");
                 }
                 told = (!flaws.is_empty()).then(Instant::now);
                 credentials.put(known);
@@ -280,20 +279,20 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
         });
         match looked.await {
             Ok(looked) => (watch, told) = looked,
-            // The process ends.
+            // The process is stopping.
             Err(_) => return,
         }
     }
 }
 
-/// Hashes are no secrets, but a token's own file is one. That a group may read it is how an operator lets the process read what
-/// belongs to root.
+/// Hashes are no secrets, but a token's own file is one. Group access is accepted, because operators use it to let the
+/// process read files of root.
 fn warn_of_readers(config: &AuthConfig) {
     use std::os::unix::fs::MetadataExt as _;
     for path in login_registry::files(config) {
         if std::fs::metadata(&path).is_ok_and(|about| about.mode() & 0o007 != 0) {
             let path = path.display();
-            tracing::warn!("every user of this machine can read {path}, which has logins; chmod o= {path}");
+            tracing::warn!("every user of this machine can read {path}, which contains logins; chmod o= {path}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Limits on a request body: how large it may be and how slowly it may come. The handler sees an error at the limit;
-//! the client gets one sentence with status 413 or 408, whatever the handler made of it.
+//! Limits on a request body: its size and how slowly it may arrive. The handler sees an error at the limit; the client
+//! gets one sentence with status 413 or 408, whatever the handler returns.
 //!
-//! Only time in which the handler waits for the client counts as slow. A limit on the mean since the first byte would be
-//! none: who sends much at once could then be silent for as long as it takes to send that slowly, and hold the memory.
+//! Only time in which the handler waits for the client counts as slow. The rejected option, a limit on the mean rate
+//! since the first byte, has a flaw: a client that sends much at once could then be silent for as long as sending it
+//! slowly would take, and keep the memory in use.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,28 +22,28 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use crate::HttpLimits;
 use crate::refusal::refusal;
 
-/// How long a body that is refused is read on.
+/// How long a refused body is still read.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 const NONE: u8 = 0;
 const TOO_LARGE: u8 = 1;
 const TOO_SLOW: u8 = 2;
 
-/// The limits, and the paths that have one of their own on the size of bodies.
+/// The limits, and the paths that have their own limit on the size of bodies.
 #[derive(Clone)]
 pub struct BodyLimits {
     pub limits: HttpLimits,
     pub own: Arc<Vec<&'static str>>,
 }
 
-/// What becomes of a body while it is read.
+/// Monitors a body while it is read.
 pub struct BodyMonitor {
     limits: HttpLimits,
     fault: Option<Arc<AtomicU8>>,
 }
 
 impl BodyLimits {
-    /// The body with its limits; refused at once if it says that it is larger.
+    /// The body with its limits; refused at once if its announced length is too large.
     pub async fn watch(&self, request: &Parts, body: Body) -> Result<(Body, BodyMonitor), Response> {
         let mut limits = self.limits;
         if self.own.contains(&request.uri.path()) {
@@ -63,7 +64,7 @@ impl BodyLimits {
 }
 
 impl BodyMonitor {
-    /// The refusal, if the body was too much, whatever the handler has made of its error.
+    /// The refusal, if the body exceeded a limit, whatever the handler has made of its error.
     pub fn judge(self, response: Response) -> Response {
         match self.fault.map_or(NONE, |fault| fault.load(Relaxed)) {
             NONE => response,
@@ -89,7 +90,8 @@ fn refused(fault: u8, limits: HttpLimits) -> Response {
             StatusCode::REQUEST_TIMEOUT,
             "request_timeout",
             format!(
-                "the request body came slower than {bytes_per_second} bytes per second for {grace:?}; send it over a faster line or in parts"
+                "the request body arrived more slowly than {bytes_per_second} bytes per second for {grace:?}; send it \
+                 over a faster line or in parts"
             ),
         ),
     }
@@ -116,8 +118,8 @@ impl LimitedBody {
         }
     }
 
-    /// Reads on for a moment, however much comes, because a client that is still sending when the connection closes may
-    /// never see the answer.
+    /// Reads on for a moment, however much arrives, because a client that is still sending when the connection closes
+    /// may never see the answer.
     async fn drain(&mut self) {
         let inner = &mut self.inner;
         let read_on = async {
@@ -177,8 +179,8 @@ impl HttpBody for LimitedBody {
     }
 }
 
-/// How much longer a client may keep the handler waiting: `grace` at first and never more, less the time it has, and with each
-/// byte what that byte may take.
+/// How much longer a client may keep the handler waiting: at most `grace`, less the time used, plus the time that each
+/// arriving byte earns.
 struct BodyTimeBudget {
     grace: Duration,
     left: Duration,
@@ -196,7 +198,7 @@ impl BodyTimeBudget {
         }
     }
 
-    /// The handler waits, since now or before: until when it does.
+    /// The handler waits, since now or earlier. Returns until when it may wait.
     fn waits_until(&mut self, now: Instant) -> Instant {
         *self.waiting_since.get_or_insert(now) + self.left
     }

@@ -1,4 +1,4 @@
-//! A listener of a face that answers for itself, as a receiver of telemetry does, with the process's own logins.
+//! A listener for an interface with its own protocol, such as a telemetry receiver, with the process's logins.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,24 +22,24 @@ pub struct BoundListener {
     pub(crate) connections_max: usize,
 }
 
-/// Who may do what: everybody everything where there are no logins, since then only this machine can ask, or the configuration
-/// allows everybody.
+/// Authorizes requests. Without logins everything is allowed, because then only this machine can connect, or the
+/// configuration allows everybody.
 #[derive(Clone)]
 pub struct Authorizer(Option<Arc<Credentials>>);
 
-/// Why somebody may not, in one sentence with the cure.
+/// Why a request is refused, in one sentence with the cure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthorizationError {
-    /// Nothing is known of who asks.
+    /// The client is not authenticated.
     Stranger(String),
-    /// It is somebody who may not do this.
+    /// The client lacks the role.
     Lacks(String),
-    /// So many passwords are being checked that he has to come again.
+    /// Too many passwords are being checked; the client has to retry.
     Busy,
 }
 
 impl BoundListener {
-    /// Binds the address. Without TLS and logins it must be one of this machine alone, unless the configuration says otherwise
+    /// Binds the address. Without TLS and logins it must be a loopback address, unless the configuration says otherwise
     /// ([`exposure`]).
     pub async fn open(config: &ListenerConfig, logins: &Logins) -> Result<BoundListener, StartError> {
         let credentials = logins.of_all_listeners();
@@ -65,7 +65,7 @@ impl BoundListener {
         exposure(address.ip(), protection).map_err(|exposed| StartError::Exposed {
             text: exposed.explain(address, &ListenerNames::of_section(config.section)),
         })?;
-        // Everybody may everything where everybody is let in, and else only this machine can ask.
+        // Without logins, either everybody is allowed, or only this machine can connect.
         let names = match credentials.is_none() && !config.insecure {
             true => HostNames::Own,
             false => HostNames::Any,
@@ -86,7 +86,7 @@ impl BoundListener {
 }
 
 impl Authorizer {
-    /// Whether whoever sent these headers has a role.
+    /// Whether the sender of these headers has a role.
     pub async fn admit(&self, headers: &HeaderMap, role: Role) -> Result<(), AuthorizationError> {
         let Some(credentials) = &self.0 else { return Ok(()) };
         let identity = credentials.identify(headers).await.map_err(|why| {

@@ -1,5 +1,5 @@
-//! A long answer, given out in pieces: what is done to it on its way, as compressing it, holds the thread up for one piece and
-//! not for all of it.
+//! Sends a long answer in pieces, so that processing it on the way, such as compression, blocks the thread for one
+//! piece at a time.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ pub fn in_pieces(whole: impl Into<Bytes>) -> Body {
 
 struct ChunkedBody {
     rest: Bytes,
-    /// Since others had their turn.
+    /// Whether other tasks had their turn since the last piece.
     has_given: bool,
 }
 

@@ -1,16 +1,16 @@
-//! Who has a connection, and who has to leave when there is no place for one more: first those that have asked for nothing
-//! yet, then those that send what they ask for slowly, then those that have been idle for longest. Whoever waits for an
-//! answer or listens to a stream stays.
+//! Connection slots, and which connection is closed when all are taken: first those without any request, then those
+//! that send a request slowly, then those that have been idle for longest. A connection that waits for an answer or
+//! receives a stream stays.
 //!
-//! | what it does | its list | may leave |
+//! | activity | list | may be closed |
 //! |---|---|---|
-//! | has asked for nothing | half open | after a second |
-//! | each request on it still misses a part | slow | after five seconds |
-//! | has asked, and nothing is served | idle | at once |
-//! | a whole request is served | none | never |
+//! | has sent no request | half open | after a second |
+//! | each of its requests is incomplete | slow | after five seconds |
+//! | has sent requests, none is being served | idle | at once |
+//! | a whole request is being served | none | never |
 //!
-//! A place is put at the end of its list when what it does changes, so the first of a list has done so for longest: whoever
-//! leaves is found at once, however many there are. What changes costs the same.
+//! A slot is moved to the end of its list when its activity changes, so the first of a list has been there for longest.
+//! Finding the connection to close and changing a list are O(1).
 
 mod linked_lists;
 
@@ -24,26 +24,26 @@ use tokio_util::sync::CancellationToken;
 use crate::http1_exchange::Http1Exchange;
 use linked_lists::LinkedLists;
 
-/// A client that is in no hurry has asked for something by then.
+/// By then, even an unhurried client has sent a request.
 const OPENING_MIN: Duration = Duration::from_secs(1);
 
-/// Whoever sends a request for longer is slow.
+/// A client that sends a request for longer than this is slow.
 const SENDING_MIN: Duration = Duration::from_secs(5);
 
-/// Of all places; the rest is for requests that come to an end.
+/// Of all slots; the rest is for requests that end.
 const STREAMS_PERCENT: usize = 90;
 
-/// All places of the listeners that share them.
+/// All slots of the listeners that share them.
 #[derive(Debug)]
 pub struct ConnectionSlots {
     most: usize,
     streams_most: usize,
-    /// So long a connection may be without a request and is left alone.
+    /// How long a connection without a request may not be closed.
     opening_min: Duration,
     began: Instant,
     streams: AtomicUsize,
     table: Mutex<SlotTable>,
-    /// As if so many milliseconds more had passed.
+    /// Shifts the clock by this many milliseconds.
     #[cfg(test)]
     ahead: std::sync::atomic::AtomicU32,
 }
@@ -51,39 +51,39 @@ pub struct ConnectionSlots {
 #[derive(Debug, Default)]
 struct SlotTable {
     seats: Vec<SlotState>,
-    /// Numbers of seats that nobody has.
+    /// Numbers of free slots.
     free: Vec<u32>,
     taken: usize,
-    /// Numbers of seats, by why they may leave.
+    /// Numbers of slots, by eviction reason.
     lists: LinkedLists<3>,
 }
 
-/// What is known of who sits there, as the lists need it.
+/// The state of a slot that determines its list.
 #[derive(Debug, Default)]
 struct SlotState {
     place: Option<Arc<ConnectionSlot>>,
     has_asked: bool,
     serving: u32,
-    /// Of these, those of which a part is missing.
+    /// Of these, the incomplete ones.
     receiving: u32,
-    /// Milliseconds from the beginning to when it was put into its list.
+    /// Milliseconds from the start to when it was put into its list.
     since: u32,
 }
 
-/// What is known of one connection.
+/// The state of one connection.
 #[derive(Debug)]
 pub struct ConnectionSlot {
-    /// Of HTTP/1.1, how far its request is.
+    /// For HTTP/1.1, the progress of its request.
     pub exchange: Arc<Http1Exchange>,
-    /// Cancelled when it has to leave.
+    /// Cancelled when the connection must be closed.
     pub leave: CancellationToken,
     number: u32,
     has_asked: AtomicBool,
-    /// Nobody sits here any more. Changed while the table is held.
+    /// The slot was released. Changed under the table lock.
     is_left: AtomicBool,
 }
 
-/// A place for as long as somebody has it.
+/// Occupies a slot while it lives.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     places: Arc<ConnectionSlots>,
@@ -96,11 +96,11 @@ pub struct ActiveRequest {
     places: Arc<ConnectionSlots>,
     place: Arc<ConnectionSlot>,
     is_stream: bool,
-    /// Of a request that came without its end.
+    /// Set for a request that arrived incomplete.
     missing: Option<Arc<AtomicBool>>,
 }
 
-/// The rest of a request. Dropped when it has come, or is wanted no more.
+/// The rest of a request. Dropped when it has arrived, or is not needed any more.
 #[derive(Debug)]
 pub struct PendingBody {
     places: Arc<ConnectionSlots>,
@@ -108,7 +108,7 @@ pub struct PendingBody {
     missing: Arc<AtomicBool>,
 }
 
-/// Why somebody had to leave.
+/// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionReason {
     HalfOpen,
@@ -143,7 +143,7 @@ impl ConnectionSlots {
         ConnectionSlots::with(most, OPENING_MIN)
     }
 
-    /// Where whoever comes is served at once or has to leave for the next.
+    /// For listeners whose connections are served at once or closed for the next one.
     pub fn passing(most: usize) -> Arc<ConnectionSlots> {
         ConnectionSlots::with(most, Duration::ZERO)
     }
@@ -169,8 +169,8 @@ impl ConnectionSlots {
         self.streams_most
     }
 
-    /// A place, and who had to leave for it, if somebody had to. `None`: all are asking for something or listen.
-    /// `cut` ends all.
+    /// Takes a slot, and returns which kind of connection was closed for it, if any. `None`: every connection has a
+    /// request or a stream. `cut` ends all.
     pub fn take(
         self: &Arc<ConnectionSlots>,
         must_replace: bool,
@@ -215,10 +215,10 @@ impl ConnectionSlots {
         Some(why)
     }
 
-    /// What a connection does has changed.
+    /// Records a change of a connection's activity.
     fn change(&self, place: &ConnectionSlot, change: impl FnOnce(&mut SlotState)) {
         let mut table = self.table.lock();
-        // Under the lock, so that lists are in the order of time.
+        // Under the lock, so that lists are in time order.
         let now = self.now();
         if !place.is_left.load(Relaxed) {
             table.change(place.number, now, change);
@@ -254,7 +254,7 @@ impl SlotTable {
         self.taken += 1;
     }
 
-    /// Whoever has left already is no longer there.
+    /// Does nothing if the connection has left already.
     fn leave(&mut self, place: &ConnectionSlot) {
         if place.is_left.swap(true, Relaxed) {
             return;
@@ -274,7 +274,7 @@ impl SlotTable {
         let before = seat.list();
         change(seat);
         let list = seat.list();
-        // To begin one more request, and send nothing of it either, is no reason to wait for longer.
+        // Another incomplete request must not extend the time.
         if list == before {
             return;
         }
@@ -305,7 +305,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Says when requests of one connection begin.
+/// Tracks the beginning of requests on one connection.
 #[derive(Clone, Debug)]
 pub struct RequestTracker {
     places: Arc<ConnectionSlots>,
@@ -313,12 +313,12 @@ pub struct RequestTracker {
 }
 
 impl RequestTracker {
-    /// Nothing was asked before.
+    /// Whether there was no request before.
     pub fn is_first(&self) -> bool {
         !self.place.has_asked.load(Relaxed)
     }
 
-    /// A request whose head is there. `is_whole`: it has no more than that.
+    /// Begins a request whose head has arrived. `is_whole`: it has no body.
     pub fn begin(&self, is_whole: bool) -> (ActiveRequest, Option<PendingBody>) {
         self.place.has_asked.store(true, Relaxed);
         self.places.change(&self.place, |seat| {
@@ -357,14 +357,14 @@ impl ActiveRequest {
             .is_some_and(|missing| missing.swap(false, Relaxed))
     }
 
-    /// Its answer begins, so nothing of it is waited for any more.
+    /// Its answer begins, so the rest of the request is not needed any more.
     pub fn answers(&self) {
         if self.is_missing_no_more() {
             self.places.change(&self.place, |seat| seat.receiving -= 1);
         }
     }
 
-    /// Its answer goes on for as long as the client listens. `false`: so many listen that there is no place for one more.
+    /// Its answer lasts as long as the client listens. `false` if the limit of streams is reached.
     pub fn becomes_stream(&mut self) -> bool {
         let more = |streams: usize| (streams < self.places.streams_most).then_some(streams + 1);
         self.is_stream = self.places.streams.fetch_update(Relaxed, Relaxed, more).is_ok();

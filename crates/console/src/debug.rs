@@ -1,5 +1,5 @@
-//! `/debug/…`: what someone who hunts a fault needs, for role `admin` and only when `http.debug_endpoints` is true.
-//! Profiles are gzipped protobuf in the format of Go's pprof, which `go tool pprof` and Grafana read.
+//! `/debug/…`: data for troubleshooting, for role `admin` and only if `http.debug_endpoints` is true. Profiles are
+//! gzipped protobuf in the format of Go's pprof, which `go tool pprof` and Grafana read.
 
 mod cpu;
 mod heap;
@@ -38,7 +38,7 @@ pub fn router(config: ConfigText) -> Router {
         .route("/debug/pprof/goroutine", get(threads::profile))
 }
 
-/// Says why the paths are not there, to those who may know.
+/// Explains to authorized clients why the paths are not served.
 pub fn switched_off() -> Router {
     let off = async || {
         problem(
@@ -65,8 +65,8 @@ fn download(name: &str, gzipped: Vec<u8>) -> Response {
         .into_response()
 }
 
-/// Gives back the memory of the debug information that names were looked up in: hundreds of megabytes for a large binary,
-/// which would otherwise stay for good.
+/// Frees the debug information that was loaded for symbol names: hundreds of megabytes for a large binary, which would
+/// otherwise stay for good.
 struct SymbolCacheGuard;
 
 impl Drop for SymbolCacheGuard {

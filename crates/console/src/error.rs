@@ -34,7 +34,7 @@ pub enum StartError {
     Tls { keys: String, problem: String },
     #[error("{problem}")]
     Auth { problem: String },
-    #[error("http.cors.allowed_origins: {origin:?} is no origin; write it like https://example.org, or * for all")]
+    #[error("http.cors.allowed_origins: {origin:?} is not an origin; write it like https://example.org, or * for all")]
     Origin { origin: String },
     #[error("http.root_path: \"{path}\" cannot be used; choose a plain path such as /benthos")]
     RootPath { path: String },

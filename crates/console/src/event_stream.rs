@@ -1,9 +1,9 @@
-//! A stream of events without the protocol library. An answer that goes on for as long as the client listens needs nothing of it,
-//! and its buffers are larger than all else that a listener takes: with them ten thousand listeners have 260 MB.
+//! Writes event streams without the HTTP library. A long-lived answer needs nothing of the library, whose buffers are
+//! larger than everything else that a listening client costs: with them, ten thousand clients take 260 MB.
 //!
-//! The service hands the answer over instead of giving it back; whoever drives the connection then takes the socket from the
-//! protocol and writes head and pieces itself. Only the first request of a connection is taken over: before it nothing was
-//! answered that could still wait in the protocol's buffers.
+//! The service hands the answer over instead of returning it. The connection task then takes the socket from the
+//! library and writes head and pieces itself. Only the first request of a connection is taken over, because before it
+//! there is no answer that could still be in the library's buffers.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write as _};
@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
-/// Written together at most; what comes then waits for the client to take it.
+/// Maximum bytes per write; later pieces wait until the client has read these.
 const BYTES_AT_ONCE: usize = 64 << 10;
 
-/// Where the service leaves an answer for whoever drives the connection.
+/// Passes an answer from the service to the connection task.
 #[derive(Clone, Debug, Default)]
 pub struct Handover(Arc<HandoverSlot>);
 
@@ -33,7 +33,7 @@ struct HandoverSlot {
 }
 
 impl Handover {
-    /// Leaves an answer to a request of this version. Never returns: the protocol must not answer as well.
+    /// Hands over an answer to a request of this version. Never returns, because the library must not answer as well.
     pub async fn give<T>(&self, answer: Response<Body>, version: Version) -> T {
         *self.0.answer.lock() = Some((answer, version));
         self.0.is_there.notify_one();
@@ -50,12 +50,12 @@ impl Handover {
     }
 }
 
-/// Writes an answer up to its end, or until the client leaves. What the client still sends means nothing.
+/// Writes an answer to its end, or until the client disconnects. Anything that the client still sends is ignored.
 pub async fn push<S>(mut io: S, answer: Response<Body>, version: Version) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    // Before it nobody knew where a body ends but by the end of the connection.
+    // Earlier versions mark the end of a body only by the end of the connection.
     let is_chunked = version == Version::HTTP_11;
     let mut pieces = WriteBuffer::default();
     pieces.put(head(&answer, is_chunked));
@@ -71,8 +71,8 @@ where
     io.shutdown().await
 }
 
-/// Waits for the next piece, unless there is something to be written, and takes those that are there as well. Whether the body
-/// is at its end.
+/// Waits for the next piece, unless data is pending, and takes further pieces that are ready. Returns whether the body
+/// has ended.
 async fn gather(body: &mut Body, pieces: &mut WriteBuffer, is_chunked: bool) -> io::Result<bool> {
     std::future::poll_fn(|context| {
         loop {
@@ -82,7 +82,7 @@ async fn gather(body: &mut Body, pieces: &mut WriteBuffer, is_chunked: bool) -> 
             match Pin::new(&mut *body).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) if !data.is_empty() => pieces.put_data(data, is_chunked),
-                    // There are no trailers, and an empty piece would be the end.
+                    // Trailers are not supported, and an empty piece would mean the end.
                     _ => {}
                 },
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(io::Error::other(error))),
@@ -128,7 +128,8 @@ fn head(answer: &Response<Body>, is_chunked: bool) -> Bytes {
     if is_chunked {
         head.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
-    // What the path says of the connection it says to those who look for it; it ends with the stream all the same.
+    // A path may set its own `Connection` header for clients that inspect it; the connection ends with the stream
+    // anyway.
     if !answer.headers().contains_key(header::CONNECTION) {
         head.extend_from_slice(b"connection: close\r\n");
     }
@@ -136,7 +137,7 @@ fn head(answer: &Response<Body>, is_chunked: bool) -> Bytes {
     Bytes::from(head)
 }
 
-/// What is to be written.
+/// Data to be written.
 #[derive(Default)]
 struct WriteBuffer {
     all: VecDeque<Bytes>,
@@ -165,7 +166,7 @@ impl WriteBuffer {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }
-        // Who listens is idle for most of the time.
+        // Frees the buffer, because listening clients are idle most of the time.
         *self = WriteBuffer::default();
         io.flush().await
     }

@@ -1,8 +1,8 @@
-//! Decides for each request whether it may go on: by what the path asks for ([`Access`]), by who asks (credentials), and,
-//! when there are none, by where the request comes from.
+//! Authorizes each request: by the access that the path requires ([`Access`]), by the credentials, and, if there are
+//! none, by the origin of the request.
 //!
-//! What pages of other sites send was refused before (`OriginPolicy`). Without a login the console answers, besides, only to names
-//! that no outsider can point at this machine.
+//! Cross-site requests were refused before (`OriginPolicy`). Without a login, the console also answers only to host
+//! names that no outsider can point at this machine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::listen::ClientTrust;
 use crate::refusal::refusal;
 use crate::revocation;
 
-/// The other end of the connection, put into each request.
+/// The client's address, added to each request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
 
-/// What a group of paths asks for.
+/// What a group of paths requires.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessRequirement {
     pub access: Access,
-    /// The reference system has these paths, too, and gives them to anyone.
+    /// The reference system has these paths too, and allows everybody.
     pub of_reference: bool,
 }
 
@@ -59,7 +59,7 @@ impl AccessGuard {
         &self.origins
     }
 
-    /// Middleware around the paths of one demand.
+    /// Middleware around the paths with one requirement.
     pub async fn check(self: Arc<AccessGuard>, demand: AccessRequirement, request: Request, next: Next) -> Response {
         let (parts, body) = request.into_parts();
         let identity = match self.judge(&parts, demand).await {
@@ -79,14 +79,14 @@ impl AccessGuard {
         }
     }
 
-    /// Who it is, where somebody has to say so.
+    /// The identity, if authentication is required.
     async fn judge(&self, request: &Parts, demand: AccessRequirement) -> Result<Option<Identity>, AccessRefusal> {
         let open_to_all = demand.of_reference && demand.access != Access::Admin;
         let limited = match demand.access {
             Access::Own => matches!(self.trust, ClientTrust::Unencrypted | ClientTrust::ThisMachine),
             _ => self.trust == ClientTrust::Unencrypted,
         };
-        // A proxy on this machine may have ended TLS.
+        // A proxy on this machine may have terminated TLS.
         if limited && !open_to_all && !is_from_loopback(request) {
             let text = "this path is open to other hosts only over TLS; add http.cert_file and http.key_file, or allow it in the clear with http.insecure: true";
             return Err(AccessRefusal(StatusCode::FORBIDDEN, text.to_owned()));
@@ -174,7 +174,7 @@ impl IntoResponse for AccessRefusal {
                 header::WWW_AUTHENTICATE,
                 HeaderValue::from_static("Bearer realm=\"thalweg\""),
             );
-            // Browsers ask for a name and a password on this one, and a token's name and text are that, too.
+            // Browsers ask for name and password with this scheme, which also accepts a token's name and text.
             headers.append(
                 header::WWW_AUTHENTICATE,
                 HeaderValue::from_static("Basic realm=\"thalweg\", charset=\"UTF-8\""),
@@ -188,7 +188,7 @@ fn changes_something(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
 }
 
-/// From this machine itself, and not passed on by a proxy on it.
+/// From this machine itself, and not forwarded by a proxy on it.
 fn is_local(request: &Parts) -> bool {
     let forwarded = ["forwarded", "x-forwarded-for", "via"]
         .iter()

@@ -1,4 +1,4 @@
-//! The small paths that machines ask: is it alive, can data flow, which version, which metrics.
+//! Small paths for machines: liveness, readiness, version, metrics.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::chunked_body;
 use crate::status::ConsoleState;
 
-/// What anyone who can connect may ask.
+/// Paths open to everybody.
 pub fn open(state: &Arc<ConsoleState>) -> Router {
     Router::new()
         .route("/ping", get(async || "pong"))
@@ -58,8 +58,8 @@ async fn endpoints(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     Json(&state.endpoints).into_response()
 }
 
-/// Made aside, since there are the more of them the more flows, queues and namespaces there are: whoever asks whether the process
-/// lives does not wait for it.
+/// Rendered on a blocking thread, because its size grows with flows, queues and namespaces; liveness probes must not
+/// wait for it.
 async fn metrics(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     let Some(text) = state.metrics.text_aside().await else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();

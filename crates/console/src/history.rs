@@ -1,5 +1,5 @@
-//! The totals of the last minutes, so that a page opened now can draw what was before. One sample every two seconds,
-//! each a few numbers per flow; the oldest makes room.
+//! The totals of the last minutes, so that a newly opened page can draw the past. One sample every two seconds, each
+//! with a few numbers per flow; the oldest is dropped.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::status::ConsoleState;
 const EVERY: Duration = Duration::from_secs(2);
 const SAMPLES_MAX: usize = 150;
 
-/// Flows beyond these are left out of the past, not of the present.
+/// Further flows are left out of the history, not of the current status.
 const FLOWS_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

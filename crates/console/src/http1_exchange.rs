@@ -1,9 +1,10 @@
-//! How far a connection of HTTP/1.1 is with its request. The service says when a request has come and when its answer has
-//! gone, the transport when the first byte of the next one is there; so it knows when a silent client holds something up.
+//! The stage of an HTTP/1.1 connection's current request. The service reports when a request has arrived and when its
+//! answer has been sent, the transport when the first byte of the next one arrives. So the transport knows when a
+//! silent client blocks something.
 //!
-//! | stage | what is waited for | ends with |
+//! | stage | waits for | ends with |
 //! |---|---|---|
-//! | waiting | a request, which is no hurry | its first byte |
+//! | waiting | a request, without a hurry | its first byte |
 //! | receiving | the rest of head and body | the end of the body, or the answer |
 //! | answering | the server | the end of the answer |
 
@@ -26,21 +27,21 @@ const WAITING: u8 = 0;
 const RECEIVING: u8 = 1;
 const ANSWERING: u8 = 2;
 
-/// What is left of a body that nobody wanted is read on up to so many bytes and for so long, since only then the next request
-/// can follow on the connection. An answer may be held up by it.
+/// Limits for reading the unread rest of a body, which is necessary before the next request on the connection. This may
+/// delay an answer.
 const READ_ON_BYTES: usize = 64 << 10;
 const READ_ON_TIME: Duration = Duration::from_millis(100);
 
-/// What transport and service of one connection know together.
+/// State shared by transport and service of one connection.
 #[derive(Debug, Default)]
 pub struct Http1Exchange {
     stage: AtomicU8,
-    /// Bytes came since the service answered last, so what is written now it has not said. The stage does not tell: a short
-    /// answer ends when it is encoded, before it is written.
+    /// Bytes arrived since the service last answered, so data written now does not come from it. The stage does not
+    /// show this: a short answer ends when it is encoded, before it is written.
     unanswered: AtomicBool,
-    /// The answer is a stream of events, which a client may leave alone for longer.
+    /// The answer is an event stream, which a client may leave unread for longer.
     pushing: AtomicBool,
-    /// Of a request that was answered without it.
+    /// The unread body of a request that was answered without it.
     left: Mutex<UnreadBody>,
 }
 
@@ -49,12 +50,12 @@ enum UnreadBody {
     #[default]
     Nothing,
     Body(Body),
-    /// The client sends it when it is told to go on, which nobody did.
+    /// The client sends it only after `100 Continue`, which was not sent.
     Unsent,
 }
 
 impl Http1Exchange {
-    /// Bytes came.
+    /// Bytes arrived.
     pub fn came(&self) {
         self.unanswered.store(true, Relaxed);
         let _ = self.stage.compare_exchange(WAITING, RECEIVING, Relaxed, Relaxed);
@@ -65,7 +66,7 @@ impl Http1Exchange {
         self.stage.load(Relaxed) == RECEIVING
     }
 
-    /// What is written now does not come from the service.
+    /// Data written now does not come from the service.
     pub fn is_unanswered(&self) -> bool {
         self.unanswered.load(Relaxed)
     }
@@ -78,8 +79,8 @@ impl Http1Exchange {
         let _ = self.stage.compare_exchange(RECEIVING, ANSWERING, Relaxed, Relaxed);
     }
 
-    /// Reads what nobody wanted of the request, if it is little; otherwise the answer says that the connection ends with it.
-    /// The protocol would end it without a word, and take the next request from a client that did not know.
+    /// Reads the unread rest of the request if it is small; otherwise the answer announces that the connection closes.
+    /// The library would close it without notice, while the client may send its next request.
     pub async fn read_on(&self, mut response: Response<Body>) -> Response<Body> {
         let left = std::mem::take(&mut *self.left.lock());
         let is_read = match left {
@@ -97,7 +98,7 @@ impl Http1Exchange {
         response
     }
 
-    /// Has the end of the answer seen, up to which it is served.
+    /// Wraps the answer so that its end is noticed; the request counts as served until then.
     pub fn answer(
         self: Arc<Http1Exchange>,
         response: Response<Body>,
@@ -119,30 +120,30 @@ impl Http1Exchange {
     }
 }
 
-/// Whether an answer goes on for as long as the client listens.
+/// Whether an answer lasts as long as the client listens.
 pub fn is_push(response: &Response<Body>) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// What the body of a request is.
+/// The type of a request body.
 pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static> RequestBody for B {}
 
-/// The body of a request, whose end is told.
+/// A request body that reports its end.
 pub struct Http1RequestBody<B: RequestBody> {
-    /// There until it is dropped.
+    /// Set until it is dropped.
     inner: Option<B>,
     exchange: Arc<Http1Exchange>,
-    /// The client waits to be told to go on, which asking for the body does.
+    /// The client waits for `100 Continue`, which polling the body sends.
     waits: bool,
-    /// There until the end has come.
+    /// Set until the end has arrived.
     receiving: Option<PendingBody>,
 }
 
 impl<B: RequestBody> Http1RequestBody<B> {
-    /// `waits` if the client sends it only when it is told to.
+    /// `waits` if the client sends it only after `100 Continue`.
     pub fn new(
         inner: B,
         exchange: Arc<Http1Exchange>,
@@ -189,7 +190,7 @@ impl<B: RequestBody> HttpBody for Http1RequestBody<B> {
 
 impl<B: RequestBody> Drop for Http1RequestBody<B> {
     fn drop(&mut self) {
-        // Whoever was to read it wants no more of it.
+        // The reader does not want the rest.
         if let Some(inner) = self.inner.take().filter(|inner| !inner.is_end_stream()) {
             *self.exchange.left.lock() = match self.waits {
                 true => UnreadBody::Unsent,
@@ -200,7 +201,7 @@ impl<B: RequestBody> Drop for Http1RequestBody<B> {
     }
 }
 
-/// The body of an answer; with it the exchange ends.
+/// The body of an answer; its end ends the exchange.
 struct Http1ResponseBody {
     inner: Body,
     exchange: Arc<Http1Exchange>,
@@ -237,7 +238,7 @@ impl Drop for Http1ResponseBody {
 mod tests {
     use super::*;
 
-    /// A body that does not come.
+    /// A body that never arrives.
     struct Never;
 
     impl HttpBody for Never {

@@ -1,5 +1,5 @@
-//! What the streams of an HTTP/2 connection wait for. The protocol has a window of each stream, so a client can keep an answer
-//! waiting on a connection that is alive in every other way: it is looked at by stream, and the connection is closed.
+//! Stall detection for the streams of an HTTP/2 connection. The protocol has a window per stream, so a client can stall
+//! an answer on a connection that is otherwise alive. Therefore each stream is checked, and the connection is closed.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use crate::connection_slots::{ActiveRequest, PendingBody};
 use crate::http1_exchange::is_push;
 use crate::transport::StallTimeouts;
 
-/// At once in the hands of the protocol, of each stream. It lets go of a piece only when the client took all of it.
+/// Data per stream in the library's buffers. The library releases a piece only when the client has read all of it.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Those of one connection.
+/// The streams of one connection.
 pub struct Http2Streams {
     patience: StallTimeouts,
     idle_max: Duration,
@@ -31,23 +31,23 @@ pub struct Http2Streams {
 struct OpenStreams {
     waits: HashMap<u64, StreamDeadlines>,
     next: u64,
-    /// When there were none any more.
+    /// Since when there are no streams.
     idle_since: Instant,
 }
 
-/// When it is too long.
+/// When a wait is too long.
 #[derive(Clone, Copy, Default)]
 struct StreamDeadlines {
-    /// For more of the request, which somebody reads.
+    /// For more of the request body, while the service reads it.
     request: Option<Instant>,
-    /// For the client to take what there is of the answer.
+    /// For the client to read the pending answer.
     answer: Option<Instant>,
 }
 
 /// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// Nothing was asked on it for long.
+    /// There was no request for a long time.
     Idle,
     Stalled(&'static str),
 }
@@ -76,7 +76,7 @@ impl Http2Streams {
         })
     }
 
-    /// Ends when one has waited for too long, or when there was none for too long.
+    /// Returns when a stream has waited for too long, or when there was none for too long.
     pub async fn closed(&self) -> CloseReason {
         let StallTimeouts {
             write_stall_max,
@@ -94,17 +94,17 @@ impl Http2Streams {
             }
             for wait in open.waits.values() {
                 if wait.request.is_some_and(|until| now >= until) {
-                    return CloseReason::Stalled("the client sends nothing of a request that it has begun");
+                    return CloseReason::Stalled("the client stopped sending a request that it had started");
                 }
                 if wait.answer.is_some_and(|until| now >= until) {
-                    return CloseReason::Stalled("the client takes nothing");
+                    return CloseReason::Stalled("the client does not read the response");
                 }
             }
         }
     }
 }
 
-/// One request and its answer, open for as long as one of them is there.
+/// One request and its answer, open while either exists.
 pub struct Http2Stream {
     id: u64,
     streams: Arc<Http2Streams>,
@@ -156,7 +156,7 @@ impl Drop for Http2Stream {
 pub struct Http2RequestBody {
     inner: Incoming,
     stream: Arc<Http2Stream>,
-    /// There until the end has come.
+    /// Set until the end has arrived.
     receiving: Option<PendingBody>,
 }
 
@@ -195,7 +195,7 @@ impl Drop for Http2RequestBody {
     }
 }
 
-/// The body of an answer. It is asked for the next piece when the one before is on its way.
+/// The body of an answer. It is polled for the next piece when the previous one is being sent.
 struct Http2ResponseBody {
     inner: Body,
     rest: Bytes,
@@ -224,7 +224,7 @@ impl HttpBody for Http2ResponseBody {
             }
         }
         let piece = match self.rest.len() > PIECE_BYTES {
-            // A part of the whole would keep all of it.
+            // A slice would keep the whole buffer alive.
             true => Bytes::copy_from_slice(&self.rest.split_to(PIECE_BYTES)),
             false => std::mem::take(&mut self.rest),
         };

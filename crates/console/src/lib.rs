@@ -1,9 +1,8 @@
-//! The one HTTP listener of the process: health, metrics, profiles, the status page, and whatever paths other components
-//! bring along.
+//! The HTTP listener of the process: health, metrics, profiles, the status page, and the paths of other components.
 //!
-//! In come a [`StatusBoard`], the metrics and the components' [`HttpRoutes`]; out goes a [`RunningListener`] listener. Nothing is
-//! served to anyone before its [`Access`](thalweg_telemetry::Access) was checked, and every resource that a client can
-//! hold (connections, bytes, time) has a limit.
+//! The inputs are a [`StatusBoard`], the metrics and the components' [`HttpRoutes`]; the output is a
+//! [`RunningListener`]. Nothing is served before its [`Access`](thalweg_telemetry::Access) was checked, and every
+//! resource that a client can hold (connections, bytes, time) has a limit.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod auth;
@@ -85,8 +84,8 @@ impl Console {
         }))
     }
 
-    /// Serves paths that answer for themselves, without a console: who may do what is theirs to say. The listeners are
-    /// bound; each has the limits.
+    /// Serves paths without a console; they authorize requests themselves. The listeners are already bound; each has
+    /// the limits.
     pub fn serve(
         tls: Option<Arc<Tls>>,
         listeners: Vec<TcpListener>,
@@ -118,7 +117,7 @@ impl Console {
         listeners.into_iter().map(begin).collect()
     }
 
-    /// Serves paths at doors, all of them counted under one name.
+    /// Serves paths on several listeners, with shared metrics under one name.
     pub fn serve_doors(
         name: &'static str,
         doors: Vec<(BoundListener, Router)>,

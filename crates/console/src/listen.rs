@@ -1,4 +1,4 @@
-//! Binds the address, and decides from what was bound whom to trust before any request is seen.
+//! Binds the address, and derives from it whom to trust before any request is read.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,23 +8,24 @@ use tokio::net::TcpListener;
 
 use crate::StartError;
 
-/// What a client may do before it proves anything.
+/// What a client may do without credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTrust {
     /// Nothing: there are credentials.
     Nobody,
-    /// The same, but other hosts come in the clear, and get only the paths of the reference system with them.
+    /// Also nothing, but other hosts connect in the clear, and their credentials give access only to the paths of the
+    /// reference system.
     Unencrypted,
-    /// This machine everything, other hosts only the paths of the reference system.
+    /// This machine may do everything, other hosts may use only the paths of the reference system.
     ThisMachine,
-    /// Everyone everything, as `http.insecure` says.
+    /// Everybody may do everything, because of `http.insecure`.
     Everyone,
 }
 
-/// An empty host means all addresses. Port 0 takes a free one. `section` is where the address is configured.
+/// An empty host means all addresses. Port 0 selects a free one. `section` is where the address is configured.
 pub async fn bind(section: &'static str, address: &str) -> Result<(TcpListener, SocketAddr), StartError> {
     let result = match address.strip_prefix(':') {
-        // IPv6 sockets take IPv4 as well, where the machine has IPv6 at all.
+        // IPv6 sockets accept IPv4 as well, if the machine has IPv6 at all.
         Some(port) => match TcpListener::bind(format!("[::]:{port}")).await {
             Err(error) if error.kind() != ErrorKind::AddrInUse => TcpListener::bind(format!("0.0.0.0:{port}")).await,
             result => result,
@@ -47,8 +48,8 @@ pub async fn bind(section: &'static str, address: &str) -> Result<(TcpListener, 
     })
 }
 
-/// What other hosts reach needs TLS and a login ([`exposure`]). All addresses at once are bound without, too, because the
-/// reference system listens that way by default, but then other hosts get no more than they got there.
+/// Addresses that other hosts reach need TLS and a login ([`exposure`]). The wildcard address is bound without them
+/// too, because the reference system listens that way by default, but then other hosts get no more than they did there.
 pub fn trust(http: &HttpConfig, bound: SocketAddr, login: bool, tls: bool) -> Result<ClientTrust, StartError> {
     check_address(http, bound, login, tls)?;
     match exposure(bound.ip(), protection_of(http, login, tls)) {
@@ -87,7 +88,7 @@ fn protection_of(http: &HttpConfig, has_login: bool, has_tls: bool) -> Protectio
     }
 }
 
-/// Where a browser on this machine finds the console.
+/// The URL of the console for a browser on this machine.
 pub fn local_url(bound: SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     match bound.ip().to_canonical().is_unspecified() {

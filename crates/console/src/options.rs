@@ -1,4 +1,4 @@
-//! What the console needs to know from outside, with the limits on what clients can hold.
+//! Options of the console, including the limits on what clients can hold.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use thalweg_config::{AuthConfig, HttpConfig};
 
 use crate::Logins;
 
-/// Filled by whoever starts the console.
+/// Filled by the caller that starts the console.
 #[derive(Clone)]
 pub struct ConsoleOptions {
     pub http: HttpConfig,
     pub auth: AuthConfig,
-    /// Those of `auth` and of `http.basic_auth`, where other listeners have them, too.
+    /// The logins of `auth` and of `http.basic_auth`, if other listeners share them.
     pub logins: Option<Logins>,
-    /// As `/version` tells them.
+    /// As `/version` shows it.
     pub version: String,
     pub built: String,
     /// Shown by `/debug/config/…`.
@@ -23,7 +23,7 @@ pub struct ConsoleOptions {
     pub manners: ResponseStyle,
 }
 
-/// The effective configuration, with secrets masked already.
+/// The effective configuration, with secrets already masked.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigText {
     pub json: String,
@@ -48,33 +48,35 @@ impl ConsoleOptions {
 /// What one client, and all of them together, can hold.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Open connections. One more is told so with status 503 and closed.
+    /// Open connections. A further one gets status 503 and is closed.
     pub connections_max: usize,
-    /// Connections take no file descriptor from this one on: what is left is for files. The system gives the lowest that is
-    /// free, so it holds however many files are open. `None`: they take any.
+    /// Connections use only file descriptors below this; the rest is for files. The system assigns the lowest free one,
+    /// so the limit holds however many files are open. `None`: no limit.
     pub descriptors_max: Option<u64>,
     /// Request line and headers of one request; more is status 431.
     pub header_bytes_max: usize,
-    /// From the opening of a connection, or the end of the last response on it, to the end of the next headers. A connection
-    /// of HTTP/2 without requests is closed after it.
+    /// From the opening of a connection, or the end of the last response on it, to the end of the next headers. An
+    /// HTTP/2 connection without requests is closed after it.
     pub header_timeout: Duration,
-    /// Request body; more is status 413. Beyond what any path takes: paths have limits of their own, and say what they are of.
+    /// Request body; more is status 413. This is above the limit of any path; paths have their own limits with their
+    /// own errors.
     pub body_bytes_max: usize,
-    /// So long a client may keep a request waiting for its body, in all …
+    /// How long a client may keep a request waiting for its body in total …
     pub body_grace: Duration,
-    /// … but as many bytes give it a second back, up to `body_grace`; slower, or silent for longer, is status 408.
+    /// … but this many bytes give a second back, up to `body_grace`; a slower client, or a longer silence, gets status
+    /// 408.
     pub body_bytes_per_second_min: u64,
-    /// How long a client may send nothing of a request that it has begun, head or body, before its connection is closed;
-    /// `None`: only the other limits hold.
+    /// How long a client may send nothing of a request that it has started, head or body, before its connection is
+    /// closed; `None`: only the other limits apply.
     pub request_stall_max: Option<Duration>,
-    /// How long a client may take nothing of a response that is ready for it.
+    /// How long a client may read nothing of a pending response.
     pub write_stall_max: Duration,
-    /// The same of a stream of events.
+    /// The same for an event stream.
     pub push_stall_max: Duration,
-    /// Whether HTTP/2 is spoken without TLS, too.
+    /// Whether HTTP/2 is also supported without TLS.
     pub http2_in_clear: bool,
     pub tls_handshake_timeout: Duration,
-    /// Requests at the same time on one HTTP/2 connection.
+    /// Concurrent requests on one HTTP/2 connection.
     pub http2_streams_max: u32,
     /// How long running requests may take after [`RunningListener::stop`](crate::RunningListener::stop).
     pub stop_grace: Duration,
@@ -101,14 +103,14 @@ impl Default for HttpLimits {
     }
 }
 
-/// What a listener says by itself.
+/// Answers of the listener itself.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseStyle {
     /// The header `Server` of every answer.
     pub server: Option<HeaderValue>,
-    /// JSON in place of a sentence for what is refused before any path sees it.
+    /// JSON in place of a sentence for requests that are refused before any path sees them.
     pub refusal: Option<RefusalFn>,
 }
 
-/// Makes JSON of a status, and of what is to be said of it if that is known.
+/// Builds JSON from a status, and a text if there is one.
 pub type RefusalFn = fn(StatusCode, Option<&str>) -> String;

@@ -1,5 +1,5 @@
-//! The status page: files of `web/`, kept in the binary, served with their fingerprints so that a browser fetches each
-//! once per version. The policy sent along keeps the page from loading or sending anything elsewhere.
+//! The status page: files of `web/`, embedded in the binary and served with ETags, so that a browser fetches each once
+//! per version. The security policy keeps the page from loading or sending anything elsewhere.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub fn router() -> Router {
 fn fingerprint(content: &[u8]) -> Arc<str> {
     let hash = Sha256::digest(content);
     let hex: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    // Weak, because the same file goes out compressed and plain.
+    // Weak, because the same file is sent compressed and plain.
     format!("W/\"{hex}\"").into()
 }
 
@@ -79,7 +79,7 @@ fn answer(request: &HeaderMap, kind: &'static str, content: &'static [u8], tag: 
 mod tests {
     use super::*;
 
-    /// A new module that nobody listed here would work in the tests of `web/` and be missing in the binary.
+    /// A new module that is not listed here would work in the tests of `web/` and be missing in the binary.
     #[test]
     fn every_file_of_the_front_end_is_in_the_binary_and_nothing_else() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");

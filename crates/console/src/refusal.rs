@@ -1,8 +1,8 @@
-//! What the listener itself refuses, before any component sees the request: one sentence with the cure, as text for people and
-//! for clients of the reference system, as `application/problem+json` with a code under the paths of components that
-//! answer so ([`HttpRoutes::problem_paths`](thalweg_telemetry::HttpRoutes::problem_paths)).
+//! Refusals by the listener itself, before any component sees the request: one sentence with the cure. It is text for
+//! people and for clients of the reference system, and `application/problem+json` with a code under the paths of
+//! components that answer so ([`HttpRoutes::problem_paths`](thalweg_telemetry::HttpRoutes::problem_paths)).
 //!
-//! Who refuses writes the text; only the middleware around everything knows the path and so the form.
+//! The refusing code writes the text; only the outermost middleware knows the path and so the form.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// Below it there is the interface for programs, whoever serves it.
+/// Prefix of the API for programs, whatever component serves it.
 const API: &str = "/api/v1";
 
-/// Kept beside a refusal until its form is known.
+/// Stored with a refusal until its form is known.
 #[derive(Clone)]
 struct RefusalDetail {
     code: &'static str,
@@ -37,7 +37,7 @@ impl ProblemPaths {
         ProblemPaths(paths.into())
     }
 
-    /// A path that nobody knows is answered as all of its interface.
+    /// An unknown path below the API prefix is answered like the rest of its API.
     fn has_unknown(path: &str) -> bool {
         path == API || path.strip_prefix(API).is_some_and(|rest| rest.starts_with('/'))
     }
@@ -48,7 +48,7 @@ impl ProblemPaths {
     }
 }
 
-/// Of a request whose refusal may have to be a problem, what that depends on.
+/// The properties of a request that determine the form of its refusal.
 pub struct RefusalContext {
     method: Method,
     uri: Uri,
@@ -56,7 +56,7 @@ pub struct RefusalContext {
 }
 
 impl ProblemPaths {
-    /// `None`: whatever is refused is told as text.
+    /// `None`: a refusal is sent as text.
     pub fn form(&self, request: &Parts) -> Option<RefusalContext> {
         let path = request.uri.path();
         let is_problem = self.has(path);
@@ -68,7 +68,7 @@ impl ProblemPaths {
     }
 }
 
-/// The answer as it goes out, whoever has refused something.
+/// The final answer, including refusals by others.
 pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response {
     let refused = response.extensions_mut().remove::<RefusalDetail>();
     let Some(form) = form else { return response };
@@ -78,7 +78,7 @@ pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response
     }
     let refused = match refused {
         Some(refused) => refused,
-        // The router's own, which says nothing but the methods there are.
+        // The router's own refusal, which only lists the allowed methods.
         None if response.status() == StatusCode::METHOD_NOT_ALLOWED => RefusalDetail {
             code: "method_not_allowed",
             text: format!(

@@ -1,4 +1,4 @@
-//! Answers that go on for long end when whoever asked for them may do so no more.
+//! Ends long answers when the login of their client is revoked.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,8 +10,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::http1_exchange::is_push;
 
-/// A body that is not there as a whole ends with `ended`: a stream of events as if it was at its end, all others as if the
-/// connection broke, so that nobody takes a part for the whole.
+/// Ends a streamed body with `ended`. An event stream ends normally; all others end as if the connection broke, so that
+/// a part is not mistaken for the whole.
 pub fn until(ended: CancellationToken, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;

@@ -1,5 +1,5 @@
-//! All paths of the listener in one router: Thalweg's own, those of other components, and a second time under
-//! `http.root_path` what clients of the reference system look for there.
+//! All paths of the listener in one router: Thalweg's own, those of other components, and again under `http.root_path`
+//! those that clients of the reference system expect there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,16 +21,16 @@ use crate::guard::{AccessGuard, AccessRequirement};
 use crate::refusal::{ProblemPaths, refusal};
 use crate::{ConsoleOptions, StartError, debug, health, page, refusal, status};
 
-/// Smaller answers cost more to compress than to send.
+/// Compressing smaller answers costs more than it saves.
 const COMPRESS_ABOVE_BYTES: u16 = 4096;
 
-/// The status page and all that it is made of.
+/// The status page and its files.
 const PAGES: [&str; 2] = ["/", "/console/"];
 
-/// What shows something at no more cost than a page.
+/// Paths that show something at no more cost than a page.
 const PLAIN: [&str; 6] = ["/ping", "/ready", "/version", "/endpoints", "/metrics", "/stats"];
 
-/// A profile of the processor is made while it is asked for.
+/// A CPU profile is recorded during the request.
 const ACTING: [&str; 1] = ["/debug/pprof/profile"];
 
 pub fn build(
@@ -81,7 +81,7 @@ pub fn build(
         None => all,
     };
     let rules = Arc::new(RequestRules { problems, limits });
-    // In one, since each would have a copy made of all below it for every request.
+    // One layer, because each layer clones everything below it for every request.
     let all = all
         .fallback(not_found)
         .layer((from_fn_with_state(rules, around), DefaultBodyLimit::disable()));
@@ -91,7 +91,7 @@ pub fn build(
     })
 }
 
-/// Whose pages may send requests, and what a link on any page may open.
+/// Which origins may send requests, and what a link on any page may open.
 pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<OriginPolicy, StartError> {
     let allowed = match http.cors.enabled {
         true => http.cors.allowed_origins.clone(),
@@ -165,14 +165,14 @@ fn own(options: &ConsoleOptions, state: &Arc<status::ConsoleState>) -> Vec<Mount
     mounts
 }
 
-/// Paths that this crate serves, and what for.
+/// Paths that this crate serves, with their descriptions.
 pub fn own_endpoints(debug: bool) -> Vec<(&'static str, &'static str)> {
     let mut endpoints = vec![
         ("/", "Status page."),
-        ("/ping", "Answers pong while the process lives."),
+        ("/ping", "Answers pong while the process runs."),
         (
             "/ready",
-            "Status 200 when data can flow, else 503 and what keeps it from flowing.",
+            "Status 200 when data can flow, else 503 and what prevents it.",
         ),
         ("/version", "Version and build."),
         ("/endpoints", "This list."),
@@ -216,8 +216,8 @@ pub fn endpoints(debug: bool, others: &[Arc<dyn HttpRoutes>]) -> Result<BTreeMap
     Ok(list)
 }
 
-/// axum panics when two routers hold one path. Components that declare their paths never get here with a clash; this is
-/// for those that do not.
+/// axum panics when two routers have the same path. Components that declare their paths never cause a clash here; this
+/// is for those that do not.
 fn merge(into: Router, router: Router) -> Result<Router, StartError> {
     catch_unwind(AssertUnwindSafe(move || into.merge(router))).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -259,7 +259,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         Method::PATCH,
         Method::DELETE,
     ];
-    // Names after X-Prop- are the client's own, so there is no list of all headers; what matters is who asks. A wildcard
+    // Clients choose the names after X-Prop-, so there is no list of all headers; only the origin matters. A wildcard
     // would not cover Authorization.
     let told = [header::LOCATION, header::RETRY_AFTER, header::WWW_AUTHENTICATE];
     Some(
@@ -271,7 +271,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     )
 }
 
-/// What holds for every path.
+/// Rules that apply to every path.
 struct RequestRules {
     problems: ProblemPaths,
     limits: BodyLimits,
@@ -286,7 +286,7 @@ async fn around(State(rules): State<Arc<RequestRules>>, request: Request, next: 
         Err(refused) => refused,
     };
     let mut response = refusal::in_form(form, response);
-    // Browsers must not take it for another type than it says.
+    // Browsers must not guess another type than the declared one.
     response
         .headers_mut()
         .insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -298,7 +298,7 @@ async fn not_found(uri: Uri) -> Response {
     refusal(
         StatusCode::NOT_FOUND,
         "not_found",
-        format!("there is no path {path} here; /endpoints lists those that there are"),
+        format!("there is no path {path} here; /endpoints lists the existing ones"),
     )
 }
 

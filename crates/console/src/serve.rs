@@ -1,8 +1,8 @@
-//! Accepts connections and serves HTTP/1.1 and HTTP/2 on them until told to stop.
+//! Accepts connections and serves HTTP/1.1 and HTTP/2 on them until it is stopped.
 //!
-//! Every connection is a task that holds one of `connections_max` places. Where all are taken by clients that wait for an answer
-//! or listen, a few more are let pass for probes and the status page. Stopping first lets running requests finish, then,
-//! after `stop_grace`, cuts them off.
+//! Every connection is a task with one of `connections_max` slots. If all are taken by clients that wait for an answer
+//! or listen, a few additional connections are accepted for probes and the status page. A stop first lets running
+//! requests finish, then, after `stop_grace`, cuts them off.
 
 use std::convert::Infallible;
 use std::io;
@@ -43,25 +43,25 @@ use crate::tls::Tls;
 use crate::transport::{Protocol, RefusalEncoder, StallTimeouts, Transport, detect};
 use crate::{HttpLimits, ResponseStyle, history, listen};
 
-/// Below it refusals are problems.
+/// Below this prefix refusals are problems.
 const API: &str = "/api/";
 
-/// Clients that pass at the same time when all places are taken. Whoever asks for nothing at once makes room for the next.
+/// Additional connections when all slots are taken. One that sends no request at once is closed for the next.
 const PASSING_MAX: usize = 32;
 
-/// What one that passes may take, and the head of its request.
+/// Time limits of an additional connection, and of the head of its request.
 const PASSING_TIME: Duration = Duration::from_secs(10);
 const PASSING_HEAD_TIME: Duration = Duration::from_secs(1);
 
-/// Clients beyond the limit that are told so; more than these are closed without a word.
+/// Clients beyond the limit that get a refusal; further ones are closed without an answer.
 const REFUSALS_MAX: usize = 64;
 
-/// Descriptors above those of connections that are used to say so.
+/// File descriptors above those of connections that are used for refusals.
 const REFUSALS_BEYOND: u64 = 16;
 
 const REFUSAL_TIME: Duration = Duration::from_secs(2);
 
-/// A listener that serves. Dropping it stops it at once, [`RunningListener::stop`] with care.
+/// A running listener. Dropping it stops it at once, [`RunningListener::stop`] gracefully.
 pub struct RunningListener {
     address: SocketAddr,
     tls: bool,
@@ -72,7 +72,7 @@ pub struct RunningListener {
     connections: IntGauge,
 }
 
-/// Everything that accepting needs.
+/// Everything needed for accepting connections.
 pub struct HttpListener {
     pub listener: TcpListener,
     pub address: SocketAddr,
@@ -81,11 +81,11 @@ pub struct HttpListener {
     pub limits: HttpLimits,
     pub manners: ResponseStyle,
     pub meters: ListenerMetrics,
-    /// Whose pages may send requests.
+    /// Which origins may send requests.
     pub origins: Arc<OriginPolicy>,
-    /// Its own, or those of several.
+    /// Its own slots, or those shared by several listeners.
     pub places: Arc<ConnectionSlots>,
-    /// Whose past is recorded while it serves.
+    /// Set for a listener that records the history while it serves.
     pub state: Option<Arc<ConsoleState>>,
 }
 
@@ -137,28 +137,28 @@ impl RunningListener {
         }
     }
 
-    /// What was bound, with the port that was chosen for port 0.
+    /// The bound address, with the actual port for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where a browser on this machine finds the status page.
+    /// The URL of the status page for a browser on this machine.
     pub fn url(&self) -> String {
         listen::local_url(self.address, self.tls)
     }
 
-    /// Open connections of all listeners that were begun together.
+    /// Open connections of all listeners that were started together.
     pub fn connections(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let connections = self.connections.clone();
         move || u64::try_from(connections.get()).unwrap_or(0)
     }
 
-    /// Accepts nothing more and closes connections when their request is answered; returns at once.
+    /// Accepts no more connections and closes existing ones when their request is answered; returns at once.
     pub fn close(&self) {
         self.stop.cancel();
     }
 
-    /// Accepts nothing more, lets running requests finish within `stop_grace`, and returns when nothing runs.
+    /// Accepts no more connections, lets running requests finish within `stop_grace`, and returns when nothing runs.
     pub async fn stop(self) {
         self.stop.cancel();
         self.tasks.close();
@@ -169,19 +169,19 @@ impl RunningListener {
     }
 }
 
-/// Counts of the listener.
+/// Metrics of the listener.
 #[derive(Clone)]
 pub struct ListenerMetrics {
     connections: IntGauge,
     refused: IntCounter,
-    /// By why somebody had to leave.
+    /// By eviction reason.
     made_room: IntCounterVec,
     passed: IntCounter,
-    /// Answers that refuse, by their status.
+    /// Refusals by status.
     refusals: IntCounterVec,
 }
 
-/// Statuses of what is refused, whoever refuses it: the listener itself or what serves a path.
+/// Statuses of refusals by the listener itself or by a path.
 const REFUSED: [StatusCode; 12] = [
     StatusCode::BAD_REQUEST,
     StatusCode::UNAUTHORIZED,
@@ -202,7 +202,7 @@ impl ListenerMetrics {
         ListenerMetrics::named("thalweg_http", metrics)
     }
 
-    /// Of listeners that are counted by themselves.
+    /// For listeners with their own metrics.
     pub fn named(name: &'static str, metrics: &Metrics) -> ListenerMetrics {
         let connections = IntGauge::new(format!("{name}_connections"), "Open connections of the listener.");
         let refused = IntCounter::new(
@@ -218,7 +218,7 @@ impl ListenerMetrics {
         );
         let passed = IntCounter::new(
             format!("{name}_connections_passed_total"),
-            "Connections let in for a probe when all places were taken.",
+            "Connections accepted for a probe when all slots were in use.",
         );
         let refusals = IntCounterVec::new(
             Opts::new(
@@ -261,7 +261,7 @@ struct HttpServer {
     router: Router,
     limits: HttpLimits,
     manners: ResponseStyle,
-    /// Makes the answers that the protocol would give by itself.
+    /// Builds the answers that the library would otherwise give by itself.
     refuse: Option<RefusalEncoder>,
     meters: ListenerMetrics,
     origins: Arc<OriginPolicy>,
@@ -271,7 +271,7 @@ struct HttpServer {
     places: Arc<ConnectionSlots>,
     passing: Arc<ConnectionSlots>,
     refusals: Arc<Semaphore>,
-    /// So that whoever knocks often does not fill it.
+    /// So that frequent clients do not fill the log.
     log: LogLimiter,
     tasks: TaskTracker,
 }
@@ -290,7 +290,7 @@ impl HttpServer {
                     if let LogDecision::Log { held_back } = self.log.check("accept", 1) {
                         tracing::warn!(%error, held_back, "the HTTP listener could not accept a connection; raise the limit of open files if this goes on");
                     }
-                    // Usually out of file descriptors: trying at once again would only burn the processor.
+                    // Usually out of file descriptors: retrying at once would only burn CPU.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -300,7 +300,7 @@ impl HttpServer {
     fn admit(self: &Arc<HttpServer>, stream: TcpStream, peer: SocketAddr) {
         let descriptor = u64::try_from(stream.as_raw_fd()).unwrap_or(0);
         let is_files = self.limits.descriptors_max.is_some_and(|max| descriptor >= max);
-        // Nor may many words be said with what is kept for files.
+        // Descriptors reserved for files must not be used for many refusals either.
         let is_scarce = self
             .limits
             .descriptors_max
@@ -334,7 +334,7 @@ impl HttpServer {
             let answer = own.unwrap_or_else(|| plain(status, &text));
             let encrypted = self.tls.is_some();
             self.tasks.spawn(async move {
-                // Without a handshake, a client of TLS could not read it.
+                // Without a handshake, a TLS client could not read it.
                 if !encrypted {
                     let _ = timeout(REFUSAL_TIME, refuse(stream, &answer)).await;
                 }
@@ -343,7 +343,7 @@ impl HttpServer {
         }
     }
 
-    /// Serves until one of both sides ends it.
+    /// Serves until either side ends the connection.
     fn hold(self: &Arc<HttpServer>, stream: TcpStream, peer: SocketAddr, held: ConnectionPermit, passes: bool) {
         let server = self.clone();
         self.tasks.spawn(async move {
@@ -360,7 +360,7 @@ impl HttpServer {
                 () = leave.cancelled() => Ok(None),
             };
             match outcome {
-                // In a task of its own, which is as small as a listener.
+                // In its own task, which is as small as a listening client.
                 Ok(Some(stream)) => server.listen(stream, peer, held),
                 other => {
                     told(peer, other.map(drop));
@@ -388,7 +388,7 @@ impl HttpServer {
                 connections_max,
                 open = self.meters.connections.get(),
                 held_back,
-                "all connections are taken, and only probes are let in{}",
+                "all connections are in use, and only probes are accepted{}",
                 match is_files {
                     true => ": that is the limit of open files; raise it (ulimit -n)",
                     false => "; raise max_connections of the listener",
@@ -419,13 +419,13 @@ impl HttpServer {
             tls.acceptor().accept(stream).await.map(Some)
         };
         match timeout(self.limits.tls_handshake_timeout, handshake).await?? {
-            // On its own, so that a connection in the clear does not have the room of an encrypted one.
+            // Boxed, so that a connection in the clear does not have the size of an encrypted one.
             Some(stream) => Box::pin(self.speak(stream, peer, held, passes)).await,
             None => Ok(None),
         }
     }
 
-    /// Until the connection ends, or a stream of events is all that is left of it.
+    /// Until the connection ends, or only an event stream is left of it.
     async fn speak<S>(
         self: &Arc<HttpServer>,
         mut stream: S,
@@ -456,7 +456,7 @@ impl HttpServer {
             push_stall_max: self.limits.push_stall_max,
             request_stall_max: self.limits.request_stall_max,
         };
-        // It knows nothing of streams, nor of what is due on them.
+        // The transport knows neither streams nor their deadlines.
         let exchange = held.place().exchange.clone();
         let (refuse, request_stall_max) = match protocol {
             Protocol::Http1 => (self.refuse.clone(), patience.request_stall_max),
@@ -544,7 +544,7 @@ impl HttpServer {
                         Ok::<_, Infallible>(stream.answer(server.signed(response), serving))
                     }
                 });
-                // As with the encrypted ones: most connections speak HTTP/1.
+                // Boxed like the encrypted ones: most connections are HTTP/1.
                 Box::pin(self.http2(io, service, &streams)).await.map(|()| None)
             }
         }
@@ -558,9 +558,10 @@ impl HttpServer {
         }
     }
 
-    /// What no path sees.
+    /// Refusals before any path sees the request.
     fn refuses<B>(&self, request: &Request<B>, form: RefusalFormat, passes: bool) -> Option<Response<Body>> {
-        // What is read at once with the end of a head is not looked at for its size, so that of the whole is.
+        // The library does not check the size of data that is read together with the end of a head, so the whole head
+        // is checked here.
         let is_http1 = request.version() < Version::HTTP_2;
         if let Some(refusal) = self.manners.refusal.filter(|_| is_http1)
             && head_bytes(request) > self.limits.header_bytes_max
@@ -584,7 +585,7 @@ impl HttpServer {
         Some(response)
     }
 
-    /// A stream of events needs a place among those.
+    /// An event stream needs one of the stream slots.
     fn answered(
         &self,
         mut response: Response<Body>,
@@ -596,18 +597,19 @@ impl HttpServer {
         }
         if !serving.becomes_stream() {
             let most = self.places.streams_most();
-            let text = format!("{most} streams of events are open already, which is the limit; try again later");
+            let text = format!("{most} event streams are open already, which is the limit; try again later");
             self.meters.refused.inc();
             if let LogDecision::Log { held_back } = self.log.check("streams", 1) {
                 tracing::warn!(
                     streams_max = most,
                     held_back,
-                    "as many streams of events are open as may be, and one more was refused; raise max_connections of the listener"
+                    "the maximum number of event streams is open, and another one was refused; raise max_connections \
+                     of the listener"
                 );
             }
             return form.refusal(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", &text);
         }
-        // A proxy in between would hold events back until it has many.
+        // A proxy in between would buffer events.
         let no = HeaderValue::from_static("no");
         response.headers_mut().insert("x-accel-buffering", no);
         response
@@ -621,7 +623,7 @@ impl HttpServer {
         response
     }
 
-    /// What is answered by the protocol, before there is a request.
+    /// Counts answers of the library before there is a request.
     fn count_unread(&self, error: &hyper::Error) {
         if error.is_parse_too_large() {
             self.meters.answered(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
@@ -630,7 +632,7 @@ impl HttpServer {
         }
     }
 
-    /// The socket with the answer, where that was taken over.
+    /// Returns the socket with the answer if that was handed over.
     async fn http1<I, S>(
         &self,
         io: I,
@@ -694,7 +696,7 @@ impl HttpServer {
     }
 }
 
-/// A stream of events that goes on.
+/// An event stream in progress.
 type EventStreamFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
 fn told(peer: SocketAddr, outcome: io::Result<()>) {
@@ -703,7 +705,7 @@ fn told(peer: SocketAddr, outcome: io::Result<()>) {
     }
 }
 
-/// As they came, but for white space.
+/// The original size, except for white space.
 fn head_bytes<B>(request: &Request<B>) -> usize {
     let headers = request.headers().iter();
     let headers: usize = headers
@@ -723,7 +725,7 @@ fn head_too_large(refusal: RefusalFn) -> Response<Body> {
     response
 }
 
-/// As what serves a path tells of a refusal.
+/// In the form used by the component that serves the path.
 #[derive(Clone, Copy)]
 enum RefusalFormat {
     Problem,
@@ -753,12 +755,12 @@ fn full(connections_max: usize) -> String {
     format!("{connections_max} connections are open already, which is the limit; try again later\n")
 }
 
-/// Makes whole answers of the JSON that a component has for what nobody but the listener sees.
+/// Builds complete answers from a component's JSON, for refusals that only the listener sees.
 fn refuser(refusal: RefusalFn, manners: &ResponseStyle) -> RefusalEncoder {
     let server = manners.server.as_ref().and_then(|server| server.to_str().ok());
     let server = server.map_or_else(String::new, |server| format!("server: {server}\r\n"));
     Arc::new(move |status| {
-        // A long address is a part of the head as any other.
+        // A long URI is treated like any other part of the head.
         let status = match status {
             StatusCode::URI_TOO_LONG => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             other => other,
@@ -775,7 +777,7 @@ fn plain(status: StatusCode, text: &str) -> Bytes {
     whole(status, "text/plain; charset=utf-8", "retry-after: 5\r\n", text)
 }
 
-/// An answer as its bytes, after which the connection is closed.
+/// The bytes of an answer after which the connection is closed.
 fn whole(status: StatusCode, kind: &str, headers: &str, text: &str) -> Bytes {
     let len = text.len();
     Bytes::from(format!(
@@ -783,8 +785,8 @@ fn whole(status: StatusCode, kind: &str, headers: &str, text: &str) -> Bytes {
     ))
 }
 
-/// Answers without looking at the request. Reads on until the client has closed, because closing with bytes unread would
-/// take the answer away from it.
+/// Answers without reading the request. Then reads until the client has closed, because closing with unread bytes would
+/// discard the answer.
 async fn refuse(mut stream: TcpStream, answer: &[u8]) -> io::Result<()> {
     stream.write_all(answer).await?;
     stream.shutdown().await?;

@@ -1,5 +1,5 @@
-//! `/api/v1/status`: one look at everything the page draws, as totals since start. The page derives rates from two looks,
-//! so no look costs more than reading the counters.
+//! `/api/v1/status`: a snapshot of everything that the page draws, as totals since start. The page derives rates from
+//! two snapshots, so a snapshot costs no more than reading the counters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::chunked_body::in_pieces;
 use crate::history::History;
 use crate::{ConsoleOptions, StartError, routes};
 
-/// What the handlers share.
+/// State shared by the handlers.
 pub struct ConsoleState {
     pub board: StatusBoard,
     pub metrics: Arc<Metrics>,
@@ -51,7 +51,7 @@ impl ConsoleState {
         }))
     }
 
-    /// Since the console began. Monotonic, so differences are good for rates.
+    /// Since the console started. Monotonic, so differences are good for rates.
     pub fn uptime_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
@@ -61,16 +61,16 @@ impl ConsoleState {
 struct StatusSnapshot<'a> {
     version: &'a str,
     built: &'a str,
-    /// Tells one run of the process from the next.
+    /// Distinguishes one run of the process from the next.
     started_unix_ms: u64,
     uptime_ms: u64,
     process: ProcessSnapshot,
     not_ready: Vec<String>,
-    /// What is wrong while data flows all the same.
+    /// Problems that do not stop the data.
     degraded: Vec<String>,
     flows: Vec<FlowStatus>,
     tables: Vec<TableStatus>,
-    /// Whether `/api/sql` can be asked.
+    /// Whether `/api/sql` is available.
     sql: bool,
 }
 
@@ -90,7 +90,7 @@ pub fn router(state: &Arc<ConsoleState>) -> Router {
         .with_state(state.clone())
 }
 
-/// Made aside: it has every flow and every table.
+/// Runs on a blocking thread, because it covers every flow and every table.
 async fn look(Shared(state): Shared<Arc<ConsoleState>>) -> Response {
     aside(move || look_of(&state)).await
 }
@@ -101,7 +101,7 @@ fn look_of(state: &ConsoleState) -> Response {
         version: &state.version,
         built: &state.built,
         started_unix_ms: state.started_unix_ms,
-        // Taken together with the counters below, not with the end of the answer.
+        // Taken together with the counters below, not at the end of the answer.
         uptime_ms: state.uptime_ms(),
         flows: state.board.flows(),
         tables: state.board.tables(),

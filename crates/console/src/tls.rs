@@ -1,5 +1,5 @@
-//! TLS of a listener: PEM files in, an acceptor out. The files are looked at again as they change, and when somebody asks for
-//! it, so a renewed certificate needs no restart; one that cannot be used leaves the old one in place.
+//! TLS of a listener: loads PEM files into an acceptor. The files are checked for changes, and reloaded on request, so
+//! a renewed certificate needs no restart; an invalid one leaves the old one in place.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::auth::watch::FileWatch;
 /// Where the certificate of a listener is, and whose clients may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate, and behind it those that signed it.
+    /// The certificate, followed by its chain.
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// Certificates of which each client must have one, or be signed by one; `None`: anybody may connect.
+    /// Each client needs one of these certificates, or one signed by them; `None`: everybody may connect.
     pub client_ca: Option<PathBuf>,
     pub names: TlsNames,
 }
 
-/// What the user calls the files.
+/// The names of the settings for the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsNames {
     pub cert: &'static str,
@@ -47,7 +47,7 @@ struct LoadedTls {
 }
 
 impl Tls {
-    /// `None` when the configuration asks for plain HTTP.
+    /// `None` if the configuration asks for plain HTTP.
     pub(crate) fn load(http: &HttpConfig) -> Result<Option<Tls>, StartError> {
         let (Some(cert), Some(key)) = (http.cert_file.clone(), http.key_file.clone()) else {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Tls {
         })
     }
 
-    /// Reads the files again, whether they have changed or not. After an error what was read before stays in force.
+    /// Reads the files again, whether they have changed or not. After an error the previous state stays in force.
     pub fn reload(&self) -> Result<(), StartError> {
         let acceptor = acceptor(&self.files)?;
         self.current.lock().acceptor = acceptor;
@@ -149,7 +149,7 @@ fn certificates(name: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
     };
     let found: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&read(name, path)?)
         .collect::<Result<_, _>>()
-        .map_err(|error| problem(format!("{} is no PEM file: {error}", path.display())))?;
+        .map_err(|error| problem(format!("{} is not a PEM file: {error}", path.display())))?;
     match found.is_empty() {
         true => Err(problem(format!("{} holds no certificate in PEM form", path.display()))),
         false => Ok(found),

@@ -1,7 +1,6 @@
-//! The bytes below HTTP: which protocol a connection speaks, limits on how long a client may take or send nothing, and the
-//! words of what is refused before there is a request.
+//! The byte stream below HTTP: protocol detection, stall timeouts, and the text of refusals before there is a request.
 //!
-//! A protocol is told by its first bytes, which are then given to it as if they had not been read.
+//! The protocol is detected by its first bytes, which are then passed to it as if they had not been read.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::http1_exchange::Http1Exchange;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// So long a refused client is read on, because closing with bytes unread would take the answer away from it.
+/// How long a refused client is read, because closing with unread bytes would discard the answer.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub enum Protocol {
     Http2,
 }
 
-/// Reads just enough to tell HTTP/2 from HTTP/1.1, at most 24 bytes. `None` when the client left before.
+/// Reads just enough to distinguish HTTP/2 from HTTP/1.1, at most 24 bytes. `None` if the client disconnected before.
 pub async fn detect<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<(Protocol, Bytes)>> {
     let mut first = BytesMut::with_capacity(HTTP2_PREFACE.len());
     while HTTP2_PREFACE.starts_with(&first) {
@@ -44,29 +43,29 @@ pub async fn detect<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Option<(
 /// How long a client may do nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct StallTimeouts {
-    /// Take nothing of an answer.
+    /// Read nothing of an answer.
     pub write_stall_max: Duration,
-    /// The same of a stream of events.
+    /// The same for an event stream.
     pub push_stall_max: Duration,
-    /// Send nothing of a begun request.
+    /// Send nothing more of a started request.
     pub request_stall_max: Option<Duration>,
 }
 
-/// A whole answer with this status, for a request whose head cannot be taken.
+/// A complete answer with this status, for a request whose head cannot be accepted.
 pub type RefusalEncoder = Arc<dyn Fn(StatusCode) -> Bytes + Send + Sync>;
 
-/// A stream with bytes put back in front, whose writes fail after the client took nothing for too long, and whose reads
-/// do after it left a request unfinished for too long.
+/// A stream with bytes put back in front. Writes fail when the client has read nothing for too long, reads when it has
+/// left a request unfinished for too long.
 pub struct Transport<S> {
     stream: S,
     first: Bytes,
     patience: StallTimeouts,
     exchange: Arc<Http1Exchange>,
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Since when nothing came of a begun request, with what wakes when it is too long.
+    /// The timer that runs while no part of a started request arrives.
     silent: Option<Pin<Box<Sleep>>>,
     refuse: Option<RefusalEncoder>,
-    /// What is not written yet of a refusal that goes out in place of the protocol's own.
+    /// The unwritten rest of a refusal that replaces the library's own.
     refusal: Option<Bytes>,
     drained_by: Option<Pin<Box<Sleep>>>,
 }
@@ -89,7 +88,7 @@ impl<S> Transport<S> {
         }
     }
 
-    /// What the protocol refuses by itself is told in other words.
+    /// Replaces refusals by the library.
     pub fn refusing(mut self, refuse: Option<RefusalEncoder>) -> Transport<S> {
         self.refuse = refuse;
         self
@@ -108,10 +107,13 @@ impl<S> Transport<S> {
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(stall_max)));
         ready!(stalled.as_mut().poll(context));
         stalled.as_mut().reset(Instant::now() + stall_max);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read the response",
+        )))
     }
 
-    /// Nothing is there to be read: an error if that has been so for too long within a request.
+    /// Nothing can be read: returns an error if that has lasted too long within a request.
     fn watch_silence(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(stall_max) = self.patience.request_stall_max else {
             return Poll::Pending;
@@ -125,11 +127,11 @@ impl<S> Transport<S> {
         self.silent = None;
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "the client sends nothing of a request that it has begun",
+            "the client stopped sending a request that it had started",
         )))
     }
 
-    /// Whether what is about to be written is a refusal of the protocol's own, for which another stands in.
+    /// Whether the data to be written is a refusal by the library that is replaced.
     fn stands_in(&mut self, bytes: &[u8]) -> bool {
         if self.refusal.is_some() {
             return true;
@@ -150,7 +152,7 @@ impl<S> Transport<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Transport<S> {
-    /// Writes all of the refusal; then `whole` bytes, which it stands for, have been written.
+    /// Writes all of the refusal; then reports `whole` bytes as written, which it replaces.
     fn write_refusal(&mut self, whole: usize, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         while let Some(rest) = self.refusal.as_mut().filter(|rest| rest.has_remaining()) {
             let outcome = Pin::new(&mut self.stream).poll_write(context, rest);
@@ -167,7 +169,7 @@ impl<S: AsyncWrite + Unpin> Transport<S> {
 }
 
 impl<S: AsyncRead + Unpin> Transport<S> {
-    /// Reads on until the client has closed, or for long enough.
+    /// Reads until the client has closed, or for long enough.
     fn drain(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let until = self.drained_by.get_or_insert_with(|| Box::pin(sleep(DRAIN_MAX)));
         if until.as_mut().poll(context).is_ready() {

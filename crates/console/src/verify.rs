@@ -1,6 +1,5 @@
-//! What a start would refuse, found without one: files of logins and of TLS that cannot be used, addresses that other hosts reach
-//! without protection, origins and paths that are none. The same functions judge here and at the start, so the two agree.
-//! Nothing is bound; files are only read.
+//! Finds what a start would refuse: unusable login and TLS files, unprotected addresses that other hosts reach, invalid
+//! origins and paths. It uses the same functions as the start, so the two agree. Nothing is bound; files are only read.
 
 use thalweg_config::{
     AuthConfig, HttpConfig, ListenerConfig, ListenerNames, Pos, Protection, exposure, literal_address,
@@ -19,13 +18,13 @@ pub struct VerifyError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigLocation {
-    /// As `http.cors.allowed_origins`.
+    /// A field such as `http.cors.allowed_origins`.
     Field(String),
     Pos(Pos),
 }
 
-/// The listener of the section `http`, if it is enabled, those beside it, and whoever may use them. An address that is a name
-/// is judged when it is bound.
+/// Verifies the listener of the section `http`, if it is enabled, the other listeners, and the logins. An address with
+/// a host name is checked when it is bound.
 pub fn verify(http: &HttpConfig, auth: &AuthConfig, doors: &[&ListenerConfig]) -> Vec<VerifyError> {
     let mut found = verify_logins(http, auth);
     if http.enabled {
@@ -45,7 +44,7 @@ fn at(field: &str) -> impl Fn(StartError) -> VerifyError {
     }
 }
 
-/// Each file by itself, so that every mistake is told at its place.
+/// Each file separately, so that every mistake is reported at its position.
 fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     let nobody = AuthConfig::default;
     let mut found = Vec::new();
@@ -140,7 +139,7 @@ fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     found
 }
 
-/// Files that cannot be used are a mistake by themselves, and no reason for a second one.
+/// Unusable files are a mistake by themselves, and no reason for a second one.
 fn has_tls<T>(cert: &Option<T>, key: &Option<T>) -> bool {
     cert.is_some() && key.is_some()
 }

@@ -1,4 +1,4 @@
-//! The arguments of a call, looked at in the order in which mistakes are told.
+//! Parses and validates the arguments of a call, in the order in which mistakes are reported.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,19 +9,19 @@ use thalweg_events::{Direction, ExpectedVersion, MessageId, NewEvent, Uuid};
 
 use crate::problem::{Problem, Result};
 
-/// Messages of a page, if it is not said how many.
+/// The default page size, in messages.
 const BATCH: usize = 1000;
 const BATCH_MAX: i64 = 10_000;
 pub(crate) const STREAM_BYTES_MAX: usize = 1024;
 pub(crate) const TYPE_BYTES_MAX: usize = 255;
-/// Each is compared with the type of each message that is looked at.
+/// Limited because each type is compared with the type of each message that is read.
 pub(crate) const TYPES_MAX: usize = 255;
 
-/// Behind the name of the method.
+/// The arguments after the name of the method.
 #[derive(Clone, Copy)]
 pub(crate) struct CallArgs<'a>(pub &'a [Json<'a>]);
 
-/// An object with options, or none.
+/// An options object, or none.
 #[derive(Clone, Copy)]
 pub(crate) struct CallOptions<'a>(Option<Json<'a>>);
 
@@ -63,7 +63,7 @@ impl<'a> CallArgs<'a> {
         found.ok_or_else(|| Problem::invalid(message))
     }
 
-    /// `null` is no object either.
+    /// `null` is not an object either.
     pub fn options(self, n: usize) -> Result<CallOptions<'a>> {
         match self.get(n) {
             None => Ok(CallOptions(None)),
@@ -73,7 +73,6 @@ impl<'a> CallArgs<'a> {
 }
 
 impl<'a> CallOptions<'a> {
-    /// Of an object.
     pub fn of(object: Json<'a>) -> CallOptions<'a> {
         CallOptions(Some(object))
     }
@@ -82,7 +81,7 @@ impl<'a> CallOptions<'a> {
         self.0?.get(name)
     }
 
-    /// `name` as it is told.
+    /// `name` as it stands in error messages.
     pub fn number(self, name: &str) -> Result<Option<i64>> {
         self.number_named(name, &format!("options.{name}"))
     }
@@ -114,7 +113,7 @@ impl<'a> CallOptions<'a> {
         }
     }
 
-    /// How many messages; the most there are for -1.
+    /// The number of messages; -1 is no limit.
     pub fn batch_size(self) -> Result<usize> {
         match self.number("batchSize")? {
             Some(size) if size > BATCH_MAX => Err(Problem::invalid(
@@ -211,7 +210,7 @@ fn expected(json: Option<Json<'_>>) -> Result<ExpectedVersion> {
     }
 }
 
-/// A message as it is to be stored, with its type, which may not be a part of the request.
+/// A message to append, with its type, which may come from outside the request.
 pub(crate) struct MessageArg<'a> {
     kind: Cow<'a, str>,
     data: &'a str,
@@ -219,7 +218,7 @@ pub(crate) struct MessageArg<'a> {
 }
 
 impl<'a> MessageArg<'a> {
-    /// `told` is what mistakes call it.
+    /// `told` is the name that error messages use.
     pub fn read(json: Json<'a>, told: &str) -> Result<MessageArg<'a>> {
         let wrong = |what: &str| Problem::invalid(format!("{told}{what}"));
         let kind = json.get("type").and_then(Json::string).filter(|kind| !kind.is_empty());
@@ -246,7 +245,7 @@ impl<'a> MessageArg<'a> {
         }
     }
 
-    /// Of type, data and metadata together.
+    /// The size of type, data and metadata together.
     pub fn bytes(&self) -> usize {
         self.kind.len() + self.data.len() + self.metadata.map_or(0, str::len)
     }
@@ -272,7 +271,7 @@ pub(crate) fn name_within(name: &str, bytes_max: usize, told: impl fmt::Display)
     }
 }
 
-/// What no name may be.
+/// The rules that every name must keep.
 pub(crate) fn name_fault(name: &str, bytes_max: usize) -> Option<String> {
     if name.len() > bytes_max {
         return Some(format!("exceeds {bytes_max} bytes"));

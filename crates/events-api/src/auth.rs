@@ -1,4 +1,4 @@
-//! Who asks: a token in the address or in a header names its namespace and opens it, for as long as it is valid.
+//! Authentication: a token in the address or in a header names its namespace and grants access while it is valid.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use tokio::sync::watch;
 use crate::problem::{Problem, Result};
 use crate::{EventsApiServer, query_value};
 
-/// A token that has expired is noticed at most so late.
+/// An expired token is noticed at most this late.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Whoever asks, and what for.
+/// The sender of a request, with its scopes.
 pub(crate) struct Caller {
     pub name: String,
-    /// In test mode a token may name one that does not exist.
+    /// In test mode a token may name a namespace that does not exist.
     namespace: Option<Arc<dyn Namespace>>,
     scopes: Scopes,
-    /// Ends when the token is revoked; in test mode there is none that could be.
+    /// Ends when the token is revoked. `None` in test mode, where no token can be revoked.
     valid: Option<watch::Receiver<()>>,
-    /// When the token ends by itself, as somebody has named it: by the wall clock.
+    /// The expiry of the token in wall-clock time, if it has one.
     expires: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequiredScope {
-    /// Any valid token does.
+    /// Any valid token is enough.
     Nothing,
     Read,
     Write,
@@ -60,7 +60,7 @@ impl Caller {
         self.namespace.as_ref().ok_or_else(|| Problem::no_namespace(&self.name))
     }
 
-    /// Returns when the token is not valid any more.
+    /// Returns when the token is no longer valid.
     pub fn ended(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (valid, expires) = (self.valid.clone(), self.expires);
         Box::pin(async move {
@@ -79,7 +79,7 @@ async fn revoked(valid: Option<watch::Receiver<()>>) {
     }
 }
 
-/// Looks again and again: the clock may be set over that time.
+/// Polls, because the clock may be set past the expiry.
 async fn expired(expires: Option<i64>) {
     let Some(expires) = expires else {
         return std::future::pending().await;
@@ -93,7 +93,7 @@ async fn expired(expires: Option<i64>) {
     }
 }
 
-/// Who sends this, if it is somebody, and if the path takes the method.
+/// Authenticates the caller and checks that the path accepts the method.
 pub(crate) async fn admit(server: &EventsApiServer, request: &Parts, method: &Method) -> Result<Caller> {
     server.must_go_on()?;
     let token = query_value(request.uri.query(), "token");
@@ -105,7 +105,7 @@ pub(crate) async fn admit(server: &EventsApiServer, request: &Parts, method: &Me
     }
 }
 
-/// `query` is the token in the address, which wins if it is not empty.
+/// `query` is the token in the address, which takes precedence unless it is empty.
 async fn authenticate(store: &dyn Store, test_mode: bool, headers: &HeaderMap, query: Option<&str>) -> Result<Caller> {
     let token = match query.filter(|token| !token.is_empty()) {
         Some(token) => parse(token),
@@ -156,7 +156,7 @@ fn from_header(headers: &HeaderMap) -> Result<&str> {
         return Err(required("Authorization header required"));
     };
     let bearer = header.to_str().ok().and_then(|header| header.strip_prefix("Bearer"));
-    // The space behind the scheme is not sent, or is taken away, where there is no token.
+    // The space after the scheme is missing or stripped when there is no token.
     match bearer.and_then(|rest| {
         if rest.is_empty() {
             Some("")

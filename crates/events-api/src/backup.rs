@@ -1,5 +1,5 @@
-//! `GET /api/v1/events/backup`: everything as of one instant, made as fast as the client takes it. A body that is cut off, or
-//! whose last frame is missing, is no backup.
+//! `GET /api/v1/events/backup`: a consistent snapshot of everything, produced as fast as the client reads it. A body
+//! that is cut off, or that lacks its last frame, is not a backup.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::problem::{Problem, Result};
 
 pub(crate) const PATH: &str = "/api/v1/events/backup";
 
-/// A backup that is on its way to a client.
+/// A backup that is being sent to a client.
 struct BackupDownload {
     pieces: Box<dyn BackupPieces>,
-    /// The token is not valid any more, or the server stops.
+    /// Resolves when the token is no longer valid or the server stops.
     ended: Pin<Box<dyn Future<Output = &'static str> + Send>>,
     _memory: OwnedSemaphorePermit,
 }
@@ -53,7 +53,7 @@ async fn begin(server: &Arc<EventsApiServer>, request: &Parts) -> Result<Respons
         pieces,
         ended: Box::pin(async move {
             tokio::select! {
-                () = revoked => "the token is not valid any more",
+                () = revoked => "the token is no longer valid",
                 () = stopping.cancelled() => "the server is shutting down",
             }
         }),
@@ -74,14 +74,14 @@ async fn begin(server: &Arc<EventsApiServer>, request: &Parts) -> Result<Respons
 }
 
 impl BackupDownload {
-    /// An error ends the body before its end.
+    /// An error cuts the body off.
     async fn piece(&mut self) -> std::result::Result<Option<Bytes>, EventsError> {
         let piece = tokio::select! {
             piece = self.pieces.next() => piece,
             why = &mut self.ended => Err(EventsError::Unavailable(why.to_owned())),
         };
         if let Err(error) = &piece {
-            tracing::warn!(reason = %error, "a backup is cut off");
+            tracing::warn!(reason = %error, "a backup was cut off");
         }
         piece
     }

@@ -1,5 +1,5 @@
-//! Bodies of requests, read within a budget that all of them share: a body is read when there is room for it and for the
-//! text that is made of it, so no number of clients can take more memory than there is.
+//! Reads request bodies within a shared memory budget: a body is read once there is room for it and for the text made
+//! from it, so no number of clients can exceed the budget.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::memory::{MemoryBudget, SMALL_MAX};
 use crate::problem::{Problem, Result};
 
-/// Bytes of a request.
+/// In bytes.
 const BODY_MAX: usize = 100 << 20;
-/// So long a body that is refused is read on, because a client that is still sending when its connection closes may never
-/// see the answer.
+/// A refused body is read on for at most this long: a client that is still sending when its connection closes may never
+/// see the response.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// The text of a call without white space, as long as its share of the memory is held.
+/// The text of a call without white space. It keeps its share of the memory budget until it is dropped.
 pub(crate) struct CallBody {
     pub text: String,
     _held: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads all of a call.
+/// Reads a call completely.
 pub(crate) async fn read(memory: &MemoryBudget, body: Body) -> Result<CallBody> {
     let declared = body.size_hint().exact();
     let mut stream = body.into_data_stream();
@@ -67,7 +67,7 @@ async fn too_large(stream: &mut BodyDataStream) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
 }
 
-/// Reads to the end, or until the client has gone.
+/// Reads to the end, or until the client disconnects.
 pub(crate) async fn drain(stream: &mut BodyDataStream) {
     while let Some(Ok(_)) = stream.next().await {}
 }

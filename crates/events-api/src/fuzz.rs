@@ -1,4 +1,4 @@
-//! Entry points for the fuzz targets: any bytes as what a client sends. They return or panic; a panic is a defect.
+//! Entry points for the fuzz targets: any bytes as client input. They return or panic; a panic is a defect.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use futures::StreamExt as _;
 use crate::import::check_lines;
 use crate::{EventsApiServer, import, rpc, subscribe};
 
-/// Status and body of a call.
+/// Returns the status and the body of a call.
 pub async fn call(server: &Arc<EventsApiServer>, body: &[u8]) -> (u16, Vec<u8>) {
     whole(rpc::answer(server.clone(), request(Method::POST, "/rpc", body)).await).await
 }
 
-/// Of an import of these lines.
+/// Imports these lines; returns the status and the body.
 pub async fn import(server: &Arc<EventsApiServer>, body: &[u8]) -> (u16, Vec<u8>) {
     whole(import::answer(server.clone(), request(Method::POST, "/import", body)).await).await
 }
 
-/// The status of a subscription with this query, and its first event, or what is wrong. `None` for what no address can have.
+/// The status of a subscription with this query, and its first event or its error. `None` if the query is not valid in
+/// an address.
 pub async fn subscribe(server: &Arc<EventsApiServer>, query: &str) -> Option<(u16, Vec<u8>)> {
     let path = format!("/subscribe?{query}");
     path.parse::<axum::http::Uri>().ok()?;
@@ -30,7 +31,7 @@ pub async fn subscribe(server: &Arc<EventsApiServer>, query: &str) -> Option<(u1
     Some((status, first.and_then(Result::ok).unwrap_or_default().to_vec()))
 }
 
-/// Lines of an import, cut at any place into the pieces that they come in, and each of them as a record.
+/// Reads the lines of an import, whole and cut in two at any place, each line as a record.
 pub async fn lines(bytes: &[u8], cut: usize) {
     let (first, second) = bytes.split_at(cut.min(bytes.len()));
     let (whole, cut) = (check_lines(&[bytes]).await, check_lines(&[first, second]).await);

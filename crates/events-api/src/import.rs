@@ -1,6 +1,6 @@
-//! `POST /import`: messages with their places, a line each, and how far it is while they still come. Batches are stored as
-//! they are full, so an import takes the same memory however long it is; only the newest progress is told, so a client that
-//! does not read holds nothing up.
+//! `POST /import`: messages with their positions, one per line, with progress events while the body still arrives. Full
+//! batches are stored at once, so an import needs the same memory however long it is. Only the newest progress is sent,
+//! so a client that does not read blocks nothing.
 
 mod lines;
 mod record;
@@ -26,25 +26,25 @@ use crate::{EventsApiServer, log_answer, query_value};
 use lines::LineReader;
 use record::{bytes_of, record};
 
-/// A batch ends at each multiple of so many records, or with so many bytes.
+/// A batch ends at each multiple of this many records, or at this many bytes.
 const BATCH: u64 = 1000;
 const BATCH_BYTES: usize = 24 << 20;
-/// A line may have this beyond the largest message.
+/// A line may be this much longer than the largest message.
 const LINE_MORE: usize = 1 << 20;
 
-/// Short enough to be passed by what is made up.
+/// Short enough for fuzz inputs to exceed it.
 const CHECKED_LINE_MAX: usize = 1024;
 
-/// What ends an import before its end.
+/// Why an import ended early.
 #[derive(Debug, PartialEq, Eq)]
 struct ImportError {
     code: &'static str,
     message: String,
-    /// From 1; 0 where it is of no line.
+    /// From 1; 0 if the error belongs to no line.
     line: u64,
 }
 
-/// How far it is; only the newest is told.
+/// The progress; only the newest is sent.
 #[derive(Clone, Default)]
 struct Progress {
     imported: u64,
@@ -78,13 +78,14 @@ async fn begin(server: &Arc<EventsApiServer>, request: Request) -> Result<Respon
     let (tell, told) = watch::channel(Progress::default());
     let lines = LineReader::new(body.into_data_stream(), server.options.message_bytes_max + LINE_MORE);
     let (own, ended) = (server.clone(), caller.ended());
-    // As long as the client sends, whether it reads or not.
+    // Runs while the client sends, whether it reads or not.
     tokio::spawn(async move {
         run(own, namespace, lines, ended, tell).await;
         drop(memory);
     });
     let events = stream::unfold(told, |mut told| async move {
-        // Closed only when the body has been read to its end, so the last event comes to whoever sends all before reading.
+        // The channel closes only when the body has been read to its end, so a client that sends everything before it
+        // reads gets the last event too.
         told.changed().await.ok()?;
         let event = event(&told.borrow_and_update());
         Some((Ok::<_, Infallible>(event), told))
@@ -100,7 +101,7 @@ async fn begin(server: &Arc<EventsApiServer>, request: Request) -> Result<Respon
     Ok(response)
 }
 
-/// To its end, also when the client leaves meanwhile.
+/// Runs to its end even if the client disconnects meanwhile.
 async fn clear(server: &EventsApiServer, namespace: &Arc<dyn Namespace>) -> Result<()> {
     let (namespace, running) = (namespace.clone(), server.running.token());
     let cleared = tokio::spawn(async move {
@@ -157,15 +158,15 @@ async fn run(
     };
     let mut ended = std::pin::pin!(ended);
     let outcome = loop {
-        // A batch that is being stored is stored; only reading is given up.
+        // A batch that is being stored is completed; only reading is abandoned.
         let line = tokio::select! {
             line = lines.next() => line,
             () = server.stopping.cancelled() => Err(stopped("the server is shutting down")),
-            () = &mut ended => Err(stopped("the token is not valid any more")),
+            () = &mut ended => Err(stopped("the token is no longer valid")),
         };
         let done = match line {
             Ok(line) => importing.take(line.as_deref(), lines.number()).await,
-            // Lines that came whole are stored: nothing is wrong with them, and a client that has left sends none again.
+            // Complete lines are stored: they are valid, and a client that has left does not send them again.
             Err(failed) if failed.line == 0 => importing.store().await.and(Err(failed)),
             Err(failed) => Err(failed),
         };
@@ -183,14 +184,14 @@ async fn run(
         ),
         Err(failed) => {
             server.meters.refused(failed.code);
-            // The client may have left, and then this is all that says how far it came.
+            // The client may have left; then only this log entry says how far the import came.
             tracing::warn!(
                 namespace = namespace.name(),
                 imported,
                 read,
                 line = failed.line,
                 reason = failed.message,
-                "an import ended early; what it imported stays"
+                "an import ended early; the imported messages stay"
             );
             failed.told(Some((imported, read)))
         }
@@ -203,7 +204,7 @@ async fn run(
 }
 
 impl ImportError {
-    /// With how many records were imported, of how many that were read, where there was an import.
+    /// Includes the numbers of imported and read records if the import had begun.
     fn told(&self, imported: Option<(u64, u64)>) -> String {
         let mut out = String::from("{\"error\":");
         text(&mut out, self.code);
@@ -224,7 +225,7 @@ impl ImportError {
     }
 }
 
-/// How each of these lines is read, for the fuzz targets: what is wrong with it, if something is.
+/// For the fuzz targets: how each line is read, or its error.
 pub(crate) async fn check_lines(pieces: &[&[u8]]) -> Vec<String> {
     let pieces: Vec<_> = pieces
         .iter()
@@ -253,16 +254,16 @@ struct Importer<'a> {
     namespace: &'a dyn Namespace,
     tell: &'a watch::Sender<Progress>,
     batch: Vec<ImportRecord>,
-    /// The line of each.
+    /// The line number of each record.
     places: Vec<u64>,
     bytes: usize,
-    /// Records, those that are wrong too.
+    /// Records, including invalid ones.
     read: u64,
     imported: u64,
 }
 
 impl Importer<'_> {
-    /// The next line, or the end: then all is stored.
+    /// Takes the next line. At the end, `None`, stores what is left.
     async fn take(&mut self, line: Option<&[u8]>, number: u64) -> std::result::Result<bool, ImportError> {
         let Some(line) = line else {
             self.store().await?;

@@ -1,9 +1,9 @@
-//! Results as JSON text. What clients stored as JSON goes out as it came in.
+//! Writes results as JSON text. JSON that clients stored is returned unchanged.
 
 use thalweg_events::event::{EventRef, IdRef};
 use thalweg_events::{StoredEvent, time};
 
-/// A JSON string.
+/// Writes a JSON string.
 pub(crate) fn text(out: &mut String, value: &str) {
     out.push('"');
     let mut plain = 0;
@@ -36,7 +36,7 @@ pub(crate) fn number(out: &mut String, value: u64) {
     out.push_str(itoa::Buffer::new().format(value));
 }
 
-/// A time, or `null`.
+/// Writes a time, or `null`.
 pub(crate) fn instant(out: &mut String, value: Option<i64>) {
     match value {
         Some(value) => text(out, &time::text(value)),
@@ -44,7 +44,7 @@ pub(crate) fn instant(out: &mut String, value: Option<i64>) {
     }
 }
 
-/// `[id, type, position, globalPosition, data, metadata, time]`, with the stream behind the id if it is asked for.
+/// Writes `[id, type, position, globalPosition, data, metadata, time]`, with the stream after the id on request.
 pub(crate) fn row(out: &mut String, stored: &StoredEvent, with_stream: bool) {
     let event = stored.event();
     out.push('[');

@@ -1,5 +1,5 @@
-//! The event store over HTTP, as clients of EventoDB speak to it. Requests come in, and answers or streams of events go
-//! out; what is stored, and in which order, is the store's alone.
+//! The HTTP API of the event store, compatible with clients of EventoDB. It turns requests into responses or event
+//! streams; the store alone decides what is stored and in which order.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -42,27 +42,27 @@ use subscribe::NamespaceTailers;
 
 pub use mounted::routes_within;
 
-/// How a server answers.
+/// The options of a server.
 #[derive(Clone, Debug)]
 pub struct EventsApiOptions {
-    /// As `/version` and `sys.version` tell it: three numbers.
+    /// The version that `/version` and `sys.version` return: three numbers.
     pub version: String,
-    /// Every caller may do everything, in the namespace that its token names.
+    /// Every caller may do everything in the namespace that its token names.
     pub test_mode: bool,
     /// Any valid token administers all namespaces.
     pub open_admin: bool,
     pub message_bytes_max: usize,
-    /// Bytes that all requests together may take while they are read and done; reading waits for a share of them. The
-    /// largest request goes through alone, whatever this is.
+    /// The memory budget, in bytes, of all requests together while they are read and processed; reading waits for a
+    /// share. The largest request always fits alone, whatever the budget.
     pub memory_bytes: usize,
-    /// So long nothing is told to a subscriber before it is told that the connection stands.
+    /// A subscription that is idle for this long gets a heartbeat.
     pub heartbeat: Duration,
-    /// Newest messages of a namespace that are kept for all of its subscribers, and their bytes. Whoever is farther behind
-    /// reads from the store.
+    /// The newest messages of a namespace, and their bytes, that are cached for all its subscribers. A subscriber that
+    /// is farther behind reads from the store.
     pub recent_messages: usize,
     pub recent_bytes: usize,
-    /// What is counted of appends, reads, imports and subscriptions has the namespace as a label: of a thousand of them, and
-    /// of the others together as `/others`.
+    /// Metrics of appends, reads, imports and subscriptions have the namespace as a label: up to 1000 namespaces, and
+    /// the rest together as `/others`.
     pub metrics_per_namespace: bool,
 }
 
@@ -82,9 +82,9 @@ impl Default for EventsApiOptions {
     }
 }
 
-/// What all requests share.
+/// The state that all requests share.
 pub struct EventsApiServer {
-    /// Empty until it is recovered.
+    /// Empty until the store is recovered.
     store: OnceLock<Arc<dyn Store>>,
     options: EventsApiOptions,
     metrics: Arc<Metrics>,
@@ -92,21 +92,21 @@ pub struct EventsApiServer {
     feeds: NamespaceTailers,
     memory: Arc<MemoryBudget>,
     stopping: CancellationToken,
-    /// Calls and imports that the store is doing something for.
+    /// Calls and imports for which the store is working.
     running: TaskTracker,
     connections: OnceLock<Arc<dyn Fn() -> u64 + Send + Sync>>,
     subscriptions: Arc<Subscriptions>,
 }
 
 impl EventsApiServer {
-    /// Of a store that is open.
+    /// A server for an open store.
     pub fn new(store: Arc<dyn Store>, options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<EventsApiServer> {
         let server = EventsApiServer::starting(options, metrics);
         server.open(store);
         server
     }
 
-    /// Until [`EventsApiServer::open`] it answers that the store is recovering.
+    /// Answers that the store is recovering until [`EventsApiServer::open`].
     pub fn starting(options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<EventsApiServer> {
         let meters = ApiMetrics::register(&metrics, options.metrics_per_namespace);
         Arc::new(EventsApiServer {
@@ -123,14 +123,14 @@ impl EventsApiServer {
         })
     }
 
-    /// From now on calls are done. A second store is ignored.
+    /// Calls are processed from now on. A second store is ignored.
     pub fn open(self: &Arc<EventsApiServer>, store: Arc<dyn Store>) {
         if self.store.set(store.clone()).is_ok() {
             store_metrics::register(self, &store);
         }
     }
 
-    /// Who knows how many connections are open, as `sys.health` tells it.
+    /// Sets the source of the connection count that `sys.health` returns.
     pub fn count_connections(self: &Arc<EventsApiServer>, count: impl Fn() -> u64 + Send + Sync + 'static) {
         let count: Arc<dyn Fn() -> u64 + Send + Sync> = Arc::new(count);
         if self.connections.set(count.clone()).is_ok() {
@@ -140,13 +140,13 @@ impl EventsApiServer {
         }
     }
 
-    /// Ends all subscriptions, their bodies properly, and refuses from now on what the store has not begun to do.
+    /// Ends all subscriptions cleanly and refuses from now on what the store has not begun.
     pub fn stop(&self) {
         self.stopping.cancel();
         self.running.close();
     }
 
-    /// After [`EventsApiServer::stop`]: returns when everything that was being stored is, and can be answered.
+    /// After [`EventsApiServer::stop`]: returns when everything that was being stored is stored and can be answered.
     pub async fn settled(&self) {
         self.running.wait().await;
     }
@@ -163,7 +163,7 @@ impl EventsApiServer {
         }
     }
 
-    /// What it takes to administer namespaces.
+    /// The scope that administering namespaces requires.
     fn admin(&self) -> RequiredScope {
         match self.options.open_admin {
             true => RequiredScope::Nothing,
@@ -176,7 +176,8 @@ impl EventsApiServer {
         problem.answer()
     }
 
-    /// Whose tokens are looked at; where everybody is let in, one in the address proves nothing.
+    /// Paths whose token in the address is checked. In test mode every caller is admitted, so such a token proves
+    /// nothing.
     pub fn tokens_in_address(&self) -> Vec<String> {
         match self.options.test_mode {
             true => Vec::new(),
@@ -186,12 +187,12 @@ impl EventsApiServer {
         }
     }
 
-    /// A subscription hands messages out, and a backup holds up what would free their space.
+    /// Reads with side effects: a subscription leases messages, and a backup delays freeing space.
     pub fn acting_reads(&self) -> Vec<String> {
         ["/subscribe", backup::PATH].map(str::to_owned).to_vec()
     }
 
-    /// All paths of a server of its own.
+    /// All paths of a standalone server.
     pub fn router(self: &Arc<EventsApiServer>) -> Router {
         let (rpc, subscribe, import, backup) = (self.clone(), self.clone(), self.clone(), self.clone());
         let (ready, metrics, unknown) = (self.clone(), self.clone(), self.clone());
@@ -220,11 +221,11 @@ impl EventsApiServer {
             })
     }
 
-    /// Made aside: whoever asks for `/ready` or `/health` does not wait for it.
+    /// Rendered on another thread, so that `/ready` and `/health` do not wait for it.
     async fn of_metrics(&self) -> Response<Body> {
         match self.metrics.text_aside().await {
             Some(text) => of_type("text/plain; version=0.0.4; charset=utf-8", text),
-            None => Problem::unavailable("The metrics could not be made").answer(),
+            None => Problem::unavailable("The metrics could not be rendered").answer(),
         }
     }
 
@@ -238,12 +239,12 @@ impl EventsApiServer {
     }
 }
 
-/// At the level at which faults are looked for. The address is not told: a token may stand in it.
+/// At debug level. The address is not logged: it may contain a token.
 fn log_answer(method: &Method, path: &'static str, response: &Response<Body>) {
-    tracing::debug!(%method, path, status = response.status().as_u16(), "a request is answered");
+    tracing::debug!(%method, path, status = response.status().as_u16(), "request answered");
 }
 
-/// What a listener says in place of a path, when it refuses a request by itself.
+/// The body that a listener sends when it refuses a request by itself.
 pub fn refusal(status: StatusCode, text: Option<&str>) -> String {
     let problem = match status {
         StatusCode::FORBIDDEN => Problem::new(status, "AUTH_UNAUTHORIZED", text.unwrap_or("Not authorized")),
@@ -266,7 +267,7 @@ fn of_type(kind: &'static str, text: String) -> Response<Body> {
     response
 }
 
-/// Of a query, decoded as forms are; what is not encoded is taken as it is.
+/// A query value, decoded like a form; unencoded text is accepted as it is.
 fn query_value(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = url::form_urlencoded::parse(query?.as_bytes());
     pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())

@@ -1,4 +1,4 @@
-//! What calls and their answers may have in memory, all of them together.
+//! The memory budget of calls and their responses, all of them together.
 
 use std::sync::Arc;
 
@@ -7,20 +7,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::{Problem, Result};
 
-/// What is not larger is small. One of unknown length may be so large before it takes a share as the largest does.
+/// The largest small call. A call of unknown length may grow to this before it takes a share of the large pool.
 pub(crate) const SMALL_MAX: usize = 64 << 10;
-/// Bytes of one permit.
+/// Bytes per permit.
 const UNIT: usize = 4096;
-/// An answer that is not larger takes no room: as much is buffered for each connection anyway.
+/// A response up to this size needs no permit: each connection buffers as much anyway.
 const ANSWER_FREE_MAX: usize = 16 << 10;
-/// One that is not larger waits for none that is.
+/// A response up to this size never waits for a larger one.
 const ANSWER_SMALL_MAX: usize = 1 << 20;
-/// What an import has in memory: a batch, a line, what is made of it, and what was read with it, in largest messages.
+/// The memory of an import, in largest messages: a batch, a line, what is made from it, and what was read with it.
 const IMPORT_MESSAGES: usize = 4;
 
-/// What all requests and answers together may take, in quarters: for small calls, so that these wait for nothing large; for
-/// large ones; for imports, which take long; and, again in halves, for answers and events on their way to clients, which may
-/// be slow.
+/// The budget in quarters: for small calls, so that they never wait for large ones; for large calls; for imports, which
+/// take long; and, in two halves, for responses and events on their way to clients, which may be slow.
 pub(crate) struct MemoryBudget {
     small: PermitPool,
     large: PermitPool,
@@ -44,18 +43,18 @@ impl PermitPool {
         }
     }
 
-    /// Of what is larger than all, all.
+    /// A request larger than the pool takes all of it.
     fn units(&self, bytes: usize) -> u32 {
         bytes.div_ceil(UNIT).clamp(1, self.units) as u32
     }
 
-    /// Waits until so much is free.
+    /// Waits until this much is free.
     async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
         let taken = self.free.clone().acquire_many_owned(self.units(bytes)).await;
         taken.map_err(|_| Problem::stopping())
     }
 
-    /// If so much is free.
+    /// Takes the permits only if they are free now.
     fn take_now(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_many_owned(self.units(bytes)).ok()
     }
@@ -73,13 +72,13 @@ impl MemoryBudget {
         }
     }
 
-    /// For a body and the text that is made of it.
+    /// For a body and the text made from it.
     pub async fn for_call(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
         let share = if bytes > SMALL_MAX { &self.large } else { &self.small };
         share.take(2 * bytes).await
     }
 
-    /// For what a backup has in memory: what it reads at once, and what is made of it.
+    /// For a backup: what it reads at once, and what is made from it.
     pub async fn for_backup(&self) -> Result<OwnedSemaphorePermit> {
         self.imports.take(self.import_bytes / 2).await
     }
@@ -88,7 +87,7 @@ impl MemoryBudget {
         self.imports.take(self.import_bytes).await
     }
 
-    /// For an answer of so many bytes and what it is made of, if there is room now.
+    /// For a response of this size and its source, if there is room now.
     pub fn room_now(&self, bytes: usize) -> Option<ResponsePermit> {
         if bytes <= ANSWER_FREE_MAX {
             return Some(ResponsePermit::default());
@@ -97,7 +96,7 @@ impl MemoryBudget {
         Some(ResponsePermit::new(permit, bytes))
     }
 
-    /// The same as soon as there is. Whoever waits for it has nothing in memory that needs it.
+    /// Waits for the same room. The caller must not have the response in memory while it waits.
     pub async fn room(&self, bytes: usize) -> Result<ResponsePermit> {
         match self.room_now(bytes) {
             Some(room) => Ok(room),
@@ -112,7 +111,7 @@ impl MemoryBudget {
         }
     }
 
-    /// What is read, and room for it. What there is no room for is given up, and read again when there is.
+    /// Reads, and gets room for the result. A result without room is dropped and read again once there is room.
     pub async fn read<T, F>(&self, read: impl Fn() -> F, bytes_of: impl Fn(&T) -> usize) -> Result<(T, ResponsePermit)>
     where
         F: Future<Output = Result<T>>,
@@ -124,7 +123,7 @@ impl MemoryBudget {
             if room.is_for(self, bytes) {
                 return Ok((found, room));
             }
-            // It is another one now.
+            // The size has changed since the last read.
             drop(std::mem::take(&mut room));
             if let Some(room) = self.room_now(bytes) {
                 return Ok((found, room));
@@ -135,7 +134,7 @@ impl MemoryBudget {
     }
 }
 
-/// Room that answers have until they are sent.
+/// The room of a response until it is sent.
 #[derive(Clone, Default)]
 pub(crate) struct ResponsePermit(Option<Arc<HeldPermit>>);
 
@@ -150,7 +149,7 @@ impl ResponsePermit {
         ResponsePermit(Some(Arc::new(HeldPermit { permit, is_large })))
     }
 
-    /// Whether it is room for so much, and not for something of another kind.
+    /// Whether the room is large enough, and from the right pool.
     pub fn is_for(&self, memory: &MemoryBudget, bytes: usize) -> bool {
         let is_free = bytes <= ANSWER_FREE_MAX;
         match &self.0 {
@@ -162,7 +161,7 @@ impl ResponsePermit {
         }
     }
 
-    /// The text, which has it for as long as anything of it is there.
+    /// The text, which keeps the room until the last part of it is dropped.
     pub fn hold(&self, text: String) -> Bytes {
         match &self.0 {
             None => Bytes::from(text),
@@ -224,7 +223,7 @@ mod tests {
         let (bytes, room) = reading.await.unwrap();
         assert_eq!((bytes, reads.load(SeqCst)), (300 << 10, 2));
         assert!(room.is_for(&memory, 300 << 10));
-        // More than all there is gets all.
+        // A request larger than the pool gets all of it.
         drop(room);
         assert!(memory.read(|| async { Ok(100 << 20) }, |bytes| *bytes).await.is_ok());
     }

@@ -1,5 +1,5 @@
-//! What is counted of the face: requests and what they were refused for, how long appends take and how many messages they
-//! have, and who listens. Counted with atomic additions, told when somebody asks.
+//! Metrics of the API: requests, refusals by code, the duration and size of appends, and subscribers. Counting is an
+//! atomic addition; rendering happens on request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ const SECONDS: [u64; 16] = [
     50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     10_000_000,
 ];
-/// Upper bounds of messages of an append.
+/// Upper bounds for the messages of an append.
 const MESSAGES: [u64; 8] = [1, 2, 5, 10, 50, 100, 1000, 10_000];
 
-/// Namespaces that are told apart, at most; the others are one together.
+/// The most namespaces with a label of their own; the rest share one.
 const NAMESPACES_MAX: usize = 1000;
-/// As what those are told, which no namespace is called: none has a `/` in its name.
+/// The label of the rest. No namespace has a `/` in its name.
 const OTHERS: &str = "/others";
 
 pub(crate) struct ApiMetrics {
@@ -27,13 +27,13 @@ pub(crate) struct ApiMetrics {
     errors: Mutex<BTreeMap<&'static str, u64>>,
     append_seconds: Buckets<{ SECONDS.len() }>,
     append_messages: Buckets<{ MESSAGES.len() }>,
-    /// All of it, or what is beyond [`NAMESPACES_MAX`].
+    /// The counts of all namespaces, or of those beyond [`NAMESPACES_MAX`].
     others: Arc<NamespaceMetrics>,
-    /// `None`: namespaces are not told apart.
+    /// `None`: namespaces have no label.
     namespaces: Option<Mutex<HashMap<Box<str>, Arc<NamespaceMetrics>>>>,
 }
 
-/// What is counted for each namespace, if that is wanted.
+/// The counts of one namespace.
 #[derive(Default)]
 pub(crate) struct NamespaceMetrics {
     appends: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct NamespaceMetrics {
     cursors: Mutex<SubscriberLags>,
 }
 
-/// A distribution with fixed bounds.
+/// A histogram with fixed bounds.
 struct Buckets<const N: usize> {
     counts: [AtomicU64; N],
     beyond: AtomicU64,
@@ -69,7 +69,7 @@ impl<const N: usize> Buckets<N> {
         self.sum.fetch_add(value, Relaxed);
     }
 
-    /// In units of which the values are `scale`.
+    /// `scale` converts the values to the unit of the result.
     fn distribution(&self, bounds: &[u64; N], scale: f64) -> Distribution {
         let counts = self.counts.iter().map(|count| count.load(Relaxed));
         Distribution {
@@ -80,7 +80,7 @@ impl<const N: usize> Buckets<N> {
     }
 }
 
-/// Of all subscribers.
+/// The lags of all subscribers.
 #[derive(Default)]
 struct SubscriberLags {
     next: u64,
@@ -90,7 +90,7 @@ struct SubscriberLags {
 /// How many global positions a subscriber is behind: 0 at the live end.
 pub(crate) type Lag = AtomicU64;
 
-/// While somebody listens.
+/// The metrics of one subscriber, until it disconnects.
 pub(crate) struct SubscriberMetrics {
     counts: Arc<NamespaceMetrics>,
     number: u64,
@@ -165,7 +165,7 @@ impl NamespaceMetrics {
             ),
             (
                 "thalweg_events_told_total",
-                "Pokes, messages and gaps handed to subscribers.",
+                "Pokes, messages and gaps sent to subscribers.",
                 &self.told,
             ),
         ] {
@@ -181,13 +181,13 @@ impl NamespaceMetrics {
         to.gauge("thalweg_events_subscribers", "Open subscriptions.", labels, subscribers);
         to.gauge(
             "thalweg_events_subscribers_behind",
-            "Those that read what is stored before they are at the live end.",
+            "Open subscriptions that are not at the live end.",
             labels,
             behind as f64,
         );
         to.gauge(
             "thalweg_events_subscriber_lag",
-            "Global positions that the last of them is behind.",
+            "Global positions that the slowest subscription is behind.",
             labels,
             farthest as f64,
         );
@@ -226,7 +226,7 @@ impl ApiMetrics {
         counts.appended.fetch_add(messages, Relaxed);
     }
 
-    /// What is counted of a namespace. Names that do not exist are not asked for.
+    /// The counts of a namespace. Callers never pass names of namespaces that do not exist.
     pub fn of(&self, namespace: &str) -> Arc<NamespaceMetrics> {
         let Some(namespaces) = &self.namespaces else {
             return self.others.clone();
@@ -243,14 +243,14 @@ impl ApiMetrics {
         }
     }
 
-    /// It was deleted, and makes room for another.
+    /// Removes a deleted namespace, which makes room for another.
     pub fn forget(&self, namespace: &str) {
         if let Some(namespaces) = &self.namespaces {
             namespaces.lock().remove(namespace);
         }
     }
 
-    /// As what a namespace is told, if they are told apart.
+    /// The label of a namespace, if namespaces have labels.
     pub fn label<'a>(&self, namespace: &'a str) -> Option<&'a str> {
         let namespaces = self.namespaces.as_ref()?;
         self.of(namespace);
@@ -280,7 +280,7 @@ impl ApiMetrics {
         let append = self.append_seconds.distribution(&SECONDS, 1e-6);
         to.histogram(
             "thalweg_events_append_seconds",
-            "From an append that is understood to its answer.",
+            "Time from a parsed append to its response.",
             &[],
             &append,
         );
@@ -349,7 +349,7 @@ mod tests {
             ],
         );
         assert!(!text.contains("namespace=\"1001\""), "{text}");
-        // A namespace that is deleted makes room.
+        // A deleted namespace makes room.
         meters.forget("7");
         meters.of("1001").imported(1);
         contains(

@@ -1,5 +1,5 @@
-//! The paths of a server that is a part of a whole process, on the one listener of that. They ask for tokens of namespaces
-//! only, and limit bodies themselves; `/ready`, `/metrics`, `/version` and unknown paths are the process's own.
+//! The paths of a server that is part of a larger process and shares its listener. They require tokens of namespaces
+//! only and limit bodies themselves; the process itself serves `/ready`, `/metrics`, `/version` and unknown paths.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::{EventsApiServer, backup, import, json, rpc, subscribe};
 
 const PATHS: [(&str, &str); 5] = [
     ("/rpc", "Calls of the event store: POST [\"method\", …]."),
+    ("/subscribe", "New messages of the event store, as server-sent events."),
     (
-        "/subscribe",
-        "Messages of the event store as they come, as server-sent events.",
+        "/import",
+        "Imports messages with their positions into the event store, as NDJSON.",
     ),
-    ("/import", "Messages with their places into the event store, as NDJSON."),
     (
         backup::PATH,
-        "Everything of the event store as of one instant, for `thalweg events restore`.",
+        "A backup of the whole event store, for `thalweg events restore`.",
     ),
-    ("/health", "Answers {\"status\":\"ok\"} while the process lives."),
+    ("/health", "Answers {\"status\":\"ok\"} while the process runs."),
 ];
 
-/// For the listener of the process.
+/// The routes for the listener of the process.
 pub fn routes_within(server: &Arc<EventsApiServer>) -> impl HttpRoutes + use<> {
     MountedRoutes(server.clone())
 }

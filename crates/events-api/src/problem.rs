@@ -1,4 +1,4 @@
-//! What a client gets instead of a result.
+//! Error responses.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub(crate) struct Problem {
     pub status: StatusCode,
     pub code: &'static str,
     pub message: String,
-    /// The members of an object.
+    /// The members of a JSON object.
     pub details: Option<String>,
 }
 
@@ -35,14 +35,14 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST", message)
     }
 
-    /// For now; `why` is for people.
+    /// A temporary failure; `why` is for people.
     pub fn unavailable(why: impl Into<String>) -> Problem {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", why)
     }
 
-    /// Where it is tells the log, as for every panic.
+    /// The log says where, as for every panic.
     pub fn bug() -> Problem {
-        let message = "A mistake of the program ended this request; the server's log says where";
+        let message = "A bug in the server ended this request; the server's log says where";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", message)
     }
 
@@ -50,7 +50,7 @@ impl Problem {
         Problem::unavailable("The server is shutting down")
     }
 
-    /// Somebody's token ended while the request was waiting.
+    /// The token ended while the request was waiting.
     pub fn unauthorized(namespace: &str) -> Problem {
         let message = "Token not authorized for namespace";
         Problem::new(StatusCode::FORBIDDEN, "AUTH_UNAUTHORIZED", message).with("namespace", namespace)
@@ -63,7 +63,7 @@ impl Problem {
         }
     }
 
-    /// One text that says more.
+    /// Adds one detail.
     pub fn with(mut self, name: &str, value: &str) -> Problem {
         let details = self.details.get_or_insert_with(String::new);
         if !details.is_empty() {
@@ -83,7 +83,7 @@ impl Problem {
         EventsError::NamespaceNotFound(name.to_owned()).into()
     }
 
-    /// Of what the store says while it does something, for which an error that is no one else's fault is named.
+    /// Maps an error of the store. `action` is named in internal errors only.
     pub fn of(action: &'static str) -> impl Fn(EventsError) -> Problem {
         move |error| {
             let mut problem = Problem::from(error);

@@ -1,5 +1,5 @@
-//! `POST /rpc`: an array of a method and its arguments, and its result or what is wrong. Which file has a method is told by
-//! what stands before the dot of its name.
+//! `POST /rpc`: an array of a method and its arguments; the response is its result or an error. The part of the method
+//! name before the dot selects the file.
 
 mod append;
 mod methods;
@@ -32,20 +32,20 @@ use crate::memory::ResponsePermit;
 use crate::problem::{Problem, Result};
 use crate::{EventsApiServer, body, log_answer};
 
-/// No method looks at more; what else there is of an array is left alone.
+/// No method reads more; further elements are ignored.
 const ELEMENTS_MAX: usize = 8;
 
-/// What a method answers with.
+/// The response of a method.
 pub(crate) enum RpcResponse {
-    /// The whole of it.
+    /// The complete text.
     Text(String),
-    /// The same, with the room that it has.
+    /// The complete text with its memory permit.
     Held(Bytes),
-    /// As it comes: an array that is too long to be in memory.
+    /// A stream, for an array that is too long for memory.
     Stream(Body),
 }
 
-/// The caller and what it asks, as all methods get it.
+/// The caller and its arguments, as every method gets them.
 #[derive(Clone, Copy)]
 pub(crate) struct RpcCall<'a> {
     pub server: &'a Arc<EventsApiServer>,
@@ -81,7 +81,7 @@ async fn respond(server: &Arc<EventsApiServer>, request: Request) -> Result<RpcR
         read = body::read(&server.memory, body) => read?,
         () = server.stopping.cancelled() => return Err(Problem::stopping()),
     };
-    // What is begun from here on is brought to its end when the server stops.
+    // From here on a call is completed even when the server stops.
     let _running = server.running.token();
     server.must_go_on()?;
     let elements = blocking::work(read.text.len(), || elements(&read.text))?;
@@ -165,7 +165,7 @@ async fn run(method: &str, call: RpcCall<'_>) -> Result<RpcResponse> {
     }
 }
 
-/// Whether a method may be called again instead of keeping what it found.
+/// Whether a method may be called again instead of keeping its result.
 fn only_reads(method: &str) -> bool {
     matches!(
         method,
@@ -185,7 +185,8 @@ fn only_reads(method: &str) -> bool {
     )
 }
 
-/// What the storage makes of a namespace that was deleted meanwhile is nobody's failure: it is not there any more.
+/// An error of the storage about a namespace that was deleted meanwhile is not a failure: the namespace is reported as
+/// not found.
 async fn told(call: &RpcCall<'_>, problem: Problem) -> Problem {
     if !problem.status.is_server_error() {
         return problem;

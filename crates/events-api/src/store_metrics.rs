@@ -1,4 +1,4 @@
-//! What the store and the persistent subscriptions tell of themselves: looked at when somebody asks for the metrics.
+//! Metrics of the store and of the persistent subscriptions, collected when the metrics are rendered.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,9 +9,9 @@ use thalweg_telemetry::{MetricFamilies, Metrics};
 use crate::EventsApiServer;
 use crate::metrics::ApiMetrics;
 
-/// Subscriptions told at most.
+/// The most subscriptions with metrics.
 const SUBSCRIPTIONS_MAX: usize = 1000;
-/// Subscriptions read at once.
+/// Subscriptions per page.
 const PAGE: usize = 100;
 
 /// Does not keep the store open.
@@ -27,7 +27,7 @@ pub(crate) fn register(server: &Arc<EventsApiServer>, store: &Arc<dyn Store>) {
     metrics.tell("thalweg_events_subscription_lag", move |to| {
         of_subscriptions(subscriptions.figures(), &meters, to);
     });
-    // One that nobody fetches from is the one to be told of.
+    // Loads all subscriptions: the one that nobody fetches from matters most in the metrics.
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(look_at_all(Arc::downgrade(store), server.subscriptions.clone()));
     }
@@ -35,7 +35,7 @@ pub(crate) fn register(server: &Arc<EventsApiServer>, store: &Arc<dyn Store>) {
 
 fn of_store(store: &dyn Store, to: &mut MetricFamilies) {
     let labels = [("backend", store.backend()), ("durability", store.durability())];
-    let help = "Where messages are kept, and what is promised of an answered append.";
+    let help = "The storage backend, and the durability of acknowledged appends.";
     to.gauge("thalweg_events_info", help, &labels, 1.0);
     let Some(figures) = store.figures() else { return };
     for (name, help, value) in [
@@ -51,7 +51,7 @@ fn of_store(store: &dyn Store, to: &mut MetricFamilies) {
         ),
         (
             "thalweg_events_rule_bytes",
-            "Memory of rules of retention and of deletions of streams.",
+            "Memory of retention rules and stream deletions.",
             figures.rule_bytes as f64,
         ),
         (
@@ -66,17 +66,17 @@ fn of_store(store: &dyn Store, to: &mut MetricFamilies) {
         ),
         (
             "thalweg_events_index_lag_bytes",
-            "Bytes of the log behind the checkpoint of the indexes, which a start reads.",
+            "Bytes of the log after the checkpoint of the indexes, which a start reads.",
             figures.index_behind_bytes as f64,
         ),
         (
             "thalweg_events_recovery_seconds",
-            "What it took to open the store, behind the recovery of the log.",
+            "Time to open the store, after the recovery of the log.",
             figures.recovery.as_secs_f64(),
         ),
         (
             "thalweg_events_recovery_bytes",
-            "Bytes of the log that were indexed meanwhile.",
+            "Bytes of the log that were indexed while the store opened.",
             figures.recovered_bytes as f64,
         ),
     ] {
@@ -93,7 +93,7 @@ struct SubscriptionTotals {
     redelivered: u64,
 }
 
-/// Those of one name in several namespaces are told together, where namespaces are not told apart.
+/// Without a namespace label, subscriptions of the same name are merged.
 fn of_subscriptions(all: Vec<SubscriptionStats>, meters: &ApiMetrics, to: &mut MetricFamilies) {
     let mut sums: BTreeMap<(Option<String>, String), SubscriptionTotals> = BTreeMap::new();
     for one in all {
@@ -119,12 +119,12 @@ fn of_subscriptions(all: Vec<SubscriptionStats>, meters: &ApiMetrics, to: &mut M
             ),
             (
                 "thalweg_events_subscription_in_flight",
-                "Its messages that consumers have.",
+                "Its messages that consumers have leased.",
                 sum.in_flight as f64,
             ),
             (
                 "thalweg_events_subscription_waiting",
-                "Its messages that were read and are to be handed out.",
+                "Its messages that were read and wait for delivery.",
                 sum.waiting as f64,
             ),
             (
@@ -137,7 +137,7 @@ fn of_subscriptions(all: Vec<SubscriptionStats>, meters: &ApiMetrics, to: &mut M
         }
         to.counter(
             "thalweg_events_subscription_redelivered_total",
-            "Its messages that this process has handed out again.",
+            "Its messages that this process has delivered again.",
             &labels,
             sum.redelivered,
         );
@@ -152,7 +152,7 @@ async fn look_at_all(store: Weak<dyn Store>, subscriptions: Arc<Subscriptions>) 
     for namespace in namespaces.await.unwrap_or_default() {
         let mut cursor = String::new();
         loop {
-            // What cannot be read now is told once somebody uses it.
+            // A subscription that cannot be read now appears in the metrics once it is used.
             let page = subscriptions
                 .list(&namespace, "", &cursor, PAGE)
                 .await

@@ -1,6 +1,6 @@
-//! `GET /subscribe`: a message is told as soon as it can be read. What is asked for stands in the address; what is told is
-//! the business of a [`SubscriberCursor`](cursor::SubscriberCursor), which reads by itself until it is at the live end and from
-//! then on takes what the namespace's [`NamespaceTailer`](tailer::NamespaceTailer) has read for everybody.
+//! `GET /subscribe`: pushes messages as soon as they can be read. The address selects them. A
+//! [`SubscriberCursor`](cursor::SubscriberCursor) sends them: it reads from the store until it is at the live end, and
+//! from then on takes what the namespace's [`NamespaceTailer`](tailer::NamespaceTailer) has read for all subscribers.
 
 mod coalesce;
 mod cursor;
@@ -30,7 +30,7 @@ use crate::{EventsApiServer, log_answer, subscribe_persistent};
 use cursor::SubscriberCursor;
 use request::SubscribeRequest;
 
-/// Mistakes in the address are told as plain text, which clients show as it is.
+/// Mistakes in the address are answered in plain text, which clients show unchanged.
 enum SubscribeError {
     Plain(&'static str),
     Problem(Problem),
@@ -55,7 +55,7 @@ pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Re
 async fn begin(server: &Arc<EventsApiServer>, request: &Parts) -> Response<Body> {
     match subscribe(server, request).await {
         Ok(subscription) => {
-            // In a box, because it is moved in and out with each chunk.
+            // Boxed because it is moved in and out with each chunk.
             let chunks = stream::unfold(Box::new(subscription), |mut subscription| async move {
                 let chunk = subscription.chunk().await?;
                 Some((Ok::<_, Infallible>(chunk), subscription))
@@ -81,7 +81,7 @@ pub(crate) fn event_stream(body: Body) -> Response<Body> {
         (CACHE_CONTROL, "no-cache"),
         (CONNECTION, "keep-alive"),
         (ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        // A proxy would keep messages back until it has a page of them.
+        // A proxy would otherwise buffer messages until it has a page of them.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ] {
         response.headers_mut().insert(name, HeaderValue::from_static(value));

@@ -1,5 +1,6 @@
-//! `GET /subscribe?subscription=name`: a consumer of a persistent subscription that messages are sent to. It has so many at a
-//! time as it says, and answers for each with `sub.ack` or `sub.nack`; what it has when it goes away is handed out anew.
+//! `GET /subscribe?subscription=name`: pushes messages to a consumer of a persistent subscription. The consumer chooses
+//! how many it leases at a time and settles each with `sub.ack` or `sub.nack`. When it disconnects, its leases are
+//! released and the messages are delivered again.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,13 +25,13 @@ use crate::rpc::write_message;
 use crate::subscribe::event_stream;
 use crate::{EventsApiServer, query_value};
 
-/// So long nothing comes before it is said that the connection stands.
+/// The longest time without a message before a heartbeat.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// Messages that a consumer has at a time, if it does not say how many.
+/// The most messages that a consumer leases at a time by default.
 const MAX: usize = 16;
 const MAX_MAX: usize = 1000;
 
-/// A consumer and what it has.
+/// A consumer and its leases.
 struct Consumer {
     server: Arc<EventsApiServer>,
     namespace: Arc<dyn Namespace>,
@@ -38,16 +39,16 @@ struct Consumer {
     name: Arc<str>,
     max: usize,
     held: Vec<Lease>,
-    /// Handed out and not sent yet.
+    /// Leased but not sent yet.
     waiting: VecDeque<DeliveredMessage>,
-    /// What those have.
+    /// The memory of the waiting messages.
     room: ResponsePermit,
-    /// The token is not valid any more, or the server stops.
+    /// Resolves when the token is no longer valid or the server stops.
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
     begun: bool,
 }
 
-/// The name of the subscription, if the address has one. An empty one is none.
+/// The name of the subscription in the address. An empty one counts as absent.
 pub(crate) fn named(request: &Parts) -> Option<String> {
     query_value(request.uri.query(), "subscription").filter(|name| !name.is_empty())
 }
@@ -107,7 +108,7 @@ async fn open(server: &Arc<EventsApiServer>, request: &Parts, subscription: Stri
 }
 
 impl Consumer {
-    /// What goes out next; `None` when the subscription is gone, or cannot be read.
+    /// The next chunk; `None` when the subscription was deleted or cannot be read.
     async fn chunk(&mut self) -> Option<Bytes> {
         if !self.begun {
             self.begun = true;
@@ -126,7 +127,7 @@ impl Consumer {
         Some(room.hold(event(&message)))
     }
 
-    /// Waits for messages until something has to be said.
+    /// Waits for messages until a heartbeat is due.
     async fn fetch(&mut self) -> Option<()> {
         let ask = FetchRequest {
             consumer: self.name.clone(),
@@ -156,14 +157,14 @@ impl Consumer {
                     namespace = self.namespace.name(),
                     subscription = self.subscription,
                     reason = %error,
-                    "a consumer of a subscription is cut off"
+                    "a consumer of a subscription was cut off"
                 );
                 None
             }
         }
     }
 
-    /// What was fetched, if there is room for it now; else it goes back, and whoever asks next waits until there may be.
+    /// Keeps the fetched messages if there is room now. Otherwise returns them and waits until there may be room.
     async fn with_room(
         &mut self,
         mut fetched: FetchedMessages,
@@ -183,12 +184,12 @@ impl Consumer {
     }
 }
 
-/// About as much as messages are as text.
+/// The approximate size of the messages as text.
 pub(crate) fn bytes_of(messages: &[DeliveredMessage]) -> usize {
     messages.iter().map(|message| message.stored.bytes() + 200).sum()
 }
 
-/// What there is no room for is handed out again as if it never had been.
+/// Returns messages for which there is no room, as if they had never been leased.
 pub(crate) async fn give_back(
     server: &EventsApiServer,
     namespace: &Arc<dyn Namespace>,
@@ -213,13 +214,13 @@ impl Drop for Consumer {
         let (server, namespace) = (self.server.clone(), self.namespace.clone());
         let subscription = std::mem::take(&mut self.subscription);
         runtime.spawn(async move {
-            // What cannot be given back is handed out anew when its time is up.
+            // A lease that cannot be released expires, and its message is delivered again.
             let _ = server.subscriptions.release(&namespace, &subscription, leases).await;
         });
     }
 }
 
-/// One event, in one piece.
+/// One event in one piece.
 fn event(message: &DeliveredMessage) -> String {
     let mut out = String::with_capacity(message.stored.bytes() + 160);
     out.push_str("event: message\nid: ");

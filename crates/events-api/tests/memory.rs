@@ -1,4 +1,4 @@
-//! What an idle subscriber takes of this crate's own: its place in the order, and what waits for it.
+//! Measures the memory of an idle subscriber in this crate: its cursor and its pending events.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -23,17 +23,17 @@ struct Counting;
 
 static HELD: AtomicI64 = AtomicI64::new(0);
 
-// SAFETY: everything is done by the system's allocator, as it was asked.
+// SAFETY: every call is forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: as it was asked.
+        // SAFETY: forwarded unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: as it was asked.
+        // SAFETY: forwarded unchanged.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -83,7 +83,7 @@ async fn ten_thousand_idle_subscribers_take_little_each() {
         let request = Request::get(format!("/subscribe?{query}")).body(Body::empty()).unwrap();
         let mut body = router.call(request).await.unwrap().into_body().into_data_stream();
         assert_eq!(&body.next().await.unwrap().unwrap()[..], b": ready\n\n");
-        // From here on it sleeps until something comes.
+        // From here on the subscriber sleeps until there is a message.
         assert!(futures::poll!(body.next()).is_pending());
         open.push(body);
     }

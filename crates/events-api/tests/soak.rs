@@ -1,5 +1,5 @@
-//! Namespaces, tokens, subscriptions, streams, rules, snapshots and subscribers are made, used and removed again and again, and nothing
-//! of them is left in memory. A program of its own, because it counts the bytes that live.
+//! Creates, uses and removes namespaces, tokens, subscriptions, streams, rules, snapshots and subscribers again and
+//! again; nothing of them must stay in memory. A separate program, because it counts the live bytes of the process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 #[path = "../src/rpc/methods.rs"]
@@ -132,7 +132,7 @@ impl Scene {
             first_file_bytes: 1 << 20,
             min_free_bytes: Some(0),
             spare: 1,
-            // What is kept for readers grows up to here whatever is removed.
+            // The read cache grows up to its limit whatever is removed.
             tail_bytes_max: 0,
             index_bytes_max: 64 << 10,
             ..LogOptions::default()
@@ -157,7 +157,7 @@ impl Scene {
         };
         runtime.block_on(store.create(new)).unwrap();
         let server = {
-            // It starts tasks.
+            // The server spawns tasks.
             let _within = runtime.enter();
             EventsApiServer::new(
                 store.clone(),
@@ -176,7 +176,7 @@ impl Scene {
         called(&self.api, call)
     }
 
-    /// With what is in memory of the indexes written, as it is by itself when there is enough of it.
+    /// Flushes the index memory first, as happens by itself once it is large enough.
     fn live(&self) -> u64 {
         self.runtime.block_on(self.store.flush_indexes()).unwrap();
         live()
@@ -193,7 +193,7 @@ fn message(number: u64) -> Value {
     json!({"type": "T", "data": {"n": number, "text": "x".repeat(200)}})
 }
 
-/// Whoever listens for a moment.
+/// Subscribes for a moment.
 fn listen(api: &Api, query: &str) {
     let mut response = api.open("GET", &format!("/subscribe?{query}"), &[], "").unwrap();
     assert_eq!(response.status(), 200, "{query}");
@@ -241,7 +241,7 @@ fn token_that_ends(scene: &Scene, number: u64) {
     let ends = thalweg_events::time::now() + LIVES.as_micros() as i64;
     let ends = thalweg_events::time::text(ends);
     scene.call(json!(["token.create", DEFAULT, {"scopes": ["read"], "expiresAt": ends}]));
-    // So that not all that were made are still valid.
+    // Lets some of the tokens expire.
     if number % 50 == 49 {
         std::thread::sleep(LIVES);
     }
@@ -291,7 +291,7 @@ fn subscriber(scene: &Scene, number: u64) {
     listen(&scene.api, &query);
 }
 
-/// The one test of the program: another beside it would be counted, too.
+/// The only test of the program: a second one would be counted too.
 #[test]
 fn every_call_has_its_soak_and_nothing_is_left_in_memory_of_what_is_removed() {
     covers(KINDS, &MAKES_NOTHING, methods::METHODS.into_iter().chain([SUBSCRIBE]));

@@ -1,18 +1,19 @@
-//! Where an input goes on after a restart: a document in the namespace that it reads. Durable when [`Checkpoint::save`] returns.
+//! Where an input resumes after a restart: a document in the namespace that it reads. It is durable when
+//! [`Checkpoint::save`] returns.
 
 use serde::{Deserialize, Serialize};
 use thalweg_events::{EventsError, Namespace};
 
-/// Documents of inputs, beside those of others.
+/// The prefix of these documents; other documents have other prefixes.
 const PREFIX: &str = "flow/";
 
 pub struct Checkpoint {
     name: String,
-    /// What is read: `category order`.
+    /// The source: `category order`.
     of: String,
     revision: u64,
     saved: Option<u64>,
-    /// What was to be stored since, of which nobody knows what came of it: its answer was lost, or not waited for.
+    /// Values of saves since then whose outcome is unknown: the answer was lost or not awaited.
     unknown: Vec<u64>,
 }
 
@@ -23,9 +24,9 @@ struct CheckpointDocument {
 }
 
 pub enum CheckpointError {
-    /// Trying again may help.
+    /// Retrying may help.
     Store(EventsError),
-    /// Somebody has to change the configuration.
+    /// The configuration must be changed.
     Mistaken(String),
 }
 
@@ -36,7 +37,7 @@ impl From<EventsError> for CheckpointError {
 }
 
 impl Checkpoint {
-    /// Finds out where an earlier run has come to.
+    /// Reads the checkpoint of an earlier run.
     pub async fn open(namespace: &dyn Namespace, name: &str, of: String) -> Result<Checkpoint, CheckpointError> {
         let mut checkpoint = Checkpoint {
             name: name.to_owned(),
@@ -53,7 +54,8 @@ impl Checkpoint {
         if content.of != checkpoint.of {
             let (was, is) = (&content.of, &checkpoint.of);
             return Err(CheckpointError::Mistaken(format!(
-                "the checkpoint {name} is of {was}, and this input reads {is}; give it another name with the field checkpoint"
+                "the checkpoint {name} belongs to {was}, but this input reads {is}; give it another name with the \
+                 field checkpoint"
             )));
         }
         (checkpoint.revision, checkpoint.saved) = (document.revision, Some(content.next));
@@ -65,22 +67,22 @@ impl Checkpoint {
         self.saved
     }
 
-    /// Whoever gives up waiting, or gets an error, may save again.
+    /// After an error, or when the future was dropped, the caller may save again.
     pub async fn save(&mut self, namespace: &dyn Namespace, next: u64) -> Result<(), CheckpointError> {
         let text =
             serde_json::to_vec(&self.content(next)).map_err(|error| CheckpointError::Mistaken(error.to_string()))?;
         let name = self.document();
-        // Until it is known to be stored or not it may be either. One that is asked for again and again stands there once.
+        // The value may be stored or not until an answer arrives. A repeated value is listed once.
         if self.unknown.last() != Some(&next) {
             self.unknown.push(next);
         }
-        // Each refusal is by another one of them.
+        // Each refusal is due to a different one of these values.
         for _ in 0..=self.unknown.len() {
             if let Some(revision) = namespace.put_document(&name, Some(&text), self.revision).await? {
                 self.is_stored(next, revision);
                 return Ok(());
             }
-            // Somebody was faster: this one, with a write whose answer was lost, or another input.
+            // Another write came first: an own one whose answer was lost, or one of another input.
             let found = namespace.document(&name).await?;
             let own = found.as_ref().and_then(|found| self.is_own(&found.content));
             match (own, found) {
@@ -92,15 +94,13 @@ impl Checkpoint {
                 _ => {
                     let shown = &self.name;
                     return Err(CheckpointError::Mistaken(format!(
-                        "another input moves the checkpoint {shown}; give each a name of its own with the field checkpoint"
+                        "another input moves the checkpoint {shown}; give each input its own name with the field \
+                         checkpoint"
                     )));
                 }
             }
         }
-        let what = format!(
-            "the checkpoint {} was not stored, because it changed again and again",
-            self.name
-        );
+        let what = format!("the checkpoint {} was not stored, because it kept changing", self.name);
         Err(EventsError::Unavailable(what).into())
     }
 
@@ -116,7 +116,7 @@ impl Checkpoint {
         self.unknown.clear();
     }
 
-    /// Where a document says to go on, if it may be one that was to be stored here.
+    /// The position in a document, if this input may have stored it.
     fn is_own(&self, content: &[u8]) -> Option<u64> {
         let content: CheckpointDocument = serde_json::from_slice(content).ok()?;
         (content.of == self.of && self.unknown.contains(&content.next)).then_some(content.next)
@@ -127,7 +127,7 @@ impl Checkpoint {
     }
 }
 
-/// What a name may have, so that the document's is not too long.
+/// The limit of a checkpoint's name, so that the document's name is not too long.
 pub const NAME_BYTES_MAX: usize = 255;
 
 #[cfg(test)]
@@ -161,7 +161,7 @@ mod tests {
             for next in 0..lost as u64 {
                 assert!(message(checkpoint.save(&namespace, next).await).starts_with("store: "));
             }
-            // The flow has gone on meanwhile.
+            // The flow has advanced meanwhile.
             assert_eq!(message(checkpoint.save(&namespace, 10).await), "");
             assert_eq!(opened(&namespace).await.saved(), Some(10));
         }
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(message(one.save(&namespace, 4).await), "");
     }
 
-    /// Every await of a save is given up once, in every order of saves that are waited for and that are not.
+    /// Drops the save at each of its awaits, in every order of awaited and dropped saves.
     #[tokio::test]
     async fn a_save_that_nobody_waits_for_leaves_the_next_one_right() {
         for case in 0..10_000_u64 {

@@ -1,11 +1,11 @@
-//! How far an input has read and how far the flow has confirmed it, as numbers. Batches may be settled in any order; the floor is
-//! where a restart goes on, and never above one that is not settled.
+//! Tracks how far an input has read and how far the flow has confirmed, as numbers. Batches may settle in any order. A
+//! restart resumes at the floor, which never passes an unsettled batch.
 //!
-//! | a batch | then |
+//! | a batch | effect |
 //! |---|---|
 //! | is sent | it is open |
-//! | is confirmed | it closes; the floor rises over the closed ones at the front |
-//! | is given back | it and all behind it are forgotten and read again, so that their order stays |
+//! | is confirmed | it closes; the floor rises past the closed batches at the front |
+//! | is returned | it and all later batches are forgotten and read again, which preserves the order |
 
 use std::collections::VecDeque;
 
@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 pub struct InputCursor {
     next: u64,
     floor: u64,
-    /// Sent, and not below the floor; in the order of their places.
+    /// Sent batches that are not below the floor, by position.
     open: VecDeque<InFlightBatch>,
-    /// Of the batch that was sent last.
+    /// The number of the last sent batch.
     number: u64,
 }
 
@@ -38,22 +38,22 @@ impl InputCursor {
         }
     }
 
-    /// Where to read.
+    /// The next position to read.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// All below is confirmed.
+    /// Everything below is confirmed.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// What lies before `to` is on its way; returns the number under which it is settled.
+    /// Opens a batch that ends before `to`; returns its number, by which it is settled.
     pub fn sent(&mut self, to: u64) -> u64 {
         self.add(to, false)
     }
 
-    /// There is nothing for the flow before `to`.
+    /// Nothing before `to` is for the flow.
     pub fn passed(&mut self, to: u64) {
         self.add(to, true);
         self.rise();
@@ -66,7 +66,7 @@ impl InputCursor {
         self.rise();
     }
 
-    /// `false` for one that was forgotten already.
+    /// `false` if the batch was already forgotten.
     pub fn given_back(&mut self, number: u64) -> bool {
         let Some(at) = self.open.iter().position(|sent| sent.number == number) else {
             return false;
@@ -128,7 +128,7 @@ mod tests {
         #[test]
         fn the_floor_never_rises_above_what_is_not_confirmed(steps in proptest::collection::vec(step(), 0..60)) {
             let mut cursor = InputCursor::new(1);
-            // Places that the flow has confirmed, and batches that it may still settle.
+            // Positions that the flow has confirmed, and batches that it may still settle.
             let (mut done, mut sent) = (BTreeSet::new(), Vec::new());
             for step in steps {
                 match step {

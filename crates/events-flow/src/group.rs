@@ -1,5 +1,5 @@
-//! Which messages go into one append: all of a write, by stream, as long as the limits of an append allow it and the versions
-//! that they expect go together. Within a stream the order stays.
+//! Groups the messages of a write into appends: all of them by stream, as far as the limits of an append and the
+//! expected versions allow. The order within a stream is preserved.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use thalweg_events::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, 
 
 use crate::prepare::PreparedEvent;
 
-/// What a message has beside type, data and metadata, at most, without the name of its stream.
+/// The most bytes of a message beyond type, data, metadata and the name of its stream.
 const MESSAGE_BYTES: usize = 128;
 
 /// Messages of one stream, in order; never empty.
 pub type StreamGroup = Vec<PreparedEvent>;
 
-/// Appends that are done one after the other; each stores all of it or nothing.
+/// Appends to perform one after the other; each stores everything or nothing.
 pub fn appends(messages: Vec<PreparedEvent>) -> Vec<Vec<StreamGroup>> {
     let mut all: Vec<AppendBuilder> = Vec::new();
     for message in messages {
@@ -33,7 +33,7 @@ pub fn appends(messages: Vec<PreparedEvent>) -> Vec<Vec<StreamGroup>> {
 #[derive(Default)]
 struct AppendBuilder {
     groups: Vec<StreamGroup>,
-    /// Where each stream is.
+    /// The index of each stream's group.
     places: HashMap<String, usize>,
     count: usize,
     bytes: usize,
@@ -62,8 +62,8 @@ impl AppendBuilder {
     }
 }
 
-/// Whether what a message expects is so once the others of its group are stored. If not, it is an append of its own, which the
-/// store refuses or not.
+/// Whether the message's expected version holds once the rest of its group is stored. If not, the message becomes an
+/// append of its own, and the store decides.
 fn follows(group: &StreamGroup, message: &PreparedEvent) -> bool {
     let first = group.first().map_or(ExpectedVersion::Any, |first| first.expected);
     match (first, message.expected) {
@@ -75,7 +75,7 @@ fn follows(group: &StreamGroup, message: &PreparedEvent) -> bool {
     }
 }
 
-/// As the store wants it.
+/// Borrows the groups in the form that the store accepts.
 pub fn borrowed(groups: &[StreamGroup]) -> Vec<Append<'_>> {
     groups.iter().filter_map(append_of).collect()
 }

@@ -1,5 +1,5 @@
-//! `events`: messages of a stream, a category or a whole namespace, as they are stored and as they come. What the flow has
-//! confirmed is kept as a checkpoint in the namespace, from which a restart goes on: each message comes at least once.
+//! The input `events`: existing and new messages of a stream, a category or a whole namespace. A checkpoint in the
+//! namespace records what the flow has confirmed. A restart resumes there, so every message is delivered at least once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use crate::SharedStore;
 use crate::checkpoint::{Checkpoint, CheckpointError, NAME_BYTES_MAX};
 use crate::cursor::InputCursor;
 
-/// After an error it is tried again so soon.
+/// The pause before a retry.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The checkpoint is moved so often at most; a clean stop moves it, too.
+/// The shortest time between two saves of the checkpoint; a clean stop saves it too.
 const SAVE: Duration = Duration::from_secs(1);
 const BATCH: i64 = 500;
 const BATCH_MAX: i64 = 10_000;
@@ -55,7 +55,7 @@ enum InputSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InputStart {
     First,
-    /// What is stored from now on.
+    /// Only messages that are stored from now on.
     End,
     At(u64),
 }
@@ -80,7 +80,7 @@ fn parse(node: &ComponentNode, context: &mut ParseContext<'_>, store: &Arc<Share
     let checkpoint = fields.opt_string("checkpoint");
     let length = checkpoint.as_ref().map_or(1, String::len);
     if !(1..=NAME_BYTES_MAX).contains(&length) {
-        let message = format!("a name has 1 to {NAME_BYTES_MAX} bytes, this one has {length}");
+        let message = format!("a name must have 1 to {NAME_BYTES_MAX} bytes, this one has {length}");
         fields.error("checkpoint", message);
     }
     let batch = fields.int_in("batch_size", BATCH, 1..=BATCH_MAX);
@@ -122,7 +122,10 @@ fn of(fields: &mut Fields<'_>) -> InputSource {
             fields.error(given, "it is empty")
         }
         InputSource::Category(name) if name.contains('-') => {
-            fields.error(given, "a category has no '-', which ends it in the name of a stream");
+            fields.error(
+                given,
+                "a category cannot contain '-', which ends it in the name of a stream",
+            );
         }
         _ => {}
     }
@@ -177,7 +180,7 @@ struct EventsInput {
 /// Why reading ended.
 enum SessionEnd {
     Stopped,
-    /// It begins again after a pause.
+    /// Retried after a pause.
     Lost(String),
     Failed(String),
 }
@@ -197,7 +200,7 @@ impl std::convert::From<CheckpointError> for SessionEnd {
     }
 }
 
-/// What was sent to the flow, and what became of it.
+/// The number of a sent batch, and its outcome.
 type BatchSettlement = (u64, AckResult);
 
 impl Input for EventsInput {
@@ -219,7 +222,7 @@ impl Input for EventsInput {
 }
 
 impl EventsInput {
-    /// From the namespace's opening, which may be made while the process runs, to its end.
+    /// Reads the namespace, which may be created while the process runs, until the session ends.
     async fn session(&self, context: &InputContext) -> SessionEnd {
         let Some(opened) = self.store.get() else {
             return SessionEnd::Lost("the event store is not open yet".to_owned());
@@ -250,7 +253,7 @@ impl EventsInput {
                     checkpoint,
                     saved,
                     end,
-                    "all messages were removed since; what came then is read from its start"
+                    "all messages were removed since then; newer messages are read from the first one"
                 );
                 0
             }
@@ -283,12 +286,12 @@ impl InputSource {
     }
 }
 
-/// While a namespace is read.
+/// The state while a namespace is read.
 struct InputSession<'i> {
     options: &'i EventsInputOptions,
     namespace: Arc<dyn Namespace>,
     visible: watch::Receiver<NamespaceWatermark>,
-    /// How often all messages had been removed.
+    /// The clearing generation of the namespace.
     cleared: u64,
     checkpoint: Checkpoint,
     cursor: InputCursor,
@@ -303,7 +306,7 @@ impl InputSession<'_> {
             Ok(()) => SessionEnd::Stopped,
             Err(ended) => ended,
         };
-        // What the flow still has is settled before the checkpoint moves for the last time.
+        // The flow settles its open batches before the checkpoint is saved for the last time.
         context.sink.settled().await;
         while let Ok(settled) = self.settled.try_recv() {
             self.settle(settled);
@@ -323,7 +326,7 @@ impl InputSession<'_> {
     async fn read(&mut self, context: &InputContext) -> Result<(), SessionEnd> {
         let mut save = interval(SAVE);
         save.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // All that could be read was read.
+        // Everything that can be read has been read.
         let mut is_idle = false;
         let mut paused_until = Instant::now();
         loop {
@@ -337,7 +340,7 @@ impl InputSession<'_> {
                 }
                 _ = save.tick() => match self.save().await {
                     Err(SessionEnd::Lost(why)) => context.component.warn_limited("checkpoint", 1, || {
-                        format!("the checkpoint was not stored and is tried again: {why}")
+                        format!("the checkpoint was not stored and will be retried: {why}")
                     }),
                     other => other?,
                 },
@@ -350,13 +353,13 @@ impl InputSession<'_> {
         }
     }
 
-    /// Reads a page and gives it to the flow. `true`: there is no more for now.
+    /// Reads a page and sends it to the flow. `true`: there is nothing more for now.
     async fn pass_on(&mut self, context: &InputContext) -> Result<bool, SessionEnd> {
         let visible = *self.visible.borrow_and_update();
         if visible.cleared != self.cleared {
             self.cleared = visible.cleared;
             self.cursor = InputCursor::new(0);
-            // Those of the removed messages are of no cursor any more.
+            // Outcomes of removed messages must not reach the new cursor.
             (self.tell, self.settled) = mpsc::unbounded_channel();
         }
         let mut page = self.page().await?;
@@ -366,7 +369,7 @@ impl InputSession<'_> {
             return Ok(false);
         }
         if seen.hidden_at != visible.hidden_at {
-            // Some of it may have been deleted since: the flow is given nothing that is not there any more.
+            // Some messages may have been deleted since: the flow must not get deleted messages.
             let shown = self.namespace.still_shown(&page.events).await?;
             page.events.retain(|stored| shown.contains(&stored.event().global));
         }
@@ -380,7 +383,7 @@ impl InputSession<'_> {
         let ack = context.sink.enter(count, move |outcome| {
             let _ = tell.send((number, outcome));
         });
-        // Without a flow there is nothing to wait for but the stop.
+        // The flow has ended, so only the stop remains to wait for.
         if context.sink.send(Batch::new(messages, ack)).await.is_err() {
             context.stop.cancelled().await;
         }
@@ -415,18 +418,18 @@ impl InputSession<'_> {
         self.namespace.read_category(read).await
     }
 
-    /// Where to go on after a page.
+    /// The position after a page.
     fn behind(&self, page: &Page, visible: NamespaceWatermark) -> u64 {
         let last = page.events.last().map(StoredEvent::event);
         let behind = match (&self.options.of, last) {
             (InputSource::Stream(_), last) => last.map_or(0, |last| last.position + 1),
-            // Nothing of what was passed over is looked at again.
+            // Skipped messages are not read again.
             (_, last) => last.map_or(0, |last| last.global).max(visible.last) + 1,
         };
         page.next.unwrap_or(behind)
     }
 
-    /// `true`: something is to be read again.
+    /// `true`: something must be read again.
     fn settle(&mut self, (number, outcome): BatchSettlement) -> bool {
         match outcome {
             AckResult::Acked => {
@@ -446,13 +449,13 @@ impl InputSession<'_> {
     }
 }
 
-/// Until the flow could take a batch, and not before a time.
+/// Waits until the flow can take a batch, but at least until `not_before`.
 async fn room(context: &InputContext, not_before: Instant) {
     tokio::time::sleep_until(not_before).await;
     context.sink.has_room().await;
 }
 
-/// The data as it is; what else is known of the message becomes metadata.
+/// The data become the payload unchanged; everything else becomes metadata.
 fn message(stored: &StoredEvent) -> Message {
     let event = stored.event();
     let mut out = Message::raw(Bytes::copy_from_slice(event.data.as_bytes()));

@@ -1,5 +1,5 @@
-//! The event store as an end of flows: the output `events` appends messages to streams, the input `events` reads them and keeps
-//! in the store how far the flow has confirmed them.
+//! The event store as an end of flows: the output `events` appends messages to streams; the input `events` reads them
+//! and stores in the namespace how far the flow has confirmed them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -17,7 +17,7 @@ use thalweg_config::{Diagnostics, Pos, is_slip};
 use thalweg_events::Store;
 use thalweg_flow::ComponentRegistry;
 
-/// The store of the process, which is opened after its configuration was read.
+/// The store of the process, which is opened after the configuration was parsed.
 #[derive(Default)]
 pub struct SharedStore {
     wanted: AtomicBool,
@@ -27,17 +27,17 @@ pub struct SharedStore {
 #[derive(Clone)]
 pub(crate) struct OpenStore {
     pub store: Arc<dyn Store>,
-    /// Type, data and metadata of one message.
+    /// The limit for type, data and metadata of a message together.
     pub message_bytes_max: usize,
 }
 
 impl SharedStore {
-    /// A component of the configuration uses the store.
+    /// Whether a component of the configuration uses the store.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// From now on the components use it. Of several the first stays.
+    /// The components use this store from now on. Only the first call counts.
     pub fn open(&self, store: Arc<dyn Store>, message_bytes_max: usize) {
         let _ = self.opened.set(OpenStore {
             store,
@@ -54,18 +54,20 @@ impl SharedStore {
     }
 }
 
-/// Names the components.
+/// Registers the components.
 pub fn register(registry: &mut ComponentRegistry, store: &Arc<SharedStore>) {
     input::register(registry, store.clone());
     output::register(registry, store.clone());
 }
 
-/// Every namespace but one is made through the API, at any time; a slip in the name of that one would wait for ever.
+/// Warns of a misspelled default namespace: namespaces can be created at any time, but with the misspelled name the
+/// flow would wait forever.
 fn check_namespace(name: &str, pos: Pos, diagnostics: &Diagnostics) {
     let usual = thalweg_events::DEFAULT;
     if is_slip(name, usual) {
         let text = format!(
-            "events.namespace: did you mean \"{usual}\"? The flow waits until a namespace \"{name}\" is made through the API"
+            "events.namespace: did you mean \"{usual}\"? The flow waits until a namespace \"{name}\" is created \
+             through the API"
         );
         diagnostics.warn_at(pos, text);
     }

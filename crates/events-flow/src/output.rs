@@ -1,5 +1,5 @@
-//! `events`: each message of the flow is appended to a stream, confirmed when it is as durable as the store promises. A write is
-//! one append, if the limits of one allow it.
+//! The output `events`: appends each message of the flow to a stream and confirms it once it is as durable as the store
+//! promises. A write is one append if the limits of an append allow it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::SharedStore;
 use crate::group::{StreamGroup, appends, borrowed};
 use crate::prepare::{EventFields, Metadata, STREAM_BYTES_MAX, TYPE_BYTES_MAX, expected_of, named};
 
-/// Batches that share one append, which costs the same for one message as for many.
+/// The most batches that share an append, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 256;
 
 pub(crate) fn register(registry: &mut ComponentRegistry, store: Arc<SharedStore>) {
@@ -46,7 +46,7 @@ fn parse(
     let expected = fields.node("expected_version");
     let batching = Batching::read(&mut fields, context);
     fields.finish();
-    // Each is read, so that every mistake is told.
+    // Checks every field, so that every mistake is reported.
     let stream = stream.and_then(|node| checked(&node, context, |text| named("stream", text, STREAM_BYTES_MAX)));
     let kind = kind.and_then(|node| checked(&node, context, |text| named("type", text, TYPE_BYTES_MAX)));
     let metadata = metadata.map(|node| members(&node, context));
@@ -75,7 +75,7 @@ fn given<T>(field: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// A text that is the same for all messages is looked at now.
+/// A text that is the same for all messages is checked now.
 fn checked<T>(
     node: &Node,
     context: &mut ParseContext<'_>,
@@ -117,7 +117,7 @@ struct EventsOutput {
     namespace: String,
     fields: Arc<EventFields>,
     batching: Option<Batching>,
-    /// The store is there, and so was the namespace.
+    /// Set once the store is open and the namespace was found.
     opened: OnceCell<crate::OpenStore>,
 }
 
@@ -126,7 +126,7 @@ impl Output for EventsOutput {
         Box::pin(async move {
             let opened = self.store.get();
             let opened = opened.ok_or_else(|| OpenError::Temporary("the event store is not open yet".to_owned()))?;
-            // A namespace may be made while the process runs.
+            // A namespace may be created while the process runs.
             let found = opened.store.namespace(&self.namespace).await;
             found.map_err(|error| OpenError::Temporary(error.to_string()))?;
             let _ = self.opened.set(opened);
@@ -150,9 +150,9 @@ impl Output for EventsOutput {
         }
         let name = self.namespace.clone();
         Box::pin(async move {
-            // Looked for each time: it may have been deleted and made again.
+            // Looked up for each write: the namespace may have been deleted and created again.
             let namespace = opened.store.namespace(&name).await.map_err(temporary)?;
-            // An append that fails is tried again with those before it: at least once.
+            // When an append fails, the retry repeats the earlier ones too: at least once.
             for groups in appends(wanted) {
                 append(namespace.as_ref(), groups, &mut refused)
                     .await
@@ -171,13 +171,13 @@ impl Output for EventsOutput {
     }
 }
 
-/// Whatever it is, an operator can end it.
+/// Every such error can be resolved by an operator.
 fn temporary(error: EventsError) -> WriteError {
     WriteError::Temporary(error.to_string())
 }
 
-/// Appends all but what the store refuses for good. It refuses an append as a whole: what is to blame is taken out, and the rest is
-/// tried again.
+/// Appends everything that the store does not refuse permanently. The store refuses an append as a whole, so the
+/// culprits are removed and the rest is retried.
 async fn append(
     namespace: &dyn Namespace,
     groups: Vec<StreamGroup>,
@@ -200,7 +200,7 @@ async fn append(
                     waiting.push_front(rest);
                 }
             }
-            // A message that is stored already is none to complain of, but only by itself.
+            // A message that is already stored is accepted, but only in an append of its own.
             EventsError::IdConflict { .. } | EventsError::TooLarge(_) => {
                 let messages: Vec<_> = groups.into_iter().flatten().collect();
                 if messages.len() <= 1 {

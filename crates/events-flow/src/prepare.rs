@@ -1,5 +1,5 @@
-//! From a message of a flow to one of a stream: names, id and expected version as the configuration says, the payload as its
-//! data. What the store would never take is found here, so that it does not hold up the others.
+//! Turns a message of a flow into a message of a stream: names, id and expected version from the configuration, the
+//! payload as its data. What the store would refuse is found here, so that it does not block other messages.
 
 use serde_json::Value;
 use thalweg_events::json::{self, Json, JsonKind};
@@ -11,7 +11,7 @@ use thalweg_record::{DropReason, Message};
 pub const STREAM_BYTES_MAX: usize = 1024;
 pub const TYPE_BYTES_MAX: usize = 255;
 
-/// What the configuration says of a message, which may depend on it.
+/// The configured fields of a message, which may depend on its content.
 pub struct EventFields {
     pub stream: Interpolation,
     pub kind: Interpolation,
@@ -27,14 +27,14 @@ pub enum Metadata {
     Members(Vec<(String, Interpolation)>),
 }
 
-/// A message that the store could take.
+/// A message that the store can accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedEvent {
-    /// Which of the write.
+    /// The index in the write.
     pub index: usize,
     pub stream: String,
     pub kind: String,
-    /// JSON, without white space between its parts, as is the metadata.
+    /// JSON without insignificant white space, like the metadata.
     pub data: String,
     pub metadata: Option<String>,
     pub id: Option<MessageId>,
@@ -62,7 +62,7 @@ impl EventFields {
 
     fn read(&self, batch: &[Message], index: usize) -> Result<PreparedEvent, String> {
         let message = batch.get(index).ok_or("no such message")?;
-        // Before what is made from it: whoever sends no JSON is told just that.
+        // Checked first: a payload that is not JSON gets exactly that error.
         let data = object("payload", &message.bytes())?;
         let render = |what: &str, field: &Interpolation| -> Result<String, String> {
             let text = field.render(batch, index);
@@ -100,14 +100,14 @@ impl EventFields {
     }
 }
 
-/// A name that the store takes.
+/// Checks a name against the store's rules.
 pub fn named(what: &str, text: String, bytes_max: usize) -> Result<String, String> {
     if text.is_empty() {
         return Err(format!("the {what} is empty"));
     }
     if text.len() > bytes_max {
         let bytes = text.len();
-        return Err(format!("the {what} has {bytes} bytes, and {bytes_max} are the limit"));
+        return Err(format!("the {what} has {bytes} bytes, and the limit is {bytes_max}"));
     }
     match text.contains('\0') {
         true => Err(format!("the {what} must not contain U+0000")),
@@ -117,26 +117,26 @@ pub fn named(what: &str, text: String, bytes_max: usize) -> Result<String, Strin
 
 fn object(what: &str, text: &[u8]) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
-    json::compact(text, &mut out).map_err(|error| format!("the {what} is no JSON: {error}"))?;
+    json::compact(text, &mut out).map_err(|error| format!("the {what} is not JSON: {error}"))?;
     match Json::new(&out).kind() {
         JsonKind::Object => Ok(out),
-        _ => Err(format!("the {what} is JSON, but no object")),
+        _ => Err(format!("the {what} is JSON, but not an object")),
     }
 }
 
 fn uuid(text: &str) -> Result<MessageId, String> {
-    let uuid = Uuid::parse(text).ok_or_else(|| format!("the id {text:?} is no UUID"))?;
+    let uuid = Uuid::parse(text).ok_or_else(|| format!("the id {text:?} is not a UUID"))?;
     Ok(MessageId::Uuid(uuid))
 }
 
-/// Nothing is no expectation.
+/// An empty text expects nothing.
 pub fn expected_of(text: &str) -> Result<ExpectedVersion, String> {
     match text {
         "" | "any" => Ok(ExpectedVersion::Any),
         "exists" => Ok(ExpectedVersion::Exists),
         "noStream" => Ok(ExpectedVersion::NoStream),
         number => number.parse().map(ExpectedVersion::Version).map_err(|_| {
-            format!("the expected version is a number from -1 on, any, exists or noStream, and not {number:?}")
+            format!("the expected version must be a number >= -1, any, exists or noStream, not {number:?}")
         }),
     }
 }
@@ -177,10 +177,10 @@ mod tests {
     fn what_the_store_would_not_take_is_refused_with_the_reason() {
         let long = format!("{{\"id\": \"{}\"}}", "x".repeat(2000));
         for (text, reason) in [
-            ("7", "the payload is JSON, but no object"),
-            ("{\"id\": 1} x", "the payload is no JSON: "),
-            (r#"{"id": 1, "uuid": "nonsense"}"#, "the id \"nonsense\" is no UUID"),
-            (long.as_str(), "the stream has 2006 bytes, and 1024 are the limit"),
+            ("7", "the payload is JSON, but not an object"),
+            ("{\"id\": 1} x", "the payload is not JSON: "),
+            (r#"{"id": 1, "uuid": "nonsense"}"#, "the id \"nonsense\" is not a UUID"),
+            (long.as_str(), "the stream has 2006 bytes, and the limit is 1024"),
             (
                 r#"{"id": 1, "more": "012345678901234567890123456789"}"#,
                 "message size 76 exceeds the limit of 60 bytes",

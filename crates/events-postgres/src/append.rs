@@ -1,5 +1,5 @@
-//! What clients append to a namespace, gathered and committed in one transaction. One batch is on its way at a time; what
-//! arrives meanwhile is the next. Whoever waits is answered when the commit is, and nobody before.
+//! Group commit: gathers the appends of a namespace and commits them in one transaction. One batch is in flight at a
+//! time; later appends form the next batch. An append is answered after its commit, never before.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::failure::{failed, unavailable};
 use crate::namespace::{NamespaceIdentity, WatermarkTracker};
 use crate::plan::{AppendEvent, AppendPlan, AppendRequest, ExistingMessage, NamespaceCounters, StreamRow};
 
-/// Appends that wait to be gathered; who comes then waits before.
+/// The most appends that wait to be gathered; further callers wait to enqueue.
 pub(crate) const QUEUE: usize = 256;
-/// Of one transaction, beyond its first append.
+/// The limits of one transaction, beyond its first append.
 const BATCH_MESSAGES_MAX: usize = 10_000;
 const BATCH_BYTES_MAX: usize = 24 << 20;
 
@@ -29,7 +29,7 @@ pub(crate) struct QueuedAppend {
     pub answer: oneshot::Sender<Result<Vec<AppendOutcome>>>,
 }
 
-/// Counted as the limits of an append are.
+/// Counted like the limits of an append.
 impl QueuedAppend {
     fn messages(&self) -> usize {
         self.appends.iter().map(|append| append.events.len()).sum()
@@ -42,7 +42,7 @@ impl QueuedAppend {
     }
 }
 
-/// Checks what needs no database, and takes a copy: the batch is brought to its end also if nobody waits for it any more.
+/// Checks what needs no database and copies the appends: a batch is completed even if its caller has gone.
 pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<AppendRequest>> {
     let (mut messages, mut bytes) = (0, 0);
     let mut ids = HashSet::new();
@@ -93,7 +93,7 @@ pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<AppendRequest>> {
     Ok(appends.iter().map(copy).collect())
 }
 
-/// Works until the namespace is dropped.
+/// Runs until the namespace is dropped.
 pub(crate) async fn commit_all(
     links: Arc<ConnectionPool>,
     identity: Arc<NamespaceIdentity>,
@@ -124,7 +124,7 @@ pub(crate) async fn commit_all(
         match commit(&links, &identity, &seen, &asked).await {
             Ok(done) => {
                 for (answer, done) in answers.into_iter().zip(done) {
-                    // Who does not wait any more is not told.
+                    // The caller may have stopped waiting.
                     let _ = answer.send(done);
                 }
             }
@@ -156,7 +156,7 @@ async fn commit(
         let mut link = links.lend().await?;
         match lock(&mut link, identity, &streams, &ids).await {
             Ok(state) => break (link, state),
-            // It was idle and broke meanwhile; nothing was asked for yet.
+            // The idle connection broke; nothing was requested yet.
             Err(_) if link.is_closed() && tries < 3 => tries += 1,
             Err(error) => return Err(error),
         }
@@ -212,7 +212,7 @@ pub(crate) const STREAMS: &str = "SELECT u.name, s.stream, c.category, s.version
      LEFT JOIN retention rc ON rc.namespace = n.id AND rc.of_category AND rc.name = u.category_name \
      WHERE n.id = $1";
 
-/// Those that have one of the ids. One that belongs to no stream any more has only its id.
+/// Messages that have one of the ids. A message without a stream has only its id.
 const IDS: &str = "SELECT m.id, s.name, m.position, m.global, m.kind, m.data, m.metadata \
      FROM namespaces n JOIN messages m ON m.space = n.space \
      LEFT JOIN streams s ON s.space = m.space AND s.stream = m.stream \
@@ -231,7 +231,7 @@ pub(crate) fn known(row: &Row) -> Result<(String, StreamRow)> {
     Ok((get(row, 0)?, known))
 }
 
-/// Begins the transaction. Its questions go out together, and each is answered as of after the lock.
+/// Begins the transaction. Its queries are pipelined, and each sees the state after the lock was granted.
 async fn lock(
     link: &mut PooledConnection,
     identity: &NamespaceIdentity,
@@ -317,14 +317,14 @@ pub(crate) const COUNT_CATEGORIES: &str = "UPDATE categories c SET messages = c.
      streams = c.streams + u.streams FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS u (category, messages, streams) \
      WHERE c.space = $1 AND c.category = u.category";
 
-/// Numbers that were given and messages that came, and tells every server what can be read.
+/// Counts new numbers and messages, and notifies every server of what can be read.
 pub(crate) const COUNT_NAMESPACE: &str = "UPDATE namespaces SET last_global = $2, last_stream = $3, last_category = $4, \
      messages = messages + $5, streams = streams + $6, change = change + 1 WHERE id = $1 \
      RETURNING pg_notify('thalweg_events', 'm ' || id || ' ' || last_global || ' ' || change || ' ' || cleared)";
 
 pub(crate) const TRIM: &str = "SELECT trim_stream($1, u.stream, $3) FROM unnest($2::bigint[]) AS u (stream)";
 
-/// All of it and the commit go out together. If one fails, the commit rolls back.
+/// Pipelines all statements and the commit. If one fails, the commit rolls back.
 async fn store(link: &mut PooledConnection, identity: &NamespaceIdentity, plan: &AppendPlan<'_>) -> Result<()> {
     let rows = &plan.rows;
     let (space, numbers) = (rows.counters.space, rows.counters);
@@ -418,7 +418,7 @@ async fn store(link: &mut PooledConnection, identity: &NamespaceIdentity, plan: 
     let results = [one.err(), two.err(), three.err(), four.err(), five.err(), six.err()];
     if let Some(error) = results.into_iter().flatten().next() {
         let error = failed(link.place(), &error);
-        // The commit behind it has rolled back; where even that is not known, the connection is closed.
+        // The pipelined commit has rolled back. If even that is unknown, the connection is closed.
         link.set_in_transaction(committed.is_err());
         return Err(error);
     }
@@ -430,7 +430,7 @@ async fn store(link: &mut PooledConnection, identity: &NamespaceIdentity, plan: 
     Ok(())
 }
 
-/// Of the messages, as the database takes them.
+/// The columns of the messages as query parameters.
 #[derive(Default)]
 struct MessageColumns<'a> {
     globals: Vec<i64>,

@@ -1,5 +1,5 @@
-//! The time by which leases and retention are counted: that of the database, so that all servers count alike, whatever their own
-//! clocks show. Asked every few seconds; in between, what has passed on a monotonic clock is added.
+//! The clock for leases and retention is the database's, so that all servers agree whatever their own clocks show. It
+//! is queried every few seconds; in between, a monotonic clock extrapolates it.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -14,12 +14,12 @@ use crate::connection_pool::PooledConnection;
 use crate::store::StoreCore;
 
 const EVERY: Duration = Duration::from_secs(10);
-/// A database whose clock is off by more than the network explains was set.
+/// A larger deviation than the network explains means that the database's clock was set.
 const JUMP_LEAST: Micros = 5_000_000;
 
 #[derive(Default)]
 pub(crate) struct DatabaseClock {
-    /// The time of the database less what has elapsed here.
+    /// The time of the database minus the elapsed time here.
     base: AtomicI64,
     machine: MachineTime,
 }
@@ -31,7 +31,7 @@ impl Clock for DatabaseClock {
 }
 
 impl DatabaseClock {
-    /// Asks the database. What is told from then on is never later than the database's own time.
+    /// Queries the database. Later readings are never ahead of the database's own time.
     pub async fn ask(&self, link: &mut PooledConnection) -> Result<()> {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let rows = link.query(sql, &[]).await?;
@@ -41,7 +41,7 @@ impl DatabaseClock {
             if before != 0 && before.abs_diff(base) > JUMP_LEAST.unsigned_abs() {
                 tracing::warn!(
                     seconds = (base - before) / 1_000_000,
-                    "the clock of the database was set: leases and what is kept for a time go by its new time"
+                    "the clock of the database was set: leases and retention follow its new time"
                 );
             }
         }
@@ -49,14 +49,14 @@ impl DatabaseClock {
     }
 }
 
-/// Works until the store is dropped.
+/// Runs until the store is dropped.
 pub(crate) async fn follow(core: Weak<StoreCore>) {
     loop {
         tokio::time::sleep(EVERY).await;
         let Some(core) = core.upgrade() else { return };
         let asked = async { core.links.clock.ask(&mut core.links.lend().await?).await };
         if let Err(error) = asked.await {
-            tracing::debug!(%error, "the database was not asked for its time");
+            tracing::debug!(%error, "the clock of the database could not be read");
         }
     }
 }

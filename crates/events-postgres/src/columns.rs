@@ -1,7 +1,7 @@
-//! How names, ids and messages lie in columns.
+//! How names, ids and messages map to columns.
 //!
-//! Text of PostgreSQL has no U+0000. JSON has it only as an escape, and names and types are refused with it before they come
-//! here; what may have it all the same (descriptions, ids and names of documents) is stored as bytes.
+//! PostgreSQL's text type cannot store U+0000. In JSON it appears only escaped, and names and types that contain it are
+//! refused earlier. Descriptions, ids and names of documents may contain it, so they are stored as bytes.
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ use tokio_postgres::Row;
 
 use crate::failure::damaged;
 
-/// Bytes of a stream's name, and of a type.
+/// The limits of a stream's name and of a type, in bytes.
 const STREAM_BYTES_MAX: usize = 1024;
 const KIND_BYTES_MAX: usize = 255;
-/// Of an id that is no UUID.
+/// The limit of an id that is not a UUID.
 const ID_BYTES_MAX: usize = 255;
 
 pub(crate) fn id_bytes(id: &MessageId) -> Vec<u8> {
@@ -37,10 +37,10 @@ pub(crate) fn id_of(bytes: &[u8]) -> Result<MessageId> {
         Some((b't', rest)) => std::str::from_utf8(rest).ok().map(|text| MessageId::Text(text.into())),
         _ => None,
     };
-    read.ok_or_else(|| EventsError::Damaged("the id of a message in the database is none".to_owned()))
+    read.ok_or_else(|| EventsError::Damaged("a message in the database has an invalid id".to_owned()))
 }
 
-/// Of the columns `name, position, global, id, kind, data, metadata, time`, in this order.
+/// Reads the columns `name, position, global, id, kind, data, metadata, time`, in this order.
 pub(crate) fn stored(row: &Row) -> Result<StoredEvent> {
     let (position, global): (i64, i64) = (get(row, 1)?, get(row, 2)?);
     let id = id_of(get(row, 3)?)?;
@@ -61,36 +61,37 @@ pub(crate) fn stored(row: &Row) -> Result<StoredEvent> {
     let mut value = Vec::new();
     event.encode(&mut value);
     StoredEvent::new(Bytes::from(value), time)
-        .ok_or_else(|| EventsError::Damaged(format!("what is at global position {global} is no message")))
+        .ok_or_else(|| EventsError::Damaged(format!("the row at global position {global} is not a message")))
 }
 
 pub(crate) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
     row.try_get(column).map_err(|error| damaged(&error))
 }
 
-/// For a number that is never negative where it lies.
+/// For a number that is never negative in the database.
 pub(crate) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// The database has no larger number, so that nothing is there.
+/// The database has no larger number, so a search for it finds nothing.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// As a number with the same bits: the one absolute value that does not fit becomes negative, which `abs` undoes.
+/// The hash as a signed number with the same bits. The one hash whose absolute value does not fit becomes negative,
+/// which `abs` undoes.
 pub(crate) fn group(stream: &str) -> Option<i64> {
     names::group_hash(stream).map(u64::cast_signed)
 }
 
-/// What stands for the category of the stream that the metadata names as correlation. Its text may be longer than an index
-/// takes.
+/// A hash of the category of the stream that the metadata name as the correlation. The text may be too long for an
+/// index.
 pub(crate) fn correlation(metadata: Option<&str>) -> Option<i64> {
     let stream = correlated(metadata)?;
     Some(correlation_of(names::category(&stream)))
 }
 
-/// Whether it is this category: others may have the same number.
+/// Whether the correlation is this category: hashes may collide.
 pub(crate) fn correlates(metadata: Option<&str>, category: &str) -> bool {
     correlated(metadata).is_some_and(|stream| names::category(&stream) == category)
 }
@@ -107,12 +108,12 @@ pub(crate) fn correlation_of(category: &str) -> i64 {
     xxhash_rust::xxh3::xxh3_64(category.as_bytes()).cast_signed()
 }
 
-/// Whether the database can have it at all.
+/// Whether the database can store the text.
 pub(crate) fn is_plain(text: &str) -> bool {
     !text.as_bytes().contains(&0)
 }
 
-/// A message that the database would refuse is refused before it spoils what is committed together with it.
+/// Refuses a message that the database would reject, before it spoils what is committed with it.
 pub(crate) fn storable(stream: &str, kind: &str, id: Option<&MessageId>, json: [Option<&str>; 2]) -> Result<()> {
     if stream.len() > STREAM_BYTES_MAX {
         return Err(EventsError::TooLarge("1024 bytes of a stream's name"));
@@ -138,7 +139,7 @@ pub(crate) fn storable(stream: &str, kind: &str, id: Option<&MessageId>, json: [
 
 pub(crate) fn null(what: &str) -> EventsError {
     EventsError::Damaged(format!(
-        "PostgreSQL stores no text with U+0000, which {what} has; remove it"
+        "PostgreSQL cannot store text with U+0000, which {what} has; remove it"
     ))
 }
 

@@ -1,6 +1,6 @@
-//! Connections to the database. A few are kept and lent out; one that broke, or was given back in the middle of a
-//! transaction, is closed. While the database cannot be reached it is asked again after growing pauses, and everybody else is
-//! told at once what the last attempt said.
+//! The connection pool. A connection that broke, or that was returned in the middle of a transaction, is closed. While
+//! the database is unreachable, one caller at a time retries after growing pauses, and all others fail at once with the
+//! last error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::failure::{failed, reason};
 
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// While a start waits for the database, it is seen so often whether it still answers.
+/// While the start waits for the database, this is how often it checks that the database still answers.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How this store works with a database: it locks one row and waits for it; its reads follow an index in its order, whatever
-/// is not known yet of how many rows there are.
+/// Session settings for this store's access pattern: it locks one row and waits for it, and its reads follow an index
+/// in order even while table statistics are missing.
 const SESSION: &str = "SET search_path = thalweg_events, pg_catalog; SET client_min_messages = warning; SET jit = off; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET lock_timeout = '10s'; \
      SET idle_in_transaction_session_timeout = '10s'; SET statement_timeout = 0; SET DateStyle = 'ISO'";
@@ -35,7 +35,7 @@ pub(crate) struct ConnectionPool {
     idle: Mutex<Vec<DatabaseConnection>>,
     permits: Arc<Semaphore>,
     outage: Mutex<Option<Outage>>,
-    /// Changes when all connections are given up.
+    /// Changes when all connections are abandoned.
     given_up: watch::Sender<()>,
 }
 
@@ -43,11 +43,11 @@ struct Outage {
     error: EventsError,
     pause: Duration,
     until: Instant,
-    /// One asks; the others are told what the last attempt said.
+    /// One caller retries; the others get the last error.
     is_asked: bool,
 }
 
-/// Whoever asks, also when he is gone before there is an answer.
+/// The caller that retries, even if it is dropped before the attempt ends.
 struct ReconnectGuard<'l>(&'l Mutex<Option<Outage>>);
 
 impl Drop for ReconnectGuard<'_> {
@@ -63,7 +63,7 @@ struct DatabaseConnection {
     statements: HashMap<String, Statement>,
 }
 
-/// Goes back when it is dropped.
+/// Returns to the pool when it is dropped.
 pub(crate) struct PooledConnection {
     links: Arc<ConnectionPool>,
     link: Option<DatabaseConnection>,
@@ -126,7 +126,7 @@ impl ConnectionPool {
                 })
             }
             Err(error) => {
-                // What is idle was connected to what is not there any more.
+                // Idle connections belong to a server that is gone.
                 self.idle.lock().clear();
                 self.unreachable(error.clone());
                 Err(error)
@@ -147,12 +147,12 @@ impl ConnectionPool {
         });
     }
 
-    /// The database answers: whoever comes need not wait for the end of a pause.
+    /// The database answers: callers need not wait for the end of a pause.
     pub fn reached(&self) {
         *self.outage.lock() = None;
     }
 
-    /// Ends once a new connection finds a host that says nothing: what was asked for gets no answer either.
+    /// Returns once a new connection finds a host that does not respond: then pending queries get no answer either.
     pub async fn until_silent(&self) -> EventsError {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -190,8 +190,8 @@ impl ConnectionPool {
         Ok(client)
     }
 
-    /// The database does not answer, and says nothing to who connects: whoever waits for it is told, as when the connection is lost. A
-    /// database that only has much to do is told from it by a new connection, which it still takes.
+    /// Call when the database neither answers queries nor accepts logins: pending callers fail as if their connections
+    /// were lost. A database that is only busy still accepts a new connection, which tells the two cases apart.
     pub fn give_up(&self) {
         self.idle.lock().clear();
         self.unreachable(self.silent());
@@ -200,7 +200,7 @@ impl ConnectionPool {
 }
 
 impl PooledConnection {
-    /// Prepared once for each connection.
+    /// Prepares once per connection.
     pub async fn prepare(&mut self, sql: &str) -> Result<Statement> {
         let links = self.links.clone();
         let link = self.link()?;
@@ -223,14 +223,14 @@ impl PooledConnection {
         Ok(self.query(sql, parameters).await?.into_iter().next())
     }
 
-    /// Returns how many rows it changed.
+    /// Returns the number of changed rows.
     pub async fn execute(&mut self, sql: &str, parameters: &[Param<'_>]) -> Result<u64> {
         let statement = self.prepare(sql).await?;
         let answer = self.client()?.execute(&statement, parameters).await;
         answer.map_err(|error| failed(self.links.place(), &error))
     }
 
-    /// From here until `commit` nothing is stored; if it is dropped before, nothing is.
+    /// Nothing is stored before `commit`; dropping the connection earlier rolls back.
     pub async fn begin(&mut self) -> Result<()> {
         self.in_transaction = true;
         self.simple("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await
@@ -248,7 +248,7 @@ impl PooledConnection {
         Ok(())
     }
 
-    /// Whoever uses the client itself says what he did.
+    /// A caller that uses the client directly must report its transaction state.
     pub fn set_in_transaction(&mut self, is: bool) {
         self.in_transaction = is;
     }

@@ -1,4 +1,4 @@
-//! Where the database is, as a URL says it, and how a connection to it is made.
+//! Parses the URL of the database and connects to it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,15 +13,15 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::failure::reason;
 use crate::tls::{TlsMode, TlsOptions};
 
-/// Longer than a database in the same network takes to take a connection, with TLS and login, and a name server to answer. A URL may
-/// say something else with `connect_timeout`, in seconds.
+/// Longer than a database in the same network needs for a connection with TLS and login, and longer than a name lookup
+/// takes. A URL can override it with `connect_timeout`, in seconds.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of a peer that says nothing at all.
+/// The timeout for a peer that is completely silent.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Clone)]
 pub(crate) struct Database {
-    /// One for each host, in the order in which they are tried.
+    /// One per host, in the order of the attempts.
     hosts: Vec<Config>,
     connect_timeout: Duration,
     tls: MakeRustlsConnect,
@@ -29,16 +29,16 @@ pub(crate) struct Database {
     pub place: String,
 }
 
-/// A connection, and what drives it.
+/// A connection and the future that drives it.
 pub(crate) type ConnectedClient = (
     Client,
     Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>,
 );
 
-/// What came of it.
+/// The result of an attempt to connect.
 pub(crate) struct ConnectAttempt {
     pub connected: std::result::Result<ConnectedClient, ConnectError>,
-    /// A host says nothing, whatever another one has answered.
+    /// At least one host did not respond, even if another answered.
     pub was_silent: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct ConnectAttempt {
 pub(crate) enum ConnectError {
     Failed(tokio_postgres::Error),
     Name(std::io::Error),
-    /// It takes a connection, or seems to, and says nothing.
+    /// The host accepts a connection, or seems to, and then sends nothing.
     Silent(Duration),
 }
 
@@ -55,8 +55,8 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectError::Failed(error) => out.write_str(&reason(error)),
-            ConnectError::Name(error) => write!(out, "its address is not found: {error}"),
-            ConnectError::Silent(timeout) => write!(out, "it does not answer within {timeout:?}"),
+            ConnectError::Name(error) => write!(out, "its address was not found: {error}"),
+            ConnectError::Silent(timeout) => write!(out, "it did not answer within {timeout:?}"),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Database {
     pub fn parse(url: &str) -> Result<Database> {
         let (rest, tls) = without_tls(url)?;
         let mut config: Config = rest.parse().map_err(|_| {
-            wrong("it must read postgres://user:password@host:port/database, with special characters percent-encoded")
+            wrong("it must be postgres://user:password@host:port/database, with special characters percent-encoded")
         })?;
         config
             .ssl_mode(tls.mode.of_driver())
@@ -88,9 +88,9 @@ impl Database {
         })
     }
 
-    /// Tries one host after the other, and each of its addresses. Each address has `connect_timeout` for network, TLS and login, and
-    /// each name to be found. The driver bounds the network only, and would wait for ever for one who takes a connection and says
-    /// nothing.
+    /// Tries each host in turn, and each of its addresses. Every address gets `connect_timeout` for network, TLS and
+    /// login; so does every name lookup. The driver limits the network part only and would wait forever for a host that
+    /// accepts a connection and sends nothing.
     pub async fn connect(&self) -> ConnectAttempt {
         let (timeout, mut failure, mut was_silent) = (self.connect_timeout, None, false);
         for config in self.in_order(self.hosts.iter().collect()) {
@@ -100,7 +100,7 @@ impl Database {
                     failure = Some(ConnectError::Name(error));
                     continue;
                 }
-                // Of the name server, which says nothing of the database.
+                // The name server timed out, which says nothing about the database.
                 Err(_) => {
                     failure = Some(ConnectError::Name(std::io::ErrorKind::TimedOut.into()));
                     continue;
@@ -125,18 +125,18 @@ impl Database {
         ConnectAttempt { connected, was_silent }
     }
 
-    /// As the URL wants it, hosts as well as addresses of one.
+    /// Orders hosts, or the addresses of a host, as the URL asks.
     fn in_order<T>(&self, mut places: Vec<T>) -> Vec<T> {
         let is_random = |config: &Config| config.get_load_balance_hosts() == LoadBalanceHosts::Random;
         if self.hosts.first().is_some_and(is_random) {
-            // Without chance the order of the URL is as good as any.
+            // Without random numbers the order of the URL is as good as any.
             places.sort_by_cached_key(|_| getrandom::u32().unwrap_or_default());
         }
         places
     }
 }
 
-/// With the address of its host; one for each that the name has.
+/// One configuration for each address of the host's name.
 async fn addresses(config: &Config) -> std::io::Result<Vec<Config>> {
     let port = config.get_ports().first().copied().unwrap_or(5432);
     let name = match config.get_hosts() {
@@ -157,14 +157,14 @@ async fn addresses(config: &Config) -> std::io::Result<Vec<Config>> {
     Ok(addresses.iter().map(with).collect())
 }
 
-/// The same for each host, since they are tried one by one.
+/// One configuration per host, because hosts are tried one by one.
 fn each_host(config: &Config) -> Result<Vec<Config>> {
     let (hosts, addresses, ports) = (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     if !addresses.is_empty() && addresses.len() != hosts.len() {
-        return Err(wrong("hostaddr has one address for each host, or is left out"));
+        return Err(wrong("hostaddr must have one address for each host, or be omitted"));
     }
     if ports.len() > 1 && ports.len() != hosts.len() {
-        return Err(wrong("it has one port for all hosts, or one for each"));
+        return Err(wrong("it must have one port for all hosts, or one for each"));
     }
     let each = hosts.iter().enumerate().map(|(n, host)| {
         let mut own = without_hosts(config);
@@ -182,7 +182,7 @@ fn each_host(config: &Config) -> Result<Vec<Config>> {
     Ok(each.collect())
 }
 
-/// All but where it is, and how long it has to answer: the driver's own timeout would be a race with the one of all of it.
+/// Everything except the hosts and the connect timeout: the driver's own timeout would race with the overall one.
 fn without_hosts(config: &Config) -> Config {
     let mut own = Config::new();
     own.ssl_mode(config.get_ssl_mode())
@@ -223,7 +223,7 @@ fn wrong(what: &str) -> EventsError {
     EventsError::Unavailable(format!("the URL of the database is wrong: {what}"))
 }
 
-/// The driver knows fewer modes of TLS, and no file of authorities.
+/// The driver knows fewer TLS modes and no root certificate file.
 fn without_tls(url: &str) -> Result<(String, TlsOptions)> {
     if !["postgres://", "postgresql://"]
         .iter()
@@ -240,7 +240,7 @@ fn without_tls(url: &str) -> Result<(String, TlsOptions)> {
         match &*key {
             "sslmode" => {
                 tls.mode = TlsMode::parse(&value)
-                    .ok_or_else(|| wrong("sslmode is one of disable, prefer, require, verify-ca, verify-full"))?;
+                    .ok_or_else(|| wrong("sslmode must be one of disable, prefer, require, verify-ca, verify-full"))?;
             }
             "sslrootcert" => tls.root_file = Some(value.into_owned()),
             _ => {
@@ -248,7 +248,7 @@ fn without_tls(url: &str) -> Result<(String, TlsOptions)> {
             }
         }
     }
-    // The driver decodes percent signs, but no plus.
+    // The driver decodes percent escapes, but not plus signs.
     let kept = kept.finish().replace('+', "%20");
     Ok((
         if kept.is_empty() {
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(several.place, "one:5432,two:5433");
     }
 
-    /// What is not carried over would be lost in silence.
+    /// A setting that is not copied would be lost silently.
     #[test]
     fn each_host_has_all_that_the_url_says() {
         let url = "postgres://me:secret@one:1,two:2/events?options=-cgeqo%3Doff&application_name=a&sslmode=require&\
@@ -321,7 +321,7 @@ mod tests {
     #[tokio::test]
     async fn a_host_that_takes_a_connection_and_says_nothing_is_passed_over_in_time() {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        // Its port is nobody else's, and nobody listens.
+        // This port is reserved for the test, and nothing listens on it.
         let refuses = tokio::net::TcpSocket::new_v4().unwrap();
         refuses.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let ports = [
@@ -334,10 +334,10 @@ mod tests {
             let attempt = Database::parse(&url).unwrap().connect().await;
             (attempt.connected.err().unwrap().to_string(), attempt.was_silent)
         };
-        let silent = ("it does not answer within 1s".to_owned(), true);
+        let silent = ("it did not answer within 1s".to_owned(), true);
         assert_eq!(failure(&ports[..1]).await, silent);
         assert_eq!(failure(&[ports[1], ports[0]]).await, silent);
-        // The second one was tried, and that the first one is silent is not forgotten.
+        // The second host was tried, and the first one's silence is still reported.
         let (why, was_silent) = failure(&ports).await;
         assert!(why.contains("refused") && was_silent, "{why}");
         let (why, was_silent) = failure(&ports[1..]).await;
@@ -352,7 +352,7 @@ mod tests {
                 "postgres://me:secret@host:port/d",
                 "postgres://user:password@host:port/database",
             ),
-            ("postgres://me:secret@host/d?sslmode=maybe", "sslmode is one of"),
+            ("postgres://me:secret@host/d?sslmode=maybe", "sslmode must be one of"),
             ("postgres://host/d", "names no user"),
             (
                 "postgres://me:secret@one,two/d?hostaddr=127.0.0.1",

@@ -1,11 +1,11 @@
-//! What the database answers, as errors of the store. The password is in none of them.
+//! Maps errors of the database to errors of the store. None of them contains the password.
 
 use std::error::Error as _;
 
 use thalweg_events::EventsError;
 use tokio_postgres::Error;
 
-/// Nothing is known of what became of the work, or it was not begun: the same again may be done.
+/// The outcome is unknown, or the work was never begun: the caller may retry.
 pub(crate) fn unavailable(place: &str, error: &Error) -> EventsError {
     EventsError::Unavailable(format!("the database at {place} does not answer: {}", reason(error)))
 }
@@ -16,7 +16,8 @@ pub(crate) fn failed(place: &str, error: &Error) -> EventsError {
         return unavailable(place, error);
     };
     let code = answer.code().code();
-    // Connections, resources, an operator's stop, rollbacks for others' sake, a server that only reads, waiting for locks.
+    // Connections, resources, shutdown by an operator, rollbacks because of other transactions, read-only servers, lock
+    // timeouts, system errors.
     let passes = ["08", "53", "57", "40", "25", "55", "58"]
         .iter()
         .any(|class| code.starts_with(class));
@@ -32,12 +33,12 @@ pub(crate) fn failed(place: &str, error: &Error) -> EventsError {
 
 pub(crate) fn damaged(error: &Error) -> EventsError {
     EventsError::Damaged(format!(
-        "the database gives something else than was stored: {}",
+        "the database returns something other than what was stored: {}",
         reason(error)
     ))
 }
 
-/// With what caused it.
+/// The message with its causes.
 pub(crate) fn reason(error: &Error) -> String {
     if let Some(answer) = error.as_db_error() {
         return format!("{} (SQLSTATE {})", answer.message(), answer.code().code());

@@ -1,4 +1,4 @@
-//! Messages that come with their places, and removing all of them.
+//! Imports messages with given positions, and clears a namespace.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,12 +12,12 @@ use crate::connection_pool::{Param, PooledConnection};
 use crate::namespace::PostgresNamespace;
 use crate::plan::{NamespaceCounters, StreamRow};
 
-/// What becomes of a stream.
+/// The state of a stream during an import.
 struct StreamImport<'a> {
     known: StreamRow,
     number: i64,
     category: i64,
-    /// Version, and time of the message there.
+    /// The version, and the time of the message there.
     last: (i64, i64),
     added: i64,
     name: &'a str,
@@ -124,7 +124,7 @@ impl PostgresNamespace {
         Ok(after)
     }
 
-    /// The streams of a batch, with numbers for those that are new.
+    /// The streams of a batch; new ones get numbers.
     async fn targets<'a>(
         &self,
         link: &mut PooledConnection,
@@ -220,7 +220,7 @@ impl PostgresNamespace {
         Ok(())
     }
 
-    /// All messages stay where they are, in a space that is nobody's any more.
+    /// All messages stay where they are, in a space that no namespace uses any more.
     pub(crate) async fn clear_all(&self) -> Result<()> {
         let mut link = self.links.lend().await?;
         let before = self.lock(&mut link).await?;
@@ -250,7 +250,7 @@ fn ids(batch: &[ImportRecord]) -> Result<Vec<Vec<u8>>> {
     batch.iter().map(id).collect()
 }
 
-/// Messages and streams that come to each category.
+/// The new messages and streams per category.
 fn counted(targets: &HashMap<&str, StreamImport<'_>>) -> BTreeMap<i64, (i64, i64)> {
     let mut counted: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
     for target in targets.values() {
@@ -261,7 +261,7 @@ fn counted(targets: &HashMap<&str, StreamImport<'_>>) -> BTreeMap<i64, (i64, i64
     counted
 }
 
-/// Whether nobody has the places and ids, in the namespace or in the batch.
+/// Fails if a position or an id is taken, in the namespace or in the batch.
 async fn all_free(link: &mut PooledConnection, batch: &[ImportRecord], ids: &[Vec<u8>], space: i64) -> Result<()> {
     let globals: Vec<i64> = batch.iter().map(|import| signed(import.global)).collect();
     let (streams, positions): (Vec<&str>, Vec<i64>) = batch
@@ -271,7 +271,7 @@ async fn all_free(link: &mut PooledConnection, batch: &[ImportRecord], ids: &[Ve
     let (mut used, mut used_ids) = (HashSet::new(), HashSet::new());
     let mut orphans = Vec::new();
     for row in link.query(TAKEN, &[&space, &globals, &ids]).await? {
-        // What belongs to no stream has its place in the order still, but nobody finds its id.
+        // A message without a stream keeps its global position, but its id no longer counts.
         let (global, id): (i64, Vec<u8>) = (get(&row, 0)?, get(&row, 3)?);
         match get::<Option<String>>(&row, 1)? {
             Some(_) => _ = used_ids.insert(id),

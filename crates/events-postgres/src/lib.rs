@@ -1,8 +1,8 @@
 //! The event store on PostgreSQL, which several servers share.
 //!
-//! Each server gathers what its clients append to a namespace and commits it in one transaction, which locks the row of the
-//! namespace until it ends. So global positions have no gap and become visible in their order, whichever server wrote them.
-//! Every commit notifies all servers; what a lost notification would have told, a poll finds within a second.
+//! Each server gathers the appends of a namespace and commits them in one transaction, which locks the row of the
+//! namespace until it ends. So global positions have no gaps and become visible in order, whichever server wrote them.
+//! Every commit notifies all servers; a poll finds within a second what a lost notification would have reported.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,6 +1,6 @@
-//! What the other servers did, as the database tells it: notifications, and a look at the rows each second, against those that
-//! were lost. `m` namespace, last position, change, cleared: something is to be read. `d` namespace: it is deleted. `t`
-//! namespace, token: it is revoked. `c` namespace: its tokens changed.
+//! Learns what the other servers did: from notifications, and from a poll each second in case one was lost. `m`
+//! namespace, last position, change, cleared: there is something to read. `d` namespace: it was deleted. `t` namespace,
+//! token: the token was revoked. `c` namespace: its tokens changed.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -14,46 +14,46 @@ use crate::failure::reason;
 use crate::store::StoreCore;
 
 const POLL: Duration = Duration::from_secs(1);
-/// One look at the rows takes no longer, or the connection is given up. The server gives it up before, so that silence tells of a
-/// server that is silent, and not of a lock.
+/// The timeout of a poll, after which the connection is abandoned. The server's own timeouts are shorter, so reaching
+/// this one means that the server is silent, not that a lock is busy.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const LISTEN: &str = "SET search_path = thalweg_events, pg_catalog; SET lock_timeout = '8s'; SET statement_timeout = '9s'; \
      LISTEN thalweg_events";
-/// Another one, or the same after a restart, answers otherwise.
+/// Identifies the server process: another server, or the same one after a restart, returns another value.
 const SERVER: &str = "SELECT concat_ws(' ', pg_postmaster_start_time(), inet_server_addr(), inet_server_port())";
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 type PostgresError = tokio_postgres::Error;
 
-/// Why nothing is heard any more.
+/// Why listening ended.
 enum ListenError {
     Ended(String),
-    /// It was asked, and has not answered.
+    /// The server did not answer a query.
     Silent(String),
 }
 
-/// The session that listens; its connection ends with it.
+/// The listening session; its connection ends with it.
 struct ListenSession {
     client: Client,
     told: mpsc::UnboundedReceiver<AsyncMessage>,
-    /// Which server it is: behind one address there may be several.
+    /// Identifies the server: several may share one address.
     server: String,
     driver: AbortHandle,
 }
 
 impl Drop for ListenSession {
     fn drop(&mut self) {
-        // By itself it would wait for the answer to what was asked, and keep its place at the server for so long.
+        // Otherwise the driver would wait for pending answers and occupy its slot at the server for that long.
         self.driver.abort();
     }
 }
 
-/// Works until the store is dropped.
+/// Runs until the store is dropped.
 pub(crate) async fn listen(core: Weak<StoreCore>) {
     let mut pause = PAUSE_FIRST;
     let mut was_lost = false;
-    // The server that has not answered.
+    // The server that did not answer.
     let mut silent: Option<String> = None;
     loop {
         let Some(strong) = core.upgrade() else { return };
@@ -72,7 +72,7 @@ pub(crate) async fn listen(core: Weak<StoreCore>) {
                 silent = None;
                 pause = PAUSE_FIRST;
                 if was_lost {
-                    tracing::info!(database = database.place, "the database is reached again");
+                    tracing::info!(database = database.place, "the database is reachable again");
                 }
                 let lost = follow(&core, &mut listening).await;
                 if let Some(ListenError::Silent(_)) = &lost {
@@ -99,7 +99,7 @@ pub(crate) async fn listen(core: Weak<StoreCore>) {
     }
 }
 
-/// Returns, too, whether a host says nothing.
+/// Also returns whether a host did not respond.
 async fn connect(database: &Database) -> (Result<ListenSession, ConnectError>, bool) {
     let ConnectAttempt { connected, was_silent } = database.connect().await;
     let listening = match connected {
@@ -136,9 +136,9 @@ async fn begin((client, mut connection): ConnectedClient) -> Result<ListenSessio
     Ok(listening)
 }
 
-/// Why it ended; `None` if the store is dropped.
+/// Returns why it ended, or `None` if the store was dropped.
 async fn follow(core: &Weak<StoreCore>, listening: &mut ListenSession) -> Option<ListenError> {
-    // What was told before nobody heard.
+    // Earlier notifications may have been lost.
     core.upgrade()?.forget_all_tokens();
     let mut tick = tokio::time::interval(POLL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -170,7 +170,7 @@ async fn follow(core: &Weak<StoreCore>, listening: &mut ListenSession) -> Option
     }
 }
 
-/// At the rows of what is open here.
+/// Polls the rows of the open namespaces.
 async fn look(core: &StoreCore, client: &Client) -> Result<(), PostgresError> {
     let open = core.open_ids();
     let sql = "SELECT id, last_global, change, cleared, tokens_change FROM namespaces WHERE id = ANY($1)";
@@ -199,7 +199,7 @@ async fn look(core: &StoreCore, client: &Client) -> Result<(), PostgresError> {
     for number in granted.iter().filter(|number| !valid.contains(number)) {
         grants.remove(number);
     }
-    // Nobody works with these any more.
+    // Nothing uses these grants any more.
     grants.retain(|_, granted| granted.valid.receiver_count() > 0);
     Ok(())
 }
@@ -224,7 +224,7 @@ impl StoreCore {
                     self.grants.lock().remove(number);
                 }
             }
-            _ => tracing::debug!(payload, "a notification that this version does not know"),
+            _ => tracing::debug!(payload, "unknown notification"),
         }
     }
 }

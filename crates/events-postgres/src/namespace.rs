@@ -1,4 +1,4 @@
-//! One namespace of the database, as this server has it: what is known of it without asking, and its calls.
+//! A namespace as this server knows it: its cached state and its calls.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::connection_pool::ConnectionPool;
 use crate::tokens::TokenRow;
 
 pub(crate) struct NamespaceIdentity {
-    /// Of its row; never used again.
+    /// The id of its row; never reused.
     pub id: i64,
     pub name: String,
 }
@@ -31,15 +31,15 @@ pub(crate) struct PostgresNamespace {
     queue: mpsc::Sender<QueuedAppend>,
 }
 
-/// The tokens of a namespace as they were when they were read last.
+/// The tokens of a namespace as of the last read.
 #[derive(Default)]
 pub(crate) struct TokenCache {
     pub tokens: Option<Arc<Vec<TokenRow>>>,
-    /// Larger each time that somebody says that they changed.
+    /// Increases with each reported change of the tokens.
     pub change: u64,
 }
 
-/// How far this server knows that the namespace can be read.
+/// How far the namespace can be read, as far as this server knows.
 pub(crate) struct WatermarkTracker(Mutex<WatermarkState>);
 
 struct WatermarkState {
@@ -61,7 +61,7 @@ impl WatermarkTracker {
         }))
     }
 
-    /// What a commit made. Told in any order; the newest stays.
+    /// Reports the result of a commit. Reports may arrive in any order; the newest wins.
     pub fn tell(&self, last: i64, change: i64, cleared: i64) {
         let mut state = self.0.lock();
         let visible = state.visible.then(
@@ -131,7 +131,7 @@ impl PostgresNamespace {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Its tokens have to be read again.
+    /// The tokens must be read again.
     pub fn forget_tokens(&self) {
         let mut cached = self.tokens.lock();
         cached.tokens = None;

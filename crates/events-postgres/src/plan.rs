@@ -1,5 +1,5 @@
-//! What a batch of appends becomes: which of them are done, with which places, and what is refused. Nothing here waits or
-//! asks; what the database knows of the streams and ids that the batch names is given.
+//! Plans a batch of appends: which succeed, at which positions, and which are refused. Nothing here performs I/O; the
+//! caller provides what the database knows of the streams and ids in the batch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use thalweg_log::Micros;
 
 use crate::columns;
 
-/// Messages for one stream, with what they lie in.
+/// Owned messages for one stream.
 pub(crate) struct AppendRequest {
     pub stream: String,
     pub expected: ExpectedVersion,
@@ -22,7 +22,7 @@ pub(crate) struct AppendEvent {
     pub metadata: Option<String>,
 }
 
-/// The row of the namespace.
+/// The counters in the row of the namespace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NamespaceCounters {
     pub space: i64,
@@ -33,7 +33,7 @@ pub(crate) struct NamespaceCounters {
     pub cleared: i64,
 }
 
-/// What is known of a stream, by its name.
+/// The state of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamRow {
     /// `None`: it has no row yet.
@@ -46,7 +46,7 @@ pub(crate) struct StreamRow {
     pub ages: bool,
 }
 
-/// A message that has an id already.
+/// A stored message that has one of the batch's ids.
 #[derive(Clone, Debug)]
 pub(crate) struct ExistingMessage {
     pub stream: String,
@@ -57,14 +57,14 @@ pub(crate) struct ExistingMessage {
     pub metadata: Option<String>,
 }
 
-/// Columns of what is inserted and changed.
+/// The rows to insert and to update.
 #[derive(Default)]
 pub(crate) struct PlannedRows<'a> {
     pub counters: NamespaceCounters,
     pub messages: Vec<MessageRow<'a>>,
     pub streams: BTreeMap<i64, StreamUpdate<'a>>,
     pub categories: BTreeMap<i64, CategoryUpdate<'a>>,
-    /// Streams that are seen now and were not.
+    /// The number of streams that become visible.
     pub appeared: i64,
 }
 
@@ -97,11 +97,11 @@ pub(crate) struct CategoryUpdate<'a> {
 pub(crate) struct AppendPlan<'a> {
     pub rows: PlannedRows<'a>,
     pub streams: HashMap<String, StreamRow>,
-    /// New ones of this batch; those of the database are in what is known of streams.
+    /// The new categories of this batch; existing ones are in `streams`.
     categories: HashMap<&'a str, i64>,
     pub ids: HashMap<MessageId, ExistingMessage>,
     pub now: Micros,
-    /// Random bytes, ten for each message without an id.
+    /// Ten random bytes for each message without an id.
     pub chance: Vec<[u8; 10]>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> AppendPlan<'a> {
         }
     }
 
-    /// One append of the batch: all of it, or nothing.
+    /// Plans one append of the batch, completely or not at all.
     pub fn add(&mut self, appends: &'a [AppendRequest]) -> Result<Vec<AppendOutcome>> {
         if let Some(places) = self.known(appends)? {
             return Ok(places);
@@ -161,7 +161,8 @@ impl<'a> AppendPlan<'a> {
         Ok(())
     }
 
-    /// Where its messages are, if they are all there already; an error if only some are, or others have their ids.
+    /// The positions of the append if all of its messages are already stored; an error if only some are, or if other
+    /// messages have their ids.
     fn known(&self, appends: &[AppendRequest]) -> Result<Option<Vec<AppendOutcome>>> {
         let mut places = Vec::with_capacity(appends.len());
         let (mut all, mut conflict) = (true, None);

@@ -1,8 +1,8 @@
-//! Reads. Each goes with a look whether messages have become too old in the meantime; if some have, they are removed first and
-//! it is read again, so that reads and counts never have them.
+//! Reads. Each read also checks whether retention by age has expired messages; if so, they are removed and the read is
+//! repeated, so neither reads nor counts include them.
 //!
-//! The questions name space, stream and category by subqueries and order by all columns of an index: so the database walks that
-//! index from the place that was asked for and stops when the page is full, however many messages there are.
+//! The queries find space, stream and category with subqueries and order by all columns of an index. So the database
+//! walks that index from the requested position and stops when the page is full, however many messages there are.
 
 use std::collections::HashSet;
 
@@ -18,19 +18,19 @@ use crate::columns::{self, get, is_plain, signed, unsigned};
 use crate::connection_pool::Param;
 use crate::namespace::PostgresNamespace;
 
-/// Of a page: messages, and bytes of what they hold beyond the first.
+/// The limits of a page: messages, and bytes of content beyond the first message.
 const PAGE: usize = 1000;
 const PAGE_BYTES: i64 = 4 << 20;
 
 const SPACE: &str = "(SELECT space FROM namespaces WHERE id = $1)";
-/// Messages of a deleted stream belong to none until they are swept away.
+/// Messages of a deleted stream have no stream until they are removed.
 const OWNED: &str = "(SELECT true FROM streams s WHERE s.space = m.space AND s.stream = m.stream)";
 const NAME: &str = "(SELECT s.name FROM streams s WHERE s.space = m.space AND s.stream = m.stream)";
 
 const STATE: &str = "SELECT EXISTS (SELECT FROM streams s WHERE s.space = n.space AND s.expires_at < $2) \
      FROM namespaces n WHERE n.id = $1";
 
-/// The parts of a question that depend on what is asked for.
+/// The parts of a query that depend on the request.
 struct QueryFilter<'a> {
     filter: String,
     parameters: Vec<Param<'a>>,
@@ -50,7 +50,7 @@ impl<'a> QueryFilter<'a> {
     }
 }
 
-/// Sign, order and last place of a direction.
+/// The operator, the order and the default start of a direction.
 fn walk(direction: Direction) -> (&'static str, &'static str, i64) {
     match direction {
         Direction::Forward => (">=", "ASC", 0),
@@ -58,7 +58,7 @@ fn walk(direction: Direction) -> (&'static str, &'static str, i64) {
     }
 }
 
-/// Of what was picked, in its order, what fits into a page; each row tells how many were picked.
+/// The picked messages, in order, that fit into a page; each row has the number of picked messages.
 fn page_sql(picked: &str, place: &str, order: &str) -> String {
     format!(
         "SELECT name, position, global, id, kind, data, metadata, time, picked FROM (\
@@ -72,7 +72,7 @@ fn page_sql(picked: &str, place: &str, order: &str) -> String {
 }
 
 impl PostgresNamespace {
-    /// The rows, as of a moment at which no message is too old.
+    /// Returns the rows as of a moment without expired messages.
     pub(crate) async fn ask(&self, sql: &str, parameters: &[Param<'_>]) -> Result<Vec<Row>> {
         let mut tries = 0;
         loop {
@@ -91,7 +91,7 @@ impl PostgresNamespace {
             };
             let (state, rows) = match asked.await {
                 Ok(found) => found,
-                // It was idle and broke meanwhile.
+                // The idle connection broke.
                 Err(_) if link.is_closed() && tries < 3 => {
                     tries += 1;
                     continue;
@@ -118,7 +118,7 @@ impl PostgresNamespace {
         rows.first().map_or(Ok(-1), |row| get(row, 0))
     }
 
-    /// Of messages that were read, the global positions of those that are still there.
+    /// The global positions of those of the messages that are still visible.
     pub(crate) async fn shown_of(&self, messages: &[StoredEvent]) -> Result<HashSet<u64>> {
         let globals: Vec<i64> = messages.iter().map(|stored| signed(stored.event().global)).collect();
         let sql = format!("SELECT m.global FROM messages m WHERE m.space = {SPACE} AND m.global = ANY($2) AND {OWNED}");
@@ -173,7 +173,7 @@ impl PostgresNamespace {
         let types: Vec<&str> = plain(read.types);
         let correlation = read.correlation.map(columns::correlation_of);
         let (category, member) = (read.category, read.member);
-        // Beyond what a number of the database holds, dividing changes nothing.
+        // A size beyond the database's largest number leaves the hash unchanged.
         let of = member.map(|member| i64::try_from(member.of).ok());
         let number = member.map_or(0, |member| member.number.cast_signed());
         let mut asked = QueryFilter {
@@ -257,7 +257,7 @@ impl PostgresNamespace {
         if !is_plain(prefix) {
             return Ok(Vec::new());
         }
-        // No name goes on behind it with as many of the last character there is.
+        // An upper bound: no name continues the prefix with this many of the last character.
         let end = format!("{prefix}{}", "\u{10ffff}".repeat(300));
         let cursor = before_null(cursor);
         let sql = format!(
@@ -306,7 +306,7 @@ impl PostgresNamespace {
     }
 
     pub(crate) async fn list_documents(&self, prefix: &str, cursor: &str, max: usize) -> Result<Vec<String>> {
-        // No byte of UTF-8 is larger, so that this is behind all names with the prefix.
+        // UTF-8 has no byte this large, so the bound is after all names with the prefix.
         let mut end = prefix.as_bytes().to_vec();
         end.push(0xff);
         let max = max.min(i32::MAX as usize) as i64;
@@ -319,7 +319,7 @@ impl PostgresNamespace {
     }
 }
 
-/// Of the columns `name, description, metadata, created_at, messages, streams, last activity`.
+/// Reads the columns `name, description, metadata, created_at, messages, streams, last activity`.
 pub(crate) fn info(row: &Row) -> Result<NamespaceInfo> {
     Ok(NamespaceInfo {
         name: get(row, 0)?,
@@ -337,12 +337,12 @@ fn plain(types: &[String]) -> Vec<&str> {
     types.iter().map(String::as_str).filter(|kind| is_plain(kind)).collect()
 }
 
-/// Names that the database has are behind a cursor with U+0000 when they are behind, or longer than, what stands before it.
+/// A stored name sorts after a cursor with U+0000 if and only if it sorts after the text before the U+0000.
 fn before_null(cursor: &str) -> &str {
     cursor.split('\0').next().unwrap_or_default()
 }
 
-/// One row more than `max` was asked for, to know whether there is one.
+/// The query picked one row more than `max`, to know whether there are more.
 fn page(rows: &[Row], max: usize, direction: Direction, place: impl Fn(&StoredEvent) -> u64) -> Result<Page> {
     let events: Vec<StoredEvent> = rows.iter().take(max).map(columns::stored).collect::<Result<_>>()?;
     let picked: i64 = rows.first().map_or(Ok(0), |row| get(row, 8))?;

@@ -1,5 +1,5 @@
-//! What hides messages: rules, and deleting streams. Hidden messages are removed at once, or, where that would take long,
-//! left without an owner, so that nobody sees them.
+//! Hides messages: by retention rules and by deleting streams. Hidden messages are removed at once, or, where that
+//! would take long, detached from their stream so that nothing reads them.
 
 use thalweg_events::{
     DOCUMENT_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX, EventsError, ExpectedVersion, Result, Retention, RetentionTarget,
@@ -15,17 +15,17 @@ use crate::connection_pool::{Param, PooledConnection};
 use crate::namespace::PostgresNamespace;
 use crate::plan::NamespaceCounters;
 
-/// A longer age hides nothing either, and can be added to any time.
+/// A longer age hides nothing either, and this one can be added to any time without overflow.
 const AGE_MAX: Micros = 1 << 60;
-/// Streams of one transaction whose messages become too old.
+/// The most streams whose messages expire in one transaction.
 const EXPIRE: i64 = 1000;
 
-/// Something changed that is no message.
+/// Reports a change that is not a message.
 const CHANGED: &str = "UPDATE namespaces SET change = change + 1 WHERE id = $1 \
      RETURNING pg_notify('thalweg_events', 'm ' || id || ' ' || last_global || ' ' || change || ' ' || cleared)";
 
 impl PostgresNamespace {
-    /// Begins a transaction in which nobody else writes to the namespace.
+    /// Begins a transaction that excludes all other writers of the namespace.
     pub(crate) async fn lock(&self, link: &mut PooledConnection) -> Result<NamespaceCounters> {
         link.begin().await?;
         match link.first(LOCK, &[&self.identity.id]).await? {
@@ -38,7 +38,7 @@ impl PostgresNamespace {
         }
     }
 
-    /// Ends it, and tells everybody.
+    /// Commits the change and notifies all servers.
     pub(crate) async fn commit_change(&self, link: &mut PooledConnection, before: NamespaceCounters) -> Result<()> {
         link.query(CHANGED, &[&self.identity.id]).await?;
         link.commit().await?;
@@ -46,7 +46,7 @@ impl PostgresNamespace {
         Ok(())
     }
 
-    /// Removes what is too old by now.
+    /// Removes expired messages.
     pub(crate) async fn expire(&self, link: &mut PooledConnection) -> Result<()> {
         let before = self.lock(link).await?;
         let sql = "SELECT trim_stream($1, old.stream, $2) FROM (SELECT stream FROM streams \
@@ -85,7 +85,7 @@ impl PostgresNamespace {
         let gone = known.messages;
         match (known.stream, known.category) {
             (Some(number), Some(category)) => {
-                // Its messages keep the old number, which is no stream's any more.
+                // Its messages keep the old number, which no stream has any more.
                 let sql = "UPDATE streams SET stream = $3, floor = version + 1, messages = 0, expires_at = NULL, \
                      tombstone = $4 WHERE space = $1 AND stream = $2";
                 link.execute(sql, &[&space, &number, &last, &tombstone]).await?;
@@ -104,7 +104,7 @@ impl PostgresNamespace {
         self.commit_change(&mut link, before).await
     }
 
-    /// A stream that never had a message is deleted for good all the same.
+    /// A stream that never had a message can be tombstoned too.
     async fn bury(
         &self,
         link: &mut PooledConnection,
@@ -201,7 +201,7 @@ impl PostgresNamespace {
         }
         let mut link = self.links.lend().await?;
         link.begin().await?;
-        // The namespace stays until this ends; appends to it go on.
+        // The namespace cannot be deleted until this ends; appends to it continue.
         let sql = "SELECT 1 FROM namespaces WHERE id = $1 FOR KEY SHARE";
         if link.first(sql, &[&self.identity.id]).await?.is_none() {
             link.rollback().await?;

@@ -1,15 +1,15 @@
-//! The schema in the database, which this store owns: it makes it, and brings an older one to the present version. Servers
-//! that start at the same time do so one after the other.
+//! The database schema, which this store owns: it creates the schema and migrates an older version. Servers that start
+//! at the same time migrate one after the other.
 
 use thalweg_events::{EventsError, Result};
 
 use crate::columns::get;
 use crate::connection_pool::PooledConnection;
 
-/// Each brings a schema to the next version. One that was published is never changed.
+/// Each migrates the schema to the next version. A published migration is never changed.
 const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
 
-/// By which servers exclude each other: the first letters of the schema.
+/// The key of the advisory lock: the first letters of the schema's name.
 const LOCK: i64 = 0x7468_616c_7765_6700;
 
 pub(crate) async fn migrate(link: &mut PooledConnection) -> Result<()> {
@@ -55,7 +55,7 @@ pub(crate) async fn migrate(link: &mut PooledConnection) -> Result<()> {
     link.commit().await
 }
 
-/// Whether an answered commit survives that the machine of the database loses power.
+/// Whether an answered commit may be lost when the database's machine loses power.
 pub(crate) async fn is_relaxed(link: &mut PooledConnection) -> Result<bool> {
     let sql = "SELECT current_setting('synchronous_commit') = 'off' OR current_setting('fsync') = 'off'";
     let row = link.first(sql, &[]).await?;

@@ -1,9 +1,9 @@
--- Version 1. A namespace is a row. What it holds lies in a space with a number of its own: who clears a namespace gives it
--- another space, and who deletes a stream gives it another number, so that both take no longer for many messages. What is left
--- without an owner is seen by nobody and swept away later.
+-- Version 1. A namespace is a row. Its content is in a numbered space: clearing the namespace gives it a new space, and
+-- deleting a stream gives the stream a new number, so neither takes longer for many messages. Detached messages are
+-- invisible and removed later.
 --
--- Whoever writes messages locks the row of the namespace first, until it commits: global positions have no gap, and become
--- visible in their order.
+-- A writer of messages locks the row of the namespace until it commits, so global positions have no gaps and become
+-- visible in order.
 
 CREATE SEQUENCE spaces;
 CREATE SEQUENCE revisions;
@@ -11,7 +11,7 @@ CREATE SEQUENCE revisions;
 CREATE TABLE namespaces (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
-    -- UTF-8; as bytes, since text has no U+0000.
+    -- UTF-8 as bytes, because text cannot store U+0000.
     description bytea NOT NULL,
     metadata text,
     created_at bigint NOT NULL,
@@ -20,7 +20,7 @@ CREATE TABLE namespaces (
     last_stream bigint NOT NULL DEFAULT 0,
     last_category bigint NOT NULL DEFAULT 0,
     messages bigint NOT NULL DEFAULT 0,
-    -- Those with a message.
+    -- Streams with at least one message.
     streams bigint NOT NULL DEFAULT 0,
     change bigint NOT NULL DEFAULT 0,
     cleared bigint NOT NULL DEFAULT 0,
@@ -43,12 +43,12 @@ CREATE TABLE streams (
     category bigint NOT NULL,
     name text COLLATE "C" NOT NULL,
     version bigint NOT NULL,
-    -- Positions before it were deleted.
+    -- Messages before this position were deleted.
     floor bigint NOT NULL DEFAULT 0,
     messages bigint NOT NULL,
-    -- Of the last one.
+    -- The time of the last message.
     last_time bigint NOT NULL,
-    -- When the next message becomes too old, where a rule says that messages do.
+    -- When the next message expires, if a retention rule limits the age.
     expires_at bigint,
     tombstone boolean NOT NULL DEFAULT false,
     PRIMARY KEY (space, stream),
@@ -63,11 +63,11 @@ CREATE TABLE messages (
     position bigint NOT NULL,
     category bigint NOT NULL,
     time bigint NOT NULL,
-    -- Of the cardinal id, as consumer groups need it.
+    -- The hash of the cardinal id, for consumer groups.
     group_hash bigint,
-    -- Of the category of the stream that the metadata names as correlation.
+    -- The hash of the category of the stream that the metadata name as the correlation.
     correlation bigint,
-    -- A rule may find it too old.
+    -- Retention by age applies to the message.
     ages boolean NOT NULL,
     -- 'u' and the bytes of a UUID, or 't' and UTF-8.
     id bytea NOT NULL,
@@ -114,12 +114,12 @@ CREATE TABLE retention (
     PRIMARY KEY (namespace, of_category, name)
 );
 
--- What nobody owns any more, until it is swept away.
+-- Spaces and streams whose messages are detached and not yet removed.
 CREATE TABLE retired_spaces (space bigint PRIMARY KEY);
 CREATE TABLE retired_streams (space bigint NOT NULL, stream bigint NOT NULL, PRIMARY KEY (space, stream));
 
--- Removes the messages of a stream that its rule hides, and keeps the counts right. Returns how many. The row of the namespace
--- is locked by whoever calls it.
+-- Removes the messages of a stream that its retention rule hides, updates the counts and returns the number of removed
+-- messages. The caller must hold the lock on the row of the namespace.
 CREATE FUNCTION trim_stream(p_space bigint, p_stream bigint, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = thalweg_events, pg_catalog AS $$
 DECLARE

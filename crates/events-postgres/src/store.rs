@@ -1,4 +1,4 @@
-//! The store: its namespaces and tokens are rows, of which this server keeps those in use.
+//! The store: namespaces and tokens are rows; this server caches those in use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::schema;
 use crate::sweep;
 use crate::tokens::{self, ActiveGrant};
 
-/// What is known of tokens without asking is trusted that long after the database was last heard.
+/// How long cached tokens are trusted after the last contact with the database.
 const TRUST: Duration = Duration::from_secs(3);
 
 pub struct PostgresOptions {
-    /// To the database at the same time, besides the one that listens.
+    /// The most simultaneous connections, not counting the one that listens.
     pub connections: usize,
 }
 
@@ -38,7 +38,7 @@ impl Default for PostgresOptions {
     }
 }
 
-/// The event store on PostgreSQL. Several servers may have the same database.
+/// The event store on PostgreSQL. Several servers may share a database.
 pub struct PostgresStore {
     core: Arc<StoreCore>,
     is_relaxed: bool,
@@ -51,7 +51,7 @@ pub(crate) struct StoreCore {
     names: Mutex<HashMap<String, i64>>,
     pub grants: Mutex<HashMap<i64, ActiveGrant>>,
     state: Mutex<DatabaseHealth>,
-    /// Something is to be swept away.
+    /// There is something to sweep.
     pub retired: Notify,
 }
 
@@ -67,9 +67,9 @@ struct DatabaseHealth {
 }
 
 impl PostgresStore {
-    /// `url`: `postgres://user:password@host:port/database`, with `sslmode` and `sslrootcert` as PostgreSQL's clients have
-    /// them. Makes the schema `thalweg_events`, or brings it to the present version. Fails when the database cannot be
-    /// reached now; when it cannot later, requests fail until it can.
+    /// `url`: `postgres://user:password@host:port/database`, with `sslmode` and `sslrootcert` as in PostgreSQL's
+    /// clients. Creates or migrates the schema `thalweg_events`. Fails if the database is unreachable; if it becomes
+    /// unreachable later, requests fail until it is back.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<PostgresStore> {
         let links = ConnectionPool::new(Database::parse(url)?, options.connections);
         let begun = async {
@@ -82,7 +82,7 @@ impl PostgresStore {
         let is_relaxed = tokio::select! {
             biased;
             begun = begun => begun?,
-            // A migration may take long, and nobody listens yet who would tell.
+            // A migration may take long, and the listener, which would notice an outage, does not run yet.
             error = links.until_silent() => return Err(error),
         };
         if is_relaxed {
@@ -134,7 +134,7 @@ impl StoreCore {
         self.open.lock().keys().copied().collect()
     }
 
-    /// Of the columns `id, last_global, change, cleared`.
+    /// `row` has the columns `id, last_global, change, cleared`.
     pub fn open_row(&self, name: &str, row: &Row) -> Result<Arc<PostgresNamespace>> {
         let id: i64 = get(row, 0)?;
         let (last, change, cleared) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
@@ -156,7 +156,7 @@ impl StoreCore {
         Ok(namespace)
     }
 
-    /// Of this name, asking the database if it is not open here.
+    /// Finds a namespace; queries the database if it is not open here.
     pub async fn find(&self, name: &str) -> Result<Arc<PostgresNamespace>> {
         if let Some(namespace) = self.opened(name) {
             return Ok(namespace);
@@ -170,7 +170,7 @@ impl StoreCore {
         self.open_row(name, &row.ok_or_else(missing)?)
     }
 
-    /// It is deleted.
+    /// The namespace was deleted.
     pub fn close(&self, id: i64) {
         let closed = self.open.lock().remove(&id);
         if let Some(closed) = closed {
@@ -180,7 +180,7 @@ impl StoreCore {
         self.grants.lock().retain(|_, granted| granted.namespace != id);
     }
 
-    /// What the row of a namespace says.
+    /// Applies a polled row of a namespace.
     pub fn looked(&self, id: i64, last: i64, change: i64, cleared: i64, tokens_change: i64) {
         let mut open = self.open.lock();
         let Some(known) = open.get_mut(&id) else { return };
@@ -263,7 +263,7 @@ impl StoreCore {
         let id = namespace.identity.id;
         let mut link = self.links.lend().await?;
         let before = namespace.lock(&mut link).await?;
-        // What is too old by now is not there any more.
+        // Expired messages do not count.
         let sql = "SELECT trim_stream($1, stream, $2) FROM streams WHERE space = $1 AND expires_at < $2";
         link.query(sql, &[&before.space, &self.links.clock.now()]).await?;
         link.execute("INSERT INTO retired_spaces (space) VALUES ($1)", &[&before.space])
@@ -338,7 +338,7 @@ impl Store for PostgresStore {
 
     fn erase(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         let what = "PostgreSQL keeps the bytes of removed rows in its tables and its write-ahead log: after sys.scavenge, \
-             VACUUM FULL thalweg_events.messages has them leave the table";
+             VACUUM FULL thalweg_events.messages removes them from the table";
         Box::pin(std::future::ready(Err(EventsError::Unsupported(what.to_owned()))))
     }
 

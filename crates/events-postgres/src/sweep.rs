@@ -1,4 +1,4 @@
-//! Removes what nobody owns any more, a few thousand rows at a time, and compares what is there with what is counted.
+//! Removes detached messages, a few thousand rows at a time, and verifies counts against the stored messages.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::columns::{get, unsigned};
 use crate::connection_pool::PooledConnection;
 use crate::store::StoreCore;
 
-/// Messages of one transaction.
+/// Messages per transaction.
 const ROWS: i64 = 5000;
 const PAUSE: Duration = Duration::from_secs(60);
 
@@ -21,12 +21,12 @@ const SWEEP: &str = "WITH gone AS (DELETE FROM messages WHERE space = $1 AND ($2
      RETURNING octet_length(data) + coalesce(octet_length(metadata), 0) + octet_length(kind) AS bytes) \
      SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM gone";
 
-/// Works until the store is dropped.
+/// Runs until the store is dropped.
 pub(crate) async fn sweep_on(core: Weak<StoreCore>) {
     loop {
         let Some(strong) = core.upgrade() else { return };
         if let Err(error) = sweep(&strong).await {
-            tracing::debug!(%error, "removing what was deleted goes on later");
+            tracing::debug!(%error, "deleted messages could not be removed; retrying later");
         }
         let _ = tokio::time::timeout(PAUSE, strong.retired.notified()).await;
     }
@@ -35,7 +35,7 @@ pub(crate) async fn sweep_on(core: Weak<StoreCore>) {
 pub(crate) async fn scavenge(core: &Arc<StoreCore>) -> Result<ScavengeReport> {
     let mut old = 0;
     let mut link = core.links.lend().await?;
-    // What is too old is removed by whoever reads next; here nobody may come.
+    // Usually the next read removes expired messages; here there may be none.
     let sql = "SELECT DISTINCT n.name, n.messages FROM namespaces n JOIN streams s ON s.space = n.space \
          WHERE s.expires_at < $1";
     let rows = link.query(sql, &[&core.links.clock.now()]).await?;
@@ -95,12 +95,12 @@ async fn remove(
     }
 }
 
-/// As of one moment for each namespace. `length` reads the text itself, also where it lies apart.
+/// A consistent snapshot per namespace. `length` reads the text itself, even if it is stored out of line.
 const TOTALS: &str = "SELECT count(*), coalesce(sum(octet_length(m.data) + coalesce(octet_length(m.metadata), 0)), 0)::bigint, \
      coalesce(sum(length(m.data) + coalesce(length(m.metadata), 0)), 0)::bigint \
      FROM messages m JOIN streams s ON s.space = m.space AND s.stream = m.stream WHERE m.space = $1";
 
-/// Each gives the place and what is wrong there, for the first that is.
+/// Each returns the place and the description of the first fault.
 const CHECKS: [&str; 4] = [
     "SELECT coalesce(max(m.global), 0), 'stream ' || s.name || ' has ' || count(m.global) || ' messages and says ' || s.messages \
      FROM streams s LEFT JOIN messages m ON m.space = s.space AND m.stream = s.stream \
@@ -160,7 +160,7 @@ async fn verify_one(
     };
     let messages: i64 = get(&totals, 0)?;
     if messages != counted {
-        found(0, format!("there are {messages} messages, and {counted} are counted"));
+        found(0, format!("there are {messages} messages, but {counted} are counted"));
     }
     verified.messages += unsigned(messages);
     verified.bytes += unsigned(get(&totals, 1)?);

@@ -1,4 +1,4 @@
-//! TLS to the database, as `sslmode` wants it: `disable`, `prefer` and `require` mean what they mean to PostgreSQL's own
+//! TLS to the database, as `sslmode` asks: `disable`, `prefer` and `require` mean the same as in PostgreSQL's own
 //! clients, and `verify-ca` is as strict as `verify-full`.
 
 use std::path::Path;
@@ -13,11 +13,11 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// What the URL says of it.
+/// The TLS options of the URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsOptions {
     pub mode: TlsMode,
-    /// Authorities in PEM, instead of the system's.
+    /// Certificate authorities in PEM, instead of the system's.
     pub root_file: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl TlsOptions {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| wrong(error.to_string()))?;
-        // With authorities of its own `require` verifies too, as PostgreSQL's clients do.
+        // With its own authorities `require` verifies too, as in PostgreSQL's clients.
         let verifies = self.mode == TlsMode::Verify || self.mode == TlsMode::Require && self.root_file.is_some();
         let config = match verifies {
             true => builder.with_root_certificates(self.roots().map_err(wrong)?),
@@ -90,7 +90,7 @@ impl TlsOptions {
     }
 }
 
-/// Encryption without asking who is at the other end.
+/// Encrypts without verifying the peer.
 #[derive(Debug)]
 struct NoCertificateVerification(Arc<CryptoProvider>);
 

@@ -1,5 +1,5 @@
-//! Tokens, and who holds a grant by which. They are read once and kept, as long as this server hears of every change; a token
-//! that is not among them is looked for in the database, so that one made by another server is valid at once.
+//! Tokens and the grants that use them. Tokens are read once and cached as long as this server receives every change. A
+//! token that is not in the cache is looked up in the database, so a token created by another server is valid at once.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ pub(crate) struct TokenRow {
     expires_at: Option<Micros>,
 }
 
-/// Somebody works with a token.
+/// A token in use.
 pub(crate) struct ActiveGrant {
     pub namespace: i64,
     pub valid: watch::Sender<()>,
 }
 
-/// Of the columns `id, scopes (3), description, created_at, expires_at`, from the first named one on.
+/// Reads the columns `id, scopes (3), description, created_at, expires_at`, in this order.
 fn info(row: &Row) -> Result<TokenInfo> {
     Ok(TokenInfo {
         id: get(row, 0)?,
@@ -41,7 +41,7 @@ fn info(row: &Row) -> Result<TokenInfo> {
     })
 }
 
-/// Says nothing of the token.
+/// Reveals nothing about the token.
 pub(crate) fn new_id() -> Result<String> {
     let mut chance = [0; 8];
     getrandom::fill(&mut chance)
@@ -59,7 +59,7 @@ const LOAD: &str = "SELECT n.id, n.last_global, n.change, n.cleared, \
      t.number, t.digest, t.may_read, t.may_write, t.may_admin, t.expires_at \
      FROM namespaces n LEFT JOIN tokens t ON t.namespace = n.id WHERE n.name = $1";
 
-/// The one that is meant, after all were compared.
+/// Finds the token after comparing all of them, so that the duration does not depend on which one matches.
 fn find<'a>(tokens: &'a [TokenRow], digest: &TokenDigest, now: Micros) -> Option<&'a TokenRow> {
     let mut found = None;
     for token in tokens {
@@ -77,7 +77,7 @@ impl StoreCore {
         {
             return Ok(Some(grant));
         }
-        // Changes meanwhile are rare; whoever meets them all is told that the token is not valid.
+        // Concurrent changes are rare; a caller that meets one in every attempt is told that the token is not valid.
         for _ in 0..3 {
             let Some((namespace, tokens, change)) = self.load(token.namespace()).await? else {
                 let nobody = [TokenRow {
@@ -108,7 +108,7 @@ impl StoreCore {
 
     async fn load(&self, name: &str) -> Result<Option<(Arc<PostgresNamespace>, Arc<Vec<TokenRow>>, u64)>> {
         let name = if is_plain(name) { name } else { "" };
-        // As it is before the tokens are read: a change meanwhile is noticed.
+        // Taken before the tokens are read, so that a change in between is noticed.
         let before = self.opened(name).map(|namespace| namespace.tokens.lock().change);
         let mut link = self.links.lend().await?;
         let rows = link.query(LOAD, &[&name]).await?;
@@ -121,7 +121,7 @@ impl StoreCore {
         for row in &rows {
             let Some(number) = get(row, 4)? else { continue };
             let digest = <[u8; 32]>::try_from(get::<&[u8]>(row, 5)?)
-                .map_err(|_| EventsError::Damaged("the digest of a token in the database is none".to_owned()))?;
+                .map_err(|_| EventsError::Damaged("a token in the database has an invalid digest".to_owned()))?;
             tokens.push(TokenRow {
                 number,
                 digest: TokenDigest::from_bytes(digest),
@@ -153,7 +153,7 @@ impl StoreCore {
     ) -> Option<Grant> {
         let found = find(tokens, token.digest(), time::now())?;
         let mut grants = self.grants.lock();
-        // A revocation changes the tokens first and then ends the grants.
+        // A revocation first changes the tokens and then ends the grants.
         if namespace.tokens.lock().change != change || namespace.seen.is_ended() {
             return None;
         }

@@ -1,14 +1,15 @@
-//! A backup as bytes: everything of a store as of one instant, in frames. Whatever is missing of it or is not as it was written
-//! is noticed where it is, and a backup without its last frame is none.
+//! The format of a backup: the content of a store at one instant, in frames. Missing or changed bytes are detected
+//! where they are, and a backup without its last frame is incomplete.
 //!
 //! `TWEVBACK` 8 · format 4 · crc32c of the format 4, then frames: kind 1 · length 4 · body · crc32c 4. Numbers are
-//! little-endian. Each checksum is of all frames up to there without their checksums, so a frame that was left out, doubled or
-//! moved is noticed as well. Frames come in this order:
+//! little-endian. Each checksum covers all frames so far without their checksums, so that a frame which is missing,
+//! duplicated or moved is detected too. Frames come in this order:
 //!
-//! begin · for each namespace: head · records, any number · end of the namespace · end of the backup
+//! begin · for each namespace: header · records, any number · end of the namespace · end of the backup
 //!
-//! Records are: kind 1 · offset of the first 8 · records as the log has them, each with its offset less the first. The other
-//! bodies are JSON. The last frame says how much there is and has a second checksum (XXH3) of all bytes before it.
+//! A records body is: kind 1 · offset of the first record 8 · records in the format of the log, each with its offset
+//! minus the first. The other bodies are JSON. The last frame has the totals and a second checksum (XXH3) of all bytes
+//! before it.
 
 mod reader;
 #[cfg(test)]
@@ -30,7 +31,7 @@ pub(crate) use writer::BackupWriter;
 pub use writer::sealed;
 
 const MAGIC: &[u8; 8] = b"TWEVBACK";
-/// Raised with each change that an older program would not understand.
+/// Incremented with each change that older programs cannot read.
 pub const FORMAT: u32 = 2;
 
 const BEGIN: u8 = 1;
@@ -40,31 +41,31 @@ const NAMESPACE_END: u8 = 4;
 const END: u8 = 5;
 const FAILED: u8 = 6;
 
-/// Of a frame's body: the largest record of the log, and what stands before it.
+/// Maximum length of a frame body: the largest record of the log and its header.
 const BODY_MAX: usize = frame::BODY_MAX + 64;
-/// Records of one frame.
+/// Maximum number of records in one frame.
 pub(crate) const RECORDS_MAX: usize = 5000;
 
-/// What is wrong with a backup, or with reading it.
+/// Errors in a backup or in reading it.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    #[error("it is no backup of events: it does not begin as one does")]
+    #[error("it is not a backup of events: its first bytes are not those of a backup")]
     NotABackup,
     #[error("the backup has format {0}, and this program knows formats up to {FORMAT}; restore it with a newer one")]
     Newer(u32),
     #[error("the backup is damaged at byte {at}: {what}")]
     Damaged {
-        /// Where the first frame begins that is not as it was written.
+        /// The start of the first damaged frame.
         at: u64,
         what: String,
     },
     #[error("the backup is cut off at byte {at}")]
     CutOff {
-        /// Behind the last byte.
+        /// The end of the bytes.
         at: u64,
     },
-    /// Whoever made it could not go on.
-    #[error("the backup was not made to its end: {why}")]
+    /// The producer of the backup failed.
+    #[error("the backup was not completed: {why}")]
     Failed { why: String, damaged: bool },
     #[error("the backup cannot be read: {0}")]
     Unread(#[from] io::Error),
@@ -73,7 +74,7 @@ pub enum BackupError {
 }
 
 impl BackupError {
-    /// Whether bytes are not what they were, of the backup or of the store that it is of.
+    /// Whether the backup, or the store that it was made from, is damaged.
     pub fn is_damage(&self) -> bool {
         match self {
             BackupError::NotABackup | BackupError::Damaged { .. } | BackupError::CutOff { .. } => true,
@@ -86,21 +87,21 @@ impl BackupError {
 
 pub type BackupResult<T> = std::result::Result<T, BackupError>;
 
-/// How it begins.
+/// The header of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHeader {
-    /// Version of the program that made it.
+    /// Version of the program that made the backup.
     pub made_by: String,
-    /// The instant.
+    /// The instant of the backup.
     pub time: Micros,
     pub namespaces: u64,
 }
 
-/// A namespace, of which what follows is.
+/// The header of a namespace, whose records follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NamespaceHeader {
     pub(crate) named: CatalogEntry,
-    /// Offsets: what stood before the first was not needed any more, and the next was free.
+    /// Offsets: records before `first` were no longer needed, and `next` was the next free offset.
     pub(crate) first: Offset,
     pub(crate) next: Offset,
 }
@@ -111,11 +112,11 @@ impl NamespaceHeader {
     }
 }
 
-/// What a namespace, or all of them, come to.
+/// Counts of one namespace, or of all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupCounts {
     pub namespaces: u64,
-    /// Messages, also hidden ones, versions of documents, and marks.
+    /// Messages including hidden ones, versions of documents, and marks.
     pub records: u64,
     pub messages: u64,
 }
@@ -123,9 +124,9 @@ pub struct BackupCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct BackupTrailer {
     all: BackupCounts,
-    /// Before it.
+    /// The number of bytes before the trailer.
     bytes: u64,
-    /// Of these.
+    /// The XXH3 checksum of these bytes.
     sum: u64,
 }
 
@@ -140,21 +141,21 @@ struct Failure {
 pub struct BackupRecords {
     pub(crate) kind: FrameKind,
     pub(crate) base: Offset,
-    /// Behind the last of them.
+    /// One past the last offset.
     pub(crate) next: Offset,
-    /// As the log has them, each with its offset less the base.
+    /// Records in the format of the log, each with its offset minus the base.
     pub(crate) body: Bytes,
 }
 
-/// What is read next.
+/// The next part that was read.
 #[derive(Clone, Debug)]
 pub enum BackupPart {
     Begin(BackupHeader),
     Namespace(Box<NamespaceHeader>),
     Records(BackupRecords),
-    /// With what the namespace came to.
+    /// The end of a namespace, with its counts.
     NamespaceEnd(BackupCounts),
-    /// The backup is whole, and nothing stands behind it.
+    /// The backup is whole, and nothing follows it.
     End(BackupCounts),
 }
 

@@ -1,30 +1,34 @@
-//! What every [`Store`] and [`Namespace`] has to do, as scenarios that any implementation must pass unchanged.
+//! The contract of [`Store`] and [`Namespace`] as scenarios that every implementation must pass unchanged.
 //!
-//! 1. Positions of a stream begin at 0, global positions of a namespace at 1; both have no gap but those that an import makes.
-//! 2. An append is done as a whole or not at all, over all of its streams, and one that is refused takes no place.
-//! 3. Of several writers that expect one version exactly one succeeds; the others are told the version there is.
-//! 4. An append whose ids are there already, with equal content and in that order, stores nothing and gives the old places;
-//!    any other reuse of an id is a conflict that names where it is.
-//! 5. What was answered is in every read and count from then on.
-//! 6. Pages follow each other by [`Page::next`] without gap and repeat; only the last has none.
-//! 7. A category's read gives the messages of its streams in global order, filtered by member, correlation and type.
-//! 8. An import keeps its places, in any order; a taken one refuses the whole batch and names the record.
-//! 9. Counts are exact, lists are in byte order, prefixes literal, cursors exclusive.
-//! 10. Namespaces share nothing, and one that is created again is empty.
-//! 11. A token allows what its scopes say until it expires, is revoked, or its namespace is deleted; grants end with it.
-//! 12. Hidden messages are in no read and no count at once; no position is used again, and a tombstone is for good.
-//! 13. A document changes only from the revision that is expected; of several writers one succeeds.
-//! 14. A watch is told of every change, and ends with the namespace. After all messages were removed it says so from then on, and a
-//!     persistent subscription begins at the first of the new ones.
-//! 15. All of this survives that a store is closed and opened, unless it is in memory.
+//! 1. Positions of a stream begin at 0, global positions of a namespace at 1. Neither has gaps except those that an
+//!    import makes.
+//! 2. An append is stored as a whole or not at all, across all of its streams. A refused append uses no positions.
+//! 3. Of several writers that expect the same version exactly one succeeds; the others get the current version.
+//! 4. An append whose ids already exist, with equal content and in that order, stores nothing and returns the old
+//!    positions. Any other reuse of an id is a conflict that names the existing message.
+//! 5. Once an append has returned, every read and count includes it.
+//! 6. Pages follow each other by [`Page::next`] without gaps or duplicates; only the last page has no `next`.
+//! 7. Reading a category returns the messages of its streams in global order, filtered by member, correlation and type.
+//! 8. An import keeps its positions, in any order. If a position is taken, the whole batch is refused and the error
+//!    names the record.
+//! 9. Counts are exact, lists are in byte order, prefixes are literal, cursors are exclusive.
+//! 10. Namespaces share nothing, and a namespace that is created again is empty.
+//! 11. A token allows what its scopes say until it expires, is revoked, or its namespace is deleted. Its grants end
+//!     with it.
+//! 12. Hidden messages disappear from all reads and counts at once. Positions are never reused, and a tombstone is
+//!     permanent.
+//! 13. A document changes only from the expected revision; of several writers one succeeds.
+//! 14. A watch is notified of every change and ends with the namespace. After all messages were removed, it reports
+//!     that permanently, and a persistent subscription begins at the first new message.
+//! 15. All of this survives closing and opening the store, unless it is in memory.
 //!
 //! ```ignore
 //! let suite = Suite::new(|| Box::pin(async { Arc::new(open_my_store().await) as Arc<dyn Store> }));
 //! suite.run().await;
 //! ```
 //!
-//! A suite opens the same storage again and again; a store is closed when its last `Arc` is dropped. It panics with the rule
-//! that does not hold. Its parts can be run alone.
+//! A suite opens the same storage repeatedly; a store closes when its last `Arc` is dropped. It panics with the rule
+//! that was violated. Its parts can be run separately.
 
 #![allow(
     clippy::unwrap_used,
@@ -51,21 +55,21 @@ use crate::store::{
 };
 use crate::token::new_token;
 
-/// Longer than anything that is waited for takes.
+/// Longer than any wait in the suite takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type OpenStore = Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync>;
 
-/// One kind of store, on a storage that is empty at first.
+/// The contract tests for one implementation, on storage that is empty at first.
 pub struct Suite {
     open: OpenStore,
     in_memory: bool,
-    /// Namespaces have names that were never used before.
+    /// The next unused number for names of namespaces.
     number: AtomicU32,
 }
 
 impl Suite {
-    /// `open` opens the store of this storage, which is not open at that moment.
+    /// `open` opens the store of this storage. The store is closed whenever it is called.
     pub fn new(open: impl Fn() -> BoxFuture<'static, Arc<dyn Store>> + Send + Sync + 'static) -> Suite {
         Suite {
             open: Box::new(open),
@@ -74,13 +78,13 @@ impl Suite {
         }
     }
 
-    /// Nothing survives that the store is closed.
+    /// Declares that the store does not survive closing.
     pub fn in_memory(mut self) -> Suite {
         self.in_memory = true;
         self
     }
 
-    /// All scenarios, one after the other.
+    /// Runs all scenarios one after the other.
     pub async fn run(&self) {
         self.appends().await;
         self.reads().await;
@@ -121,7 +125,7 @@ impl Suite {
         retention::documents(self).await;
     }
 
-    /// Random work of several writers, beside a model of the rules.
+    /// Random work of several writers, compared with a model of the rules.
     pub async fn random(&self) {
         model::run(self).await;
     }
@@ -130,7 +134,7 @@ impl Suite {
         (self.open)().await
     }
 
-    /// Closed and opened again, unless all were lost by that.
+    /// Closes the store and opens it again, unless that would lose everything.
     async fn again(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         if self.in_memory {
             return store;
@@ -149,7 +153,7 @@ impl Suite {
         store.namespace(&name).await.unwrap()
     }
 
-    /// Suites may follow each other on one storage.
+    /// Skips names that an earlier suite on the same storage has used.
     async fn unused_name(&self, store: &Arc<dyn Store>) -> String {
         loop {
             let name = self.new_name();
@@ -160,7 +164,7 @@ impl Suite {
     }
 }
 
-/// Returns the text of its token.
+/// Creates a namespace and returns its token.
 async fn create(store: &Arc<dyn Store>, name: &str) -> String {
     let (token, text) = new_token(name).unwrap();
     let new = NewNamespace {
@@ -225,7 +229,7 @@ fn of_category(category: Option<&str>) -> CategoryRead<'_> {
     }
 }
 
-/// All pages of it, each of at most `max`.
+/// All pages of a read. Asserts that each has at most `max` messages.
 async fn stream_pages(namespace: &Arc<dyn Namespace>, mut read: StreamRead<'_>) -> Vec<StoredEvent> {
     let mut found = Vec::new();
     loop {

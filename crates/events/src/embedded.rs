@@ -1,5 +1,5 @@
-//! The store on the durable log: a partition for each namespace, and one for the catalogue of them. What is derived from the
-//! log lies in a folder of its own.
+//! The event store on the durable log, with one partition for each namespace and one for the catalog. Data that is
+//! derived from the log is in a folder of its own.
 
 mod append;
 mod backup;
@@ -89,18 +89,18 @@ pub(crate) struct StoreInner {
     place: StoreContext,
     durability: Durability,
     namespaces: RwLock<Namespaces>,
-    /// Held while namespaces change.
+    /// Locked while namespaces change.
     catalog: tokio::sync::Mutex<Catalog>,
     keep_deleted: bool,
-    /// By number, the names of those that are deleted and kept.
+    /// The names of deleted namespaces whose messages are kept, by number.
     deleted: Mutex<BTreeMap<u32, String>>,
-    /// Time of the start, and bytes that it indexed.
+    /// The duration of the start, and the number of bytes that it indexed.
     recovery: (Duration, u64),
-    /// Held by the one scavenging that is done at a time, or by all backups that are made: what they read stays.
+    /// Write-locked by the single scavenge, read-locked by all running backups, so that what they read is not removed.
     scavenging: Arc<tokio::sync::RwLock<()>>,
 }
 
-/// Whom no token is of.
+/// A token entry that no token matches.
 static NOBODY: LazyLock<TokenEntry> = LazyLock::new(|| {
     let nobody = NewToken {
         digest: TokenDigest::from_bytes([0; 32]),
@@ -114,12 +114,12 @@ static NOBODY: LazyLock<TokenEntry> = LazyLock::new(|| {
 #[derive(Clone)]
 struct OpenNamespace {
     namespace: Arc<EmbeddedNamespace>,
-    /// The same.
+    /// The same namespace as a trait object.
     shown: Arc<dyn Namespace>,
     tokens: Arc<Vec<LiveToken>>,
 }
 
-/// A token, and who is told when it is valid no more.
+/// A token, and a channel that closes when it becomes invalid.
 #[derive(Clone)]
 struct LiveToken {
     admitted: TokenEntry,
@@ -130,30 +130,30 @@ pub struct EventsOptions {
     pub durability: Durability,
     /// The log is in memory.
     pub in_memory: bool,
-    /// For what is derived from the log; `None`: that stays in memory.
+    /// The disk for data that is derived from the log. `None`: it stays in memory.
     pub indexes: Option<Arc<dyn Disk>>,
-    /// Bytes of memory for the indexes.
+    /// Memory for the indexes in bytes.
     pub index_memory: usize,
-    /// Messages of a deleted namespace stay in the log until [`EmbeddedStore::let_go`], also over a restart that has the same here:
-    /// for whoever reads the log itself and may be behind.
+    /// Keep the messages of a deleted namespace in the log until [`EmbeddedStore::let_go`], also across restarts with
+    /// this option. For programs that read the log themselves and may be behind.
     pub keep_deleted: bool,
-    /// Messages that the indexes know and the log has lost are given up: otherwise the store does not open.
+    /// Give up messages that the indexes know but the log has lost. Otherwise the store does not open.
     pub accept_loss: bool,
 }
 
-/// Where the messages of a namespace are.
+/// The log partition with the messages of a namespace.
 #[derive(Clone, Debug)]
 pub struct LogPartition {
-    /// Never given twice.
+    /// Never reused.
     pub number: u32,
     pub id: PartitionId,
     pub namespace: String,
-    /// Nothing comes any more; see [`EventsOptions::keep_deleted`].
+    /// No more messages follow; see [`EventsOptions::keep_deleted`].
     pub is_deleted: bool,
 }
 
 impl EmbeddedStore {
-    /// With all namespaces that the log has. Must be called on a runtime.
+    /// Opens a store with all namespaces in the log. Must be called within a runtime.
     pub async fn open(log: Arc<dyn Log>, options: EventsOptions) -> Result<EmbeddedStore> {
         let began = Instant::now();
         let shelf = TableStore::open(options.indexes, log.id(), options.index_memory);
@@ -217,12 +217,12 @@ impl EmbeddedStore {
             scavenge::finish(&finishing)
         })
         .await;
-        finished.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))?;
+        finished.unwrap_or_else(|_| Err(EventsError::Unavailable("scavenging was interrupted".to_owned())))?;
         maintenance::start(&inner);
         Ok(EmbeddedStore { inner })
     }
 
-    /// Where the messages of each namespace are: for those who read the log themselves.
+    /// The partition of each namespace, for programs that read the log themselves.
     pub fn partitions(&self) -> Vec<LogPartition> {
         let partition = |number, id, namespace, is_deleted| LogPartition {
             number,
@@ -230,7 +230,7 @@ impl EmbeddedStore {
             namespace,
             is_deleted,
         };
-        // In this order: one that is being deleted is seen here or there.
+        // In this order, so that a namespace which is being deleted is in one of the lists.
         let all = self.inner.all();
         let deleted = self.inner.deleted.lock().clone();
         let there = all.iter().filter(|namespace| !deleted.contains_key(&namespace.number));
@@ -240,8 +240,8 @@ impl EmbeddedStore {
         there.chain(gone).collect()
     }
 
-    /// Nobody needs the messages of a deleted namespace any more: their space is freed, now or when the backups that are being made
-    /// have ended. Must be called on a runtime.
+    /// Releases the messages of a deleted namespace. Their space is freed now, or when the running backups have ended.
+    /// Must be called within a runtime.
     pub fn let_go(&self, number: u32) {
         if self.inner.deleted.lock().remove(&number).is_some() {
             self.inner.free(number);
@@ -252,27 +252,27 @@ impl EmbeddedStore {
         self.inner.place.shelf.sizes()
     }
 
-    /// [`Store::verify`], which tells how far it is every few thousand messages.
+    /// [`Store::verify`] with a progress callback every few thousand messages.
     pub async fn verify_telling(&self, tell: impl FnMut(&VerifyReport) + Send + 'static) -> Result<VerifyReport> {
         verify::verify(self.inner.clone(), Box::new(tell)).await
     }
 
-    /// Writes what is in memory of the indexes as a table, which is done by itself when there is enough of it. Returns
-    /// when it is written.
+    /// Writes the in-memory part of the indexes as tables and waits for it. This also happens automatically when there
+    /// is enough of it.
     pub async fn flush_indexes(&self) -> Result<()> {
         let inner = self.inner.clone();
         let flushed = tokio::task::spawn_blocking(move || maintenance::flush_all(&inner)).await;
-        flushed.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
+        flushed.unwrap_or_else(|_| Err(EventsError::Unavailable("it was interrupted".to_owned())))
     }
 }
 
-/// The message that a record of such a partition is; `None` for documents and marks.
+/// Decodes the message in a record of a namespace partition; `None` for documents and marks.
 pub fn event_in(value: &[u8], time: Micros) -> Result<Option<EventRef<'_>>> {
     match PartitionRecord::decode(value, time) {
         Some(PartitionRecord::Event(event)) => Ok(Some(event)),
         Some(PartitionRecord::Document(_) | PartitionRecord::Cleared) => Ok(None),
         None => Err(EventsError::Damaged(
-            "it is in no form that this version knows".to_owned(),
+            "it has a form that this version does not know".to_owned(),
         )),
     }
 }
@@ -327,9 +327,9 @@ impl StoreInner {
         if name == DEFAULT {
             return Err(EventsError::NamespaceKept);
         }
-        // What takes long to count is known before others wait.
+        // Slow counting is done before the lock, so that others do not wait for it.
         opened.namespace.info().await?;
-        // What is being stored is counted, and nothing comes behind it, of an import neither.
+        // Writes in progress are counted, and none follows, including imports.
         let _alone = opened.namespace.importing.lock().await;
         let held = opened.namespace.hold().await;
         let messages = opened.namespace.info().await?.messages;
@@ -349,7 +349,7 @@ impl StoreInner {
         Ok(messages)
     }
 
-    /// The space of a deleted namespace.
+    /// Frees the space of a deleted namespace.
     fn free(self: &Arc<Self>, number: u32) {
         if self.place.backups.keep(number) {
             return;
@@ -358,7 +358,7 @@ impl StoreInner {
         tokio::spawn(async move {
             let removed = inner.catalog.lock().await.remove_partition(number).await;
             if let Err(error) = removed {
-                tracing::warn!(%error, "the space of a deleted namespace is freed at the next start");
+                tracing::warn!(%error, "the space of a deleted namespace will be freed at the next start");
             }
         });
     }
@@ -374,7 +374,7 @@ impl StoreInner {
             return Ok(same.admitted.info());
         }
         let admitted = TokenEntry::new(token, self.now());
-        // One with other scopes takes the place of the same with those that it had.
+        // A token with other scopes replaces the old entry, including its memory.
         let before = opened.tokens.iter().find(|live| live.admitted.id == admitted.id);
         let more = token_weight(&admitted).saturating_sub(before.map_or(0, |live| token_weight(&live.admitted)));
         self.place.namespace_memory.has(more)?;
@@ -421,7 +421,7 @@ impl StoreInner {
 
     fn authorize(&self, token: &Token) -> Option<Grant> {
         let Ok(opened) = self.opened(token.namespace()) else {
-            // As much is compared as where there is a namespace.
+            // Compares a dummy token, so that the timing does not reveal whether the namespace exists.
             std::hint::black_box(NOBODY.matches(token.digest()));
             return None;
         };
@@ -444,13 +444,13 @@ impl StoreInner {
     }
 }
 
-/// Memory of a token, about, with those who are told of its end.
+/// Approximate memory of a token, including its watchers.
 fn token_weight(token: &TokenEntry) -> usize {
     const BESIDE_BYTES: usize = 256;
     size_of::<LiveToken>() + BESIDE_BYTES + token.id.len() + token.description.len()
 }
 
-/// Of a namespace that is not yet there.
+/// The memory of a namespace that is about to be created.
 fn weight(named: &CatalogEntry) -> usize {
     let tokens: usize = named.tokens.iter().map(token_weight).sum();
     namespace::weight(&named.name, &named.description, named.metadata.as_deref()) + tokens
@@ -483,13 +483,13 @@ impl OpenNamespace {
         opened
     }
 
-    /// What it takes of the memory that there is for namespaces.
+    /// Updates the namespace's share of the memory budget.
     fn weigh(&self) {
         let tokens: usize = self.tokens.iter().map(|live| token_weight(&live.admitted)).sum();
         self.namespace.own_room.set(self.namespace.about().weight() + tokens);
     }
 
-    /// As it stands in the catalogue.
+    /// The catalog entry of the namespace.
     fn named(&self) -> CatalogEntry {
         let NamespaceAttributes {
             name,
@@ -508,10 +508,10 @@ impl OpenNamespace {
     }
 }
 
-/// Done to its end, whoever waits for it: a client that goes away leaves nothing half done.
+/// Runs work to completion even if the caller goes away, so that a disconnecting client leaves nothing half done.
 async fn to_its_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let done = tokio::spawn(work).await;
-    done.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("it was interrupted".to_owned())))
 }
 
 impl Store for EmbeddedStore {

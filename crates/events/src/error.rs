@@ -1,4 +1,4 @@
-//! What can go wrong with a request to the store. Whoever answers clients gives each its code and status.
+//! Errors of store requests. The API maps each to a code and a status.
 
 use std::sync::Arc;
 
@@ -27,27 +27,27 @@ pub enum EventsError {
     StreamDeleted(String),
     #[error("append exceeds {0}")]
     TooLarge(&'static str),
-    #[error("{of} is full: its last message has the last position that there is")]
+    #[error("{of} is full: its last message has the largest position")]
     NoPositions {
         /// `stream 's'`, or `the namespace`.
         of: String,
     },
-    /// A place or an id that a message to be imported has is another's. Nothing of its batch is stored.
+    /// A position or an id of a message to import is already taken. Nothing of its batch is stored.
     #[error("{what}")]
     Taken {
         what: String,
-        /// Which of the batch.
+        /// Index of the record in the batch.
         record: usize,
     },
     #[error(
-        "rules of retention and deletions of streams take the {} MiB that there are for them: raise the memory of the event store, or delete a \
-         namespace that is not needed; streams that were deleted before can be deleted again",
+        "retention rules and stream deletions have reached their limit of {} MiB: raise the memory of the event store, \
+         or delete a namespace that is not needed; streams that were deleted before can be deleted again",
         .bytes_max >> 20
     )]
     RulesFull { bytes_max: usize },
     #[error(
-        "namespaces and their tokens take the {} MiB that there are for them: delete a namespace or revoke tokens that are not needed, make \
-         descriptions and metadata shorter, or raise the memory of the event store",
+        "namespaces and their tokens have reached their limit of {} MiB: delete a namespace or revoke tokens that are \
+         not needed, shorten descriptions and metadata, or raise the memory of the event store",
         .bytes_max >> 20
     )]
     NamespacesFull { bytes_max: usize },
@@ -55,23 +55,23 @@ pub enum EventsError {
     SubscriptionNotFound(String),
     #[error("Subscription '{0}' already exists")]
     SubscriptionExists(String),
-    /// Nothing is handed out until parked messages are replayed or discarded.
+    /// Nothing is delivered until parked messages are replayed or discarded.
     #[error("Subscription '{name}' has {parked} parked messages: replay or discard some before it goes on")]
     SubscriptionFull { name: String, parked: usize },
-    /// Nothing was stored, or nobody knows; the same again may be done.
+    /// Nothing was stored, or the outcome is unknown; the request can be retried.
     #[error("{0}")]
     Unavailable(String),
     #[error("{0}")]
     Storage(Arc<LogError>),
     #[error("{0}")]
     Damaged(String),
-    /// This kind of store has no such thing; says what to use in its place.
+    /// This kind of store does not support the operation; the text names an alternative.
     #[error("{0}")]
     Unsupported(String),
 }
 
 impl EventsError {
-    /// Whether something that is stored is not what it was.
+    /// Whether stored data is damaged.
     pub fn is_damage(&self) -> bool {
         match self {
             EventsError::Damaged(_) => true,

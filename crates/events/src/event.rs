@@ -1,8 +1,8 @@
-//! A message as it lies in the log: the value of a record, whose time is the message's.
+//! A message as stored in the log: the value of a record, whose time is that of the message.
 //!
-//! Flags 1 · position 8 · global position 8 · id 16, or varint length and text · stream, type, data (varint length and bytes
-//! each) · metadata up to the end. Numbers are little-endian. Data and metadata are JSON as the client wrote it, without white
-//! space between its parts.
+//! Flags 1 · position 8 · global position 8 · id 16, or varint length and text · stream, type, data (varint length and
+//! bytes each) · metadata up to the end. Numbers are little-endian. Data and metadata are JSON as the client wrote it,
+//! without whitespace between tokens.
 
 use bytes::Bytes;
 use thalweg_log::Micros;
@@ -10,25 +10,25 @@ use thalweg_log::format::{FieldReader, FieldWriter, varint};
 
 use crate::id::{MessageId, Uuid};
 
-/// The id is no UUID.
+/// The id is not a UUID.
 const TEXT_ID: u8 = 1;
 const HAS_METADATA: u8 = 2;
-/// The server made the id, so that no other message has it.
+/// The server made the id, so it is unique.
 const OWN_ID: u8 = 4;
 const IS_FIRST: u8 = 8;
 const IS_IMPORTED: u8 = 16;
 const KNOWN: u8 = TEXT_ID | HAS_METADATA | OWN_ID | IS_FIRST | IS_IMPORTED;
 
-/// As parts of the bytes it lies in.
+/// A message whose fields borrow from its encoded bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRef<'a> {
     pub id: IdRef<'a>,
     /// Whether the server made the id.
     pub own_id: bool,
     pub stream: &'a str,
-    /// From 0, in its stream.
+    /// Position in its stream, from 0.
     pub position: u64,
-    /// From 1, in its namespace.
+    /// Position in its namespace, from 1.
     pub global: u64,
     pub kind: &'a str,
     pub data: &'a str,
@@ -36,7 +36,7 @@ pub struct EventRef<'a> {
     pub time: Micros,
     /// Its stream had no message before, whatever its position.
     pub is_first: bool,
-    /// It came with its place.
+    /// It was imported with its position.
     pub is_imported: bool,
 }
 
@@ -46,7 +46,7 @@ pub enum IdRef<'a> {
     Text(&'a str),
 }
 
-/// A message that was read, with the bytes it lies in.
+/// A message that was read, with its encoded bytes.
 #[derive(Clone, Debug)]
 pub struct StoredEvent {
     value: Bytes,
@@ -78,7 +78,7 @@ impl<'a> EventRef<'a> {
         out.extend_from_slice(metadata.as_bytes());
     }
 
-    /// `None` for bytes that are no message.
+    /// `None` if the bytes are not a message.
     pub fn decode(value: &'a [u8], time: Micros) -> Option<EventRef<'a>> {
         let mut take = FieldReader(value);
         let flags = take.u8()?;
@@ -144,7 +144,7 @@ impl From<IdRef<'_>> for MessageId {
 }
 
 impl StoredEvent {
-    /// `None` for bytes that are no message.
+    /// `None` if the bytes are not a message.
     pub fn new(value: Bytes, time: Micros) -> Option<StoredEvent> {
         EventRef::decode(&value, time)?;
         Some(StoredEvent { value, time })
@@ -154,8 +154,8 @@ impl StoredEvent {
         self.value.len()
     }
 
-    /// As it is, but for its data and metadata: enough to ask a namespace whether it is [still
-    /// shown](crate::Namespace::still_shown), in memory of its own.
+    /// A copy without data and metadata, in memory of its own. It suffices to ask a namespace whether the message is
+    /// [still shown](crate::Namespace::still_shown).
     pub fn without_data(&self) -> StoredEvent {
         let (mut value, event) = (Vec::new(), self.event());
         let event = EventRef {
@@ -172,7 +172,7 @@ impl StoredEvent {
     }
 
     pub fn event(&self) -> EventRef<'_> {
-        // It was looked at when it was made.
+        // The bytes were validated in `new`.
         EventRef::decode(&self.value, self.time).unwrap_or(EventRef {
             id: IdRef::Text(""),
             own_id: false,

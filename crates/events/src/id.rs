@@ -1,30 +1,30 @@
-//! Ids of messages: UUIDs, stored as their sixteen bytes, or, from an import, any text.
+//! Message ids: UUIDs, stored as sixteen bytes, or, from an import, any text.
 
 use std::fmt;
 
 use thalweg_log::Offset;
 
-/// As it is stored and compared.
+/// An id as stored and compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MessageId {
     Uuid(Uuid),
-    /// From an import, and no UUID.
+    /// From an import, and not a UUID.
     Text(Box<str>),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
-/// Of the offset in an id that a server made, so many in all, and so many behind the variant's two.
+/// Number of offset bits in an id from the server: the total, and those after the two variant bits.
 const OFFSET_BITS: u32 = 48;
 const BELOW_BITS: u32 = 36;
 const CHANCE_BITS: u32 = 26;
 
-/// Where the hyphens are in the form of 36 characters.
+/// Positions of the hyphens in the 36-character form.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
 
 impl MessageId {
-    /// A UUID in any of its forms becomes one; everything else is kept as it is.
+    /// A UUID in any of its forms becomes `Uuid`; any other text is kept.
     pub fn of(text: &str) -> MessageId {
         match Uuid::parse(text) {
             Some(uuid) => MessageId::Uuid(uuid),
@@ -43,7 +43,8 @@ impl fmt::Display for MessageId {
 }
 
 impl Uuid {
-    /// 36 characters, 32 hexadecimal digits, the first in braces, or the first behind `urn:uuid:`; either case.
+    /// Parses 36 characters, 32 hexadecimal digits, the first form in braces, or the first form after `urn:uuid:`, in
+    /// either case.
     pub fn parse(text: &str) -> Option<Uuid> {
         let bytes = text.as_bytes();
         let digits = match bytes.len() {
@@ -71,7 +72,7 @@ impl Uuid {
         (nibbles == 32).then_some(Uuid(out))
     }
 
-    /// Version 7: the time in milliseconds, then chance, so that ids made later sort behind.
+    /// Version 7: the time in milliseconds, then random bits, so that later ids sort after earlier ones.
     pub fn new_at(unix_ms: u64, chance: [u8; 10]) -> Uuid {
         let mut out = [0; 16];
         let (time, rest) = out.split_at_mut(6);
@@ -82,8 +83,9 @@ impl Uuid {
         Uuid(out)
     }
 
-    /// Version 7: the time in milliseconds, then where the message is to be stored, then chance. So ids made later sort behind,
-    /// none is made twice, and a message is found by its id without an index of ids. `None` for an offset that has no room.
+    /// Version 7: the time in milliseconds, then the log offset of the message, then random bits. Later ids sort after
+    /// earlier ones, no id is made twice, and a message can be found by its id without an index. `None` if the offset
+    /// does not fit.
     pub fn made(unix_ms: u64, offset: Offset, chance: u32) -> Option<Uuid> {
         if offset >> OFFSET_BITS != 0 {
             return None;
@@ -96,7 +98,7 @@ impl Uuid {
         Some(Uuid(bits.to_be_bytes()))
     }
 
-    /// The offset, if it is an id that a server may have made.
+    /// The offset, if a server may have made the id.
     pub fn made_for(&self) -> Option<Offset> {
         let bits = u128::from_be_bytes(self.0);
         let is_version_7 = bits >> 76 & 0xf == 7 && bits >> 62 & 3 == 0b10;
@@ -105,7 +107,7 @@ impl Uuid {
         is_version_7.then_some(high << BELOW_BITS | low)
     }
 
-    /// Lower-case with hyphens.
+    /// Lower case with hyphens.
     pub fn text(&self) -> [u8; 36] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut out = [b'-'; 36];

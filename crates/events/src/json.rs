@@ -1,16 +1,16 @@
-//! JSON that stays text: it is checked and freed of white space in one pass, and looked into without building anything. So
-//! digits, escapes, the order of keys and repeated keys are kept as a client wrote them.
+//! JSON that stays text: it is validated and stripped of whitespace in one pass, and accessed without building a tree.
+//! Digits, escapes, the order of keys and repeated keys stay as the client wrote them.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Arrays and objects within each other.
+/// Maximum nesting depth of arrays and objects.
 pub const NESTING_MAX: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError {
     what: JsonErrorKind,
-    /// Byte of the text.
+    /// Byte position in the text.
     at: usize,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for JsonError {
     }
 }
 
-/// Checks that `text` is one JSON value, and appends it to `out` without white space between its parts.
+/// Checks that `text` is one JSON value, and appends it to `out` without whitespace between tokens.
 pub fn compact(text: &[u8], out: &mut String) -> Result<(), JsonError> {
     let checked = std::str::from_utf8(text).map_err(|error| JsonError {
         what: JsonErrorKind::Utf8,
@@ -60,21 +60,21 @@ struct JsonCompactor<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// Up to here it is in `out`.
+    /// Everything up to here is in `out`.
     copied: usize,
     out: &'a mut String,
-    /// What the reader is in, outermost first: whether it is an object.
+    /// For each enclosing value, outermost first, whether it is an object.
     objects: Vec<bool>,
 }
 
 impl JsonCompactor<'_> {
-    /// Without recursion, however deep it goes.
+    /// Without recursion, because nesting can be deep.
     fn value(&mut self) -> Result<(), JsonError> {
         loop {
             if self.begin()? {
                 continue;
             }
-            // A value has ended; so may what it is in.
+            // A value has ended, and perhaps the values that contain it.
             loop {
                 self.space();
                 let Some(in_object) = self.objects.last().copied() else {
@@ -102,7 +102,7 @@ impl JsonCompactor<'_> {
         }
     }
 
-    /// Reads a value, or the beginning of one that has others in it: then the first of those comes next.
+    /// Reads a value, or the start of a non-empty array or object. Returns whether its first element comes next.
     fn begin(&mut self) -> Result<bool, JsonError> {
         self.space();
         match self.peek()? {
@@ -150,7 +150,7 @@ impl JsonCompactor<'_> {
             };
             let plain = rest.get(..len).unwrap_or_default();
             let is_end = rest.get(len) == Some(&b'"');
-            // Looked for in one go where there is none, which is nearly always.
+            // A single pass without branches, because control characters are rare.
             if plain.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
                 let within = plain.iter().position(|byte| *byte < 0x20);
                 self.at += within.unwrap_or_default();
@@ -180,7 +180,7 @@ impl JsonCompactor<'_> {
         if self.peek()? == b'-' {
             self.at += 1;
         }
-        // No zero leads but alone.
+        // A leading zero must be the only digit before the point.
         match self.peek()? {
             b'0' => self.at += 1,
             _ => self.digits()?,
@@ -199,7 +199,7 @@ impl JsonCompactor<'_> {
         Ok(())
     }
 
-    /// At least one.
+    /// Reads at least one digit.
     fn digits(&mut self) -> Result<(), JsonError> {
         let count = self.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
         if count == 0 {
@@ -224,7 +224,7 @@ impl JsonCompactor<'_> {
         }
     }
 
-    /// What is skipped here is not copied.
+    /// Skips whitespace without copying it.
     fn space(&mut self) {
         let count = self
             .rest()
@@ -266,7 +266,7 @@ impl JsonCompactor<'_> {
     }
 }
 
-/// A value in a text that [`compact`] made. What is asked of a text of another kind has no answer, but harms nothing.
+/// A value in a text from [`compact`]. On other texts the methods return arbitrary results, but do not panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Json<'a>(&'a str);
 
@@ -281,7 +281,7 @@ pub enum JsonKind {
 }
 
 impl<'a> Json<'a> {
-    /// Of a text that [`compact`] made.
+    /// `compacted` must come from [`compact`].
     pub fn new(compacted: &'a str) -> Json<'a> {
         Json(compacted)
     }
@@ -313,19 +313,19 @@ impl<'a> Json<'a> {
         (self.kind() == JsonKind::Array).then(|| Elements(self.0.get(1..).unwrap_or_default()))
     }
 
-    /// The last member of this name, as with most readers.
+    /// The last member with this name, as in most JSON readers.
     pub fn get(self, name: &str) -> Option<Json<'a>> {
         let named = self.object()?.filter(|(key, _)| unescape(key) == name);
         named.last().map(|(_, value)| value)
     }
 
-    /// A surrogate without its other half becomes U+FFFD.
+    /// An unpaired surrogate becomes U+FFFD.
     pub fn string(self) -> Option<Cow<'a, str>> {
         let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
         Some(unescape(inner))
     }
 
-    /// Any number: truncated toward zero, and clamped.
+    /// Any number, truncated toward zero and clamped.
     pub fn integer(self) -> Option<i64> {
         (self.kind() == JsonKind::Number).then(|| integer(self.0))
     }
@@ -335,11 +335,11 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Behind the opening bracket.
+/// The elements after the opening bracket.
 #[derive(Clone, Debug)]
 pub struct Elements<'a>(&'a str);
 
-/// Names as they are written, without their quotes.
+/// The members, with raw names without quotes.
 #[derive(Clone, Debug)]
 pub struct Members<'a>(&'a str);
 
@@ -364,7 +364,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// The value that a text begins with, and what follows it.
+/// The value at the start of a text, and the rest.
 fn split(text: &str) -> Option<(&str, &str)> {
     let bytes = text.as_bytes();
     let end = match bytes.first()? {
@@ -398,7 +398,7 @@ fn memchr_structure(bytes: &[u8]) -> Option<usize> {
         .position(|byte| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']'))
 }
 
-/// Behind the closing quote of the string that `bytes` begins with.
+/// The position after the closing quote of the string at the start of `bytes`.
 fn string_end(bytes: &[u8]) -> Option<usize> {
     let mut at = 1;
     loop {
@@ -410,7 +410,7 @@ fn string_end(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The inside of a string as the text that it means.
+/// Decodes the inside of a string literal.
 fn unescape(inner: &str) -> Cow<'_, str> {
     let Some(first) = memchr::memchr(b'\\', inner.as_bytes()) else {
         return Cow::Borrowed(inner);
@@ -439,7 +439,7 @@ fn unescape(inner: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What stands behind `\u`, with the other half of a pair, and what follows it.
+/// Decodes the digits after `\u`, including the second half of a surrogate pair, and returns the rest.
 fn code_point(text: &str) -> (char, &str) {
     let unit = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
     let Some(first) = unit(text) else {
@@ -457,7 +457,7 @@ fn code_point(text: &str) -> (char, &str) {
     (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), rest)
 }
 
-/// Without a detour through floating point, in which large numbers would change.
+/// Does not use floating point, which would change large numbers.
 fn integer(text: &str) -> i64 {
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -467,7 +467,7 @@ fn integer(text: &str) -> i64 {
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let far = if exponent.starts_with('-') { i64::MIN } else { i64::MAX };
     let exponent = exponent.strip_prefix('+').unwrap_or(exponent).parse().unwrap_or(far);
-    // Digits before the point once the exponent has moved it.
+    // The number of digits before the point after applying the exponent.
     let count = (whole.len() as i64).saturating_add(exponent);
     let mut digits = whole.bytes().chain(fraction.bytes());
     let mut value = 0_i128;
@@ -475,7 +475,7 @@ fn integer(text: &str) -> i64 {
     let mut taken = 0;
     while taken < count {
         let Some(digit) = digits.next() else {
-            // Zeros from here on: a zero stays one, all else grows out of range within so many.
+            // Only zeros follow: zero stays zero, and every other value overflows within this many.
             let zeros = (count - taken).min(20);
             value = (0..zeros).fold(value, |value, _| (value * 10).min(limit));
             break;

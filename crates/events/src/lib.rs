@@ -1,5 +1,5 @@
-//! The event store: streams of messages with versions, categories of streams, and one order over all of a namespace. It
-//! stands on the durable log and keeps nothing else that could be lost.
+//! The event store: streams of messages with versions, categories of streams, and one global order for each namespace.
+//! It is built on the durable log and has no other data that could be lost.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

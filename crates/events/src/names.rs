@@ -1,25 +1,25 @@
-//! What a stream's name says: its category, its id, and which member of a consumer group it belongs to.
+//! Parts of a stream name: its category, its id, and the consumer group member that owns it.
 
 use md5::{Digest as _, Md5};
 
-/// Up to the first `-`; the whole name when there is none.
+/// The name up to the first `-`, or the whole name.
 pub fn category(stream: &str) -> &str {
     stream.split_once('-').map_or(stream, |(category, _)| category)
 }
 
-/// What distributes streams among the members of a group: the id, which is the part after the first `-`, up to its first
-/// `+`. `None` without an id, or with an empty one.
+/// The part of the name that distributes streams among group members: the id, which follows the first `-`, up to its
+/// first `+`. `None` if it is missing or empty.
 pub fn cardinal_id(stream: &str) -> Option<&str> {
     let (_, id) = stream.split_once('-')?;
     let cardinal = id.split_once('+').map_or(id, |(cardinal, _)| cardinal);
     (!cardinal.is_empty()).then_some(cardinal)
 }
 
-/// Which streams a member of a consumer group gets.
+/// A member of a consumer group, which owns some of the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMember {
     pub number: u64,
-    /// More than `number`.
+    /// The size of the group, greater than `number`.
     pub of: u64,
 }
 
@@ -33,8 +33,8 @@ impl GroupMember {
     }
 }
 
-/// The absolute value of the first eight bytes of the MD5 of the cardinal id, as a signed number: the function of Message
-/// DB, which existing consumers rely on. A stream without a cardinal id belongs to no member.
+/// The absolute value of the first eight bytes of the MD5 of the cardinal id, as a signed number. This is the function
+/// of Message DB, which existing consumers rely on. A stream without a cardinal id belongs to no member.
 pub fn group_hash(stream: &str) -> Option<u64> {
     let digest = Md5::digest(cardinal_id(stream)?);
     let first = digest.first_chunk::<8>()?;

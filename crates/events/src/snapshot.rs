@@ -1,6 +1,6 @@
-//! Snapshots: what a stream came to at a version, kept beside its messages so that a reader need not start from the first.
-//! There is one per stream. A later one takes its place unless it is of a lower version: of several that write at the same
-//! time the slow one loses, whenever it comes. What was made of messages that were all removed since is none any more.
+//! Snapshots: the state of a stream at a version, stored beside its messages so that a reader need not start at the
+//! first one. There is one per stream. A new snapshot replaces it unless its version is lower, so a slow concurrent
+//! writer loses whenever it arrives. A snapshot of messages that were cleared since is ignored.
 
 use bytes::Bytes;
 use thalweg_log::Micros;
@@ -9,26 +9,26 @@ use thalweg_log::format::{FieldReader, FieldWriter, varint};
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;
 
-/// As long as the namespace was never cleared; else how often, as it tells it, is part of it.
+/// The encoding while the namespace has never been cleared; the second one contains the generation from its watermark.
 const FORM: u8 = 1;
 const FORM_CLEARED: u8 = 2;
 const CONFLICTS_MAX: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Of the stream, the last that it covers.
+    /// The last stream version that it covers.
     pub version: u64,
     pub kind: String,
-    /// JSON, without white space between its parts.
+    /// JSON without whitespace between tokens.
     pub data: String,
     /// When it was stored.
     pub time: Micros,
 }
 
-/// What became of one.
+/// The outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutSnapshotOutcome {
-    /// Of the snapshot that the stream has now.
+    /// The version of the current snapshot.
     pub version: u64,
     pub stored: bool,
 }
@@ -37,14 +37,14 @@ fn document(stream: &str) -> String {
     format!("snapshot/{stream}")
 }
 
-/// Durable when it returns.
+/// Stores a snapshot. Durable when it returns.
 pub async fn put(namespace: &dyn Namespace, stream: &str, snapshot: &Snapshot) -> Result<PutSnapshotOutcome> {
     let name = document(stream);
     for _ in 0..CONFLICTS_MAX {
         let known = namespace.document(&name).await?;
         let revision = known.as_ref().map_or(0, |known| known.revision);
         let cleared = namespace.watch().borrow().cleared;
-        // One in an unknown form can be made again from the messages.
+        // A snapshot in an unknown form can be recreated from the messages.
         let version = known
             .and_then(|known| Snapshot::decode(&known.content))
             .filter(|(_, made)| *made >= cleared)
@@ -61,7 +61,7 @@ pub async fn put(namespace: &dyn Namespace, stream: &str, snapshot: &Snapshot) -
         }
     }
     Err(EventsError::Unavailable(format!(
-        "the snapshot of stream '{stream}' is written by too many at once: try again"
+        "too many callers write the snapshot of stream '{stream}' at once: try again"
     )))
 }
 
@@ -71,7 +71,7 @@ pub async fn get(namespace: &dyn Namespace, stream: &str) -> Result<Option<Snaps
     };
     let Some((snapshot, made)) = Snapshot::decode(&known.content) else {
         return Err(EventsError::Damaged(format!(
-            "the snapshot of stream '{stream}' is in no form that this version knows: put it anew"
+            "the snapshot of stream '{stream}' has a form that this version does not know: put it again"
         )));
     };
     let cleared = namespace.watch().borrow().cleared;
@@ -79,8 +79,8 @@ pub async fn get(namespace: &dyn Namespace, stream: &str) -> Result<Option<Snaps
 }
 
 impl Snapshot {
-    /// Form 1, or form 2 and how often the namespace was cleared (varint) · version (varint) · time 8 · type (varint length,
-    /// bytes) · data.
+    /// Form 1, or form 2 with the generation of the namespace (varint) · version (varint) · time 8 · type (varint
+    /// length, bytes) · data.
     fn encode(&self, cleared: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(40 + self.kind.len() + self.data.len());
         match cleared {

@@ -1,4 +1,4 @@
-//! What is asked of an event store, whatever it keeps its messages in.
+//! The interface of an event store, independent of its backend.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -19,19 +19,18 @@ use crate::token::{Token, TokenDigest};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Messages of one append, streams of one append, and bytes of both.
-/// Of a message in its stream, and of all messages. Larger numbers are not exact with many clients.
+/// The largest position in a stream and the largest global position. Larger numbers are not exact in many clients.
 pub const POSITION_MAX: u64 = (1 << 53) - 1;
 pub const APPEND_MESSAGES_MAX: usize = 10_000;
 pub const APPEND_STREAMS_MAX: usize = 1000;
 pub const APPEND_BYTES_MAX: usize = 24 << 20;
 
-/// Which version a stream must have for an append to be done.
+/// The version that a stream must have for an append to succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpectedVersion {
     #[default]
     Any,
-    /// -1 for no message yet; less is never so.
+    /// -1 for a stream without messages; smaller numbers never match.
     Version(i64),
     Exists,
     NoStream,
@@ -60,13 +59,13 @@ impl fmt::Display for ExpectedVersion {
     }
 }
 
-/// A message to be appended.
+/// A message to append.
 #[derive(Clone, Debug)]
 pub struct NewEvent<'a> {
-    /// The server makes one if there is none.
+    /// If absent, the server makes one.
     pub id: Option<MessageId>,
     pub kind: &'a str,
-    /// JSON, without white space between its parts, as is the metadata.
+    /// JSON without whitespace between tokens, like the metadata.
     pub data: &'a str,
     pub metadata: Option<&'a str>,
 }
@@ -79,28 +78,28 @@ pub struct Append<'a> {
     pub events: Vec<NewEvent<'a>>,
 }
 
-/// A message that has its place already.
+/// A message to import with its position.
 #[derive(Clone, Debug)]
 pub struct ImportRecord {
-    /// The server makes one if there is none.
+    /// If absent, the server makes one.
     pub id: Option<MessageId>,
     pub stream: String,
     pub kind: String,
     pub position: u64,
     pub global: u64,
-    /// JSON, without white space between its parts, as is the metadata.
+    /// JSON without whitespace between tokens, like the metadata.
     pub data: String,
     pub metadata: Option<String>,
     pub time: Micros,
 }
 
-/// Where the messages of an [`Append`] are: one behind the other, in their stream and in the namespace.
+/// The positions of the messages of an [`Append`], which are consecutive in their stream and in the namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendOutcome {
     pub count: u64,
     pub first_position: u64,
     pub first_global: u64,
-    /// They were there already.
+    /// The messages already existed.
     pub duplicate: bool,
 }
 
@@ -121,35 +120,35 @@ pub enum Direction {
     Backward,
 }
 
-/// A part of a stream.
+/// A range of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamRead<'a> {
     pub stream: &'a str,
-    /// Inclusive; `None`: the start, or the end for going backward.
+    /// Inclusive. `None`: the start, or the end when reading backward.
     pub from: Option<StreamPosition>,
     pub direction: Direction,
-    /// Messages.
+    /// Maximum number of messages.
     pub max: usize,
-    /// Only these types, if any is named.
+    /// Only these types, if any are given.
     pub types: &'a [String],
 }
 
-/// A place in a stream.
+/// A position in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamPosition {
     Position(u64),
     Global(u64),
 }
 
-/// A part of a category, or of a whole namespace.
+/// A range of a category, or of a whole namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct CategoryRead<'a> {
     /// `None`: the whole namespace.
     pub category: Option<&'a str>,
-    /// Global position, inclusive; `None`: the start, or the end for going backward.
+    /// Inclusive global position. `None`: the start, or the end when reading backward.
     pub from: Option<u64>,
     pub direction: Direction,
-    /// Messages that pass all filters.
+    /// Maximum number of messages that pass all filters.
     pub max: usize,
     /// The category of `correlationStreamName` in the metadata.
     pub correlation: Option<&'a str>,
@@ -157,29 +156,29 @@ pub struct CategoryRead<'a> {
     pub types: &'a [String],
 }
 
-/// What was read, and where to go on.
+/// The messages that were read, and where to continue.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     pub events: Vec<StoredEvent>,
-    /// Where the next page begins, for a category a global position; `None`: this was the last.
+    /// The start of the next page, a global position for a category. `None` on the last page.
     pub next: Option<u64>,
 }
 
-/// Places whose messages were there and are not any more, both inclusive: positions of a stream, else global positions.
+/// An inclusive range whose messages existed and are gone: positions for a stream, otherwise global positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     pub from: u64,
     pub to: u64,
 }
 
-/// A page, and what is missing from the part that it was read from.
+/// A page and the gaps in its range.
 #[derive(Clone, Debug, Default)]
 pub struct PageWithGaps {
     pub page: Page,
-    /// In order. Of a category, other categories' messages may lie within one.
+    /// In order. For a category, messages of other categories may lie within a gap.
     pub gaps: Vec<Gap>,
-    /// All places before it were looked at: whoever reads on from there is told of each gap once, and misses none. `None`:
-    /// this store knows of no gaps.
+    /// Everything before this position was covered, so that a reader who continues from here gets each gap once and
+    /// misses none. `None`: this store does not report gaps.
     pub looked: Option<u64>,
 }
 
@@ -187,7 +186,7 @@ pub struct PageWithGaps {
 pub struct NamespaceInfo {
     pub name: String,
     pub description: String,
-    /// JSON, an object.
+    /// A JSON object.
     pub metadata: Option<String>,
     pub created_at: Micros,
     pub messages: u64,
@@ -209,32 +208,33 @@ pub struct CategoryInfo {
     pub streams: u64,
 }
 
-/// One namespace: its messages, in streams, and in one order over all of them.
+/// A namespace: messages in streams, with one global order.
 pub trait Namespace: Send + Sync + 'static {
     fn name(&self) -> &str;
 
-    /// Counts times that pass: of leases, and of what is kept for so long. All servers of one store have the same.
+    /// The clock for leases and retention. It is the same on all servers of one store.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Stores all of it or nothing; each stream comes once. When it returns the messages are as durable as the store
-    /// promises, and every read has them.
+    /// Stores everything or nothing; each stream may occur once. On return the messages have the durability of the
+    /// store and are included in every read.
     fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>>;
 
-    /// Stores messages in the places that they say, all of them or none. Durable when it returns, as with `append`.
+    /// Stores messages at their given positions, all of them or none. Durable when it returns, like `append`.
     fn import<'a>(&'a self, batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>>;
 
-    /// Removes all messages, but no document; the next has the first global position. Durable when it returns.
+    /// Removes all messages but no documents. The next message gets the first global position. Durable when it returns.
     fn clear(&self) -> BoxFuture<'_, Result<()>>;
 
-    /// Of the last message that was ever stored in it, hidden or not; -1 if there was none, or the stream is deleted for good.
+    /// The version of the last message ever stored in the stream, hidden or not; -1 if there was none, or if the stream
+    /// has a tombstone.
     fn version<'a>(&'a self, stream: &'a str) -> BoxFuture<'a, Result<i64>>;
 
     fn read_stream<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<Page>>;
 
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>>;
 
-    /// Of messages that were read from it, the global positions of those that a read would still show. One question, however
-    /// many they are, where that matters.
+    /// The global positions of those messages that a read would still return. Stores override it if a single query is
+    /// cheaper.
     fn still_shown<'a>(&'a self, messages: &'a [StoredEvent]) -> BoxFuture<'a, Result<HashSet<u64>>> {
         Box::pin(async move {
             let mut shown = HashSet::with_capacity(messages.len());
@@ -261,39 +261,39 @@ pub trait Namespace: Send + Sync + 'static {
         })
     }
 
-    /// As `read_stream`, forward, with what retention, deletion or a recovery that skipped damage has taken from the part that
-    /// was read. Where a namespace was imported into, what no rule explains counts as left out by the import. A store
-    /// that does not know tells of no gap.
+    /// Like `read_stream`, forward, with the gaps that retention, deletion or a recovery that skipped damage left in
+    /// the range. In a namespace with imports, gaps that no rule explains count as left out by the import. Stores
+    /// without this knowledge report no gaps.
     fn read_stream_with_gaps<'a>(&'a self, read: StreamRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         Box::pin(async move { Ok(self.read_stream(read).await?.into()) })
     }
 
-    /// The same for `read_category`. Messages of other categories are no gap; where messages are gone of which nobody knows
-    /// any more whose they were, they count for each category that a rule hides something of.
+    /// Like `read_stream_with_gaps`, for `read_category`. Messages of other categories are not gaps. Missing messages
+    /// of unknown categories count for each category with hidden messages.
     fn read_category_with_gaps<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<PageWithGaps>> {
         Box::pin(async move { Ok(self.read_category(read).await?.into()) })
     }
 
-    /// Whether messages of a category may go before they are read, although the store is whole.
+    /// Whether messages of a category can disappear before they are read, without any damage.
     fn may_lose(&self, _category: &str) -> bool {
         false
     }
 
-    /// The newest message, of a type if one is named.
+    /// The newest message, optionally of one type.
     fn last<'a>(&'a self, stream: &'a str, kind: Option<&'a str>) -> BoxFuture<'a, Result<Option<StoredEvent>>>;
 
     fn by_id<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Option<StoredEvent>>>;
 
     fn info(&self) -> BoxFuture<'_, Result<NamespaceInfo>>;
 
-    /// In byte order, those with the prefix and behind the cursor.
+    /// Streams with the prefix, after the cursor, in byte order.
     fn streams<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<StreamInfo>>>;
 
     /// In byte order.
     fn categories(&self) -> BoxFuture<'_, Result<Vec<CategoryInfo>>>;
 
-    /// Hides all messages of a stream, whose next message follows the last one all the same. `tombstone`: no message is ever
-    /// stored in it again. Durable when it returns.
+    /// Hides all messages of a stream; its next message still follows the last one. `tombstone`: nothing can be stored
+    /// in it again. Durable when it returns.
     fn delete_stream<'a>(
         &'a self,
         stream: &'a str,
@@ -301,15 +301,15 @@ pub trait Namespace: Send + Sync + 'static {
         tombstone: bool,
     ) -> BoxFuture<'a, Result<()>>;
 
-    /// `None`: all is kept. Durable when it returns; from then on every read and count obeys it.
+    /// Sets or removes a rule. Durable when it returns; from then on every read and count applies it.
     fn set_retention<'a>(&'a self, of: RetentionTarget<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>>;
 
     fn retention<'a>(&'a self, of: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>>;
 
     fn document<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Document>>>;
 
-    /// Stores a document, or with `None` removes it, if its revision is the expected one: 0 where there is none. Durable when
-    /// it returns; returns the new revision, or `None` if somebody was faster.
+    /// Stores a document, or removes it with `None`, if its revision is the expected one; 0 means that it does not
+    /// exist. Durable when it returns. Returns the new revision, or `None` if the revision did not match.
     fn put_document<'a>(
         &'a self,
         name: &'a str,
@@ -317,10 +317,10 @@ pub trait Namespace: Send + Sync + 'static {
         expected: u64,
     ) -> BoxFuture<'a, Result<Option<u64>>>;
 
-    /// Names of documents in byte order, those with the prefix and behind the cursor.
+    /// Names of documents with the prefix, after the cursor, in byte order.
     fn documents<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<String>>>;
 
-    /// What can be read; ends when the namespace is deleted.
+    /// A watch on the high watermark. It ends when the namespace is deleted.
     fn watch(&self) -> watch::Receiver<NamespaceWatermark>;
 }
 
@@ -333,37 +333,37 @@ impl std::convert::From<Page> for PageWithGaps {
     }
 }
 
-/// Something small that a namespace keeps beside its messages: a snapshot, how far a subscription is. Its name says whose it
-/// is: `snapshot/order-42`.
+/// A small value that a namespace keeps beside its messages, such as a snapshot or the state of a subscription. The
+/// prefix of its name identifies its kind: `snapshot/order-42`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     pub content: Bytes,
-    /// From 1, and larger with each change of this document.
+    /// Starts at 1 and increases with each change of the document.
     pub revision: u64,
 }
 
-/// Bytes of a document, and of its name.
+/// Maximum length of a document, and of its name.
 pub const DOCUMENT_BYTES_MAX: usize = 24 << 20;
 pub const DOCUMENT_NAME_BYTES_MAX: usize = 1100;
 
-/// How far a namespace can be read. Every change of it is told, also one that leaves the last position where it is, as when a
-/// message is imported below it.
+/// How far a namespace can be read. Every change is published, including those that do not move the last position, such
+/// as an import below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceWatermark {
-    /// The last global position, 0 at first.
+    /// The last global position; 0 if there is none.
     pub last: u64,
-    /// Larger with each change.
+    /// Increases with each change.
     pub change: u64,
-    /// Larger each time that all messages were removed, after which positions begin anew; 0 if they never were. The same
-    /// after a restart.
+    /// Increases each time all messages are removed, after which positions start again; 0 if that never happened. It
+    /// survives restarts.
     pub cleared: u64,
-    /// The newest change that was something else than an append. What was read at it or later, and is not too old for a rule by
-    /// now, is still shown.
+    /// The newest change that was not an append. Messages that were read at this change or later are still visible,
+    /// unless they have become too old for a rule.
     pub hidden_at: u64,
 }
 
 impl NamespaceWatermark {
-    /// What comes next. Where changes were missed, one of them may have hidden something.
+    /// The next watermark. If changes were missed, one of them may have hidden something.
     pub fn then(self, last: u64, change: u64, cleared: u64) -> NamespaceWatermark {
         let is_append = change == self.change + 1 && last > self.last && cleared == self.cleared;
         NamespaceWatermark {
@@ -375,38 +375,38 @@ impl NamespaceWatermark {
     }
 }
 
-/// Which messages of a stream can be read. What several parts of it would hide is hidden.
+/// Which messages of a stream can be read. A message that any of the limits hides is hidden.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Retention {
-    /// Those that are older are hidden, in microseconds.
+    /// Maximum age in microseconds.
     pub max_age: Option<Micros>,
-    /// The newest ones.
+    /// Maximum number of messages, the newest ones.
     pub max_count: Option<u64>,
-    /// Those from this position on.
+    /// The first visible position.
     pub truncate_before: Option<u64>,
 }
 
-/// What a rule is of. That of a stream stands in place of its category's.
+/// The target of a rule. A stream's rule replaces that of its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionTarget<'a> {
     Stream(&'a str),
-    /// Of each stream of the category.
+    /// Each stream of the category.
     Category(&'a str),
 }
 
-/// A namespace to be made.
+/// A namespace to create.
 #[derive(Clone, Debug)]
 pub struct NewNamespace {
     pub name: String,
     pub description: String,
-    /// JSON, an object.
+    /// A JSON object.
     pub metadata: Option<String>,
-    /// That of its first token.
+    /// The digest of its first token.
     pub digest: TokenDigest,
     pub scopes: Scopes,
 }
 
-/// What a token allows.
+/// What a token permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Scopes {
     pub read: bool,
@@ -426,17 +426,17 @@ impl Scopes {
     };
 }
 
-/// What a client gets with a valid token.
+/// The access that a valid token grants.
 #[derive(Clone)]
 pub struct Grant {
     pub namespace: Arc<dyn Namespace>,
     pub scopes: Scopes,
     pub expires_at: Option<Micros>,
-    /// Ends when the token is revoked, or its namespace deleted.
+    /// Closes when the token is revoked or its namespace deleted.
     pub valid: watch::Receiver<()>,
 }
 
-/// Whether writes are taken, and if not, why.
+/// Whether writes are accepted and, if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     Healthy,
@@ -448,88 +448,88 @@ pub trait Store: Send + Sync + 'static {
     /// `log`, `postgres` or `memory`.
     fn backend(&self) -> &'static str;
 
-    /// Of an answered write.
+    /// The durability of an acknowledged write.
     fn durability(&self) -> &'static str;
 
     fn health(&self) -> Health;
 
-    /// Durable when it returns.
+    /// Creates a namespace. Durable when it returns.
     fn create(&self, new: NewNamespace) -> BoxFuture<'_, Result<NamespaceInfo>>;
 
-    /// It goes with all its messages, whose number is returned; durable when it returns.
+    /// Deletes a namespace with all its messages and returns their number. Durable when it returns.
     fn delete<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<u64>>;
 
     fn namespace<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Arc<dyn Namespace>>>;
 
-    /// In no order.
+    /// In no particular order.
     fn namespaces(&self) -> BoxFuture<'_, Result<Vec<Arc<dyn Namespace>>>>;
 
-    /// What the token allows; `None` if it is not valid. Takes as long whatever is wrong with it.
+    /// The grant of a token; `None` if it is invalid. The duration does not depend on what is wrong with it.
     fn authorize<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<Grant>>>;
 
-    /// Has one more token valid from now on, or, if its digest is known already, with these scopes. Durable when it returns.
+    /// Adds a valid token or, if its digest exists, updates its scopes. Durable when it returns.
     fn create_token<'a>(&'a self, namespace: &'a str, token: NewToken) -> BoxFuture<'a, Result<TokenInfo>>;
 
-    /// The valid ones of a namespace, oldest first.
+    /// The valid tokens of a namespace, oldest first.
     fn tokens<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<TokenInfo>>>;
 
-    /// From when it returns nothing is granted for the token. `false` if there is none with this id.
+    /// Revokes a token. On return, its grants have ended. `false` if no token has this id.
     fn revoke_token<'a>(&'a self, namespace: &'a str, id: &'a str) -> BoxFuture<'a, Result<bool>>;
 
-    /// Frees the space of what no reader sees any more.
+    /// Frees the space of what no reader can see.
     fn scavenge(&self) -> BoxFuture<'_, Result<ScavengeReport>>;
 
-    /// The same, and returns when the bytes of what is hidden, deleted or was scavenged before are in no file of the store any
-    /// more. Takes as long as to write all that is stored anew.
+    /// Scavenges, and returns when the bytes of all hidden, deleted and earlier scavenged records are in no file of the
+    /// store. Takes as long as rewriting everything that is stored.
     fn erase(&self) -> BoxFuture<'_, Result<ScavengeReport>> {
         let what = "this store cannot tell when bytes leave the disk".to_owned();
         Box::pin(std::future::ready(Err(EventsError::Unsupported(what))))
     }
 
-    /// Reads everything and compares it with what its indexes and checksums say.
+    /// Reads everything and verifies it against indexes and checksums.
     fn verify(&self) -> BoxFuture<'_, Result<VerifyReport>>;
 
-    /// What indexes take, and how long the start took; `None` for a store that has no indexes of its own. Cheap.
+    /// Index sizes and the duration of the start; `None` for a store without indexes of its own. Cheap.
     fn figures(&self) -> Option<StoreStats> {
         None
     }
 
-    /// Everything as of one instant, which has all that was acknowledged before it was asked for, as the bytes of a backup.
-    /// Writers go on; what is cleared, deleted or scavenged meanwhile stays in the backup, and its space is freed when that
-    /// has ended.
+    /// A backup of everything at one instant, including everything that was acknowledged before the call. Writers
+    /// continue. Data that is cleared, deleted or scavenged meanwhile stays in the backup, and its space is freed when
+    /// the backup has ended.
     fn backup(&self) -> BoxFuture<'_, Result<Box<dyn BackupPieces>>> {
         let what = format!("A store of kind {} has no backup of its own", self.backend());
         Box::pin(std::future::ready(Err(EventsError::Unsupported(what))))
     }
 }
 
-/// A backup on its way out, made as it is asked for. Dropped before its end, it is none.
+/// The bytes of a backup, produced on demand. If dropped before its end, the backup is incomplete.
 pub trait BackupPieces: Send {
-    /// The next bytes, some hundred KiB, or a little more than the largest record; `None` behind the end. What cannot be
-    /// read is said in the bytes before it is returned as an error.
+    /// The next bytes: some hundred KiB, or slightly more than the largest record; `None` after the end. A read error
+    /// is first written into the backup and then returned.
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>>>;
 }
 
-/// What is told of the inside of a store.
+/// Internal metrics of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StoreStats {
-    /// Bytes of indexes in files and in memory.
+    /// Size of the index files and of the index memory.
     pub index_file_bytes: u64,
     pub index_memory_bytes: u64,
-    /// Of rules of retention and deletions of streams.
+    /// Memory of retention rules and deletions of streams.
     pub rule_bytes: u64,
-    /// Of what is known of namespaces and their tokens.
+    /// Memory of the attributes and tokens of namespaces.
     pub namespace_bytes: u64,
     pub index_tables: u64,
-    /// Bytes of the log that are in no table of the indexes: a start reads them.
+    /// Size of the log that is in no index table and that a start must read.
     pub index_behind_bytes: u64,
-    /// From when the store was asked to open until it could be used; without the recovery of the log.
+    /// Duration of opening the store, without the recovery of the log.
     pub recovery: std::time::Duration,
-    /// Bytes of the log that were indexed meanwhile.
+    /// Bytes of the log that were indexed during the start.
     pub recovered_bytes: u64,
 }
 
-/// A token to be made valid.
+/// A token to add.
 #[derive(Clone, Debug)]
 pub struct NewToken {
     pub digest: TokenDigest,
@@ -538,10 +538,10 @@ pub struct NewToken {
     pub expires_at: Option<Micros>,
 }
 
-/// What is told of a token.
+/// Information about a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenInfo {
-    /// By which it is revoked; says nothing of its text.
+    /// Identifies the token for revocation, without revealing its text.
     pub id: String,
     pub scopes: Scopes,
     pub description: String,
@@ -549,26 +549,26 @@ pub struct TokenInfo {
     pub expires_at: Option<Micros>,
 }
 
-/// What was freed.
+/// What a scavenge freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScavengeReport {
     pub messages: u64,
     pub bytes: u64,
 }
 
-/// What was found when everything was read.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     pub messages: u64,
     pub bytes: u64,
-    /// The first of each kind in each namespace.
+    /// The first fault in each namespace.
     pub faults: Vec<Fault>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub namespace: String,
-    /// Of the log, or the global position where there is none.
+    /// The log offset, or the global position in stores without a log.
     pub offset: u64,
     pub what: String,
 }

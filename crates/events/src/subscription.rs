@@ -1,20 +1,21 @@
-//! A persistent subscription: which messages of a source are settled, which are with a consumer, which wait and which are
-//! parked. It is given candidates and the time, and has neither clock nor store: the same calls always give the same state.
-//! What is below `read` and not open is settled: acknowledged, skipped, parked, or never wanted.
+//! The state machine of a persistent subscription: which messages of a source are settled, leased to a consumer,
+//! waiting or parked. Candidates and the time are passed in; it has no clock and no store, so the same calls always
+//! give the same state. Messages below `read` that are not open are settled: acknowledged, skipped, parked, or filtered
+//! out.
 //!
 //! A message is in one of these states:
 //!
-//! | state | means | next |
+//! | state | meaning | next |
 //! |---|---|---|
-//! | unread | at or above `read` | `offer`: ready; wanted by no filter: settled |
+//! | unread | at or above `read` | `offer`: ready; excluded by a filter: settled |
 //! | ready | waits for a consumer | `fetch`: leased, attempt + 1 |
 //! | leased | with a consumer until a deadline | `ack`, `nack` skip: settled · `nack` retry: delayed or ready · `nack` park: parked · deadline: ready · the last attempt failed: parked |
-//! | delayed | is not handed out before a time | that time: ready |
-//! | parked | put aside with a reason; others go on | `replay`: ready, attempts from 0 · `discard`: settled |
-//! | settled | is never handed out again | `reset` to a position not above it: unread |
+//! | delayed | is not delivered before a time | that time: ready |
+//! | parked | put aside with a reason; others continue | `replay`: ready, attempts from 0 · `discard`: settled |
+//! | settled | is never delivered again | `reset` to a position not above it: unread |
 //!
-//! An open message is ready, leased or delayed. In `byStream` an open message that was handed out before holds back all
-//! later ones of its cardinal id; parking one lets them go on.
+//! An open message is ready, leased or delayed. With `byStream`, an open message holds back all later ones with its
+//! cardinal id; parking it lets them continue.
 
 mod codec;
 mod deliver;
@@ -35,18 +36,18 @@ pub use settle::{Nack, SettingsChange, SettleOutcome};
 
 use crate::names::cardinal_id;
 
-/// Messages read ahead of what may be in flight, so that a stream that stands still does not hold up the others.
+/// Number of messages read ahead beyond those in flight, so that a blocked stream does not block the others.
 pub const AHEAD_MAX: usize = 4096;
-/// With so many parked nothing is handed out any more.
+/// At this number of parked messages, delivery stops.
 pub const PARKED_MAX: usize = 10_000;
-/// Bytes of a reason; what is longer is cut.
+/// Maximum length of a reason in bytes; longer ones are cut.
 pub const REASON_BYTES_MAX: usize = 512;
-/// Bytes of the name of a subscription, and of a consumer.
+/// Maximum length in bytes of the name of a subscription and of a consumer.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Types that a subscription can name.
+/// Maximum number of types in the filter.
 pub const TYPES_MAX: usize = 100;
 
-/// What a subscription reads.
+/// The source of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubscriptionSource {
     Category(String),
@@ -56,41 +57,41 @@ pub enum SubscriptionSource {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeliveryStrategy {
-    /// One message of a cardinal id at a time, in order.
+    /// In order, one message per cardinal id at a time.
     #[default]
     ByStream,
-    /// To whoever asks next; lower positions first, but nothing waits for another.
+    /// To the next consumer that asks, lower positions first, without waiting for other messages.
     RoundRobin,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionSettings {
     pub source: SubscriptionSource,
-    /// Global position from which it was to read, inclusive.
+    /// Inclusive global position at which it started.
     pub from: u64,
     pub strategy: DeliveryStrategy,
     pub ack_timeout: Micros,
-    /// How often a message is handed out before it is parked.
+    /// Maximum number of deliveries before a message is parked.
     pub max_attempts: u32,
-    /// Messages with consumers at the same time.
+    /// Maximum number of messages in flight.
     pub max_in_flight: usize,
-    /// Only these, if any is named.
+    /// Only these types, if any are given.
     pub types: Vec<String>,
     /// The category of `correlationStreamName` in the metadata.
     pub correlation: Option<String>,
 }
 
-/// A message that was read and could be wanted.
+/// A message that was read and may match the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub global: u64,
-    /// Of the stream, from [`stream_key`].
+    /// The key of its stream, from [`stream_key`].
     pub key: u64,
     pub bytes: u32,
 }
 
-/// The right to settle a message: its global position, and a number that no other handing out has had. It holds until the
-/// message is handed out again, so that an answer that comes late, but not too late, counts.
+/// The right to settle a message: its global position and a number that is unique per delivery. It is valid until the
+/// message is delivered again, so that an acknowledgement after the deadline still counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lease {
     pub global: u64,
@@ -121,7 +122,7 @@ enum OpenMessageState {
     Delayed {
         until: Micros,
     },
-    /// Until the message is handed out again, also past its deadline.
+    /// Until the message is delivered again, even after the deadline.
     Leased {
         number: u64,
         deadline: Micros,
@@ -129,21 +130,21 @@ enum OpenMessageState {
     },
 }
 
-/// What is told of a subscription.
+/// Information about a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionInfo {
     pub settings: SubscriptionSettings,
     pub created_at: Micros,
-    /// Global position up to which, inclusive, everything is settled or parked.
+    /// Inclusive global position up to which everything is settled or parked.
     pub position: u64,
-    /// Up to which messages were looked at. What is imported below is not seen.
+    /// Inclusive global position up to which messages were read. Later imports below it are not seen.
     pub read: u64,
-    /// With consumers, whose time is not up.
+    /// Number of leased messages before their deadline.
     pub in_flight: usize,
-    /// Looked at and to be handed out, now or later.
+    /// Number of messages that were read and will be delivered now or later.
     pub waiting: usize,
     pub parked: usize,
-    /// How many messages each has, in byte order.
+    /// Number of messages per consumer, in byte order.
     pub consumers: Vec<(Arc<str>, usize)>,
 }
 
@@ -151,17 +152,17 @@ pub struct SubscriptionInfo {
 pub struct Subscription {
     settings: SubscriptionSettings,
     created_at: Micros,
-    /// Global position that is looked at next.
+    /// The next global position to read.
     read: u64,
-    /// The largest global position that was handed out; at first, and after a reset, the one before the first. What is open
-    /// above it is as good as unread, and is not stored.
+    /// The largest delivered global position; initially and after a reset, the one before the first. Open messages
+    /// above it were never delivered and are not stored, because they can be read again.
     touched: u64,
-    /// The number that was given last.
+    /// The last lease number.
     numbered: u64,
     open: BTreeMap<u64, OpenMessage>,
     parked: BTreeMap<u64, ParkedEntry>,
-    /// As with [`NamespaceWatermark::cleared`](crate::NamespaceWatermark::cleared), of the messages that all this is about. `None`: stored by a
-    /// version that did not note it.
+    /// The [`NamespaceWatermark::cleared`](crate::NamespaceWatermark::cleared) of the messages in this state. `None` if
+    /// an older version stored it without the number.
     cleared: Option<u64>,
 }
 
@@ -170,7 +171,7 @@ impl Subscription {
         Subscription {
             read: settings.from.max(1),
             touched: settings.from.max(1) - 1,
-            // A subscription that has the name of one that was deleted does not give its leases again.
+            // Starting at the time prevents a recreated subscription from reusing the lease numbers of a deleted one.
             numbered: now.max(0).unsigned_abs(),
             created_at: now,
             open: BTreeMap::new(),
@@ -184,7 +185,7 @@ impl Subscription {
         &self.settings
     }
 
-    /// Global position that is to be read next.
+    /// The next global position to read.
     pub fn next(&self) -> u64 {
         self.read
     }
@@ -193,7 +194,7 @@ impl Subscription {
         &self.parked
     }
 
-    /// Whether a lease holds and its time is not up.
+    /// Whether a lease is valid and before its deadline.
     pub fn is_live(&self, lease: Lease, now: Micros) -> bool {
         let open = self.open.get(&lease.global);
         open.is_some_and(|open| match open.state {
@@ -202,7 +203,7 @@ impl Subscription {
         })
     }
 
-    /// Everything up to it, inclusive, is settled or parked.
+    /// The inclusive position up to which everything is settled or parked.
     pub fn position(&self) -> u64 {
         let next = self.open.keys().next().copied().unwrap_or(self.read);
         next.saturating_sub(1)
@@ -230,7 +231,7 @@ impl Subscription {
         }
     }
 
-    /// When a message that nobody can have now could be had; `None` if that takes more than time.
+    /// When a message that is delayed or leased becomes available; `None` if no such time is ahead.
     pub fn due(&self, now: Micros) -> Option<Micros> {
         let times = self.open.values().filter_map(|open| match open.state {
             OpenMessageState::Delayed { until } => Some(until),
@@ -240,13 +241,13 @@ impl Subscription {
         times.filter(|time| *time > now).min()
     }
 
-    /// Whether a lease still holds.
+    /// Whether a lease is still valid.
     pub fn holds(&self, lease: Lease) -> bool {
         let open = self.open.get(&lease.global);
         open.is_some_and(|open| matches!(open.state, OpenMessageState::Leased { number, .. } if number == lease.number))
     }
 
-    /// Puts a message aside. It is not open any more.
+    /// Parks a message, which is not open any more.
     fn park(&mut self, global: u64, open: &OpenMessage, reason: Arc<str>, now: Micros) {
         let parked = ParkedEntry {
             reason,
@@ -259,7 +260,7 @@ impl Subscription {
     }
 }
 
-/// By what messages are kept in order: the cardinal id of their stream, or its name if it has none.
+/// The ordering key of a message: its cardinal id, or the name of its stream without one.
 pub fn stream_key(stream: &str) -> u64 {
     match cardinal_id(stream) {
         Some(id) => xxh3_64_with_seed(id.as_bytes(), 0),

@@ -1,10 +1,11 @@
-//! Persistent subscriptions of all namespaces, each kept as a document that is compared and set. What many consumers ask of
-//! one subscription while it is being stored is done together and stored once, so that a sync is shared by all of them.
+//! The persistent subscriptions of all namespaces, each stored as a document that is updated by compare and set.
+//! Requests that arrive while a subscription is being stored are executed together and stored once, so that they share
+//! a sync.
 //!
-//! Leases are stored too, with every answer to a consumer: several servers on one database never hand out a message twice
-//! while its time lasts, and an attempt counts even if the server dies. It costs a write per fetch that finds something; a
-//! fetch that finds nothing writes nothing. The other way, leases in memory for a store of one process alone, would save
-//! that write and give away messages again after each start.
+//! Leases are stored before a consumer gets the messages: several servers on one database never deliver a message twice
+//! before its deadline, and an attempt counts even if the server dies. This costs a write for each fetch that finds
+//! messages; an empty fetch writes nothing. The alternative, leases in memory for a store with a single process, would
+//! save that write but deliver messages again after each start.
 
 mod handle;
 mod reading;
@@ -29,32 +30,32 @@ use crate::subscription::{
 
 use handle::{Op, SubscriptionHandle, SubscriptionReply};
 
-/// Subscriptions whose state is kept in memory although nobody uses them now.
+/// Number of subscriptions whose state stays in memory while unused.
 const HANDLES: usize = 1024;
-/// So often it is looked whether another server has changed something.
+/// How often changes by other servers are checked for.
 const POLL: Duration = Duration::from_secs(1);
 const PREFIX: &str = "subscription/";
 
 #[derive(Default)]
 pub struct Subscriptions {
-    /// Instead of that of each namespace.
+    /// Replaces the clocks of the namespaces.
     clock: Option<Arc<dyn Clock>>,
     /// By namespace and name.
     handles: Mutex<HashMap<(String, String), Arc<SubscriptionHandle>>>,
 }
 
-/// Where a subscription begins.
+/// Where a subscription starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartPosition {
     Start,
-    /// Behind all that can be read now.
+    /// After everything that can be read now.
     End,
-    /// Global position, inclusive.
+    /// Inclusive global position.
     At(u64),
 }
 
 impl StartPosition {
-    /// As a global position, from 1.
+    /// The global position, starting at 1.
     pub fn global(self, namespace: &dyn Namespace) -> u64 {
         match self {
             StartPosition::Start => 1,
@@ -64,21 +65,21 @@ impl StartPosition {
     }
 }
 
-/// What a consumer asks for.
+/// A consumer's request for messages.
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
     pub consumer: Arc<str>,
-    /// Messages with it at the same time.
+    /// Maximum number of messages that the consumer can have at once.
     pub max: usize,
-    /// What it has already; those that do not hold any more, or whose time is up, are not counted.
+    /// The leases that the consumer has. Invalid and expired ones are not counted.
     pub held: Vec<Lease>,
 }
 
-/// A message handed out to a consumer.
+/// A message delivered to a consumer.
 #[derive(Clone, Debug)]
 pub struct DeliveredMessage {
     pub lease: Lease,
-    /// From 1.
+    /// Starts at 1.
     pub attempt: u32,
     pub stored: StoredEvent,
 }
@@ -86,13 +87,13 @@ pub struct DeliveredMessage {
 #[derive(Clone, Debug, Default)]
 pub struct FetchedMessages {
     pub messages: Vec<DeliveredMessage>,
-    /// Of the leases that the consumer had, those that count.
+    /// Those of the consumer's leases that count.
     pub held: Vec<Lease>,
-    /// When there may be more, if nothing happens before.
+    /// When more messages may become available, if nothing else happens.
     due: Option<Micros>,
 }
 
-/// A parked message; `None` if it is not there any more.
+/// A parked message; `stored` is `None` if the message no longer exists.
 #[derive(Clone, Debug)]
 pub struct ParkedMessage {
     pub global: u64,
@@ -102,17 +103,17 @@ pub struct ParkedMessage {
     pub stored: Option<StoredEvent>,
 }
 
-/// What is told of a subscription as a metric.
+/// Metrics of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriptionStats {
     pub namespace: String,
     pub name: String,
-    /// Global positions between the last message and the last one up to which all are settled or parked.
+    /// Number of global positions between the last message and the position up to which all are settled or parked.
     pub behind: u64,
     pub in_flight: usize,
     pub waiting: usize,
     pub parked: usize,
-    /// Messages that were handed out more than once, by this process.
+    /// Number of messages that this process delivered more than once.
     pub redelivered: u64,
 }
 
@@ -121,7 +122,7 @@ impl Subscriptions {
         self.clock.clone().unwrap_or_else(|| namespace.clock())
     }
 
-    /// For which time passes as a clock says, in whatever store they are.
+    /// Uses this clock for all namespaces.
     pub fn new(clock: Arc<dyn Clock>) -> Subscriptions {
         Subscriptions {
             clock: Some(clock),
@@ -129,7 +130,7 @@ impl Subscriptions {
         }
     }
 
-    /// Durable when it returns.
+    /// Creates a subscription. Durable when it returns.
     pub async fn create(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -148,17 +149,17 @@ impl Subscriptions {
         }
     }
 
-    /// Its parked messages go with it. Durable when it returns, as are all changes below.
+    /// Deletes a subscription with its parked messages. Durable when it returns, like all changes below.
     pub async fn delete(&self, namespace: &Arc<dyn Namespace>, name: &str) -> Result<()> {
         let document_name = document(name);
         for _ in 0..handle::CONFLICTS_MAX {
-            // Not through its state, which may be what is wrong with it.
+            // Bypasses the state machine, because a broken state may be the reason for the deletion.
             let Some(known) = namespace.document(&document_name).await? else {
                 return Err(EventsError::SubscriptionNotFound(name.to_owned()));
             };
             let deleted = namespace.put_document(&document_name, None, known.revision).await?;
             if deleted.is_some() {
-                // Whoever waits looks again and finds that it is gone.
+                // Waiters check again and find that it is gone.
                 let handle = self.handles.lock().remove(&key(namespace.as_ref(), name));
                 if let Some(handle) = handle {
                     handle.wake();
@@ -169,7 +170,7 @@ impl Subscriptions {
         Err(handle::overtaken(name))
     }
 
-    /// A namespace is deleted: nothing of its subscriptions is kept in memory.
+    /// Drops the in-memory state of a deleted namespace.
     pub fn forget(&self, namespace: &str) {
         let gone: Vec<Arc<SubscriptionHandle>> = {
             let mut handles = self.handles.lock();
@@ -183,7 +184,7 @@ impl Subscriptions {
         self.ask(namespace, name, Op::Update(change)).await.map(drop)
     }
 
-    /// Goes on from `start`, which is returned as a global position. No lease holds any more.
+    /// Continues from `start` and returns it as a global position. All leases become invalid.
     pub async fn reset(&self, namespace: &Arc<dyn Namespace>, name: &str, start: StartPosition) -> Result<u64> {
         let from = start.global(namespace.as_ref());
         self.ask(namespace, name, Op::Reset(from)).await.map(|_| from)
@@ -196,7 +197,7 @@ impl Subscriptions {
         }
     }
 
-    /// In byte order of their names, those with the prefix and behind the cursor.
+    /// Subscriptions with the prefix, after the cursor, in byte order.
     pub async fn list(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -221,15 +222,15 @@ impl Subscriptions {
         Ok(out)
     }
 
-    /// Of those that this process has had to do with, as they were then; in no order. At most about a thousand.
+    /// Metrics of the subscriptions that this process has used, as of their last use, in no particular order. At most
+    /// about a thousand.
     pub fn figures(&self) -> Vec<SubscriptionStats> {
         let handles: Vec<Arc<SubscriptionHandle>> = self.handles.lock().values().cloned().collect();
         handles.iter().filter_map(|handle| handle.figures()).collect()
     }
 
-    /// Messages for a consumer, which has them until the subscription's time for an answer is over. Waits for the first
-    /// until `until`. Whoever stops waiting loses nothing: what was handed out to it is handed out anew, at once or when its
-    /// time is up.
+    /// Fetches messages for a consumer, which holds them until the ack timeout. Waits for the first one until `until`.
+    /// If the caller goes away, nothing is lost: its messages are delivered again, at once or after the timeout.
     pub async fn fetch(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -261,14 +262,14 @@ impl Subscriptions {
                 seen = visible.changed() => {
                     seen.map_err(|_| EventsError::NamespaceNotFound(namespace.name().to_owned()))?;
                 }
-                // It ends with its subscription, which the next turn finds out.
+                // The channel closes with its subscription, which the next iteration detects.
                 _ = changed.changed() => {}
                 () = tokio::time::sleep_until(until.min(now + pause)) => {}
             }
         }
     }
 
-    /// The messages of these leases are done.
+    /// Acknowledges the messages of these leases.
     pub async fn ack(&self, namespace: &Arc<dyn Namespace>, name: &str, leases: Vec<Lease>) -> Result<SettleOutcome> {
         self.settle(namespace, name, Op::Ack(leases)).await
     }
@@ -283,7 +284,8 @@ impl Subscriptions {
         self.settle(namespace, name, Op::Nack(leases, nack)).await
     }
 
-    /// Gives back what a consumer had that has gone away. It counts as an attempt: the message may have been the reason.
+    /// Returns the messages of a consumer that went away. This counts as an attempt, because the message may have been
+    /// the reason.
     pub async fn release(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -300,7 +302,7 @@ impl Subscriptions {
         }
     }
 
-    /// Parked messages by global position, from `from` on.
+    /// Parked messages in the order of global positions, starting at `from`.
     pub async fn parked(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -314,8 +316,8 @@ impl Subscriptions {
         }
     }
 
-    /// Parked messages are handed out again, or, with `discard`, count as done: the named ones, or, if none is named, the
-    /// lowest `max`. How many.
+    /// Replays or, with `discard`, settles parked messages: the named ones or, if none are named, the lowest `max`.
+    /// Returns their number.
     pub async fn replay(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -336,7 +338,7 @@ impl Subscriptions {
         self.known(namespace, name, done)
     }
 
-    /// Forgets what does not exist, whatever names are asked for.
+    /// Drops handles of nonexistent subscriptions, because clients can ask for any name.
     fn known(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -372,9 +374,7 @@ fn document(name: &str) -> String {
     format!("{PREFIX}{name}")
 }
 
-/// An answer to another question, which no code gives.
+/// An error for a reply of the wrong kind, which is a bug.
 fn mixed_up(name: &str) -> EventsError {
-    EventsError::Damaged(format!(
-        "subscription '{name}' answered another question than was asked"
-    ))
+    EventsError::Damaged(format!("subscription '{name}' sent the wrong kind of reply"))
 }

@@ -1,5 +1,6 @@
-//! A store in memory for tests of what stands above it: as strict as the contract where that is asked, above all in
-//! comparing and setting documents, and without all the rest. It can be overtaken, as by another server, and fail.
+//! An in-memory store for tests of code above it. It is as strict as the contract where that matters, above all in
+//! compare and set of documents, and implements nothing else. It can simulate conflicts with another server and
+//! failures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::names::category;
 use crate::store::*;
 use crate::token::Token;
 
-/// A namespace.
+/// A test double of a namespace.
 pub struct NamespaceDouble {
     name: String,
     kept: Mutex<DoubleState>,
@@ -27,7 +28,7 @@ pub struct NamespaceDouble {
     overtaken: AtomicUsize,
     failing: AtomicUsize,
     losing: AtomicUsize,
-    /// Documents that were stored.
+    /// Number of stored documents.
     pub puts: AtomicUsize,
 }
 
@@ -58,22 +59,22 @@ impl NamespaceDouble {
         }
     }
 
-    /// The next so many changes of documents come too late.
+    /// Makes the next document changes conflict.
     pub fn overtake(&self, times: usize) {
         self.overtaken.store(times, Ordering::Relaxed);
     }
 
-    /// The next so many changes of documents fail.
+    /// Makes the next document changes fail.
     pub fn fail(&self, times: usize) {
         self.failing.store(times, Ordering::Relaxed);
     }
 
-    /// The next so many changes of documents are done, and nobody is told so.
+    /// Makes the next document changes succeed but return errors.
     pub fn lose_answers(&self, times: usize) {
         self.losing.store(times, Ordering::Relaxed);
     }
 
-    /// A message without anything special, and where it is.
+    /// Appends a simple message and returns its global position.
     pub async fn write(&self, stream: &str, kind: &str, metadata: Option<&str>) -> u64 {
         let append = Append {
             stream,
@@ -89,7 +90,7 @@ impl NamespaceDouble {
         places.first().map_or(0, |place| place.first_global)
     }
 
-    /// As if retention had hidden it.
+    /// Hides a message as retention would.
     pub fn hide(&self, global: u64) {
         self.kept.lock().events.remove(&global);
         self.told(|_| {});
@@ -174,7 +175,7 @@ impl NamespaceDouble {
         Ok(Some(revision))
     }
 
-    /// What passes, page by page as an engine with small pages would give it.
+    /// Matching messages, in pages like those of an engine with small pages.
     fn page(&self, from: u64, max: usize, passes: impl Fn(&EventRef<'_>) -> bool) -> Page {
         let kept = self.kept.lock();
         let mut found = kept.events.range(from..).filter(|(_, stored)| passes(&stored.event()));
@@ -194,7 +195,7 @@ fn of_types(event: &EventRef<'_>, types: &[String]) -> bool {
     types.is_empty() || types.iter().any(|kind| kind == event.kind)
 }
 
-/// Only forward.
+/// Supports reading forward only.
 impl Namespace for NamespaceDouble {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
@@ -300,7 +301,7 @@ impl Namespace for NamespaceDouble {
         expected: u64,
     ) -> BoxFuture<'a, Result<Option<u64>>> {
         Box::pin(async move {
-            // Storing takes its time, in which others come.
+            // Storing takes time, in which other tasks run.
             tokio::task::yield_now().await;
             self.set(name, content, expected)
         })
@@ -320,7 +321,8 @@ impl Namespace for NamespaceDouble {
     }
 }
 
-/// A store of one namespace, to which every token gives all access but one whose digits are all zero, which may only read.
+/// A store with one namespace. Every token has full access, except for one whose digits are all zero, which can only
+/// read.
 pub struct StoreDouble(pub Arc<NamespaceDouble>);
 
 impl Store for StoreDouble {

@@ -1,15 +1,15 @@
-//! Times as clients see them: RFC 3339, UTC, up to microseconds, without zeros at the end of the fraction.
+//! Times as clients see them: RFC 3339, UTC, up to microseconds, without trailing zeros in the fraction.
 
 use std::time::SystemTime;
 
 use jiff::Timestamp;
 use thalweg_log::Micros;
 
-/// Years 0 to 9999, in which RFC 3339 is.
+/// Years 0 to 9999, the range of RFC 3339.
 const FIRST: Micros = -62_167_219_200_000_000;
 const LAST: Micros = 253_402_300_799_999_999;
 
-/// Appends `2026-01-15T10:30:00.25Z`.
+/// Appends a time such as `2026-01-15T10:30:00.25Z`.
 pub fn write(out: &mut Vec<u8>, time: Micros) {
     let time = time.clamp(FIRST, LAST);
     let (days, micros) = (time.div_euclid(86_400_000_000), time.rem_euclid(86_400_000_000));
@@ -52,9 +52,9 @@ pub fn now() -> Micros {
     since.map_or(0, |since| since.as_micros() as Micros)
 }
 
-/// RFC 3339, rounded down to microseconds.
+/// Parses RFC 3339, rounded down to microseconds.
 pub fn parse(text: &str) -> Option<Micros> {
-    // The library takes more: other parts of ISO 8601, and zones by their names.
+    // The library accepts more: other forms of ISO 8601, and named time zones.
     if !is_rfc3339(text.as_bytes()) {
         return None;
     }
@@ -65,7 +65,7 @@ pub fn parse(text: &str) -> Option<Micros> {
         .filter(|time| (FIRST..=LAST).contains(time))
 }
 
-/// In its form; whether there is such a time is another question.
+/// Checks the form, but not whether the time exists.
 fn is_rfc3339(text: &[u8]) -> bool {
     let is = |text: &[u8], form: &[u8]| {
         let fits = |(byte, form): (&u8, &u8)| match form {
@@ -100,9 +100,9 @@ fn digits(out: &mut Vec<u8>, number: u64, count: usize) {
     }
 }
 
-/// Year, month and day of a day counted from 1970, by counting from a first of March in eras of 400 years.
+/// Year, month and day of a day counted from 1970, computed from March 1 in eras of 400 years.
 fn date(days: i64) -> (u64, u64, u64) {
-    // From the first of March four hundred years before the year 0, so that nothing is negative.
+    // Counted from March 1 four hundred years before the year 0, so that nothing is negative.
     let days = (days + 719_468 + 146_097) as u64;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

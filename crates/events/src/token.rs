@@ -1,4 +1,4 @@
-//! Tokens: which namespace one is for stands in its text; of its secret only a digest is kept.
+//! Tokens. A token's text contains its namespace; only a digest of its secret is stored.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,11 @@ use crate::error::EventsError;
 const PREFIX: &str = "ns_";
 const SECRET_DIGITS: usize = 64;
 
-/// Of the text of a token, as it is stored.
+/// The stored digest of a token.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenDigest([u8; 32]);
 
-/// A token whose text is well-formed; whether it is valid is another question.
+/// A well-formed token, which need not be valid.
 #[derive(Clone, Debug)]
 pub struct Token {
     namespace: String,
@@ -50,7 +50,7 @@ pub fn token_text(namespace: &str, secret: [u8; 32]) -> String {
     text
 }
 
-/// A random one, with its text.
+/// A random token and its text.
 pub fn new_token(namespace: &str) -> Result<(Token, String), EventsError> {
     let mut secret = [0; 32];
     getrandom::fill(&mut secret)
@@ -63,7 +63,7 @@ pub fn new_token(namespace: &str) -> Result<(Token, String), EventsError> {
 impl Token {
     pub fn parse(text: &str) -> Result<Token, TokenError> {
         let rest = text.strip_prefix(PREFIX).ok_or(TokenError::Prefix)?;
-        // At the last one: base64url has `_` itself.
+        // At the last `_`, because base64url can contain `_`.
         let (namespace, secret) = rest.rsplit_once('_').ok_or(TokenError::Parts)?;
         let digits = secret.chars().count();
         if digits != SECRET_DIGITS {
@@ -94,7 +94,7 @@ impl Token {
 }
 
 impl TokenDigest {
-    /// The same for either case of the digits.
+    /// The digest ignores the case of the digits.
     fn of(namespace: &str, secret: &str) -> TokenDigest {
         let mut sha = Sha256::new();
         sha.update(namespace);
@@ -111,7 +111,7 @@ impl TokenDigest {
         &self.0
     }
 
-    /// Takes as long whatever the difference is.
+    /// Compares in constant time.
     pub fn matches(&self, other: &TokenDigest) -> bool {
         self.0.ct_eq(&other.0).into()
     }

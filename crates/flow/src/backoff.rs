@@ -1,9 +1,9 @@
-//! How long to wait between attempts at a write.
+//! Pauses between attempts to open an output or to write.
 
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
-/// Pauses that double from the first to the longest, and begin anew when a part of the messages was taken.
+/// Pauses double from the first to the maximum, and start over when an attempt made progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     pub first: Duration,
@@ -19,7 +19,7 @@ impl Default for Backoff {
     }
 }
 
-/// Where one write stands in its attempts.
+/// The state of the attempts of one operation.
 pub(crate) struct BackoffState {
     backoff: Backoff,
     next: Duration,
@@ -33,7 +33,7 @@ impl BackoffState {
         }
     }
 
-    /// The pause after a failed attempt, which may have made progress.
+    /// Returns the pause after a failed attempt; `progress` says whether the attempt made some.
     pub fn after(&mut self, progress: bool) -> Duration {
         let pause = if progress { self.backoff.first } else { self.next };
         self.next = (pause * 2).min(self.backoff.max);
@@ -41,7 +41,7 @@ impl BackoffState {
     }
 }
 
-/// Between half and the whole of a pause, so that many clients of a recovering server do not come back at once.
+/// Returns between half and the whole of a pause, so that many clients of a recovering server do not reconnect at once.
 fn with_jitter(pause: Duration) -> Duration {
     let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
     pause / 2 + (pause / 2).mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)

@@ -1,4 +1,4 @@
-//! How an output wants messages collected before it writes them: `batching: {count, byte_size, period}`.
+//! How an output collects messages before it writes them: `batching: {count, byte_size, period}`.
 
 use std::time::Duration;
 
@@ -8,23 +8,24 @@ use thalweg_telemetry::IntCounter;
 use crate::component::Component;
 use crate::parse::ParseContext;
 
-/// A batch is written when any of these is reached; a limit that is not given holds nothing back.
+/// A batch is written when any limit is reached; a limit that is not set does not delay it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Messages; 0: any number.
+    /// Maximum number of messages; 0 means no limit.
     pub count: usize,
-    /// 0: any size.
+    /// Maximum size; 0 means no limit.
     pub byte_size: usize,
-    /// Since the first message of the batch.
+    /// Maximum time since the first message of the batch.
     pub period: Option<Duration>,
 }
 
-/// What is collected is written at this size whatever the policy says: it waits beyond the limits of the flow's queues.
+/// A batch is written at this size whatever the policy says, because collected messages wait outside of the flow's
+/// queue limits.
 const BYTES_MAX: usize = 16 << 20;
 const COUNT_MAX: i64 = 100_000;
 
 impl Batching {
-    /// Reads the field `batching` of an output; `None` if it is not given or says nothing.
+    /// Reads the field `batching` of an output; `None` if it is absent or has no effect.
     pub fn read(fields: &mut Fields<'_>, context: &ParseContext<'_>) -> Option<Batching> {
         let mut fields = fields.opt_fields("batching")?;
         let count = usize::try_from(fields.int_in("count", 0, 0..=COUNT_MAX)).unwrap_or_default();
@@ -54,12 +55,12 @@ impl Batching {
             byte_size,
             period,
         };
-        // One message is a batch at once.
+        // With a count of 1, each message is a batch immediately.
         let holds_back = count > 1 || (count == 0 && (byte_size > 0 || period.is_some()));
         holds_back.then_some(policy)
     }
 
-    /// The limit that so much has reached.
+    /// Returns the limit that these amounts have reached.
     pub(crate) fn enough(&self, messages: usize, bytes: usize) -> Option<BatchTrigger> {
         let reached = |limit: usize, value: usize| limit > 0 && value >= limit;
         if reached(self.count, messages) {
@@ -71,7 +72,7 @@ impl Batching {
         }
     }
 
-    /// The policy of two outputs that are written together: what either calls enough is.
+    /// Combines the policies of two outputs that are written together: the tighter of each limit applies.
     pub(crate) fn both(a: Option<Batching>, b: Option<Batching>) -> Option<Batching> {
         let (Some(a), Some(b)) = (a, b) else {
             return a.or(b);
@@ -88,17 +89,17 @@ impl Batching {
     }
 }
 
-/// Why a batch was not collected any further.
+/// Why collecting a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchTrigger {
     Count,
     Size,
     Period,
-    /// Somebody waits for it, or nothing more comes.
+    /// Someone waits for it, or no more messages come.
     Flush,
 }
 
-/// `batch_created`: the batches that were collected in front of an output.
+/// `batch_created`: the batches collected in front of an output.
 pub(crate) struct BatchMetrics([(BatchTrigger, IntCounter); 4]);
 
 impl BatchMetrics {

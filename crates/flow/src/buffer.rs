@@ -1,9 +1,8 @@
-//! A buffer that outlives the process, between a flow's input and its processors: what it consists of, and the sink into
-//! which its reader puts what it has read.
+//! A buffer between a flow's input and its processors that survives a restart: its parts, and the sink for its reader.
 //!
-//! In come the input's batches, which are acknowledged when they are stored; out come the same messages, which stay in the
-//! buffer until everything made of them was confirmed, filtered, dropped with a reason or taken by the dead letter. A flow
-//! keeps one account: a message in the buffer is in flight, and shown as such (`thalweg_flow_buffered`).
+//! The input's batches enter the buffer and are acknowledged when they are stored. The same messages leave it, and stay
+//! stored until everything made of them was confirmed, filtered, dropped with a reason or written to the dead letter.
+//! The flow has one balance: a message in the buffer is in flight, and shown as such (`thalweg_flow_buffered`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,38 +18,38 @@ use crate::input::{InputError, OpenBatches, SinkClosed};
 use crate::output::Output;
 use crate::shard::Shards;
 
-/// A buffer's checked configuration.
+/// The checked configuration of a buffer.
 pub trait BufferSpec: Send + Sync {
-    /// `memory_bytes` may be used to remember what stored messages refer to.
+    /// `memory_bytes` bounds the memory for the references of stored messages.
     fn build(&self, context: &BuildContext, memory_bytes: usize) -> Result<Buffer, BuildError>;
 }
 
 /// The two ends of a buffer.
 pub struct Buffer {
-    /// Its writes end when messages are as durable as the buffer promises; while it is full they wait.
+    /// Its writes end when messages are as durable as the buffer promises; while the buffer is full they wait.
     pub store: Arc<dyn Output>,
     pub reader: Box<dyn BufferReader>,
 }
 
-/// Reads what is stored, in order within a series, from the oldest that was not acknowledged.
+/// Reads stored messages, in order within a series, from the oldest unacknowledged one.
 pub trait BufferReader: Send {
-    /// Returns `Ok` after `context.stop` was cancelled, or when `context.drain` was and nothing is left. An error ends the
-    /// flow, and what is stored stays.
+    /// Returns `Ok` after `context.stop` was cancelled, or when `context.drain` was cancelled and the buffer is empty.
+    /// An error ends the flow, and stored messages stay.
     fn run(self: Box<Self>, context: BufferContext) -> BoxFuture<'static, Result<(), InputError>>;
 }
 
-/// What a buffer's reader gets to work with.
+/// What a buffer's reader works with.
 pub struct BufferContext {
     pub component: Component,
     pub sink: BufferSink,
-    /// Cancelled when no more shall be read.
+    /// Cancelled when the reader must stop reading.
     pub stop: CancellationToken,
-    /// Cancelled when everything that will come has been stored.
+    /// Cancelled when everything that will arrive has been stored.
     pub drain: CancellationToken,
     pub connection: Connection,
 }
 
-/// Where the reader puts its batches. Clones feed the same flow.
+/// Accepts the reader's batches. Clones feed the same flow.
 #[derive(Clone)]
 pub struct BufferSink {
     pub(crate) balance: Arc<FlowBalance>,
@@ -81,18 +80,19 @@ impl BufferMetrics {
 }
 
 impl BufferSink {
-    /// Messages from before the start are stored.
+    /// Counts messages that were stored before the start.
     pub fn found(&self, n: u64) {
         self.balance.found(n);
     }
 
-    /// Stored messages cannot be passed on.
+    /// Counts stored messages that cannot be passed on.
     pub fn lost(&self, reason: DropReason, n: u64) {
         self.balance.lost(reason, n);
     }
 
-    /// Answers for `n` messages that were read. `settle` hears once what became of them, on whatever thread ends the last:
-    /// `Acked` when the buffer may forget them, else they are to be read again in the next run.
+    /// Creates the acknowledgement of `n` messages that were read. `settle` is called once with the result, on the
+    /// thread that ends the last message: after `Acked` the buffer may remove them, otherwise the next run reads them
+    /// again.
     pub fn resume(&self, n: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
         open.begins();
@@ -103,19 +103,19 @@ impl BufferSink {
         })
     }
 
-    /// Passes a batch on; waits while the flow is full. After an error the batch has been given up, and so is still stored.
+    /// Passes a batch on; waits while the flow is full. After an error the batch was given up and so is still stored.
     pub async fn send(&self, batch: Batch) -> Result<(), SinkClosed> {
         self.metrics.sent.inc_by(batch.len() as u64);
         self.metrics.batch_sent.inc();
         self.shards.send(batch).await
     }
 
-    /// Waits until the flow could take a batch at once.
+    /// Waits until the flow can accept a batch immediately.
     pub async fn has_room(&self) {
         self.shards.has_room().await;
     }
 
-    /// Waits until every batch that was read so far is settled; processors hold nothing back meanwhile.
+    /// Waits until every batch read so far is settled; processors hold nothing back meanwhile.
     pub async fn settled(&self) {
         self.open_batches.none(|| (self.hurry)()).await;
     }

@@ -1,5 +1,5 @@
-//! Processors that run one after the other: those of a flow, and those inside a `switch`, a `try` or a broker's child.
-//! Each has its own place, metrics and log, wherever the chain stands.
+//! Processors that run one after the other: those of a flow, and those inside a `switch`, a `try` or a child of a
+//! broker. Each has its own path, metrics and log, wherever the chain is.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -75,7 +75,7 @@ impl ChainSpec {
         nodes: impl IntoIterator<Item = &'n ComponentNode>,
         context: &mut ParseContext<'_>,
     ) -> Option<ChainSpec> {
-        // All of them are read before the verdict, so that every mistake is reported.
+        // All processors are read before the result is decided, so that every mistake is reported.
         let read = |node| Some(NamedSpec::new(node, context.processor(node)?));
         let chain: Vec<Option<_>> = nodes.into_iter().map(read).collect();
         Some(ChainSpec(chain.into_iter().collect::<Option<_>>()?))
@@ -103,8 +103,8 @@ impl ChainSpec {
         self.0.iter().find_map(|named| named.spec.holds_back())
     }
 
-    /// Refuses processors that would starve: those that hold back what `input` waits for. `nodes` are what the chain was read
-    /// from. `None` if there is one.
+    /// Rejects processors that would deadlock the input: those that hold back messages whose acknowledgement `input`
+    /// waits for. `nodes` is the configuration that the chain was read from. Returns `None` if there is one.
     pub fn unless_starved<'n>(
         self,
         nodes: impl IntoIterator<Item = &'n ComponentNode>,
@@ -121,15 +121,16 @@ impl ChainSpec {
             diagnostics.error_at(
                 node.name_pos,
                 format!(
-                    "{part} holds messages back until later ones come, and the input hands out none of these before the earlier \
-                     ones are acknowledged, so nothing would flow; {cure}, or let this stand in the pipeline of a flow with buffer: {{queue: {{}}}}"
+                    "{part} holds messages back until later ones come, but the input delivers these only after the earlier ones \
+                     are acknowledged, so nothing would flow; {cure}, or move it to the pipeline of a flow with buffer: {{queue: {{}}}}"
                 ),
             );
         }
         (!is_starved).then_some(self)
     }
 
-    /// One instance of each processor. Instances for several threads share their component and so their log limit.
+    /// Builds one instance of each processor. Instances for several threads share their component and thus its log
+    /// limit.
     pub fn build(&self, flow: Option<&str>, metrics: &Arc<Metrics>, scope: &FlowScope) -> Result<Chain, BuildError> {
         let build = |named: &NamedSpec<dyn ProcessorSpec>| {
             let known = scope.nodes.component(&named.path);
@@ -168,7 +169,7 @@ impl Chain {
         results
     }
 
-    /// Each result is passed on before the next one is made, as far as processors take batches in pieces.
+    /// Passes each result on before the next one is made, if processors accept batches in pieces.
     pub fn run(&mut self, batch: Batch, pass_on: &mut dyn FnMut(Batch)) {
         run(&mut self.0, batch, pass_on);
     }
@@ -189,7 +190,7 @@ impl Chain {
         self.release(out, |processor, released| processor.flush(released));
     }
 
-    /// What one stage releases passes through those behind it before they release theirs.
+    /// The batches that one stage releases pass through the later stages before those release theirs.
     fn release(&mut self, out: &mut Vec<Batch>, what: impl Fn(&mut dyn Processor, &mut Vec<Batch>)) {
         for at in 0..self.0.len() {
             let mut released = Vec::new();
@@ -205,7 +206,7 @@ impl Chain {
     }
 }
 
-/// Runs a batch through stages. One without messages ends in front of the next stage.
+/// Runs a batch through stages. A batch without messages ends before the next stage.
 fn run(stages: &mut [Stage], batch: Batch, pass_on: &mut dyn FnMut(Batch)) {
     let [stage, behind @ ..] = stages else {
         return pass_on(batch);
@@ -223,7 +224,7 @@ fn run(stages: &mut [Stage], batch: Batch, pass_on: &mut dyn FnMut(Batch)) {
     }
 }
 
-/// The first messages of a batch, and the others if there are any.
+/// Returns the first messages of a batch, and the rest if there is any.
 fn cut(batch: Batch, messages_max: usize) -> (Batch, Option<Batch>) {
     let max = messages_max.max(1);
     if batch.len() <= max {
@@ -244,7 +245,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// Makes two of each message, and takes so many at once.
+    /// Doubles each message, and accepts at most `max` at once.
     struct Doubles {
         name: &'static str,
         max: usize,

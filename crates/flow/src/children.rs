@@ -1,4 +1,4 @@
-//! Components inside a component: what a `broker` is made of.
+//! Components inside a component: the children of a `broker`.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::component::{BuildContext, Component};
 use crate::named_spec::NamedSpec;
 use crate::parse::ParseContext;
 
-/// A broker has at most this many copies of each child.
+/// Maximum copies of each child of a broker.
 const COPIES_MAX: i64 = 256;
 
-/// Reads the list `field` of a broker and `copies` of it (its other fields are read already); `None` if a child has
+/// Reads the list `field` of a broker, and `copies`; the other fields have already been read. `None` if a child has
 /// mistakes.
 pub(crate) fn parse<'a, S: ?Sized>(
     node: &ComponentNode,
@@ -44,7 +44,7 @@ pub(crate) fn parse<'a, S: ?Sized>(
 }
 
 impl<S: ?Sized> NamedSpec<S> {
-    /// A child's own identity, with its parent's flow and metrics.
+    /// Builds a context with the child's identity and its parent's flow and metrics.
     pub fn build_context(&self, parent: &BuildContext) -> BuildContext {
         let id = ComponentId {
             path: self.path.clone(),

@@ -1,4 +1,4 @@
-//! What every component of a flow knows about itself, and what it may use when it is built.
+//! The identity of a component of a flow, and what it may use when it is built.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use thalweg_telemetry::{ComponentId, IntCounter, IntGauge, LogDecision, LogLimit
 
 use crate::context::FlowScope;
 
-/// A component's identity with its metrics and its log. Clones share everything.
+/// A component's identity, metrics and log. Clones share everything.
 #[derive(Clone)]
 pub struct Component {
     /// `opcua`, `tag_processor`, …
     pub name: Arc<str>,
-    /// Label, path and flow as metrics carry them.
+    /// The labels of its metrics: label, path and flow.
     pub id: Arc<ComponentId>,
     pub metrics: Arc<Metrics>,
     limiter: Arc<LogLimiter>,
@@ -28,7 +28,7 @@ impl Component {
         }
     }
 
-    /// The label if the user gave one, else the path: how a component is called in logs and tables.
+    /// The name of the component in logs and tables: the label if the user gave one, otherwise the path.
     pub fn title(&self) -> &str {
         if self.id.label.is_empty() {
             &self.id.path
@@ -60,7 +60,7 @@ impl Component {
         }
     }
 
-    /// Logs how many events were held back: those whose 10 s are over, or at the end (`all`) what is left.
+    /// Logs how many events were held back: those whose 10 s are over, or all at the end (`all`).
     pub(crate) fn log_held_back(&self, all: bool) {
         let held_back = if all { self.limiter.drain() } else { self.limiter.due() };
         for (kind, count) in held_back {
@@ -73,13 +73,13 @@ impl Component {
 #[derive(Clone)]
 pub struct BuildContext {
     pub component: Component,
-    /// The label of the flow's input, else its path: what tables call the source of the messages.
+    /// The label of the flow's input, otherwise its path. Tables store it as the source of the messages.
     pub source: Arc<str>,
     pub data_dir: PathBuf,
     pub(crate) scope: FlowScope,
 }
 
-/// Why a component cannot start: one sentence with the place and the cure.
+/// Why a component cannot start: one sentence with the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BuildError(pub String);

@@ -1,7 +1,8 @@
-//! Whether data can flow at one end of a flow, with the counters, the log and what the component shows of itself.
+//! Whether data can flow at one end of a flow, with its counters, its log lines and the details that the component
+//! shows.
 //!
-//! Every component reports here, and here it is told in the log, so that none can stand still in silence: trouble at once, what
-//! goes on once a minute, and its end.
+//! Every component reports its connection here, and this module logs it, so that none can stall silently: a failure
+//! immediately, an ongoing outage once a minute, and its end.
 
 mod outage;
 
@@ -15,7 +16,7 @@ use thalweg_telemetry::{IntCounter, StatusDetail};
 use self::outage::{Outage, OutageLogLine};
 use crate::component::Component;
 
-/// Clones share their state. A component made of several others is connected while all of them are.
+/// Clones share their state. A component with children is connected while all of them are.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<ConnectionInner>,
@@ -35,7 +36,7 @@ struct ConnectionInner {
 
 type DetailsFn = Arc<dyn Fn() -> Vec<StatusDetail> + Send + Sync>;
 
-/// What did not succeed, as the beginning of a line of the log.
+/// What failed, as the beginning of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionFailure {
     Connect,
@@ -56,7 +57,7 @@ impl ConnectionFailure {
 }
 
 impl Connection {
-    /// `direction` is `input` or `output`, as the metric names have it.
+    /// `direction` is `input` or `output`, as in the metric names.
     pub(crate) fn new(component: &Component, direction: &str) -> Connection {
         let counter = |what: &str, help: &str| component.counter(&format!("{direction}_connection_{what}"), help);
         Connection {
@@ -83,13 +84,13 @@ impl Connection {
         }
     }
 
-    /// An attempt failed, and others will follow. `why` is told in the log, and shown by `/ready`.
+    /// A connection attempt failed and will be retried. `why` is logged and shown by `/ready`.
     pub fn failed(&self, why: &str) {
         self.inner.failed.inc();
         self.trouble(ConnectionFailure::Connect, why);
     }
 
-    /// An attempt to open what data goes to failed, and others will follow.
+    /// An attempt to open the destination failed and will be retried.
     pub(crate) fn open_failed(&self, why: &str) {
         self.inner.failed.inc();
         self.trouble(ConnectionFailure::Open, why);
@@ -101,13 +102,13 @@ impl Connection {
         self.trouble(ConnectionFailure::Lost, why);
     }
 
-    /// Data could not be written, and will be again.
+    /// A write failed and will be retried.
     pub(crate) fn write_failed(&self, why: &str) {
         self.count_loss();
         self.trouble(ConnectionFailure::Write, why);
     }
 
-    /// Data will not flow any more. Whoever gives up tells why in the log.
+    /// Data will not flow any more. The caller logs the reason.
     pub fn given_up(&self, why: &str) {
         match self.inner.connected.load(Ordering::Relaxed) {
             true => self.inner.lost.inc(),
@@ -117,7 +118,7 @@ impl Connection {
         self.down(why);
     }
 
-    /// Still on the way to a connection; `why` says how far.
+    /// The connection is still being made; `why` says how far it is.
     pub fn progress(&self, why: &str) {
         self.down(why);
     }
@@ -134,7 +135,7 @@ impl Connection {
         self.log(line);
     }
 
-    /// Tells what goes on. To be called every second or so.
+    /// Logs an ongoing outage. To be called about every second.
     pub(crate) fn remind(&self) {
         let line = self.inner.outage.lock().remind(Instant::now());
         self.log(line);
@@ -168,7 +169,7 @@ impl Connection {
         down.or_else(|| self.own_trouble())
     }
 
-    /// As [`Connection::why_not`], but only what the other components that this one is made of do not tell themselves.
+    /// As [`Connection::why_not`], but `None` if a child is down, because the child reports it itself.
     pub(crate) fn told_here(&self) -> Option<String> {
         let children = self.inner.children.read();
         if children.iter().any(|(_, child)| !child.is_up()) {
@@ -182,12 +183,12 @@ impl Connection {
         (!connected).then(|| self.inner.why_not.read().clone())
     }
 
-    /// From now on data can flow here only while it can flow there too.
+    /// From now on this connection is up only while its children are up too.
     pub(crate) fn follow(&self, children: Vec<(Component, Connection)>) {
         *self.inner.children.write() = children;
     }
 
-    /// What the console and the terminal show of this component; called about once per second.
+    /// Sets the details that the console and the terminal show of this component; called about once per second.
     pub fn show(&self, details: impl Fn() -> Vec<StatusDetail> + Send + Sync + 'static) {
         *self.inner.details.write() = Some(Arc::new(details));
     }

@@ -1,4 +1,5 @@
-//! What a stage uses to say that it failed on a message: the dead letter if there is one, else a counted, logged drop.
+//! How a stage reports that it failed on a message: the message goes to the dead letter if there is one, otherwise it
+//! is dropped, counted and logged.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -24,53 +25,53 @@ pub struct StageContext {
     pub(crate) scope: FlowScope,
 }
 
-/// What the components of a flow share.
+/// State that the components of a flow share.
 #[derive(Clone)]
 pub(crate) struct FlowScope {
-    /// The account of the messages that pass.
+    /// The mass balance of the flow.
     pub balance: Arc<FlowBalance>,
     pub failures: FailurePolicy,
     pub runtime: Handle,
-    /// Cancelled when waiting any longer is pointless: the shutdown time is over.
+    /// Cancelled when the shutdown time is over and waiting is pointless.
     pub give_up: CancellationToken,
-    /// Where components inside components make themselves known to the graph.
+    /// Where nested components register themselves in the graph.
     pub nodes: GraphNodes,
 }
 
-/// Where messages go that a stage failed on.
+/// Where failed messages go.
 #[derive(Clone)]
 pub(crate) enum FailurePolicy {
-    /// They are counted and logged.
+    /// Counted and logged.
     Drop,
     DeadLetters(DeadLetterSender),
-    /// They are refused to whoever writes: the stage stands in front of one of several outputs, and the message's fate
-    /// depends on all of them.
+    /// Rejected to the writer: the stage is in front of one of several outputs, and the outcome of the message depends
+    /// on all of them.
     Refuse(Arc<Mutex<Vec<(DropReason, String)>>>),
 }
 
 impl StageContext {
-    /// What the console shows of the stage. The first instance says it for all.
+    /// Sets the details that the console shows of the stage. The first instance sets them for all.
     pub fn show(&self, details: Vec<StatusDetail>) {
         let _known = self.details.set(details);
     }
 
-    /// Answers for messages that the stage makes though none came, as when an interval ends. They count as expanded, and nobody
-    /// waits for what becomes of them.
+    /// Creates the acknowledgement of messages that the stage makes without input, as when an interval ends. They count
+    /// as expanded, and nobody waits for their outcome.
     pub fn made(&self, n: usize) -> Ack {
         let mut ack = Ack::enter(&self.scope.balance, 0, |_outcome| {});
         ack.expanded(n);
         ack
     }
 
-    /// One message leaves the flow because this stage failed on it. `ack` must answer for it; one message is taken from
-    /// it. Blocks while the dead letter is full, because losing the message is not an alternative; only when the
-    /// shutdown time is over, the message is given up (counted as dropped with reason `shutdown`).
+    /// Removes one message from the flow because this stage failed on it. `ack` must include it; one message is taken
+    /// from it. Blocks while the dead letter is full, because losing the message is not an option; when the shutdown
+    /// time is over, the message is given up (counted as dropped with reason `shutdown`).
     pub fn fail(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str) {
         self.fail_with_cure(ack, message, reason, error, cure(reason));
     }
 
-    /// As [`StageContext::fail`], of a stage that knows better what an operator can do about it. `cure` goes on after the
-    /// error, in the log alone.
+    /// As [`StageContext::fail`], for a stage with better advice for the operator. `cure` follows the error, in the log
+    /// only.
     pub fn fail_with_cure(&self, ack: &mut Ack, message: Message, reason: DropReason, error: &str, cure: &str) {
         self.errors.inc();
         if let FailurePolicy::Refuse(refused) = &self.scope.failures {
@@ -99,7 +100,8 @@ impl StageContext {
         }
     }
 
-    /// A message is passed on although this stage failed on it: it carries the mark that `catch` and `errored()` see.
+    /// Flags a message that this stage failed on and that is passed on: it carries the mark that `catch` and
+    /// `errored()` read.
     pub fn flag(&self, message: &mut Message, error: &str) {
         message.failure = Some(Arc::new(Failure {
             stage: self.component.title().into(),
@@ -110,13 +112,13 @@ impl StageContext {
             .warn_limited("flagged", 1, || format!("message flagged: {error}{}", whose(message)));
     }
 
-    /// Whether the shutdown time is over, so that waiting any longer is pointless. For work that looks now and then.
+    /// Returns a check whether the shutdown time is over, for work that polls it occasionally.
     pub fn gives_up(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let give_up = self.scope.give_up.clone();
         move || give_up.is_cancelled()
     }
 
-    /// Lets a time pass on this worker thread; `false` if the flow gave up first.
+    /// Sleeps on this worker thread; `false` if the flow gave up first.
     pub fn pause(&self, pause: Duration) -> bool {
         self.scope.runtime.block_on(async {
             tokio::select! {
@@ -132,19 +134,19 @@ fn removed(message: &Message, reason: DropReason, error: &str, cure: &str) -> St
     format!("message removed ({reason}): {error}{cure}{}", whose(message))
 }
 
-/// What an operator can do about messages that fail for a reason, where neither the error nor the stage knows it.
+/// Advice for the operator about a reason, where neither the error nor the stage provides it.
 fn cure(reason: DropReason) -> &'static str {
     match reason {
         DropReason::ScriptTimeout => "; if the script needs longer, raise scriptTimeout (or scripting.timeout for all)",
-        DropReason::InvalidValue => "; let the script that makes the value return null for the message instead",
+        DropReason::InvalidValue => "; have the script that computes the value return null for the message instead",
         _ => "",
     }
 }
 
-/// Keys by which an operator recognises a message.
+/// Keys that identify a message to an operator.
 const NAMES: [&str; 3] = [key::UMH_TOPIC, key::OPCUA_NODE, key::MQTT_TOPIC];
 
-/// ` (umh_topic=…, opcua_attr_nodeid=…)`, nothing if the message has no name.
+/// Returns ` (umh_topic=…, opcua_attr_nodeid=…)`, or an empty text if the message has none of these keys.
 pub(crate) fn whose(message: &Message) -> String {
     let mut text = String::new();
     for name in NAMES {
@@ -159,15 +161,15 @@ pub(crate) fn whose(message: &Message) -> String {
     text
 }
 
-/// Failed messages on their way to the `dead_letter` output. Clones feed the same output.
+/// Sends failed messages to the `dead_letter` output. Clones feed the same output.
 #[derive(Clone)]
 pub struct DeadLetterSender {
     pub(crate) queue: queue::QueueSender<DeadLetter>,
-    /// The output and what is inside it, for the graph of each flow.
+    /// The output and its children, for the graph of each flow.
     pub(crate) nodes: Arc<[NodeCounters]>,
 }
 
-/// One failed message. Its source hears of it only after the dead letter took it.
+/// One failed message. Its source is notified only after the dead letter output has written it.
 pub(crate) struct DeadLetter {
     pub message: Message,
     pub reason: DropReason,
@@ -254,7 +256,7 @@ impl StageContext {
         }
     }
 
-    /// What the stage has said to be shown.
+    /// The details that the stage has set.
     pub fn shown(&self) -> &[StatusDetail] {
         self.details.get().map_or(&[], Vec::as_slice)
     }
@@ -290,8 +292,8 @@ mod tests {
         };
         assert_eq!(
             said(cure(DropReason::InvalidValue)),
-            "message removed (invalid_value): the value NaN has no JSON form; let the script that makes the value return null \
-             for the message instead"
+            "message removed (invalid_value): the value NaN has no JSON form; have the script that computes the value return \
+             null for the message instead"
         );
         assert_eq!(
             said("; set it anew"),

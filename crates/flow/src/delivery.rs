@@ -1,5 +1,5 @@
-//! Carries batches to the output and their fate back: sends to the dead letter (or drops, counted) what the output
-//! refuses for good, and acknowledges the rest.
+//! Delivers batches to the output and their outcome back: sends permanently rejected messages to the dead letter (or
+//! drops and counts them), and acknowledges the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,32 +18,32 @@ use crate::output_driver::{OpenFailure, OutputDriver, PermanentRejection, WriteF
 use crate::queue::Weight as _;
 use crate::{BoxFuture, queue};
 
-/// Letters written together.
+/// Maximum letters in one write.
 const LETTERS_MAX: usize = 1000;
 
-/// Letters that an output wants collected, without saying for how long, are written after this: whether another message
-/// will ever fail nobody knows, and the sources of these wait.
+/// Flush period for letters if the output batches without a period: nobody knows whether another message will fail, and
+/// the sources of these wait.
 const LETTERS_PERIOD: Duration = Duration::from_secs(1);
 
-/// Batches are joined into one write up to about this size.
+/// Approximate maximum size of batches joined into one write.
 const JOINED_BYTES_MAX: usize = 4 << 20;
 
-/// Everything one output needs to be driven.
+/// Everything needed to drive one output.
 #[derive(Clone)]
 pub(crate) struct Delivery {
     pub driven: OutputDriver,
     pub dead_letters: Option<DeadLetterSender>,
-    /// What is written is in a buffer, from which it goes on.
+    /// Whether the output is a buffer, from which the messages continue.
     pub buffers: bool,
-    /// Somebody waits for what is collected to be written.
+    /// Notified when someone waits for collected messages to be written.
     pub hurry: Arc<Notify>,
-    /// Cancelled when waiting any longer is pointless: the shutdown time is over.
+    /// Cancelled when the shutdown time is over and waiting is pointless.
     pub stop: CancellationToken,
 }
 
 impl Delivery {
-    /// Ends when the queue is closed, empty, and every write has ended; or at once when `stop` is cancelled, giving up
-    /// what is left. `Err`: the output takes nothing any more, for this reason; what is left is given up too.
+    /// Ends when the queue is closed and empty and every write has ended, or immediately when `stop` is cancelled,
+    /// giving up the rest. `Err` is the reason why the output accepts nothing any more; the rest is given up too.
     pub async fn run(self, mut queue: queue::QueueReceiver<Batch>) -> Result<(), String> {
         match self.driven.open(&self.stop).await {
             Ok(()) => {}
@@ -51,7 +51,7 @@ impl Delivery {
             Err(OpenFailure::Never(why)) => return Err(why),
         }
         let result = self.deliver(&mut queue).await;
-        // Whoever waits for room learns now that there will be none.
+        // Senders that wait for room learn now that there will be none.
         drop(queue);
         self.driven.close(&self.stop).await;
         result
@@ -88,8 +88,8 @@ impl Delivery {
         Ok(())
     }
 
-    /// As [`Delivery::run`], for failed messages: taking one ends its way with the reason it failed for. When the output
-    /// takes no more, they are dropped with that reason.
+    /// As [`Delivery::run`], for failed messages: a successful write ends each with the reason of its failure. When the
+    /// output accepts no more, they are dropped with that reason.
     pub async fn run_letters(self, mut queue: queue::QueueReceiver<DeadLetter>) {
         let mut lost = None;
         match self.driven.open(&self.stop).await {
@@ -104,7 +104,7 @@ impl Delivery {
         let Some(why) = lost else { return };
         tracing::error!(
             component = self.driven.component.title(),
-            "the dead letter output takes nothing any more, failed messages are lost from here on: {why}"
+            "the dead letter output accepts no more messages; failed messages are lost from now on: {why}"
         );
         let lose = async {
             while let Some(mut letter) = queue.receive().await {
@@ -160,7 +160,7 @@ impl Delivery {
         written.map(drop)
     }
 
-    /// Calls the output now, which fixes the batch's place in the order; the future brings it to its end.
+    /// Calls the output now, which fixes the batch's place in the order; the returned future completes the write.
     fn start(&self, batch: Batch) -> BoxFuture<'static, Result<(), String>> {
         let messages = Arc::new(batch.messages);
         let write = self.driven.start(&messages);
@@ -193,7 +193,7 @@ impl Delivery {
     }
 }
 
-/// What is collected for one write.
+/// A unit that is collected for one write.
 trait Batchable: Sized {
     fn count(&self) -> usize;
     fn size(&self) -> usize;
@@ -228,18 +228,18 @@ impl Batchable for Vec<DeadLetter> {
     }
 }
 
-/// What is to be written next.
+/// Collects the next write.
 struct BatchCollector<C> {
     policy: Option<Batching>,
-    /// As many are written together without a policy.
+    /// Maximum units per write without a policy.
     joins: usize,
     batch: Option<C>,
     bytes: usize,
-    /// When the batch is written at the latest.
+    /// The deadline of the batch.
     until: Option<Instant>,
-    /// It is written as soon as the output takes it, for this reason.
+    /// Why the batch is to be written as soon as the output accepts it.
     flush: Option<BatchTrigger>,
-    /// Batches that were collected, with a policy.
+    /// Metrics of collected batches; `None` without a policy.
     batches: Option<BatchMetrics>,
 }
 
@@ -256,7 +256,7 @@ impl<C: Batchable> BatchCollector<C> {
         }
     }
 
-    /// Whether more is to be added: without a policy only what is written at once.
+    /// Whether more can be added; without a policy, only while the output is free and nothing is held.
     fn takes(&self, free: bool) -> bool {
         match (&self.policy, &self.batch) {
             (None, held) => free && held.is_none(),
@@ -265,7 +265,7 @@ impl<C: Batchable> BatchCollector<C> {
         }
     }
 
-    /// Ends when the period is over, if one runs.
+    /// Completes when the period is over, if there is one.
     async fn due(&self) {
         match self.until {
             Some(until) if self.flush.is_none() => tokio::time::sleep_until(until).await,
@@ -273,8 +273,7 @@ impl<C: Batchable> BatchCollector<C> {
         }
     }
 
-    /// Adds to what is held, and without a policy what waits behind, up to `joins` of it: they share one write and one
-    /// verdict.
+    /// Adds a unit, and without a policy up to `joins` units that wait, which share one write and its result.
     fn add(&mut self, batch: C, mut waiting: impl FnMut() -> Option<C>) {
         self.put(batch);
         if self.policy.is_some() {
@@ -290,7 +289,7 @@ impl<C: Batchable> BatchCollector<C> {
     }
 
     fn put(&mut self, batch: C) {
-        // It looks at every message, so it is asked for only where it matters.
+        // size() visits every message, so it is called only where it matters.
         if self.policy.is_some() || self.joins > 1 {
             self.bytes += batch.size();
         }
@@ -304,7 +303,7 @@ impl<C: Batchable> BatchCollector<C> {
         }
     }
 
-    /// What is written now; `last`: nothing follows that it could wait for.
+    /// Returns what is to be written now; with `last`, no further message can complete the batch.
     fn ready(&mut self, last: bool) -> Option<C> {
         let batch = self.batch.as_ref()?;
         if let Some(policy) = self.policy {

@@ -1,4 +1,4 @@
-//! What an input is, and the sink into which it puts its batches.
+//! The trait of inputs, and the sink that accepts their batches.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,42 +14,42 @@ use crate::component::Component;
 use crate::connection::Connection;
 use crate::shard::{ShardedMessages, Shards};
 
-/// A source of messages. Runs until its work is done or it is told to stop; connects and reconnects by itself.
+/// A source of messages. It runs until its work is done or it is stopped, and connects and reconnects by itself.
 pub trait Input: Send {
-    /// Returns `Ok` when the source has no more to give (a file's end) or after `context.stop` was cancelled; an error
-    /// only when going on is pointless. Batches already sent are still delivered after it returned; an input that must
-    /// tell its server about acknowledgements waits for them before returning (see [`Sink::settled`]).
+    /// Returns `Ok` when the source is exhausted (a file's end) or after `context.stop` was cancelled, and an error
+    /// only if it is pointless to continue. Batches already sent are still delivered after the return; an input that
+    /// must report acknowledgements to its server waits for them before it returns (see [`Sink::settled`]).
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>>;
 }
 
-/// Why an input gave up for good. One sentence with the place and the cure.
+/// Why an input failed permanently: one sentence with the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InputError(pub String);
 
-/// What an input gets to work with.
+/// What an input works with.
 pub struct InputContext {
     pub component: Component,
     pub sink: Sink,
-    /// Cancelled when the input shall take in no more.
+    /// Cancelled when the input must stop reading.
     pub stop: CancellationToken,
     pub connection: Connection,
 }
 
-/// The flow takes no more: it is stopping or one of its stages died.
+/// The flow accepts no more messages: it is stopping or one of its stages died.
 #[derive(Debug, thiserror::Error)]
-#[error("the flow takes no more messages")]
+#[error("the flow accepts no more messages")]
 pub struct SinkClosed;
 
-/// Where an input puts its batches. Clones feed the same flow.
+/// Accepts an input's batches. Clones feed the same flow.
 #[derive(Clone)]
 pub struct Sink {
     pub(crate) balance: Arc<FlowBalance>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) metrics: Arc<SinkMetrics>,
-    /// Those of the input that this one is a part of.
+    /// Metrics of the broker input that this input belongs to.
     pub(crate) outer: Option<Arc<SinkMetrics>>,
-    /// Said of every message; empty for the flow's own input.
+    /// Set on every message; empty for the flow's own input.
     pub(crate) source: SourceName,
     pub(crate) hurry: Arc<dyn Fn() + Send + Sync>,
     pub(crate) open_batches: Arc<OpenBatches>,
@@ -72,16 +72,16 @@ impl SinkMetrics {
     }
 }
 
-/// How many batches have entered and are not settled.
+/// Counts the batches that have entered and are not settled.
 #[derive(Default)]
 pub(crate) struct OpenBatches {
     count: std::sync::atomic::AtomicU64,
     changed: tokio::sync::Notify,
-    /// Those who wait until all are settled.
+    /// Number of waiters until all batches are settled.
     waiting: watch::Sender<usize>,
 }
 
-/// Counts one who waits, also when it waits no more before its time.
+/// Counts a waiter, also if it stops waiting early.
 struct WaiterGuard<'b>(&'b watch::Sender<usize>);
 
 impl<'b> WaiterGuard<'b> {
@@ -107,8 +107,9 @@ impl OpenBatches {
         self.changed.notify_waiters();
     }
 
-    /// Waits until every batch that entered so far is settled; `remind` is called before each wait. Workers hold nothing
-    /// back meanwhile: what one does would be waited for until its tick, which may be hours away, or for ever.
+    /// Waits until every batch that entered so far is settled; `remind` is called before each wait. Workers hold
+    /// nothing back meanwhile, because a message held back would delay this until its tick, which may be hours away, or
+    /// forever.
     pub async fn none(&self, remind: impl Fn()) {
         let _waiting = WaiterGuard::new(&self.waiting);
         loop {
@@ -123,23 +124,24 @@ impl OpenBatches {
         }
     }
 
-    /// Ends when, or while, somebody waits until all are settled. A state and no signal: what a worker in front releases
-    /// reaches the next one after that has released its own.
+    /// Completes when, or while, someone waits until all are settled. This is a state rather than a signal, because a
+    /// batch that one worker releases reaches the next worker after that has released its own.
     pub async fn awaited(&self) {
-        // It cannot be closed, since the sender is here.
+        // The channel cannot be closed, because `self` owns the sender.
         let _ = self.waiting.subscribe().wait_for(|waiting| *waiting > 0).await;
     }
 }
 
 impl Sink {
-    /// Counts `n` messages as entered. `settle` hears, once, what became of them, on whatever thread ends the last.
-    /// Messages that the input itself filters or drops are told to the returned `Ack` before [`Sink::send`].
+    /// Counts `n` messages as entered. `settle` is called once with the result, on the thread that ends the last
+    /// message. Messages that the input itself filters or drops are reported to the returned `Ack` before
+    /// [`Sink::send`].
     pub fn enter(&self, n: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         Ack::enter(&self.balance, n, self.entering(n, settle))
     }
 
-    /// As [`Sink::enter`], for an input that takes care of messages itself that the flow refuses for good and no dead letter
-    /// takes: `refused` gets each as it was then, and why, and says whether it knows it.
+    /// As [`Sink::enter`], for an input that handles permanently rejected messages itself if no dead letter accepts
+    /// them: `refused` receives each such message and the reason, and returns whether it recognises the message.
     pub fn enter_refusable(
         &self,
         n: usize,
@@ -149,7 +151,7 @@ impl Sink {
         Ack::enter_refusable(&self.balance, n, refused, self.entering(n, settle))
     }
 
-    /// Counts what enters, and what has to happen when it is settled.
+    /// Counts what enters, and returns what runs when it is settled.
     fn entering(
         &self,
         n: usize,
@@ -168,7 +170,7 @@ impl Sink {
         }
     }
 
-    /// Passes a batch on; waits while the flow is full. After an error the batch has been given up (and so nacked).
+    /// Passes a batch on; waits while the flow is full. After an error the batch was given up (and so nacked).
     pub async fn send(&self, mut batch: Batch) -> Result<(), SinkClosed> {
         if self.source.get().is_some() {
             batch
@@ -185,12 +187,12 @@ impl Sink {
         result
     }
 
-    /// Room for that many messages, for [`Sink::send_parts`].
+    /// Allocates room for that many messages, for [`Sink::send_parts`].
     pub fn parts(&self, messages: usize) -> ShardedMessages {
         self.shards.parts(messages)
     }
 
-    /// As [`Sink::send`], of messages that were put where they go one by one: none is moved again.
+    /// As [`Sink::send`], for messages that were already pushed to their shard: none is moved again.
     pub async fn send_parts(&self, mut parts: ShardedMessages, ack: Ack) -> Result<(), SinkClosed> {
         if self.source.get().is_some() {
             parts.iter_mut().for_each(|message| message.source = self.source);
@@ -204,7 +206,7 @@ impl Sink {
         result
     }
 
-    /// [`Sink::enter`] and [`Sink::send`] in one, for messages that need no settling.
+    /// Combines [`Sink::enter`] and [`Sink::send`].
     pub async fn send_all(
         &self,
         messages: Vec<Message>,
@@ -214,18 +216,18 @@ impl Sink {
         self.send(Batch::new(messages, ack)).await
     }
 
-    /// Waits until the flow could take a batch at once: a source that is asked for its data (a Publish request, a fetch)
-    /// asks only then, so that a slow output stops the asking.
+    /// Waits until the flow can accept a batch immediately. A source that is polled for its data (a Publish request, a
+    /// fetch) polls only then, so that a slow output stops the polling.
     pub async fn has_room(&self) {
         self.shards.has_room().await;
     }
 
-    /// Tells outputs that collect before they write that somebody waits for the acknowledgement.
+    /// Tells batching outputs that someone waits for the acknowledgement.
     pub fn hurry(&self) {
         (self.hurry)();
     }
 
-    /// Batches that entered and are not settled yet.
+    /// The number of batches that entered and are not settled yet.
     pub fn open_batches(&self) -> u64 {
         self.open_batches.count.load(Ordering::SeqCst)
     }

@@ -1,8 +1,8 @@
 //! The flow runtime: carries batches from an input through processors to an output, and acknowledgements back.
 //!
-//! Inputs and outputs are tasks on the async runtime; processors run synchronously on threads of their own, one instance
-//! per thread, with work sharded by series so that order within a series holds at any number of threads. Every queue in
-//! between has limits in messages and bytes: a full one stops what feeds it, back to the source.
+//! Inputs and outputs are tasks on the async runtime. Processors run synchronously on their own threads, one instance
+//! per thread; work is sharded by series, so that the order within a series holds with any number of threads. Every
+//! queue is limited in messages and bytes: a full queue blocks its senders, back to the source.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod backoff;
@@ -44,5 +44,5 @@ pub use registry::{ComponentRegistry, InputSpec, OutputSpec, ProcessorSpec};
 pub use runtime::{DeadLetterOutput, Flow, FlowEnvironment, FlowHandle, FlowSpec, StopReport};
 pub use shard::ShardedMessages;
 
-/// The future of a call that an object-safe trait returns.
+/// The future that a method of an object-safe trait returns.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

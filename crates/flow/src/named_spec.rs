@@ -1,4 +1,4 @@
-//! A component's checked configuration with what it is called: what lies between reading a file and building from it.
+//! A component's checked configuration with its name: the step between reading a file and building.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use thalweg_telemetry::{ComponentId, Metrics};
 
 use crate::component::Component;
 
-/// A component's checked configuration and what it is called.
+/// A component's checked configuration, name, path and label.
 pub(crate) struct NamedSpec<S: ?Sized> {
     pub name: String,
     pub path: String,

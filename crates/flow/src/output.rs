@@ -1,4 +1,4 @@
-//! What an output is, and how it says that a write failed.
+//! The trait of outputs, and how a write fails.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::component::Component;
 use crate::connection::Connection;
 use crate::context::StageContext;
 
-/// A destination of messages. Shared by all writes in flight.
+/// A destination of messages. All writes in flight share it.
 pub trait Output: Send + Sync {
-    /// Connects, for outputs that have something to connect to. Called before the first write, and again with pauses
-    /// (see [`Output::backoff`]) while it fails for now; messages wait meanwhile. `context.connection` must be up before
-    /// it returns `Ok`; its caller reports the failures there.
+    /// Connects, for outputs that have a connection. Called before the first write, and again with pauses (see
+    /// [`Output::backoff`]) while it fails temporarily; messages wait meanwhile. `context.connection` must be up before
+    /// this returns `Ok`; the caller reports failures there.
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         context.connection.up();
         Box::pin(async { Ok(()) })
@@ -25,48 +25,48 @@ pub trait Output: Send + Sync {
     /// Writes messages and returns when they are as durable as this output promises.
     ///
     /// The place of the messages in the order of the stream is fixed when `write` is *called*, not when its future is
-    /// polled. A caller never has more than [`Output::max_in_flight`] futures at a time; an output that allows more than
-    /// one keeps the order itself, through its own retries too.
+    /// polled. A caller never has more than [`Output::max_in_flight`] futures at a time; an output that allows more
+    /// than one keeps the order itself, including its own retries.
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>>;
 
     fn max_in_flight(&self) -> usize {
         1
     }
 
-    /// How many batches that wait may be joined into one write: for outputs whose writes cost the same however much is
-    /// in them, such as those that end with a sync.
+    /// How many waiting batches may be joined into one write: for outputs whose writes have a fixed cost, such as those
+    /// that end with a sync.
     fn joins(&self) -> usize {
         1
     }
 
-    /// How messages are collected before they are written; `None`: they are not.
+    /// How messages are collected before they are written; `None` means not at all.
     fn batching(&self) -> Option<Batching> {
         None
     }
 
-    /// The pauses between attempts at an opening or a write that failed for now.
+    /// The pauses between attempts after an opening or a write failed temporarily.
     fn backoff(&self) -> Backoff {
         Backoff::default()
     }
 
-    /// Somebody is blocked until a write ends: write what was collected now.
+    /// Someone is blocked until a write ends: write collected messages now.
     fn hurry(&self) {}
 
-    /// All writes have ended. Flushes and closes; called once, and only if the output was opened.
+    /// Flushes and closes after all writes have ended. Called once, and only if the output was opened.
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
 }
 
-/// What an output gets to work with.
+/// What an output works with.
 pub struct OutputContext {
     pub component: Component,
     pub connection: Connection,
-    /// Cancelled when waiting any longer is pointless: the shutdown time is over.
+    /// Cancelled when the shutdown time is over and waiting is pointless.
     pub stop: CancellationToken,
 }
 
-/// For tests of outputs in other crates: nothing is connected, and nobody stops it.
+/// For tests of outputs in other crates: there is no connection, and nothing stops it.
 impl OutputContext {
     pub fn for_tests(name: &str) -> OutputContext {
         let component = StageContext::for_tests(name).component;
@@ -78,32 +78,33 @@ impl OutputContext {
     }
 }
 
-/// Why an output could not be opened: one sentence with the place and the cure.
+/// Why an output could not be opened: one sentence with the place and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// Trying again may help.
+    /// A retry may succeed.
     Temporary(String),
-    /// Only another configuration or a restart helps: the flow ends with this sentence.
+    /// Only another configuration or a restart helps: the flow ends with this text.
     Permanent(String),
 }
 
-/// Why a write did not take all messages.
+/// Why a write failed completely or in part.
 #[derive(Clone, Debug)]
 pub enum WriteError {
-    /// None was written and trying again may help. One sentence with the place and the cure.
+    /// No message was written, and a retry may succeed. One sentence with the place and the remedy.
     Temporary(String),
-    /// These were not written; all others were.
+    /// These messages were not written; all others were.
     Some(Vec<Rejection>),
-    /// None was written and no write will succeed any more: the flow ends with this sentence.
+    /// No message was written and no later write will succeed: the flow ends with this sentence.
     Permanent(String),
 }
 
 /// One message that was not written.
 #[derive(Clone, Debug)]
 pub struct Rejection {
-    /// Its index in the messages of the write.
+    /// The index in the messages of the write.
     pub index: usize,
-    /// `None`: trying again may help. Else the reason under which it is counted when no dead letter takes it.
+    /// `None`: a retry may succeed. Otherwise the reason under which the message is counted if no dead letter accepts
+    /// it.
     pub permanent: Option<DropReason>,
     pub error: String,
 }
@@ -126,7 +127,7 @@ impl Rejection {
     }
 }
 
-/// The result of a write that may have been refused in part.
+/// The result of a write with these rejections.
 pub fn all_but(rejections: Vec<Rejection>) -> Result<(), WriteError> {
     if rejections.is_empty() {
         Ok(())

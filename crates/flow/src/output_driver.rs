@@ -1,6 +1,6 @@
-//! An output while it runs: opened until it succeeds, each write repeated until every message was taken or refused for
-//! good, with its connection, counters and log kept up to date. The same for the output of a flow and for each of several
-//! behind a broker.
+//! Drives an output: opens it until it succeeds and repeats each write until every message is written or permanently
+//! rejected, and keeps its connection state, counters and log up to date. The output of a flow and each output behind a
+//! broker use it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::component::Component;
 use crate::connection::Connection;
 use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError};
 
-/// How long a step that cannot be interrupted may take after the shutdown time is over.
+/// How long an uninterruptible step may take after the shutdown time is over.
 pub(crate) const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl OutputMetrics {
         }
     }
 
-    /// Of the end of a buffer that stores.
+    /// The metrics of the storing end of a buffer.
     pub fn of_buffer(component: &Component) -> OutputMetrics {
         OutputMetrics {
             sent: component.counter("buffer_received", "Messages stored."),
@@ -62,18 +62,18 @@ pub(crate) struct OutputDriver {
     pub metrics: OutputMetrics,
 }
 
-/// A write under way.
+/// A write in progress.
 pub(crate) type WriteFuture = BoxFuture<'static, Result<(), WriteError>>;
 
 /// Why an output is not open.
 pub(crate) enum OpenFailure {
-    /// The time was over first.
+    /// The shutdown time was over first.
     GivenUp,
-    /// It never will be, for this reason.
+    /// It will never open, for this reason.
     Never(String),
 }
 
-/// A message that an output refused for good.
+/// A message that an output rejected permanently.
 pub(crate) struct PermanentRejection {
     pub index: usize,
     pub reason: DropReason,
@@ -87,7 +87,7 @@ impl From<PermanentRejection> for Rejection {
 }
 
 impl OutputDriver {
-    /// Opens the output, again and again with pauses that double while it fails for now.
+    /// Opens the output, and retries with doubling pauses while it fails temporarily.
     pub async fn open(&self, stop: &CancellationToken) -> Result<(), OpenFailure> {
         let context = OutputContext {
             component: self.component.clone(),
@@ -120,8 +120,8 @@ impl OutputDriver {
         self.output.write(messages.clone())
     }
 
-    /// Brings a write to its end and counts it; returns what was refused for good. `Err`: the output takes nothing any
-    /// more, for this reason.
+    /// Completes a write and counts it; returns the permanent rejections. `Err` is the reason why the output accepts
+    /// nothing any more.
     pub async fn finish(
         &self,
         write: WriteFuture,
@@ -138,8 +138,8 @@ impl OutputDriver {
         Ok(refused)
     }
 
-    /// Repeats a write with what was not taken, with pauses that double, until every message was taken or refused for
-    /// good.
+    /// Repeats a write with the messages that failed temporarily, with doubling pauses, until every message is written
+    /// or permanently rejected.
     pub async fn persist(
         &self,
         mut write: WriteFuture,
@@ -147,7 +147,7 @@ impl OutputDriver {
     ) -> Result<Vec<PermanentRejection>, String> {
         let mut pauses = BackoffState::new(self.output.backoff());
         let mut refused = Vec::new();
-        // What the write under way carries, by index in `messages`.
+        // The messages of the write in progress, by index in `messages`.
         let mut carried: Vec<usize> = (0..messages.len()).collect();
         loop {
             let (again, why) = match write.await {
@@ -173,7 +173,7 @@ impl OutputDriver {
         }
     }
 
-    /// Adds what is refused for good to `refused`; returns what to try again, in order, and why it failed.
+    /// Adds permanent rejections to `refused`; returns the messages to retry, in order, and why they failed.
     fn sort_out(
         carried: &[usize],
         mut rejections: Vec<Rejection>,
@@ -199,7 +199,7 @@ impl OutputDriver {
         (again, why)
     }
 
-    /// Closes the output; after the shutdown time was over, it gets only a moment for it.
+    /// Closes the output; after the shutdown time it has only a short grace period.
     pub async fn close(&self, stop: &CancellationToken) {
         let too_late = async {
             stop.cancelled().await;

@@ -1,4 +1,4 @@
-//! What a component's configuration reader may use.
+//! The context of configuration readers of components.
 
 use std::sync::Arc;
 
@@ -9,12 +9,13 @@ use crate::chain::ChainSpec;
 use crate::processed::{ProcessedInputSpec, ProcessedOutputSpec};
 use crate::registry::{ComponentRegistry, InputSpec, OutputSpec, ProcessorSpec};
 
-/// Passed down while a configuration is checked. Mistakes go to `diagnostics`; reading goes on to find them all.
+/// Passed down while a configuration is checked. Mistakes go to `diagnostics`, and reading continues to find all of
+/// them.
 pub struct ParseContext<'a> {
     pub diagnostics: &'a Diagnostics,
     pub registry: &'a ComponentRegistry,
     pub config: &'a Config,
-    /// How deep in resources this is, to stop resources that name each other in a circle.
+    /// Nesting depth of resources, to stop resources that refer to each other in a cycle.
     pub(crate) depth: usize,
 }
 
@@ -30,7 +31,7 @@ impl<'a> ParseContext<'a> {
         }
     }
 
-    /// Reads an input with the processors that stand at it, which run between it and everything else.
+    /// Reads an input with its own processors, which run between it and everything else.
     pub fn input(&mut self, node: &ComponentNode) -> Option<Arc<dyn InputSpec>> {
         let (chain, input) = self.input_and_chain(node)?;
         let chain = chain.unless_starved(&node.processors, input.as_ref(), self.diagnostics)?;
@@ -43,7 +44,7 @@ impl<'a> ParseContext<'a> {
         Some((chain?, input?))
     }
 
-    /// Reads an input without the processors that stand at it: its caller runs them.
+    /// Reads an input without its own processors, which the caller runs.
     pub(crate) fn bare_input(&mut self, node: &ComponentNode) -> Option<Arc<dyn InputSpec>> {
         let registry = self.registry;
         self.nested(node, |context| registry.parse_input(node, context))
@@ -54,21 +55,21 @@ impl<'a> ParseContext<'a> {
         self.nested(node, |context| registry.parse_processor(node, context))
     }
 
-    /// Reads an output with the processors that stand at it.
+    /// Reads an output with its own processors.
     pub fn output(&mut self, node: &ComponentNode) -> Option<Arc<dyn OutputSpec>> {
         let chain = ChainSpec::read(&node.processors, self);
         let output = self.bare_output(node);
         Some(ProcessedOutputSpec::unless_empty(chain?, output?))
     }
 
-    /// Reads an output without the processors that stand at it: its caller runs them.
+    /// Reads an output without its own processors, which the caller runs.
     pub(crate) fn bare_output(&mut self, node: &ComponentNode) -> Option<Arc<dyn OutputSpec>> {
         let registry = self.registry;
         self.nested(node, |context| registry.parse_output(node, context))
     }
 
-    /// Reads a component that nothing uses yet, for its mistakes. Whether the processors at an input starve there depends on
-    /// the flow that uses it.
+    /// Checks a component that nothing uses yet. Whether processors at an input would deadlock it depends on the flow
+    /// that uses it.
     pub fn check(&mut self, node: &ComponentNode) {
         match node.kind {
             ComponentKind::Input => drop(self.input_and_chain(node)),
@@ -101,8 +102,8 @@ impl ParseContext<'_> {
         );
     }
 
-    /// Follows `resource: label` to the component that it stands for. Beside it the components on the way, the outermost
-    /// first and the one found last, for what is written at them.
+    /// Follows `resource: label` to the component that it names. Returns all components on the way, the outermost first
+    /// and the target last, because each may have its own settings.
     pub(crate) fn resolve(&mut self, node: &ComponentNode) -> Option<Vec<ComponentNode>> {
         let mut way = vec![node.clone()];
         while let Some(last) = way.last().filter(|last| last.name == "resource").cloned() {
@@ -115,7 +116,7 @@ impl ParseContext<'_> {
         Some(way)
     }
 
-    /// The component that `resource: label` names; reports an unknown label.
+    /// Returns the component that `resource: label` names; reports an unknown label.
     pub(crate) fn resource(&mut self, node: &ComponentNode, kind: ComponentKind) -> Option<ComponentNode> {
         let label = node.body.scalar_text().unwrap_or_default();
         let found = self.config.resources.find(kind, label).cloned();
@@ -135,7 +136,7 @@ impl ParseContext<'_> {
         found
     }
 
-    /// Compiles an interpolated text; reports its mistake at its place in the file.
+    /// Compiles an interpolated text; reports a mistake at its position in the file.
     pub fn interpolation(&self, node: &Node) -> Option<Interpolation> {
         let text = node.expect_text().map_err(|error| self.diagnostics.error(node, error));
         Interpolation::compile(text.ok()?)
@@ -144,7 +145,7 @@ impl ParseContext<'_> {
     }
 }
 
-/// Reports a mistake in a mapping at its place in the file.
+/// Reports a mistake in a mapping at its position in the file.
 pub(crate) fn compile_error(node: &Node, error: &CompileError, diagnostics: &Diagnostics) {
     let pos = node.text_pos(error.line, error.column);
     diagnostics.error_at(pos, &error.message);

@@ -1,5 +1,5 @@
-//! Inputs and outputs with processors of their own where the flow's workers cannot run them: behind a broker, in a
-//! resource, at the dead letter. The processors have a thread there, which keeps the order.
+//! Inputs and outputs with their own processors where the flow's workers cannot run them: behind a broker, in a
+//! resource, at the dead letter. Their processors run on one thread, which keeps the order.
 
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -21,13 +21,13 @@ use crate::registry::{InputSpec, OutputSpec};
 use crate::shard::Shards;
 use crate::worker::{ResultDestination, ResultSender, Worker, unless_it_panics};
 
-/// What waits between an input and its processors; behind them are the queues of the flow.
+/// Limits of the queue between an input and its processors; the queues of the flow follow.
 const WAITING: QueueLimits = QueueLimits {
     messages: 10_000,
     bytes: 8 << 20,
 };
 
-/// An input with processors of its own.
+/// An input with its own processors.
 pub(crate) struct ProcessedInputSpec {
     chain: ChainSpec,
     input: Arc<dyn InputSpec>,
@@ -67,7 +67,7 @@ struct ProcessedInput {
     scope: FlowScope,
 }
 
-/// Lets the processors come to their end, however the input ended.
+/// Closes the processors' queue, however the input ended, so that they finish.
 struct CloseOnDrop(Arc<Shards>);
 
 impl Drop for CloseOnDrop {
@@ -100,7 +100,9 @@ impl Input for ProcessedInput {
             let result = self.input.run(InputContext { sink, ..context }).await;
             drop(own);
             match ended.await {
-                Ok(Err(panic)) => Err(InputError(format!("its processors stopped by a fault: {panic}"))),
+                Ok(Err(panic)) => Err(InputError(format!(
+                    "its processors were stopped by an internal error: {panic}"
+                ))),
                 _ => result,
             }
         })
@@ -111,10 +113,10 @@ fn thread_name(component: &Component) -> String {
     format!("at-{}", component.name)
 }
 
-/// An output with processors of its own.
+/// An output with its own processors.
 ///
-/// Each message passes them alone, and they hold nothing back, so that what the output says of the results can be told
-/// of the message they were made from. What they filter counts as taken by this output, what they fail on as refused.
+/// Each message passes through them alone, and they hold nothing back, so that the result of a write can be attributed
+/// to the message it was made from. A filtered message counts as accepted by this output, a failed one as rejected.
 pub(crate) struct ProcessedOutputSpec {
     chain: ChainSpec,
     output: Arc<dyn OutputSpec>,
@@ -180,11 +182,11 @@ struct ProcessingJob {
     reply: oneshot::Sender<ProcessedJob>,
 }
 
-/// What the processors made of a job, already handed to the output.
+/// The results of a job, already passed to the output.
 struct ProcessedJob {
     write: WriteFuture,
     results: Arc<Vec<Message>>,
-    /// Of each result the index of the message it was made from.
+    /// For each result, the index of its source message.
     sources: Vec<usize>,
     refused: Vec<Rejection>,
 }
@@ -205,12 +207,12 @@ impl Output for ProcessedOutput {
         let sent = self.jobs.send(ProcessingJob { messages, reply });
         let driven = self.driven.get().cloned();
         Box::pin(async move {
-            let ended = || WriteError::Permanent("its processors stopped by a fault in them".to_owned());
+            let ended = || WriteError::Permanent("its processors were stopped by an internal error".to_owned());
             sent.map_err(|_gone| ended())?;
             let processed = answer.await.map_err(|_gone| ended())?;
             let mut refused = processed.refused;
             if let Some(driven) = driven.filter(|_| !processed.results.is_empty()) {
-                // Repeated here and not by the caller, because the results are not to be made twice.
+                // The retry happens here and not in the caller, because the processors must not run twice.
                 let rest = driven.persist(processed.write, &processed.results).await;
                 for refusal in rest.map_err(WriteError::Permanent)? {
                     let Some(&index) = processed.sources.get(refusal.index) else {
@@ -248,12 +250,12 @@ impl Output for ProcessedOutput {
     }
 }
 
-/// The thread's part: the processors, and the output that gets what they make.
+/// The state of the thread: the processors, and the output for their results.
 struct ProcessingThread {
     chain: Chain,
-    /// What the processors failed on since it was taken last.
+    /// The failures of the processors since the last drain.
     refused: Arc<Mutex<Vec<(DropReason, String)>>>,
-    /// Of this place alone: the flow's account is kept by whoever wrote to it.
+    /// A balance of this thread alone; the writer keeps the flow's balance.
     balance: Arc<FlowBalance>,
     output: Arc<dyn Output>,
 }

@@ -1,13 +1,14 @@
-//! A bounded queue between an async task or thread and another, limited in messages and in bytes.
+//! A bounded queue between async tasks or threads, limited in messages and in bytes.
 //!
-//! Room is two semaphores: a sender takes permits for what it brings, the receiver gives them back when it takes it out.
-//! Something larger than the whole queue takes all of it, so that it passes alone instead of never.
+//! Two semaphores represent the free room: a sender acquires permits for its element, and the receiver releases them
+//! when it takes the element out. An element larger than the whole queue acquires all of it, so that it passes alone
+//! instead of never.
 
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc};
 
-/// How much room something needs.
+/// The room that an element needs.
 pub(crate) trait Weight {
     fn messages(&self) -> usize;
     fn bytes(&self) -> usize;
@@ -25,7 +26,7 @@ struct QueueCapacity {
     limits: QueueLimits,
 }
 
-/// Permits that one element holds while it is in the queue.
+/// The permits that an element holds while it is in the queue.
 struct QueuePermits {
     messages: u32,
     bytes: u32,
@@ -50,7 +51,7 @@ pub(crate) struct QueueReceiver<T> {
     queue: mpsc::UnboundedReceiver<(T, QueuePermits)>,
 }
 
-/// The other end is gone; the element comes back.
+/// The other end is gone; the element is returned.
 pub(crate) struct QueueClosed<T>(
     #[allow(dead_code, reason = "dropping it gives the batch up, which is the point")] pub T,
 );
@@ -75,7 +76,7 @@ pub(crate) fn bounded<T: Weight>(limits: QueueLimits) -> (QueueSender<T>, QueueR
     )
 }
 
-/// What one call may take from a semaphore.
+/// The maximum that one call may acquire from a semaphore.
 const MAX: usize = u32::MAX as usize / 8;
 
 impl<T: Weight> QueueSender<T> {
@@ -85,7 +86,7 @@ impl<T: Weight> QueueSender<T> {
         let messages = element.messages().clamp(1, limits.messages) as u32;
         let bytes = element.bytes().clamp(1, limits.bytes) as u32;
         let permits = async {
-            // Whoever leaves while it waits for the second gives the first back.
+            // A sender that is cancelled while it waits for the second permit releases the first.
             let of_messages = self.room.messages.acquire_many(messages).await.ok()?;
             let of_bytes = self.room.bytes.acquire_many(bytes).await.ok()?;
             of_messages.forget();
@@ -101,9 +102,9 @@ impl<T: Weight> QueueSender<T> {
             .map_err(|mpsc::error::SendError((element, _))| QueueClosed(element))
     }
 
-    /// Waits until something of ordinary size would fit at once.
+    /// Waits until an element of ordinary size would fit immediately.
     pub async fn has_room(&self) {
-        // Taking one permit and giving it back queues fairly behind senders that already wait.
+        // Acquiring one permit and releasing it queues fairly behind waiting senders.
         if let Ok(permit) = self.room.messages.acquire().await {
             drop(permit);
         }
@@ -121,7 +122,7 @@ impl<T> QueueReceiver<T> {
         Some(element)
     }
 
-    /// An element that is there now.
+    /// Returns an element if one is available now.
     pub fn try_receive(&mut self) -> Option<T> {
         let (element, permits) = self.queue.try_recv().ok()?;
         self.release(permits);
@@ -140,7 +141,7 @@ impl<T> QueueReceiver<T> {
 
 impl<T> Drop for QueueReceiver<T> {
     fn drop(&mut self) {
-        // Wakes senders that wait for room; what is left in the queue is dropped with it, and so given up.
+        // Wakes senders that wait for room; the remaining elements are dropped with the queue, and so given up.
         self.room.messages.close();
         self.room.bytes.close();
     }
@@ -196,7 +197,7 @@ mod tests {
         });
         for _ in 0..20 {
             assert!(!full(&sender, Item(1, 10)));
-            // Waits for bytes, and leaves.
+            // Waits for bytes, and is cancelled.
             assert!(full(&sender, Item(9, 1)));
             assert!(receiver.receive().await.is_some());
         }

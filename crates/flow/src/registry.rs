@@ -1,5 +1,5 @@
-//! Which components exist: names from the configuration to factories. Every crate that brings components adds them here;
-//! only the assembly knows them all.
+//! The component registry: names from the configuration to factories. Every crate with components adds them here; only
+//! the assembly knows all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::context::StageContext;
 use crate::parse::ParseContext;
 use crate::{Input, Output, Processor};
 
-/// A checked input configuration: building it does no more than open what it needs.
+/// A checked input configuration; building only opens what the input needs.
 pub trait InputSpec: Send + Sync {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError>;
 
-    /// Of an input that hands messages out only while few enough of those before them are unacknowledged: how it is
-    /// configured to go on without. Behind it nothing may hold messages back ([`ProcessorSpec::holds_back`]): the one that
-    /// releases them would never come.
+    /// For an input that delivers messages only while few earlier ones are unacknowledged: the setting that avoids
+    /// this. Nothing behind such an input may hold messages back ([`ProcessorSpec::holds_back`]), because the messages
+    /// that would release them would never come.
     fn waits_for_answers(&self) -> Option<&'static str> {
         None
     }
@@ -29,14 +29,14 @@ pub trait InputSpec: Send + Sync {
 pub trait ProcessorSpec: Send + Sync {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError>;
 
-    /// Whether it makes one series of several. Then their order among each other counts, so one worker runs the whole chain:
+    /// Whether it makes one series of several. Then their relative order matters, so one worker runs the whole chain:
     /// workers that share the state would still overtake each other on the way to the output.
     fn joins_series(&self) -> bool {
         false
     }
 
-    /// Which part of it keeps messages unacknowledged until later ones come; `None`: it answers for each without. What
-    /// only waits for a short time, as for the end of an interval, is not meant.
+    /// The part that keeps messages unacknowledged until later ones arrive; `None` if there is none. Short waits, such
+    /// as for the end of an interval, do not count.
     fn holds_back(&self) -> Option<&'static str> {
         None
     }
@@ -62,7 +62,7 @@ pub struct ComponentRegistry {
 }
 
 impl ComponentRegistry {
-    /// The components of this crate.
+    /// Returns a registry with the components of this crate.
     pub fn new() -> ComponentRegistry {
         let mut registry = ComponentRegistry::default();
         crate::inputs::register(&mut registry);
@@ -94,7 +94,7 @@ impl ComponentRegistry {
         self.outputs.insert(name, Box::new(factory));
     }
 
-    /// The buffer `queue` of a flow. The factory reads the fields in the node.
+    /// Registers the buffer `queue` of a flow. The factory reads the fields of the node.
     pub fn buffer<F>(&mut self, factory: F)
     where
         F: Fn(&Node, &FlowConfig, &mut ParseContext<'_>) -> Option<Arc<dyn BufferSpec>> + Send + Sync + 'static,

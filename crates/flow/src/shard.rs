@@ -1,4 +1,4 @@
-//! Spreads batches over the worker threads by series, so that all messages of a series take the same way in order.
+//! Spreads batches over the worker threads by series, so that all messages of a series take the same path in order.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use thalweg_record::{Ack, Batch, Message};
 use crate::input::SinkClosed;
 use crate::queue;
 
-/// The entrances of all workers; none after [`Shards::close`].
+/// The queues of all workers; empty after [`Shards::close`].
 pub(crate) struct Shards {
     workers: RwLock<Arc<[queue::QueueSender<Batch>]>>,
 }
@@ -21,7 +21,7 @@ impl Shards {
         }
     }
 
-    /// No more batches: the workers end when they have emptied their queues, whoever still holds a sink.
+    /// Accepts no more batches: the workers end when their queues are empty, even if sinks still exist.
     pub fn close(&self) {
         *self.workers.write() = Arc::new([]);
     }
@@ -37,19 +37,19 @@ impl Shards {
         send_each(&workers, split(batch, workers.len())).await
     }
 
-    /// Room for that many messages, for each worker its own.
+    /// Allocates room for that many messages, per worker.
     pub fn parts(&self, messages: usize) -> ShardedMessages {
         ShardedMessages::new(self.workers.read().len(), messages)
     }
 
-    /// As [`Shards::send`], of messages that lie in parts already.
+    /// As [`Shards::send`], for messages that are already sharded.
     pub async fn send_parts(&self, parts: ShardedMessages, mut ack: Ack) -> Result<(), SinkClosed> {
         let workers = self.workers.read().clone();
         if workers.len() != parts.0.len() {
             let messages = parts.0.into_iter().flatten().collect();
             return self.send(Batch::new(messages, ack)).await;
         }
-        // The answers are divided before the first part is on its way, so that none of them settles the whole.
+        // The acknowledgement is split before the first part is sent, so that no part settles the whole.
         let divided = parts.0.into_iter().map(|part| {
             let ack = ack.split(part.len());
             Batch::new(part, ack)
@@ -67,7 +67,7 @@ impl Shards {
     }
 }
 
-/// Sends each part to its worker, all of them even if one worker is gone: their acknowledgements settle the whole together.
+/// Sends each part to its worker, even if one worker is gone, because their acknowledgements settle the whole together.
 async fn send_each(workers: &[queue::QueueSender<Batch>], parts: Vec<Batch>) -> Result<(), SinkClosed> {
     let mut result = Ok(());
     for (worker, part) in workers.iter().zip(parts) {
@@ -78,15 +78,15 @@ async fn send_each(workers: &[queue::QueueSender<Batch>], parts: Vec<Batch>) -> 
     result
 }
 
-/// Messages by the worker that they go to.
+/// Messages grouped by their worker.
 #[derive(Debug)]
 pub struct ShardedMessages(Vec<Vec<Message>>);
 
 impl ShardedMessages {
-    /// For that many workers and messages.
+    /// Allocates for that many workers and messages.
     pub fn new(workers: usize, messages: usize) -> ShardedMessages {
         let workers = workers.max(1);
-        // Series are spread evenly, more or less.
+        // Series are spread about evenly.
         let room = messages / workers + messages / 16 + 1;
         ShardedMessages((0..workers).map(|_| Vec::with_capacity(room)).collect())
     }
@@ -121,14 +121,14 @@ fn worker_of(message: Option<&Message>, workers: usize) -> usize {
     series.map_or(0, |series| (series % workers.max(1) as u64) as usize)
 }
 
-/// One part per worker, possibly empty. Messages without a series stay together on the first worker: nothing tells
-/// which of them belong together, so all of them keep their order.
+/// Returns one part per worker, possibly empty. Messages without a series stay together on the first worker: nothing
+/// says which of them belong together, so all of them keep their order.
 fn split(batch: Batch, workers: usize) -> Vec<Batch> {
     let Batch { mut messages, mut ack } = batch;
     let mut parts: Vec<Vec<Message>> = (1..workers)
         .map(|_| Vec::with_capacity(messages.len() / workers + 1))
         .collect();
-    // Those of the first worker stay where they are.
+    // Messages of the first worker are not moved.
     let worker = Cell::new(0);
     let others = messages.extract_if(.., |message| {
         worker.set(worker_of(Some(message), workers));

@@ -1,6 +1,6 @@
-//! One worker thread: takes batches of its series, runs them through its own instances of the processors, passes the
-//! results on. It ends when its queue is closed and empty, after flushing what processors held back; or, when the flow
-//! gives up, after the batch at hand, with everything else counted as dropped. While somebody waits for all batches to be
+//! One worker thread: receives batches of its series, runs them through its own instances of the processors, and passes
+//! the results on. It ends when its queue is closed and empty, after flushing the processors; or, when the flow gives
+//! up, after the current batch, with everything else counted as dropped. While someone waits for all batches to be
 //! settled, nothing is held back once the queue is empty.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,24 +18,24 @@ use crate::input::OpenBatches;
 use crate::queue;
 use crate::shard::Shards;
 
-/// Where the results of a worker go.
+/// The destination of a worker's results.
 #[derive(Clone)]
 pub(crate) enum ResultDestination {
     /// To the output.
     Queue(queue::QueueSender<Batch>),
-    /// To the workers of the flow: this one runs the processors of one of several inputs.
+    /// To the workers of the flow: this worker runs the processors of one of several inputs.
     Shards(Arc<Shards>),
 }
 
 pub(crate) struct Worker {
     pub chain: Chain,
     pub input: queue::QueueReceiver<Batch>,
-    /// Those that the batches of `input` are a part of.
+    /// The counter of the input's or buffer's batches, of which `input` carries parts.
     pub open_batches: Arc<OpenBatches>,
     pub exit: ResultSender,
 }
 
-/// Where results leave the thread.
+/// Sends the results from the thread.
 #[derive(Clone)]
 pub(crate) struct ResultSender {
     pub outlet: ResultDestination,
@@ -43,10 +43,10 @@ pub(crate) struct ResultSender {
     pub give_up: CancellationToken,
 }
 
-/// How a worker ended, as soon as it has: `Err` with the text of the panic in a processor.
+/// Resolves when the worker has ended: `Err` contains the text of a processor's panic.
 pub(crate) type WorkerJoinHandle = oneshot::Receiver<Result<(), String>>;
 
-/// Stack of a worker: scripts recurse, and fail by their own limit before this one.
+/// Stack of a worker: scripts recurse, and reach their own limit before this one.
 const STACK_BYTES: usize = 8 << 20;
 
 impl Worker {
@@ -63,7 +63,7 @@ impl Worker {
     }
 
     fn run(mut self) {
-        // Whether processors may hold back what they were given since the last flush.
+        // Whether processors may hold back messages received since the last flush.
         let mut holds_back = false;
         while let Some(event) = self.next(holds_back) {
             holds_back = true;
@@ -106,7 +106,7 @@ impl Worker {
                 biased;
                 () = exit.give_up.cancelled() => None,
                 batch = input.receive() => batch.map(WorkerEvent::Batch),
-                // Last, since what is queued is waited for too.
+                // Last, because queued batches must be settled too.
                 () = open_batches.awaited(), if holds_back => Some(WorkerEvent::Awaited),
             }
         };
@@ -130,7 +130,7 @@ impl ResultSender {
         debug_assert_eq!(
             batch.len(),
             batch.ack.count(),
-            "a stage changed messages without telling the answer"
+            "a stage changed the number of messages without updating the ack"
         );
         if batch.is_empty() {
             return batch.ack.delivered();
@@ -141,7 +141,7 @@ impl ResultSender {
                 ResultDestination::Shards(shards) => shards.send(batch).await.is_ok(),
             }
         };
-        // A batch that nobody takes any more is given up as it is dropped.
+        // Without a receiver, the batch is dropped and thereby given up.
         self.runtime.block_on(async {
             tokio::select! {
                 biased;
@@ -152,7 +152,7 @@ impl ResultSender {
     }
 }
 
-/// Runs something that must not take the thread down in silence; `Err` is the text of its panic.
+/// Runs a function so that a panic does not end the thread silently; `Err` is the text of the panic.
 pub(crate) fn unless_it_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -164,6 +164,6 @@ pub(crate) fn unless_it_panics<T>(run: impl FnOnce() -> T) -> Result<T, String> 
 enum WorkerEvent {
     Batch(Batch),
     Tick(Instant),
-    /// The queue is empty, and somebody waits for all batches to be settled.
+    /// The queue is empty, and someone waits for all batches to be settled.
     Awaited,
 }

@@ -1,5 +1,5 @@
 //! Random flows with random faults: whatever stages and outputs do, no message is lost or counted twice, every batch is
-//! settled exactly once, and a series keeps its order. Also when the flow gives up in the middle of it.
+//! settled exactly once, and a series keeps its order. This also holds when the flow gives up midway.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use thalweg_flow::{
 };
 use thalweg_record::{AckResult, BalanceCounts, Batch, DropReason, FilterReason, Message};
 
-/// What a test run sees from the outside.
+/// What a test run observes from outside.
 #[derive(Default)]
 struct Seen {
     begun: AtomicUsize,
     settled: AtomicUsize,
     nacked: AtomicUsize,
-    /// By the number of the output.
+    /// By output number.
     outputs: Mutex<HashMap<usize, Taken>>,
 }
 
@@ -62,7 +62,7 @@ enum Stage {
     Split(u8),
     Try(Vec<Stage>),
     Catch(Vec<Stage>),
-    /// Two cases; whether the first falls through.
+    /// Two cases; the flag says whether the first falls through.
     Switch(bool, Vec<Stage>, Vec<Stage>),
 }
 
@@ -92,11 +92,11 @@ impl Stage {
     }
 }
 
-/// The output of a random flow: one, or several behind each other's brokers.
+/// The output of a random flow: one output, or several behind nested brokers.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf,
-    /// `fan_out` or `fan_out_sequential`; whether the first child has a processor of its own.
+    /// `fan_out` or `fan_out_sequential`; the second flag says whether the first child has its own processor.
     Fan(bool, bool, Vec<Tree>),
 }
 
@@ -128,9 +128,9 @@ impl Tree {
 enum Letters {
     None,
     Taken,
-    /// It fails for now, now and then, also when it is opened.
+    /// It fails temporarily now and then, also when it is opened.
     Slow,
-    /// It takes nothing. Only where the flow gives up in the end.
+    /// It accepts nothing. Used only where the flow gives up at the end.
     Stuck,
 }
 
@@ -270,7 +270,7 @@ impl Processor for Hold {
     }
 }
 
-/// One output: refuses some messages for good, fails on others for now, does not open at once.
+/// One output: rejects some messages permanently, fails on others temporarily, does not open immediately.
 struct TestOutput {
     number: usize,
     seen: Arc<Seen>,
@@ -286,7 +286,7 @@ struct TestOutputSpec {
     number: usize,
     plan: Plan,
     seen: Arc<Seen>,
-    /// `None`: an output of the flow.
+    /// `None` for an output of the flow.
     letters: Option<Letters>,
 }
 
@@ -334,7 +334,7 @@ impl Output for TestOutput {
             let text = String::from_utf8(message.bytes().into_owned()).unwrap();
             let number = text.parse().unwrap();
             if stop || (self.temporary && dice.roll(20) == 0) {
-                // What follows a message that must wait, waits too: that is how an output keeps order.
+                // Messages after one that must wait also wait: an output keeps the order this way.
                 stop = true;
                 rejections.push(Rejection::temporary(index, "later"));
             } else if self.refuses && dice.roll(20) == 0 {
@@ -372,8 +372,8 @@ impl Output for TestOutput {
     }
 }
 
-/// Any processors, with others inside them. Held messages overtake others of their series inside a `switch`, so nothing
-/// is held there.
+/// Any processors, possibly nested. Held messages overtake others of their series inside a `switch`, so nothing is held
+/// there.
 fn stages() -> impl Strategy<Value = Vec<Stage>> {
     let simple = prop_oneof![
         Just(Stage::Change),
@@ -431,11 +431,11 @@ fn plan(letters: &'static [Letters]) -> impl Strategy<Value = Plan> {
     )
 }
 
-/// A plan that runs.
+/// A running plan.
 struct Run {
     flow: Flow,
     dead_letter: Option<DeadLetterOutput>,
-    /// Outputs in the tree.
+    /// The number of outputs in the tree.
     leaves: usize,
     seen: Arc<Seen>,
     letters: Arc<Seen>,
@@ -514,7 +514,7 @@ fn taken(seen: &Seen, output: usize) -> Taken {
     seen.outputs.lock().unwrap().get(&output).cloned().unwrap_or_default()
 }
 
-/// What must hold whatever happened.
+/// Checks the invariants that hold whatever happened.
 fn check_account(counts: &BalanceCounts, seen: &Seen) -> Result<(), TestCaseError> {
     prop_assert!(counts.adds_up(), "{counts}");
     prop_assert_eq!(counts.in_flight, 0, "{}", counts);
@@ -566,7 +566,7 @@ proptest! {
             prop_assert_eq!(seen.settled.load(Ordering::SeqCst), plan.batches.len());
             prop_assert_eq!(counts.entered - counts.expanded, plan.batches.iter().sum::<usize>() as u64);
         }
-        // Every output saw every message that came out of the processors once, took it or refused it.
+        // Every output received every message from the processors once, and accepted or rejected it.
         let arrived = counts.out + counts.dropped(DropReason::OutputRejected);
         for leaf in 0..leaves {
             let taken = taken(&seen, leaf);
@@ -574,7 +574,7 @@ proptest! {
             if leaves == 1 {
                 prop_assert_eq!(taken.refused as u64, counts.dropped(DropReason::OutputRejected));
             }
-            // Several writes in flight that fail for now are the output's own to keep in order, which this one does not.
+            // An output keeps the order of several writes in flight that fail temporarily; this one does not.
             if plan.in_flight > 1 && plan.faults {
                 continue;
             }
@@ -611,7 +611,7 @@ proptest! {
         let report = handle.stop_report();
         check_account(&report.counts, &seen)?;
         prop_assert_eq!(report.unacknowledged, report.counts.dropped(DropReason::Shutdown));
-        // What counts as out has arrived everywhere; more may have, whose confirmation came too late.
+        // Messages counted as out arrived everywhere; more may have arrived whose confirmation came too late.
         for leaf in 0..leaves {
             prop_assert!(taken(&seen, leaf).delivered.len() as u64 >= report.counts.out, "output {leaf}: {report:?}");
         }

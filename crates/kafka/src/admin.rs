@@ -1,5 +1,5 @@
-//! What brokers say of topics and groups: the admin requests of the client that its Rust library does not wrap. Each blocks until the
-//! answer is there, or its time is over.
+//! Admin requests about topics and groups that the Rust library of the client does not wrap. Each blocks until the
+//! response arrives or its timeout expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char};
@@ -12,29 +12,29 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 
-/// The client gives up by itself; this is for a client that does not.
+/// The client times out by itself; this margin is for the case that it does not.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Tells a topic from any other one that has, or had, its name.
+/// Distinguishes a topic from any other that has or had the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TopicId(u128);
 
-/// A topic that there is.
+/// An existing topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
-    /// `None`: the broker is too old to have ids (before version 2.8).
+    /// `None` if the broker is too old to have topic ids (before version 2.8).
     pub id: Option<TopicId>,
     pub partitions: i32,
 }
 
 pub type TopicDescriptions = BTreeMap<String, Result<TopicDescription, RDKafkaErrorCode>>;
 
-/// A consumer group.
+/// The state of a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupDescription {
-    /// Its members have these partitions of topics.
+    /// Its members are assigned these partitions.
     Stable(BTreeSet<(String, i32)>),
-    /// It has no members, or they are about to get other partitions.
+    /// It has no members, or a rebalance is in progress.
     Unsettled,
 }
 
@@ -59,8 +59,8 @@ impl FromStr for TopicId {
     }
 }
 
-/// Asks the broker that gave this metadata for topics by their names. This client's own view of them is brought up to date by the
-/// answer.
+/// Requests the descriptions of topics by name from the broker that returned this metadata. The response also updates
+/// the client's own metadata cache.
 pub fn describe_topics<C: ClientContext>(
     client: &Client<C>,
     metadata: &Metadata,
@@ -70,7 +70,8 @@ pub fn describe_topics<C: ClientContext>(
     let names = CStrings::of(topics)?;
     let send = |rk, options, queue| {
         let mut pointers = names.pointers();
-        // SAFETY: client, options and queue outlive the call; the names are copied, and their collection is let go once.
+        // SAFETY: client, options and queue outlive the call; the names are copied, and their collection is destroyed
+        // once.
         unsafe {
             let topics = bindings::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
             bindings::rd_kafka_DescribeTopics(rk, topics, options, queue);
@@ -80,7 +81,8 @@ pub fn describe_topics<C: ClientContext>(
     let operation = Operation::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
     let answer = ask(client, operation, broker(metadata), timeout, send)?;
     let mut count = 0;
-    // SAFETY: the answer outlives what is read of it here; the array has as many elements as it says, and each outlives the answer.
+    // SAFETY: the event outlives everything that is read from it here; the array has as many elements as it says, and
+    // each is valid as long as the event.
     unsafe {
         let result = bindings::rd_kafka_event_DescribeTopics_result(answer.0);
         if result.is_null() {
@@ -91,14 +93,15 @@ pub fn describe_topics<C: ClientContext>(
     }
 }
 
-/// The controller, to which such requests go otherwise, is one that not all have who speak the protocol.
+/// Returns a broker for the request. By default it would go to the controller, which not every server of the protocol
+/// has.
 fn broker(metadata: &Metadata) -> Option<i32> {
-    // The first connection is to an address, and not to a broker that is known already.
+    // The first connection is to an address, and not yet to a known broker.
     let origin = Some(metadata.orig_broker_id()).filter(|id| *id >= 0);
     origin.or_else(|| Some(metadata.brokers().first()?.id()))
 }
 
-/// Asks the broker that coordinates a group for it.
+/// Requests the description of a group from its coordinator.
 pub fn describe_group<C: ClientContext>(
     client: &Client<C>,
     group: &str,
@@ -128,12 +131,12 @@ pub fn describe_group<C: ClientContext>(
 }
 
 /// # Safety
-/// The description must be there while this runs.
+/// The description must be valid while this runs.
 unsafe fn topic_description(
     topic: *const bindings::rd_kafka_TopicDescription_t,
 ) -> (String, Result<TopicDescription, RDKafkaErrorCode>) {
     let mut partitions = 0;
-    // SAFETY: what is asked of the description lives as long as it does. Its name ends with a zero.
+    // SAFETY: everything that is read from the description is valid as long as it is. Its name ends with a zero.
     unsafe {
         let name = CStr::from_ptr(bindings::rd_kafka_TopicDescription_name(topic));
         let name = name.to_string_lossy().into_owned();
@@ -159,12 +162,12 @@ unsafe fn topic_description(
 }
 
 /// # Safety
-/// The description must be there while this runs.
+/// The description must be valid while this runs.
 unsafe fn group_description(
     group: *const bindings::rd_kafka_ConsumerGroupDescription_t,
 ) -> KafkaResult<GroupDescription> {
     use bindings::rd_kafka_consumer_group_state_t::RD_KAFKA_CONSUMER_GROUP_STATE_STABLE as STABLE;
-    // SAFETY: what is asked of the description lives as long as it does.
+    // SAFETY: everything that is read from the description is valid as long as it is.
     unsafe {
         if let Some(error) = error_code(bindings::rd_kafka_ConsumerGroupDescription_error(group)) {
             return Err(KafkaError::AdminOp(error));
@@ -189,12 +192,12 @@ unsafe fn group_description(
     }
 }
 
-/// Keeps a client from forgetting a topic. When a topic is deleted its last partition is let go, and with it what the client knows of the
-/// topic, while answers to fetches look for it without a lock.
+/// Keeps the client's state of a topic alive. When a topic is deleted, the client releases its last partition and with
+/// it its state of the topic, while responses to fetches access that state without a lock.
 pub struct PinnedTopic(*mut bindings::rd_kafka_topic_t);
 
 impl PinnedTopic {
-    /// It has to be dropped before the client.
+    /// It must be dropped before the client.
     pub fn of<C: ClientContext>(client: &Client<C>, topic: &str) -> Option<PinnedTopic> {
         let name = CString::new(topic).ok()?;
         // SAFETY: client and name outlive the call, which copies the name.
@@ -205,15 +208,15 @@ impl PinnedTopic {
 
 impl Drop for PinnedTopic {
     fn drop(&mut self) {
-        // SAFETY: it is counted, and let go once.
+        // SAFETY: the handle is reference counted, and released once.
         unsafe { bindings::rd_kafka_topic_destroy(self.0) }
     }
 }
 
-/// The elements of a list, with what its library does not show of them.
+/// Returns the elements of a list, including the fields that the Rust library does not expose.
 ///
 /// # Safety
-/// The list must be there, and unchanged, for as long as its elements are used.
+/// The list must be valid and unchanged for as long as its elements are used.
 pub unsafe fn partitions<'l>(
     list: *const bindings::rd_kafka_topic_partition_list_t,
 ) -> &'l [bindings::rd_kafka_topic_partition_t] {
@@ -228,7 +231,7 @@ pub unsafe fn partitions<'l>(
     }
 }
 
-/// Sends an admin request and waits for its answer.
+/// Sends an admin request and waits for its response.
 fn ask<C: ClientContext>(
     client: &Client<C>,
     operation: Operation,
@@ -239,10 +242,10 @@ fn ask<C: ClientContext>(
     let milliseconds = |time: Duration| i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
     let rk = client.native_ptr();
     let mut why: [c_char; 256] = [0; 256];
-    // SAFETY: the client outlives the call; options, queue and event are made here and let go once.
+    // SAFETY: the client outlives the call; options, queue and event are created here and destroyed once.
     let event = unsafe {
         let options = bindings::rd_kafka_AdminOptions_new(rk, operation);
-        // Both fail for numbers that are out of range only; the client takes its own ones then.
+        // Both fail only for numbers that are out of range; the client then uses its defaults.
         let (why, len) = (why.as_mut_ptr(), why.len());
         bindings::rd_kafka_AdminOptions_set_request_timeout(options, milliseconds(timeout), why, len);
         if let Some(broker) = broker {
@@ -259,25 +262,25 @@ fn ask<C: ClientContext>(
         return Err(KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut));
     }
     let event = AdminEvent(event);
-    // SAFETY: the event is there.
+    // SAFETY: the event is valid.
     match RDKafkaErrorCode::from(unsafe { bindings::rd_kafka_event_error(event.0) }) {
         RDKafkaErrorCode::NoError => Ok(event),
         error => Err(KafkaError::AdminOp(error)),
     }
 }
 
-/// `None`: there is no error.
+/// Returns `None` if there is no error.
 ///
 /// # Safety
-/// The error, if there is one, must be there while this runs.
+/// The error, if there is one, must be valid while this runs.
 unsafe fn error_code(error: *const bindings::rd_kafka_error_t) -> Option<RDKafkaErrorCode> {
-    // SAFETY: null stands for no error.
+    // SAFETY: null means no error.
     let code = RDKafkaErrorCode::from(unsafe { bindings::rd_kafka_error_code(error) });
     (code != RDKafkaErrorCode::NoError).then_some(code)
 }
 
 /// # Safety
-/// The array must have so many elements for as long as they are used.
+/// The array must have `count` elements for as long as they are used.
 unsafe fn elements<'a, T: 'a>(array: *mut *const T, count: usize) -> impl Iterator<Item = *const T> + 'a {
     let elements: &[*const T] = match array.is_null() {
         true => &[],
@@ -291,7 +294,7 @@ struct AdminEvent(*mut bindings::rd_kafka_event_t);
 
 impl Drop for AdminEvent {
     fn drop(&mut self) {
-        // SAFETY: it is this one's alone.
+        // SAFETY: this value owns the event.
         unsafe { bindings::rd_kafka_event_destroy(self.0) }
     }
 }

@@ -1,4 +1,4 @@
-//! Which brokers, and how they are spoken to: the fields that all components share, as settings of the client.
+//! The brokers and how to connect to them: the fields that all components share, as settings of the client.
 
 use std::path::Path;
 
@@ -15,15 +15,15 @@ pub fn read(fields: &mut Fields<'_>) -> ClientConfig {
         false => ("seed_brokers", "addresses"),
     };
     let listed = addresses(fields, name);
-    // Asked for all the same, since only what was asked for is among the valid names.
+    // The field is read even if absent, because only fields that were read count as valid names.
     if fields.node(other).is_some() {
         fields.error(
             other,
-            format!("it is another name of {name}, which is given, too; remove one of them"),
+            format!("it is an alias of {name}, which is also set; remove one of them"),
         );
     }
     if listed.is_empty() {
-        fields.error(name, format!("no broker is given; give a list, as [\"{LISTED}\"]"));
+        fields.error(name, format!("no broker is set; set a list such as [\"{LISTED}\"]"));
     }
     let mut client = client(&listed);
     client.set("client.id", fields.string("client_id", "thalweg"));
@@ -46,7 +46,7 @@ pub fn read_unencrypted(fields: &mut Fields<'_>) -> ClientConfig {
     if listed.is_empty() {
         fields.error(
             "broker_address",
-            format!("no broker is given; give host:port, as {LISTED}"),
+            format!("no broker is set; set host:port, such as {LISTED}"),
         );
     }
     let mut client = client(&listed);
@@ -65,15 +65,15 @@ fn client(listed: &[String]) -> ClientConfig {
     let mut client = ClientConfig::new();
     client
         .set("bootstrap.servers", listed.join(","))
-        // A broker that comes back is found soon.
+        // Reconnect soon after a broker comes back.
         .set("reconnect.backoff.ms", "100")
         .set("reconnect.backoff.max.ms", "2000")
-        // Idle connections are closed by brokers; that is no news.
+        // Brokers close idle connections; that need not be logged.
         .set("log.connection.close", "false");
     client
 }
 
-/// A list, or one text; each entry may hold several, separated by commas.
+/// Reads a list or one text; each entry may contain several addresses, separated by commas.
 fn addresses(fields: &mut Fields<'_>, name: &str) -> Vec<String> {
     let single = fields.node(name).is_some_and(|node| node.as_str().is_some());
     let entries = match single {
@@ -108,7 +108,7 @@ fn check(fields: &Fields<'_>, name: &str, listed: &[String]) {
     }
 }
 
-/// `true` if it is to be used.
+/// Returns whether TLS is enabled.
 fn tls(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
     let Some(mut tls) = fields.opt_fields("tls") else {
         return false;
@@ -118,7 +118,7 @@ fn tls(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
     let (inline, file) = (tls.string("root_cas", ""), tls.string("root_cas_file", ""));
     let certificates = tls.list("client_certs");
     if certificates.len() > 1 {
-        tls.error("client_certs", "a client shows one certificate; leave one");
+        tls.error("client_certs", "a client uses one certificate; keep only one");
     }
     let certificate = certificates.first().map(|node| Fields::new(node, tls.diags()));
     if let Some(certificate) = certificate {
@@ -134,13 +134,13 @@ fn tls(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
     match (inline.is_empty(), file.is_empty()) {
         (false, _) => client.set("ssl.ca.pem", inline),
         (true, false) => client.set("ssl.ca.location", file),
-        // As everything else here that sends through TLS.
+        // The same default as for all other TLS clients here.
         (true, true) => client.set("ssl.ca.location", machine_authorities()),
     };
     true
 }
 
-/// A file of the authorities that this machine trusts, or the word for looking where systems keep them.
+/// Returns the file of the machine's trusted authorities, or `probe`, which searches the usual places.
 fn machine_authorities() -> String {
     let named = std::env::var("SSL_CERT_FILE").ok();
     named
@@ -164,7 +164,7 @@ fn client_certificate(mut fields: Fields<'_>, client: &mut ClientConfig) {
     fields.finish();
 }
 
-/// A mapping, or a list of one, whose fields have the names of either component. `true` if it is to be used.
+/// Reads a mapping, or a list of one, with the field names of either component. Returns whether SASL is enabled.
 fn sasl(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
     let Some(node) = fields.node("sasl") else {
         return false;
@@ -175,7 +175,7 @@ fn sasl(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
         Some([]) => return false,
         Some([only]) => only.clone(),
         Some(_) => {
-            fields.error("sasl", "one way to log in is used; leave one");
+            fields.error("sasl", "only one login method is used; keep only one");
             return false;
         }
     };
@@ -204,23 +204,23 @@ fn sasl(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
 fn either(fields: &mut Fields<'_>, name: &str, other: &str) -> String {
     let (given, also) = (fields.string(name, ""), fields.string(other, ""));
     if !given.is_empty() && !also.is_empty() {
-        fields.error(other, format!("{name} is the same; leave one"));
+        fields.error(other, format!("{name} means the same; keep only one"));
     }
     if given.is_empty() { also } else { given }
 }
 
-/// Whether a text can be the name of a topic.
+/// Checks whether a text can be the name of a topic.
 pub fn check_topic(name: &str) -> Result<(), String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match name {
         "" => Err("the name of a topic is empty".to_owned()),
         "." | ".." => Err(format!("\"{name}\" cannot be the name of a topic")),
         _ if name.len() > 249 => Err(format!(
-            "the name of a topic has at most 249 characters, this one {}",
+            "the name of a topic has at most 249 characters, this one has {}",
             name.len()
         )),
         _ if !name.chars().all(legal) => Err(format!(
-            "\"{name}\" cannot be the name of a topic: it has letters, digits, '.', '_' and '-' only"
+            "\"{name}\" cannot be the name of a topic: only letters, digits, '.', '_' and '-' are allowed"
         )),
         _ => Ok(()),
     }
@@ -269,7 +269,7 @@ mod tests {
         let (client, mistakes) = of("seed_brokers: [b]\naddresses: [a]");
         assert_eq!(setting(&client, "bootstrap.servers"), "a:9092");
         let expected =
-            "t.yaml:1:15: seed_brokers: it is another name of addresses, which is given, too; remove one of them\n";
+            "t.yaml:1:15: seed_brokers: it is an alias of addresses, which is also set; remove one of them\n";
         assert_eq!(mistakes, expected);
         let (_, mistakes) = of("addresses: [a]\nseed_broker: [b]");
         assert!(mistakes.contains("did you mean \"seed_brokers\"?"), "{mistakes}");
@@ -293,7 +293,7 @@ mod tests {
         ] {
             assert_eq!(setting(&client, name), value, "{name}");
         }
-        // The client knows all of these names and values.
+        // The client accepts all of these names and values.
         let mut known = client.clone();
         for file in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location"] {
             known.remove(file);
@@ -308,7 +308,7 @@ mod tests {
         for (yaml, told) in [
             (
                 "client_id: x",
-                "t.yaml:1:1: addresses: no broker is given; give a list, as [\"localhost:9092\"]\n",
+                "t.yaml:1:1: addresses: no broker is set; set a list such as [\"localhost:9092\"]\n",
             ),
             (
                 "addresses: [\"a:b\"]",

@@ -1,7 +1,7 @@
-//! A consumer of a group as an input: records come as batches, and what the flow has confirmed is committed.
+//! The consumer of a group as an input: records become batches, and offsets that the flow has confirmed are committed.
 //!
-//! The client is driven by one thread of its own, since its calls block and its callbacks run within them. It fetches only while
-//! the flow takes batches: one is gathered, one waits, and the client holds a bounded number of bytes more.
+//! One dedicated thread drives the client, because its calls block and its callbacks run within them. It fetches only
+//! while the flow accepts batches: one batch is collected, one waits, and the client's fetch queue is bounded in bytes.
 
 mod batch_builder;
 mod callbacks;
@@ -39,12 +39,12 @@ use tracker::OffsetTracker;
 
 use crate::link::BrokerLink;
 
-/// What the client holds in front of the flow if nothing else is said, in bytes.
+/// Default limit of the client's fetch queue, in bytes.
 pub const FETCHED_AHEAD: u64 = 16 << 20;
-/// After the flow has settled everything, commit and farewell may take so long.
+/// Maximum time for the last commit and leaving the group, after the flow has settled everything.
 const FAREWELL: Duration = Duration::from_secs(8);
 
-/// What is read, and how.
+/// What the consumer reads, and how.
 #[derive(Clone)]
 pub struct ConsumerOptions {
     pub client: ClientConfig,
@@ -56,25 +56,27 @@ pub struct ConsumerOptions {
 }
 
 impl ConsumerOptions {
-    /// Of a member of `group`. `starts_from_oldest`: where it begins when the group has committed nothing.
+    /// Options of a member of `group`. `starts_from_oldest` says where it starts if the group has committed nothing.
     pub fn new(mut client: ClientConfig, group: &str, starts_from_oldest: bool) -> ConsumerOptions {
         client
             .set("group.id", group)
-            // What is left when records were deleted before they were read. Where partitions begin is not left to the client.
+            // Applies when records were deleted before they were read: continue with the oldest one. The starting
+            // points of partitions are not left to the client.
             .set("auto.offset.reset", "earliest")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("allow.auto.create.topics", "false")
             .set("check.crcs", "true")
-            // As the group's other members of the reference system: both kinds do not mix.
+            // The same strategy as the group's members of the reference system, because cooperative and eager members
+            // cannot share a group.
             .set("partition.assignment.strategy", "cooperative-sticky")
-            // A topic that is made while it is subscribed to is found so soon.
+            // A topic created after the subscription is discovered within this time.
             .set("topic.metadata.refresh.interval.ms", "10000")
-            // That all was read that there is shows that it can be read.
+            // Reaching the end of a partition shows that it can be read.
             .set("enable.partition.eof", "true")
-            // Resets of offsets are told in the client's log only.
+            // The client reports offset resets only in its log.
             .set_log_level(RDKafkaLogLevel::Info)
-            // A queue that was full is filled again soon after there is room.
+            // Refill the fetch queue soon after it has room.
             .set("fetch.queue.backoff.ms", "50");
         ConsumerOptions {
             addresses: client.get("bootstrap.servers").unwrap_or_default().to_owned(),
@@ -87,45 +89,45 @@ impl ConsumerOptions {
     }
 }
 
-/// Bounds what is fetched ahead, over all partitions: one answer of a broker may come on top of it, half as large.
+/// Limits what is fetched ahead, over all partitions: one response of a broker may come on top, half as large.
 pub fn fetch_ahead(client: &mut ClientConfig, bytes: u64) {
     client
         .set("queued.max.messages.kbytes", (bytes / 1024).to_string())
         .set("fetch.max.bytes", (bytes / 2).to_string());
 }
 
-/// Makes messages of records.
+/// Converts records to messages.
 pub trait RecordDecoder: Send + 'static {
-    /// `None`: the record is not wanted.
+    /// Returns `None` if the record is filtered out.
     fn message(&mut self, record: &BorrowedMessage<'_>) -> Option<Message>;
 }
 
-/// What the thread and the input share.
+/// State shared by the thread and the input.
 struct ConsumerState {
     link: BrokerLink,
     meters: ConsumerMetrics,
     tracker: Mutex<OffsetTracker>,
-    /// Nothing more is fetched.
+    /// Fetch nothing more.
     draining: AtomicBool,
-    /// All is settled: commit and leave.
+    /// Everything is settled: commit and leave.
     finished: AtomicBool,
-    /// Partitions that are assigned now are not to be fetched yet.
+    /// Newly assigned partitions must not be fetched yet.
     holding: AtomicBool,
-    /// Brokers are to be looked at now.
+    /// Run the probe now.
     probe_now: AtomicBool,
-    /// The client told that a partition goes on elsewhere; the record that shows where is still to come.
+    /// The client reported an offset reset; the first record after it has not arrived yet.
     was_reset: AtomicBool,
-    /// Rights that are missing, as the client told.
+    /// Missing permissions, as the client reported them.
     denied: Mutex<Option<AuthorizationFailure>>,
     topics: usize,
-    /// When the commits were sent that are not answered, the oldest first.
+    /// When the unanswered commits were sent, the oldest first.
     commits: Mutex<VecDeque<Instant>>,
 }
 
-/// A batch on its way to the flow.
+/// A batch for the flow.
 struct FetchedBatch {
     messages: Vec<Message>,
-    /// Records that are not wanted; they belong to the batch, since they are confirmed with it.
+    /// Records that were filtered out; they belong to the batch, because they are confirmed with it.
     filtered: usize,
     number: u64,
 }
@@ -158,16 +160,16 @@ pub async fn run(
     let (out, mut fetched) = mpsc::channel(1);
     let (end, ended) = oneshot::channel();
     let (runtime, of_thread) = (Handle::current(), shared.clone());
-    // The client is made and let go there: both may take their time.
+    // The client is created and dropped on this thread, because both may take long.
     let read = move || {
         let consumer = BaseConsumer::from_config_and_context(&options.client, ConsumerCallbacks(of_thread.clone()))
-            .map_err(|error| format!("the Kafka client refuses its settings: {error}"))?;
+            .map_err(|error| format!("the Kafka client rejects its settings: {error}"))?;
         ConsumerThread::new(consumer, of_thread, convert, out, options, runtime).run()
     };
     let spawned = std::thread::Builder::new()
         .name("kafka-read".to_owned())
         .spawn(move || drop(end.send(read())));
-    spawned.map_err(|error| InputError(format!("no thread could be started to read from Kafka: {error}")))?;
+    spawned.map_err(|error| InputError(format!("cannot start the thread that reads from Kafka: {error}")))?;
 
     let leaving = ThreadStopGuard(&shared);
     if let StopReason::ThreadEnded = pass_on(&mut fetched, &shared, &context).await {
@@ -181,13 +183,13 @@ pub async fn run(
     drop(leaving);
     if tokio::time::timeout(FAREWELL, ended).await.is_err() {
         context.component.warn_limited("farewell", 1, || {
-            "the broker did not answer to the last commit; records since the one before come again".to_owned()
+            "the broker did not answer the last commit; records since the previous commit will be read again".to_owned()
         });
     }
     Ok(())
 }
 
-/// Lets the thread end, also when the flow gives the input up.
+/// Makes the thread end, also when the flow gives the input up.
 struct ThreadStopGuard<'s>(&'s ConsumerState);
 
 impl Drop for ThreadStopGuard<'_> {
@@ -197,7 +199,7 @@ impl Drop for ThreadStopGuard<'_> {
     }
 }
 
-/// Why nothing more is passed on.
+/// Why no more batches are passed on.
 enum StopReason {
     Stopped,
     ThreadEnded,
@@ -235,7 +237,7 @@ async fn pass_on(
             ack.delivered();
             continue;
         }
-        // Without a flow there is nothing to wait for but the stop.
+        // Without a flow, only the stop remains to wait for.
         if context.sink.send(Batch::new(messages, ack)).await.is_err() {
             context.stop.cancelled().await;
             return StopReason::Stopped;
@@ -254,7 +256,7 @@ mod tests {
         let said = |name: &str| client.get(name).and_then(|value| value.parse::<u64>().ok());
         assert_eq!(said("queued.max.messages.kbytes"), Some(FETCHED_AHEAD / 1024));
         assert_eq!(said("fetch.max.bytes"), Some(FETCHED_AHEAD / 2));
-        // The client takes both as they are.
+        // The client accepts both values.
         assert!(client.create::<rdkafka::consumer::BaseConsumer>().is_ok());
     }
 }

@@ -1,6 +1,6 @@
-//! The headers of records as they came. Producers write any bytes as their names; the client's own reader takes a name for text
-//! and panics where it is none, so one such record would end the input. Here a name that is not UTF-8 has replacement characters
-//! in the place of what is none, as texts of values have.
+//! Reads the headers of records. Producers may use any bytes as header names. The client's own accessor assumes UTF-8
+//! and panics otherwise, so one such record would end the input. Here, invalid UTF-8 in a name is replaced with
+//! replacement characters, as in text values.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -10,19 +10,19 @@ use rdkafka::bindings;
 use rdkafka::message::{BorrowedHeaders, Headers as _, Message, OwnedHeaders};
 use rdkafka::types::RDKafkaHeaders;
 
-/// Without a value, if it has none; that is not the same as an empty one.
+/// A header may have no value, which differs from an empty value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RecordHeader<'a> {
     pub name: Cow<'a, str>,
     pub value: Option<&'a [u8]>,
 }
 
-/// A record whose headers can be read.
+/// A record with readable headers.
 pub trait RecordWithHeaders: Message<Headers: Native> {}
 
 impl<R: Message<Headers: Native>> RecordWithHeaders for R {}
 
-/// Headers that the client holds.
+/// Headers in the client's memory.
 pub trait Native {
     fn native(&self) -> &BorrowedHeaders;
 }
@@ -39,7 +39,7 @@ impl Native for OwnedHeaders {
     }
 }
 
-/// All headers of a record, in their order.
+/// Returns all headers of a record, in their order.
 pub fn of<R: RecordWithHeaders>(record: &R) -> impl Iterator<Item = RecordHeader<'_>> {
     let headers = record.headers().map(Native::native);
     headers
@@ -47,7 +47,7 @@ pub fn of<R: RecordWithHeaders>(record: &R) -> impl Iterator<Item = RecordHeader
         .flat_map(|headers| (0..headers.count()).filter_map(|n| header(headers, n)))
 }
 
-/// How many a record has.
+/// Returns the number of headers of a record.
 pub fn count<R: RecordWithHeaders>(record: &R) -> usize {
     record.headers().map_or(0, |headers| headers.native().count())
 }
@@ -55,8 +55,9 @@ pub fn count<R: RecordWithHeaders>(record: &R) -> usize {
 fn header(headers: &BorrowedHeaders, n: usize) -> Option<RecordHeader<'_>> {
     let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
     let native = ptr::from_ref(headers).cast::<RDKafkaHeaders>();
-    // SAFETY: a reference to headers is a pointer to those of the client, which checks the number. What it gives out belongs to
-    // the headers and lives as long as they do: the name ends with a zero, the value has as many bytes as it says.
+    // SAFETY: a reference to headers is a pointer to the client's headers, and the client checks the index. The results
+    // belong to the headers and are valid as long as they are: the name ends with a zero, the value has as many bytes
+    // as it says.
     let (name, value) = unsafe {
         if bindings::rd_kafka_header_get_all(native, n, &mut name, &mut value, &mut size) != NO_ERROR || name.is_null()
         {
@@ -80,7 +81,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// With names that are any bytes but zeros.
+    /// Builds headers whose names are any bytes except zeros.
     pub fn raw(headers: &[(Vec<u8>, Option<Vec<u8>>)]) -> OwnedHeaders {
         let all = OwnedHeaders::new();
         let native = ptr::from_ref(all.as_borrowed()).cast::<RDKafkaHeaders>().cast_mut();
@@ -89,7 +90,7 @@ pub(crate) mod tests {
                 Some(value) => (value.as_ptr().cast(), value.len()),
                 None => (ptr::null(), 0),
             };
-            // SAFETY: the headers are this function's own; name and value are copied.
+            // SAFETY: this function owns the headers; name and value are copied.
             let added = unsafe {
                 bindings::rd_kafka_header_add(native, name.as_ptr().cast(), name.len() as isize, bytes, size as isize)
             };

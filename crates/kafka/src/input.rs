@@ -1,4 +1,4 @@
-//! `kafka`: records of topics, shared among the members of a consumer group. Headers become metadata.
+//! `kafka`: reads topics as a member of a consumer group. Headers become metadata.
 
 mod shared_maps;
 
@@ -15,7 +15,7 @@ use crate::consume::{self, ConsumerMetrics, ConsumerOptions, RecordDecoder};
 
 use shared_maps::SharedMaps;
 
-/// Metadata that says whether a record has no value, by which its key is deleted where topics are compacted.
+/// Metadata that says whether a record has no value; such a record deletes its key in compacted topics.
 pub const TOMBSTONE: &str = "kafka_tombstone_message";
 const FETCH_BUFFER: &str = "16MiB";
 
@@ -24,12 +24,12 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     let mut client = cluster::read(&mut fields);
     let ahead = fields.size("fetch_buffer_bytes", FETCH_BUFFER);
     if !(2_000_000..=1_000_000_000).contains(&ahead) {
-        fields.error("fetch_buffer_bytes", "what is fetched ahead is 2 MB to 1 GB");
+        fields.error("fetch_buffer_bytes", "expected 2 MB to 1 GB");
     }
     consume::fetch_ahead(&mut client, ahead);
     let topics = fields.string_list("topics");
     if topics.is_empty() {
-        fields.error("topics", "no topic is given; give a list, as [machines]");
+        fields.error("topics", "no topic is set; set a list such as [machines]");
     }
     for topic in &topics {
         if let Err(error) = cluster::check_topic(topic) {
@@ -38,10 +38,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     }
     let group = fields.required_string("consumer_group");
     if fields.has("consumer_group") && group.is_empty() {
-        fields.error(
-            "consumer_group",
-            "it is empty; what was confirmed is kept under its name",
-        );
+        fields.error("consumer_group", "it is empty; offsets are committed under this name");
     }
     let from_start = fields.bool("start_from_oldest", true);
     let mut options = ConsumerOptions::new(client, &group, from_start);

@@ -1,7 +1,7 @@
-//! Kafka as an end of flows: `kafka` reads and writes topics of any kind, `uns` the one topic of the unified namespace.
+//! Kafka as an end of flows: `kafka` reads and writes any topics, `uns` the topic of the unified namespace.
 //!
-//! A consumer commits what the flow has confirmed and nothing else ([`consume`]); a producer keeps the order of each key through
-//! its own retries ([`produce`]). Whether a broker answers is asked and not guessed ([`link`]).
+//! A consumer commits only what the flow has confirmed ([`consume`]); a producer keeps the order of each key through
+//! its own retries ([`produce`]). The connection state comes from probing the brokers ([`link`]).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod admin;
@@ -16,7 +16,7 @@ mod uns;
 
 use thalweg_flow::ComponentRegistry;
 
-/// Names the components.
+/// Registers the components.
 pub fn register(registry: &mut ComponentRegistry) {
     for name in ["kafka", "kafka_franz"] {
         registry.input(name, input::parse);

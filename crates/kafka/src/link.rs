@@ -1,5 +1,5 @@
-//! Whether a broker answers. What the client says of its connections is only a hint, since it closes and opens them as it likes:
-//! after each, a broker is asked, and its answer is what the component shows as its state.
+//! Tracks whether a broker responds. The client's connection events are only a hint, because it opens and closes
+//! connections at will: after each event a broker is queried, and the result is the state that the component shows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use thalweg_flow::{Component, Connection};
 
-/// So long a broker may take to answer.
+/// Maximum time for a broker to respond.
 pub const ANSWER: Duration = Duration::from_secs(3);
 
-/// Why a topic is of no use.
+/// Why a topic cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopicAccessError {
     Missing,
-    /// This client has no right to see it.
+    /// This client has no permission to see it.
     Denied,
 }
 
@@ -26,9 +26,9 @@ pub struct BrokerLink {
     pub component: Component,
     pub connection: Connection,
     addresses: String,
-    /// Something was said since a broker was asked.
+    /// Whether the client has reported an event since the last query.
     suspected: AtomicBool,
-    /// The newest that the client has said of what is wrong.
+    /// The last error that the client reported.
     heard: Mutex<String>,
 }
 
@@ -43,17 +43,17 @@ impl BrokerLink {
         }
     }
 
-    /// Whether a broker should be asked now.
+    /// Whether a broker should be queried now.
     pub fn is_doubtful(&self) -> bool {
         self.suspected.load(Ordering::Relaxed) || !self.connection.is_up()
     }
 
-    /// A broker is asked now: what was said before is no reason to ask again.
+    /// A broker is being queried: earlier events need no other query.
     pub fn forget_doubt(&self) {
         self.suspected.store(false, Ordering::Relaxed);
     }
 
-    /// Asks a broker for a topic, or for all. Blocks.
+    /// Requests the metadata of a topic, or of all. Blocks.
     pub fn ask<C: ClientContext>(&self, client: &Client<C>, topic: Option<&str>) -> Result<Metadata, String> {
         self.forget_doubt();
         client
@@ -61,7 +61,7 @@ impl BrokerLink {
             .map_err(|error| self.no_answer(&error))
     }
 
-    /// Asks a broker what is wrong with a topic. Blocks.
+    /// Queries what is wrong with a topic. Blocks.
     pub fn trouble<C: ClientContext>(
         &self,
         client: &Client<C>,
@@ -72,12 +72,12 @@ impl BrokerLink {
         Ok(match found.map(|found| found.error().map(RDKafkaErrorCode::from)) {
             None | Some(Some(RDKafkaErrorCode::UnknownTopicOrPartition)) => Some(TopicAccessError::Missing),
             Some(Some(RDKafkaErrorCode::TopicAuthorizationFailed)) => Some(TopicAccessError::Denied),
-            // As a topic that is being made: it is there, and its partitions say the rest.
+            // For example, a topic being created: it exists, and its partitions will show the rest.
             Some(_) => None,
         })
     }
 
-    /// Data cannot flow, for this reason: the connection shows it, and tells it in the log.
+    /// Data cannot flow, for this reason: the connection shows and logs it.
     pub fn down(&self, why: &str) {
         match self.connection.is_up() {
             true => self.connection.lost(why),
@@ -92,23 +92,25 @@ impl BrokerLink {
             true => reason(error),
             false => heard.clone(),
         };
-        format!("no broker answers at {addresses} ({why}); is it running, and are address, tls and sasl right?")
+        format!(
+            "no broker answers at {addresses} ({why}); check that it runs and that address, tls and sasl are correct"
+        )
     }
 
-    /// What the client said last of what is wrong.
+    /// The last error that the client reported.
     pub fn heard(&self) -> String {
         self.heard.lock().clone()
     }
 
-    /// A line of the client's own log.
+    /// Forwards a line of the client's own log.
     pub fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         let component = self.component.title();
         tracing::debug!(component, ?level, facility, "{line}");
     }
 
-    /// The client says that something is wrong with its connections.
+    /// Handles a connection error of the client.
     pub fn error(&self, error: &KafkaError, why: &str) {
-        // That all are lost says less than what was said of the last one.
+        // "All brokers down" is less specific than the error of the last connection.
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
             *self.heard.lock() = why.to_owned();
         }
@@ -116,7 +118,7 @@ impl BrokerLink {
     }
 }
 
-/// What a client died of: its own error says only that it did.
+/// Returns the client's fatal error; the error of the call only says that there is one.
 pub fn died_of<C: ClientContext>(client: &Client<C>, otherwise: &str) -> String {
     match client.fatal_error() {
         Some((code, why)) => format!("{why} ({code})"),
@@ -124,7 +126,7 @@ pub fn died_of<C: ClientContext>(client: &Client<C>, otherwise: &str) -> String 
     }
 }
 
-/// The protocol's own words for an error.
+/// The protocol's description of an error.
 pub fn reason(error: &KafkaError) -> String {
     match error.rdkafka_error_code() {
         Some(code) => code.to_string(),

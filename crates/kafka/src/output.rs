@@ -1,4 +1,4 @@
-//! `kafka`: a record for each message, confirmed when the broker has it. Metadata becomes headers.
+//! `kafka`: writes one record per message, confirmed when the broker has it. Metadata becomes headers.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const MESSAGE_BYTES: &str = "1MB";
 const IN_FLIGHT_BYTES: &str = "64MiB";
 const COMPRESSIONS: [&str; 4] = ["none", "gzip", "snappy", "lz4"];
 
-/// Metadata that is there for one stage only.
+/// Metadata that only one stage uses.
 const INTERNAL: [&str; 2] = ["_initialMetadata", "_incomingKeys"];
 
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
@@ -60,7 +60,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     }))
 }
 
-/// How many brokers have a record when it is confirmed, and whether it is there once although it was sent twice.
+/// Reads how many brokers must have a record before it is confirmed, and whether a resent record is deduplicated.
 fn durability(fields: &mut Fields<'_>, client: &mut ClientConfig) {
     let all = fields.bool("ack_replicas", true);
     let once = fields.bool("idempotent_write", all);
@@ -68,7 +68,7 @@ fn durability(fields: &mut Fields<'_>, client: &mut ClientConfig) {
         fields.error("idempotent_write", "it needs ack_replicas: true");
     }
     client.set("acks", if all { "all" } else { "1" });
-    // Without the numbers of the idempotent producer, a second request on its way would overtake one that is sent again.
+    // Without the sequence numbers of the idempotent producer, a second request in flight could overtake a resent one.
     match once {
         true => client.set("enable.idempotence", "true"),
         false => client.set("max.in.flight.requests.per.connection", "1"),
@@ -82,7 +82,7 @@ fn sizes(fields: &mut Fields<'_>, client: &mut ClientConfig) {
     let name = name.unwrap_or("max_message_bytes");
     let bytes = fields.size(name, MESSAGE_BYTES);
     if !(1_000..=1_000_000_000).contains(&bytes) {
-        fields.error(name, "a message has 1 kB to 1 GB at most");
+        fields.error(name, "expected 1 kB to 1 GB");
     }
     client.set("message.max.bytes", bytes.to_string());
 }
@@ -179,7 +179,7 @@ impl RecordEncoder for KafkaRecordEncoder {
     }
 }
 
-/// The metadata, but for what is excluded.
+/// Returns the metadata as headers, except excluded names.
 pub fn headers(message: &Message, is_excluded: impl Fn(&str) -> bool) -> OwnedHeaders {
     let mut headers = OwnedHeaders::new();
     for (name, value) in message.meta.iter() {
@@ -193,7 +193,7 @@ pub fn headers(message: &Message, is_excluded: impl Fn(&str) -> bool) -> OwnedHe
     headers
 }
 
-/// The payload. That of a tombstone stays none: an empty value would not delete its key.
+/// Returns the payload. A tombstone has none, because an empty value would not delete its key.
 pub fn value(message: &Message) -> Option<Bytes> {
     let bytes = match &message.payload {
         Payload::Raw(bytes) => bytes.clone(),

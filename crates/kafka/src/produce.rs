@@ -1,6 +1,6 @@
-//! A producer as an output. Many writes may be on their way; the order of each key is that of the writes all the same, because the
-//! client sends a partition's records in the order in which it got them, and what has to be sent again is sent again before
-//! anything newer, with what overtook it behind it ([`producer_task`]).
+//! A producer as an output. Many writes may be in flight, and still the order of each key is that of the writes: the
+//! client sends a partition's records in the order of the calls, and failed records are resent before anything newer,
+//! followed by the records that overtook them ([`producer_task`]).
 
 mod deliveries;
 mod order;
@@ -29,18 +29,18 @@ use write::WriteRequest;
 
 use crate::link::BrokerLink;
 
-/// What a message becomes.
+/// The record of a message.
 pub struct ProducerRecord {
     pub topic: Text,
     pub key: Option<Text>,
     pub headers: OwnedHeaders,
-    /// `None`: a tombstone.
+    /// `None` means a tombstone.
     pub value: Option<Bytes>,
 }
 
-/// Makes records of messages.
+/// Converts messages to records.
 pub trait RecordEncoder: Send + Sync + 'static {
-    /// Finds out what has to be known of messages before they can become records. All that comes behind them waits as long.
+    /// Loads what is needed to convert the messages. Later messages wait meanwhile.
     fn prepare(self: Arc<Self>, messages: Arc<Vec<Message>>) -> BoxFuture<'static, ()> {
         let _ = messages;
         Box::pin(std::future::ready(()))
@@ -51,39 +51,39 @@ pub trait RecordEncoder: Send + Sync + 'static {
         None
     }
 
-    /// All records go to the only partition of one topic: a topic with more ends the output.
+    /// Whether all records go to the only partition of one topic: a topic with more partitions ends the output.
     fn needs_one_partition(&self) -> bool {
         false
     }
 
-    /// `Err`: the message is refused for good, or is to be written once more.
+    /// `Err`: the message is rejected permanently, or must be retried.
     fn record(&self, messages: &[Message], index: usize) -> Result<ProducerRecord, Rejection>;
 }
 
 type ProducerClient = ThreadedProducer<ProducerCallbacks>;
 
-/// The settings of every producer here.
+/// Applies the settings of every producer.
 pub fn settle(client: &mut ClientConfig) {
     client
-        // What waits for a broker waits in its order, for as long as it takes; the lane bounds how much, since the client refuses what
-        // is too much.
+        // Records wait for a broker in order and without a time limit. The producer task bounds their size, because the
+        // client would reject records beyond its own limit.
         .set("message.timeout.ms", "0")
         .set("queue.buffering.max.messages", "0")
         .set("queue.buffering.max.kbytes", "2147483647")
-        // A topic that does not exist may be on its way to all brokers for so long.
+        // How long the creation of a topic may take to reach all brokers.
         .set("topic.metadata.propagation.max.ms", "5000")
-        // As the protocol's own clients choose the partition of a key.
+        // Choose the partition of a key like the protocol's own clients.
         .set("partitioner", "murmur2_random");
 }
 
-/// A producer that has found a broker. Dropping it gives up what is on its way.
+/// A producer that has found a broker. Dropping it gives up what is in flight.
 pub struct Producer {
     jobs: mpsc::UnboundedSender<WriteRequest>,
 }
 
 impl Producer {
-    /// `topic`: what the broker is asked for. `bytes_max`: of what is on its way, which the client copies; one more write may come
-    /// on top.
+    /// `topic` is the topic to check for. `bytes_max` limits the bytes in flight, which the client copies; one more
+    /// write may come on top.
     pub async fn open(
         settings: &ClientConfig,
         topic: Option<&str>,
@@ -114,7 +114,7 @@ impl Producer {
         Ok(Producer { jobs })
     }
 
-    /// Takes the messages now, which fixes their place in the order; the future ends when the broker has them.
+    /// Accepts the messages now, which fixes their place in the order; the future completes when the broker has them.
     pub fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
         let (done, written) = oneshot::channel();
         let taken = self.jobs.send(WriteRequest { messages, done });
@@ -126,17 +126,17 @@ impl Producer {
     }
 }
 
-/// Makes a client, which reads certificates and starts threads.
+/// Creates a client, which reads certificates and starts threads.
 async fn connect(settings: &ClientConfig, link: &Arc<BrokerLink>) -> Result<ProducerClient, String> {
     let (settings, deliveries) = (settings.clone(), ProducerCallbacks(link.clone()));
     let made = tokio::task::spawn_blocking(move || ProducerClient::from_config_and_context(&settings, deliveries));
     match made.await {
-        Ok(client) => client.map_err(|error| format!("the Kafka client refuses its settings: {error}")),
+        Ok(client) => client.map_err(|error| format!("the Kafka client rejects its settings: {error}")),
         Err(_) => Err("the process is stopping".to_owned()),
     }
 }
 
-/// Lets a client go where it may wait: for its threads, and for what is on its way.
+/// Drops a client on a blocking thread, because it waits for its threads and for requests in flight.
 async fn drop_aside(client: ProducerClient) {
     let _ = tokio::task::spawn_blocking(move || drop(client)).await;
 }

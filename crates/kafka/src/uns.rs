@@ -1,5 +1,5 @@
-//! `uns`: the topic of the unified namespace. Its keys are topics of the namespace, its one partition keeps their order, and of
-//! each key the newest record stays.
+//! `uns`: the topic of the unified namespace. Its keys are topics of the namespace, its single partition keeps their
+//! order, and compaction keeps the newest record of each key.
 
 pub mod input;
 pub mod output;
@@ -11,5 +11,5 @@ mod schema;
 mod shared_metadata;
 mod topic_setup;
 
-/// The topic when none is given.
+/// The default topic.
 const TOPIC: &str = "umh.messages";

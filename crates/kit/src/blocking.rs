@@ -1,16 +1,17 @@
-//! Long computations in the middle of a task. Whatever else its thread has to do would wait for their end, so they run while
-//! another thread takes that over.
+//! Runs long computations inside an async task without blocking the other tasks of its thread: another thread takes
+//! those over.
 //!
-//! How long a piece of work takes is told by the bytes that it looks at: a short one is done in place, since handing the other
-//! tasks over costs some ten microseconds. The rejected option, a thread of its own for the work, would need all that it looks at to
-//! be owned, where handlers of requests lend their bodies.
+//! The bytes that a computation reads estimate its duration. A short one runs in place, because handing the other tasks
+//! over costs some ten microseconds. Rejected option: a separate thread for the work. It would need owned data, but
+//! request handlers only lend their bodies.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// To look through so much takes about a millisecond.
+/// Processing this many bytes takes about a millisecond.
 pub const LONG_BYTES: usize = 256 << 10;
 
-/// Does work on so many bytes. Others go on meanwhile if it is long, and if the runtime has threads to go on with.
+/// Runs `work`, which processes `bytes` bytes. If that is long and the runtime has several threads, other tasks
+/// continue meanwhile.
 pub fn work<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     match bytes >= LONG_BYTES && has_threads() {
         true => tokio::task::block_in_place(work),
@@ -18,7 +19,7 @@ pub fn work<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Does a future whose first step looks at so many bytes, such as the arguments of a call.
+/// Runs a future whose first poll processes `bytes` bytes, such as the arguments of a call.
 pub async fn begin<T>(bytes: usize, future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     let mut first = Some(bytes);

@@ -1,7 +1,8 @@
-//! Files and folders that only the user of the process may read: mode 600 and 700, whatever the umask allows others.
+//! Files and folders that only the user of the process may read: modes 600 and 700, whatever the umask is.
 //!
-//! What is made for programs of other users (a lake in a folder of its own) follows the folder that it stands in: the operator
-//! says there who may read. What an operator asks for by name (an export, a file output) is not made here.
+//! Files made for programs of other users (a lake in its own folder) follow the mode of their parent folder, with which
+//! the operator controls who may read. Files that an operator asks for by name (an export, a file output) are not made
+//! here.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -14,57 +15,57 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 const FILE: u32 = 0o600;
 const FOLDER: u32 = 0o700;
-/// Group and others.
+/// The mode bits of group and others.
 const OTHERS: u32 = 0o077;
-/// Levels of folders that are looked at. The deepest that Thalweg makes is a partition of a table.
+/// The deepest folder level that [`mend`] visits. The deepest folder that Thalweg makes is a partition of a table.
 const DEPTH_MAX: usize = 32;
 
-/// Options with which a new file is its user's alone.
+/// Options that create a file for its user alone.
 pub fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE);
     options
 }
 
-/// A folder with those above it that are missing, all of them the user's alone. One that is there stays as it is.
+/// Creates a folder and its missing parents for the user alone. Existing folders keep their mode.
 pub fn create_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER).create(path)
 }
 
-/// One folder, the user's alone. An error if it is there.
+/// Creates one folder for the user alone. Fails if it exists.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(FOLDER).create(path)
 }
 
-/// One folder, for those who may read the one that it is in. An error if it is there.
+/// Creates one folder, readable for those who may read its parent. Fails if it exists.
 pub fn create_folder_as_above(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(FOLDER | readers_above(path)).create(path)
 }
 
-/// Options with which a new file is for those who may read the folder that it is in.
+/// Options that create a file readable for those who may read its folder.
 pub fn as_above(path: &Path) -> OpenOptions {
     let mut options = OpenOptions::new();
-    // Whoever may read a folder may also go into it.
+    // The mask drops the x bits: who may read a folder may also enter it.
     options.mode(FILE | readers_above(path) & 0o044);
     options
 }
 
-/// What group and others may do with the folder of a path, but for writing. Nothing, if that is not known.
+/// The read and enter bits of group and others on the parent folder; 0 if they are unknown.
 fn readers_above(path: &Path) -> u32 {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let about = std::fs::metadata(above.unwrap_or(Path::new(".")));
     about.map_or(0, |about| about.mode() & 0o055)
 }
 
-/// Makes a file have these bytes; it is the user's alone. Returns when that survives a power cut. Whoever reads it finds all of
-/// the new bytes or all of those before, whatever ended the process that wrote. One that has them already is left as it is.
+/// Writes a file for the user alone and returns when it survives a power cut. Readers find all of the new bytes or all
+/// of the old ones, even if the process is killed. A file that has these bytes already is not written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if !std::fs::read(path).is_ok_and(|known| known == bytes) {
         let new = beside(path);
         let written = write_new(&new, bytes).and_then(|()| std::fs::rename(&new, path));
         if let Err(error) = written {
-            // Its space is needed, if there is so little.
+            // The disk may be full: free the space.
             let _ = std::fs::remove_file(&new);
             return Err(error);
         }
@@ -72,8 +73,8 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// As [`write_whole`], of a file that an operator may have made: a link stays one, and the file keeps its owner, its group and
-/// its mode. One that cannot be given back to its owner and group is not written: they would be locked out.
+/// Like [`write_whole`], for a file that an operator may have made: a link stays a link, and the file keeps its owner,
+/// group and mode. If owner and group cannot be restored, nothing is written, because that would lock them out.
 pub fn replace_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = match std::fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return write_whole(path, bytes),
@@ -91,7 +92,7 @@ pub fn replace_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// Owner and group first: a change of them takes bits of the mode away.
+/// Sets owner and group before the mode, because chown clears mode bits.
 fn give_to(new: &Path, of: &std::fs::Metadata) -> io::Result<()> {
     let own = std::fs::metadata(new)?;
     if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
@@ -108,7 +109,7 @@ fn give_to(new: &Path, of: &std::fs::Metadata) -> io::Result<()> {
 }
 
 fn write_new(new: &Path, bytes: &[u8]) -> io::Result<()> {
-    // What a crash has left there may be readable by others.
+    // A file that a crash left here may be readable by others.
     match std::fs::remove_file(new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -118,29 +119,29 @@ fn write_new(new: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Where it is until it is whole.
+/// The temporary path of the file until it is complete.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
     name.push(".new");
     path.with_file_name(name)
 }
 
-/// Lets the process read and write what it makes: a umask may take that from the owner, too.
+/// Ensures that the process can read and write its own files: a umask can deny that to the owner, too.
 pub fn keep_own_rights() {
     let former = rustix::process::umask(Mode::from_raw_mode(OTHERS));
     rustix::process::umask(former & Mode::from_raw_mode(OTHERS));
 }
 
-/// What [`mend`] has done.
+/// What [`mend`] changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PermissionRepair {
     pub files: u64,
     pub folders: u64,
-    /// What others may still read, with the reason. The first few.
+    /// The first few paths that others may still read, each with the reason.
     pub left: Vec<(PathBuf, String)>,
 }
 
-/// Failures that are told by their names.
+/// The number of failures that are reported by path.
 const LEFT_MAX: usize = 8;
 
 impl PermissionRepair {
@@ -155,9 +156,9 @@ impl PermissionRepair {
     }
 }
 
-/// Takes from group and others what they may do with what is below these names in a folder; with the folder itself, too, if nothing
-/// else is in it. Of links only those that an operator has put in the place of the folder or of one of the names are followed. What
-/// is beside them or belongs to somebody else is left as it is, and so are the ways to it.
+/// Removes the permissions of group and others from everything below `names` in a folder, and from the folder itself if
+/// it contains nothing else. Links are followed only where an operator put one in place of the folder or of one of the
+/// names. Other entries, files of other users and the parent folders stay as they are.
 pub fn mend(root: &Path, names: &[&str]) -> io::Result<PermissionRepair> {
     let mut mended = PermissionRepair::default();
     let folder = open_folder(rustix::fs::CWD, root, OFlags::empty())?;
@@ -175,7 +176,7 @@ pub fn mend(root: &Path, names: &[&str]) -> io::Result<PermissionRepair> {
     Ok(mended)
 }
 
-/// Whether nothing is in a folder but these. Not, if that is not known.
+/// Whether a folder contains only these names; false if it cannot be read.
 fn holds_only(folder: &Path, names: &[&str]) -> bool {
     let is_known = |entry: io::Result<std::fs::DirEntry>| {
         entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(|name| names.contains(&name)))
@@ -219,7 +220,7 @@ fn mend_below(folder: impl AsFd, path: &Path, mended: &mut PermissionRepair, dep
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        // What was removed meanwhile needs nothing.
+        // An entry that was removed meanwhile needs nothing.
         if let Ok(about) = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
             mend_entry(&folder, &name, &path.join(&name), &about, mended, depth);
         }
@@ -231,7 +232,7 @@ fn open_folder(above: impl AsFd, name: &Path, links: OFlags) -> rustix::io::Resu
     rustix::fs::openat(above, name, flags, Mode::empty())
 }
 
-/// By what is open, so that it is not another file by then.
+/// Works on the open descriptor, so that the path cannot be swapped for another file in between.
 fn close_to_others(open: impl AsFd, path: &Path, mended: &mut PermissionRepair) {
     let closed = rustix::fs::fstat(&open).and_then(|about| {
         let (mode, is_own) = (

@@ -1,6 +1,7 @@
-//! Folders that a process needs only while it runs: rows of a file that is being read, what queries spill, copies of remote files.
-//! Each has a file lock beside it, which the kernel ends with the process. Whoever comes next removes the folders that nobody holds.
-//! The lock alone tells who lives: a process id means nothing in another container, and a clock can be set.
+//! Folders that a process needs only while it runs: rows of a file that is being read, spilled query data, copies of
+//! remote files. Each has a file lock beside it, which the kernel releases when the process ends. Later processes
+//! remove the folders whose lock is free. Only the lock proves that a process is alive: process ids mean nothing in
+//! another container, and clocks can be set.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -12,20 +13,20 @@ use rustix::fs::{Mode, OFlags};
 use crate::files;
 
 const LOCK: &str = "lock";
-/// So often a new lock is made when somebody who sweeps has taken the last one before it was held, at most.
+/// The most locks that are created when a sweep removes each of them before it is locked.
 const ATTEMPTS_MAX: usize = 100;
 
-/// A folder of this process alone. It is removed when this is dropped.
+/// A folder of this process alone. Dropping it removes the folder.
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
-    /// Held before there is a folder, so a folder or a lock that nobody holds is left over.
+    /// Locked before the folder exists, so a folder or a lock file that is not locked is a leftover.
     lock: PathBuf,
     _held: File,
 }
 
 impl WorkFolder {
-    /// A new one in `parent`, which is made if it is missing.
+    /// Creates a folder in `parent`, which is created if it is missing.
     pub fn new(parent: &Path) -> io::Result<WorkFolder> {
         files::create_folders(parent)?;
         let (name, lock, held) = new_lock(parent)?;
@@ -38,8 +39,8 @@ impl WorkFolder {
         })
     }
 
-    /// A new one in the machine's folder for temporary files, below one that only this user can read. Those that a killed process of
-    /// this user has left there are removed.
+    /// Creates one in the machine's temporary folder, below a folder that only this user can read. Removes those that
+    /// killed processes of this user left there.
     pub fn temporary() -> io::Result<WorkFolder> {
         let user = rustix::process::geteuid().as_raw();
         let parent = std::env::temp_dir().join(format!("thalweg-{user}"));
@@ -52,7 +53,7 @@ impl WorkFolder {
         &self.path
     }
 
-    /// Removes what is in `parent` of processes that have ended.
+    /// Removes the folders in `parent` of processes that have ended.
     pub fn sweep(parent: &Path) {
         for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -65,13 +66,13 @@ impl WorkFolder {
             let held = match File::open(&lock) {
                 Ok(file) => match file.try_lock() {
                     Ok(()) => Some(file),
-                    // A disk that has no locks does not say who has ended.
+                    // A file system without locks cannot say which processes have ended.
                     Err(TryLockError::WouldBlock | TryLockError::Error(_)) => continue,
                 },
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(_) => continue,
             };
-            // What cannot be removed is tried again by the next one.
+            // The next sweep tries again what cannot be removed.
             if let Some(folder) = folder {
                 let _ = std::fs::remove_dir_all(folder);
             }
@@ -81,8 +82,8 @@ impl WorkFolder {
     }
 }
 
-/// Makes a folder that only this user can use, or sees to it that the one that is there is such. Everybody can make folders
-/// where temporary files are.
+/// Creates a folder that only this user can use, or checks that an existing one is such. Everybody can create folders
+/// in the temporary folder.
 fn take_private(path: &Path) -> io::Result<()> {
     let others = || {
         let shown = path.display();
@@ -102,8 +103,8 @@ fn take_private(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::fchmod(&folder, Mode::RWXU)?)
 }
 
-/// A lock with a name of its own, which is held. Before it is held somebody may take it for one of a process that has ended, and
-/// remove it; then another one is made.
+/// Creates and locks a lock file of a new name. A sweep may mistake it for a leftover and remove it before it is
+/// locked; then another one is made.
 fn new_lock(parent: &Path) -> io::Result<(String, PathBuf, File)> {
     for _ in 0..ATTEMPTS_MAX {
         let name = uuid::Uuid::new_v4().to_string();
@@ -114,7 +115,9 @@ fn new_lock(parent: &Path) -> io::Result<(String, PathBuf, File)> {
             return Ok((name, lock, held));
         }
     }
-    Err(io::Error::other("others remove each lock before it is taken"))
+    Err(io::Error::other(
+        "other processes remove each lock file before it is locked",
+    ))
 }
 
 fn is_at(file: &File, path: &Path) -> bool {

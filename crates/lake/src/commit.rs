@@ -13,21 +13,21 @@ mod staged;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
 
-use crate::attributes::{AttributeBindings, AttributePromotion};
-use crate::delta::actions::{Action, Add, CommitInfo, Metadata, Remove, Txn};
-use crate::delta::schema::TableSchema;
-use crate::delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
 use crate::error::AppendError;
 use crate::metrics::LakeMetrics;
-use crate::rows::attribute_columns::AttributeSource;
-use crate::store::FaultKind;
 pub(crate) use health::{HealthComponent, TableHealth};
 pub(crate) use staged::StagedFile;
+use thalweg_columns::attributes::{AttributeBindings, AttributePromotion};
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_delta::actions::{Action, Add, CommitInfo, Metadata, Remove, Txn};
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::store::FaultKind;
+use thalweg_delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -234,7 +234,7 @@ impl Committer {
 
     fn replacing(&self, files: &FileReplacement) -> Vec<Action> {
         let now = self.log.now_ms();
-        let mut actions = vec![Action::CommitInfo(commit_info(files.operation, now))];
+        let mut actions = vec![Action::CommitInfo(CommitInfo::of(files.operation, now))];
         actions.extend(self.renewed(now));
         let added = |path: &str| files.added.iter().any(|add| add.path == path);
         let removed = files.removed.iter().filter(|path| !added(path));
@@ -341,7 +341,7 @@ impl Committer {
 
     fn actions(&self, files: &[PendingFile], placed: &[Add], taken: &[CommittedOffset]) -> Vec<Action> {
         let now = self.log.now_ms();
-        let mut actions = vec![Action::CommitInfo(commit_info("WRITE", now))];
+        let mut actions = vec![Action::CommitInfo(CommitInfo::of("WRITE", now))];
         actions.extend(self.new_columns());
         // Whoever takes from logs says how far.
         if !taken.iter().any(|taken| taken.application.starts_with(OF_LOGS)) {
@@ -567,16 +567,6 @@ impl CommitBackoff {
     }
 }
 
-pub(crate) fn commit_info(operation: &str, now_unix_ms: i64) -> CommitInfo {
-    CommitInfo {
-        timestamp: now_unix_ms,
-        operation: operation.to_owned(),
-        operation_parameters: Default::default(),
-        engine_info: Some(concat!("thalweg/", env!("CARGO_PKG_VERSION")).to_owned()),
-        is_blind_append: Some(operation == "WRITE"),
-    }
-}
-
 /// How far logs were taken, which every commit says, so that the newest one has all that somebody still needs.
 pub(crate) fn log_positions(snapshot: &Snapshot, now_unix_ms: i64) -> impl Iterator<Item = Action> + '_ {
     let all = snapshot
@@ -589,11 +579,6 @@ pub(crate) fn log_positions(snapshot: &Snapshot, now_unix_ms: i64) -> impl Itera
         });
     let needed = all.filter(|taken| taken.application.starts_with(OF_LOGS) && !taken.is_last);
     needed.map(move |taken| taken.action(now_unix_ms))
-}
-
-pub(crate) fn unix_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

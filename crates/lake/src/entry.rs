@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::str::FromStr;
 
 use crate::ingest::Handoff;
-use crate::otlp::Signal;
+use crate::signal::Signal;
 
 const VERSION: u8 = 1;
 const TAGS: u8 = 4;
@@ -50,6 +50,29 @@ pub enum PayloadCompression {
     Gzip,
     Zstd,
 }
+
+/// What compressed bytes may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflateLimits {
+    pub bytes: usize,
+    /// Bytes for each byte that came, once there are more than [`RATIO_FREE`].
+    pub ratio: usize,
+    /// Of zstd.
+    pub window: usize,
+}
+
+impl Default for InflateLimits {
+    fn default() -> InflateLimits {
+        InflateLimits {
+            bytes: 64 << 20,
+            ratio: 1000,
+            window: 8 << 20,
+        }
+    }
+}
+
+/// So many bytes may come of however few.
+pub const RATIO_FREE: usize = 1 << 20;
 
 /// What is known of a request beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

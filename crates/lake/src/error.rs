@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::delta::DeltaError;
-use crate::store::{DiskFault, FaultKind, LeaseError};
+use thalweg_delta::DeltaError;
+use thalweg_delta::store::{DiskFault, FaultKind, LeaseError};
 
 /// Why a table could not be opened.
 #[derive(Debug, thiserror::Error)]

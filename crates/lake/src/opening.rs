@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use thalweg_log::Offset;
 
-use crate::commit::{CommittedOffset, commit_info, log_positions};
-use crate::delta::actions::Action;
-use crate::delta::schema::TableSchema;
-use crate::delta::{self, CommitOutcome, DeltaError, DeltaLog, Snapshot, SnapshotDetail};
+use crate::commit::{CommittedOffset, log_positions};
 use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
-use crate::store::LakeStorage;
+use thalweg_delta::actions::{Action, CommitInfo};
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::store::LakeStorage;
+use thalweg_delta::{self, CommitOutcome, DeltaError, DeltaLog, Snapshot, SnapshotDetail};
 
 /// Properties of tables, as every engine reads them.
 const CONFIGURATION: [(&str, &str); 4] = [
@@ -67,7 +67,7 @@ pub(crate) async fn open(
 /// The same beside whoever writes the table: nothing is made, and nothing is taken back.
 pub(crate) async fn join(
     site: &LakeStorage,
-    spec: &crate::tables::TableSpec,
+    spec: &thalweg_columns::tables::TableSpec,
 ) -> Result<(DeltaLog, Option<Snapshot>), OpenError> {
     let path = site.path().join(spec.name);
     let error = |source| OpenError::Table {
@@ -87,7 +87,7 @@ pub(crate) async fn join(
 async fn fence(log: &DeltaLog, snapshot: &mut Snapshot) -> Result<(), DeltaError> {
     loop {
         let now = log.now_ms();
-        let mut actions = vec![Action::CommitInfo(commit_info("START", now))];
+        let mut actions = vec![Action::CommitInfo(CommitInfo::of("START", now))];
         actions.extend(log_positions(snapshot, now));
         let outcome = log.commit(snapshot.version + 1, &actions).await?;
         // Ours or that of another, it is in the way of all that come later.
@@ -120,7 +120,7 @@ pub(crate) async fn set_positions(
     };
     while !is_set(snapshot) {
         let now = log.now_ms();
-        let mut actions = vec![Action::CommitInfo(commit_info("SET POSITIONS", now))];
+        let mut actions = vec![Action::CommitInfo(CommitInfo::of("SET POSITIONS", now))];
         actions.extend(log_positions(snapshot, now));
         actions.retain(
             |action| !matches!(action, Action::Txn(txn) if positions.iter().any(|(name, _)| *name == txn.app_id)),
@@ -154,9 +154,9 @@ pub(crate) async fn create(
         source,
     };
     let now = log.now_ms();
-    let metadata = delta::new_metadata(columns, partitions, &CONFIGURATION, now);
-    let mut actions = vec![Action::CommitInfo(commit_info("CREATE TABLE", now))];
-    actions.extend(delta::creation(metadata));
+    let metadata = thalweg_delta::new_metadata(columns, partitions, &CONFIGURATION, now);
+    let mut actions = vec![Action::CommitInfo(CommitInfo::of("CREATE TABLE", now))];
+    actions.extend(thalweg_delta::creation(metadata));
     let outcome = log.commit(0, &actions).await;
     let label = match &outcome {
         Ok(CommitOutcome::Committed) => "ok",

@@ -1,9 +1,10 @@
-//! What a durable append costs: messages per second, CPU time and allocations per message, syncs, bytes and latency, with
-//! publishers that each await one append before the next, on a real file system, while what was read is trimmed behind
-//! them and commit files are used again.
+//! Measures the cost of a durable append: messages per second, CPU time and allocations per message, syncs, bytes and
+//! latency. Each publisher awaits one append before the next, on a real file system, while consumed records are trimmed
+//! behind them and commit files are reused.
 //!
-//! `append [--io blocking,uring] [--seconds 3] [--runs 3] [word ...]`: only rows whose name has one of the words. The folder
-//! is `THALWEG_BENCH_DIR` or one under `~/.cache`. Variants of I/O take turns within each row; medians of the runs are shown.
+//! `append [--io blocking,uring] [--seconds 3] [--runs 3] [word ...]`: runs only the rows whose name contains one of
+//! the words. The folder is `THALWEG_BENCH_DIR` or one under `~/.cache`. The I/O variants alternate within each row;
+//! the medians of the runs are shown.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -23,7 +24,7 @@ use thalweg_telemetry::{alloc, cpu_time};
 
 const VALUE: [u8; 256] = [0x5a; 256];
 const PARTITIONS: u32 = 4;
-/// Records that stay behind the publishers in each partition.
+/// Records that are kept behind the publishers in each partition.
 const KEPT: u64 = 60_000;
 const WARM_UP: Duration = Duration::from_millis(500);
 const TIME: i64 = 1_700_000_000_000_000;
@@ -34,13 +35,13 @@ struct Load {
     mode: Durability,
     publishers: u64,
     batch: usize,
-    /// Messages per second of all publishers; zero: as many as they can.
+    /// Messages per second of all publishers; zero: unlimited.
     rate: u64,
-    /// A reader goes through old frames all the time.
+    /// Whether a reader reads old frames continuously.
     reader: bool,
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, Default)]
 struct Measured {
     messages_per_second: f64,
@@ -53,7 +54,7 @@ struct Measured {
     read_mb_per_second: f64,
 }
 
-/// A log of its own per variant of I/O.
+/// A separate log for each I/O variant.
 struct Bench {
     io: String,
     log: Arc<EmbeddedLog>,
@@ -117,7 +118,7 @@ fn args() -> Args {
             "--io" => args.io = given.next().unwrap().split(',').map(str::to_owned).collect(),
             "--seconds" => args.seconds = given.next().unwrap().parse().unwrap(),
             "--runs" => args.runs = given.next().unwrap().parse().unwrap(),
-            // What cargo adds.
+            // An argument that cargo adds.
             "--bench" => {}
             _ => args.words.push(arg),
         }
@@ -183,7 +184,7 @@ impl Bench {
         }
     }
 
-    /// Writes until commit files are used again.
+    /// Writes until commit files are reused.
     async fn prepare(&self) {
         for mode in [Durability::Fsync, Durability::Interval, Durability::Os] {
             for n in 0..PARTITIONS {
@@ -254,7 +255,7 @@ impl Bench {
         if let Some(reader) = reader {
             reader.join().unwrap();
         }
-        // What nobody reads any more must not hold files while other partitions are measured.
+        // Unread data must not hold files while other partitions are measured.
         for n in 0..PARTITIONS {
             let id = partition(load.mode, n);
             self.log.trim(id, self.log.bounds(id).unwrap().next).unwrap();
@@ -262,7 +263,7 @@ impl Bench {
         Measured::of(&before, &after, &latency)
     }
 
-    /// So much for a reader that what it reads is in memory nowhere in the log.
+    /// Enough data that what a reader reads is not in the log's memory.
     async fn fill(&self, mode: Durability) {
         for n in 0..PARTITIONS {
             for _ in 0..5 * KEPT / 1000 {
@@ -289,7 +290,7 @@ fn partition(mode: Durability, n: u32) -> PartitionId {
     PartitionId::new(1 + mode as u32, n)
 }
 
-/// Between the starts of two appends of one publisher.
+/// The time between the starts of two appends of one publisher.
 fn pause(load: &Load) -> Option<Duration> {
     let each = load.publishers as f64 * load.batch as f64 / load.rate as f64;
     (load.rate > 0).then(|| Duration::from_secs_f64(each))
@@ -337,7 +338,7 @@ fn batch_of(len: usize) -> Records {
     records
 }
 
-/// Consumers that are a little behind, or, with a reader, a few files.
+/// Simulates consumers that are slightly behind or, with a reader, a few files behind.
 async fn trim(log: Arc<EmbeddedLog>, mode: Durability, stop: Arc<AtomicBool>, reader: bool) {
     let kept = if reader { 20 * KEPT } else { KEPT };
     while !stop.load(Relaxed) {
@@ -350,7 +351,7 @@ async fn trim(log: Arc<EmbeddedLog>, mode: Durability, stop: Arc<AtomicBool>, re
     }
 }
 
-/// Reads what is oldest, over and over, from the disk: the kernel is told to forget it first.
+/// Reads the oldest records repeatedly from disk, after dropping them from the page cache.
 fn read_behind(log: &EmbeddedLog, mode: Durability, folder: &Path, stop: &AtomicBool, read: &AtomicU64) {
     while !stop.load(Relaxed) {
         support::forget(folder);

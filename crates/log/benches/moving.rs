@@ -1,7 +1,8 @@
-//! What moving files costs those who commit: full files are moved into segments while one publisher awaits one durable append
-//! after the other, with the rate that the upkeep has by default and as fast as it can. The runs take turns and are summed up.
+//! Measures how moving files affects commits: full files are moved into segments while one publisher awaits one durable
+//! append after the other, at the default rate of maintenance and unthrottled. The runs alternate and are summed up.
 //!
-//! `moving [--runs 3] [--mib 384]`: how often, and how much is moved. The folder is `THALWEG_BENCH_DIR` or one under `~/.cache`.
+//! `moving [--runs 3] [--mib 384]`: the number of runs, and the amount of data to move. The folder is
+//! `THALWEG_BENCH_DIR` or one under `~/.cache`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -19,12 +20,12 @@ use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, Wri
 const STORED: PartitionId = PartitionId::new(1, 0);
 const BUSY: PartitionId = PartitionId::new(1, 1);
 const FILE: u64 = 64 << 20;
-/// Between appends: as fast as they can they would fill files, too.
+/// The pause between appends. Without it, the appends would fill files too.
 const PAUSE: Duration = Duration::from_micros(500);
 const IDLE: Duration = Duration::from_secs(5);
 const MIB: f64 = (1 << 20) as f64;
 
-/// What the upkeep does meanwhile.
+/// What maintenance does during the measurement.
 struct Row {
     name: &'static str,
     rate: u64,
@@ -32,7 +33,7 @@ struct Row {
     sum: Sum,
 }
 
-/// Of all runs.
+/// Sums over all runs.
 #[derive(Default)]
 struct Sum {
     latency: Histogram,
@@ -50,7 +51,7 @@ fn main() {
         match arg.as_str() {
             "--runs" => runs = given.next().unwrap().parse().unwrap(),
             "--mib" => mib = given.next().unwrap().parse().unwrap(),
-            // What cargo adds.
+            // An argument that cargo adds.
             _ => {}
         }
     }
@@ -116,7 +117,7 @@ async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) {
     log.append(WriteBatch::of(id, records), None).await.unwrap();
 }
 
-/// Fills a log of which nothing may go.
+/// Fills a log and keeps everything.
 async fn fill(bytes: u64) {
     let (log, _) = open(usize::MAX, 0);
     log.create(STORED, Durability::Os).await.unwrap();
@@ -134,7 +135,7 @@ async fn run(row: &mut Row, bytes: u64) {
     let _ = std::fs::remove_dir_all(&folder);
     fill(bytes).await;
     support::forget(&folder);
-    // The newest full file stays where it is.
+    // The newest full file is not moved.
     let moved = bytes / FILE * FILE - 2 * FILE;
     let (log, disk) = open(if row.moves { 0 } else { usize::MAX }, row.rate);
     let counts = || [&*disk.syncs, &*disk.written, &disk.renames].map(|count| count.load(Relaxed) as f64);

@@ -1,4 +1,4 @@
-//! Indexes of closed files in memory, up to a number of bytes: the one that was not asked for the longest goes first.
+//! An LRU cache of the indexes of closed files, limited by their size in bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -14,12 +14,12 @@ pub(crate) struct IndexCache {
 
 #[derive(Default)]
 struct LruIndexes {
-    /// The least recently used first.
+    /// Least recently used first.
     indexes: VecDeque<Arc<FileIndex>>,
     bytes: usize,
 }
 
-/// Where a file remembers its index, as long as it is kept.
+/// The link from a file to its cached index. It is empty after the index was evicted.
 #[derive(Clone)]
 pub(crate) struct IndexHandle {
     slot: Arc<Mutex<Weak<FileIndex>>>,
@@ -44,7 +44,7 @@ impl IndexCache {
     pub fn get(&self, indexed: &IndexHandle) -> Option<Arc<FileIndex>> {
         let index = indexed.slot.lock().upgrade()?;
         let mut kept = self.kept.lock();
-        // A row of readers of one file keeps asking for the same: look from the end.
+        // Consecutive readers of one file ask for the same index, so the search starts at the end.
         let at = kept.indexes.iter().rposition(|one| Arc::ptr_eq(one, &index));
         if let Some(at) = at.filter(|at| at + 1 < kept.indexes.len())
             && let Some(found) = kept.indexes.remove(at)
@@ -59,7 +59,7 @@ impl IndexCache {
         let mut kept = self.kept.lock();
         kept.bytes += index.bytes();
         kept.indexes.push_back(index.clone());
-        // The newest stays, however large.
+        // The newest index stays, however large it is.
         while kept.bytes > self.bytes_max && kept.indexes.len() > 1 {
             if let Some(oldest) = kept.indexes.pop_front() {
                 kept.bytes -= oldest.bytes();

@@ -1,10 +1,11 @@
-//! The time of a log: it goes on as time passes, whatever becomes of the wall clock.
+//! The time of a log. It advances steadily, whatever happens to the wall clock.
 //!
-//! Leases, delays and lifetimes are counted in *log time*: microseconds that were those of the wall clock when the log was made,
-//! and follow a monotonic clock since. Records carry log time. A step of the wall clock changes nothing but the difference
-//! between the two, which is looked at every second and stored in the log ([`ClockJumps`]), so that a time that is shown or named by a
-//! person can be told from one that was counted. A start goes on behind the newest block, later by what the wall clock says that
-//! the stop took; a clock that says less took no time.
+//! Leases, delays and lifetimes are measured in *log time*: microseconds that started at the wall clock when the log
+//! was created and have followed a monotonic clock since. Records carry log time. A step of the wall clock changes only
+//! the difference between the two. The difference is checked every second and stored in the log ([`ClockJumps`]), so
+//! that a time shown to or named by a person can be converted. After a restart, log time continues from the newest
+//! block plus the downtime that the wall clock shows. If the wall clock shows an earlier time, the downtime counts as
+//! zero.
 
 mod jumps;
 pub mod sim;
@@ -28,34 +29,36 @@ use crate::records::{Records, WriteBatch};
 
 pub use jumps::{ClockJump, ClockJumps};
 
-/// Where the jumps are stored. Made with the first of them.
+/// The partition that stores the jumps. It is created with the first jump.
 pub(crate) const CLOCK: PartitionId = PartitionId::new(0, 3);
 
-/// A wall clock that is off by less did not jump.
+/// A smaller deviation of the wall clock is not a jump.
 const JUMP_LEAST: Micros = 1_000_000;
-/// Two readings of the monotonic clock that are further apart say nothing of the wall clock between them.
+/// If two readings of the monotonic clock are further apart than this, the wall clock reading between them is too
+/// inexact.
 const READ_WITHIN: Micros = 50_000;
 const READINGS: usize = 10;
 
-/// What queues, subscriptions and retention ask for the time.
+/// The clock for queues, subscriptions and retention.
 pub trait Clock: Send + Sync + 'static {
-    /// Log time: never less than before, and not the wall clock's.
+    /// Log time. It never decreases and differs from the wall clock.
     fn now(&self) -> Micros;
 
-    /// The same, some milliseconds behind at most, for what is decided in seconds.
+    /// Like `now`, but up to some milliseconds late. For decisions in units of seconds.
     fn roughly_now(&self) -> Micros {
         self.now()
     }
 
-    /// How far the wall clock is and was from log time.
+    /// The history of the difference between the wall clock and log time.
     fn jumps(&self) -> Arc<ClockJumps> {
         ClockJumps::none()
     }
 
-    /// Looks at the wall clock at once, and not within a second: before something is let go for what it was stamped with.
+    /// Reads the wall clock now instead of within a second. Call it before something is deleted because of its
+    /// wall-clock timestamp.
     fn notice(&self) {}
 
-    /// What the wall clock shows, whether or not it was just set: what is stored for people is stamped with it.
+    /// What the wall clock shows, even if it was just set. Timestamps that people read use it.
     fn wall(&self) -> Micros {
         self.wall_at(self.now())
     }
@@ -65,12 +68,13 @@ pub trait Clock: Send + Sync + 'static {
         self.jumps().wall_at(time)
     }
 
-    /// When the wall clock will show a time, or last came to show it.
+    /// The log time at which the wall clock will show a time, or last did.
     fn at_wall(&self, wall: Micros) -> Micros {
         self.jumps().at_wall(wall)
     }
 
-    /// What was stamped by the wall clock earlier than this is older than `age`. What was stamped later may be, if the clock was set.
+    /// Data with a wall-clock timestamp before the returned time is older than `age`. Data with a later timestamp may
+    /// be too, if the clock was set.
     fn oldest_wall(&self, age: Micros) -> Micros {
         self.notice();
         let now = self.now();
@@ -78,31 +82,31 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-/// Any function that tells the time, and goes by no wall clock.
+/// Any function that returns the time. It has no wall clock of its own.
 impl<F: Fn() -> Micros + Send + Sync + 'static> Clock for F {
     fn now(&self) -> Micros {
         self()
     }
 }
 
-/// What a machine has to tell the time by.
+/// The clocks of a machine.
 pub trait TimeSource: Send + Sync + 'static {
-    /// Microseconds since 1970, UTC, as somebody or something has set them.
+    /// Microseconds since 1970, UTC, as set by a person or by NTP.
     fn wall(&self) -> Micros;
 
-    /// Microseconds since some moment, never set, also while the machine is suspended.
+    /// Microseconds since some moment. It cannot be set and includes time in which the machine is suspended.
     fn elapsed(&self) -> Micros;
 
-    /// The same, some milliseconds behind at most.
+    /// Like `elapsed`, but up to some milliseconds late.
     fn roughly_elapsed(&self) -> Micros {
         self.elapsed()
     }
 }
 
-/// This machine's clocks.
+/// The clocks of this machine.
 #[derive(Debug, Default)]
 pub struct MachineTime {
-    /// How long the machine was suspended, as of the last look at the wall clock.
+    /// How long the machine has been suspended, updated when the wall clock is read.
     suspended: AtomicI64,
 }
 
@@ -119,7 +123,7 @@ impl TimeSource for MachineTime {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn roughly_elapsed(&self) -> Micros {
-        // The time of the last tick of the kernel, at a fifth of the cost: the processor's counter is not read.
+        // The time of the kernel's last tick. It costs a fifth, because the processor's counter is not read.
         elapsed_of(ClockId::MonotonicCoarse) + self.suspended.load(Ordering::Relaxed)
     }
 }
@@ -142,7 +146,7 @@ pub fn wall_now() -> Micros {
     }
 }
 
-/// The wall clock, taken for log time: for what lives no longer than one look at it.
+/// The wall clock used as log time, for callers that read it only once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -152,28 +156,28 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time of one log. Until [`resume`](LogClock::resume) it goes on from the newest block that was found, and of a new log from
-/// the wall clock.
+/// The clock of one log. Until [`resume`](LogClock::resume) it continues from the newest block that was found, or from
+/// the wall clock if the log is new.
 pub struct LogClock {
     source: Arc<dyn TimeSource>,
-    /// Log time less what has elapsed.
+    /// Log time minus elapsed time.
     base: AtomicI64,
     starting: Mutex<ClockOrigin>,
     jumps: RwLock<Arc<ClockJumps>>,
-    /// The newest jumps could not be stored yet.
+    /// The newest jumps have not been stored yet.
     unstored: AtomicBool,
-    /// Whoever stores the jumps.
+    /// Serialises those who store jumps.
     changing: tokio::sync::Mutex<()>,
 }
 
-/// By what a clock goes.
+/// What the clock is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClockOrigin {
-    /// The wall clock: no log has been opened, or a new one.
+    /// The wall clock: no log has been opened, or only a new one.
     Wall,
     /// The newest block of the logs that have been opened.
     Found,
-    /// The jumps of the log are known.
+    /// The stored jumps of the log.
     Resumed,
 }
 
@@ -228,26 +232,28 @@ impl LogClock {
         clock
     }
 
-    /// Goes on where the log stopped. To be called before anything is decided by the time. Returns the jump that happened while
-    /// nobody looked, if the wall clock has come to show less than before: more than before is the time that the stop took.
+    /// Continues log time from where the log stopped. Call it before any decision that depends on the time. Returns the
+    /// jump that happened during the downtime if the wall clock now shows less than before. If it shows more, the
+    /// difference counts as downtime.
     pub async fn resume(&self, log: &dyn Log) -> Result<Option<ClockJump>> {
         let changing = self.changing.lock().await;
         let stored = stored(log)?;
         if matches!(stored, StoredJumps::Lost) {
-            tracing::warn!("the jumps of the clock are lost: the time that the stop took is not counted");
+            tracing::warn!("the stored clock jumps are lost: the downtime is not counted");
         }
         self.go_on(stored, log.last_commit_time());
         let jump = self.take_in();
         drop(changing);
-        // A full disk keeps no start away: the jump counts, and is stored at a later look.
+        // A full disk does not prevent a start: the jump takes effect now and is stored by a later call.
         if let Err(error) = self.look(log).await {
-            tracing::warn!(%error, "that the clock was set cannot be stored yet; it is tried again");
+            tracing::warn!(%error, "a clock jump cannot be stored yet and will be retried");
         }
         Ok(jump)
     }
 
-    /// A log was opened whose newest block was written then; none if nothing was. What a start writes before the jumps are known
-    /// must not be stamped by the wall clock: a later start would go on from there, with all that the two differ by.
+    /// Called when a log was opened, with the time of its newest block, or `None` if it has none. What a start writes
+    /// before the jumps are known must not have a wall-clock time, because a later start would continue from there and
+    /// include the whole difference between the two clocks.
     pub(crate) fn found(&self, last_commit: Option<Micros>) {
         let Some(last_commit) = last_commit else { return };
         let mut starting = self.starting.lock();
@@ -264,13 +270,13 @@ impl LogClock {
         let mut starting = self.starting.lock();
         *starting = ClockOrigin::Resumed;
         let (wall, elapsed) = self.read();
-        // What was lost is stored anew at once, so that the next stop counts again.
+        // Lost jumps are stored again at once, so that the next downtime counts again.
         self.unstored
             .store(matches!(stored, StoredJumps::Lost), Ordering::Relaxed);
         let jumps = match stored {
             StoredJumps::Never => ClockJumps::none(),
             StoredJumps::Jumps(jumps) => Arc::new(jumps),
-            // How the two differed is not known, so nothing may be counted by the difference.
+            // The earlier difference is unknown, so no time may be derived from it.
             StoredJumps::Lost => Arc::new(ClockJumps::starting_with(wall.saturating_sub(last_commit))),
         };
         let last_jump = jumps.newest().map_or(Micros::MIN, |jump| jump.at);
@@ -279,7 +285,8 @@ impl LogClock {
         *self.jumps.write() = jumps;
     }
 
-    /// Compares the wall clock with what has elapsed; a jump counts when it returns and is stored. To be called every second.
+    /// Compares the wall clock with the elapsed time. When this returns, a jump has taken effect and is stored. Call it
+    /// every second.
     pub async fn look(&self, log: &dyn Log) -> Result<Option<ClockJump>> {
         let _changing = self.changing.lock().await;
         let jump = self.take_in();
@@ -290,12 +297,13 @@ impl LogClock {
         Ok(jump)
     }
 
-    /// What the wall clock is ahead of log time, in microseconds, as it was last looked at.
+    /// Wall clock minus log time in microseconds, as of the last comparison.
     pub fn offset(&self) -> Micros {
         self.jumps().offset()
     }
 
-    /// A jump, if there was one. It counts from now on, whatever becomes of its record: time goes on if a disk is full.
+    /// Detects a jump. It takes effect at once, whether or not it can be stored, because time must advance even if a
+    /// disk is full.
     fn take_in(&self) -> Option<ClockJump> {
         let mut jumps = self.jumps.write();
         let (wall, elapsed) = self.read();
@@ -310,7 +318,7 @@ impl LogClock {
         Some(jump)
     }
 
-    /// Wall clock and elapsed time of one moment.
+    /// The wall clock and the elapsed time at the same moment.
     fn read(&self) -> (Micros, Micros) {
         let reading = || {
             let (before, wall, after) = (self.source.elapsed(), self.source.wall(), self.source.elapsed());
@@ -345,7 +353,7 @@ impl LogClock {
         let appended = log
             .append(WriteBatch::default().and_of(FrameKind::State, CLOCK, record), None)
             .await?;
-        // Each record has all that counts.
+        // Each record has all jumps that matter.
         match appended.offsets.first() {
             Some(offset) => log.trim(CLOCK, *offset),
             None => Ok(()),
@@ -357,7 +365,7 @@ enum StoredJumps {
     /// The clock of this log has not jumped.
     Never,
     Jumps(ClockJumps),
-    /// It has, and nobody knows how.
+    /// The clock has jumped, but the record is lost.
     Lost,
 }
 
@@ -373,7 +381,7 @@ fn stored(log: &dyn Log) -> Result<StoredJumps> {
             synced: false,
         };
         let frames = match log.read(CLOCK, from, want) {
-            // Somebody has already been told, and has said that it may be given up.
+            // The gap was reported before, and an operator has accepted the loss.
             Err(LogError::Gap { to, .. }) => {
                 (from, newest) = (to, StoredJumps::Lost);
                 continue;

@@ -1,13 +1,15 @@
-//! What a log is to those who store in it: the embedded one is such a log, a distributed one can be.
+//! The interface of a log. The embedded log implements it; a distributed log can.
 //!
 //! 1. Offsets of a partition strictly increase; gaps are allowed.
-//! 2. `append` answers when the durability that it names holds for the whole unit, which is stored as a whole or not at all.
-//! 3. `create` fails with `DurabilityUnavailable` if the log cannot give the durability.
-//! 4. `read` returns only what is committed, with `synced` only what survives a power cut.
-//! 5. Appends of one caller, begun one after the other, keep their order in each partition.
-//! 6. A stale fence gets `Fenced`, and nothing is stored.
-//! 7. What was journaled is stored in its order, before what is appended or flushed later; nobody is told when.
-//! 8. `rewrite` removes records between the first and the next offset and changes no offset of those it keeps.
+//! 2. `append` returns when the durability that it names holds for the whole unit. A unit is stored as a whole or not
+//!    at all.
+//! 3. `create` fails with `DurabilityUnavailable` if the log cannot provide the durability.
+//! 4. `read` returns only committed records; with `synced`, only records that survive a power cut.
+//! 5. Appends that one caller starts one after the other keep their order in each partition.
+//! 6. An append with a stale fence fails with `Fenced` and stores nothing.
+//! 7. Journaled records are stored in order, before anything that is appended or flushed later. There is no
+//!    notification.
+//! 8. `rewrite` removes records between the first and the next offset and does not change the offsets of the others.
 //! 9. Records that expect an offset are stored there or, with the rest of their unit, not at all.
 
 use std::future::Future;
@@ -26,27 +28,27 @@ use crate::records::{Records, SUBMISSION_BYTES_MAX, WriteBatch};
 use crate::segment::{RecordFilter, RecordVisitor};
 use crate::status::LogStatus;
 
-/// A future that may be moved between threads, as traits with `dyn` need it.
+/// A boxed `Send` future, which makes traits usable as `dyn`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a log can do.
+/// The capabilities of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogCaps {
     pub durabilities: &'static [Durability],
-    /// Units of several partitions are stored as a whole.
+    /// Units that span several partitions are stored as a whole.
     pub atomic_units: bool,
-    /// Offsets of a partition have no gaps but those of `rewrite` and of losses.
+    /// Offsets of a partition have no gaps except those from `rewrite` and from losses.
     pub contiguous: bool,
     pub rewrite: bool,
     pub unit_bytes_max: usize,
 }
 
-/// How much a reader wants, and how sure it must be.
+/// The size and durability of a read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
-    /// About so many bytes, one frame at least.
+    /// Approximate size of the result. At least one frame is returned.
     pub bytes: usize,
-    /// Only what survives a power cut.
+    /// Return only records that survive a power cut.
     pub synced: bool,
 }
 
@@ -55,22 +57,22 @@ pub trait Log: Send + Sync + 'static {
 
     fn status(&self) -> LogStatus;
 
-    /// Names this log among all; positions in one mean nothing in another.
+    /// Globally identifies this log. Positions in one log mean nothing in another.
     fn id(&self) -> u64;
 
-    /// All partitions, in no order.
+    /// All partitions, in no particular order.
     fn partitions(&self) -> Vec<PartitionId>;
 
     fn bounds(&self, id: PartitionId) -> Result<PartitionBounds>;
 
-    /// Bytes of the records between two offsets, exact to the frame.
+    /// The size of the records between two offsets, to the granularity of frames.
     fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64>;
 
-    /// Durable when it returns.
+    /// Creates a partition. Durable when it returns.
     fn create(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
 
-    /// Several partitions, none of which is there, together or not at all on each disk: a crash finds all of them or none.
-    /// Durable when it returns; costs one commit, or a few for very many.
+    /// Creates several partitions, none of which may exist. On each disk they are created atomically, so a crash leaves
+    /// all of them or none. Durable when it returns. Costs one commit, or a few for very many partitions.
     fn create_all<'a>(&'a self, ids: &'a [PartitionId], durability: Durability) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             for id in ids {
@@ -80,17 +82,18 @@ pub trait Log: Send + Sync + 'static {
         })
     }
 
-    /// What is appended from when it returns has this durability, also after a restart.
+    /// Changes the durability for everything that is appended after the return. The change survives a restart.
     fn set_durability(&self, id: PartitionId, durability: Durability) -> BoxFuture<'_, Result<()>>;
 
-    /// What the partition promises.
+    /// The durability of the partition.
     fn durability(&self, id: PartitionId) -> Result<Durability>;
 
-    /// Durable when it returns. An id is never used again.
+    /// Removes a partition. Durable when it returns. An id is never reused.
     fn remove(&self, id: PartitionId) -> BoxFuture<'_, Result<()>>;
 
-    /// Several partitions, on each disk in this order where they do not go together: a crash leaves the last ones, never the
-    /// first. Durable when it returns; costs one commit, or a few for very many or on a full disk.
+    /// Removes several partitions. If a disk cannot remove them atomically, it removes them in this order, so a crash
+    /// leaves the last ones and never the first. Durable when it returns. Costs one commit, or a few for very many
+    /// partitions or on a full disk.
     fn remove_all<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             for id in ids {
@@ -102,74 +105,76 @@ pub trait Log: Send + Sync + 'static {
 
     fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>>;
 
-    /// Adds records of one kind that go with the next block, within 10 ms, and that nobody waits for. Those of one call
-    /// stay together: `push` may be called twice, to push the same from its beginning.
+    /// Adds records of one kind that are written with the next block, within 10 ms, without notification. Records of
+    /// one call stay together: `push` may be called twice and must then push the same records from the beginning.
     fn journal(&self, id: PartitionId, kind: FrameKind, push: &mut dyn FnMut(&mut Records) -> Result<()>)
     -> Result<()>;
 
-    /// Returns when what was journaled for these partitions before is as durable as they promise.
+    /// Returns when everything journaled for these partitions so far has their durability.
     fn flush<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>>;
 
-    /// Frames with the records from `from` on; none if there is nothing yet. Blocks if they are not in memory. What is asked
-    /// for with `synced` and is not synced yet will be soon.
+    /// Frames with the records from `from` on; none if there are no records yet. Blocks if the frames are not in
+    /// memory. If `synced` is requested and the records are not synced yet, a sync is triggered.
     fn read(&self, id: PartitionId, from: Offset, want: ReadOptions) -> Result<Vec<Frame>>;
 
-    /// The same if they are in memory, or if there are none; `None` if they have to be read from a disk.
+    /// Like `read`, but never blocks: returns `None` if the frames must be read from disk.
     fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>>;
 
     /// Waits until a record at `from` can be read.
     fn wait_for(&self, id: PartitionId, from: Offset) -> BoxFuture<'_, Result<()>>;
 
-    /// Tells somebody whenever a partition has grown. The log keeps the listener as long as the partition, so it must not keep
-    /// the log.
+    /// Calls the listener whenever the partition has grown. The log keeps the listener as long as the partition exists,
+    /// so the listener must not keep a reference to the log.
     fn listen(&self, id: PartitionId, listener: Arc<dyn PartitionListener>) -> Result<()>;
 
-    /// Tells somebody whenever the log begins a new file: the moment to look whether older ones are still needed. The thread
-    /// that commits tells, so it has to return at once; and the log keeps it, so it must not keep the log.
+    /// Calls a listener whenever the log starts a new file, which is when older files may have become unnecessary. The
+    /// commit thread makes the call, so the listener must return at once. The log keeps the listener, so the listener
+    /// must not keep a reference to the log.
     fn on_roll(&self, told: Arc<RollListener>);
 
-    /// The first offset from which on there may be records of `time` or later; the end if there are none yet.
+    /// The first offset at which a record of `time` or later may be; the end of the partition if there is none.
     fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset>;
 
-    /// What the frame that holds an offset or what follows it says of itself, without reading it; `None` if there is none.
+    /// The header of the frame that contains an offset, or of the next frame, without reading the body; `None` if there
+    /// is none.
     fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>>;
 
-    /// Tells log time.
+    /// The clock of this log, which returns log time.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// When the newest block was written that a start found, in log time (see [`clock`](crate::clock)).
+    /// The log time of the newest block that the start found (see [`clock`](crate::clock)).
     fn last_commit_time(&self) -> Micros;
 
     /// The offset of the newest checkpoint.
     fn last_checkpoint(&self, id: PartitionId) -> Result<Option<Offset>>;
 
-    /// What stands before `below` is not needed any more.
+    /// Declares that records before `below` are no longer needed.
     fn trim(&self, id: PartitionId, below: Offset) -> Result<()>;
 
-    /// Keeps of the records that are stored for good only those that `keep` wants. Blocks for as long as that takes.
-    /// Returns the offset before which every record was shown to `keep`; what follows is still too young.
+    /// Removes every permanently stored record that `keep` rejects. Blocks until done. Returns the offset up to which
+    /// all records were passed to `keep`; the records behind it are still too recent.
     fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset>;
 
-    /// The lowest offset of which a file has records that a rewrite may have left out, and that stands in again if the file is
-    /// lost that took its place. `None`: there is no such file.
+    /// The lowest offset in a file with records that a rewrite may have removed. These records come back if the file
+    /// that replaced it is lost. `None` if there is no such file.
     fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>>;
 
-    /// Has such files go, as far as they have records before `below`. Blocks for as long as that takes.
+    /// Removes such files as far as they have records before `below`. Blocks until done.
     fn release_leftovers(&self, id: PartitionId, below: Offset) -> Result<()>;
 
-    /// What was stored so far is in files that are full when it returns, so that `rewrite` reaches all of it, and those files
-    /// are not used again.
+    /// Closes the current file. When it returns, everything stored so far is in full files, so that `rewrite` reaches
+    /// all of it. These files are not reused.
     fn roll(&self) -> BoxFuture<'_, Result<()>>;
 
-    /// Writes anew what partitions have in files that were full at the last `roll`, and removes these: no file has bytes of
-    /// records that were removed before it. Blocks for as long as that takes.
+    /// Rewrites what partitions have in files that were full at the last `roll`, and removes those files. Afterwards no
+    /// file has bytes of records that were removed before that `roll`. Blocks until done.
     fn erase(&self) -> Result<()>;
 
-    /// Shows the records from `from` up to `to` one after the other, until `show` says false, at the pace of what goes on
-    /// behind. Blocks.
+    /// Passes the records from `from` to `to` to `show` until it returns false, throttled to the rate of background
+    /// I/O. Blocks.
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()>;
 
-    /// Takes a partition over: who held it before appends nothing more.
+    /// Takes over a partition. Fences of earlier owners become stale.
     fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>>;
 }
 

@@ -1,15 +1,15 @@
-//! What every [`Log`] has to do, as scenarios that any implementation must pass unchanged: the rules of
-//! [the trait](crate::Log), each with the letter and number that the specification gives it.
+//! The contract of [`Log`] as scenarios that every implementation must pass unchanged: the rules of [the
+//! trait](crate::Log), each with the letter and number from the specification.
 //!
 //! ```ignore
 //! let suite = ContractSuite::new(|| Box::pin(async { Arc::new(open_my_log().await) as Arc<dyn Log> }));
 //! suite.run().await;
 //! ```
 //!
-//! A suite opens the same storage again and again; a log is closed when its last `Arc` is dropped. It panics with the rule
-//! that does not hold. L6 (a retry after an unknown outcome is recognised) has no scenario: this trait has no producers; who
-//! appends through it gives messages an id and recognises them himself. L8 is tested as far as it is a log's affair: state
-//! keeps its order and is read back.
+//! A suite opens the same storage repeatedly; a log closes when its last `Arc` is dropped. It panics with the rule that
+//! was violated. L6 (recognising a retry after an unknown outcome) has no scenario, because this trait has no
+//! producers: callers give messages an id and recognise retries themselves. L8 is tested as far as it concerns a log:
+//! state keeps its order and can be read back.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,20 +39,20 @@ const ALL: [Durability; 4] = [
     Durability::Memory,
 ];
 
-/// Longer than anything that is waited for takes.
+/// Longer than any wait in the suite takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type LogFactory = Box<dyn Fn() -> BoxFuture<'static, Arc<dyn Log>> + Send + Sync>;
 
-/// One kind of log, on a storage that is empty at first.
+/// The contract tests for one implementation, on storage that is empty at first.
 pub struct ContractSuite {
     open: LogFactory,
-    /// Partitions have numbers that were never used before.
+    /// The next unused queue number for partition ids.
     queue: AtomicU32,
 }
 
 impl ContractSuite {
-    /// `open` opens the log of this storage, which is not open at that moment.
+    /// `open` opens the log of this storage. The log is closed whenever it is called.
     pub fn new(open: impl Fn() -> BoxFuture<'static, Arc<dyn Log>> + Send + Sync + 'static) -> ContractSuite {
         ContractSuite {
             open: Box::new(open),
@@ -60,7 +60,7 @@ impl ContractSuite {
         }
     }
 
-    /// All scenarios, one after the other.
+    /// Runs all scenarios one after the other.
     pub async fn run(&self) {
         append::run(self).await;
         read::run(self).await;
@@ -71,7 +71,7 @@ impl ContractSuite {
         (self.open)().await
     }
 
-    /// Closed and opened again.
+    /// Closes the log and opens it again.
     async fn again(&self, log: Arc<dyn Log>) -> Arc<dyn Log> {
         drop(log);
         self.open().await
@@ -88,12 +88,12 @@ impl ContractSuite {
     }
 }
 
-/// The durabilities that a log has.
+/// The durabilities that a log offers.
 fn offered(log: &Arc<dyn Log>) -> Vec<Durability> {
     log.caps().durabilities.to_vec()
 }
 
-/// One that survives that a log is closed and opened.
+/// The offered durabilities that survive closing and opening the log.
 fn lasting(log: &Arc<dyn Log>) -> Vec<Durability> {
     let offered = offered(log).into_iter();
     offered.filter(|mode| *mode != Durability::Memory).collect()
@@ -117,7 +117,7 @@ async fn append(log: &Arc<dyn Log>, id: PartitionId, records: Records) -> Offset
     appended.offsets[0]
 }
 
-/// Records from an offset on, each with its offset; a hole in them is passed.
+/// Records from an offset on, each with its offset. Gaps are skipped.
 fn read_from(log: &Arc<dyn Log>, id: PartitionId, from: Offset, synced: bool) -> Vec<(Offset, Vec<u8>)> {
     let (mut found, mut at) = (Vec::new(), from);
     loop {

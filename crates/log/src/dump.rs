@@ -1,5 +1,6 @@
-//! `thalweg log dump`: the blocks and frames of a log in the order of commits, then those of its segments; damaged ones
-//! too, marked as such. Nothing is changed, and a log that is being written may be dumped: its newest block may look torn.
+//! `thalweg log dump`: lists the blocks and frames of a log in commit order, then those of its segments, including
+//! damaged ones, which are marked. It changes nothing. A log that is being written can be dumped, but its newest block
+//! may look torn.
 
 use crate::cache::IndexCache;
 use crate::check::INDEX_BYTES;
@@ -16,14 +17,14 @@ use crate::format::record::{self, RecordRef};
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::FrameEntry;
 
-/// What of a log to dump.
+/// What to dump.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DumpOptions {
-    /// Of one partition alone.
+    /// Only this partition.
     pub partition: Option<PartitionId>,
-    /// Of its records from this offset on.
+    /// Only records from this offset on.
     pub from: Offset,
-    /// The records of each frame, too.
+    /// Include the records of each frame.
     pub records: bool,
 }
 
@@ -45,7 +46,7 @@ pub enum DumpLine<'a> {
         position: u64,
         bytes: u64,
     },
-    /// What a newer program has written; what follows it in the file is not shown.
+    /// Data that a newer program wrote. The rest of the file is not shown.
     Newer {
         file: &'a str,
         position: u64,
@@ -53,10 +54,10 @@ pub enum DumpLine<'a> {
     },
     Frame {
         file: &'a str,
-        /// Of the body.
+        /// Position of the body.
         position: u64,
         header: &'a FrameHeader,
-        /// The body is as it was written.
+        /// The checksum of the body is correct.
         sound: bool,
     },
     Record {
@@ -65,8 +66,8 @@ pub enum DumpLine<'a> {
     },
 }
 
-/// Hands over the blocks, frames and records of a log one by one, until `line` returns `false`. Fails at the end if a newer
-/// program has written something of it.
+/// Passes the blocks, frames and records of a log to `line` one by one, until it returns `false`. Fails at the end if a
+/// newer program has written part of the log.
 pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&DumpLine<'_>) -> bool) -> Result<()> {
     let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
     let mut all: Vec<(FileKind, u64)> = names.iter().filter_map(|name| file::parse_name(name)).collect();
@@ -95,7 +96,7 @@ pub fn dump(disk: &dyn Disk, options: &DumpOptions, line: &mut dyn FnMut(&DumpLi
 struct Dump<'a> {
     options: &'a DumpOptions,
     line: &'a mut dyn FnMut(&DumpLine<'_>) -> bool,
-    /// The first that was met.
+    /// The error for the first data of a newer program.
     newer: Option<LogError>,
     goes_on: bool,
 }
@@ -117,7 +118,7 @@ impl Dump<'_> {
                 continue;
             }
             each_block(outline, stretch, |at, header| {
-                // Of one partition only what is its own.
+                // With a partition filter, blocks are not listed.
                 if self.options.partition.is_none() {
                     self.put(&DumpLine::Block {
                         file: name,

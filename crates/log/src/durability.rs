@@ -1,19 +1,19 @@
-//! What an acknowledgement promises.
+//! The durability levels of acknowledgements.
 
-/// When an append is acknowledged, and so what can be lost of what was acknowledged.
+/// When an append is acknowledged, which determines how much acknowledged data can be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// After `fdatasync` of its block. Lost by a killed process: nothing. Lost by a power cut: nothing, if the device
-    /// honours flushes.
+    /// After `fdatasync` of its block. A killed process loses nothing. A power cut loses nothing if the device honours
+    /// flushes.
     #[default]
     Fsync,
-    /// When its block was handed to the kernel; a sync starts when the oldest byte not synced is `interval` old. Lost by
-    /// a killed process: nothing. Lost by a power cut: at most what was acknowledged in the last two intervals.
+    /// After its block was handed to the kernel. A sync starts when the oldest unsynced byte is `interval` old. A
+    /// killed process loses nothing. A power cut loses at most what was acknowledged in the last two intervals.
     Interval,
-    /// When its block was handed to the kernel. Lost by a killed process: nothing. Lost by a power cut: all that the
-    /// kernel had not written back by itself; no bound is stated.
+    /// After its block was handed to the kernel. A killed process loses nothing. A power cut loses everything that the
+    /// kernel had not yet written back; no bound is stated.
     Os,
-    /// When it is in memory. Lost by the end of the process, a clean one too: everything.
+    /// When it is in memory. The end of the process loses everything, even a clean shutdown.
     Memory,
 }
 
@@ -25,7 +25,7 @@ const ALL: [Durability; 4] = [
 ];
 
 impl Durability {
-    /// The one of two that promises more.
+    /// The stronger of the two.
     pub fn stronger(self, other: Durability) -> Durability {
         let strength = |durability| match durability {
             Durability::Memory => 0,
@@ -36,12 +36,12 @@ impl Durability {
         if strength(other) > strength(self) { other } else { self }
     }
 
-    /// The one of two that promises less.
+    /// The weaker of the two.
     pub fn weaker(self, other: Durability) -> Durability {
         if self.stronger(other) == self { other } else { self }
     }
 
-    /// As it stands in files.
+    /// The encoding in files.
     pub(crate) fn byte(self) -> u8 {
         match self {
             Durability::Fsync => 0,

@@ -1,4 +1,4 @@
-//! The log on one disk: opened, appended to, read, closed.
+//! The log on one disk: opening, appending, reading, closing.
 
 #[cfg(test)]
 mod faults;
@@ -40,19 +40,19 @@ use crate::writer::slots::SlotAllocator;
 use crate::writer::thread::{LogWriter, WriterOptions};
 pub(crate) use partitions::add_partitions;
 
-/// Read at once by a scan.
+/// Size of one read during a scan.
 const SCAN_BYTES: usize = 1 << 20;
 
-/// What an append came to.
+/// The result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendReceipt {
-    /// Of the first record of each part, in the order of the parts.
+    /// The offset of the first record of each part, in the order of the parts.
     pub offsets: Offsets,
-    /// What holds for all of it by now.
+    /// The durability that holds for the whole unit.
     pub durability: Durability,
 }
 
-/// Who may append to a partition: the right of everybody who acquired it earlier is gone.
+/// The right to append to a partition. Acquiring it invalidates earlier fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
     pub partition: PartitionId,
@@ -67,9 +67,9 @@ pub struct EmbeddedLog {
     pub(crate) upkeep: Arc<LogMaintenance>,
     passes_over_damage: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Of the log itself.
+    /// The partition of the log itself.
     meta: Arc<Partition>,
-    /// Of the next partitions.
+    /// Slots for new partitions.
     slots: Arc<Mutex<SlotAllocator>>,
     log_id: u64,
     /// Files with lower numbers were full at the last [`roll`](EmbeddedLog::roll).
@@ -80,15 +80,15 @@ pub struct EmbeddedLog {
 }
 
 impl EmbeddedLog {
-    /// Opens the log of a disk, after looking at all that was not known to be synced. Blocks. `log_id` names a new log;
-    /// one that exists keeps its own.
+    /// Opens the log of a disk after checking everything that was not known to be synced. Blocks. `log_id` names a new
+    /// log; an existing log keeps its id.
     pub fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<EmbeddedLog> {
         let began = Instant::now();
         let opened = open::open(disk, log_id, options)?;
         EmbeddedLog::start(opened, began, options)
     }
 
-    /// A log that was looked at `began` and is open: its threads begin.
+    /// Starts the threads of a log that has been opened. `began` is when opening started.
     pub(crate) fn start(opened: OpenedLog, began: Instant, options: &LogOptions) -> Result<EmbeddedLog> {
         let OpenedLog {
             core,
@@ -106,7 +106,7 @@ impl EmbeddedLog {
             waiting_bytes_max: options.waiting_bytes_max,
         };
         let cannot = |error| LogError::io("cannot start a thread of", &options.folder)(error);
-        // Before anything is written.
+        // This must precede every write.
         options
             .clock
             .found((report.last_commit_time > 0).then_some(report.last_commit_time));
@@ -120,12 +120,13 @@ impl EmbeddedLog {
             clock: options.clock.clone(),
         };
         let upkeep = Arc::new(LogMaintenance::new(shelf.clone(), partitions.clone(), policy));
-        // The upkeep holds the shelf: a circle would keep both, and all files, for ever.
+        // A weak reference: maintenance holds the file pool, and a reference cycle would keep both, and all files,
+        // forever.
         let (barrier, failing, news) = (writer.clone(), writer.clone(), Arc::downgrade(&upkeep));
         let changes = meta.clone();
         shelf.attend_with(FilePoolHooks {
             barrier: Box::new(move |give_up| {
-                // Whoever journaled first may not have said so yet.
+                // The first to journal may not have notified the writer yet.
                 barrier.journaled(&changes);
                 barrier.barrier(give_up)
             }),
@@ -165,13 +166,13 @@ impl EmbeddedLog {
         })
     }
 
-    /// Where its files are, for people.
+    /// The folder of the log, for messages.
     pub fn folder(&self) -> &str {
         &self.folder
     }
 
-    /// Returns as soon as the log is poisoned, with the cause; `None` when it was closed without that. Does not keep the log
-    /// open.
+    /// Resolves as soon as the log is poisoned, with the cause, or with `None` when it is closed without that. Does not
+    /// keep the log open.
     pub fn poisoned(&self) -> impl Future<Output = Option<Arc<str>>> + Send + 'static {
         self.writer.over()
     }
@@ -180,17 +181,17 @@ impl EmbeddedLog {
         self.clock.clone()
     }
 
-    /// Log time.
+    /// The current log time.
     pub(crate) fn now(&self) -> Micros {
         self.clock.now()
     }
 
-    /// What was found at the start.
+    /// What recovery found at the start.
     pub fn report(&self) -> RecoveryReport {
         self.report
     }
 
-    /// Names this log among all.
+    /// Globally identifies this log.
     pub fn id(&self) -> u64 {
         self.log_id
     }
@@ -208,7 +209,7 @@ impl EmbeddedLog {
         }
     }
 
-    /// For metrics.
+    /// Counters for metrics.
     pub fn counters(&self) -> LogCounters {
         let (spare_files, full_files, segments) = self.shelf.counts();
         let measures = self.writer.measures();
@@ -231,29 +232,29 @@ impl EmbeddedLog {
         }
     }
 
-    /// All partitions that somebody made, in no order.
+    /// All partitions that callers created, in no particular order.
     pub fn partitions(&self) -> Vec<PartitionId> {
         let partitions = self.partitions.read();
         partitions.keys().copied().filter(|id| *id != SCRUBBED).collect()
     }
 
-    /// A partition promises something else from when this returns, for good. What is appended meanwhile is worth what it was
-    /// or what it becomes.
+    /// Changes the durability of a partition permanently from the return on. Concurrent appends have the old or the new
+    /// durability.
     pub async fn set_durability(&self, id: PartitionId, durability: Durability) -> Result<()> {
         check_offered(durability)?;
         let partition = self.partition(id)?;
         self.change(PartitionChange::Promises(id, durability)).await?;
         self.writer.set_durability(partition, durability);
-        // With the next block, whatever is in it.
+        // Takes effect with the next block, whatever that contains.
         self.submit(SubmissionParts::new(), Durability::Fsync, 0)
             .await
             .map(drop)
     }
 
     /// Stores the records of a unit together or not at all. Returns once the strongest durability among its partitions
-    /// holds for all of it; records can be read from then on. Waits while the disk cannot keep up.
+    /// holds for all of them; the records can be read from then on. Waits while the disk cannot keep up.
     ///
-    /// Whoever drops the future before it is done does not know what became of the unit: it is stored, or not.
+    /// If the caller drops the future before it completes, the unit may or may not be stored.
     pub async fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> Result<AppendReceipt> {
         let bytes = unit.check()?;
         if unit.only_messages()
@@ -285,7 +286,7 @@ impl EmbeddedLog {
         Ok((parts, durability))
     }
 
-    /// Whether records of a kind would be taken now.
+    /// Fails if records of this kind would be refused now.
     pub(crate) fn takes(&self, kind: FrameKind) -> Result<()> {
         if let Some(cause) = self.writer.poison() {
             return Err(LogError::Poisoned { cause });
@@ -296,18 +297,18 @@ impl EmbeddedLog {
         }
     }
 
-    /// Of the files that are full, about what is stored.
+    /// The approximate size of the records in full files.
     pub(crate) fn stored_bytes(&self) -> u64 {
         self.shelf.stored_bytes()
     }
 
-    /// Adds a record to what goes with the next block, within 10 ms, and that nobody waits for: it is lost by a crash
-    /// before that. Costs no more than encoding it.
+    /// Adds a record to the next block, which is written within 10 ms. There is no notification, and a crash before the
+    /// write loses the record. The only cost is encoding the record.
     pub fn journal(&self, id: PartitionId, kind: FrameKind, record: &RecordRef<'_>) -> Result<()> {
         self.journal_with(id, kind, &mut |records| records.push(record))
     }
 
-    /// The same for several records that stay together.
+    /// Like [`journal`](Self::journal), for several records that stay together.
     pub fn journal_with(
         &self,
         id: PartitionId,
@@ -321,19 +322,19 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// Returns when what was journaled for these partitions so far is as durable as they promise.
+    /// Returns when everything journaled for these partitions so far has their durability.
     pub async fn flush(&self, ids: &[PartitionId]) -> Result<()> {
         let mut durability = Durability::Os;
         for id in ids {
             let partition = self.partition(*id)?;
             durability = durability.stronger(partition.durability());
-            // Whoever journaled first may not have said so yet.
+            // The first to journal may not have notified the writer yet.
             self.writer.journaled(&partition);
         }
         self.submit(SubmissionParts::new(), durability, 0).await.map(drop)
     }
 
-    /// Returns when all that was appended and journaled so far survives a power cut.
+    /// Returns when everything appended and journaled so far survives a power cut.
     pub async fn sync(&self) -> Result<()> {
         let partitions: Vec<_> = self.partitions.read().values().cloned().collect();
         for partition in partitions.iter().chain([&self.meta]).filter(|one| one.has_journaled()) {
@@ -344,7 +345,7 @@ impl EmbeddedLog {
             .map(drop)
     }
 
-    /// Has what was written so far synced soon. Nobody waits for it.
+    /// Triggers a sync of everything written so far, without waiting for it.
     pub(crate) fn ask_for_sync(&self) {
         self.writer.ask_for_sync();
     }
@@ -377,15 +378,15 @@ impl EmbeddedLog {
         Ok(self.partition(id)?.bounds())
     }
 
-    /// Of the records between two offsets: of a frame that lies there in part, the part of its offsets. What lies there in
-    /// whole files costs no look into them.
+    /// The size of the records between two offsets. A frame that is only partly in the range counts in proportion to
+    /// its offsets. Files that are wholly in the range are not read.
     pub fn bytes(&self, id: PartitionId, from: Offset, to: Offset) -> Result<u64> {
         self.partition(id)?.bytes_within(from, to)
     }
 
-    /// Frames with the records from `from` on, about `bytes` of them and one frame at least; none if there is nothing
-    /// yet. The first may begin before `from`. Ends before a frame that is damaged; who begins there gets the error. Blocks if
-    /// they have to be read from the disk.
+    /// Frames with the records from `from` on, about `bytes` of them and at least one frame; none if there are no
+    /// records yet. The first frame may begin before `from`. The result ends before a damaged frame; a read that begins
+    /// there returns the error. Blocks if the frames must be read from disk.
     pub fn read(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Vec<Frame>> {
         let frames = self.partition(id)?.read(from, bytes);
         if let Err(error @ (LogError::Corrupt { .. } | LogError::NewerFormat { .. })) = &frames {
@@ -404,7 +405,8 @@ impl EmbeddedLog {
         }
     }
 
-    /// Where reads go on behind a frame that cannot be read; behind all of the file if nobody knows where its frames are.
+    /// The offset behind a frame that cannot be read, or behind the whole file if the positions of its frames are
+    /// unknown.
     fn behind_damage(&self, id: PartitionId, at: Offset, error: LogError) -> Result<Offset> {
         match self.frame_at(id, at) {
             Ok(damaged) => damaged.map(|header| header.next()).ok_or(error),
@@ -413,12 +415,13 @@ impl EmbeddedLog {
         }
     }
 
-    /// From now on what is damaged is a gap, as if it had been given up: whoever reads is told once and goes on behind it.
+    /// From now on damaged frames are treated as gaps that have been given up: a reader gets one error and continues
+    /// behind it.
     pub fn pass_over_damage(&self) {
         self.passes_over_damage.store(true, Ordering::Relaxed);
     }
 
-    /// The same if all of it is in memory, or if there is nothing yet; `None` if it has to be read from the disk.
+    /// Like `read`, but never blocks: returns `None` if the frames must be read from disk.
     pub fn newest(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>> {
         self.partition(id)?.newest(from, bytes)
     }
@@ -430,24 +433,25 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// Has somebody told whenever a partition has grown, for as long as the log is open.
+    /// Calls the listener whenever the partition has grown, as long as the log is open.
     pub fn listen(&self, id: PartitionId, listener: Arc<dyn PartitionListener>) -> Result<()> {
         self.partition(id)?.listen(listener);
         Ok(())
     }
 
-    /// Has somebody told whenever a commit file is full, for as long as the log is open.
+    /// Calls the listener whenever a commit file is full, as long as the log is open.
     pub fn on_roll(&self, told: Arc<RollListener>) {
         self.shelf.on_roll(told);
     }
 
-    /// The first offset from which on there may be records of `time` or later; the end if there are none yet. To be exact
-    /// the reader looks at the records that follow.
+    /// The first offset at which a record of `time` or later may be; the end of the partition if there is none. For an
+    /// exact result the caller checks the records that follow.
     pub fn offset_at(&self, id: PartitionId, time: Micros) -> Result<Offset> {
         self.partition(id)?.at_time(time)
     }
 
-    /// What the frame that holds an offset or what follows it says of itself, without reading it; `None` if there is none.
+    /// The header of the frame that contains an offset, or of the next frame, without reading the body; `None` if there
+    /// is none.
     pub fn frame_at(&self, id: PartitionId, offset: Offset) -> Result<Option<FrameHeader>> {
         self.partition(id)?.frame_at(offset)
     }
@@ -457,13 +461,14 @@ impl EmbeddedLog {
         self.partition(id)?.last_of(FrameKind::Checkpoint)
     }
 
-    /// What stands before `below` is not needed any more and cannot be read from now on. Durable with the next block.
+    /// Declares that records before `below` are no longer needed; they cannot be read from now on. Durable with the
+    /// next block.
     pub fn trim(&self, id: PartitionId, below: Offset) -> Result<()> {
         let partition = self.partition(id)?;
         if below <= partition.bounds().first {
             return Ok(());
         }
-        // In this order: a file that is let go is used again only after what was journaled before is on disk.
+        // The order matters: a released file is reused only after everything journaled before is on disk.
         self.journal_change(PartitionChange::Trimmed(id, below))?;
         if partition.trim(below) {
             self.shelf.wake();
@@ -484,9 +489,9 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// Removes records between the first and the next offset, in the files that are full. Offsets of those that stay do not
-    /// change. Each file is written anew as a whole or not at all. Blocks, for as long as that takes. Returns the offset
-    /// before which every record was shown to `keep`.
+    /// Removes records between the first and the next offset in the files that are full. The offsets of the other
+    /// records do not change. Each file is rewritten as a whole or not at all. Blocks until done. Returns the offset up
+    /// to which all records were passed to `keep`.
     pub fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset> {
         let partition = self.partition(id)?;
         let rewritten = self.upkeep.rewrite(&partition, keep);
@@ -496,20 +501,21 @@ impl EmbeddedLog {
         rewritten
     }
 
-    /// The lowest offset of a partition that a file has, and that nobody reads from there any more: where the file is lost that took
-    /// its place, it stands in again, with all that a rewrite left out. `None`: there is none. What was trimmed does not count.
+    /// The lowest offset of a partition in a file from which it is no longer read. If the file that replaced it is
+    /// lost, the old file is used again, including records that a rewrite removed. `None` if there is no such file.
+    /// Trimmed records do not count.
     pub fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
         self.upkeep.oldest_leftover(&self.partition(id)?)
     }
 
-    /// Has the files go that have records of a partition before `below` which it reads from others: what else is needed of them
-    /// is moved out. The newest full file stays, and files that somebody reads. Blocks.
+    /// Removes files with records before `below` that the partition reads from other files, after moving out what is
+    /// still needed. The newest full file and files that are being read stay. Blocks.
     pub fn release_leftovers(&self, id: PartitionId, below: Offset) -> Result<()> {
         self.upkeep.release_leftovers(&self.partition(id)?, below)
     }
 
-    /// Shows the records from `from` up to `to` one after the other, until `show` says false, within the rate for what
-    /// goes on behind. Blocks.
+    /// Passes the records from `from` to `to` to `show` until it returns false, throttled to the rate of background
+    /// I/O. Blocks.
     pub fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()> {
         let mut at = from;
         while at < to {
@@ -518,7 +524,7 @@ impl EmbeddedLog {
                     at = to;
                     continue;
                 }
-                // Noted; nobody can show what was in it.
+                // The damage has been noted, and the content of the frame cannot be shown.
                 Err(error @ LogError::Corrupt { .. }) => {
                     at = self.behind_damage(id, at, error)?;
                     continue;
@@ -537,7 +543,7 @@ impl EmbeddedLog {
                         file: format!("partition {id}"),
                         position: offset,
                         expected: None,
-                        found: "a frame holds what is no record".to_owned(),
+                        found: "a frame contains something that is not a record".to_owned(),
                     })?;
                     let own = record
                         .delta
@@ -553,7 +559,7 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// Takes a partition over: who held it before appends nothing more. Durable when this returns.
+    /// Takes over a partition; earlier fences become stale. Durable when it returns.
     pub async fn acquire(&self, id: PartitionId) -> Result<Fence> {
         let partition = self.partition(id)?;
         let epoch = partition.epoch() + 1;
@@ -562,7 +568,7 @@ impl EmbeddedLog {
         Ok(Fence { partition: id, epoch })
     }
 
-    /// Where its upkeep writes down how far a round of checks is.
+    /// Where maintenance stores the progress of a scrub.
     #[cfg(test)]
     pub(crate) fn book(&self) -> ScrubProgressStore {
         ScrubProgressStore {
@@ -573,7 +579,7 @@ impl EmbeddedLog {
         }
     }
 
-    /// Commits and syncs all that was submitted. Blocks.
+    /// Commits and syncs everything that was submitted. Blocks.
     pub fn close(&self) {
         self.upkeep.close();
         self.shelf.close();

@@ -1,8 +1,8 @@
-//! Has bytes that were removed leave the disk. A rewrite leaves them where they are: in a full file until nobody needs that file
-//! any more, and in the same file under a new number until it is written over. So here the files are changed as a whole: the one
-//! that is written on is closed, all are written anew, and none of them is used again.
+//! Erases the bytes of removed records from the disk. A rewrite leaves them in place: in a full file until that file is
+//! not needed any more, and after its reuse under a new number until they are overwritten. So erasing works on whole
+//! files: it closes the current file, rewrites all of them, and reuses none.
 //!
-//! To write zeros over the records in their place was rejected: a block with a hole in it is a damaged one to whoever reads it.
+//! Overwriting the records with zeros in place was rejected, because a reader would treat the block as damaged.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -13,15 +13,16 @@ use crate::error::{LogError, Result};
 use crate::partition_table::{META, PartitionChange};
 use crate::status::LogStatus;
 
-/// A reader has a file for as long as it reads a few frames. Counted since a file went: a slow disk takes its time for many.
+/// How long to wait for readers, which hold a file only while they read a few frames. The time restarts whenever a file
+/// was removed, because a slow disk takes long for many files.
 const READERS_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const LOOK: Duration = Duration::from_millis(10);
 
 impl EmbeddedLog {
-    /// What was stored so far is in files that are full when it returns, and that are not used again.
+    /// Closes the current file. When it returns, everything stored so far is in full files that are not reused.
     pub async fn roll(&self) -> Result<()> {
         let rolled = self.roll_once().await?;
-        // The newest full file is never removed, see the shelf: so one more comes behind those.
+        // The file pool never removes the newest full file, so one more file must follow.
         self.roll_once().await?;
         self.rolled.fetch_max(rolled, Ordering::Relaxed);
         Ok(())
@@ -29,12 +30,12 @@ impl EmbeddedLog {
 
     async fn roll_once(&self) -> Result<u64> {
         let rolled = self.shelf.retire()?;
-        // Changes nothing, as that one is in no table; its block finds no place but in a new file.
+        // The removal changes nothing, because META is not in the table, but its block forces a new file.
         self.change(PartitionChange::Removed(META)).await?;
         Ok(rolled)
     }
 
-    /// Writes anew what partitions have in files that were full at the last roll, and removes these. Blocks.
+    /// Rewrites what partitions have in files that were full at the last roll, and removes those files. Blocks.
     pub fn erase(&self) -> Result<()> {
         let rolled = self.rolled.load(Ordering::Relaxed);
         let left = self.upkeep.move_all_out(rolled)?;
@@ -49,10 +50,10 @@ impl EmbeddedLog {
                 if let Some(error) = self.shelf.broken() {
                     return Err(error);
                 }
-                let why = "somebody reads it for a long time; ask again later";
+                let why = "a reader has kept it open for a long time; try again later";
                 return Err(LogError::NotErased { file, why });
             }
-            // Whoever removes files has stopped then.
+            // The thread that removes files has stopped if the log is poisoned.
             if let LogStatus::Poisoned(cause) = self.status() {
                 return Err(LogError::Poisoned { cause: cause.into() });
             }
@@ -60,12 +61,12 @@ impl EmbeddedLog {
             self.upkeep.remove_dead_segments()?;
             self.shelf.called();
         }
-        // Nor does a power cut bring them back.
+        // Makes the removals survive a power cut.
         let synced = self.shelf.disk.sync_names();
         synced.map_err(LogError::io("cannot sync the names in", self.folder()))
     }
 
-    /// Files of these that are still there.
+    /// Those of the named files that still exist.
     fn there_of(&self, names: &[String]) -> Result<Vec<String>> {
         let there: HashSet<String> = self.shelf.names()?.into_iter().collect();
         Ok(names.iter().filter(|name| there.contains(*name)).cloned().collect())
@@ -103,7 +104,7 @@ mod tests {
         );
         assert!(
             told.to_string()
-                .ends_with("somebody reads it for a long time; ask again later")
+                .ends_with("a reader has kept it open for a long time; try again later")
         );
         drop(held);
         erase().await.unwrap();

@@ -1,4 +1,4 @@
-//! What can go wrong, with the place and the cure.
+//! Errors of the log, with the place and the cure.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::file_pool::is_full;
 use crate::format::newer::NewerVersion;
 use crate::ids::{Offset, PartitionId, Sequence};
 
-/// One error for all of the log. Cheap to clone: a failed commit has many waiters.
+/// The error type of the log. Cheap to clone, because a failed commit has many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LogError {
     #[error("{what} {file}: {error}")]
@@ -17,35 +17,35 @@ pub enum LogError {
         #[source]
         error: Arc<io::Error>,
     },
-    /// Where data was synced is something else now. Never served, never skipped unasked.
+    /// Synced data has changed. Damaged data is never served, and never skipped without consent.
     #[error(
-        "{file} is damaged at byte {position}: {}{found}; look with `thalweg log check`, give the damaged records up with `thalweg log repair --accept-loss`",
+        "{file} is damaged at byte {position}: {}{found}; inspect it with `thalweg log check`, or give up the damaged records with `thalweg log repair --accept-loss`",
         expectation(*.expected)
     )]
     Corrupt {
         file: String,
         position: u64,
-        /// The block that should stand there, if that is known.
+        /// The block that should be there, if known.
         expected: Option<Sequence>,
         found: String,
     },
-    /// A file with records that are still wanted is not there.
+    /// A file with records that are still needed is missing.
     #[error(
-        "the records {from} to {} of partition {partition} are in no file of {folder}: {stood_in}, or a segment that was made of it, is not there; bring it back, or give them up with `thalweg log repair --accept-loss`",
+        "the records {from} to {} of partition {partition} are in no file of {folder}: {stood_in}, or a segment made from it, is missing; restore the file, or give up the records with `thalweg log repair --accept-loss`",
         .to.saturating_sub(1)
     )]
     Missing {
         folder: String,
         partition: PartitionId,
         from: Offset,
-        /// Behind the last of them.
+        /// One past the last missing record.
         to: Offset,
-        /// Names the file.
+        /// The name of the missing file.
         stood_in: String,
     },
-    /// Files of two logs lie in one folder; which of them belong there is not known.
+    /// One folder has files of two logs, and it is not known which belong there.
     #[error(
-        "{file} is of the log {found:016x}, and {beside} of the log {own:016x}: one folder has the files of one log; move those that do not belong there out of it"
+        "{file} belongs to log {found:016x}, and {beside} to log {own:016x}: a folder has the files of one log; move the files that do not belong there out of it"
     )]
     Foreign {
         file: String,
@@ -53,18 +53,18 @@ pub enum LogError {
         beside: String,
         own: u64,
     },
-    /// Names say in which order files follow each other, and which of two segments is believed.
-    #[error("{file} was written as {written_as}: files were renamed; give each its own name back")]
+    /// File names determine the order of files and which of two segments takes precedence.
+    #[error("{file} was written as {written_as}: files were renamed; restore the name of each")]
     Misnamed { file: String, written_as: String },
-    /// Not damaged: it is neither cut off nor repaired.
-    #[error("{file} has at byte {position} {found}")]
+    /// Not damage: the data is neither cut off nor repaired.
+    #[error("{file} at byte {position}: {found}")]
     NewerFormat {
         file: String,
         position: u64,
         found: NewerVersion,
     },
-    /// A write or a sync has failed: what is on the disk is known only after a restart has looked.
-    #[error("the log is poisoned and takes nothing more until a restart has checked it: {cause}")]
+    /// A write or a sync failed. Only a restart can determine what is on the disk.
+    #[error("the log is poisoned and accepts nothing until a restart has checked it: {cause}")]
     Poisoned { cause: Arc<str> },
     #[error(
         "the disk of {folder} is full: {free_bytes} bytes are free, new messages need {needed_bytes}; free some space"
@@ -78,7 +78,7 @@ pub enum LogError {
     NoPartition(PartitionId),
     #[error("partition {0} exists")]
     PartitionExists(PartitionId),
-    #[error("{what} of {size} is more than {limit}")]
+    #[error("{what} of {size} exceeds {limit}")]
     TooLarge {
         what: &'static str,
         size: usize,
@@ -90,32 +90,34 @@ pub enum LogError {
         from: Offset,
         to: Offset,
     },
-    #[error("another owner holds partition {partition} since epoch {epoch}")]
+    #[error("another owner has held partition {partition} since epoch {epoch}")]
     Fenced { partition: PartitionId, epoch: u32 },
     /// Nothing of the unit was stored.
-    #[error("what was to be stored at offset {expected} of partition {partition} is not: {next} comes next there")]
+    #[error("nothing was stored at offset {expected} of partition {partition}: its next offset is {next}")]
     OffsetTaken {
         partition: PartitionId,
         expected: Offset,
         next: Offset,
     },
-    #[error("this log cannot give durability `{wanted}`; it has {offered}")]
+    #[error("this log does not offer durability `{wanted}`; it offers {offered}")]
     DurabilityUnavailable {
         wanted: &'static str,
         offered: &'static str,
     },
-    #[error("the log has {limit} partitions, which is as many as it may have")]
+    #[error("the log has {limit} partitions, which is the maximum")]
     TooManyPartitions { limit: usize },
-    /// Disks do not commit together.
-    #[error("a part of what was to be stored on several disks is stored, the rest is not: {cause}")]
+    /// Disks do not commit atomically together.
+    #[error("a write to several disks was stored on some of them only: {cause}")]
     Partly { cause: Arc<LogError> },
-    #[error("{folder} cannot be a folder of this log: {why}; name in log.dirs the folders of one log and nothing else")]
+    #[error(
+        "{folder} cannot be a folder of this log: {why}; log.dirs must name the folders of one log and nothing else"
+    )]
     NotOurs { folder: String, why: String },
     #[error(
         "disk {disk} of the {of} disks of this log is not in any of {folders}; mount it, or name its folder in log.dirs"
     )]
     DiskMissing { disk: usize, of: usize, folders: String },
-    #[error("{file} still has what is to be erased: {why}")]
+    #[error("{file} still contains data to erase: {why}")]
     NotErased { file: String, why: &'static str },
     #[error("the log is closed")]
     Closed,
@@ -136,7 +138,8 @@ impl LogError {
         }
     }
 
-    /// The same of what nobody knows the end of: nothing more may be taken then. But for a full disk, which takes nothing.
+    /// Like `io`, but the outcome of the operation is unknown, so the log must be poisoned. A full disk is an
+    /// exception, because nothing was written.
     pub(crate) fn fatal(what: &'static str, file: impl Into<String>) -> impl FnOnce(io::Error) -> LogError {
         let file = file.into();
         move |error| match is_full(&error) {

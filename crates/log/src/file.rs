@@ -1,9 +1,9 @@
-//! A file of the log: a commit file, into which blocks of all partitions go and from which they are read, or a segment,
-//! into which frames were moved. What is in it is known by its index, which is in memory while the file grows and read
-//! from its end when it is asked for later.
+//! A file of the log: either a commit file, which stores blocks of all partitions, or a segment, into which frames were
+//! moved. Its index locates the frames. The index is in memory while the file grows; later it is read from the end of
+//! the file on demand.
 //!
-//! A commit file is filled with zeros before its first use, so that syncing a block changes no metadata, and given its name
-//! then, so that moving on to it costs nothing.
+//! A commit file is filled with zeros before its first use, so that syncing a block changes no metadata, and gets its
+//! name then, so that switching to it costs nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::format::newer::NewerVersion;
 use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::index::{FileIndex, FrameEntry};
 
-/// Zeros are written in pieces of this, each synced before the next: so commits, which sync meanwhile, wait for one piece at
-/// most and not for a file. The kernel would gather all of it and write it at once.
+/// Zeros are written in pieces of this size, each synced before the next, so that a concurrent commit waits for at most
+/// one piece. Otherwise the kernel would gather the whole file and write it at once.
 const FILL: usize = 1 << 20;
 
 pub(crate) struct LogFile {
     pub kind: FileKind,
     pub number: u64,
     pub name: String,
-    /// Bytes, all of them written at least once.
+    /// Size in bytes. All of them have been written at least once.
     pub size: u64,
     file: Arc<dyn DiskFile>,
     index: RwLock<IndexState>,
     cache: Arc<IndexCache>,
-    /// Whether what stands in it may be taken for blocks that it does not have: one of the three below.
+    /// Whether message bytes in the file could be mistaken for blocks: one of the three values below.
     deceit: AtomicU8,
 }
 
@@ -43,16 +43,16 @@ const UNKNOWN: u8 = 0;
 const HONEST: u8 = 1;
 const DECEIVES: u8 = 2;
 
-/// What is known of the frames of a file.
+/// The index of a file.
 enum IndexState {
-    /// The file grows, or has not been closed.
+    /// The file is still growing, or was not closed.
     Open(FileIndex),
-    /// To be read from the footer.
+    /// The index is in the footer.
     Closed(IndexHandle),
 }
 
-/// Durable when it returns. When the second step fails, a file may stand under a name that nobody knows of: to go on under the
-/// next one would leave it between files in use.
+/// Renames a file durably. If the sync fails, a file may exist under a name that the log does not know. Continuing with
+/// the next name would leave that file between files in use, so the log is poisoned.
 pub(crate) fn rename(disk: &dyn Disk, from: &str, to: &str) -> Result<()> {
     disk.rename(from, to).map_err(LogError::fatal("cannot rename to", to))?;
     let synced = disk.sync_names();
@@ -69,7 +69,7 @@ pub(crate) fn segment_name(number: u64) -> String {
     format!("segment-{number:016}.log")
 }
 
-/// What a name says of a file of the log.
+/// Parses the kind and number from the name of a log file.
 pub(crate) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     let (kind, rest) = match name.strip_prefix("commit-") {
         Some(rest) => (FileKind::Commit, rest),
@@ -80,12 +80,12 @@ pub(crate) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     Some((kind, number))
 }
 
-/// Whether a log has files of such a name in its folder.
+/// Whether a name is one that the log uses in its folder.
 pub fn is_file_of_log(name: &str) -> bool {
     parse_name(name).is_some() || is_unfinished(name) || name == crate::superblock::NAME
 }
 
-/// What is being filled is no file of the log yet; one that is found at the start is of no use to anybody.
+/// A file that is being filled is not yet part of the log. A start removes any that it finds.
 pub(crate) fn is_unfinished(name: &str) -> bool {
     name.starts_with("new-")
 }
@@ -114,12 +114,12 @@ impl LogFile {
             FileKind::Segment => segment_name(number),
         };
         let file = disk.open(&name).map_err(LogError::io("cannot open", &name))?;
-        let size = file.len().map_err(LogError::io("cannot look at", &name))?;
+        let size = file.len().map_err(LogError::io("cannot get the size of", &name))?;
         Ok(LogFile::of(kind, number, size, file, cache))
     }
 
-    /// A new commit file of zeros. Durable, name and all, when it is returned. `paced` is told how many bytes were written, and
-    /// may give it up.
+    /// Creates a commit file of zeros. The file and its name are durable on return. `paced` is called with the number
+    /// of bytes written and can cancel the creation.
     pub fn make(
         disk: &dyn Disk,
         number: u64,
@@ -149,7 +149,7 @@ impl LogFile {
             Err(error) => Err(error),
         };
         if let Err(error) = filled {
-            // What it had taken is given back; if that fails too, the next start does it.
+            // Free the space; if that fails too, the next start does it.
             let _ = disk.remove(&unfinished);
             return Err(error);
         }
@@ -158,9 +158,9 @@ impl LogFile {
         Ok(made)
     }
 
-    /// A commit file in which nothing is needed any more, under a new number. What stands in it is of older blocks, and its
-    /// footer names the old number, so nothing of it will be believed. It must not hold messages that look like blocks, see
-    /// [`LogFile::may_deceive`]: their sequences may be any.
+    /// Reuses a commit file that is not needed any more under a new number. Its old blocks have lower sequences and its
+    /// footer names the old number, so they are ignored. The file must not contain messages that look like blocks, see
+    /// [`LogFile::may_deceive`], because those can have any sequence.
     pub fn recycle(self, disk: &dyn Disk, number: u64) -> Result<LogFile> {
         rename(disk, &self.name, &commit_name(number))?;
         let again = LogFile::of(FileKind::Commit, number, self.size, self.file, &self.cache);
@@ -168,13 +168,13 @@ impl LogFile {
         Ok(again)
     }
 
-    /// A message was written that looks like a block where one may begin.
+    /// Records that a message was written which looks like a block at a page boundary.
     pub fn deceives(&self) {
         self.deceit.store(DECEIVES, Ordering::Relaxed);
     }
 
-    /// Whether a page of it looks like the start of a block and is none. A file of an earlier process has to be read for
-    /// that, once; what cannot be read may be anything.
+    /// Whether a page of the file looks like the start of a block but is not. A file from an earlier process must be
+    /// read once to find out; an unreadable file counts as deceiving.
     pub fn may_deceive(&self) -> bool {
         match self.deceit.load(Ordering::Relaxed) {
             HONEST => return false,
@@ -189,7 +189,7 @@ impl LogFile {
 
     fn looks_deceiving(&self) -> Result<bool> {
         let mut at = 0;
-        // What stood behind the last block was looked at when the file was used again before.
+        // The bytes behind the last block were checked when the file was reused before.
         while let Some(header) = BlockHeader::decode(&self.read(at, block::LEN)?) {
             let front = crate::format::pages(header.headers_len()) as u64;
             let end = at + u64::from(header.block_len);
@@ -209,7 +209,7 @@ impl LogFile {
         Ok(false)
     }
 
-    /// A segment that was written under another name and synced.
+    /// A segment that was written under a temporary name and synced.
     pub fn segment(
         number: u64,
         size: u64,
@@ -233,14 +233,14 @@ impl LogFile {
         self.file.sync().map_err(LogError::io("cannot sync", &self.name))
     }
 
-    /// One after the other, with one call where the disk has one for both.
+    /// Writes and syncs, in a single call if the disk has one.
     pub fn write_and_sync(&self, bytes: &[u8], at: u64) -> Result<()> {
         self.file
             .write_and_sync(bytes, at)
             .map_err(LogError::io("cannot write and sync", &self.name))
     }
 
-    /// As many bytes as there are, up to `len`.
+    /// Reads up to `len` bytes, fewer only at the end of the file.
     pub fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let found = self
@@ -261,14 +261,14 @@ impl LogFile {
         }
     }
 
-    /// Forgets the frames that are not part of the log after all.
+    /// Removes frames from the index that are not part of the log after all.
     pub fn retain(&self, keep: impl Fn(&FrameEntry) -> bool) {
         if let IndexState::Open(index) = &mut *self.index.write() {
             index.retain(keep);
         }
     }
 
-    /// Frames and partitions of a file that is open.
+    /// The number of frames and partitions of an open file.
     pub fn counts(&self) -> (usize, usize) {
         match &*self.index.read() {
             IndexState::Open(index) => (index.frames(), index.partition_count()),
@@ -276,7 +276,7 @@ impl LogFile {
         }
     }
 
-    /// From now on the index is in the footer, and in memory only as long as there is room.
+    /// Moves the index to the footer. It stays in memory only while the cache has room.
     pub fn close(&self) {
         let mut slot = self.index.write();
         if let IndexState::Open(index) = &mut *slot {
@@ -287,7 +287,7 @@ impl LogFile {
         }
     }
 
-    /// A file that was found with a footer.
+    /// Marks a file that was found with a footer as closed.
     pub fn found_closed(&self) {
         *self.index.write() = IndexState::Closed(IndexHandle::new());
     }
@@ -296,7 +296,7 @@ impl LogFile {
         matches!(&*self.index.read(), IndexState::Closed(_))
     }
 
-    /// What `look` finds in the index. Reads it first if it is not in memory.
+    /// Applies `look` to the index, which is read first if it is not in memory.
     pub fn with_index<T>(&self, look: impl FnOnce(&FileIndex) -> T) -> Result<T> {
         let indexed = match &*self.index.read() {
             IndexState::Open(index) => return Ok(look(index)),
@@ -313,7 +313,7 @@ impl LogFile {
         Ok(look(&index))
     }
 
-    /// From the footer, or, if that did not make it whole, from the frames themselves.
+    /// Loads the index from the footer or, if the footer is incomplete, from the frames.
     fn load_index(&self) -> Result<FileIndex> {
         let trailer = self.trailer()?;
         if let Some(trailer) = &trailer
@@ -323,12 +323,12 @@ impl LogFile {
         }
         match (self.kind, trailer) {
             (FileKind::Commit, Some(trailer)) => self.index_of_blocks(trailer.end),
-            (FileKind::Commit, None) => Err(self.corrupt(self.size, "the index at its end is gone".to_owned())),
+            (FileKind::Commit, None) => Err(self.corrupt(self.size, "the index at its end is missing".to_owned())),
             (FileKind::Segment, _) => self.index_of_frames(),
         }
     }
 
-    /// The index of a file whose blocks follow each other up to `end`.
+    /// The index of a file with consecutive blocks up to `end`.
     fn index_of_blocks(&self, end: u64) -> Result<FileIndex> {
         let mut index = FileIndex::default();
         let mut at = 0;
@@ -343,8 +343,8 @@ impl LogFile {
         Ok(index)
     }
 
-    /// The index of a segment, whose frames follow each other from its start. Where its end is known, they reach up to there:
-    /// an index of less would make what is damaged look like what compaction has left out.
+    /// The index of a segment with consecutive frames from its start. If the end of the frames is known, they must
+    /// reach it: an incomplete index would make damaged frames look like removed ones.
     pub fn index_of_frames(&self) -> Result<FileIndex> {
         let mut index = FileIndex::default();
         let end = self.trailer()?.map(|trailer| trailer.end);
@@ -359,7 +359,8 @@ impl LogFile {
                     None => break,
                 }
             };
-            // The index behind the frames begins with a copy of the first header: a partition does not go back.
+            // The index behind the frames begins with a copy of the first header, and offsets of a partition never
+            // decrease.
             if next.insert(header.partition, header.next()) > Some(header.base) {
                 break;
             }
@@ -371,9 +372,9 @@ impl LogFile {
             Some(end) if at != end => {
                 Err(self.corrupt(at, "no frame begins here, and the index is damaged too".to_owned()))
             }
-            // What stood in it is not known: an older copy of that, which is stored still, would be taken for the newest.
+            // The content is unknown. An older stored copy of it would be taken for the newest.
             None if !footer::begins(&self.read(at, footer::ENTRY_LEN)?, |entry| index.has(entry)) => {
-                Err(self.corrupt(at, "the frames end here without the index that follows them".to_owned()))
+                Err(self.corrupt(at, "the frames end here without the index after them".to_owned()))
             }
             _ => Ok(index),
         }
@@ -397,7 +398,7 @@ impl LogFile {
         for (n, bytes) in frames.enumerate() {
             let header = FrameHeader::decode(bytes).ok_or_else(|| match FrameHeader::newer(bytes) {
                 Some(newer) => self.newer(at + (block::LEN + n * frame::LEN) as u64, newer),
-                None => damaged("it has a frame that makes no sense"),
+                None => damaged("it has an invalid frame"),
             })?;
             entries.push(FrameEntry { header, body_at });
             body_at += u64::from(header.body_len);
@@ -405,19 +406,19 @@ impl LogFile {
         Ok(entries)
     }
 
-    /// The end of a file that is full, if it is its own.
+    /// The trailer at the end of a full file, if it belongs to this file.
     pub fn trailer(&self) -> Result<Option<Trailer>> {
         let Some(at) = self.size.checked_sub(TRAILER_LEN as u64) else {
             return Ok(None);
         };
         let trailer = Trailer::decode(&self.read(at, TRAILER_LEN)?);
-        // A file that was used before has that footer still, under another number.
+        // A reused file still has the old footer, with another number.
         let own = |trailer: &Trailer| trailer.file == self.number && trailer.kind == self.kind;
         Ok(trailer.filter(own).filter(|trailer| trailer.footer_len() <= self.size))
     }
 
-    /// Which log the file says that it is of, and up to which sequence that was synced: by its end, and by its first block.
-    /// Segments of older programs do not say it.
+    /// The log id and the synced sequence that the trailer and the first block name. Segments of older programs do not
+    /// name them.
     pub fn introduces(&self) -> Result<impl Iterator<Item = (u64, Sequence)> + use<>> {
         let trailer = self.any_trailer()?.map(|trailer| (trailer.log_id, trailer.synced));
         let trailer = trailer.filter(|(log_id, _)| self.kind == FileKind::Commit || *log_id != 0);
@@ -431,7 +432,8 @@ impl LogFile {
         Ok(trailer.into_iter().chain(first))
     }
 
-    /// What stands at its end, be it of a time when the file had another number: a commit file gets a new one when it is used again.
+    /// The trailer, even if it was written before the file got its current number. A commit file gets a new number when
+    /// it is reused.
     fn any_trailer(&self) -> Result<Option<Trailer>> {
         let Some(at) = self.size.checked_sub(TRAILER_LEN as u64) else {
             return Ok(None);
@@ -440,7 +442,7 @@ impl LogFile {
         Ok(trailer.filter(|trailer| trailer.kind == self.kind))
     }
 
-    /// Its name and the one under which it was closed, if they are of two files that are both there.
+    /// An error if the file was closed under another name than its own and both files exist.
     pub fn misnamed(&self, names: &[String]) -> Result<Option<LogError>> {
         let trailer = self.any_trailer()?.map(|trailer| trailer.file);
         let Some(number) = trailer.filter(|number| *number != self.number) else {
@@ -456,24 +458,24 @@ impl LogFile {
         }))
     }
 
-    /// What a newer program has written as the end of the file, and where, if it is its own.
+    /// The position and version of a trailer that a newer program wrote for this file.
     pub fn newer_trailer(&self, log_id: Option<u64>) -> Result<Option<(u64, NewerVersion)>> {
         let Some(at) = self.size.checked_sub(TRAILER_LEN as u64) else {
             return Ok(None);
         };
-        // A segment is of the log whose folder it is in.
+        // A segment belongs to the log in whose folder it is.
         let log_id = log_id.filter(|_| self.kind == FileKind::Commit);
         let newer = Trailer::newer(&self.read(at, TRAILER_LEN)?, self.number, log_id);
         Ok(newer.map(|newer| (at, newer)))
     }
 
-    /// What a closed file holds of each partition; `None` if its footer does not tell.
+    /// What a closed file holds of each partition; `None` if that part of the footer is damaged.
     pub fn holdings(&self, trailer: &Trailer) -> Result<Option<Vec<PartitionExtent>>> {
         let at = self.size - trailer.footer_len() + trailer.entries_len() as u64;
         Ok(trailer.holdings(&self.read(at, trailer.holdings_len())?))
     }
 
-    /// Frames of a partition that hold `from` or what follows, together about `bytes` of bodies, one at least.
+    /// Frames of a partition from `from` on, with about `bytes` of bodies and at least one frame.
     pub fn entries(&self, partition: PartitionId, from: Offset, bytes: usize) -> Result<Vec<FrameEntry>> {
         self.with_index(|index| {
             let mut sum = 0;
@@ -500,8 +502,8 @@ impl LogFile {
         self.with_index(|index| index.last(partition, is))
     }
 
-    /// The body of a frame, as it was written or not at all. A disk that cannot read it has lost it like one that reads
-    /// something else.
+    /// The body of a frame, verified by its checksum. A read error counts as damage, because the data is lost in either
+    /// case.
     pub fn body(&self, entry: &FrameEntry) -> Result<Bytes> {
         self.body_as_read(entry).map_err(|error| match error {
             LogError::Io { error, .. } => self.corrupt(entry.body_at, format!("the disk cannot read it: {error}")),
@@ -509,11 +511,11 @@ impl LogFile {
         })
     }
 
-    /// The same, but that it cannot be read says nothing of what was written.
+    /// Like `body`, but a read error is returned as such, because it says nothing about what was written.
     pub fn body_as_read(&self, entry: &FrameEntry) -> Result<Bytes> {
         let len = entry.header.body_len as usize;
         if len > frame::BODY_MAX {
-            return Err(self.corrupt(entry.body_at, format!("a frame of {len} bytes cannot be")));
+            return Err(self.corrupt(entry.body_at, format!("a frame cannot have {len} bytes")));
         }
         let body = self.read(entry.body_at, len)?;
         if body.len() != len || crc32c::crc32c(&body) != entry.header.body_crc {
@@ -547,8 +549,8 @@ impl LogFile {
         }
     }
 
-    /// Writes the index behind the last block, so that a start need not look at the blocks. Not synced: an index that
-    /// did not make it is made anew.
+    /// Writes the index behind the last block, so that a start does not have to read the blocks. The footer is not
+    /// synced: a missing index is rebuilt.
     pub fn write_footer(&self, bounds: &TrailerFields) -> Result<()> {
         let bytes = self.with_index(|index| footer::encode(index, &index.holdings(), bounds))?;
         self.write(&bytes, self.size - bytes.len() as u64)?;

@@ -1,8 +1,9 @@
-//! The files of a log that are not being written: those made ready for the writer, those that are full, the segments. Space
-//! is taken here, long before it is needed, so that the writer never meets a full disk in the middle of a block; and a file
-//! that nobody needs or reads any more is used again under a new number.
+//! The files of a log that are not being written: spare commit files, full ones, and segments. Space is allocated here
+//! long before it is needed, so that the writer never meets a full disk in the middle of a block. A file that is
+//! neither needed nor being read is reused under a new number.
 //!
-//! A file is needed as long as a partition refers to it. So the shelf need not count: when nobody else holds it, it is free.
+//! A file is needed as long as a partition refers to it. The pool therefore does not count references: a file is free
+//! when no other `Arc` exists.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,10 +18,10 @@ use crate::disk::{Disk, DiskSpace};
 use crate::error::{LogError, Result};
 use crate::file::LogFile;
 
-/// The free space is looked at this often, and what has failed is tried again.
+/// How often free space is checked and failed work is retried.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// New messages are taken again when so much more than the least is free.
+/// New messages are accepted again once the free space is this percentage of the minimum.
 const RESUME_PERCENT: u64 = 125;
 
 /// One for messages, one for settles.
@@ -28,12 +29,12 @@ const SPARE_LEAST: usize = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FilePoolPolicy {
-    /// Files that are ready at any time.
+    /// Number of spare files to keep ready.
     pub spare: usize,
     pub file_bytes: u64,
-    /// Bytes of the disk that the log leaves free; `None`: the larger of 2 GiB and a twentieth of the disk.
+    /// Bytes of the disk that the log leaves free. `None`: the larger of 2 GiB and 5 % of the disk.
     pub min_free_bytes: Option<u64>,
-    /// Making files takes so much of the disk at most, as long as there is no hurry; zero: all of it.
+    /// Maximum rate of filling new files while spare files are available. Zero: unlimited.
     pub io_bytes_per_second: u64,
     /// Named in errors.
     pub folder: String,
@@ -47,29 +48,29 @@ pub(crate) struct FilePool {
     policy: FilePoolPolicy,
     state: Mutex<FilePoolState>,
     changed: Condvar,
-    /// Mirrors `FilePoolState::full`, for those who only want to know.
+    /// Mirrors `FilePoolState::full`, so that a check needs no lock.
     full: AtomicBool,
-    /// Of the disk, when it was looked at last.
+    /// Free bytes of the disk at the last check.
     free_bytes: AtomicU64,
     hooks: OnceLock<FilePoolHooks>,
     on_roll: Mutex<Vec<Arc<RollListener>>>,
-    /// Files with lower numbers are neither written on nor used again: what is to be erased is in them.
+    /// Files with lower numbers are neither written nor reused, because they contain data to erase.
     retired: AtomicU64,
 }
 
-/// Told whenever a commit file is full, by the thread that commits: it has to return at once.
+/// Called by the commit thread whenever a commit file is full, so it must return at once.
 pub type RollListener = dyn Fn() + Send + Sync;
 
-/// Returns true when everything that was written or journaled so far survives a power cut, or false when its argument says
-/// that this is not to be waited for.
+/// Returns true when everything written or journaled so far survives a power cut, or false when its argument asks it to
+/// give up.
 pub(crate) type Barrier = dyn Fn(&dyn Fn() -> bool) -> Result<bool> + Send + Sync;
 
 pub(crate) type Poison = dyn Fn(&Arc<str>) + Send + Sync;
 
-/// What the shelf of a log that runs by itself calls.
+/// Callbacks of a pool whose log runs background threads.
 pub(crate) struct FilePoolHooks {
     pub barrier: Box<Barrier>,
-    /// Nothing may be taken any more, for this reason.
+    /// Poisons the log with this cause.
     pub poison: Box<Poison>,
     /// Something has changed that may free files.
     pub news: Box<dyn Fn() + Send + Sync>,
@@ -77,36 +78,36 @@ pub(crate) struct FilePoolHooks {
 
 struct FilePoolState {
     ready: VecDeque<LogFile>,
-    /// Full commit files in their order.
+    /// Full commit files, in order.
     sealed: Vec<Arc<LogFile>>,
     segments: Vec<Arc<LogFile>>,
     next_number: u64,
     next_segment: u64,
     /// Why new messages are refused.
     full: Option<LogError>,
-    /// Why files cannot be made or renamed: not for want of space.
+    /// Why files cannot be created or renamed, other than for lack of space.
     broken: Option<LogError>,
-    /// A thread makes files ready; otherwise they are made when they are asked for.
+    /// A thread creates files. Otherwise they are created on demand.
     attended: bool,
-    /// The writer waits for a file, and does nothing else until it has one.
+    /// The writer is blocked until it gets a file.
     awaited: bool,
     closing: bool,
-    /// Something has changed that may free files or make them necessary.
+    /// Something has changed that may free files or require new ones.
     news: bool,
 }
 
 /// What a new file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilePurpose {
-    /// New messages: refused while the disk is full.
+    /// New messages, which are refused while the disk is full.
     Messages,
-    /// Settles, and what else helps to free space: gets what was kept back for it.
+    /// Settles and other records that help to free space. They may use the last spare file.
     State,
-    /// The same, and if there is no file, what every file keeps for changes of partitions.
+    /// Like `State`, and if there is no file, the reserve that every file has for partition changes.
     Freeing,
 }
 
-/// What a log was found to consist of, beside the file that is written on.
+/// The files that were found at the start, except for the current one.
 pub(crate) struct ExistingFiles {
     pub ready: Vec<LogFile>,
     pub sealed: Vec<Arc<LogFile>>,
@@ -143,20 +144,20 @@ impl FilePool {
         }
     }
 
-    /// A thread attends from now on.
+    /// Registers the callbacks of the background thread.
     pub fn attend_with(&self, hooks: FilePoolHooks) {
         let _ = self.hooks.set(hooks);
         self.state.lock().attended = true;
     }
 
-    /// The next commit file, in the order of numbers. Waits for it if it is being made.
+    /// Returns the next commit file in the order of numbers, waiting while it is being created.
     pub fn take(&self, purpose: FilePurpose) -> Result<LogFile> {
         loop {
             let mut state = self.state.lock();
             if let Some(full) = state.full.as_ref().filter(|_| purpose == FilePurpose::Messages) {
                 return Err(full.clone());
             }
-            // The last one is kept back for what frees space.
+            // The last file is reserved for records that free space.
             let least = if purpose == FilePurpose::Messages { 2 } else { 1 };
             if state.ready.len() >= least
                 && let Some(file) = state.ready.pop_front()
@@ -180,14 +181,14 @@ impl FilePool {
         }
     }
 
-    /// The very first file of a log may be smaller, so that a start takes no time.
+    /// Creates the first file of a log. It may be smaller, so that the first start is fast.
     pub fn first(&self, size: u64) -> Result<LogFile> {
         self.look_at_space(size)?;
         self.make(size, &|_| true)
     }
 
-    /// Retires all files that there are. Those that were ready go, since they may have been used before: others are made.
-    /// Returns the number from which on files are new ones.
+    /// Retires all existing files. Spare files are removed, because they may have been used before, and are replaced by
+    /// new ones. Returns the number of the first new file.
     pub fn retire(&self) -> Result<u64> {
         if let Some(full) = self.refuses() {
             return Err(full);
@@ -199,7 +200,7 @@ impl FilePool {
         let ready = std::mem::take(&mut state.ready);
         state.news = true;
         self.changed.notify_all();
-        // Before the next file gets its name: an empty file between those in use would hide what stands behind it.
+        // Before the next file gets its name: an empty file between files in use would hide those behind it.
         let disk = self.disk.as_ref();
         let gone = ready.into_iter().try_for_each(|file| file.remove(disk)).and_then(|()| {
             disk.sync_names()
@@ -218,19 +219,19 @@ impl FilePool {
         number < self.retired.load(Ordering::Acquire)
     }
 
-    /// A commit file is full.
+    /// Adds a full commit file.
     pub fn seal(&self, file: Arc<LogFile>) {
         self.state.lock().sealed.push(file);
         self.wake();
         self.on_roll.lock().iter().for_each(|told| told());
     }
 
-    /// Has somebody told of every file that is full from now on.
+    /// Adds a listener for full commit files.
     pub fn on_roll(&self, told: Arc<RollListener>) {
         self.on_roll.lock().push(told);
     }
 
-    /// Something that may have freed a file.
+    /// Signals that a file may have become free.
     pub fn wake(&self) {
         self.state.lock().news = true;
         self.changed.notify_all();
@@ -239,7 +240,7 @@ impl FilePool {
         }
     }
 
-    /// Files may have become free by what the upkeep did.
+    /// Signals that maintenance may have freed files.
     pub fn called(&self) {
         self.state.lock().news = true;
         self.changed.notify_all();
@@ -264,19 +265,19 @@ impl FilePool {
         self.state.lock().segments.clone()
     }
 
-    /// Of the files that are full, and of segments.
+    /// The size of the full files and segments.
     pub fn stored_bytes(&self) -> u64 {
         let state = self.state.lock();
         state.sealed.iter().chain(&state.segments).map(|file| file.size).sum()
     }
 
-    /// Of all files on the disk.
+    /// The names of all files on the disk.
     pub fn names(&self) -> Result<Vec<String>> {
         let names = self.disk.names();
         names.map_err(LogError::io("cannot list", &self.policy.folder))
     }
 
-    /// Why files cannot be made, renamed or removed.
+    /// Why files cannot be created, renamed or removed.
     pub fn broken(&self) -> Option<LogError> {
         self.state.lock().broken.clone()
     }
@@ -285,13 +286,13 @@ impl FilePool {
         self.policy.log_id
     }
 
-    /// Files of each kind: ready, full, segments.
+    /// The number of spare files, full files and segments.
     pub fn counts(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
         (state.ready.len(), state.sealed.len(), state.segments.len())
     }
 
-    /// Free on the disk, as of the last look, which is not long ago.
+    /// Free bytes of the disk at the last check, which runs every second.
     pub fn free_bytes(&self) -> u64 {
         self.free_bytes.load(Ordering::Relaxed)
     }
@@ -304,13 +305,13 @@ impl FilePool {
         self.state.lock().full.clone()
     }
 
-    /// Uses again, makes or removes one file, if there is one to be. Returns whether there may be more to do.
+    /// Reuses, creates or removes one file if necessary. Returns whether there may be more to do.
     pub fn prepare(&self, spare: usize) -> Result<bool> {
         if let Some(file) = self.dead() {
-            // What made it free was written before; it has to be there still when the file is not.
+            // The records that made the file free must be durable before the file is overwritten.
             match self.barrier(&|| self.state.lock().awaited) {
                 Ok(true) => self.use_again(file, spare)?,
-                // The writer, who would have to see to that, waits for a file itself: it gets a new one.
+                // The writer would have to sync them, but is itself waiting for a file. It gets a new one.
                 Ok(false) => {
                     self.put_back(file);
                     self.make_ready(&|_| true)?;
@@ -330,10 +331,11 @@ impl FilePool {
         Ok(lacking)
     }
 
-    /// A file that nobody needs becomes one that is ready, or goes.
+    /// Turns a free file into a spare file, or removes it.
     fn use_again(&self, file: LogFile, spare: usize) -> Result<()> {
-        // More than are wanted: a file gets free just after one was taken, and filling another with zeros meanwhile costs the
-        // disk as much as all that is committed. Not while it is full: messages are taken again when there is room.
+        // Up to twice as many spare files are kept: a file often becomes free just after one was taken, and filling a
+        // new one with zeros would cost as much disk bandwidth as all commits. Not while the disk is full, because the
+        // space is needed to accept messages again.
         let most = if self.refuses().is_some() { spare } else { 2 * spare };
         let ready = self.state.lock().ready.len();
         let is_usable = file.size == self.policy.file_bytes && ready < most && !file.may_deceive();
@@ -356,14 +358,13 @@ impl FilePool {
         Ok(())
     }
 
-    /// Waits for as long as the bytes just written are to last, if there are files for some time. False if nobody needs what
-    /// is being made any more.
+    /// Throttles filling while enough spare files exist. Returns false if the log closes.
     fn pace(&self, bytes: usize) -> bool {
         let rate = self.policy.io_bytes_per_second;
         let mut state = self.state.lock();
         if state.attended && !state.closing && state.ready.len() >= SPARE_LEAST && rate > 0 {
             let nap = Duration::from_secs_f64(bytes as f64 / rate as f64);
-            // Called because a file was taken or the log closes, there is no time for the rest of it.
+            // A wakeup means that a file was taken or that the log closes, so the rest of the pause is skipped.
             self.changed.wait_for(&mut state, nap);
         }
         !state.closing
@@ -373,14 +374,14 @@ impl FilePool {
         self.hooks.get().map_or(Ok(true), |hooks| (hooks.barrier)(give_up))
     }
 
-    /// A file that nobody needs stays all the same, for now.
+    /// Keeps a free file for now.
     fn put_back(&self, file: LogFile) {
         let mut state = self.state.lock();
         let at = state.sealed.partition_point(|sealed| sealed.number < file.number);
         state.sealed.insert(at, Arc::new(file));
     }
 
-    /// Removes segments that nobody needs any more.
+    /// Removes segments that are not needed any more.
     pub fn remove_dead_segments(&self) -> Result<()> {
         let mut dead = Vec::new();
         {
@@ -405,13 +406,13 @@ impl FilePool {
                 dead.pop();
             }
         }
-        // What is there still is not forgotten.
+        // Keep the segments that were not removed.
         self.state.lock().segments.extend(dead.into_iter().map(Arc::new));
         outcome
     }
 
-    /// A commit file that nobody needs, out of the row. The newest full one stays: what the current file begins with may
-    /// not be on disk yet, and the end of the log is found from here then.
+    /// Takes a free commit file out of the list. The newest full file stays: the start of the current file may not be
+    /// on disk yet, and then the end of the log is found from the full one.
     fn dead(&self) -> Option<LogFile> {
         let mut state = self.state.lock();
         let older = state.sealed.len().saturating_sub(1);
@@ -430,7 +431,7 @@ impl FilePool {
         }
     }
 
-    /// A new number for a file that is to be used again; `None` if all files of its time were retired.
+    /// A new number for a file to be reused; `None` if the file is retired.
     fn number_for(&self, file: &LogFile) -> Option<u64> {
         let mut state = self.state.lock();
         if self.is_retired(file.number) {
@@ -458,7 +459,8 @@ impl FilePool {
         })
     }
 
-    /// Whether something that is to free more than it takes may take so many bytes. The writer is not asked to wait for it.
+    /// Whether an operation that frees more than it takes may allocate this many bytes. It does not ask the writer to
+    /// wait.
     pub fn may_take(&self, more: u64) -> Result<()> {
         let space = self.space()?;
         let needed = more + self.min_free_bytes(space);
@@ -468,7 +470,7 @@ impl FilePool {
         }
     }
 
-    /// No space was left in the middle of it.
+    /// The error for a disk that became full during an operation.
     pub fn ran_out(&self, needed: u64) -> LogError {
         self.disk_full(0, needed)
     }
@@ -479,7 +481,7 @@ impl FilePool {
         space.map_err(LogError::io("cannot ask for the free space of", folder))
     }
 
-    /// Nothing is taken any more if this is an error after which nobody knows what is on the disk.
+    /// Poisons the log if the state of the disk is unknown after this error.
     pub fn tell_poison(&self, error: &LogError) {
         if let (LogError::Poisoned { cause }, Some(hooks)) = (error, self.hooks.get()) {
             (hooks.poison)(cause);
@@ -493,7 +495,7 @@ impl FilePool {
         self.changed.notify_all();
     }
 
-    /// Whether so many bytes more may be taken. If not, new messages are refused until there is clearly more room.
+    /// Checks the free space. If it is too low, new messages are refused until clearly more is free.
     fn look_at_space(&self, more: u64) -> Result<()> {
         let space = self.space()?;
         self.free_bytes.store(space.free_bytes, Ordering::Relaxed);
@@ -532,7 +534,7 @@ impl FilePool {
         self.changed.notify_all();
     }
 
-    /// The work of the thread that makes files ready; returns when the log closes.
+    /// The loop of the thread that prepares files. It returns when the log closes.
     pub fn attend(&self) {
         loop {
             let outcome = loop {
@@ -547,12 +549,12 @@ impl FilePool {
                 self.tell_poison(error);
             }
             let mut state = self.state.lock();
-            // A full disk is no fault of the log, nor is its end.
+            // Neither a full disk nor closing is a failure of the log.
             state.broken = outcome
                 .err()
                 .filter(|error| !matches!(error, LogError::DiskFull { .. } | LogError::Closed));
             self.changed.notify_all();
-            // What has failed is not tried again: only a restart knows what is on the disk.
+            // After poisoning nothing is retried: only a restart can determine what is on the disk.
             while poisoned && !state.closing {
                 self.changed.wait(&mut state);
             }
@@ -627,7 +629,7 @@ mod tests {
         let shelf = shelf(&disk);
         let answers = Arc::new(AtomicBool::new(false));
         let writer = answers.clone();
-        // As the writer answers: not while it waits itself.
+        // The writer does not answer while it waits for a file itself.
         shelf.attend_with(FilePoolHooks {
             barrier: Box::new(move |give_up| {
                 while !writer.load(Ordering::SeqCst) {
@@ -643,7 +645,7 @@ mod tests {
         });
         let own = shelf.clone();
         let thread = std::thread::spawn(move || own.attend());
-        // Each is full at once, and nobody needs what is in it.
+        // Each file is full and free at once.
         let numbers: Vec<u64> = (0..8)
             .map(|_| {
                 let file = shelf.take(FilePurpose::Messages).unwrap();
@@ -684,7 +686,7 @@ mod tests {
         assert!(shelf.refuses().is_some());
         shelf.take(FilePurpose::State).unwrap();
         disk.set_capacity(100 * MIB);
-        // Refused until the thread has looked again.
+        // Refused until the thread has checked again.
         std::iter::repeat_with(|| shelf.take(FilePurpose::Messages))
             .find_map(Result::ok)
             .unwrap();
@@ -696,7 +698,7 @@ mod tests {
     #[test]
     fn messages_are_taken_again_when_a_quarter_more_than_the_least_is_free() {
         let disk = SimDisk::new(1, 100 * MIB);
-        // The least is 2 MiB, and nothing is to be made.
+        // The minimum is 2 MiB, and no file is to be created.
         let shelf = shelf(&disk);
         let free = |bytes| {
             let space = disk.space().unwrap();
@@ -743,7 +745,7 @@ mod tests {
         let reader = files[1].clone();
         files.into_iter().for_each(|file| shelf.seal(file));
         while shelf.prepare(3).unwrap() {}
-        // 5 came back; 6 is being read and 7 is the newest, so others were made.
+        // 5 was reused; 6 is being read and 7 is the newest, so others were created.
         let numbers: Vec<u64> = (0..3).map(|_| shelf.take(FilePurpose::State).unwrap().number).collect();
         assert_eq!(numbers, [8, 9, 10]);
         let names = disk.names().unwrap();

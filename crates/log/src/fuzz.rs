@@ -1,4 +1,5 @@
-//! Entry points for the fuzz targets: any bytes as what is read from a disk. They return or panic; a panic is a defect.
+//! Entry points for the fuzz targets, which treat arbitrary bytes as data read from a disk. They return or panic; a
+//! panic is a bug.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::{check::salvage, open};
 const FILE_BYTES: u64 = 64 << 10;
 const LOG_ID: u64 = 7;
 
-/// A block: its header, the headers of its frames, and what is salvaged of it if it is damaged.
+/// Decodes a block: its header, its frame headers, and the frames that can be salvaged.
 pub fn block(bytes: &[u8]) {
     if let Some(header) = BlockHeader::decode(bytes) {
         let _ = header.is_sound(bytes);
@@ -46,7 +47,7 @@ pub fn block(bytes: &[u8]) {
     }
 }
 
-/// A body: what is read of it is written as the same bytes again.
+/// Decodes a body. Encoding the records again must give the same bytes.
 pub fn body(bytes: &[u8]) {
     let mut again = Vec::new();
     let mut whole = true;
@@ -60,7 +61,7 @@ pub fn body(bytes: &[u8]) {
     assert!(again.len() <= bytes.len());
 }
 
-/// The index at the end of a file.
+/// Decodes the index at the end of a file.
 pub fn footer(bytes: &[u8]) {
     let Some((rest, end)) = bytes
         .len()
@@ -78,7 +79,7 @@ pub fn footer(bytes: &[u8]) {
     let _ = (trailer.index(entries), trailer.holdings(rows));
 }
 
-/// What a log says of itself outside of its commit files.
+/// Decodes a superblock slot.
 pub fn superblock(bytes: &[u8]) {
     match Superblock::decode(bytes) {
         Some(slot) => {
@@ -93,7 +94,7 @@ pub fn superblock(bytes: &[u8]) {
     }
 }
 
-/// What is said of partitions: values one behind the other, a length before each.
+/// Applies records of the partition table, each with a length byte before it.
 pub fn table(mut bytes: &[u8]) {
     let mut table = PartitionTable::default();
     while let Some((len, rest)) = bytes.split_first() {
@@ -111,8 +112,9 @@ pub fn table(mut bytes: &[u8]) {
     );
 }
 
-/// A small log over which the bytes were written, in pieces: file 1, of which one is the superblock · page 1 · position in it 2 · length 1 · that many bytes.
-/// It is looked at, dumped, opened and repaired, and after that it is whole and opens.
+/// Overwrites parts of a small log. Each patch is: file 1, one of which is the superblock · page 1 · position in it 2 ·
+/// length 1 · that many bytes. The log is then checked, dumped, opened and repaired; afterwards it must be whole and
+/// open.
 pub fn files(bytes: &[u8]) {
     let disk = SimDisk::new(1, 64 << 20);
     small_log(&disk);
@@ -154,7 +156,7 @@ pub fn files(bytes: &[u8]) {
     assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
-/// Two files: a table of two partitions and records in each.
+/// Two files, each with a table of two partitions and records of both.
 fn small_log(disk: &SimDisk) {
     let ids = [PartitionId::new(1, 0), PartitionId::new(1, 1)];
     let mut sequence = 0;
@@ -192,7 +194,7 @@ fn snapshot(ids: &[PartitionId]) -> Vec<u8> {
     value
 }
 
-/// A block of frames of one record each.
+/// Encodes a block of frames with one record each.
 fn encoded(sequence: u64, values: &[(PartitionId, u64, Vec<u8>)]) -> Vec<u8> {
     let (mut headers, mut bodies) = (Vec::new(), Vec::new());
     for (partition, base, value) in values {

@@ -1,17 +1,17 @@
-//! What things in the log are called by.
+//! Identifiers of the log.
 
 use std::fmt;
 
 /// Position of a record in its partition: strictly increasing, with gaps.
 pub type Offset = u64;
 
-/// Microseconds since 1970, UTC, or of log time, see [`clock`](crate::clock).
+/// Microseconds since 1970, UTC, or log time, see [`clock`](crate::clock).
 pub type Micros = i64;
 
-/// Number of a block across all files of a log; each is one more than the one before.
+/// Number of a block across all files of a log, increasing by one per block.
 pub type Sequence = u64;
 
-/// One partition of one queue: a sequence of records with offsets of its own.
+/// One partition of a queue: a sequence of records with its own offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId {
     pub queue: u32,
@@ -19,8 +19,8 @@ pub struct PartitionId {
 }
 
 impl PartitionId {
-    /// From here on numbers of queues are those of other faces, each of which finds its own partitions by them: namespaces
-    /// of events.
+    /// Queue numbers from here on belong to other APIs: namespaces of events. The numbers let each API find its own
+    /// partitions.
     pub const EVENTS: u32 = 3 << 30;
 
     pub const fn new(queue: u32, partition: u32) -> PartitionId {

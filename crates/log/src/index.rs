@@ -1,4 +1,4 @@
-//! Where in a file the frames of each partition lie.
+//! Locates the frames of each partition in a file.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,14 @@ use crate::format::footer::PartitionExtent;
 use crate::format::frame::FrameHeader;
 use crate::ids::{Micros, Offset, PartitionId};
 
-/// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameEntry {
     pub header: FrameHeader,
-    /// Of the body, from the start of the file.
+    /// Position of the body in the file.
     pub body_at: u64,
 }
 
-/// All frames of one file, in the order of their offsets for each partition.
+/// All frames of one file, by partition in the order of offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileIndex {
     // Ordered, so that the same frames always give the same bytes.
@@ -48,7 +47,7 @@ impl FileIndex {
         self.partitions.len()
     }
 
-    /// Of memory, about.
+    /// Approximate size in memory.
     pub fn bytes(&self) -> usize {
         self.frames * size_of::<FrameEntry>() + self.partitions.len() * size_of::<Vec<FrameEntry>>()
     }
@@ -57,14 +56,15 @@ impl FileIndex {
         self.partitions.iter().map(|(id, entries)| (*id, &entries[..]))
     }
 
-    /// The frames of a partition that hold `from` or what follows it.
+    /// The frames of a partition that contain `from` or later offsets.
     pub fn from(&self, partition: PartitionId, from: Offset) -> &[FrameEntry] {
         let entries = self.partitions.get(&partition).map_or(&[][..], Vec::as_slice);
         let start = entries.partition_point(|entry| entry.header.next() <= from);
         entries.get(start..).unwrap_or_default()
     }
 
-    /// Bytes of the bodies of a partition between two offsets; of a frame that lies there in part, the part of its offsets.
+    /// The size of the bodies of a partition between two offsets. A frame that is only partly in the range counts in
+    /// proportion to its offsets.
     pub fn bytes_within(&self, partition: PartitionId, from: Offset, to: Offset) -> u64 {
         let frames = self.from(partition, from).iter().map(|entry| &entry.header);
         let of = |header: &FrameHeader| {
@@ -78,13 +78,14 @@ impl FileIndex {
         frames.take_while(|header| header.base < to).map(of).sum()
     }
 
-    /// The frame of a partition, from an offset on, that has the first record of time `time` or later, as far as headers tell.
+    /// The first frame of a partition, from an offset on, that can have a record of `time` or later according to its
+    /// header.
     pub fn at_time(&self, partition: PartitionId, from: Offset, time: Micros) -> Option<&FrameEntry> {
         let mut entries = self.from(partition, from).iter();
         entries.find(|entry| entry.header.max_time >= time)
     }
 
-    /// The newest frame of a partition that `is` describes.
+    /// The newest frame of a partition whose header matches `is`.
     pub fn last(&self, partition: PartitionId, is: impl Fn(&FrameHeader) -> bool) -> Option<FrameEntry> {
         let entries = self.partitions.get(&partition)?;
         entries.iter().rev().find(|entry| is(&entry.header)).copied()

@@ -1,12 +1,12 @@
-//! The durable log under everything that Thalweg acknowledges.
+//! The durable log that stores everything Thalweg acknowledges.
 //!
-//! Partitions are sequences of records with offsets. All partitions of a disk share one stream of *blocks*: what arrives
-//! while one block is being synced becomes the next, with one write and one sync for everybody who waits. A block is
-//! stored whole or not at all, and what is damaged is reported with file and position, never served.
+//! Partitions are sequences of records with offsets. All partitions of a disk share one stream of *blocks*: whatever
+//! arrives while one block is being synced goes into the next block, with one write and one sync for all waiters (group
+//! commit). A block is stored whole or not at all. Damage is reported with file and position and never served.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-// The tests beside the code use what those in `tests` have, which know this crate by its name.
+// Unit tests use the support code in `tests`, which refers to this crate by name.
 #[cfg(test)]
 extern crate self as thalweg_log;
 

@@ -1,6 +1,6 @@
-//! What a log does for itself besides committing: it moves what is still needed out of old files so that they can be used
-//! again, removes segments that nobody needs, and reads everything once in a while to see that it is whole. All of it within
-//! one rate of bytes, and nothing that is appended or read waits for it.
+//! Background work of a log: it moves data that is still needed out of old files so that they can be reused, removes
+//! dead segments, and periodically reads everything to detect damage (scrub). All of it shares one byte rate, and
+//! appends and reads never wait for it.
 
 mod scrub;
 
@@ -23,27 +23,27 @@ use crate::segment::{self, MovePlan, RecordFilter, SHARED_BELOW};
 use scrub::Scrubber;
 pub(crate) use scrub::{SCRUBBED, ScrubProgressStore};
 
-/// Looks at its files this often even if nobody calls.
+/// How often the files are checked without a notification.
 const LOOK: Duration = Duration::from_secs(300);
 
-/// A file of which less than one part in so many is needed is moved out of, whatever the number of files.
+/// A file is moved out of if less than one part in this many is still needed, regardless of the number of files.
 const NEEDED_PART: u64 = 4;
 
-/// But not out of the newest full files while there is room: most of what is in them is about to be settled.
+/// The newest full files are exempt while there is room, because most of their content is about to be settled.
 const NEWEST: usize = 4;
 
-/// So many small segments are made one.
+/// This many small segments are merged.
 const SMALL_SEGMENTS: usize = 16;
 
-/// A rewrite looks so often for files that were made meanwhile.
+/// How often a rewrite looks for files that were created meanwhile.
 const REWRITES_MAX: usize = 16;
 
-/// A move that finds no room waits so long for files that are about to go.
+/// How long a move without room waits for files that are about to be removed.
 const ROOM_MAX: Duration = Duration::from_secs(10);
 const ROOM_LOOK: Duration = Duration::from_millis(10);
 
-/// So many places of damage are known apart, and one in each file, since no file with any is moved; what is found beyond them is
-/// neither told nor counted.
+/// Maximum number of damaged positions that are tracked individually, plus one in each file, because a file with damage
+/// is never moved. Further damage is neither logged nor counted.
 const DAMAGED_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ pub(crate) struct LogMaintenance {
     policy: MaintenancePolicy,
     state: Mutex<MaintenanceState>,
     changed: Condvar,
-    /// One at a time reads and writes files: moving and rewriting must not take the same ranges.
+    /// Serialises work on files, because moving and rewriting must not take the same ranges.
     files: Mutex<()>,
     moved_bytes: AtomicU64,
     corrupt_frames: AtomicU64,
@@ -73,9 +73,9 @@ struct MaintenanceState {
     closing: bool,
     news: bool,
     trouble: Option<String>,
-    /// Files and positions of what was found damaged.
+    /// File and position of each known damage.
     damaged: BTreeSet<(String, u64)>,
-    /// Until when the bytes that were read and written so far have to last.
+    /// The time until which the bytes read and written so far use up the rate.
     paid_until: Instant,
 }
 
@@ -106,20 +106,20 @@ impl LogMaintenance {
         }
     }
 
-    /// A file was sealed, or let go by a partition.
+    /// Signals that a file was sealed or released by a partition.
     pub fn wake(&self) {
         self.state.lock().news = true;
         self.changed.notify_all();
     }
 
-    /// Nothing is moved, rewritten or removed any more once this returns: the folder may be somebody else's then.
+    /// After this returns nothing is moved, rewritten or removed, because another process may own the folder then.
     pub fn close(&self) {
         self.state.lock().closing = true;
         self.changed.notify_all();
         drop(self.files.lock());
     }
 
-    /// To be held by whoever changes files. None is given when the log has closed.
+    /// The lock for changing files. Fails if the log has closed.
     fn may_change_files(&self) -> Result<MutexGuard<'_, ()>> {
         let files = self.files.lock();
         match self.state.lock().closing {
@@ -128,28 +128,28 @@ impl LogMaintenance {
         }
     }
 
-    /// What was found damaged, the first time.
+    /// The first damage that was found.
     pub fn trouble(&self) -> Option<String> {
         self.state.lock().trouble.clone()
     }
 
-    /// What a step came to, if something stored cannot be read. All else is no damage: a full disk has room again some time,
-    /// and what must not be tried again is told to the writer.
+    /// Records the error of a step. Only unreadable data counts as damage: a full disk will have room again, and a
+    /// poisoning error is passed to the writer.
     pub fn note_outcome(&self, error: &LogError) {
         match error {
             LogError::Corrupt { .. } | LogError::NewerFormat { .. } => self.note(error),
             LogError::DiskFull { .. } | LogError::Closed => {}
             error => {
-                tracing::warn!(%error, "files of the log cannot be moved; tried again later");
+                tracing::warn!(%error, "files of the log cannot be moved; retrying later");
                 self.shelf.tell_poison(error);
             }
         }
     }
 
-    /// Something that is stored cannot be read. Damage is told and counted once, however often it is met.
+    /// Records that stored data cannot be read. Each damage is logged and counted once.
     pub fn note(&self, error: &LogError) {
         let mut state = self.state.lock();
-        // What a newer program wrote is not damaged.
+        // Data of a newer program is not damage.
         let is_damage = if let LogError::Corrupt { file, position, .. } = error {
             let is_full = state.damaged.len() >= DAMAGED_MAX && state.has_damage_in(file);
             if is_full || !state.damaged.insert((file.clone(), *position)) {
@@ -160,15 +160,15 @@ impl LogMaintenance {
             false
         };
         state.trouble.get_or_insert_with(|| error.to_string());
-        // The writer takes this lock, and whoever reads the lines of the program may be slow.
+        // The writer takes this lock, and logging may block on a slow reader of the output.
         drop(state);
         if is_damage {
             self.corrupt_frames.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%error, "a part of what is stored cannot be read; the rest can");
+            tracing::error!(%error, "some of the stored data cannot be read; the rest can");
         }
     }
 
-    /// Whether something in a file is known to be damaged.
+    /// Whether a file is known to contain damage.
     fn is_damaged(&self, file: &LogFile) -> bool {
         self.state.lock().has_damage_in(&file.name)
     }
@@ -181,7 +181,7 @@ impl LogMaintenance {
         self.corrupt_frames.load(Ordering::Relaxed)
     }
 
-    /// The work of the thread; returns when the log closes.
+    /// The loop of the maintenance thread. It returns when the log closes.
     pub fn run(&self, book: &ScrubProgressStore) {
         let mut scrub = Scrubber::new(book);
         loop {
@@ -189,14 +189,15 @@ impl LogMaintenance {
             if let Err(error) = &outcome {
                 self.note_outcome(error);
             }
-            // After a failed write or sync nothing is tried again.
+            // After a failed write or sync nothing is retried.
             if matches!(outcome, Err(LogError::Poisoned { .. })) || !self.rest(&mut scrub) {
                 return;
             }
         }
     }
 
-    /// Checks what is to be checked, in pieces, until there is news or it is time to look again. False when the log closes.
+    /// Scrubs in pieces until there is a notification or it is time to check the files. Returns false when the log
+    /// closes.
     fn rest(&self, scrub: &mut Scrubber<'_>) -> bool {
         let until = Instant::now() + LOOK;
         loop {
@@ -216,15 +217,15 @@ impl LogMaintenance {
         }
     }
 
-    /// Frees what can be freed, and returns the first error after it has tried all. What was moved is not moved again before
-    /// that is worth it: a small segment is left alone, however little of it is needed, until there are many.
+    /// Frees what can be freed and returns the first error after trying everything. Moved data is not moved again until
+    /// it is worthwhile: a small segment stays, however little of it is needed, until there are many.
     pub fn step(&self) -> Result<()> {
         let needed = self.needed();
         let needed = |file: &Arc<LogFile>| needed.get(&Arc::as_ptr(file)).copied().unwrap_or_default();
         let mostly_free = |file: &Arc<LogFile>| needed(file) > 0 && needed(file) < file.size / NEEDED_PART;
         let sealed = self.shelf.sealed();
         let surplus = sealed.len().saturating_sub(self.policy.files_max);
-        // The newest is not used again anyway, see the shelf.
+        // The file pool never reuses the newest full file.
         let newest = if self.shelf.refuses().is_some() { 1 } else { NEWEST };
         let rested = sealed.len().saturating_sub(newest);
         let mut outcome = Ok(());
@@ -257,7 +258,7 @@ impl LogMaintenance {
         outcome
     }
 
-    /// How many bytes of each file are needed.
+    /// The number of needed bytes in each file.
     fn needed(&self) -> HashMap<*const LogFile, u64> {
         let mut needed = HashMap::new();
         for partition in self.partitions.read().values() {
@@ -266,7 +267,7 @@ impl LogMaintenance {
         needed
     }
 
-    /// Moves what is needed out of files that are whole. What is damaged stays where it is, and the other files go their way.
+    /// Moves needed data out of undamaged files. A damaged file stays, without blocking the others.
     fn move_whole(&self, files: &[Arc<LogFile>]) -> Result<()> {
         if files.iter().any(|file| self.is_damaged(file)) {
             return Ok(());
@@ -280,7 +281,7 @@ impl LogMaintenance {
         }
     }
 
-    /// Moves what is needed out of files, unless that would make about as many.
+    /// Moves needed data out of files, unless that would create about as many new ones.
     fn move_out(&self, files: &[Arc<LogFile>]) -> Result<()> {
         let _files = self.may_change_files()?;
         let partitions: Vec<Arc<Partition>> = self.partitions.read().values().cloned().collect();
@@ -293,11 +294,11 @@ impl LogMaintenance {
         Ok(())
     }
 
-    /// Writes all full files of a partition anew without what `keep` does not want. Returns the offset before which no
-    /// record was left out of sight.
+    /// Rewrites all full files of a partition without the records that `keep` rejects. Returns the offset up to which
+    /// all records were passed to `keep`.
     pub fn rewrite(&self, partition: &Arc<Partition>, keep: &RecordFilter<'_>) -> Result<Offset> {
         let (mut seen, mut leaves_out) = (Vec::new(), false);
-        // What is moved meanwhile, from a file that was to come, is in one that nobody knew.
+        // A concurrent move may put data into a file that was not listed, so the list is read again.
         for _ in 0..REWRITES_MAX {
             let files = self.full_files_of(partition, &seen);
             if files.is_empty() {
@@ -306,7 +307,7 @@ impl LogMaintenance {
             for file in files {
                 let _files = self.may_change_files()?;
                 let made = match segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes)) {
-                    // It stays as it is, unseen.
+                    // The damaged file stays as it is, without being passed to `keep`.
                     Err(error @ LogError::Corrupt { .. }) => {
                         self.note(&error);
                         continue;
@@ -325,13 +326,13 @@ impl LogMaintenance {
                 unseen = Some(range.first);
             }
         });
-        // Whoever holds a file keeps it from going.
+        // A reference to a file prevents its removal.
         drop(seen);
         let files = self.may_change_files()?;
         self.shelf.remove_dead_segments()?;
         drop(files);
         let unseen = unseen.unwrap_or_else(|| partition.bounds().next);
-        // The newest frames are read from memory, where they are as they came.
+        // The newest frames are in memory, still unfiltered.
         if leaves_out {
             partition.forget_before(unseen);
         }
@@ -368,14 +369,14 @@ impl LogMaintenance {
         Ok(())
     }
 
-    /// Commit files that are full, and segments.
+    /// Full commit files, and segments.
     fn whole_files(&self) -> Vec<Arc<LogFile>> {
         let mut files = self.shelf.sealed();
         files.extend(self.shelf.segments());
         files
     }
 
-    /// Files that are full and whole and have something of a partition, but those that were seen.
+    /// Full, undamaged files with data of a partition, except for those in `seen`.
     fn full_files_of(&self, partition: &Partition, seen: &[Arc<LogFile>]) -> Vec<Arc<LogFile>> {
         let mut files = self.whole_files();
         files.retain(|file| {
@@ -385,8 +386,9 @@ impl LogMaintenance {
         files
     }
 
-    /// Moves all that is needed out of commit files before `number` and out of all segments that there are. Returns the names of
-    /// these, as they are on the disk: also of a file that somebody is about to remove, and that the shelf knows no more.
+    /// Moves all needed data out of commit files before `number` and out of all existing segments. Returns the names of
+    /// these files as listed on the disk, including a file that is about to be removed and that the pool no longer
+    /// lists.
     pub fn move_all_out(&self, number: u64) -> Result<Vec<String>> {
         let (names, files) = {
             let _files = self.may_change_files()?;
@@ -401,16 +403,16 @@ impl LogMaintenance {
             None => false,
         };
         let left: Vec<String> = names.into_iter().filter(goes).collect();
-        // Whoever holds a file keeps it from going.
+        // A reference to a file prevents its removal.
         for file in files {
             if self.is_damaged(&file) {
                 return Err(LogError::NotErased {
                     file: file.name.clone(),
-                    why: "it is damaged; give the damaged records up with `thalweg log repair --accept-loss`",
+                    why: "it is damaged; give up the damaged records with `thalweg log repair --accept-loss`",
                 });
             }
             while let Err(error) = self.move_out(std::slice::from_ref(&file)) {
-                // What was moved before takes its room twice until it is gone.
+                // Moved data occupies its space twice until the old file is removed.
                 let may_wait = matches!(error, LogError::DiskFull { .. });
                 if !may_wait || !self.wait_for_room(&left, &file.name)? {
                     return Err(error);
@@ -423,7 +425,8 @@ impl LogMaintenance {
         Ok(left)
     }
 
-    /// Waits until one of the files before `name` is gone. False if none is there that could go.
+    /// Waits until one of the files before `name` is removed. Returns false if none of them exists or the wait times
+    /// out.
     fn wait_for_room(&self, names: &[String], name: &str) -> Result<bool> {
         let before: Vec<&String> = names.iter().take_while(|one| *one != name).collect();
         let there = || -> Result<usize> {
@@ -442,13 +445,13 @@ impl LogMaintenance {
         Ok(false)
     }
 
-    /// Removes segments that nobody needs.
+    /// Removes segments that are not needed.
     pub fn remove_dead_segments(&self) -> Result<()> {
         let _files = self.may_change_files()?;
         self.shelf.remove_dead_segments()
     }
 
-    /// Waits until so many bytes fit into the rate for what goes on behind.
+    /// Throttles a read to the background rate. Fails when the log closes.
     pub fn pace_reading(&self, bytes: usize) -> Result<()> {
         self.pace(bytes);
         match self.state.lock().closing {
@@ -457,7 +460,7 @@ impl LogMaintenance {
         }
     }
 
-    /// Waits until so many more bytes fit into the rate. A log that closes waits no more.
+    /// Waits until the rate allows this many more bytes, or until the log closes.
     fn pace(&self, bytes: usize) {
         let rate = self.policy.io_bytes_per_second;
         if rate == 0 {
@@ -467,7 +470,7 @@ impl LogMaintenance {
         let mut state = self.state.lock();
         let now = Instant::now();
         state.paid_until = state.paid_until.max(now) + cost;
-        // Naps that are too short are not slept but added up.
+        // Very short pauses are accumulated instead of slept.
         let until = state.paid_until;
         while !state.closing && until > Instant::now() + Duration::from_millis(5) {
             self.changed.wait_until(&mut state, until);
@@ -475,7 +478,8 @@ impl LogMaintenance {
     }
 }
 
-/// The lowest offset of a partition that a file has, and that is not read from there: it is in another file now, or was left out.
+/// The lowest offset of a partition that a file contains but does not serve: the record is served from another file or
+/// was removed.
 fn left_over_in(file: &Arc<LogFile>, partition: &Partition) -> Result<Option<Offset>> {
     let mut from = partition.bounds().first;
     let mut ranges = partition.ranges_in(file);
@@ -483,7 +487,7 @@ fn left_over_in(file: &Arc<LogFile>, partition: &Partition) -> Result<Option<Off
     let needed = ranges.iter().map(|range| (range.first, range.next));
     for (first, next) in needed.chain([(Offset::MAX, Offset::MAX)]) {
         let entries = match file.entries(partition.id, from, 1) {
-            // Nobody knows what it has.
+            // The content of the file is unknown.
             Err(LogError::Corrupt { .. }) => return Ok(Some(from)),
             entries => entries?,
         };
@@ -509,7 +513,8 @@ mod tests {
 
     const BUSY: PartitionId = PartitionId::new(1, 0);
 
-    /// One message each of sixty partitions that nobody settles, in as many files of a busy one that is settled at once.
+    /// One message in each of sixty partitions that is never settled, spread over as many files of a busy partition
+    /// whose messages are settled at once.
     async fn many_small_remains(log: &EmbeddedLog) -> Vec<PartitionId> {
         log.create(BUSY, Durability::Os).await.unwrap();
         let quiet: Vec<_> = (1..=60).map(|n| PartitionId::new(1, n)).collect();
@@ -556,7 +561,7 @@ mod tests {
         }
         note(0);
         assert_eq!(log.upkeep.corrupt_frames(), DAMAGED_MAX as u64);
-        // No file with damage is taken for a whole one.
+        // A file with damage never counts as undamaged.
         for position in 0..3 {
             log.upkeep.note(&LogError::Corrupt {
                 file: "b".to_owned(),
@@ -583,7 +588,7 @@ mod tests {
         }
         let moved = log.upkeep.moved_bytes();
         assert!(moved > 0 && moved < 1 << 20, "{moved}");
-        // The files that these messages were in are used again, by another thread: only the newest are kept.
+        // Another thread reuses the files of these messages, so only the newest remain.
         let is_tidy = |counters: &LogCounters| {
             counters.full_files <= NEWEST + 2 && (1..SMALL_SEGMENTS).contains(&counters.segments)
         };

@@ -1,34 +1,34 @@
-//! How long things take and how large they are, counted in buckets that each reach four times as far as the one before. To
-//! observe is two relaxed additions, so it may be done for each block, but is meant for batches elsewhere.
+//! Histograms of durations and sizes, with bucket bounds that grow by a factor of four. An observation costs two
+//! relaxed additions, which is cheap enough for each block but elsewhere should be done per batch.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Each bucket reaches `1 << STEP_BITS` times as far as the one before.
+/// Each bucket bound is `1 << STEP_BITS` times the one before.
 const STEP_BITS: u32 = 2;
 const BUCKETS: usize = 16;
 
-/// Values by size: of the whole number that is observed (microseconds, bytes, records).
+/// A histogram of whole numbers (microseconds, bytes, records).
 #[derive(Debug)]
 pub struct Histogram {
-    /// The first bucket reaches to `1 << first_bits`.
+    /// The bound of the first bucket is `1 << first_bits`.
     first_bits: u32,
-    /// The last one has no bound.
+    /// The last bucket has no bound.
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
 }
 
-/// What was observed up to a moment.
+/// The state of a histogram at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// Upper bound (inclusive) of each bucket but the last, which has none, and how many values fell into it.
+    /// The inclusive upper bound and the count of each bucket, except for the last, which has no bound.
     pub buckets: Vec<(u64, u64)>,
     pub beyond: u64,
     pub sum: u64,
 }
 
 impl Histogram {
-    /// The first bucket takes values up to `1 << first_bits`, the last bound is 4^14 times that.
+    /// The first bound is `1 << first_bits`; the last is 4^14 times that.
     pub const fn new(first_bits: u32) -> Histogram {
         Histogram {
             first_bits,
@@ -45,13 +45,13 @@ impl Histogram {
         self.observe(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Where a value is counted: for those who count by themselves first.
+    /// The bucket of a value, for callers that count on their own first.
     pub fn bucket_of(&self, value: u64) -> usize {
         let bits = u64::BITS - value.saturating_sub(1).leading_zeros();
         (bits.saturating_sub(self.first_bits).div_ceil(STEP_BITS) as usize).min(BUCKETS - 1)
     }
 
-    /// So many values of one bucket, with their sum.
+    /// Adds `count` values to a bucket, with their sum.
     pub fn add(&self, bucket: usize, count: u64, sum: u64) {
         if let Some(bucket) = self.buckets.get(bucket) {
             bucket.fetch_add(count, Relaxed);
@@ -78,7 +78,7 @@ impl HistogramSnapshot {
         self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.beyond
     }
 
-    /// With so many values more that are as small as can be.
+    /// Adds `count` values to the first bucket.
     pub fn and_smallest(mut self, count: u64) -> HistogramSnapshot {
         if let Some((_, first)) = self.buckets.first_mut() {
             *first += count;
@@ -87,14 +87,14 @@ impl HistogramSnapshot {
     }
 }
 
-/// What a log measures of itself. Times are in microseconds.
+/// Metrics of a log. Times are in microseconds.
 #[derive(Debug)]
 pub struct LogMetrics {
-    /// From the moment a group was taken to the answers.
+    /// From taking a group until its answers are sent.
     pub commit_us: Histogram,
-    /// A sync, or a write and its sync where they are one call.
+    /// A sync, or a write with its sync if they are a single call.
     pub sync_us: Histogram,
-    /// Before a submission was taken, of those that had to wait for room.
+    /// How long submissions waited that had to wait for room.
     pub admission_us: Histogram,
     pub commit_bytes: Histogram,
     pub commit_records: Histogram,

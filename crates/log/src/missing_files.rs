@@ -1,13 +1,13 @@
-//! Which file is not there, for records that are in none. Every record stood in a commit file first, and those of a partition
-//! have lower offsets in files with lower numbers; so the numbers around a hole tell in which file the records stood.
+//! Determines which file is missing when records are in none. Every record was first written to a commit file, and
+//! lower offsets of a partition are in files with lower numbers, so the numbers around a hole name the missing file.
 
 use crate::file::commit_name;
 use crate::format::footer::FileKind;
 use crate::ids::Offset;
 use crate::partition::FileRange;
 
-/// Names the commit files between those around the offset `at`, which no range holds. `there` are the numbers of all commit
-/// files in order; numbers between them may be missing for good reasons, too.
+/// Names the commit files between those around the offset `at`, which no range covers. `there` has the numbers of all
+/// commit files in order; numbers may also be missing for legitimate reasons.
 pub(crate) fn stood_in(ranges: &[FileRange], at: Offset, there: &[u64]) -> String {
     let commits = || ranges.iter().filter(|range| range.file.kind == FileKind::Commit);
     let before = commits()
@@ -21,14 +21,14 @@ pub(crate) fn stood_in(ranges: &[FileRange], at: Offset, there: &[u64]) -> Strin
     let last = behind.min().map_or(highest, |number| number.saturating_sub(1));
     match absent(before.unwrap_or(0), last, there) {
         Some((first, last)) if first == last => commit_name(first),
-        // A log need not have had all of them: those that nobody needed any more have other numbers now.
+        // Not all of these numbers need to have existed: files that are no longer needed are reused under new numbers.
         Some((_, last)) if before.is_none() => format!("{} or one before it", commit_name(last)),
         Some((first, last)) => format!("one of {} to {}", commit_name(first), commit_name(last)),
         None => "a commit file".to_owned(),
     }
 }
 
-/// The first and the last number from `first` to `last` that are not among those that are `there`.
+/// The first and last number from `first` to `last` that is not in `there`.
 fn absent(mut first: u64, mut last: u64, there: &[u64]) -> Option<(u64, u64)> {
     let is_there = |number: u64| there.binary_search(&number).is_ok();
     while first < last && is_there(first) {

@@ -1,13 +1,13 @@
-//! Several disks as one log: each has files and a writer of its own, and a partition lives on one of them.
+//! Several disks as one log. Each disk has its own files and writer, and each partition lives on one disk.
 //!
-//! A new partition goes to the disk on which least is stored, or to that of the partitions it is appended to together with.
-//! Where a partition is need not be written down anywhere: each disk knows its own. Which disks belong together does, for a
-//! disk that is not mounted must not look like one that is new: each says in a partition of its own ([`MEMBER`]) which of how
-//! many it is, and the ids of their logs follow from each other.
+//! A new partition goes to the disk with the least data, or to the disk of the partitions that it is appended to
+//! together with. Its location is not stored, because each disk knows its own partitions. Which disks belong together
+//! must be stored, because an unmounted disk must not look like a new one: each disk stores in a partition of its own
+//! ([`MEMBER`]) its number and the number of disks, and the log ids of the disks derive from each other.
 //!
-//! What a unit brings to one disk is stored as a whole or not at all; a unit of several disks is not. Its messages come first
-//! on all disks, and state, which may say that messages are settled, only when they are stored: a crash in between repeats
-//! messages and loses none.
+//! The part of a unit on one disk is stored atomically; a unit across several disks is not. Messages are stored first
+//! on all disks, and state, which may settle messages, only afterwards. A crash in between repeats messages and loses
+//! none.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -38,18 +38,18 @@ use crate::status::LogStatus;
 use crate::superblock;
 use crate::writer::core::Offsets;
 
-/// On each disk: which of how many it is.
+/// The partition on each disk that stores its number and the number of disks.
 const MEMBER: PartitionId = PartitionId::new(0, 1);
 
 const DISKS_MAX: usize = 64;
 
-/// Spreads the ids of a log's disks; the first one has the id of the log.
+/// Spreads the ids of a log's disks. The first disk has the id of the log.
 const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Partitions that have the same answer live on one disk.
+/// Partitions with the same key live on one disk.
 pub type ColocationKey = fn(PartitionId) -> PartitionId;
 
-/// The disks of one log.
+/// A log on one or more disks.
 pub struct MultiDiskLog {
     id: u64,
     logs: Vec<Arc<EmbeddedLog>>,
@@ -61,20 +61,20 @@ pub struct MultiDiskLog {
 #[derive(Default)]
 struct PartitionPlacement {
     disks: HashMap<PartitionId, usize>,
-    /// By what [`ColocationKey`] says: the disk, and how many partitions there are.
+    /// For each [`ColocationKey`]: the disk and the number of partitions.
     homes: HashMap<PartitionId, (usize, usize)>,
-    /// Partitions on each disk.
+    /// The number of partitions on each disk.
     counts: Vec<usize>,
 }
 
-/// Which of how many disks one is.
+/// The number of a disk and the total number of disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DiskMembership {
     this: usize,
     of: usize,
 }
 
-/// A disk that has a log already, as it was found.
+/// A disk that already has a log.
 struct UsedDisk {
     at: usize,
     id: u64,
@@ -87,15 +87,15 @@ fn id_of(log: u64, disk: usize) -> u64 {
 }
 
 impl MultiDiskLog {
-    /// Opens a log on one disk or more, in any order. Disks with nothing on them are added to it; each that belongs to it must
-    /// be there. `log_id` names a new log. Blocks while it looks at what is stored.
+    /// Opens a log on one or more disks, in any order. Empty disks are added to the log; every disk that belongs to it
+    /// must be present. `log_id` names a new log. Blocks while it reads what is stored.
     pub async fn open(
         disks: Vec<(Arc<dyn Disk>, LogOptions)>,
         log_id: u64,
         together: ColocationKey,
     ) -> Result<MultiDiskLog> {
         let began = Instant::now();
-        // Nothing is written to any disk before all are explained.
+        // No disk is written before all of them are identified.
         let known = look_at_all(&disks, log_id)?;
         let folders: Vec<&str> = disks.iter().map(|(_, options)| options.folder.as_str()).collect();
         let id = set_of(&known).unwrap_or(log_id);
@@ -119,7 +119,7 @@ impl MultiDiskLog {
         logs.sort_by_key(|(number, _, _)| *number);
         let of = logs.len();
         if of > 1 {
-            // One after the other, so that at any moment those which are said to belong to the log are there.
+            // One after the other, so that at any moment every disk that is recorded as a member exists.
             for (this, log, member) in logs.iter_mut().filter(|(_, _, member)| member.is_none()) {
                 *member = Some(
                     write_member(
@@ -171,7 +171,7 @@ impl MultiDiskLog {
         &self.logs
     }
 
-    /// As those see it who store in it: if there is one disk, that is all there is between.
+    /// The log for callers. With a single disk, that disk's log is used directly.
     pub fn into_log(self: Arc<MultiDiskLog>) -> Arc<dyn Log> {
         match self.logs.as_slice() {
             [one] => one.clone(),
@@ -190,7 +190,8 @@ impl MultiDiskLog {
         places.disks.get(&id).copied().ok_or(LogError::NoPartition(id))
     }
 
-    /// On each disk together or not at all. What one disk has refused is nowhere; what others have made stays.
+    /// Creates partitions, on each disk all or none. If a disk refuses, its partitions do not exist, but those on other
+    /// disks stay.
     async fn create_all_somewhere(&self, ids: &[PartitionId], durability: Durability) -> Result<()> {
         let mut by_disk: Vec<Vec<PartitionId>> = vec![Vec::new(); self.logs.len()];
         {
@@ -219,13 +220,13 @@ impl MultiDiskLog {
         created.into_iter().collect()
     }
 
-    /// In this order on each disk.
+    /// Removes partitions, on each disk in this order.
     async fn remove_all_anywhere(&self, ids: &[PartitionId]) -> Result<()> {
         let by_disk = self.by_disk(ids)?;
         let removals = self.logs.iter().zip(&by_disk);
         let removals = removals.map(|(log, ids)| Box::pin(log.remove_all(ids)) as BoxFuture<'_, _>);
         let removed: Vec<Result<()>> = all(removals.collect()).await;
-        // Also of a disk that has removed some of them only.
+        // A failed disk may have removed some of them.
         for (log, ids) in self.logs.iter().zip(&by_disk) {
             let gone = ids.iter().filter(|id| log.bounds(**id).is_err());
             gone.for_each(|id| self.forget(*id));
@@ -266,7 +267,7 @@ impl MultiDiskLog {
         {
             return log.append(unit, fence).await;
         }
-        // What is refused for a reason that is known is refused as a whole.
+        // If the unit will be refused for a foreseeable reason, it is refused as a whole.
         unit.check()?;
         self.may_append(&unit, &at, fence)?;
         let mut offsets: Offsets = at.iter().map(|_| 0).collect();
@@ -295,7 +296,7 @@ impl MultiDiskLog {
         Ok(AppendReceipt { offsets, durability })
     }
 
-    /// Whether all disks of a unit would take it now.
+    /// Whether all disks of a unit would accept it now.
     fn may_append(&self, unit: &WriteBatch, at: &[usize], fence: Option<Fence>) -> Result<()> {
         if let Some(fence) = fence {
             let epoch = self.log_of(fence.partition)?.bounds(fence.partition)?.epoch;
@@ -313,7 +314,7 @@ impl MultiDiskLog {
         Ok(())
     }
 
-    /// What is asked of each disk about some of its partitions.
+    /// Flushes the partitions on each disk.
     async fn flush_all(&self, ids: &[PartitionId]) -> Result<()> {
         let by_disk = self.by_disk(ids)?;
         let flushes = self.logs.iter().zip(&by_disk).filter(|(_, ids)| !ids.is_empty());
@@ -345,15 +346,15 @@ impl PartitionPlacement {
     }
 }
 
-/// What of a unit goes to one disk, and which of its parts that is.
+/// The part of a unit that goes to one disk, and the indexes of its parts.
 struct DiskBatch {
     disk: usize,
     unit: WriteBatch,
     parts: Vec<usize>,
 }
 
-/// The pieces of a unit in the order in which they may be stored; those of one step at the same time. State joins the messages
-/// where all of these are on one disk.
+/// Splits a unit into steps that must be stored one after the other; the pieces of one step are stored concurrently.
+/// State joins the messages if all of them are on the same disk.
 fn split(unit: WriteBatch, at: &[usize]) -> Vec<Vec<DiskBatch>> {
     let data_on: Vec<usize> = unit
         .parts
@@ -392,7 +393,7 @@ fn split(unit: WriteBatch, at: &[usize]) -> Vec<Vec<DiskBatch>> {
     steps
 }
 
-/// Waits for all, at the same time.
+/// Waits for all futures concurrently.
 pub(crate) async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     let mut done: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {
@@ -409,7 +410,7 @@ pub(crate) async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     done.into_iter().flatten().collect()
 }
 
-/// The disks that have a log. What is damaged is repaired only, if it is to be, when nothing else is in the way.
+/// Inspects the disks that have a log. A repair, if enabled, runs only when no other error prevents the start.
 fn look_at_all(disks: &[(Arc<dyn Disk>, LogOptions)], log_id: u64) -> Result<Vec<UsedDisk>> {
     let mut used = Vec::with_capacity(disks.len());
     for (at, (disk, options)) in disks.iter().enumerate() {
@@ -443,13 +444,13 @@ fn is_used(disk: &dyn Disk, options: &LogOptions) -> Result<bool> {
     Ok(names.iter().any(is_own))
 }
 
-/// No partition is on two disks.
+/// Checks that no partition is on two disks.
 fn is_each_in_one(known: &[UsedDisk], folders: &[&str]) -> Result<()> {
     let mut places: HashMap<PartitionId, &str> = HashMap::new();
     for disk in known {
         let folder = folders.get(disk.at).copied().unwrap_or_default();
         let each = disk.looked.partitions.iter().map(|partition| partition.id);
-        // The log of each disk has these itself.
+        // Every disk has these partitions.
         for id in each.filter(|id| *id != MEMBER && *id != SCRUBBED) {
             if let Some(other) = places.insert(id, folder) {
                 return Err(LogError::NotOurs {
@@ -468,25 +469,25 @@ fn set_of(known: &[UsedDisk]) -> Option<u64> {
     if let Some((disk, member)) = told {
         return Some(id_of(disk.id, member.this));
     }
-    // One that was alone so far, or those of a first start that did not get far.
+    // A disk that was the only one, or the disks of a first start that was interrupted.
     let ids: Vec<u64> = known.iter().map(|disk| disk.id).collect();
     let is_first = |first: &&u64| ids.iter().all(|id| number_in(**first, *id).is_some());
     ids.iter().find(is_first).or(ids.first()).copied()
 }
 
-/// Which disk of a log has this id.
+/// The number of the disk with this id.
 fn number_in(log: u64, id: u64) -> Option<usize> {
     (0..DISKS_MAX).find(|disk| id_of(log, *disk) == id)
 }
 
-/// Which disk of the log each is, if all of the log are there and nothing else.
+/// The numbers of the disks. Fails unless all disks of the log are present, and no others.
 fn numbers(known: &[UsedDisk], id: u64, folders: &[&str]) -> Result<Vec<usize>> {
     let folder = |disk: &UsedDisk| folders.get(disk.at).copied().unwrap_or_default().to_owned();
     let mut numbers = Vec::with_capacity(known.len());
     for disk in known {
         let number = number_in(id, disk.id).ok_or_else(|| LogError::NotOurs {
             folder: folder(disk),
-            why: "it holds another log than the folders before it".to_owned(),
+            why: "it belongs to another log than the folders before it".to_owned(),
         })?;
         if let Some(other) = numbers.iter().position(|other| *other == number) {
             let other = known.get(other).map(folder).unwrap_or_default();
@@ -510,7 +511,7 @@ fn numbers(known: &[UsedDisk], id: u64, folders: &[&str]) -> Result<Vec<usize>> 
     }
 }
 
-/// What a disk says of itself; `None` if it was alone so far.
+/// Reads the membership of a disk; `None` if it was the only disk.
 fn read_member(partitions: &[Arc<Partition>]) -> Result<Option<DiskMembership>> {
     let Some(own) = partitions.iter().find(|partition| partition.id == MEMBER) else {
         return Ok(None);
@@ -518,7 +519,7 @@ fn read_member(partitions: &[Arc<Partition>]) -> Result<Option<DiskMembership>> 
     let (mut member, mut from) = (None, own.bounds().first);
     loop {
         let frames = match own.read(from, 1 << 16) {
-            // What is lost is known by the id of the log.
+            // If the record is lost, the log id still identifies the disk.
             Err(LogError::Gap { to, .. }) => {
                 from = to;
                 continue;
@@ -569,7 +570,7 @@ impl DiskMembership {
     }
 }
 
-/// How much is wrong.
+/// Orders statuses by severity.
 fn severity(status: &LogStatus) -> u8 {
     match status {
         LogStatus::Healthy => 0,
@@ -591,7 +592,7 @@ impl Log for MultiDiskLog {
         }
     }
 
-    /// That of the disk with the most trouble.
+    /// The worst status of all disks.
     fn status(&self) -> LogStatus {
         let statuses = self.logs.iter().map(|log| EmbeddedLog::status(log));
         statuses.max_by_key(severity).unwrap_or(LogStatus::Healthy)

@@ -1,5 +1,5 @@
-//! From the files of a log to its partitions and a writer that goes on: what recovery found, which partitions there are, and
-//! from which file each of their offsets is to be read.
+//! Builds the partitions and the writer of a log from what recovery found: which partitions exist, and which file
+//! serves each of their offsets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct OpenedLog {
     pub report: RecoveryReport,
 }
 
-/// What a disk was found to have. Nothing on it was changed for that, but by a repair that was asked for.
+/// What a disk contains. Inspection changes nothing on it, except for a requested repair.
 pub(crate) struct InspectedDisk {
     found: RecoveredLog,
     cache: Arc<IndexCache>,
@@ -47,19 +47,19 @@ impl InspectedDisk {
         self.found.log_id
     }
 
-    /// Without one, its files are of a start that did not get far.
+    /// A log without blocks was left behind by an interrupted first start.
     pub fn has_blocks(&self) -> bool {
         self.found.report.last_sequence > 0
     }
 }
 
-/// Opens a log for writing, after looking at all that was not known to be synced.
+/// Opens a log for writing after checking everything that was not known to be synced.
 pub(crate) fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<OpenedLog> {
     let looked = look_or_repair(disk.as_ref(), options)?;
     go_on(disk, looked, log_id, options)
 }
 
-/// Opens a log that is explained. From here on its files are written.
+/// Opens an inspected log. From here on its files are written.
 pub(crate) fn go_on(
     disk: Arc<dyn Disk>,
     looked: InspectedDisk,
@@ -155,13 +155,13 @@ pub(crate) fn go_on(
     })
 }
 
-/// How many offsets a file gave out, by what it holds.
+/// The number of offsets that a file assigned.
 fn offsets_in(holdings: Option<&Vec<PartitionExtent>>) -> u64 {
     let own = holdings.into_iter().flatten();
     own.map(|holding| holding.next - holding.first).sum()
 }
 
-/// What a start has found is what is known from now on. A file of which a slot is damaged, or that is not there, is made anew.
+/// Stores the recovered state. If a slot is damaged or the superblock file is missing, the file is recreated.
 fn write_superblock(disk: &Arc<dyn Disk>, found: Option<StoredSuperblock>, slot: Superblock) -> Result<SuperblockFile> {
     let newest = found.as_ref().and_then(|found| found.newest);
     let whole = found.filter(|found| found.damaged.is_empty());
@@ -175,7 +175,7 @@ fn write_superblock(disk: &Arc<dyn Disk>, found: Option<StoredSuperblock>, slot:
     SuperblockFile::make_if_room(disk, Superblock { generation, ..slot })
 }
 
-/// Looks at all of a log and changes nothing.
+/// Inspects a log without changing it.
 pub(crate) fn look(disk: &dyn Disk, options: &LogOptions) -> Result<InspectedDisk> {
     let cache = IndexCache::new(options.index_bytes_max);
     let found = recover(disk, &cache)?;
@@ -189,7 +189,7 @@ pub(crate) fn look(disk: &dyn Disk, options: &LogOptions) -> Result<InspectedDis
     })
 }
 
-/// The same after a repair, if one is needed and the options say that damage is to be passed.
+/// Inspects a log and repairs it first if necessary and if the options allow to skip damage.
 pub(crate) fn look_or_repair(disk: &dyn Disk, options: &LogOptions) -> Result<InspectedDisk> {
     match look(disk, options) {
         Err(error) if is_passed(&error, options) => {
@@ -204,7 +204,7 @@ pub(crate) fn look_or_repair(disk: &dyn Disk, options: &LogOptions) -> Result<In
     }
 }
 
-/// Whether this is damage that is to be given up.
+/// Whether the options allow to give up this damage.
 pub(crate) fn is_passed(error: &LogError, options: &LogOptions) -> bool {
     options.recover_skip && matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
 }
@@ -216,7 +216,7 @@ fn first_file(shelf: &FilePool, options: &LogOptions) -> Result<LogFile> {
     shelf.first(options.first_file_bytes)
 }
 
-/// The partitions of the log, and the one of the log itself.
+/// The partitions of the log, and the log's own partition.
 pub(crate) fn partitions(found: &RecoveredLog, folder: &str) -> Result<(Vec<Arc<Partition>>, Arc<Partition>)> {
     let (table, meta) = read_table(found)?;
     let mut pieces = pieces_of(found);
@@ -242,7 +242,7 @@ pub(crate) fn partitions(found: &RecoveredLog, folder: &str) -> Result<(Vec<Arc<
     Ok((partitions, meta))
 }
 
-/// What the newest table and the changes since say.
+/// Reads the newest table snapshot and the changes since.
 fn read_table(found: &RecoveredLog) -> Result<(PartitionTable, Arc<Partition>)> {
     let mut newest = None;
     for file in found.files.iter().rev() {
@@ -270,7 +270,7 @@ fn read_table(found: &RecoveredLog) -> Result<(PartitionTable, Arc<Partition>)> 
                     file: file.name.clone(),
                     position: entry.body_at,
                     expected: None,
-                    found: "what it says of partitions makes no sense".to_owned(),
+                    found: "its partition table is invalid".to_owned(),
                 })?;
             }
         }
@@ -282,7 +282,7 @@ fn read_table(found: &RecoveredLog) -> Result<(PartitionTable, Arc<Partition>)> 
     Ok((table, Arc::new(meta)))
 }
 
-/// A stretch of offsets in a file; what comes first in the order of pieces is believed.
+/// A range of offsets in a file with its rank. Higher ranks take precedence.
 pub(crate) type RankedRange = (u64, FileRange);
 
 fn pieces_of(found: &RecoveredLog) -> BTreeMap<PartitionId, Vec<RankedRange>> {
@@ -296,7 +296,7 @@ fn pieces_of(found: &RecoveredLog) -> BTreeMap<PartitionId, Vec<RankedRange>> {
     for (file, holdings) in found.files.iter().zip(&found.holdings) {
         add(0, file, holdings);
     }
-    // A segment was written to take the place of what was before, a later one that of an earlier one.
+    // A segment replaces earlier files, and a later segment an earlier one.
     for (file, holdings) in &found.segments {
         add(1 + file.number, file, holdings);
     }
@@ -314,9 +314,10 @@ pub(crate) fn range(file: &Arc<LogFile>, holding: &PartitionExtent) -> FileRange
     }
 }
 
-/// From where on a partition is needed, and in which ranges it lies. The table knows only of the checkpoints before it; a
-/// later one lets go of what comes before it just as well, and the files with that may be gone: a hole that `checkpoint`, the
-/// first one of a range, follows is none. Nothing more is let go than has to be, as the newest checkpoint may be damaged.
+/// The first needed offset of a partition and the ranges that serve it. The table knows only older checkpoints. A later
+/// checkpoint also makes earlier offsets unnecessary, and their files may be gone, so a hole before a checkpoint is not
+/// an error. `checkpoint` returns the first checkpoint of a range. No more is dropped than necessary, because the
+/// newest checkpoint may be damaged.
 pub(crate) fn needed_of(
     pieces: Vec<RankedRange>,
     first: Offset,
@@ -334,7 +335,7 @@ pub(crate) fn needed_of(
         match checkpoint(range) {
             Ok(Some(base)) => (needed, behind_hole) = (base, false),
             Ok(None) => {}
-            // A later file may have one.
+            // A later file may have a checkpoint.
             Err(error) => unread = Some(error),
         }
     }
@@ -348,7 +349,7 @@ pub(crate) fn needed_of(
     }
 }
 
-/// The first checkpoint of a partition that is to be read from a file.
+/// The first checkpoint of a partition in the offsets that a file serves.
 fn checkpoint_in(id: PartitionId, range: &FileRange) -> Result<Option<Offset>> {
     range.file.with_index(|index| {
         let checkpoints = index.from(id, range.first).iter().map(|entry| entry.header);
@@ -359,7 +360,7 @@ fn checkpoint_in(id: PartitionId, range: &FileRange) -> Result<Option<Offset>> {
     })
 }
 
-/// Ranges that do not overlap, in order, of what is needed from `first` on.
+/// Non-overlapping ranges, in order, that serve the offsets from `first` on.
 pub(crate) fn ranges_of(mut pieces: Vec<RankedRange>, first: Offset) -> Vec<FileRange> {
     pieces.sort_by_key(|(rank, range)| (std::cmp::Reverse(*rank), range.first));
     let mut taken: Vec<FileRange> = Vec::new();
@@ -395,7 +396,7 @@ pub(crate) fn ranges_of(mut pieces: Vec<RankedRange>, first: Offset) -> Vec<File
     taken
 }
 
-/// All that was committed is somewhere, as far as it is needed; or the first offsets that are not.
+/// Checks that all needed offsets are in some file, or returns the first ones that are not.
 fn check_whole((first, next): (Offset, Offset), ranges: &[FileRange]) -> std::result::Result<(), (Offset, Offset)> {
     let mut at = first;
     for range in ranges {

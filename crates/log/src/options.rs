@@ -1,4 +1,4 @@
-//! What a log is opened with.
+//! The options of a log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,36 +7,36 @@ use crate::clock::LogClock;
 
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Where the files are, for errors.
+    /// The folder of the files, for error messages.
     pub folder: String,
-    /// Bytes of a commit file, and of the very first one.
+    /// Size of a commit file, and of the very first one.
     pub file_bytes: u64,
     pub first_file_bytes: u64,
-    /// Commit files that are ready at any time.
+    /// Number of spare commit files to keep ready.
     pub spare: usize,
-    /// With more full commit files than this, what is needed of the oldest is moved out of them.
+    /// Above this number of full commit files, needed data is moved out of the oldest.
     pub files_max: usize,
-    /// Bytes of the disk that the log leaves free; `None`: the larger of 2 GiB and a twentieth of the disk.
+    /// Bytes of the disk that the log leaves free. `None`: the larger of 2 GiB and 5 % of the disk.
     pub min_free_bytes: Option<u64>,
-    /// A block takes submissions up to so many bytes; a larger one fills a block alone.
+    /// Maximum size of the submissions in a block. A larger submission gets a block of its own.
     pub commit_bytes_max: usize,
-    /// The longest wait for a group to become as large as the last one; zero: never.
+    /// The longest wait for a group to become as large as the last one. Zero: never wait.
     pub linger: Duration,
-    /// [`Durability::Interval`] syncs what is that old.
+    /// Maximum age of unsynced data under [`Durability::Interval`].
     pub interval: Duration,
-    /// Bytes that may wait for the writer.
+    /// Maximum size of the submissions that wait for the writer.
     pub waiting_bytes_max: usize,
-    /// Bytes of newest frames that are read from memory.
+    /// Memory for the newest frames.
     pub tail_bytes_max: usize,
-    /// Bytes of indexes of full files in memory.
+    /// Memory for the indexes of full files.
     pub index_bytes_max: usize,
-    /// Moving, compacting and scrubbing read and write so much at most.
+    /// Rate limit for moving, compacting and scrubbing.
     pub io_bytes_per_second: u64,
-    /// All that is stored is read and checked once in so long; zero: never.
+    /// Period in which all stored data is read and checked. Zero: never.
     pub scrub: Duration,
-    /// Tells the time of what is stored. A process has one for all disks of its log.
+    /// The clock. A process has one for all disks of its log.
     pub clock: Arc<LogClock>,
-    /// A damaged log is repaired at the start: what is lost is given up. Otherwise it does not open.
+    /// Repair a damaged log at the start and give up what is lost. Otherwise a damaged log does not open.
     pub recover_skip: bool,
 }
 

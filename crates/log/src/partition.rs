@@ -1,5 +1,5 @@
-//! One partition as its readers see it: what is committed, where it lies, and its newest frames in memory; and what is to
-//! be written to it with the next block, whenever that is.
+//! One partition: its committed offsets, the files that serve them, its newest frames in memory, and the journaled
+//! records for the next block.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,22 +27,22 @@ pub(crate) struct Partition {
     journal: Mutex<Journal>,
 }
 
-/// Told when a partition has grown, by the thread that commits: it has to return at once.
+/// A listener for new records. The commit thread calls it, so it must return at once.
 pub trait PartitionListener: Send + Sync {
     /// Everything before `next` can be read.
     fn grown(&self, next: Offset);
 }
 
-/// What a partition holds.
+/// The offsets of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartitionBounds {
-    /// The oldest offset that can be read.
+    /// The oldest readable offset.
     pub first: Offset,
-    /// The offset of the next record to be committed; everything before it can be read.
+    /// The offset of the next record; everything before it can be read.
     pub next: Offset,
     /// Everything before it survives a power cut.
     pub synced: Offset,
-    /// Of the owner who may append.
+    /// The epoch of the current owner.
     pub epoch: u32,
 }
 
@@ -52,37 +52,39 @@ struct PartitionState {
     next: Offset,
     synced: Offset,
     ranges: VecDeque<FileRange>,
-    /// The newest frames, without a hole up to `next`.
+    /// The newest frames, without gaps up to `next`.
     tail: VecDeque<Frame>,
     listener: Option<Arc<dyn PartitionListener>>,
     removed: bool,
 }
 
-/// The offsets of a partition that are to be read from one file.
+/// The offsets of a partition that are read from one file.
 #[derive(Clone)]
 pub(crate) struct FileRange {
     pub file: Arc<LogFile>,
     pub first: Offset,
     pub next: Offset,
-    /// Of frame bodies; exact if `counted`, else in proportion to those of the file.
+    /// Size of the frame bodies: exact if `counted`, else estimated in proportion to the file.
     pub bytes: u64,
     pub counted: bool,
-    /// No frame in it is of a later time. It may be later than that of every frame: a range may be a part of what its file has.
+    /// An upper bound for the times of the frames. It can exceed all of them, because a range may cover only a part of
+    /// its file.
     pub max_time: Micros,
 }
 
-/// What nobody waits for: it goes with the next block. Not bounded in bytes: a checkpoint takes the place of all before it, and
-/// whoever journals much writes one after so many records; what has no checkpoints is as little as what is appended beside it.
+/// Records without notification, which go into the next block. The size is not bounded: a checkpoint replaces
+/// everything before it, and users that journal much write one after a number of records. Journals without checkpoints
+/// are as small as the appends beside them.
 #[derive(Default)]
 struct Journal {
     parts: VecDeque<(FrameKind, Records)>,
 }
 
-/// Another part is begun behind so many records, so that a part stays what one submission may be, whatever comes in one call.
+/// Beyond this many records a new part begins, so that a part fits into one submission whatever one call pushes.
 const PART_RECORDS: usize = SUBMISSION_RECORDS_MAX / 2;
 const PART_BYTES: usize = 256 << 10;
 
-/// A frame as it is on disk, its body checked.
+/// A frame as stored, with a verified body.
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub header: FrameHeader,
@@ -108,11 +110,11 @@ impl Partition {
     }
 
     pub fn durability(&self) -> Durability {
-        // Nothing else is ever stored.
+        // Only valid bytes are ever stored.
         Durability::of_byte(self.durability.load(Ordering::Acquire)).unwrap_or_default()
     }
 
-    /// For the writer, between two blocks: which of a block's frames are released when depends on it.
+    /// Called by the writer between two blocks, because the durability decides when a block's frames are released.
     pub fn set_durability(&self, durability: Durability) {
         self.durability.store(durability.byte(), Ordering::Release);
     }
@@ -127,7 +129,7 @@ impl Partition {
         }
     }
 
-    /// Of frame bodies between two offsets, exact to the frame.
+    /// The size of the frame bodies between two offsets, to the granularity of frames.
     pub fn bytes_within(&self, from: Offset, to: Offset) -> Result<u64> {
         let ranges: Vec<FileRange> = {
             let inner = self.inner.lock();
@@ -152,7 +154,7 @@ impl Partition {
         self.epoch.fetch_max(epoch, Ordering::AcqRel);
     }
 
-    /// One listener for the life of the partition; a second one is not heard.
+    /// Sets the listener for the life of the partition. A second listener is ignored.
     pub fn listen(&self, listener: Arc<dyn PartitionListener>) {
         let mut inner = self.inner.lock();
         if !inner.removed {
@@ -160,7 +162,7 @@ impl Partition {
         }
     }
 
-    /// A frame was committed and may be read; in the order of offsets.
+    /// Adds a committed frame, which can be read from now on. Frames come in the order of offsets.
     pub fn add(&self, file: &Arc<LogFile>, header: &FrameHeader, body: Option<&Bytes>) {
         let next = header.next();
         let listener = {
@@ -174,7 +176,7 @@ impl Partition {
                     header: *header,
                     body: body.clone(),
                 }),
-                // It would be a hole: what stands before it is read from the file.
+                // The frames in memory must be contiguous. Those before this one are read from the file.
                 None => inner.tail.clear(),
             }
             inner.listener.clone()
@@ -185,7 +187,7 @@ impl Partition {
         }
     }
 
-    /// Takes over what recovery has found of this partition, all of it synced. `next` is at least what is known of it.
+    /// Takes over what recovery found of this partition, all of it synced. `next` is a lower bound for the next offset.
     pub fn found(&self, ranges: Vec<FileRange>, next: Offset) {
         let mut inner = self.inner.lock();
         let last = ranges.last().map_or(0, |range| range.next);
@@ -198,7 +200,8 @@ impl Partition {
         self.inner.lock().synced = synced;
     }
 
-    /// The oldest frame in memory is to be read from its file from now on. It may be gone already, with what was trimmed.
+    /// Drops the oldest frames from memory; they are read from their files from now on. They may be gone already after
+    /// a trim.
     pub fn forget_before(&self, next: Offset) {
         let mut inner = self.inner.lock();
         while inner.tail.front().is_some_and(|frame| frame.header.next() <= next) {
@@ -206,7 +209,7 @@ impl Partition {
         }
     }
 
-    /// What stands before `below` is not needed any more. Returns whether a file was let go.
+    /// Drops records before `below`. Returns whether a file was released.
     pub fn trim(&self, below: Offset) -> bool {
         let mut inner = self.inner.lock();
         inner.first = inner.first.max(below.min(inner.next));
@@ -217,14 +220,14 @@ impl Partition {
         inner.ranges.len() < before
     }
 
-    /// Nothing of it is needed any more, and nothing comes: who waits for that learns it, and who listens is let go of.
+    /// Releases all data and the listener, and wakes all waiters.
     pub fn remove(&self) {
         let mut inner = self.inner.lock();
         inner.removed = true;
         (inner.first, inner.ranges, inner.tail) = (inner.next, VecDeque::new(), VecDeque::new());
         let listener = inner.listener.take();
         drop(inner);
-        // Without the lock: it may be the last that holds what listens.
+        // Drop it without the lock, because it may be the last reference to the listener.
         drop(listener);
         self.take_journal();
         self.grown.notify_waiters();
@@ -234,7 +237,7 @@ impl Partition {
         self.inner.lock().removed
     }
 
-    /// The ranges that lie in `file`, as they are needed now.
+    /// The ranges in `file`, clipped to what is needed now.
     pub fn ranges_in(&self, file: &Arc<LogFile>) -> Vec<FileRange> {
         let inner = self.inner.lock();
         let own = inner.ranges.iter().filter(|range| Arc::ptr_eq(&range.file, file));
@@ -246,13 +249,12 @@ impl Partition {
             .collect()
     }
 
-    /// Looks at all ranges, as they were written.
+    /// Visits all ranges as they were written.
     pub fn each_range(&self, mut look: impl FnMut(&FileRange)) {
         self.inner.lock().ranges.iter().for_each(&mut look);
     }
 
-    /// What was read from the files `from` is to be read from `to` now, which covers the same offsets, as far as they are
-    /// needed.
+    /// Replaces the ranges in the files `from` by `to`, which covers the same offsets as far as they are needed.
     pub fn replace(&self, from: &[Arc<LogFile>], to: &[FileRange]) {
         let mut inner = self.inner.lock();
         let before = inner.ranges.len();
@@ -265,12 +267,12 @@ impl Partition {
         let first = inner.first;
         let needed = to.iter().filter(|range| range.next > first);
         inner.ranges.extend(needed.cloned());
-        // A file may have served the partition on both sides of another.
+        // A file may have served the partition on both sides of another file.
         inner.ranges.make_contiguous().sort_by_key(|range| range.first);
     }
 
-    /// The frames that hold `from` and what follows it, as far as they are committed: about `bytes` of bodies, one
-    /// frame at least. None if nothing is there yet. The first frame may begin before `from`.
+    /// The committed frames from `from` on: about `bytes` of bodies and at least one frame; none if there are no
+    /// records yet. The first frame may begin before `from`.
     pub fn read(&self, from: Offset, bytes: usize) -> Result<Vec<Frame>> {
         let (range, next) = {
             let inner = self.inner.lock();
@@ -288,7 +290,7 @@ impl Partition {
             }
             let at = inner.ranges.partition_point(|range| range.next <= from);
             let Some(range) = inner.ranges.get(at) else {
-                // Offsets that were given up before anything was stored under them.
+                // Offsets that were given up before anything was stored there.
                 return Err(self.gap(from, inner.next));
             };
             if range.first > from {
@@ -305,19 +307,19 @@ impl Partition {
                     header: entry.header,
                     body,
                 }),
-                // What stands before it is whole; only who reads on from there meets the damage.
+                // Return the undamaged frames. A read that begins at the damage returns the error.
                 Err(_) if !frames.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }
         if frames.is_empty() {
-            // What compaction has left of a range may end before the range does.
+            // After compaction the frames of a range may end before the range does.
             return Err(self.gap(from, range.next));
         }
         Ok(frames)
     }
 
-    /// The same from memory alone; `None` if the disk has to be asked.
+    /// Like `read`, but from memory only; `None` if the frames are on disk.
     pub fn newest(&self, from: Offset, bytes: usize) -> Result<Option<Vec<Frame>>> {
         let inner = self.inner.lock();
         if inner.removed {
@@ -341,8 +343,8 @@ impl Partition {
         }
     }
 
-    /// The first offset of a frame that may hold a record of `time` or later; the end if there is none. Of the files, only those
-    /// are asked whose times, which are in memory, reach so far.
+    /// The first offset of a frame that may have a record of `time` or later; the end if there is none. Only files
+    /// whose maximum time, which is in memory, is late enough are read.
     pub fn at_time(&self, time: Micros) -> Result<Offset> {
         let mut at = 0;
         loop {
@@ -362,8 +364,8 @@ impl Partition {
         }
     }
 
-    /// The header of the frame with an offset, or of the next one. A range may have no frame from there on: it stands for all
-    /// offsets that its frames had before they were rewritten.
+    /// The header of the frame with an offset, or of the next frame. A range may have no frames from there on, because
+    /// it covers all offsets that its frames had before a rewrite.
     pub fn frame_at(&self, offset: Offset) -> Result<Option<FrameHeader>> {
         let mut at = offset;
         loop {
@@ -381,14 +383,14 @@ impl Partition {
         }
     }
 
-    /// Where what is read from one file together with an offset ends.
+    /// The end of the range that contains an offset.
     pub fn end_of_range(&self, offset: Offset) -> Option<Offset> {
         let inner = self.inner.lock();
         let at = inner.ranges.partition_point(|range| range.next <= offset);
         inner.ranges.get(at).map(|range| range.next)
     }
 
-    /// The base of the newest frame of a kind.
+    /// The base offset of the newest frame of a kind.
     pub fn last_of(&self, kind: FrameKind) -> Result<Option<Offset>> {
         let ranges = self.inner.lock().ranges.clone();
         for range in ranges.iter().rev() {
@@ -402,7 +404,7 @@ impl Partition {
         Ok(None)
     }
 
-    /// Waits until there is something at `from`, or the partition is removed.
+    /// Waits until there is a record at `from`, or the partition is removed.
     pub async fn wait_for(&self, from: Offset) {
         loop {
             let grown = self.grown.notified();
@@ -418,8 +420,7 @@ impl Partition {
         }
     }
 
-    /// Adds records that nobody waits for, all that `push` has or none. Returns whether they are the first since the last
-    /// block.
+    /// Journals all records that `push` adds, or none. Returns whether they are the first since the last block.
     pub fn journal(&self, kind: FrameKind, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<bool> {
         let mut journal = self.journal.lock();
         let was_empty = journal.parts.is_empty();
@@ -432,7 +433,7 @@ impl Partition {
         };
         if let Some((_, records)) = journal.parts.back_mut().filter(joins) {
             let joined = records.push_together(push);
-            // All of one call may be too much for what there is, but not for a part of its own.
+            // The records of one call may be too large for the current part, but fit into a new one.
             if !matches!(joined, Err(LogError::TooLarge { .. })) {
                 return joined.map(|()| false);
             }
@@ -445,20 +446,20 @@ impl Partition {
         Ok(was_empty && !journal.parts.is_empty())
     }
 
-    /// Whether something was journaled since the last time.
+    /// Whether something was journaled since the last block.
     pub fn has_journaled(&self) -> bool {
         !self.journal.lock().parts.is_empty()
     }
 
-    /// What was journaled since the last time.
+    /// Takes the records that were journaled since the last block.
     pub fn take_journal(&self) -> VecDeque<(FrameKind, Records)> {
         std::mem::take(&mut self.journal.lock().parts)
     }
 
-    /// What was taken last could not be stored: it comes before what was journaled since.
+    /// Puts records back that could not be stored. They precede what was journaled since.
     pub fn put_back(&self, kind: FrameKind, records: Records) {
         let mut journal = self.journal.lock();
-        // With a checkpoint behind it nobody needs it.
+        // A later checkpoint makes them unnecessary.
         if !self.is_removed() && !journal.parts.iter().any(|(kind, _)| *kind == FrameKind::Checkpoint) {
             journal.parts.push_front((kind, records));
         }
@@ -519,7 +520,7 @@ mod tests {
 
     const ID: PartitionId = PartitionId::new(1, 0);
 
-    /// A frame that holds the offsets from `base` on.
+    /// A frame with the offsets from `base` on.
     fn header(base: Offset, count: u32) -> FrameHeader {
         FrameHeader {
             kind: FrameKind::Data,
@@ -536,12 +537,12 @@ mod tests {
         }
     }
 
-    /// Of a segment that stands for offsets `first` to `next`, and has these frames.
+    /// A range of a segment with the offsets `first` to `next` and these frames.
     fn range(number: u64, span: (Offset, Offset), frames: &[FrameHeader]) -> FileRange {
         range_in(&IndexCache::new(1 << 20), number, span, frames)
     }
 
-    /// Its index cannot be read again once the cache has let go of it.
+    /// The index cannot be read again once it was evicted from the cache.
     fn range_in(
         cache: &Arc<IndexCache>,
         number: u64,
@@ -572,7 +573,7 @@ mod tests {
         let ranges = vec![
             range(1, (0, 20), &[header(0, 10)]),
             range(2, (20, 30), &[]),
-            // The file has more of the partition, which is read from another one.
+            // The file has more frames of the partition, which are served from another file.
             range(3, (30, 40), &[header(40, 5)]),
             range(4, (40, 60), &[header(40, 5), header(50, 5)]),
         ];
@@ -604,7 +605,7 @@ mod tests {
     fn a_time_is_looked_up_in_one_file_however_many_there_are() {
         let partition = Partition::new(ID, 0, Durability::Fsync, 0);
         let cache = IndexCache::new(1);
-        // Only the index of the last one made is left.
+        // Only the index of the range that was created last is still cached.
         let mut ranges: Vec<FileRange> = (0..1000)
             .filter(|n| *n != 700)
             .map(|n| range_in(&cache, n, (n * 10, n * 10 + 10), &[at(n * 10, n as Micros)]))
@@ -661,7 +662,7 @@ mod tests {
     fn any_number_of_records_is_journaled_between_two_blocks_in_parts_that_a_submission_may_have() {
         let partition = Partition::new(PartitionId::new(1, 0), 0, Durability::Fsync, 0);
         (0..25_000).for_each(|n| journal(&partition, FrameKind::State, n));
-        // So many at once stay together, whatever there is before them.
+        // This many records of one call stay together, whatever precedes them.
         (25_000..29_000).for_each(|n| journal(&partition, FrameKind::State, n));
         for start in [29_000, 38_000] {
             let mut push = |records: &mut Records| {

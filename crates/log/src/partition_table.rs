@@ -1,9 +1,9 @@
-//! Which partitions there are and where they begin: changes are records of a partition of their own, and each new commit
-//! file starts with a snapshot of all, so that older files can go.
+//! The table of partitions and where they begin. Changes are records of a separate partition, and each new commit file
+//! starts with a snapshot of the table, so that older files can be removed.
 //!
-//! A change: kind 1 · partition 8 · and for creation or another durability that 1, for a new beginning its offset as varint,
-//! for a new owner its epoch as varint. A snapshot: 0 · number of partitions as varint · for each: partition 8 · durability 1 ·
-//! first offset, next offset and epoch as varints.
+//! A change: kind 1 · partition 8 · then for a creation or a change of durability the durability 1, for a trim the
+//! offset as varint, for a new owner the epoch as varint. A snapshot: 0 · number of partitions as varint · for each:
+//! partition 8 · durability 1 · first offset, next offset and epoch as varints.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::durability::Durability;
 use crate::format::{FieldReader, FieldWriter, varint};
 use crate::ids::{Offset, PartitionId};
 
-/// The partition of the log itself.
+/// The log's own partition.
 pub(crate) const META: PartitionId = PartitionId::new(0, 0);
 
 pub(crate) const PARTITIONS_MAX: usize = 300_000;
@@ -20,7 +20,7 @@ pub(crate) const PARTITIONS_MAX: usize = 300_000;
 pub(crate) struct PartitionEntry {
     pub durability: Durability,
     pub first: Offset,
-    /// What was committed when this was written; more may follow.
+    /// The committed end when this was written; more records may follow.
     pub next: Offset,
     pub epoch: u32,
 }
@@ -29,10 +29,10 @@ pub(crate) struct PartitionEntry {
 pub(crate) enum PartitionChange {
     Created(PartitionId, Durability),
     Removed(PartitionId),
-    /// What stands before the offset is not needed any more.
+    /// Records before the offset are no longer needed.
     Trimmed(PartitionId, Offset),
     Acquired(PartitionId, u32),
-    /// Promises something else from now on.
+    /// A new durability from now on.
     Promises(PartitionId, Durability),
 }
 
@@ -76,7 +76,7 @@ impl PartitionChange {
     }
 }
 
-/// The partition that a change says is gone.
+/// The partition that a change removes.
 pub(crate) fn removed_by(value: &[u8]) -> Option<PartitionId> {
     let mut take = FieldReader(value);
     (take.u8()? == REMOVED).then(|| take.u64().map(PartitionId::from_bits))?
@@ -94,7 +94,7 @@ impl PartitionTable {
         }
     }
 
-    /// A change, or a snapshot that takes the place of all before it.
+    /// Applies a change, or a snapshot that replaces everything before it.
     pub fn apply(&mut self, value: &[u8]) -> Result<(), NotATable> {
         self.take(value).ok_or(NotATable)
     }

@@ -1,5 +1,5 @@
-//! Has a partition go on at a later offset. Whoever knows offsets that the log has lost (an index, a table) calls it, so that
-//! no offset is ever given to two records. What lies between is a gap to its readers.
+//! Moves the next offset of a partition forward. An index or a table that knows offsets which the log has lost calls
+//! this, so that no offset is assigned to two records. Readers see a gap in between.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::format::frame::FrameKind;
 use crate::ids::{Offset, PartitionId};
 use crate::records::{Records, WriteBatch};
 
-/// So often it is looked whether the disk has it.
+/// How often to check whether the disk has it.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Returns when the next record of the partition gets `to` or a later offset, which no power cut takes back, whatever the partition
-/// promises of records. Nobody else may append to it meanwhile.
+/// Raises the next offset of the partition to at least `to`. On return this survives a power cut, whatever the
+/// durability of the partition. Nobody else may append to the partition meanwhile.
 pub async fn raise_next(log: &dyn Log, id: PartitionId, to: Offset) -> Result<()> {
     loop {
         let next = log.bounds(id)?.next;
@@ -27,7 +27,7 @@ pub async fn raise_next(log: &dyn Log, id: PartitionId, to: Offset) -> Result<()
     }
     let synced = ReadOptions { bytes: 1, synced: true };
     while log.bounds(id)?.synced < to {
-        // Whoever wants what is synced has it synced.
+        // A read with `synced` triggers a sync.
         log.read(id, to, synced)?;
         tokio::time::sleep(LOOK).await;
     }

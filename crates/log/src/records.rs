@@ -1,4 +1,4 @@
-//! Records on their way into the log: encoded once, by whoever brings them, and not looked at again before they are read.
+//! Records on their way into the log. The caller encodes them once, and they are not decoded again until they are read.
 
 use smallvec::SmallVec;
 
@@ -7,11 +7,11 @@ use crate::format::frame::{BODY_MAX, FrameFlags, FrameKind};
 use crate::format::record::{self, KEY_MAX, PROPERTIES_MAX, RecordRef};
 use crate::ids::{Micros, Offset, PartitionId};
 
-/// Records and bytes of one submission.
+/// Maximum number of records and of bytes in a submission.
 pub const SUBMISSION_RECORDS_MAX: usize = 10_000;
 pub const SUBMISSION_BYTES_MAX: usize = BODY_MAX;
 
-/// Of one record as it is stored: with the offset that a rewrite gives it, it has still room in a frame.
+/// Maximum encoded size of a record. It leaves room in a frame for the offset delta that a rewrite adds.
 const RECORD_MAX: usize = BODY_MAX - 16;
 
 /// Records for one partition.
@@ -23,7 +23,7 @@ pub struct Records {
     pub(crate) base_time: Micros,
     pub(crate) max_time: Micros,
     pub(crate) expected: Option<Offset>,
-    /// Offsets that they take; `None`: as many as there are records.
+    /// The number of offsets that they occupy. `None`: one per record.
     pub(crate) span: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ impl Records {
         Records::default()
     }
 
-    /// Room for bodies of so many bytes, to be filled without growing.
+    /// Preallocates `bytes` for the encoded records.
     pub fn with_capacity(bytes: usize) -> Records {
         Records {
             body: Vec::with_capacity(bytes),
@@ -62,7 +62,7 @@ impl Records {
         Ok(())
     }
 
-    /// Those of `push` too, all of them or, if it fails, none.
+    /// Adds all records of `push` or, if it fails, none.
     pub(crate) fn push_together(&mut self, push: &mut dyn FnMut(&mut Records) -> Result<()>) -> Result<()> {
         let (len, count, flags) = (self.body.len(), self.count, self.flags);
         let times = (self.base_time, self.max_time);
@@ -75,18 +75,18 @@ impl Records {
         pushed
     }
 
-    /// Only if the first of them gets this offset are they stored; else the append is refused with
-    /// [`LogError::OffsetTaken`]. So whoever numbers what is stored may submit the next before it knows what became of the
-    /// last: if that was refused, so is all that was numbered behind it.
+    /// Stores the records only if the first one gets this offset; otherwise the append fails with
+    /// [`LogError::OffsetTaken`]. A caller that assigns numbers can thus submit the next batch before the last one is
+    /// confirmed: if one is refused, so are all later ones.
     #[must_use]
     pub fn expecting(mut self, first: Offset) -> Records {
         self.expected = Some(first);
         self
     }
 
-    /// They take so many offsets, and each says with its delta which of them is its own; under the others there is nothing, as
-    /// where a rewrite has removed records. For whoever stores again, under the same offsets, what another log has had. Fails
-    /// if the deltas do not rise, or go beyond `offsets`.
+    /// Makes the records occupy `offsets` offsets, with the delta of each record selecting its own. The other offsets
+    /// are empty, as after a rewrite. This is for storing records of another log under their old offsets. Fails if the
+    /// deltas do not increase or reach `offsets`.
     pub fn covering(mut self, offsets: u32) -> Result<Records> {
         let mut next = 0;
         for record in record::records(&self.body) {
@@ -129,13 +129,13 @@ fn within(what: &'static str, size: usize, limit: usize) -> Result<()> {
 /// Records of one or more partitions that are stored together or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
-    // Mostly one, which costs no allocation.
+    // Usually one part, which needs no allocation.
     pub(crate) parts: SmallVec<[(PartitionId, FrameKind, Records); 1]>,
     pub(crate) frees: bool,
 }
 
 impl WriteBatch {
-    /// Messages, which are refused while the disk is full.
+    /// A batch of messages, which is refused while the disk is full.
     pub fn of(partition: PartitionId, records: Records) -> WriteBatch {
         WriteBatch::default().and(partition, records)
     }
@@ -144,21 +144,21 @@ impl WriteBatch {
         self.and_of(FrameKind::Data, partition, records)
     }
 
-    /// Records of any kind: all but [`FrameKind::Data`] are taken as long as there is a byte left.
+    /// Adds records of any kind. All kinds except [`FrameKind::Data`] are accepted until the disk has no space at all.
     pub fn and_of(mut self, kind: FrameKind, partition: PartitionId, records: Records) -> WriteBatch {
         self.parts.push((partition, kind, records));
         self
     }
 
-    /// Space becomes free by it, as by a deletion: on a full disk it may use what every commit file keeps for that. That is
-    /// little, so this is not for what happens often. What was journaled for its partitions goes with it in one block; a part
-    /// without records asks for that alone.
+    /// Marks a batch that frees space, such as a deletion. On a full disk it may use the reserve of the commit file.
+    /// The reserve is small, so this is not for frequent operations. Everything journaled for its partitions goes into
+    /// the same block; a part without records requests only that.
     pub fn freeing(mut self) -> WriteBatch {
         self.frees = true;
         self
     }
 
-    /// Nothing else is in it: what frees space with its help must go on while the disk is full.
+    /// Whether the batch has only messages. Batches that free space must be accepted while the disk is full.
     pub(crate) fn only_messages(&self) -> bool {
         self.parts.iter().all(|(_, kind, _)| *kind == FrameKind::Data)
     }

@@ -1,12 +1,13 @@
-//! What is on the disk after whatever happened: which blocks are the log, where it ends, and whether something that was
-//! synced is damaged, which is never passed over in silence.
+//! Determines the state of a log after a crash: which blocks belong to it, where it ends, and whether synced data is
+//! damaged, which is never ignored silently.
 //!
-//! The *mark* is the highest sequence that the superblock or any sound header or index names as synced, also one beyond damage.
-//! What stands below it was on disk once and must be whole. Behind it the log ends where the next block is not: torn, if its
-//! header is there, which no acknowledgement in `fsync` mode can have seen.
+//! The *mark* is the highest sequence that the superblock or any sound header or index names as synced, including those
+//! behind damage. Blocks up to the mark were on disk and must be whole. Behind the mark the log ends at the first
+//! missing block. If the header of that block exists, the block is torn; no acknowledgement in `fsync` mode can have
+//! covered it.
 //!
-//! Looking changes nothing. What stands behind the end is erased when everything else is explained, the partitions too: see
-//! [`RecoveredLog::make_end`].
+//! Recovery changes nothing. Data behind the end is erased only after everything else is understood, including the
+//! partitions: see [`RecoveredLog::make_end`].
 
 use std::sync::Arc;
 
@@ -23,59 +24,59 @@ use crate::index::{FileIndex, FrameEntry};
 use crate::partition_table::META;
 use crate::superblock::{self, StoredSuperblock, Superblock};
 
-/// Files are looked through in pieces of this.
+/// The size of one read during a search.
 const PIECE: usize = 1 << 20;
 
-/// A log as it was found. All of its blocks and frames are synced once [`RecoveredLog::make_end`] has run; the index of a full file
-/// need not be, as it is made anew from them.
+/// A recovered log. After [`RecoveredLog::make_end`] all of its blocks and frames are synced. The indexes of full files
+/// may not be, because they can be rebuilt.
 pub(crate) struct RecoveredLog {
-    /// In order; the last one is written on. Empty for a log that has no block yet.
+    /// Commit files in order; the last one is the current file. Empty for a log without blocks.
     pub files: Vec<Arc<LogFile>>,
-    /// What stands in each of them.
+    /// The holdings of each file.
     pub holdings: Vec<Vec<PartitionExtent>>,
-    /// In the order of their numbers, with what stands in them.
+    /// Segments in the order of their numbers, with their holdings.
     pub segments: Vec<(Arc<LogFile>, Vec<PartitionExtent>)>,
     pub next_segment: u64,
-    /// Files made ready and not used yet.
+    /// Spare files that have not been used yet.
     pub spares: Vec<LogFile>,
-    /// Behind every number in use.
+    /// Greater than every number in use.
     pub next_number: u64,
     pub log_id: Option<u64>,
-    /// Behind the last block of the last file; `None` if that file is closed and nothing may be added to it.
+    /// The end of the last block in the last file; `None` if that file is closed.
     pub end: Option<u64>,
-    /// Of the first block of the last file.
+    /// The sequence of the first block in the last file.
     pub first: Sequence,
-    /// Of the next block.
+    /// The sequence of the next block.
     pub next: Sequence,
     /// `None` if the log was never opened by a program that writes one.
     pub superblock: Option<StoredSuperblock>,
     pub report: RecoveryReport,
-    /// Made, and passed by.
+    /// Files that were created and then skipped.
     empty: Vec<LogFile>,
-    /// From here to the end of the last file it is to be erased.
+    /// The position from which the last file must be erased.
     erase_from: Option<u64>,
-    /// The number of the spare in which something stands that would come later.
+    /// The number of the spare file that has blocks with later sequences, which must be erased.
     erase_spare: Option<u64>,
 }
 
-/// For the log of the program.
+/// What recovery found, for the program's log output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     pub blocks_read: u64,
-    /// Of blocks that were being written when it happened.
+    /// The size of blocks that were being written during the crash.
     pub torn_bytes: u64,
     pub last_sequence: Sequence,
-    /// When the newest block was written, as far as its file tells, in log time; zero: there is none.
+    /// The log time of the newest block, as far as its file names it. Zero if there is none.
     pub last_commit_time: Micros,
-    /// Records that were damaged and given up at this start, see [`LogOptions`](crate::LogOptions).
+    /// The number of damaged records that were given up at this start, see [`LogOptions`](crate::LogOptions).
     pub given_up: u64,
-    /// The log was closed in good order, and nothing was written since.
+    /// The log was closed cleanly, and nothing was written since.
     pub was_closed: bool,
-    /// Files that were to be used next and are too short for that.
+    /// The number of spare files that are too short to be used.
     pub short_spares: u64,
 }
 
-/// Looks at all files of a log and changes nothing.
+/// Inspects all files of a log without changing them.
 pub(crate) fn recover(disk: &dyn Disk, cache: &Arc<IndexCache>) -> Result<RecoveredLog> {
     let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
     look(disk, &names, cache)?.finish()
@@ -133,18 +134,18 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Re
     Ok(walk)
 }
 
-/// What is known of a log before its files are followed.
+/// What is known of a log before its blocks are followed.
 #[derive(Default)]
 pub(crate) struct LogIdentity {
     pub log_id: Option<u64>,
     pub mark: Sequence,
     pub superblock: Option<StoredSuperblock>,
-    /// Files that say they are of another log, or that they have another name.
+    /// Files that belong to another log or were renamed.
     pub misplaced: Vec<LogError>,
 }
 
-/// Which log the files are of, and how far it was synced, as the superblock and any one file say: whichever file is damaged, the
-/// others are known for what they are.
+/// Determines the log id and the synced mark from the superblock and all files, so that damage to one file does not
+/// affect how the others are judged.
 pub(crate) fn introduce<'a>(
     disk: &dyn Disk,
     names: &[String],
@@ -157,7 +158,7 @@ pub(crate) fn introduce<'a>(
         told.push((file, file.introduces()?.collect::<Vec<_>>()));
     }
     let mut misplaced = Vec::new();
-    // A log without a block has no id to insist on.
+    // The superblock of a log without blocks does not decide the log id.
     let mut newest = newest.filter(|newest| newest.synced > 0);
     if let Some(foreign) = newest.and_then(|newest| outvoted(&newest, &told)) {
         misplaced.push(foreign);
@@ -193,7 +194,7 @@ pub(crate) fn introduce<'a>(
     Ok(introduced)
 }
 
-/// A superblock of another log than most of the files is what does not belong there, and says nothing of them.
+/// A superblock with another log id than most of the files is the foreign one, and is not used.
 fn outvoted(newest: &Superblock, told: &[(&LogFile, Vec<(u64, Sequence)>)]) -> Option<LogError> {
     let (others, own) = (told.iter())
         .filter_map(|(file, said)| Some((file, said.first()?.0)))
@@ -207,7 +208,7 @@ fn outvoted(newest: &Superblock, told: &[(&LogFile, Vec<(u64, Sequence)>)]) -> O
     })
 }
 
-/// What a segment holds: as its footer says, or, if that is damaged, as its frames say.
+/// The holdings of a segment from its footer or, if that is damaged, from its frames.
 fn segment(file: &LogFile) -> Result<Vec<PartitionExtent>> {
     refuse_newer_trailer(file, None)?;
     if let Some(trailer) = file.trailer()?
@@ -222,7 +223,7 @@ fn segment(file: &LogFile) -> Result<Vec<PartitionExtent>> {
     Ok(holdings)
 }
 
-/// The log up to the file that is looked at.
+/// The log up to the current file.
 #[derive(Default)]
 struct RecoveryState {
     files: Vec<Arc<LogFile>>,
@@ -231,37 +232,38 @@ struct RecoveryState {
     next_number: u64,
     next_segment: u64,
     spares: Vec<LogFile>,
-    /// Made, and passed by.
+    /// Files that were created and then skipped.
     empty: Vec<LogFile>,
     log_id: Option<u64>,
-    /// Of the next block; `None` before the first one.
+    /// The sequence of the next block; `None` before the first one.
     expected: Option<Sequence>,
     mark: Sequence,
     end: u64,
-    /// The last file has its index already.
+    /// The last file already has its index.
     closed: bool,
     /// The first sequence of each file.
     firsts: Vec<Sequence>,
-    /// What stands at the end of the last file, if it is the beginning of the next block.
+    /// The beginning of the next block at the end of the last file, if there is one.
     torn: Option<TornBlock>,
-    /// Bytes behind the end of the last file up to the last block there that does not follow it; zero: there is none.
+    /// The distance from the end of the last file's blocks to the end of the last later block in it; zero if there is
+    /// none.
     beyond: u64,
-    /// The same of the file after it, and its number.
+    /// Like `beyond`, for the file after it, and the number of that file.
     beyond_in_spare: u64,
     spare: Option<u64>,
     report: RecoveryReport,
-    /// Bodies that could not be checked yet, since the mark was not known.
+    /// Bodies that could not be judged yet, because the mark was unknown.
     unchecked: Vec<UncheckedBlock>,
     superblock: Option<StoredSuperblock>,
 }
 
 struct TornBlock {
     bytes: u64,
-    /// It stands at the start of the file after the last one.
+    /// The block is at the start of the file after the last one.
     in_spare: bool,
 }
 
-/// A block whose bodies matter if the mark does not cover it.
+/// A block whose bodies must be checked unless the mark covers it.
 struct UncheckedBlock {
     file: usize,
     at: u64,
@@ -277,8 +279,8 @@ enum FileUse {
 }
 
 impl RecoveryState {
-    /// Whether a file has nothing in it though the log goes on in the next one, and nothing is missing between: it was made
-    /// when its name could not be synced.
+    /// Whether a file is empty although the log continues in the next one without a gap. Such a file was created when
+    /// its name could not be synced.
     fn is_passed(&self, file: &LogFile, next: &LogFile) -> Result<bool> {
         let is_empty = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
         if self.expected.is_none() || !is_empty(&file.read(0, PAGE)?) {
@@ -324,7 +326,7 @@ impl RecoveryState {
             None => start.is_some(),
         };
         if !begins {
-            // Either nothing was written here yet, or what was is damaged: the mark will tell.
+            // Either nothing was written here yet, or it is damaged: the mark will tell.
             let expected = self.expected.unwrap_or(1);
             self.beyond_in_spare = beyond(&headers, 0, expected);
             if self.torn.is_none() {
@@ -342,13 +344,13 @@ impl RecoveryState {
         Ok(FileUse::InUse)
     }
 
-    /// Not of blocks behind the end, of which nothing is kept.
+    /// Records the newest commit time. It excludes blocks behind the end, which are not kept.
     fn note_time(&mut self, time: Micros) {
         self.report.last_commit_time = self.report.last_commit_time.max(time);
     }
 
     fn push(&mut self, file: LogFile, first: Sequence, holdings: Vec<PartitionExtent>) {
-        // The log's own records are stamped with its own time, the first of them when the file was begun.
+        // The log's own records have log time; the first of them was written when the file was started.
         let own = holdings.iter().find(|holding| holding.partition == META);
         own.into_iter().for_each(|own| self.note_time(own.max_time));
         self.files.push(Arc::new(file));
@@ -356,7 +358,7 @@ impl RecoveryState {
         self.firsts.push(first);
     }
 
-    /// What a file that is full says at its end, if that is its own and whole.
+    /// The trailer and holdings of a full file, if they belong to it and are sound.
     fn sealed(&self, file: &LogFile) -> Result<Option<(Trailer, Vec<PartitionExtent>)>> {
         let trailer = file.trailer()?;
         let Some(trailer) = trailer.filter(|trailer| self.log_id.is_none_or(|id| id == trailer.log_id)) else {
@@ -365,14 +367,14 @@ impl RecoveryState {
         Ok(file.holdings(&trailer)?.map(|holdings| (trailer, holdings)))
     }
 
-    /// Whether a file that begins with block `start` comes next. Between files with a hole in their numbers others stood
-    /// that nobody needed any more.
+    /// Whether a file that begins with block `start` is the next one. If file numbers are missing in between, those
+    /// files were no longer needed.
     fn follows(&self, file: &LogFile, start: Sequence, expected: Sequence) -> bool {
         let adjacent = self.files.last().is_some_and(|last| last.number + 1 == file.number);
         start == expected || (!adjacent && start > expected)
     }
 
-    /// The next block of the log is `found` and no other.
+    /// Fails unless `found` is the next block of the log.
     fn insist(&self, file: &LogFile, position: u64, found: Sequence) -> Result<()> {
         match self.expected {
             Some(expected) if !self.follows(file, found, expected) => Err(LogError::Corrupt {
@@ -385,8 +387,8 @@ impl RecoveryState {
         }
     }
 
-    /// The headers of the blocks that follow each other from the start of the file, and of all that look like blocks of this
-    /// log behind them. Bytes of a message that look like a block are none where their own block was followed.
+    /// The headers of the consecutive blocks from the start of the file, and of all blocks of this log behind them.
+    /// Inside a block that was followed, message bytes that look like a block are ignored.
     fn headers(&self, file: &LogFile) -> Result<Vec<(u64, BlockHeader)>> {
         let mut found: Vec<(u64, BlockHeader)> = Vec::new();
         let mut at = 0;
@@ -413,7 +415,7 @@ impl RecoveryState {
         Ok(found)
     }
 
-    /// The sound header of a block of this log with which `bytes` at a position of the file begin.
+    /// The sound header of a block of this log at the start of `bytes`, which are at position `at` of the file.
     fn header_in(&self, file: &LogFile, at: u64, bytes: &[u8]) -> Result<Option<BlockHeader>> {
         let own = |header: &BlockHeader| self.log_id.is_none_or(|id| id == header.log_id);
         let Some(header) = BlockHeader::decode(bytes).filter(own) else {
@@ -423,7 +425,7 @@ impl RecoveryState {
         Ok(sound.then_some(header))
     }
 
-    /// Follows the blocks of a file that has no index of its own.
+    /// Follows the blocks of a file without an index.
     fn walk(&mut self, file: LogFile, first: Sequence, headers: &[(u64, BlockHeader)]) -> Result<()> {
         let mut index = FileIndex::default();
         let (mut at, mut expected) = (0, first);
@@ -458,7 +460,7 @@ impl RecoveryState {
         Ok(())
     }
 
-    /// Whether the block that should come next stands here, but not whole.
+    /// Whether the next block is here but incomplete.
     fn torn_at(&self, file: &LogFile, at: u64, expected: Sequence) -> Result<Option<TornBlock>> {
         let header = BlockHeader::decode(&file.read(at, block::LEN)?);
         let own =
@@ -469,7 +471,7 @@ impl RecoveryState {
         }))
     }
 
-    /// A file behind the end: made ready, or written by blocks that followed one which is lost.
+    /// A file behind the end: a spare file, or one with blocks that followed a lost block.
     fn look_behind(&mut self, file: LogFile) -> Result<()> {
         refuse_newer(&file, self.log_id)?;
         let header = BlockHeader::decode(&file.read(0, PAGE)?);
@@ -489,13 +491,14 @@ impl RecoveryState {
         if next <= self.mark {
             return Err(self.ends_too_early(next));
         }
-        // A segment was moved out of a commit file, and the newest commit file that is full always stays.
+        // Segments are moved out of commit files, and the newest full commit file is always kept, so at least one must
+        // exist.
         if self.files.is_empty() && !self.segments.is_empty() {
             return Err(LogError::Corrupt {
                 file: file::commit_name(self.next_number),
                 position: 0,
                 expected: None,
-                found: "there is no commit file with a block, though there are segments".to_owned(),
+                found: "no commit file has a block, though there are segments".to_owned(),
             });
         }
         self.report.torn_bytes = self.torn_bytes();
@@ -527,7 +530,7 @@ impl RecoveryState {
         self.superblock.as_ref().and_then(|found| found.newest)
     }
 
-    /// What the superblock says of the newest file holds; and without one, that no file may be one that was cut short.
+    /// Checks the newest file against the superblock. Without a superblock, checks that no spare file was cut short.
     fn check_superblock(&self) -> Result<()> {
         let Some(found) = &self.superblock else {
             let short = self.spares.iter().find(|spare| is_cut_short(spare));
@@ -538,7 +541,7 @@ impl RecoveryState {
                 file: superblock::NAME.to_owned(),
                 position: 0,
                 expected: None,
-                found: "none of its slots can be read, so nobody knows whether the newest commit file is whole"
+                found: "none of its slots can be read, so it is unknown whether the newest commit file is complete"
                     .to_owned(),
             });
         };
@@ -555,7 +558,7 @@ impl RecoveryState {
         }
     }
 
-    /// Blocks up to the mark were synced, and the one that comes next is not there.
+    /// The error if blocks up to the mark were synced but the next one is missing.
     fn ends_too_early(&self, next: Sequence) -> LogError {
         let newest = self.newest_superblock().filter(|newest| newest.first >= next);
         let corrupt = |file: String, position: u64, found: &str| LogError::Corrupt {
@@ -565,24 +568,24 @@ impl RecoveryState {
             found: format!("{found}, though blocks up to {} were synced", self.mark),
         };
         if let Some(newest) = newest {
-            // Everything in that file is missed, if not more.
+            // At least everything in that file is missing.
             let is_there = self.spares.iter().any(|spare| spare.number == newest.file);
             let found = match is_there {
-                true => "it is not there",
-                false => "the file is not there: bring it back if you can",
+                true => "it is missing",
+                false => "the file is missing: restore it if you can",
             };
             return corrupt(file::commit_name(newest.file), 0, found);
         }
-        // Behind a file that is closed, what is missing is the beginning of the next one.
+        // Behind a closed file, the beginning of the next file is missing.
         let (file, position) = match (self.files.last().filter(|_| !self.closed), self.spares.first()) {
             (Some(file), _) => (file.name.clone(), self.end),
             (None, Some(file)) => (file.name.clone(), 0),
             (None, None) => (file::commit_name(self.next_number), 0),
         };
-        corrupt(file, position, "it is not there")
+        corrupt(file, position, "it is missing")
     }
 
-    /// Bodies of blocks above the mark: the first that is not as it was written is where the log ends.
+    /// Checks the bodies of blocks above the mark. The log ends at the first damaged one.
     fn check_bodies(&mut self) -> Result<()> {
         let unchecked = std::mem::take(&mut self.unchecked);
         for (n, block) in unchecked.iter().enumerate() {
@@ -602,14 +605,14 @@ impl RecoveryState {
         Ok(())
     }
 
-    /// The log ends in this file, before this block.
+    /// Ends the log in this file, before this block.
     fn cut(&mut self, file: usize, at: u64, sequence: Sequence) {
         self.beyond = self.torn.as_ref().map_or(1, |torn| torn.bytes.max(1));
         (self.expected, self.end, self.closed) = (Some(sequence), at, false);
         self.firsts.truncate(file + 1);
         self.holdings.truncate(file + 1);
         let behind: Vec<_> = self.files.drain(file + 1..).collect();
-        // Nobody else has them yet.
+        // These files have no other references yet.
         let behind = behind.into_iter().filter_map(Arc::into_inner);
         self.spares.splice(0..0, behind);
         if let Some(last) = self.files.last() {
@@ -621,7 +624,7 @@ impl RecoveryState {
         }
     }
 
-    /// What stands behind the end of blocks that would have followed, with what is missing between them.
+    /// The number of bytes behind the end, up to the last block that would have followed.
     fn torn_bytes(&self) -> u64 {
         let (in_file, in_spare) = match &self.torn {
             Some(torn) if torn.in_spare => (0, torn.bytes),
@@ -633,15 +636,16 @@ impl RecoveryState {
 }
 
 impl RecoveredLog {
-    /// Nothing behind the end can be taken for a part of the log again, whatever is written next. To be called when all of the log
-    /// is explained: what it erases cannot be looked at any more. Spares that are shorter than `spare_bytes` go.
+    /// Ensures that nothing behind the end can be taken for a part of the log later, whatever is written next. Call it
+    /// only after the whole log was understood, because it erases data. Spare files shorter than `spare_bytes` are
+    /// removed.
     pub fn make_end(&mut self, disk: &dyn Disk, spare_bytes: u64) -> Result<()> {
         let names = disk.names().map_err(LogError::io("cannot list", "the log"))?;
         for name in names.iter().filter(|name| file::is_unfinished(name)) {
             disk.remove(name).map_err(LogError::io("cannot remove", name))?;
         }
-        // A process that was killed may have left names that a power cut would still take, and with them all that is to be
-        // written under them.
+        // A killed process may have left unsynced names. A power cut would lose them, together with everything that is
+        // written to these files later.
         disk.sync_names()
             .map_err(LogError::io("cannot sync the names in", "the log"))?;
         for file in self.empty.drain(..) {
@@ -663,10 +667,11 @@ impl RecoveredLog {
             spare.remove(disk)?;
             self.report.short_spares += 1;
         }
-        // One that comes back would stand in the row of files in use.
+        // A removed file that reappears would be among the files in use.
         disk.sync_names()
             .map_err(LogError::io("cannot sync the names in", "the log"))?;
-        // What a killed process had handed to the kernel is served from now on: it has to stay. What has its index was synced before.
+        // Data that a killed process had handed to the kernel is served from now on, so it must be synced. Files with
+        // an index were synced before.
         let (last, full) = match self.files.split_last() {
             Some((last, full)) => (Some(last), full),
             None => (None, &[][..]),
@@ -676,7 +681,8 @@ impl RecoveredLog {
     }
 }
 
-/// The superblock names a file and the first block in it: under another name that file was renamed.
+/// An error if the superblock names the first block of this file under another file number, which means that the file
+/// was renamed.
 pub(crate) fn misnamed(newest: &Superblock, file: &LogFile, first: Sequence) -> Option<LogError> {
     let is_named = newest.synced >= first && newest.first == first;
     (is_named && newest.file != file.number).then(|| LogError::Misnamed {
@@ -685,22 +691,22 @@ pub(crate) fn misnamed(newest: &Superblock, file: &LogFile, first: Sequence) -> 
     })
 }
 
-/// No commit file was ever made so: it is whole pages, and not none.
+/// Whether the size is impossible for a commit file, whose size is a positive multiple of the page size.
 pub(crate) fn is_cut_short(file: &LogFile) -> bool {
     file.size == 0 || !file.size.is_multiple_of(PAGE as u64)
 }
 
 fn cut_short(file: &LogFile, had: Option<u64>) -> LogError {
-    let had = had.map_or_else(|| "more when it was made".to_owned(), |bytes| format!("{bytes}"));
+    let had = had.map_or_else(|| "more when it was created".to_owned(), |bytes| format!("{bytes}"));
     LogError::Corrupt {
         file: file.name.clone(),
         position: file.size,
         expected: None,
-        found: format!("it ends here and had {had} bytes"),
+        found: format!("it ends here, but it had {had} bytes"),
     }
 }
 
-/// Whether all bodies of a block are as they were written. A disk that cannot read one for a moment says nothing of that.
+/// Whether all bodies of a block are sound. A read error is returned, because it says nothing about what was written.
 fn is_whole(file: &LogFile, entries: &[FrameEntry]) -> Result<bool> {
     for entry in entries {
         match file.body_as_read(entry) {
@@ -712,14 +718,14 @@ fn is_whole(file: &LogFile, entries: &[FrameEntry]) -> Result<bool> {
     Ok(true)
 }
 
-/// Bytes from the end of the log up to the end of the last block there that would have come later.
+/// The number of bytes from the end of the log to the end of the last later block in the file.
 fn beyond(headers: &[(u64, BlockHeader)], end: u64, expected: Sequence) -> u64 {
     let later = headers.iter().filter(|(_, header)| header.sequence >= expected);
     let ends = later.map(|(at, header)| at + u64::from(header.block_len));
     ends.max().map_or(0, |last| last.saturating_sub(end))
 }
 
-/// Of the first block of a commit file, and of its end.
+/// Fails if a newer program wrote the first block or the trailer of a commit file.
 fn refuse_newer(file: &LogFile, log_id: Option<u64>) -> Result<()> {
     match outline::version(file, 0) {
         BlockVersion::Newer(found) => Err(file.newer(0, found)),

@@ -1,9 +1,8 @@
-//! Moves what is still needed out of a file, so that the file can go: into segments of one partition each, or, for
-//! partitions with little in it, into one that they share. With a filter it also leaves out records that compaction or
-//! scavenging has no use for; offsets never change.
+//! Moves needed data out of files so that the files can be reused. Partitions with much data get segments of their own;
+//! the others share one. With a filter, it also drops records for compaction or scavenging; offsets never change.
 //!
-//! A segment is written under another name, synced, renamed, and only then are its partitions told to read from it. A crash
-//! before that leaves the old file as it was; a crash after it leaves both, and the newer one is believed.
+//! A segment is written under a temporary name, synced and renamed before its partitions read from it. A crash before
+//! the rename leaves the old file in use; a crash after it leaves both files, and the newer one takes precedence.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,39 +18,39 @@ use crate::ids::{Micros, Offset, PartitionId};
 use crate::index::{FileIndex, FrameEntry};
 use crate::partition::{FileRange, Partition};
 
-/// Less than this of a partition goes into a shared segment.
+/// Partitions with less data than this share a segment.
 pub(crate) const SHARED_BELOW: u64 = 1 << 20;
 
-/// A segment takes no more after so many bytes.
+/// A segment is finished at this size.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// A segment goes to the disk in pieces of this, each synced before the next, so that commits, which sync meanwhile, wait for
-/// one piece at most. `sync_file_range` was rejected: it does not empty the cache of the disk, so the last sync would have
-/// all of that to do.
+/// Segments are written in pieces of this size, each synced before the next, so that a concurrent commit waits for at
+/// most one piece. `sync_file_range` was rejected: it does not flush the disk's write cache, so the last sync would
+/// have to flush everything.
 const PIECE: usize = 1 << 20;
 
-/// Records that are left over are joined into frames of about so many bytes.
+/// After a filter, the remaining records are joined into frames of about this size.
 const JOINED_BYTES: usize = 256 << 10;
 
-/// Shown one record after the other; false ends the showing.
+/// Called with one record after the other, until it returns false.
 pub type RecordVisitor<'a> = dyn FnMut(Offset, &RecordRef<'_>) -> bool + Send + 'a;
 
-/// Which records a rewrite keeps.
+/// Returns whether a rewrite keeps a record.
 pub type RecordFilter<'a> = dyn Fn(Offset, &RecordRef<'_>) -> bool + Send + Sync + 'a;
 
-/// Called with the number of bytes that were read and written, to keep within a rate.
+/// Called with the number of bytes that were read and written, to limit the rate.
 pub(crate) type Throttle<'a> = dyn Fn(usize) + 'a;
 
-/// What the partitions still need of some files, and how it is to lie in segments.
+/// The needed ranges of some files, and their distribution over segments.
 pub(crate) struct MovePlan {
     from: Vec<Arc<LogFile>>,
-    /// Partitions with so much that they share with nobody: the stretches of each.
+    /// For each partition with enough data for segments of its own: its contiguous ranges.
     own: Vec<Vec<PartitionRanges>>,
-    /// The others share: each of these is one segment.
+    /// Shared segments: the ranges in each of them.
     shared: Vec<Vec<PartitionRanges>>,
 }
 
-/// Ranges of one partition that follow each other.
+/// Contiguous ranges of one partition.
 type PartitionRanges = (Arc<Partition>, Vec<FileRange>);
 
 impl MovePlan {
@@ -81,15 +80,15 @@ impl MovePlan {
         Ok(planned)
     }
 
-    /// How many segments it makes, but for such as are full.
+    /// The number of segments that result, without counting those that fill up.
     pub fn segments(&self) -> usize {
         self.own.iter().map(Vec::len).sum::<usize>() + self.shared.len()
     }
 
-    /// Writes it, and tells the partitions. Returns the bytes that were written.
+    /// Writes the segments and switches the partitions to them. Returns the number of bytes written.
     pub fn run(self, shelf: &FilePool, paced: &Throttle<'_>) -> Result<u64> {
         let mut moved = 0;
-        // A partition is told once where all of it lies.
+        // A partition must be switched once, for all of its ranges.
         for sources in self.own {
             let alone: Vec<&[PartitionRanges]> = sources.chunks(1).collect();
             let segments = write(shelf, &alone, None, paced)?;
@@ -101,9 +100,9 @@ impl MovePlan {
     }
 }
 
-/// Ranges that may stand behind each other in one file. A row of its footer is one stretch: with a hole in it, it would hide
-/// what another file has there. And no frame stands there twice: one that reaches over the end of a range, because only a part
-/// of it was needed when the range was made, ends a stretch.
+/// Groups ranges that can follow each other in one file. A footer row describes one contiguous range: with a hole, it
+/// would hide the offsets that another file has there. Nor may a frame appear twice, so a frame that extends beyond its
+/// range, because only a part of it was needed when the range was created, ends a group.
 fn stretches(partition: PartitionId, ranges: Vec<FileRange>) -> Result<Vec<Vec<FileRange>>> {
     let mut stretches: Vec<Vec<FileRange>> = Vec::new();
     for range in ranges {
@@ -120,7 +119,7 @@ fn stretches(partition: PartitionId, ranges: Vec<FileRange>) -> Result<Vec<Vec<F
     Ok(stretches)
 }
 
-/// Whether no frame of either range reaches over where they meet.
+/// Whether no frame of either range extends across their boundary.
 fn meet(partition: PartitionId, before: &FileRange, range: &FileRange) -> Result<bool> {
     let last = before.file.entries(partition, before.next.saturating_sub(1), 0)?;
     let first = range.file.entries(partition, range.first, 0)?;
@@ -129,7 +128,8 @@ fn meet(partition: PartitionId, before: &FileRange, range: &FileRange) -> Result
     Ok(ends && begins)
 }
 
-/// Writes what a partition needs of a file anew, without the records that `keep` does not want, and tells it.
+/// Rewrites what a partition needs of a file without the records that `keep` rejects, and switches the partition to the
+/// result.
 pub(crate) fn rewrite(
     shelf: &FilePool,
     file: &Arc<LogFile>,
@@ -138,7 +138,7 @@ pub(crate) fn rewrite(
     paced: &Throttle<'_>,
 ) -> Result<RewriteOutcome> {
     let ranges = partition.ranges_in(file);
-    // Reading costs half of writing, and most files have nothing to leave out.
+    // Reading costs half as much as writing, and most files have nothing to drop.
     let mut leaves_out = false;
     for range in &ranges {
         leaves_out = leaves_out || drops_any(range, partition.id, keep, paced)?;
@@ -153,14 +153,14 @@ pub(crate) fn rewrite(
     })
 }
 
-/// What a rewrite has made of one file.
+/// The result of rewriting one file.
 #[derive(Default)]
 pub(crate) struct RewriteOutcome {
     pub files: Vec<Arc<LogFile>>,
     pub bytes: u64,
 }
 
-/// Whether `keep` leaves a record of the range out.
+/// Whether `keep` rejects a record of the range.
 fn drops_any(range: &FileRange, partition: PartitionId, keep: &RecordFilter<'_>, paced: &Throttle<'_>) -> Result<bool> {
     let entries = range.file.entries(partition, range.first, usize::MAX)?;
     for entry in entries.iter().filter(|entry| entry.header.base < range.next) {
@@ -181,7 +181,7 @@ fn drops_any(range: &FileRange, partition: PartitionId, keep: &RecordFilter<'_>,
     Ok(false)
 }
 
-/// A finished segment, and which partitions read what from it.
+/// A finished segment and the partitions that read from it.
 struct WrittenSegment {
     file: Arc<LogFile>,
     ranges: Vec<(Arc<Partition>, FileRange)>,
@@ -207,7 +207,8 @@ fn tell(shelf: &FilePool, from: &[Arc<LogFile>], segments: Vec<WrittenSegment>) 
     bytes
 }
 
-/// Segments of all that is wanted, those of one element beginning a new one, within the space that the log may take; or none.
+/// Writes segments for all of `wanted`, starting a new segment for each element, or fails without leaving any. Respects
+/// the space limit of the log.
 fn write(
     shelf: &FilePool,
     wanted: &[&[PartitionRanges]],
@@ -227,7 +228,7 @@ fn write(
     match sources.try_for_each(|sources| write_segments(shelf, sources, keep, paced, &mut finished)) {
         Ok(()) => Ok(finished),
         Err(error) => {
-            // Nobody was told of them; one that stays is a copy.
+            // No partition reads from them yet; one that cannot be removed is only a copy.
             for written in finished {
                 let _ = written.file.remove(shelf.disk.as_ref());
             }
@@ -249,7 +250,8 @@ fn write_segments(
     let mut writer: Option<SegmentWriter<'_>> = None;
     for (partition, ranges) in wanted {
         for range in ranges {
-            // A row of a footer is one stretch: with a hole in it, it would hide what another file has there.
+            // A footer row describes one contiguous range: with a hole, it would hide the offsets that another file has
+            // there.
             if writer
                 .as_ref()
                 .is_some_and(|open| !open.takes(partition.id, range.first))
@@ -282,14 +284,14 @@ fn write_segments(
     Ok(())
 }
 
-/// The frames of a range, as they are or with what is left of their records.
+/// The frames of a range, unchanged or filtered.
 struct RangeFrames<'a> {
     range: &'a FileRange,
     entries: std::iter::Peekable<std::slice::Iter<'a, FrameEntry>>,
     keep: Option<&'a RecordFilter<'a>>,
-    /// Behind the last frame that was given out.
+    /// The end of the last frame that was returned.
     at: Offset,
-    /// Not all of its records had room in the last frame.
+    /// An entry whose records did not all fit into the last frame.
     begun: Option<&'a FrameEntry>,
 }
 
@@ -324,13 +326,13 @@ impl<'a> RangeFrames<'a> {
         }
     }
 
-    /// What is left of the next frames, joined into one that covers all their offsets.
+    /// Joins the remaining records of the next frames into one frame that covers all their offsets.
     fn left(&mut self, partition: PartitionId, keep: &RecordFilter<'_>) -> Result<Option<(FrameHeader, Vec<u8>)>> {
         let base = self.at;
         let (mut body, mut joined) = (Vec::new(), None::<FrameHeader>);
         while body.len() < JOINED_BYTES {
             let covers = |entry: &FrameEntry| u32::try_from(entry.header.next() - base).is_ok();
-            // What was given up stays told apart from records, and a checkpoint from the changes behind it.
+            // Gaps must stay separate from records, and a checkpoint from the changes behind it.
             let joins = |entry: &FrameEntry| joined.is_none_or(|header| header.kind == entry.header.kind);
             if !self.peek().is_some_and(|entry| covers(entry) && joins(entry)) {
                 break;
@@ -353,7 +355,8 @@ impl<'a> RangeFrames<'a> {
                     .delta
                     .map_or(offset, |delta| entry.header.base + u64::from(delta));
                 offset = own + 1;
-                // What lies before the range is not needed, or was given out; what lies behind it is in another file.
+                // Records before the range are not needed or were already returned; those behind it are in another
+                // file.
                 if own < self.range.first.max(base) || own >= self.range.next {
                     continue;
                 }
@@ -381,7 +384,7 @@ impl<'a> RangeFrames<'a> {
         }
         Ok(joined.map(|mut header| {
             let span = (self.at - base) as u32;
-            // An empty frame covers its offsets all the same.
+            // An empty frame must still cover its offsets.
             header.last_delta = if header.records > 0 { span - 1 } else { span };
             header.flags |= FrameFlags::OFFSET_DELTAS;
             (header.body_len, header.body_crc) = (body.len() as u32, crc32c::crc32c(&body));
@@ -396,7 +399,7 @@ fn not_a_record(file: &LogFile, entry: &FrameEntry) -> LogError {
         position: entry.body_at,
         expected: None,
         found: format!(
-            "a frame of partition {} holds what is no record",
+            "a frame of partition {} contains something that is not a record",
             entry.header.partition
         ),
     }
@@ -405,18 +408,18 @@ fn not_a_record(file: &LogFile, entry: &FrameEntry) -> LogError {
 struct SegmentWriter<'a> {
     shelf: &'a FilePool,
     number: u64,
-    /// Its name until it is finished.
+    /// The temporary file until the segment is finished.
     unfinished: UnfinishedFile<'a>,
     file: Arc<dyn DiskFile>,
-    /// Behind the last byte, written or not.
+    /// The end of the segment, including unwritten bytes.
     at: u64,
-    /// What is not written yet: less than a piece.
+    /// Bytes that are not written yet, less than a piece.
     unwritten: Vec<u8>,
     index: FileIndex,
     holdings: Vec<(Arc<Partition>, Offset, Offset)>,
 }
 
-/// A file that goes again if it does not get its own name.
+/// A file that is removed on drop unless it was renamed.
 struct UnfinishedFile<'a> {
     shelf: &'a FilePool,
     name: String,
@@ -481,7 +484,7 @@ impl<'a> SegmentWriter<'a> {
         Ok(())
     }
 
-    /// Whether offsets from `first` on go on where the partition ends in this segment, if it is in it.
+    /// Whether offsets from `first` on continue the partition in this segment, or the partition is not in it.
     fn takes(&self, partition: PartitionId, first: Offset) -> bool {
         let mut own = self.holdings.iter().filter(|(held, _, _)| held.id == partition);
         own.next_back().is_none_or(|(_, _, next)| *next == first)
@@ -497,7 +500,7 @@ impl<'a> SegmentWriter<'a> {
     fn finish(mut self) -> Result<WrittenSegment> {
         let mut rows = self.index.holdings();
         for row in &mut rows {
-            // What a filter has left of a partition may begin later and end earlier than what it stands for.
+            // The filtered frames of a partition may begin later and end earlier than the range that they cover.
             let own = self
                 .holdings
                 .iter()
@@ -547,13 +550,13 @@ impl<'a> SegmentWriter<'a> {
     }
 }
 
-/// What the file has of a partition. Rows are in the order of their partitions.
+/// The row of a partition. Rows are sorted by partition.
 fn row_of(rows: &[PartitionExtent], partition: PartitionId) -> Option<&PartitionExtent> {
     let at = rows.binary_search_by_key(&partition, |row| row.partition).ok()?;
     rows.get(at)
 }
 
-/// Of the frames between two offsets, and whether that is exact.
+/// The size of the frames between two offsets, and whether it is exact.
 fn bytes_of(row: &PartitionExtent, first: Offset, next: Offset) -> (u64, bool) {
     let all = u128::from((row.next - row.first).max(1));
     let bytes = u128::from(row.bytes) * u128::from(next - first) / all;

@@ -1,30 +1,30 @@
-//! What a log tells of itself.
+//! Counters and status of a log.
 
 use crate::measure::HistogramSnapshot;
 
-/// What a log has done since it was opened, and what it has.
+/// Counters since the log was opened, and its current contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogCounters {
-    /// Of blocks that were being written when the process before this one ended.
+    /// The size of blocks that were being written when the previous process ended.
     pub torn_bytes: u64,
     pub is_poisoned: bool,
-    /// Something that is stored cannot be read.
+    /// Some stored data cannot be read.
     pub is_degraded: bool,
-    /// Of the disk, as of a look that is not long ago.
+    /// Free bytes of the disk at the last check.
     pub free_bytes: u64,
-    /// From the moment a group of submissions was taken to the answers, in microseconds, as the other times.
+    /// From taking a group of submissions until its answers are sent. All times are in microseconds.
     pub commit_us: HistogramSnapshot,
     pub sync_us: HistogramSnapshot,
-    /// Before a submission was taken.
+    /// The waiting time before a submission is taken.
     pub admission_us: HistogramSnapshot,
-    /// One value for each start.
+    /// One value per start.
     pub recovery_us: HistogramSnapshot,
-    /// Of blocks.
+    /// The size of blocks.
     pub commit_bytes: HistogramSnapshot,
     pub commit_records: HistogramSnapshot,
-    /// Written to segments.
+    /// Bytes written to segments.
     pub moved_bytes: u64,
-    /// Frames that could not be read as they were written.
+    /// Frames whose checksum failed.
     pub corrupt_frames: u64,
     /// Commit files that are ready, and those that are full.
     pub spare_files: usize,
@@ -32,14 +32,14 @@ pub struct LogCounters {
     pub segments: usize,
 }
 
-/// How a log is.
+/// The health of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogStatus {
     Healthy,
-    /// Some of what is stored cannot be read; the rest works. What was found, the first time.
+    /// Some stored data cannot be read; the rest works. The text describes the first damage.
     Degraded(String),
-    /// New messages are refused; reads and settles go on.
+    /// New messages are refused; reads and settles continue.
     DiskFull(String),
-    /// Nothing is taken any more; what was committed can be read.
+    /// All writes are refused; committed data can be read.
     Poisoned(String),
 }

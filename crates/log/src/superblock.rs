@@ -1,7 +1,7 @@
-//! The file `superblock` of a log: three slots, of which the newest counts. Two are written in turn and synced, so that one of
-//! them is whole at any time: when the log is made, opened and closed, and before anything in a new commit file is acknowledged.
-//! The third is written after each sync of a commit and not synced itself. A killed process leaves it as it was; after a power
-//! cut it may be some seconds old, and says less than could be said.
+//! The file `superblock` of a log has three slots, of which the newest is valid. Two are written alternately and
+//! synced, so that one of them is always whole: when the log is created, opened and closed, and before anything in a
+//! new commit file is acknowledged. The third is written after each sync of a commit and is not synced itself. It
+//! survives a killed process; after a power cut it may be some seconds old, which makes it a lower bound.
 
 use std::sync::Arc;
 
@@ -16,40 +16,40 @@ pub(crate) use crate::format::superblock::Superblock;
 
 pub(crate) const NAME: &str = "superblock";
 
-/// Written and synced, in turn.
+/// Slots that are written alternately and synced.
 const SYNCED_SLOTS: u64 = 2;
 const SLOTS: u64 = SYNCED_SLOTS + 1;
 const FILE_BYTES: u64 = SLOTS * PAGE as u64;
 
-/// What was read of the file.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoredSuperblock {
-    /// The slot that counts; `None` if all are damaged.
+    /// The valid slot; `None` if all are damaged.
     pub newest: Option<Superblock>,
-    /// Positions of slots that cannot be read.
+    /// Positions of unreadable slots.
     pub damaged: Vec<u64>,
-    /// A slot that a newer program wrote, and where.
+    /// Position and version of a slot that a newer program wrote.
     pub newer: Option<(u64, NewerVersion)>,
-    /// The synced slot that is damaged or older than the other.
+    /// The index of the synced slot that is damaged or older than the other.
     older: u64,
 }
 
-/// The file of a log that is open.
+/// The superblock file of an open log.
 pub(crate) struct SuperblockFile {
     place: SuperblockBacking,
     newest: Superblock,
-    /// Of the synced slots, which comes next.
+    /// The synced slot to write next, modulo their number.
     turn: u64,
 }
 
 enum SuperblockBacking {
     File(Arc<dyn DiskFile>),
-    /// There was no room to make it, which is tried again whenever it would be synced. Until then the log is like one of a version
-    /// that had none, or has an older one, which says less than could be said.
+    /// There was no space to create the file; every store retries it. Until then the log has no superblock, or an older
+    /// one, which is a lower bound.
     Pending(Arc<dyn Disk>),
 }
 
-/// `None` if there is no such file: the log is new, or was written by a program that had none.
+/// `None` if there is no such file: the log is new, or was written by a program without superblocks.
 pub(crate) fn read(disk: &dyn Disk, names: &[String]) -> Result<Option<StoredSuperblock>> {
     if !names.iter().any(|name| name == NAME) {
         return Ok(None);
@@ -76,7 +76,7 @@ pub(crate) fn read(disk: &dyn Disk, names: &[String]) -> Result<Option<StoredSup
 }
 
 impl SuperblockFile {
-    /// Takes the place of whatever file of this name there is. Durable when it returns.
+    /// Creates the file, replacing an existing one. Durable when it returns.
     pub fn make(disk: &dyn Disk, slot: Superblock) -> Result<SuperblockFile> {
         let unfinished = "new-superblock";
         if disk
@@ -94,7 +94,7 @@ impl SuperblockFile {
         }
         let written = file.write_at(&bytes, 0).and_then(|()| file.sync());
         if let Err(error) = written {
-            // What it had taken is given back; if that fails too, the next start does it.
+            // Free the space; if that fails too, the next start does it.
             let _ = disk.remove(unfinished);
             return Err(LogError::fatal("cannot write", NAME)(error));
         }
@@ -106,13 +106,14 @@ impl SuperblockFile {
         })
     }
 
-    /// The same on a disk that may be full: that is no reason not to open a log from which space can be freed.
+    /// Like `make`, but tolerates a full disk, which must not prevent opening a log from which space can be freed.
     pub fn make_if_room(disk: &Arc<dyn Disk>, slot: Superblock) -> Result<SuperblockFile> {
         match SuperblockFile::make(disk.as_ref(), slot) {
             Err(error) if is_for_room(&error) => {
                 tracing::warn!(
                     %error,
-                    "the disk is full: until some space is free, a start cannot tell whether the newest file of the log is whole"
+                    "the disk is full: until space is freed, a start cannot tell whether the newest file of the log is \
+                     complete"
                 );
                 Ok(SuperblockFile {
                     place: SuperblockBacking::Pending(disk.clone()),
@@ -124,7 +125,7 @@ impl SuperblockFile {
         }
     }
 
-    /// `None` if nothing of it can be read.
+    /// `None` if no slot can be read.
     pub fn open(disk: &dyn Disk, found: &StoredSuperblock) -> Result<Option<SuperblockFile>> {
         let Some(newest) = found.newest else {
             return Ok(None);
@@ -141,7 +142,7 @@ impl SuperblockFile {
         &self.newest
     }
 
-    /// Whatever is cut off or killed after this returns, this is what the log says of itself.
+    /// Stores a slot so that it survives a power cut.
     pub fn store(&mut self, slot: Superblock) -> Result<()> {
         let slot = self.next(slot);
         let file = match &self.place {
@@ -161,7 +162,7 @@ impl SuperblockFile {
         Ok(())
     }
 
-    /// The same for a process that is killed; a power cut may take it back.
+    /// Stores a slot so that it survives a killed process; a power cut may lose it.
     pub fn note(&mut self, slot: Superblock) -> Result<()> {
         let slot = self.next(slot);
         if let SuperblockBacking::File(file) = &self.place {
@@ -180,7 +181,7 @@ impl SuperblockFile {
     }
 }
 
-/// Whether there was no room on the disk.
+/// Whether the disk was full.
 fn is_for_room(error: &LogError) -> bool {
     matches!(error, LogError::Io { error, .. } if is_full(error))
 }

@@ -1,19 +1,19 @@
-//! A waiting line: first come, first served.
+//! A first-come, first-served wait queue.
 //!
-//! Who finds no room joins the line under the lock that guards the room, and leaves it served or given up. Whoever makes room
-//! serves the line from its front, so nobody who comes later gets what somebody waits for, however little he wants. Invariant
-//! of its users: after each change under the lock, the first in the line does not fit. A call that comes before somebody
-//! listens for it is kept, so none is missed.
+//! A caller that finds no room joins the queue under the lock that guards the room, and leaves it when it is served or
+//! gives up. Whoever frees room serves the queue from its front, so a later caller never overtakes a waiter, however
+//! little it wants. Invariant for users: after each change under the lock, the first waiter does not fit. A wakeup that
+//! arrives before the waiter awaits it is kept, so none is missed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-/// Those who wait, each with what is wanted. Joining, serving and leaving cost O(log n).
+/// The waiters, each with its request. Joining, serving and leaving cost O(log n).
 #[derive(Debug)]
 pub struct WaitQueue<T> {
-    /// By the order in which they came.
+    /// In the order of arrival.
     standing: BTreeMap<u64, Waiter<T>>,
     next: u64,
 }
@@ -24,7 +24,7 @@ struct Waiter<T> {
     call: Arc<Notify>,
 }
 
-/// One who joined a line. To leave it whatever happens, see [`WaitQueue::leave`].
+/// The place of a waiter. The waiter must always leave the queue, see [`WaitQueue::leave`].
 #[derive(Debug)]
 pub struct WaitTicket {
     number: u64,
@@ -32,7 +32,7 @@ pub struct WaitTicket {
 }
 
 impl WaitTicket {
-    /// Returns when there is something to look at: it was served, it is the first now, or all are to look.
+    /// Returns when the waiter was served, became the first, or all were woken.
     pub async fn called(&self) {
         self.call.notified().await;
     }
@@ -70,7 +70,7 @@ impl<T> WaitQueue<T> {
         WaitTicket { number, call }
     }
 
-    /// What the first wants.
+    /// The request of the first waiter.
     pub fn first(&self) -> Option<&T> {
         self.standing.first_key_value().map(|(_, first)| &first.wanted)
     }
@@ -79,12 +79,12 @@ impl<T> WaitQueue<T> {
         self.standing.keys().next() == Some(&place.number)
     }
 
-    /// Whether it was neither served nor left.
+    /// Whether the waiter was neither served nor left.
     pub fn holds(&self, place: &WaitTicket) -> bool {
         self.standing.contains_key(&place.number)
     }
 
-    /// The first is served: it is out of the line, and called, as is who is first then.
+    /// Serves the first waiter: removes and wakes it, and wakes the next one.
     pub fn serve(&mut self) -> Option<T> {
         let (_, served) = self.standing.pop_first()?;
         served.call.notify_one();
@@ -92,7 +92,8 @@ impl<T> WaitQueue<T> {
         Some(served.wanted)
     }
 
-    /// Leaves without having been served. Who is first then is called, if that is another. `None` if it was served before.
+    /// Leaves without having been served, and wakes the next waiter if this one was the first. `None` if it was already
+    /// served.
     pub fn leave(&mut self, place: &WaitTicket) -> Option<T> {
         let was_first = self.is_first(place);
         let left = self.standing.remove(&place.number)?;
@@ -108,7 +109,7 @@ impl<T> WaitQueue<T> {
         }
     }
 
-    /// Something concerns everybody.
+    /// Wakes all waiters.
     pub fn call_all(&self) {
         self.standing.values().for_each(|standing| standing.call.notify_one());
     }
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(line.serve(), Some(0));
         let called: Vec<bool> = places.iter().map(is_called).collect();
         assert_eq!(called, [true, true, false, false]);
-        // From the middle nobody is called; from the front the next is.
+        // Leaving from the middle wakes nobody; leaving from the front wakes the next.
         assert_eq!(line.leave(&places[2]), Some(2));
         assert!(!places.iter().any(is_called));
         assert_eq!((line.leave(&places[1]), line.leave(&places[0])), (Some(1), None));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever joins, leaves and is served: served are those who did not leave, in the order in which they came.
+        /// In every sequence of joins, leaves and serves, those who did not leave are served in the order of arrival.
         #[test]
         fn it_serves_in_the_order_of_arrival(steps in prop::collection::vec((0..3u8, any::<prop::sample::Index>()), 0..80)) {
             let (mut line, mut places, mut model, mut next) = (WaitQueue::default(), Vec::new(), Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! Where compiled things get the world they run in: a [`Compiler`] holds a host and the named counters.
+//! [`Compiler`] holds the host and the named counters that compiled mappings and interpolations use.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub struct Compiler {
 }
 
 impl Default for Compiler {
-    /// The machine itself, and the counters of the process.
+    /// Uses the system host and the counters of the process.
     fn default() -> Compiler {
         Compiler {
             host: system(),
@@ -27,12 +27,12 @@ impl Compiler {
         Compiler { host, counts }
     }
 
-    /// A mapping: `root` is a new document, `this` the input.
+    /// Compiles a mapping: `root` is a new document and `this` is the input.
     pub fn mapping(&self, source: &str) -> Result<Mapping, CompileError> {
         Mapping::build(self, source, false)
     }
 
-    /// A mutation: `root` is the input document, changed in place, and `this` sees the changes.
+    /// Compiles a mutation: `root` is the input document, changed in place, and `this` sees the changes.
     pub fn mutation(&self, source: &str) -> Result<Mapping, CompileError> {
         Mapping::build(self, source, true)
     }

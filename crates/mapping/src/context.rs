@@ -1,7 +1,7 @@
-//! What an expression can see while it runs on one message.
+//! The context in which an expression is evaluated on one message.
 //!
-//! The payload is parsed as JSON at most once, when something first asks for its structure; typed payloads are used as
-//! they are. Nothing here changes the message: the new root and metadata are kept aside until the run has succeeded.
+//! The payload is parsed as JSON at most once, on first access to its structure; typed payloads are used as they are.
+//! The context never changes the message: it keeps the new root and metadata aside until the run has succeeded.
 
 use std::borrow::Cow;
 
@@ -23,16 +23,16 @@ pub(crate) struct EvalContext<'a> {
     pub root: Root,
     /// Whether a statement has assigned to the root.
     pub is_assigned: bool,
-    /// The changed metadata; `None` while no statement has changed any.
+    /// The changed metadata; `None` until a statement changes any.
     pub meta: Option<Metadata>,
-    /// How many keys the statements at hand are going to set at most.
+    /// An upper bound on the keys that the current statements will set.
     pub meta_expected: usize,
     pub variables: Vec<Option<Value>>,
     /// Values of the `name ->` queries around the expression, outermost first.
     pub named: Vec<Value>,
-    /// What `this` is bound to by a method or `match`; `None` where it is the document itself.
+    /// The value that a method or `match` binds `this` to; `None` if `this` is the document itself.
     this: Option<Value>,
-    /// In a mutation `this` is the document under construction.
+    /// Whether this is a mutation, in which `this` is the document under construction.
     in_place: bool,
     parsed: Option<Result<Value, Text>>,
     work_left: usize,
@@ -62,7 +62,7 @@ impl<'a> EvalContext<'a> {
         })
     }
 
-    /// Counts `bytes` of work against the limit for one message.
+    /// Charges `bytes` of work to the limit for one message.
     pub fn spend(&mut self, bytes: usize) -> EvalResult<()> {
         match self.work_left.checked_sub(bytes) {
             Some(left) => {
@@ -70,7 +70,7 @@ impl<'a> EvalContext<'a> {
                 Ok(())
             }
             None => {
-                // Nothing that follows may succeed in a loop that catches this.
+                // A loop that catches this fault must not succeed at anything afterwards.
                 self.work_left = 0;
                 let mebibytes = limits::WORK_BYTES_MAX >> 20;
                 let message = format!("the mapping builds more than the limit of {mebibytes} MiB for one message");
@@ -79,19 +79,19 @@ impl<'a> EvalContext<'a> {
         }
     }
 
-    /// Counts an array or object of `count` elements that is about to be built.
+    /// Charges for an array or object of `count` elements before it is built.
     pub fn spend_elements(&mut self, count: usize) -> EvalResult<()> {
         limits::check_elements(count)?;
         self.spend(count * limits::ELEMENT_BYTES)
     }
 
-    /// Counts a text of `length` bytes that is about to be built.
+    /// Charges for a text of `length` bytes before it is built.
     pub fn spend_bytes(&mut self, length: usize) -> EvalResult<()> {
         limits::check_bytes(length)?;
         self.spend(length)
     }
 
-    /// Checks and counts a value that is about to be stored or printed.
+    /// Checks and charges for a value before it is stored or printed.
     pub fn check(&mut self, value: &Value) -> EvalResult<()> {
         let size = limits::check(value)?;
         self.spend(size)
@@ -124,7 +124,7 @@ impl<'a> EvalContext<'a> {
         result
     }
 
-    /// The input document at a path.
+    /// Returns the value at a path of the input document.
     pub fn input(&mut self, path: &Path) -> EvalResult<Value> {
         match &self.message.payload {
             Payload::Value(value) => Ok(path.read(value)),
@@ -136,7 +136,7 @@ impl<'a> EvalContext<'a> {
         }
     }
 
-    /// All metadata of the input message as an object.
+    /// Returns all metadata of the input message as an object.
     pub fn all_meta(&self) -> Value {
         let members = self.message.meta.iter();
         members
@@ -164,7 +164,8 @@ fn parse(bytes: &[u8]) -> Result<Value, Text> {
     })
 }
 
-/// A sample is seen as the object that it prints as, without building it for a path into it.
+/// Reads a path from a sample as if it were the object that the sample prints as. Builds that object only for the empty
+/// path.
 fn read_sample(path: &Path, value: &Value, time_ms: i64) -> Value {
     let Some((first, rest)) = path.0.split_first() else {
         let mut sample = Object::with_capacity(2);

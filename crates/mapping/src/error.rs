@@ -1,9 +1,10 @@
-//! Faults: of a source text (with a place), of a run (with a line), and of one expression (which `catch` and `|` handle).
+//! Errors of a source text (with a position), of a run (with a line), and of one expression (handled by `catch` and
+//! `|`).
 
 use std::fmt;
 
-/// Why a text is not a mapping. Positions count from 1 within the text; a caller that took the text out of a file adds
-/// the file's own offset.
+/// Why a text is not a valid mapping. Positions count from 1 within the text; a caller that took the text from a file
+/// adds the file's offset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {message}")]
 pub struct CompileError {
@@ -13,10 +14,10 @@ pub struct CompileError {
     pub message: String,
 }
 
-/// Why a mapping failed on a message. The message is as it was before.
+/// Why a mapping failed on a message. The message is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunError {
-    /// The line of the statement that failed; `None` in an interpolation, which has no lines.
+    /// The line of the failed statement; `None` for an interpolation, which has no lines.
     pub line: Option<usize>,
     pub message: String,
 }
@@ -32,7 +33,7 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// A fault of the source text at a byte offset.
+/// An error in the source text at a byte offset.
 #[derive(Debug)]
 pub(crate) struct SyntaxError {
     pub at: usize,
@@ -58,7 +59,7 @@ impl SyntaxError {
     }
 }
 
-/// "unknown function `x`, did you mean `y`?", or all the names there are if none is near.
+/// Returns "unknown function `x`, did you mean `y`?", or lists all known names if none is close.
 pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let mut names: Vec<&str> = known.collect();
     names.sort_unstable();
@@ -74,16 +75,15 @@ pub(crate) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'
     }
 }
 
-/// The result of evaluating an expression.
 pub(crate) type EvalResult<T> = Result<T, Fault>;
 
-/// A fault of one expression. Boxed, so that results stay small on the path where nothing fails.
+/// A fault of one expression. It is boxed so that results stay small on the success path.
 #[derive(Debug)]
 pub(crate) struct Fault(Box<FaultKind>);
 
 #[derive(Debug)]
 enum FaultKind {
-    /// A value of the wrong type. Whoever knows where the value came from says so with [`Fault::from`].
+    /// A value of the wrong type. A caller that knows the source of the value adds it with [`Fault::from`].
     Expected {
         wanted: &'static str,
         got: &'static str,
@@ -101,7 +101,7 @@ impl Fault {
         Fault(Box::new(FaultKind::Expected { wanted, got, shown }))
     }
 
-    /// Names the source of a value of the wrong type; other faults pass unchanged.
+    /// Adds the source of a value of the wrong type; other faults pass unchanged.
     pub fn from(self, source: impl FnOnce() -> String) -> Fault {
         match *self.0 {
             FaultKind::Expected { wanted, got, shown } => {

@@ -1,7 +1,7 @@
-//! The tree that an expression is compiled to, and its evaluation.
+//! The expression tree and its evaluation.
 //!
-//! Long chains (operators of one level, methods on a value) are lists, not nested nodes, so the depth of the tree is the
-//! nesting that a reader sees, and the parser has bounded it. Evaluation recurses no deeper than that.
+//! Long chains (operators of one level, methods on a value) are lists, not nested nodes, so the depth of the tree is
+//! the nesting visible in the source, which the parser bounds. Evaluation recurses no deeper than that.
 
 use thalweg_record::{Object, Text, Value};
 
@@ -19,14 +19,14 @@ pub(crate) enum Expr {
     Literal(Value),
     /// `this.a.b`
     This(Path),
-    /// `root.a.b`: the new document as it stands.
+    /// `root.a.b`: the new document in its current state.
     Root(Path),
     /// `json("a.b")`: the input document, whatever `this` is bound to.
     Input(Path),
     Meta(Text),
     AllMeta,
     Variable(usize, Text),
-    /// The value of the `name ->` query at a depth.
+    /// The value of the `name ->` query at this depth.
     Named(usize, Text),
     Array(Box<[Expr]>),
     Object(Box<[(Expr, Expr)]>),
@@ -41,7 +41,7 @@ pub(crate) enum Expr {
     Steps(Box<PostfixChain>),
 }
 
-/// Operators of one level, from left to right.
+/// Operators of one precedence level, from left to right.
 pub(crate) struct OperatorChain {
     pub first: Expr,
     pub rest: Box<[(Op, Expr)]>,
@@ -63,7 +63,7 @@ pub(crate) enum MatchPattern {
     When(Expr),
 }
 
-/// A value and what is done to it: fields, methods, `.(query)`.
+/// A value followed by steps: fields, methods, `.(query)`.
 pub(crate) struct PostfixChain {
     pub base: Expr,
     pub steps: Vec<PostfixStep>,
@@ -75,7 +75,7 @@ pub(crate) enum PostfixStep {
     Map(Lambda),
 }
 
-/// A query for a value that is given later: as `name`, or as `this`.
+/// A query that receives its value when called, bound to `name` or to `this`.
 pub(crate) struct Lambda {
     pub named: bool,
     pub body: Expr,
@@ -129,7 +129,7 @@ impl Expr {
         }))
     }
 
-    /// The value, where only a value will do.
+    /// Evaluates where only a value is allowed.
     pub fn value(&self, wanted: &'static str, context: &mut EvalContext<'_>) -> EvalResult<Value> {
         let value = self.eval(context)?.value(wanted);
         value.map_err(|fault| fault.from(|| self.describe()))
@@ -142,7 +142,7 @@ impl Expr {
         }
     }
 
-    /// Where a value came from, for error messages.
+    /// Names the source of the value for error messages.
     pub fn describe(&self) -> String {
         match self {
             Expr::Literal(value) => format!("{} literal", view::kind(value)),
@@ -163,7 +163,7 @@ impl Expr {
         }
     }
 
-    /// Whether the value is part of the input or of the source text, so that it cannot outgrow what already exists.
+    /// Whether the value is part of the input or of the source text, so that it cannot exceed what already exists.
     pub fn is_given(&self, in_place: bool) -> bool {
         match self {
             Expr::Literal(_) | Expr::Input(_) | Expr::Meta(_) | Expr::AllMeta => true,
@@ -177,7 +177,7 @@ fn eval_array(elements: &[Expr], context: &mut EvalContext<'_>) -> EvalResult<Va
     context.spend_elements(elements.len())?;
     let mut values = Vec::with_capacity(elements.len());
     for element in elements {
-        // deleted() and nothing() leave no element.
+        // deleted() and nothing() add no element.
         if let ExprValue::Value(value) = element.eval(context)? {
             values.push(value);
         }
@@ -228,7 +228,8 @@ impl OperatorChain {
     ) -> EvalResult<ExprValue> {
         let right_value = right.eval(context)?;
         if let (Op::Equal | Op::Unequal, ExprValue::Value(left @ (Value::Array(_) | Value::Object(_)))) = (op, &left) {
-            // Shared parts are compared each time they appear, so what is compared counts as if it were printed.
+            // Shared parts are compared each time they appear, so the comparison is charged as if the value were
+            // printed.
             context.check(left)?;
         }
         let refusal = match (&left, &right_value) {
@@ -259,7 +260,7 @@ impl OperatorChain {
     }
 }
 
-/// The size of what an operator has built.
+/// The size of a value that an operator built.
 fn built_bytes(value: &Value) -> usize {
     match value {
         Value::Text(text) => text.len(),
@@ -331,7 +332,7 @@ impl PostfixChain {
         value
     }
 
-    /// Where the value before step `at` came from.
+    /// Names the source of the value before step `at`.
     fn describe(&self, at: usize) -> String {
         match at.checked_sub(1).and_then(|before| self.steps.get(before)) {
             None => self.base.describe(),

@@ -1,4 +1,4 @@
-//! What an expression yields: a value, or the wish to delete or to leave alone whatever it is assigned to.
+//! The result of an expression: a value, or a request to delete or keep the target of the assignment.
 
 use thalweg_record::Value;
 
@@ -8,14 +8,14 @@ use crate::view;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ExprValue {
     Value(Value),
-    /// `deleted()`: the target of the assignment goes.
+    /// `deleted()`: the target of the assignment is removed.
     Deleted,
-    /// `nothing()`, and an `if` or `match` without a branch that applies: the target stays as it is.
+    /// `nothing()`, or an `if` or `match` without a matching branch: the target stays as it is.
     Nothing,
 }
 
 impl ExprValue {
-    /// Whether `|` and `or` go on to their alternative.
+    /// Whether `|` and `or` evaluate their alternative.
     pub fn is_absent(&self) -> bool {
         matches!(
             self,
@@ -31,7 +31,7 @@ impl ExprValue {
         }
     }
 
-    /// The value, where only a value will do.
+    /// Returns the value, or a fault if there is none.
     pub fn value(self, wanted: &'static str) -> EvalResult<Value> {
         match self {
             ExprValue::Value(value) => Ok(value),

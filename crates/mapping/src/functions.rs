@@ -1,4 +1,4 @@
-//! The functions of the language: their names, parameters, and what they yield.
+//! The functions of the language: names, parameters and results.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use crate::parser::arguments::{Arguments, Param, ParamKind};
 use crate::path::Path;
 use crate::view;
 
-/// A function that is more than a field or metadata of the message.
+/// A function that does more than read a field or metadata of the message.
 pub(crate) enum Function {
     Content,
     /// `json(path)` with a computed path.
@@ -37,7 +37,7 @@ pub(crate) enum Function {
     CountOf(Expr, Arc<host::NamedCounters>),
     Hostname,
     Env(Expr),
-    /// `env` of a literal name: the environment of a process does not change under it.
+    /// `env` with a literal name. It is read once, because the environment of a process does not change.
     EnvOnce(Text, OnceLock<Value>),
     BatchIndex,
     BatchSize,
@@ -57,7 +57,7 @@ pub(crate) struct FunctionSpec {
     pub build: fn(&mut Arguments, &Compiler) -> Result<FunctionNode, SyntaxError>,
 }
 
-/// Some functions are nodes of their own.
+/// The result of building a call: a function, or an expression node of another kind.
 pub(crate) enum FunctionNode {
     Function(Function),
     Expr(Expr),
@@ -306,12 +306,12 @@ fn range(start: &Expr, stop: &Expr, step: Option<&Expr>, context: &mut EvalConte
     Ok(Value::Array(values.map(Value::I64).collect()))
 }
 
-/// `random_int(seed, min, max)`. Without a seed the host's randomness; with one a repeatable sequence of its own.
+/// `random_int(seed, min, max)`: the host's randomness without a seed, a repeatable sequence of its own with one.
 pub(crate) struct RandomSequence {
     seed: Option<Expr>,
     min: Option<Expr>,
     max: Option<Expr>,
-    /// State of a SplitMix64 generator (Steele, Lea, Flood), which steps by one atomic addition.
+    /// State of a SplitMix64 generator (Steele, Lea, Flood), which advances by one atomic addition.
     state: OnceLock<AtomicU64>,
 }
 
@@ -330,7 +330,7 @@ impl RandomSequence {
             Some(seed) => self.seeded(seed, context)?,
         };
         let span = (i128::from(max) - i128::from(min)).unsigned_abs() + 1;
-        // The high half of the product is uniform in 0..span up to a bias of span / 2^64.
+        // The high half of the product is uniform in 0..span with a bias of at most span / 2^64.
         let offset = (u128::from(random) * span) >> 64;
         let value = i128::from(min) + i128::try_from(offset).unwrap_or(0);
         Ok(i64::try_from(value).unwrap_or(max))
@@ -352,7 +352,7 @@ impl RandomSequence {
     }
 }
 
-/// `counter(min, max, set)`: a count of its own for each place in a source text.
+/// `counter(min, max, set)`: each occurrence in a source text has its own count.
 pub(crate) struct Counter {
     min: i64,
     max: i64,

@@ -1,8 +1,8 @@
-//! How deep a value an expression can build, from its text alone.
+//! A bound on the depth of the value that an expression can build, computed from its source text.
 //!
-//! Values are measured when they are stored or printed, not at each step of an expression. What an expression can add on
-//! top of its parts before that is bounded by its text, and this is that bound: it keeps every recursion over a value
-//! (printing, comparing, freeing) within the stack.
+//! Values are measured when they are stored or printed, not at each step of an expression. This bound covers what an
+//! expression adds on top of its parts before that, so every recursion over a value (printing, comparing, freeing)
+//! stays within the stack.
 
 use crate::expr::{Expr, Lambda, MatchPattern, PostfixStep};
 use crate::functions::Function;
@@ -10,7 +10,7 @@ use crate::limits::FOLD_CHECK_STEPS;
 use crate::methods::Method;
 use crate::methods::queries::QueryMethod;
 
-/// The levels of nesting that the value can have more than the deepest value it is made of.
+/// Returns how many levels deeper the value can be than the deepest value it is made of.
 pub(crate) fn growth(expr: &Expr) -> usize {
     match expr {
         Expr::Literal(_)
@@ -66,7 +66,7 @@ fn body(query: &Lambda) -> usize {
     growth(&query.body)
 }
 
-/// Functions yield flat values; their arguments count only because they are evaluated.
+/// Functions return flat values; their arguments count only because they are evaluated.
 fn of_function(function: &Function) -> usize {
     match function {
         Function::Json(argument) | Function::Meta(argument) | Function::Env(argument) | Function::Throw(argument) => {

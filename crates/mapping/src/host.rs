@@ -1,5 +1,5 @@
-//! What a mapping may ask of the machine: the clock, randomness, environment and name. All of it comes through [`Host`],
-//! so that a test decides what a mapping sees.
+//! What a mapping reads from the machine: the clock, randomness, environment and host name. All access goes through
+//! [`Host`], so that tests control it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::error::{EvalResult, Fault};
 
-/// The outside world of a mapping.
+/// The environment of a mapping.
 pub trait Host: Send + Sync {
     /// Nanoseconds since 1970-01-01T00:00:00Z.
     fn unix_nanos(&self) -> i64;
@@ -31,7 +31,7 @@ pub trait Host: Send + Sync {
     fn hostname(&self) -> Option<String>;
 }
 
-/// The machine that the program runs on.
+/// Returns the host of the machine that the program runs on.
 pub fn system() -> Arc<dyn Host> {
     static SYSTEM: LazyLock<Arc<dyn Host>> = LazyLock::new(|| Arc::new(SystemHost::default()));
     SYSTEM.clone()
@@ -61,13 +61,13 @@ impl Host for SystemHost {
         })
     }
 
-    /// From the operating system each time: people use these where they must not be guessed.
+    /// Reads from the operating system each time, because UUIDs are used where they must be unpredictable.
     fn random_uuid(&self) -> u128 {
         Uuid::new_v4().as_u128()
     }
 
     fn env(&self, name: &str) -> Option<String> {
-        // A name with '=' or NUL is not looked up: the standard library may panic on it.
+        // Do not look up a name with '=' or NUL: the standard library may panic on it.
         if name.is_empty() || name.contains(['=', '\0']) {
             return None;
         }
@@ -89,11 +89,11 @@ impl Host for SystemHost {
 
 fn seed() -> [u64; 4] {
     let [a, b] = [Uuid::new_v4(), Uuid::new_v4()].map(|uuid| uuid.as_u64_pair());
-    // The six fixed bits of a UUID are spread by the multiplication; the state cannot be zero because of them.
+    // The multiplication spreads the six fixed bits of a UUID. The state cannot be zero, because its lowest bit is set.
     [a.0, a.1, b.0, b.1].map(|bits| bits.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
 }
 
-/// One step of xoshiro256++ (Blackman and Vigna): the next state and 64 bits.
+/// One step of xoshiro256++ (Blackman and Vigna): returns 64 bits and the next state.
 fn xoshiro256(mut s: [u64; 4]) -> ([u64; 4], u64) {
     let value = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
     let t = s[1] << 17;
@@ -106,17 +106,17 @@ fn xoshiro256(mut s: [u64; 4]) -> ([u64; 4], u64) {
     (s, value)
 }
 
-/// The counters of `count("name")`, shared by every mapping that was compiled with them.
+/// The counters of `count("name")`, shared by all mappings that were compiled with them.
 #[derive(Debug, Default)]
 pub struct NamedCounters {
     named: Mutex<HashMap<Text, Arc<AtomicI64>>>,
 }
 
 impl NamedCounters {
-    /// A name computed from messages must not fill the memory.
+    /// Bounds memory, because names can be computed from messages.
     const NAMES_MAX: usize = 100_000;
 
-    /// The counters of the whole process, where a configuration's mappings meet by default.
+    /// The counters of the process, which all mappings of a configuration share by default.
     pub fn process() -> Arc<NamedCounters> {
         static PROCESS: LazyLock<Arc<NamedCounters>> = LazyLock::new(Arc::default);
         PROCESS.clone()
@@ -137,7 +137,7 @@ impl NamedCounters {
     }
 }
 
-/// The next number of a counter that starts at 1.
+/// Returns the next number of a counter that starts at 1.
 pub(crate) fn next(counter: &AtomicI64) -> i64 {
     counter.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
 }

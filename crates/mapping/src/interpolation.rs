@@ -1,4 +1,4 @@
-//! [`Interpolation`]: a text with `${! expression }` in it, rendered for a message.
+//! [`Interpolation`]: a text that contains `${! expression }` and is rendered per message.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::parser::Parser;
 use crate::view;
 use crate::{CompileError, Compiler, RunError};
 
-/// A compiled text. Cloning shares it; any number of threads may render it at once.
+/// A compiled text. Clones share it, and any number of threads may render it concurrently.
 #[derive(Clone)]
 pub struct Interpolation(Arc<Template>);
 
@@ -39,7 +39,7 @@ impl Interpolation {
         Ok(Interpolation(Arc::new(Template { pieces, host })))
     }
 
-    /// The text, if it is the same for every message.
+    /// Returns the text if it is the same for every message.
     pub fn is_static(&self) -> Option<&str> {
         match &*self.0.pieces {
             [] => Some(""),
@@ -48,7 +48,7 @@ impl Interpolation {
         }
     }
 
-    /// The text for one message of a batch. What is missing in the message gives the text `null`.
+    /// Renders the text for one message of a batch. Values missing in the message render as `null`.
     pub fn render(&self, batch: &[Message], index: usize) -> Result<Text, RunError> {
         match (&*self.0.pieces, batch.get(index)) {
             ([], _) => Ok(Text::default()),
@@ -64,7 +64,7 @@ impl Interpolation {
         }
     }
 
-    /// Appends the text for one message; after an error `out` may hold a part of it.
+    /// Appends the text for one message. After an error, `out` may contain a part of it.
     pub fn render_into(&self, batch: &[Message], index: usize, out: &mut String) -> Result<(), RunError> {
         self.write(batch, index, out).map_err(|fault| RunError {
             line: None,

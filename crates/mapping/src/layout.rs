@@ -1,7 +1,7 @@
-//! Go's reference layouts: a time format is written as the reference time `Mon Jan 2 15:04:05 MST 2006` would appear.
+//! Go's reference layouts: a time format shows how the reference time `Mon Jan 2 15:04:05 MST 2006` would be printed.
 //!
-//! A layout is read once into [`LayoutItem`]s, which then both print and read times. What Go accepts is accepted, except that
-//! a time zone abbreviation other than UTC and GMT is refused: it does not say which offset is meant.
+//! A layout is parsed once into [`LayoutItem`]s, which both print and read times. Everything that Go accepts is
+//! accepted, except time zone abbreviations other than UTC and GMT, because their offset is ambiguous.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ mod write;
 pub(crate) static RFC3339_NANO: LazyLock<TimeLayout> =
     LazyLock::new(|| TimeLayout::parse("2006-01-02T15:04:05.999999999Z07:00").unwrap_or_default());
 
-/// A point in time in RFC 3339 form, in UTC with as many decimals as it has.
+/// Formats a point in time as RFC 3339 in UTC, with as many decimals as it has.
 pub(crate) fn rfc3339(unix_nanos: i64) -> EvalResult<String> {
     let time = Timestamp::from_nanosecond(i128::from(unix_nanos));
     let time = time.map_err(|_| Fault::text("the clock is out of range"))?;
@@ -36,7 +36,7 @@ enum LayoutItem {
     Field(TimeField),
 }
 
-/// How a number is filled up to its width.
+/// How a number is padded to its width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pad {
     None,
@@ -59,7 +59,7 @@ enum TimeField {
     Hour12(Pad),
     Minute(Pad),
     Second(Pad),
-    /// `.000` exactly, `.999` as many digits as there are; the sign is a dot or a comma.
+    /// `.000` prints exactly that many digits, `.999` drops trailing zeros; the separator is a dot or a comma.
     Fraction {
         digits: usize,
         exact: bool,
@@ -75,10 +75,10 @@ enum TimeField {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct OffsetFormat {
-    /// `Z` stands for UTC.
+    /// Whether UTC is written as `Z`.
     z: bool,
     colons: bool,
-    /// Hours; hours and minutes; hours, minutes and seconds.
+    /// 1 for hours; 2 for hours and minutes; 3 for hours, minutes and seconds.
     parts: usize,
 }
 
@@ -86,7 +86,7 @@ const fn offset(z: bool, colons: bool, parts: usize) -> TimeField {
     TimeField::Offset(OffsetFormat { z, colons, parts })
 }
 
-/// Longer ones before their prefixes.
+/// Longer names come before their prefixes.
 const FIELDS: [(&str, TimeField); 33] = [
     ("January", TimeField::MonthName),
     ("Jan", TimeField::MonthShort),
@@ -183,18 +183,18 @@ impl TimeLayout {
     }
 }
 
-/// The field that a layout starts with, and its length.
+/// Returns the field at the start of a layout, and its length.
 fn field_at(layout: &str) -> Option<(TimeField, usize)> {
     if let Some(sign @ ('.' | ',')) = layout.chars().next() {
         return fraction_at(layout, sign);
     }
-    // An underscore before a year is text.
+    // An underscore before a year is literal text.
     if layout.starts_with("_2006") {
         return None;
     }
     let (name, field) = FIELDS.into_iter().find(|(name, _)| layout.starts_with(name))?;
     let after = layout.as_bytes().get(name.len());
-    // A short name within a word is text.
+    // A short name within a word is literal text.
     let is_short_name = matches!(field, TimeField::MonthShort | TimeField::WeekdayShort);
     if is_short_name && after.is_some_and(u8::is_ascii_lowercase) {
         return None;
@@ -202,7 +202,7 @@ fn field_at(layout: &str) -> Option<(TimeField, usize)> {
     Some((field, name.len()))
 }
 
-/// Digits 0 or 9 after the sign, not followed by another digit.
+/// Parses digits 0 or 9 after the separator that are not followed by another digit.
 fn fraction_at(layout: &str, sign: char) -> Option<(TimeField, usize)> {
     let digits = layout.as_bytes().get(1..)?;
     let first = *digits.first()?;

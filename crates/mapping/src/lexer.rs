@@ -1,5 +1,5 @@
-//! Source text to tokens, one at a time and only when asked for: an interpolation's expression ends in the middle of a
-//! text that is no mapping, and nothing behind the end is looked at.
+//! Turns source text into tokens, one at a time and on demand. An interpolation's expression ends in the middle of a
+//! text that is not a mapping, and the lexer must not read beyond that end.
 
 use thalweg_record::{Text, Value, json};
 
@@ -19,7 +19,7 @@ pub(crate) enum Token {
 }
 
 impl Token {
-    /// The token as an error message names it.
+    /// Formats the token for error messages.
     pub fn show(&self) -> String {
         match self {
             Token::Name(name) => format!("`{name}`"),
@@ -39,11 +39,11 @@ pub(crate) struct SpannedToken {
     pub token: Token,
     pub start: usize,
     pub end: usize,
-    /// Whether a line break lies between this token and the one before.
+    /// Whether a line break precedes this token.
     pub on_new_line: bool,
 }
 
-/// Longer signs before their prefixes.
+/// Longer signs come before their prefixes.
 const SIGNS: [&str; 27] = [
     "->", "=>", "==", "!=", "<=", ">=", "&&", "||", "=", "!", "<", ">", "|", "+", "-", "*", "/", "%", "(", ")", "[",
     "]", "{", "}", ",", ".", ":",
@@ -92,7 +92,7 @@ impl<'s> Lexer<'s> {
         })
     }
 
-    /// A path segment after a dot: a name that may start with a digit, or a name in quotes.
+    /// Reads a path segment after a dot: a name that may start with a digit, or a name in quotes.
     pub fn segment(&mut self) -> Result<(Text, bool), SyntaxError> {
         self.skip_space();
         match self.peek() {
@@ -116,7 +116,7 @@ impl<'s> Lexer<'s> {
         self.source.get(self.at..).unwrap_or_default()
     }
 
-    /// Skips white space and comments; tells whether there was a line break.
+    /// Skips white space and comments. Returns whether there was a line break.
     pub fn skip_space(&mut self) -> bool {
         let mut on_new_line = false;
         loop {
@@ -157,7 +157,7 @@ impl<'s> Lexer<'s> {
         Err(SyntaxError::new(self.at, message))
     }
 
-    /// Digits, a fraction if a digit follows the dot (`5.floor()` is a method call), and an exponent.
+    /// Reads digits, a fraction if a digit follows the dot (`5.floor()` is a method call), and an exponent.
     fn number(&mut self) -> Result<Value, SyntaxError> {
         let start = self.at;
         let digits = |at: usize| {
@@ -179,7 +179,7 @@ impl<'s> Lexer<'s> {
         let follows = self.peek().filter(|c| c.is_ascii_alphanumeric() || *c == '_');
         let value = json::parse(text.as_bytes()).ok().filter(|_| follows.is_none());
         let value = match value {
-            // A literal is a number to calculate with, not a text to preserve.
+            // A literal is used in calculations, so its digits need not be preserved.
             Some(Value::Decimal(text)) if text.contains(['.', 'e', 'E']) => {
                 text.parse().ok().filter(|n: &f64| n.is_finite()).map(Value::F64)
             }
@@ -238,7 +238,7 @@ impl<'s> Lexer<'s> {
             'b' => '\u{8}',
             'f' => '\u{c}',
             'v' => '\u{b}',
-            // Beyond ASCII, `\x` would name single bytes of a character: `\u` names the character.
+            // Beyond ASCII, `\x` would name single bytes of a character; `\u` names the character.
             'x' => self.code(2).filter(char::is_ascii).ok_or_else(unknown)?,
             'U' => self.code(8).ok_or_else(unknown)?,
             'u' => self.utf16().ok_or_else(unknown)?,
@@ -260,7 +260,7 @@ impl<'s> Lexer<'s> {
         Some(value)
     }
 
-    /// After `\u`: four digits, or two halves of a pair as JSON writes them.
+    /// Reads what follows `\u`: four digits, or a surrogate pair as in JSON.
     fn utf16(&mut self) -> Option<char> {
         let high = self.hex(4)?;
         if !(0xD800..0xDC00).contains(&high) {

@@ -1,8 +1,8 @@
-//! The mapping language: text in, a tree of typed nodes out, run on messages.
+//! The mapping language: compiles source text to a tree of typed nodes and runs it on messages.
 //!
-//! A [`Mapping`] turns one message into another or deletes it; an [`Interpolation`] turns one into text. Both are compiled
-//! once, are shared freely between threads, and never panic: a fault while compiling is a [`CompileError`] with its place,
-//! a fault while running is a [`RunError`] that concerns one message and leaves it as it was. The language is the
+//! A [`Mapping`] turns one message into another or deletes it; an [`Interpolation`] turns one into text. Both are
+//! compiled once, are shared between threads, and never panic. A compile-time error is a [`CompileError`] with its
+//! position. A run-time error is a [`RunError`] that concerns one message and leaves it unchanged. The language is the
 //! Bloblang subset that `docs/mapping.md` lists.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

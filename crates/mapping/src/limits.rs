@@ -1,36 +1,38 @@
-//! What a mapping may not exceed, whatever its text and its messages are.
+//! Limits of a mapping, whatever its text and its messages are.
 //!
-//! Three kinds: how deep a source text nests, how large one value is, and how much work one message may cause. A mapping
-//! within its limits needs bounded stack, memory and time; one beyond them fails on that message with the limit's name.
+//! There are three kinds: the nesting of the source text, the size of one value, and the work for one message. A
+//! mapping within its limits needs bounded stack, memory and time. A mapping that exceeds one fails on that message,
+//! and the error names the limit.
 
 use thalweg_record::Value;
 
 use crate::error::{EvalResult, Fault};
 
-/// Expressions and blocks inside each other in a source text.
+/// Maximum nesting of expressions and blocks in a source text.
 pub const NESTING_MAX: usize = 128;
-/// Arrays and objects inside each other in a value that a mapping builds.
+/// Maximum nesting of arrays and objects in a value that a mapping builds.
 pub const VALUE_DEPTH_MAX: usize = 256;
-/// Elements and members in one value, nested ones included.
+/// Maximum number of elements and members in one value, including nested ones.
 pub const ELEMENTS_MAX: usize = 1_000_000;
-/// Text and bytes in one value, nested ones included.
+/// Maximum text and bytes in one value, including nested ones.
 pub const TEXT_BYTES_MAX: usize = 64 << 20;
-/// Work for one message, as the bytes it would take to keep everything that was built.
+/// Maximum work for one message, in the bytes needed to keep everything that was built.
 pub const WORK_BYTES_MAX: usize = 1600 << 20;
 
-/// How much deeper than its parts the value of one expression can be, by its text. Together with [`VALUE_DEPTH_MAX`] this
-/// bounds the depth of values that no check has seen yet.
+/// How much deeper than its parts the value of one expression can be, by its text. Together with [`VALUE_DEPTH_MAX`]
+/// this bounds the depth of values that have not been checked yet.
 pub(crate) const GROWTH_MAX: usize = 512;
-/// A fold measures its tally once in so many steps: one that holds itself twice doubles with each.
+/// A fold measures its tally once in this many steps, because a tally that contains itself twice doubles with each
+/// step.
 pub(crate) const FOLD_CHECK_STEPS: usize = 8;
 
-/// What one element of an array counts as, in bytes of work.
+/// Cost of one element of an array, in bytes of work.
 pub(crate) const ELEMENT_BYTES: usize = 32;
-/// What one call of a query (for an element of `map_each`, say) counts as, in bytes of work.
+/// Cost of one call of a query (for example for an element of `map_each`), in bytes of work.
 pub(crate) const CALL_BYTES: usize = 128;
 
-/// Whether a value that is about to be stored or printed keeps the limits. Shared parts count each time they appear,
-/// because they would be printed each time. Yields the size, in bytes of work.
+/// Checks the limits of a value before it is stored or printed. Shared parts count each time they appear, because they
+/// are printed each time. Returns the size in bytes of work.
 pub(crate) fn check(value: &Value) -> EvalResult<usize> {
     let mut allowance = SizeBudget {
         elements: ELEMENTS_MAX,

@@ -1,4 +1,4 @@
-//! [`Mapping`]: a compiled mapping, and what running it does to a message.
+//! [`Mapping`]: a compiled mapping, and the result of running it on a message.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::root::Root;
 use crate::statement::{self, Statement};
 use crate::{CompileError, Compiler, RunError};
 
-/// A compiled mapping. Cloning shares it, counters included; any number of threads may run it at once.
+/// A compiled mapping. Clones share it, including its counters, and any number of threads may run it concurrently.
 #[derive(Clone)]
 pub struct Mapping(Arc<Program>);
 
@@ -23,17 +23,17 @@ struct Program {
     host: Arc<dyn Host>,
 }
 
-/// What became of a message.
+/// The result of a mapping for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingOutcome {
-    /// It is in its place, changed as the mapping says.
+    /// The message is in its place, changed as the mapping says.
     Kept,
-    /// `root = deleted()`: the caller takes it out. The message itself is unchanged.
+    /// `root = deleted()`: the caller removes the message, which is unchanged.
     Deleted,
 }
 
 impl Mapping {
-    /// Compiles a mapping: `root` is a new document, `this` the input, which stays as it is.
+    /// Compiles a mapping: `root` is a new document, and `this` is the input, which does not change.
     pub fn compile(source: &str) -> Result<Mapping, CompileError> {
         Compiler::default().mapping(source)
     }
@@ -52,7 +52,7 @@ impl Mapping {
         })))
     }
 
-    /// Runs the mapping on one message of a batch. After an error the message is as it was before.
+    /// Runs the mapping on one message of a batch. After an error the message is unchanged.
     pub fn apply(&self, batch: &mut [Message], index: usize) -> Result<MappingOutcome, RunError> {
         let EvalContext {
             root,
@@ -74,7 +74,7 @@ impl Mapping {
         Ok(MappingOutcome::Kept)
     }
 
-    /// The value of `root` after a run that changes no message: `None` if it was deleted or never assigned.
+    /// Returns the value of `root` without changing a message; `None` if it was deleted or never assigned.
     pub fn evaluate(&self, batch: &[Message], index: usize) -> Result<Option<Value>, RunError> {
         match self.run(batch, index)?.root {
             Root::Value(root) => Ok(Some(root)),
@@ -82,7 +82,7 @@ impl Mapping {
         }
     }
 
-    /// Whether a condition, such as the `check` of a `switch` case, holds for a message.
+    /// Evaluates a condition, such as the `check` of a `switch` case, on a message.
     pub fn check(&self, batch: &[Message], index: usize) -> Result<bool, RunError> {
         let found = match self.evaluate(batch, index)? {
             Some(Value::Bool(truth)) => return Ok(truth),
@@ -118,7 +118,7 @@ impl std::fmt::Debug for Mapping {
     }
 }
 
-/// What a message carries after `root`: texts and bytes as they are, everything else typed.
+/// Turns `root` into a payload: texts and bytes become raw bytes, everything else stays typed.
 fn payload(root: Value, before: &Payload) -> Payload {
     match root {
         Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Payload::Raw(text.as_str().to_owned().into()),
@@ -132,7 +132,7 @@ fn payload(root: Value, before: &Payload) -> Payload {
     }
 }
 
-/// What came as a sample and still has its shape stays one: the stages behind need not look for value and time again.
+/// A sample that still has its shape stays a sample, so that later stages need not look up value and time again.
 fn as_sample(object: &Object) -> Option<Payload> {
     let (value, Value::I64(time_ms)) = (object.get("value")?, object.get("timestamp_ms")?) else {
         return None;

@@ -1,4 +1,4 @@
-//! The methods of the language: what follows a value and a dot. One table per field of work; here is what they share.
+//! The methods of the language, in one table per topic. This module holds what the tables share.
 
 use smallvec::SmallVec;
 use thalweg_record::{Text, Value};
@@ -22,7 +22,7 @@ mod times;
 /// A method with its arguments, ready to run.
 pub(crate) enum Method {
     Plain(fn(Value, &mut EvalContext<'_>) -> EvalResult<ExprValue>),
-    /// Arguments are values, evaluated before the method runs; one that is left out is `None`.
+    /// Arguments are evaluated before the method runs; an omitted argument is `None`.
     WithArguments {
         run: MethodFn,
         arguments: Box<[Option<Expr>]>,
@@ -104,7 +104,6 @@ static TABLES: [&[MethodSpec]; 7] = [
     times::METHODS,
 ];
 
-/// All methods there are.
 pub(crate) fn all() -> impl Iterator<Item = &'static MethodSpec> {
     TABLES.iter().flat_map(|table| table.iter())
 }
@@ -162,7 +161,7 @@ impl Method {
     }
 }
 
-/// The value of an argument that the parameters declare as needed.
+/// Returns an argument that the parameters declare as required.
 fn needed(arguments: &[Option<Value>], index: usize) -> &Value {
     given(arguments, index).unwrap_or(&Value::Null)
 }
@@ -179,7 +178,7 @@ fn text_argument<'v>(
     argument_text(needed(arguments, index), name)
 }
 
-/// The text of the argument `name`.
+/// Returns the argument `name` as text.
 fn argument_text<'v>(value: &'v Value, name: &'static str) -> EvalResult<std::borrow::Cow<'v, str>> {
     view::need_text(value).map_err(|fault| fault.from(|| format!("argument `{name}`")))
 }
@@ -189,7 +188,7 @@ fn integer_argument(value: &Value, name: &'static str) -> EvalResult<i64> {
     integer.map_err(|fault| fault.from(|| format!("argument `{name}`")))
 }
 
-/// A text that a method has built.
+/// Wraps a text that a method built.
 fn built(text: impl Into<Text>) -> EvalResult<ExprValue> {
     Ok(ExprValue::Value(Value::Text(text.into())))
 }
@@ -201,7 +200,7 @@ fn elements(value: &Value) -> EvalResult<&[Value]> {
     }
 }
 
-/// A fault of one element of an array.
+/// Adds the index of an array element to its fault.
 fn at_element(index: usize, fault: Fault) -> Fault {
     Fault::text(format!("element {index}: {fault}"))
 }

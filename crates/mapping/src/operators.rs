@@ -1,7 +1,7 @@
 //! Arithmetic, comparison and equality of values.
 //!
-//! Integers stay integers and exact; an operation with a float, and every division, gives a float. Values of different
-//! types are never equal and cannot be ordered, which is a fault that names both types.
+//! Integers stay integers and exact. An operation with a float, and every division, returns a float. Values of
+//! different types are never equal. Ordering them is a fault that names both types.
 
 use std::cmp::Ordering;
 
@@ -50,7 +50,7 @@ impl Op {
         })
     }
 
-    /// Which operators bind first: 0 before 1 and so on; equal ones from left to right.
+    /// The precedence: 0 binds first. Operators of the same level group from left to right.
     pub fn level(self) -> usize {
         match self {
             Op::Multiply | Op::Divide | Op::Remainder | Op::Coalesce => 0,
@@ -78,7 +78,7 @@ impl Op {
 
 /// Why an operation has no result.
 pub(crate) enum OperationError {
-    /// The types do not fit; the caller knows where the operands came from.
+    /// The types do not match the operation. The caller adds where the operands came from.
     Types,
     Fault(Fault),
 }
@@ -89,7 +89,7 @@ impl From<Fault> for OperationError {
     }
 }
 
-/// The fault of operands whose types do not fit.
+/// Builds the fault for operands of unsuitable types.
 pub(crate) fn unfit(op: Op, left: (&str, String), right: (&str, String)) -> Fault {
     let verb = op.verb();
     let ((left, left_source), (right, right_source)) = (left, right);
@@ -118,7 +118,7 @@ pub(crate) fn operate(op: Op, left: &Value, right: &Value) -> Result<Value, Oper
     }
 }
 
-/// Strings (and bytes) added to each other; `None` if either is neither.
+/// Concatenates strings or bytes; `None` if an operand is neither.
 fn concat(left: &Value, right: &Value) -> EvalResult<Option<Value>> {
     if let (Value::Bytes(left), Value::Bytes(right)) = (left, right) {
         limits::check_bytes(left.len() + right.len())?;
@@ -172,7 +172,7 @@ fn float(op: Op, left: f64, right: f64) -> EvalResult<f64> {
     Ok(result)
 }
 
-/// Of whole numbers; a fraction is cut off first.
+/// The remainder of whole numbers; fractions are cut off first.
 fn remainder(left: Number, right: Number) -> EvalResult<i128> {
     let cut = |number| match number {
         Number::Integer(n) => n,
@@ -192,7 +192,7 @@ fn by_zero() -> Fault {
 pub(crate) fn negate(value: &Value) -> EvalResult<Value> {
     match Number::need(value)? {
         Number::Float(n) => Ok(Value::F64(-n)),
-        // Number::of makes no integer of more than 38 digits, but one of them may have no negative.
+        // Number::of returns no integer of more than 38 digits, but the smallest i128 has no negative.
         Number::Integer(n) => match n.checked_neg() {
             Some(n) => Ok(Number::Integer(n).value()),
             None => Err(Fault::text("cannot negate a number of more than 38 digits")),
@@ -200,7 +200,7 @@ pub(crate) fn negate(value: &Value) -> EvalResult<Value> {
     }
 }
 
-/// The order of two values of one type: `None` for types that have none, `Some(None)` where NaN is involved.
+/// Compares two values of one type: `None` if the type has no order, `Some(None)` if one is NaN.
 pub(crate) fn compare(left: &Value, right: &Value) -> Option<Option<Ordering>> {
     if let (Some(left), Some(right)) = (Number::of(left), Number::of(right)) {
         return Some(compare_numbers(left, right));
@@ -219,7 +219,7 @@ fn compare_numbers(left: Number, right: Number) -> Option<Ordering> {
     }
 }
 
-/// Deep equality. Numbers are compared by value, strings with bytes by content, members without regard to their order.
+/// Deep equality. Numbers compare by value, strings and bytes by content, members regardless of their order.
 pub(crate) fn equal(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Null, Value::Null) => true,

@@ -1,8 +1,8 @@
-//! Source text to the tree of typed nodes, by recursive descent with a bounded depth.
+//! Parses source text to a tree of typed nodes, by recursive descent with a bounded depth.
 //!
-//! Line breaks end statements but not expressions: an expression goes on as long as an operator or a dot follows, on
-//! whatever line. Names are resolved here (variables to slots, `name ->` queries to depths, functions and methods to
-//! code), so a mapping that compiles has no unknown name.
+//! Line breaks end statements but not expressions: an expression continues while an operator or a dot follows, on any
+//! line. The parser resolves names (variables to slots, `name ->` queries to depths, functions and methods to code), so
+//! a mapping that compiles has no unknown name.
 
 use thalweg_record::Text;
 
@@ -27,7 +27,7 @@ pub(crate) struct Parser<'s> {
     depth: usize,
     /// Names of the `name ->` queries around the current place, outermost first.
     names: Vec<Text>,
-    /// Variables set so far; the position is the slot.
+    /// Variables set so far; the index is the slot.
     variables: Vec<Text>,
     /// Whether the current expression may be followed by another match arm on the next line.
     in_match: bool,
@@ -50,14 +50,14 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// The expression of an interpolation and the place after its closing brace.
+    /// Parses the expression of an interpolation. Returns it and the position after the closing brace.
     pub fn braced_expression(mut self) -> Result<(Expr, usize), SyntaxError> {
         let expression = self.whole_expression()?;
         let end = self.expect("}", "after the expression of the interpolation")?;
         Ok((expression, end.end))
     }
 
-    /// An expression that is no part of another one.
+    /// Parses an expression that is not part of another one.
     fn whole_expression(&mut self) -> Result<Expr, SyntaxError> {
         let at = self.peek()?.start;
         let expression = self.expression()?;
@@ -81,7 +81,7 @@ impl<'s> Parser<'s> {
         })
     }
 
-    /// Takes an operator if one follows.
+    /// Consumes an operator if one follows.
     fn operator(&mut self) -> Result<Option<Op>, SyntaxError> {
         let next = self.peek()?;
         let Token::Sign(sign) = next.token else {
@@ -118,7 +118,7 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// After a minus: `-5.abs()` is the absolute value of -5, `-this.a.abs()` the negative of an absolute value.
+    /// Parses what follows a minus: `-5.abs()` is the absolute value of -5, `-this.a.abs()` negates an absolute value.
     fn negated(&mut self, start: usize, end: usize) -> Result<Expr, SyntaxError> {
         let next = self.peek()?;
         if let (Token::Number(number), true) = (&next.token, next.start == end) {
@@ -131,7 +131,7 @@ impl<'s> Parser<'s> {
         Ok(Expr::Negate(Box::new(inner)))
     }
 
-    /// An argument or bracketed query: `name -> expression`, or an expression in which the value is `this`.
+    /// Parses an argument or bracketed query: `name -> expression`, or an expression in which `this` is the value.
     fn query(&mut self) -> Result<Lambda, SyntaxError> {
         let next = self.peek()?.clone();
         let Token::Name(name) = next.token else {
@@ -199,7 +199,7 @@ impl<'s> Parser<'s> {
         Ok(matches!(&self.peek()?.token, Token::Name(found) if found == name))
     }
 
-    /// Takes a sign if it follows.
+    /// Consumes a sign if it follows.
     fn accept(&mut self, sign: &str) -> Result<bool, SyntaxError> {
         let found = self.next_is(sign)?;
         if found {
@@ -220,7 +220,7 @@ impl<'s> Parser<'s> {
         ))
     }
 
-    /// Whether the token behind the next one is this sign.
+    /// Whether the token after the next one is this sign.
     fn second_is(&mut self, sign: &str) -> bool {
         let at = match &self.peeked {
             Some(next) => next.end,
@@ -245,7 +245,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// Operands and the operators between them, level by level, into chains.
+/// Groups operands and the operators between them into chains, level by level.
 fn group(mut items: Vec<Expr>, mut ops: Vec<Op>) -> Expr {
     for level in 0..Op::LEVELS {
         if ops.is_empty() {

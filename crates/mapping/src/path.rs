@@ -1,4 +1,4 @@
-//! Paths into documents: `a.b.0`. Reading a path that leads nowhere is no fault, it gives null.
+//! Paths into documents: `a.b.0`. A path that does not exist reads as null and is not a fault.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use thalweg_record::{Text, Value};
 
 use crate::view;
 
-/// One step: a member of an object, or an element of an array if the name is a number.
+/// One segment: a member of an object, or an element of an array if the name is a number.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PathSegment {
     pub name: Text,
@@ -26,7 +26,7 @@ impl PathSegment {
 pub(crate) struct Path(pub Vec<PathSegment>);
 
 impl Path {
-    /// A path in dot notation, in which `~1` stands for a dot within a name and `~0` for a tilde.
+    /// Parses dot notation, in which `~1` stands for a dot within a name and `~0` for a tilde.
     pub fn dotted(text: &str) -> Path {
         if text.is_empty() {
             return Path::default();
@@ -45,7 +45,7 @@ impl Path {
         self.0.push(segment);
     }
 
-    /// The value at the path, or null.
+    /// Returns the value at the path, or null.
     pub fn read(&self, value: &Value) -> Value {
         walk(&self.0, value).map_or(Value::Null, Cow::into_owned)
     }
@@ -54,7 +54,7 @@ impl Path {
         walk(&self.0, value).is_some()
     }
 
-    /// `this.a.b`, with the names in quotes that need them.
+    /// Formats the path as `this.a.b`, with quotes around names that need them.
     pub fn show(&self, start: &str) -> String {
         let mut shown = start.to_owned();
         for segment in &self.0 {

@@ -1,5 +1,5 @@
-//! Arguments that are worth preparing: patterns, time layouts, paths. A literal is prepared when the mapping is compiled;
-//! a computed one when its text changes, so that a pattern taken from metadata is not compiled for each message.
+//! Arguments that are prepared: patterns, time layouts, paths. A literal is prepared when the mapping is compiled. A
+//! computed one is prepared when its text changes, so that a pattern from metadata is not compiled for each message.
 
 use std::sync::Arc;
 

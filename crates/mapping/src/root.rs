@@ -1,4 +1,4 @@
-//! The document under construction: what `root` is while a mapping runs, and how assignments change it.
+//! The document under construction: the value of `root` while a mapping runs, and assignments to it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) enum Root {
 }
 
 impl Root {
-    /// `root<path> = value`. A path into a deleted root changes nothing: the message goes all the same.
+    /// `root<path> = value`. A path into a deleted root changes nothing, because the message is removed anyway.
     pub fn assign(&mut self, path: &Path, value: ExprValue) -> EvalResult<()> {
         if matches!(value, ExprValue::Nothing) {
             return Ok(());
@@ -35,7 +35,7 @@ impl Root {
         }
         let Root::Value(root) = self else { return Ok(()) };
         let (parent, depth) = match value {
-            // What is to be deleted need not be created first.
+            // A path that is to be deleted need not be created first.
             ExprValue::Deleted => match existing(root, parents) {
                 Some(parent) => parent,
                 None => return Ok(()),
@@ -49,7 +49,7 @@ impl Root {
     }
 }
 
-/// The container that `segments` lead to, with objects put where nothing or null is.
+/// Returns the container at `segments`, and creates objects where a value is missing or null.
 fn create<'r>(root: &'r mut Value, segments: &[PathSegment], path: &Path) -> EvalResult<(&'r mut Value, usize)> {
     let mut at = root;
     for (depth, segment) in segments.iter().enumerate() {
@@ -76,7 +76,7 @@ fn create<'r>(root: &'r mut Value, segments: &[PathSegment], path: &Path) -> Eva
     Ok((at, segments.len()))
 }
 
-/// Null becomes an object, and a record-like value the object that it is seen as.
+/// Turns null into an object, and a GUID or structured value into the object of its JSON form.
 fn prepare(at: &mut Value) {
     match at {
         Value::Null => *at = Object::new().into(),

@@ -1,4 +1,4 @@
-//! The statements of a mapping, and running them against a message.
+//! The statements of a mapping and their execution on a message.
 
 use thalweg_record::{Metadata, Text, Value};
 
@@ -11,14 +11,14 @@ use crate::path::Path;
 use crate::view;
 
 pub(crate) enum Statement {
-    /// `root.a.b = ...`; a value that is given needs no check of the limits.
+    /// `root.a.b = ...`. A given value needs no check of the limits.
     Root {
         path: Path,
         value: Expr,
         given: bool,
         line: usize,
     },
-    /// `meta key = ...`, or all metadata without a key.
+    /// `meta key = ...`; without a key, all metadata.
     Meta {
         key: Option<Text>,
         value: Expr,
@@ -158,7 +158,7 @@ fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut EvalContext<'_>) 
     Ok(())
 }
 
-/// No keys; the typed stamps of the message stay.
+/// Removes all keys and keeps the typed stamps of the message.
 fn cleared(old: &Metadata) -> Metadata {
     let mut meta = old.clone();
     meta.clear();

@@ -1,4 +1,4 @@
-//! Cases of the language as tables: an expression, a document, and what it yields or which error it gives.
+//! Table tests of the language: an expression, a document, and the expected value or error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ mod properties;
 mod queries;
 mod times;
 
-/// A world that answers the same each time: 2031-05-06T07:08:09.123456789Z, and random numbers that count up.
+/// A deterministic host: the time is 2031-05-06T07:08:09.123456789Z, and random numbers count up.
 #[derive(Default)]
 struct TestHost {
     random: AtomicU64,
@@ -78,7 +78,7 @@ fn outcome(mapping: &Mapping, message: Message) -> String {
     }
 }
 
-/// What an expression yields for a JSON document: its JSON, `(nothing)`, or the error without its line.
+/// The result of an expression for a JSON document: its JSON, `(nothing)`, or the error without its line.
 fn eval(expression: &str, document: &str) -> String {
     let mapping = mapping(&format!("root = {expression}"));
     match mapping.evaluate(&[Message::raw(document.to_owned())], 0) {
@@ -88,21 +88,21 @@ fn eval(expression: &str, document: &str) -> String {
     }
 }
 
-/// `(expression, document, what it yields)`
+/// `(expression, document, expected result)`
 fn check(cases: &[(&str, &str, &str)]) {
     for (expression, document, expected) in cases {
         assert_eq!(eval(expression, document), *expected, "{expression} on {document}");
     }
 }
 
-/// `(expression, what it yields)`
+/// `(expression, expected result)`
 fn check_constant(cases: &[(&str, &str)]) {
     for (expression, expected) in cases {
         assert_eq!(eval(expression, ""), *expected, "{expression}");
     }
 }
 
-/// A typed payload, as another stage hands it over.
+/// A typed payload, as from another stage.
 fn typed(value: thalweg_record::Value) -> Message {
     Message::new(Payload::Value(value), thalweg_record::Metadata::default())
 }

@@ -1,7 +1,7 @@
-//! How the language sees a [`Value`]: eight types, whatever the record types behind them are.
+//! The types of the language for a [`Value`]: eight types, whatever the record types are.
 //!
-//! Every integer and float type is a number; XML and NodeIds are strings; GUIDs and structured OPC UA values are the
-//! objects of their JSON form. Looking converts nothing unless the types differ in kind.
+//! Every integer and float type is a number. XML and NodeIds are strings. GUIDs and structured OPC UA values are the
+//! objects of their JSON form. Access converts nothing unless the types differ in kind.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use thalweg_record::{Object, Text, Value, json};
 use crate::error::{EvalResult, Fault};
 use crate::limits;
 
-/// The type's name as `type()` and error messages give it.
+/// The type's name for `type()` and error messages.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -24,7 +24,7 @@ pub(crate) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// "wrong type" with a short look at the value, where it is short.
+/// Builds the fault for a wrong type, with the value or its first 40 characters.
 pub(crate) fn mismatch(wanted: &'static str, value: &Value) -> Fault {
     const SHOWN_CHARS_MAX: usize = 40;
     let shown = match value {
@@ -38,7 +38,7 @@ pub(crate) fn mismatch(wanted: &'static str, value: &Value) -> Fault {
     Fault::expected(wanted, kind(value), shown)
 }
 
-/// Text of a string, a timestamp, or bytes that are UTF-8; `None` for everything else.
+/// The text of a string, a timestamp, or UTF-8 bytes; `None` for everything else.
 pub(crate) fn text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Some(Cow::Borrowed(text)),
@@ -63,7 +63,7 @@ pub(crate) fn bytes(value: &Value) -> Option<Cow<'_, [u8]>> {
     }
 }
 
-/// Any value as text: strings as they are, everything else as JSON.
+/// Converts any value to text: strings stay as they are, everything else becomes JSON.
 pub(crate) fn to_text(value: &Value) -> EvalResult<Text> {
     match value {
         Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Ok(text.clone()),
@@ -82,7 +82,7 @@ pub(crate) fn to_text(value: &Value) -> EvalResult<Text> {
     }
 }
 
-/// The object of an object, GUID or structured value.
+/// The object for an object, GUID or structured value.
 pub(crate) fn object(value: &Value) -> Option<Cow<'_, Object>> {
     match value {
         Value::Object(object) => Some(Cow::Borrowed(object)),
@@ -94,7 +94,7 @@ pub(crate) fn object(value: &Value) -> Option<Cow<'_, Object>> {
     }
 }
 
-/// What looking through a value once costs, in bytes of work.
+/// Cost of one pass over a value without its nested values, in bytes of work.
 pub(crate) fn shallow_size(value: &Value) -> usize {
     match value {
         Value::Array(values) => values.len(),
@@ -110,7 +110,7 @@ pub(crate) fn unfold(value: &Value) -> Value {
     json::parse(json::to_string(value).as_bytes()).unwrap_or(Value::Null)
 }
 
-/// A number in the two forms that arithmetic has. Integers are exact up to 38 digits.
+/// A number in one of the two forms of arithmetic. Integers are exact up to 38 digits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Number {
     Integer(i128),
@@ -142,7 +142,7 @@ impl Number {
         }
     }
 
-    /// The narrowest value that is exact: 64 bits, else the digits themselves.
+    /// The narrowest exact value: 64 bits, otherwise a decimal.
     pub fn value(self) -> Value {
         match self {
             Number::Float(n) => Value::F64(n),
@@ -155,7 +155,7 @@ impl Number {
     }
 }
 
-/// Single precision as readers of its JSON text see it: 0.1, not 0.10000000149011612.
+/// Widens a float as its JSON text shows it: 0.1, not 0.10000000149011612.
 fn as_printed(n: f32) -> f64 {
     if !n.is_finite() || n.fract() == 0.0 {
         return f64::from(n);
@@ -165,7 +165,7 @@ fn as_printed(n: f32) -> f64 {
     text.parse().unwrap_or(f64::from(n))
 }
 
-/// A whole number that fits 64 bits, whatever its type.
+/// A whole number that fits 64 bits, of any type.
 pub(crate) fn integer(value: &Value) -> Option<i64> {
     match Number::of(value)? {
         Number::Integer(n) => i64::try_from(n).ok(),
@@ -173,7 +173,7 @@ pub(crate) fn integer(value: &Value) -> Option<i64> {
     }
 }
 
-/// A float without fraction as the integer it is. 2^63 itself does not fit, hence the open bound.
+/// A float without a fraction as an integer. 2^63 does not fit, so the upper bound is exclusive.
 pub(crate) fn whole(n: f64) -> Option<i64> {
     const BOUND: f64 = 9_223_372_036_854_775_808.0;
     (n.fract() == 0.0 && (-BOUND..BOUND).contains(&n)).then_some(n as i64)

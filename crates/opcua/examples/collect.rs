@@ -1,4 +1,4 @@
-//! Collects from an OPC UA server and shows what arrives: `collect FILE.yaml [seconds]`. The file is an ordinary flow;
+//! Collects from an OPC UA server and prints what arrives: `collect FILE.yaml [seconds]`. The file is an ordinary flow;
 //! its output may be `show: {}`, which prints each message with its metadata, or any other (`drop: {}` to measure).
 //! Every five seconds, and at the end, it prints the mass balance, values per second and CPU time per value.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
 //! A simulated plant to collect from by hand: `plant PORT [name=value ...]`, where the names are those of the
-//! simulator's options that a collector is tried against (`fast_nodes=10000 fast_rate=1 wide=0 types=1 secure=1 ...`).
+//! simulator's options (`fast_nodes=10000 fast_rate=1 wide=0 types=1 secure=1 ...`).
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use thalweg_simulator::SimulatorOptions;

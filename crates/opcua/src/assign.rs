@@ -1,4 +1,4 @@
-//! Which connection serves which tag: by the hash of its NodeID, so that a tag stays where it was after every browse.
+//! Assigns tags to connections by the hash of their NodeID, so that a tag keeps its connection after every browse.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::node_id;
 use crate::node_table::{NodeIndex, NodeTable};
 
-/// What the browse tells a connection.
+/// What the browse sends to a connection.
 #[derive(Debug)]
 pub(crate) enum ConnectionCommand {
     /// Variables to serve from now on.
     Monitor(Vec<NodeIndex>),
     Poll(Vec<NodeIndex>),
     Remove(Vec<NodeIndex>),
-    /// Paths are final, or have become other ones.
+    /// Paths are final, or have changed.
     PathsChanged,
 }
 
-/// Never blocks: the table bounds what can be queued.
+/// Sending never blocks: the table bounds the queues.
 #[derive(Clone)]
 pub(crate) struct Assigner {
     table: Arc<RwLock<NodeTable>>,
     links: Vec<mpsc::UnboundedSender<ConnectionCommand>>,
     subscribe: bool,
-    /// Tags given out to be monitored, where their number is limited; by index, one byte each.
+    /// Which tags are monitored, if their number is limited; by index, one byte each.
     monitored: Vec<bool>,
     monitored_count: usize,
     component: Option<Component>,
@@ -50,7 +50,7 @@ impl Assigner {
         }
     }
 
-    /// For a browse whose results are only compared.
+    /// Returns an assigner for a browse whose results are only compared.
     pub fn nowhere() -> Assigner {
         Assigner {
             table: Arc::default(),
@@ -86,7 +86,7 @@ impl Assigner {
         self.send(nodes, ConnectionCommand::Remove);
     }
 
-    /// Only a tag that was monitored makes room for another one when it goes.
+    /// Counts monitored tags. Only the removal of a monitored tag makes room for another one.
     fn note(&mut self, node: NodeIndex, monitored: bool) {
         let at = node as usize;
         if monitored && self.monitored.len() <= at {
@@ -98,7 +98,7 @@ impl Assigner {
         self.monitored_count -= usize::from(before);
     }
 
-    /// Failed ones whose time has come, each served as before.
+    /// Retries failed nodes that are due, each served as before.
     pub fn retry(&self, items: &[NodeIndex], reads: &[NodeIndex]) {
         self.send(items, ConnectionCommand::Monitor);
         self.send(reads, ConnectionCommand::Poll);
@@ -124,7 +124,7 @@ impl Assigner {
             let mut text = String::new();
             for node in nodes {
                 text.clear();
-                // Without the namespace: its index may move, and the tag must stay where it is.
+                // The hash excludes the namespace: its index may change, and the tag must keep its connection.
                 node_id::write_identifier(&table.node_id(*node).identifier, &mut text);
                 let link = xxh3_64(text.as_bytes()) % parts.len().max(1) as u64;
                 if let Some(part) = parts.get_mut(link as usize) {
@@ -161,7 +161,7 @@ mod tests {
         let nodes: Vec<NodeIndex> = (0..8).collect();
         assigner.assign(&nodes, Some(5));
         assert_eq!(assigner.monitored_count, 5);
-        // Three polled ones go: there is no room for others.
+        // Three polled tags are removed, which makes no room for others.
         assigner.remove(&[5, 6, 7]);
         assigner.assign(&[8, 9], Some(5));
         assert_eq!(assigner.monitored_count, 5);

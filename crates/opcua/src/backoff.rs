@@ -1,13 +1,14 @@
-//! Delays between attempts: doubling up to a minute or less, with jitter so that many clients do not knock at once.
+//! Delays between attempts: they double up to a minute or less, with jitter so that many clients do not reconnect at
+//! once.
 
 use std::time::{Duration, Instant};
 
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// A connection that lasted this long is one that works.
+/// A connection that lasted this long counts as working.
 pub(crate) const LASTED_MIN: Duration = Duration::from_secs(5);
 
-/// Never, if there is nothing to wait for.
+/// Waits until a time; forever if there is none.
 pub(crate) async fn until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
@@ -35,14 +36,14 @@ impl Backoff {
         }
     }
 
-    /// The delay before the next attempt: between three quarters and the whole of the nominal one.
+    /// Returns the delay before the next attempt: between three quarters and the whole of the nominal one.
     pub fn next(&mut self) -> Duration {
         let nominal = self.next;
         self.next = (nominal * 2).min(self.max);
         nominal.mul_f64(0.75 + 0.25 * random_fraction())
     }
 
-    /// The delay after the loss of a connection that had lasted for so long: none after one that worked.
+    /// Returns the delay after the loss of a connection that lasted this long: none if it worked.
     pub fn after_loss(&mut self, lasted: Duration) -> Duration {
         if lasted < LASTED_MIN {
             return self.next();

@@ -1,20 +1,21 @@
-//! How many operations go into one call: as many as server and profile allow, fewer after a refusal, and more again
-//! where the profile knows nothing of the server.
+//! The number of operations per call: as many as server and profile allow, fewer after a refusal, and more again if the
+//! profile does not know the server.
 
 use crate::channel::CallError;
 use crate::value::status;
 
-/// Upper bound where the server names none.
+/// Upper bound if the server names none.
 const OPERATIONS_MAX: usize = 1000;
 
-/// Calls without a refusal before the size doubles.
+/// Successful calls before the size doubles.
 const CLEAN_CALLS: u16 = 4;
 
-/// The same where answers were too large or did not come: a try that fails costs the server a large answer for nothing,
-/// and this end the time that it waits in vain.
+/// The same after responses were too large or timed out: a failed attempt costs the server a large response and this
+/// side a timeout.
 const CLEAN_CALLS_RECOVERING: u16 = 64;
 
-/// A size at which calls time out again and again is tried ever less often, but not never: it may have been the network.
+/// A size that times out repeatedly is tried less and less often, but never given up: the network may have been the
+/// cause.
 const CLEAN_CALLS_MAX: u16 = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,14 +24,14 @@ pub(crate) struct CallSize {
     max: usize,
     grows: bool,
     clean: u16,
-    /// Made smaller for the sake of answers, which may be smaller again, or come sooner, another time.
+    /// Whether the size was reduced because of responses, which may be smaller or faster later.
     recovers: bool,
-    /// Clean calls before it then doubles.
+    /// Successful calls before it then doubles.
     patience: u16,
 }
 
 impl CallSize {
-    /// `server_limit` 0: the server names none. `grows`: start at the profile's figure and find out.
+    /// `server_limit` 0 means that the server names none. `grows`: start at the profile's size and adapt.
     pub fn new(server_limit: u32, profile: usize, grows: bool) -> CallSize {
         let server = if server_limit == 0 {
             usize::MAX
@@ -75,7 +76,7 @@ impl CallSize {
         }
     }
 
-    /// A call of `operations` failed. True if calls are smaller now, so that trying again may help.
+    /// A call of `operations` failed. Returns true if calls are smaller now, so that a retry may succeed.
     pub fn failed(&mut self, operations: usize, error: &CallError) -> bool {
         let of_request = match error {
             CallError::RequestTooLarge => true,
@@ -89,8 +90,8 @@ impl CallSize {
         }
     }
 
-    /// The answer to a call of `operations` was too large. That depends on the values of the moment, so calls become
-    /// smaller now and larger again later. False if it cannot be made smaller.
+    /// The response to a call of `operations` was too large. That depends on the current values, so calls become
+    /// smaller now and larger again later. Returns false if it cannot be made smaller.
     pub fn answer_too_large(&mut self, operations: usize) -> bool {
         if operations <= 1 {
             return false;
@@ -101,10 +102,11 @@ impl CallSize {
         true
     }
 
-    /// A call of `operations` was not answered in time. Whether it was too much for the server or the network stood still
-    /// nobody knows, so calls become smaller, and larger again the later the more often this happens.
+    /// A call of `operations` timed out. The cause may be the server's load or the network, so calls become smaller,
+    /// and grow back more slowly the more often this happens.
     pub fn timed_out(&mut self, operations: usize) {
-        // Calls that were in flight together and all stood still halve once: the others are larger than what is sent now.
+        // Calls that were in flight together and all timed out halve the size once: the others are larger than the
+        // current size.
         if operations > self.now {
             return;
         }
@@ -116,9 +118,9 @@ impl CallSize {
         self.recovers = true;
     }
 
-    /// A call of `operations` was refused as a whole. Where it does not say that it was too large, one of its operations
-    /// may be what the server does not get over: calls become smaller until it is alone, and larger again later. False if
-    /// the call cannot be made smaller.
+    /// A call of `operations` was refused as a whole. If the refusal does not say that it was too large, the server may
+    /// fail on one of its operations: calls become smaller until that one is alone, and larger again later. Returns
+    /// false if the call cannot be made smaller.
     pub fn refused(&mut self, operations: usize, error: &CallError) -> bool {
         match error {
             CallError::WrongCount { .. } => self.answer_too_large(operations),
@@ -127,12 +129,12 @@ impl CallSize {
         }
     }
 
-    /// A call of `operations` was too large. False if it cannot be made smaller.
+    /// A call of `operations` was too large. Returns false if it cannot be made smaller.
     pub fn too_large(&mut self, operations: usize) -> bool {
         if operations <= 1 {
             return false;
         }
-        // What was refused once is not tried again. A refusal of a call from before the last one makes nothing larger.
+        // A refused size is not tried again. A refusal of an earlier call never makes the size larger.
         self.max = self.max.min(operations - 1).max(1);
         self.now = self.now.min(operations / 2).clamp(1, self.max);
         self.clean = 0;
@@ -182,7 +184,7 @@ mod tests {
         assert_eq!(chunk.get(), 800);
     }
 
-    /// Clean calls until the size changes.
+    /// Successful calls until the size changes.
     fn calls_until_it_grows(chunk: &mut CallSize) -> usize {
         let size = chunk.get();
         let calls = (1..=100_000).find(|_| {
@@ -205,7 +207,7 @@ mod tests {
             chunk.timed_out(1000);
         }
         assert_eq!(waits, [64, 128, 256, 512, 1024, 2048, 4096, 4096, 4096]);
-        // What holds for long is forgotten.
+        // A size that works for long is no longer suspect.
         calls_until_it_grows(&mut chunk);
         (0..4096).for_each(|_| chunk.succeeded());
         chunk.timed_out(1000);

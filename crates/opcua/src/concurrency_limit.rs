@@ -1,11 +1,11 @@
-//! How many calls of a kind are in flight: more while answers come as fast as before, half as many when one does not come
-//! or the server says that it is asked for too much at once.
+//! The number of calls of a kind in flight: more while the latency is flat, half as many when a call times out or the
+//! server refuses because of too many requests.
 
 use std::time::{Duration, Instant};
 
 const START: usize = 2;
 
-/// Whatever a profile says.
+/// Upper limit, whatever the profile says.
 const IN_FLIGHT_MAX: usize = 50;
 
 /// A latency up to this multiple of the best one counts as flat.
@@ -21,7 +21,7 @@ pub(crate) struct ConcurrencyLimit {
 }
 
 impl ConcurrencyLimit {
-    /// Begins slowly, to find out how many of them are of use.
+    /// Starts slowly, to find out how many calls are useful.
     pub fn rising_to(max: usize) -> ConcurrencyLimit {
         let max = max.clamp(1, IN_FLIGHT_MAX);
         ConcurrencyLimit {
@@ -33,7 +33,7 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// Begins with as many as there may be.
+    /// Starts with the maximum.
     pub fn of(max: usize) -> ConcurrencyLimit {
         let pace = ConcurrencyLimit::rising_to(max);
         ConcurrencyLimit { now: pace.max, ..pace }
@@ -43,7 +43,7 @@ impl ConcurrencyLimit {
         self.now
     }
 
-    /// A call was answered; `operations` makes calls of different sizes comparable.
+    /// Records a response; `operations` makes calls of different sizes comparable.
     pub fn answered(&mut self, latency: Duration, operations: usize) {
         let each = latency / u32::try_from(operations.max(1)).unwrap_or(u32::MAX);
         let best = self.best.map_or(each, |best| best.min(each));
@@ -59,15 +59,15 @@ impl ConcurrencyLimit {
         }
     }
 
-    /// A call that was too much, or not answered, has ended after this time. What was in flight together and fails
-    /// together halves once.
+    /// Records a call that was refused or timed out after this time. Calls that were in flight together halve the limit
+    /// once.
     pub fn slow_down(&mut self, lasted: Duration) {
         if self.slowed.is_some_and(|at| at.elapsed() < lasted) {
             return;
         }
         self.now = (self.now / 2).max(1);
         self.good = 0;
-        // Calls may have another size from now on, and so take longer for each operation.
+        // Calls may have another size from now on, and so another latency per operation.
         self.best = None;
         self.slowed = Some(Instant::now());
     }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(pace.get(), 1);
         (0..100).for_each(|_| pace.answered(Duration::from_millis(1), 1));
         assert_eq!(pace.get(), 8);
-        // Small calls take longer for each of their operations than large ones did before.
+        // Small calls take longer per operation than the large ones before.
         pace.slow_down(Duration::ZERO);
         (0..100).for_each(|_| pace.answered(Duration::from_millis(50), 1));
         assert_eq!(pace.get(), 8);

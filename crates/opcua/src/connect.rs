@@ -1,7 +1,7 @@
-//! From the configuration to a session: discovery, choice of the endpoint, trust, channel, login.
+//! Opens a session from the configuration: discovery, choice of the endpoint, trust, channel, login.
 //!
-//! Every failure becomes one sentence that says what to do. What the configuration demands is demanded at every attempt
-//! again; nothing is remembered that could make a later connection weaker.
+//! Every failure becomes one sentence that says what to do. The configured requirements are enforced at every attempt;
+//! nothing is remembered that could make a later connection weaker.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::value::status;
 #[error("{text}")]
 pub(crate) struct ConnectError {
     pub text: String,
-    /// The server asked for patience: it counts attempts or sessions.
+    /// The server asked to wait, because it limits attempts or sessions.
     pub wait: bool,
-    /// Nobody answered at all; a session may still be alive there.
+    /// The server did not respond at all; a session may still exist there.
     pub unreachable: bool,
 }
 
@@ -41,8 +41,8 @@ impl ConnectError {
         }
     }
 
-    /// How long to wait before the next attempt. Sessions and attempts that a server counts are forgotten with the
-    /// session's timeout at the earliest.
+    /// Returns the wait before the next attempt. A server that counts sessions and attempts forgets them after the
+    /// session timeout at the earliest.
     pub fn pause(&self, backoff: Duration, session_timeout: Duration) -> Duration {
         match self.wait {
             true => backoff.max(session_timeout),
@@ -51,7 +51,7 @@ impl ConnectError {
     }
 }
 
-/// Makes connections to one server. Shared by all sessions of a component.
+/// Opens connections to one server. All sessions of a component share it.
 pub(crate) struct Connector {
     config: ConnectionConfig,
     certificates: ClientCertificates,
@@ -69,7 +69,7 @@ impl Connector {
         }
     }
 
-    /// With what is to be remembered of keys and certificates in this folder.
+    /// Uses this folder to store keys and certificates.
     pub fn with_keys_in(folder: &Path, config: ConnectionConfig) -> Connector {
         let given = &config.certificates;
         let certificates = ClientCertificates::new(given.client.clone(), folder);
@@ -77,7 +77,7 @@ impl Connector {
         Connector::new(config, certificates, trust)
     }
 
-    /// A new session. `name` shows up in the server's list of sessions.
+    /// Opens a new session. `name` appears in the server's list of sessions.
     pub async fn connect(&self, name: &str) -> Result<Session, ConnectError> {
         let offer = self.offer().await?;
         let assumed = self.config.direct_connect && offer.policy != SecurityPolicy::None && !offer.shown;
@@ -96,8 +96,9 @@ impl Connector {
         Ok((channel, credentials))
     }
 
-    /// After a failure with a certificate that was only assumed to be the server's. If it is another server's, or the
-    /// server has a new one, no attempt with it can succeed and none says why; so the server is asked what it shows.
+    /// Handles a failure with a certificate that was only assumed to be the server's. If it belongs to another server,
+    /// or the server has a new one, no attempt with it can succeed and no error says why; so the server is asked for
+    /// its certificate.
     async fn open_as_shown(
         &self,
         assumed: &EndpointOffer,
@@ -105,7 +106,7 @@ impl Connector {
         name: &str,
     ) -> Result<(Channel, Arc<Credentials>), ConnectError> {
         let offers = discover(&self.config.endpoint).await.map_err(|error| ConnectError {
-            text: format!("{failed}; whether the certificate in trusted/ is this server's could not be asked: {error}"),
+            text: format!("{failed}; cannot query whether the certificate in trusted/ is this server's: {error}"),
             ..failed.clone()
         })?;
         let shown = self.direct_offer_of(&offers)?;
@@ -115,11 +116,11 @@ impl Connector {
         self.open(shown, name).await
     }
 
-    /// The previous session on a new channel, else a new session. True if it is the previous one, which is forgotten when
-    /// there is no way back to it.
+    /// Reactivates the previous session on a new channel, otherwise opens a new one. Returns true if it is the previous
+    /// session, which is forgotten when it cannot be resumed.
     pub async fn resume(&self, previous: &mut Option<Session>, name: &str) -> Result<(Session, bool), ConnectError> {
         if let Some(old) = previous.as_ref() {
-            // A server keeps a session for as long as it likes; trust in its certificate may have ended meanwhile.
+            // A session may outlive the trust in the server's certificate.
             if let Err(error) = self.check_again(&old.credentials().offer).await {
                 *previous = None;
                 return Err(error);
@@ -127,11 +128,12 @@ impl Connector {
             match self.channel(old.credentials()).await {
                 Ok(channel) => match old.reactivate(channel).await {
                     Ok(session) => return Ok((session, true)),
-                    // Forgotten by the server, or the server cuts off whoever asks for it: a new one is needed.
+                    // The server has forgotten the session, or disconnects clients that ask for it: a new one is
+                    // needed.
                     Err(LoginError::Call(_) | LoginError::Proof(_)) => *previous = None,
                 },
                 Err(error) if error.unreachable => return Err(error),
-                // Its certificate may have changed, for example; that is for discovery and trust to judge.
+                // The server's certificate may have changed, for example; discovery and trust decide about that.
                 Err(_) => *previous = None,
             }
         }
@@ -145,7 +147,7 @@ impl Connector {
         }
     }
 
-    /// Away from the threads of the connections: files are read, and a list of revocations may be long.
+    /// Runs on a blocking thread: files are read, and a revocation list may be long.
     async fn judge(
         &self,
         offer: &EndpointOffer,
@@ -160,7 +162,7 @@ impl Connector {
         };
         let trust = self.trust.clone();
         let judged = aside(move || judge(&trust, &shown)).await;
-        let failed = || Err("the server's certificate could not be judged".to_owned());
+        let failed = || Err("the server's certificate could not be checked".to_owned());
         judged.unwrap_or_else(failed).map_err(ConnectError::new)
     }
 
@@ -174,13 +176,13 @@ impl Connector {
         aside(move || trust.remembered_certificate_of(&url)).await.flatten()
     }
 
-    /// A channel for a session that exists: secured exactly as its first one was.
+    /// Opens a channel for an existing session, with the same security as its first one.
     pub async fn channel(&self, credentials: &Credentials) -> Result<Channel, ConnectError> {
         let opened = Channel::open(&credentials.offer.url, &credentials.security).await;
         opened.map_err(|error| self.open_error(error, credentials))
     }
 
-    /// The endpoint to use, by discovery unless that is not wanted or fails.
+    /// Returns the endpoint to use, by discovery unless that is disabled or fails.
     async fn offer(&self) -> Result<EndpointOffer, ConnectError> {
         let config = &self.config;
         let unsecured = config.security.is_none();
@@ -192,7 +194,7 @@ impl Connector {
         }
         let offers = match discover(&config.endpoint).await {
             Ok(offers) => offers,
-            // A server that is not there is not there; one that only refuses discovery may still take a session.
+            // An unreachable server stays unreachable; one that only refuses discovery may still accept a session.
             Err(ChannelOpenError::Call(error)) => return self.offer_without_discovery(&error).await,
             Err(error) => return Err(open_error(&error)),
         };
@@ -203,7 +205,7 @@ impl Connector {
         Ok(offer.clone())
     }
 
-    /// The endpoint as it is configured, if all that the server was asked for is known without it.
+    /// Returns the endpoint as configured, if everything discovery would provide is known without it.
     async fn offer_without_discovery(&self, error: &CallError) -> Result<EndpointOffer, ConnectError> {
         let config = &self.config;
         let offer = if config.security.is_none() {
@@ -224,14 +226,14 @@ impl Connector {
         Ok(offer)
     }
 
-    /// A secured endpoint of a server whose certificate is known; `None` without a policy, which only the server's list
-    /// could tell.
+    /// Returns a secured endpoint of a server with a known certificate; `None` without a policy, which only the
+    /// server's list could provide.
     fn direct_offer_to(&self, certificate: Vec<u8>) -> Option<EndpointOffer> {
         let config = &self.config;
         let PolicyChoice(policy) = config.security.policy?;
         let mode = config.security.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
         Some(EndpointOffer {
-            // What the server calls itself is not asked, so the certificate has nothing to contradict.
+            // The server is not asked for its application URI, so the one in the certificate is used.
             application_uri: application_uri_of(&certificate).unwrap_or_default(),
             certificate,
             ..EndpointOffer::assumed(config.endpoint.to_string(), mode, policy)
@@ -247,8 +249,8 @@ impl Connector {
         )
     }
 
-    /// A secured connection needs the server's certificate before it can say a word. If the trust folder has it, nobody
-    /// is asked; else the server is, but for nothing else.
+    /// A secured connection needs the server's certificate first. If the trust folder contains it, the server is not
+    /// asked; otherwise it is asked only for that.
     async fn secured_direct_offer(&self) -> Result<EndpointOffer, ConnectError> {
         let trusted = self.trusted_certificate().await;
         if let Some(offer) = trusted.and_then(|certificate| self.direct_offer_to(certificate)) {
@@ -257,7 +259,7 @@ impl Connector {
         let offers = discover(&self.config.endpoint).await.map_err(|error| {
             let mut failed = open_error(&error);
             failed.text = format!(
-                "the server's certificate, which directConnect needs, could not be asked for: {}; or put it into trusted/ of the trustFolder",
+                "cannot query the server's certificate, which directConnect needs: {}; or put it into trusted/ of the trustFolder",
                 failed.text
             );
             failed
@@ -271,7 +273,7 @@ impl Connector {
         as_given(offers, url, &config.security, &config.identity).map_err(ConnectError::new)
     }
 
-    /// Once per component. `None` for offers that nobody asked for.
+    /// Warns once per component. `None` if no offers were requested.
     fn warn_of_no_security(&self, offers: Option<&[EndpointOffer]>) {
         if !self.warned_of_no_security.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -368,7 +370,7 @@ impl Connector {
         }
     }
 
-    /// Refusals that mean: the operator of the server must accept our certificate.
+    /// Explains refusals that mean that the server's operator must accept our certificate.
     fn untrusted_by_server(&self, status: u32, text: &str, credentials: &Credentials) -> Option<String> {
         const CODES: [StatusCode; 4] = [
             StatusCode::BadSecurityChecksFailed,
@@ -390,7 +392,7 @@ impl Connector {
     }
 }
 
-/// Runs on a thread for work that waits for disks, and logs from there as from here. `None` if it panics.
+/// Runs work that waits for disks on a blocking thread, with the current logging context. `None` if it panics.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
     let span = tracing::Span::current();
@@ -409,7 +411,7 @@ fn open_error(error: &ChannelOpenError) -> ConnectError {
     }
 }
 
-/// The endpoints that a server announces, with the host and port that the user knows it by.
+/// Returns the endpoints that a server announces, with the host and port that the user configured.
 async fn discover(url: &EndpointUrl) -> Result<Vec<EndpointOffer>, ChannelOpenError> {
     let mut endpoints = get_endpoints(url).await?;
     if let [only] = endpoints.as_slice() {
@@ -422,7 +424,7 @@ async fn discover(url: &EndpointUrl) -> Result<Vec<EndpointOffer>, ChannelOpenEr
         let named = named
             .map(|named| url.with_path_of(named.as_ref()))
             .filter(|named| named != url);
-        // One endpoint is what a discovery server tells of another; if the other does not answer, one must do.
+        // A discovery server returns one endpoint of another server; if that does not respond, this one must suffice.
         if let Some(named) = named
             && let Ok(found) = get_endpoints(&named).await
             && !found.is_empty()

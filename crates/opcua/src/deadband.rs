@@ -1,17 +1,17 @@
-//! Deadbands: asked of the server as a filter of the monitored item, or applied here where a server refuses filters.
+//! Deadbands: requested from the server as a filter of the monitored item, or applied here if a server refuses filters.
 //!
-//! The rule is the server's: a value passes if nothing passed before, if the status changed, or if it moved by more than
-//! the deadband from the value that passed last.
+//! The rule is the server's: a value passes if none passed before, if the status changed, or if it differs by more than
+//! the deadband from the last value that passed.
 
 use opcua::types::{DataChangeFilter, DataChangeTrigger, ExtensionObject};
 use thalweg_record::{Number, Value};
 
-/// What the configuration asks for.
+/// The configured deadband.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Deadband {
     None,
     Absolute(f64),
-    /// Of the span of the node's EURange.
+    /// Percentage of the span of the node's EURange.
     Percent(f64),
 }
 
@@ -43,7 +43,7 @@ impl Deadband {
         }
     }
 
-    /// As a filter of a monitored item; a null object for none.
+    /// The filter of a monitored item; a null object for none.
     pub fn to_filter(self) -> ExtensionObject {
         let (deadband_type, deadband_value) = match self {
             Deadband::None => return ExtensionObject::null(),
@@ -58,7 +58,7 @@ impl Deadband {
     }
 }
 
-/// A deadband applied here, with the value that passed last. 32 bytes per item that needs it.
+/// A deadband applied here, with the last value that passed. 32 bytes per item that needs it.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientDeadband {
     /// In the unit of the value.
@@ -67,8 +67,8 @@ pub(crate) struct ClientDeadband {
 }
 
 impl ClientDeadband {
-    /// `span` is that of the node's EURange: percent without one becomes absolute 0.0. `None` if nothing is to be
-    /// filtered.
+    /// `span` is that of the node's EURange: without one, percent becomes absolute 0.0. Returns `None` if nothing is to
+    /// be filtered.
     pub fn new(deadband: Deadband, span: Option<f64>) -> Option<ClientDeadband> {
         let threshold = match deadband {
             Deadband::None => return None,
@@ -78,7 +78,7 @@ impl ClientDeadband {
         Some(ClientDeadband { threshold, last: None })
     }
 
-    /// Whether a value is to be passed on; what is not a number passes always.
+    /// Whether a value passes; values that are not numbers always pass.
     pub fn passes(&mut self, value: &Value, status: u32) -> bool {
         let Some(number) = Number::of(value) else { return true };
         let passes = self
@@ -148,7 +148,7 @@ mod tests {
         let mut band = ClientDeadband::new(Deadband::Absolute(2.5), None).unwrap();
         let passed = [0u64, 2, 3].map(|n| band.passes(&Value::U64((1 << 60) + n), 0));
         assert_eq!(passed, [true, false, true]);
-        // From one end to the other is further than any 64-bit number.
+        // The distance between the two ends exceeds any 64-bit number.
         assert!(band.passes(&Value::U64(u64::MAX), 0) && band.passes(&Value::I64(i64::MIN), 0));
         let mut zero = ClientDeadband::new(Deadband::DEFAULT, None).unwrap();
         let infinite = Value::F64(f64::INFINITY);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     proptest! {
-        /// The value that passed last is never further from the latest value than the band.
+        /// The last value that passed is never further from the latest value than the band.
         #[test]
         fn the_latest_value_is_known_within_the_band(values in prop::collection::vec(-100i32..100, 1..50), band in 0.0f64..20.0) {
             let mut filter = ClientDeadband::new(Deadband::Absolute(band), None).unwrap();

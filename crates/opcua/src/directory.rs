@@ -1,4 +1,4 @@
-//! What HTTP shows of all OPC UA inputs of the process: their nodes and their failures, page by page.
+//! The HTTP view of all OPC UA inputs of the process: their nodes and failures, page by page.
 
 mod node_page;
 
@@ -20,16 +20,18 @@ use crate::value::status;
 
 const NODES: &str = "/api/v1/opcua/nodes";
 const FAILURES: &str = "/api/v1/opcua/failures";
-/// Entries of a page if the request does not say, and at most.
+/// Default and maximum entries of a page.
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
-/// What ends a page before its limit. Servers choose how long names and descriptions are, and each path repeats the names above.
+/// Ends a page before its limit of entries. Servers choose how long names and descriptions are, and each path repeats
+/// its parents' names.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Of values that wait on one connection, however much memory there is.
+/// Maximum bytes of waiting values of one connection, however much memory there is.
 const WAITING_BYTES_MAX: usize = 128 << 20;
 
-/// The memory that tables of nodes may take, all inputs together, in equal parts. A quarter as much again is for values that wait for them.
+/// The memory for the node tables of all inputs, in equal shares. Another quarter of it is for values that wait for
+/// them.
 #[derive(Debug)]
 pub(crate) struct NodeMemory {
     bytes: AtomicUsize,
@@ -46,12 +48,13 @@ impl Default for NodeMemory {
 }
 
 impl NodeMemory {
-    /// Half of an input's part: while it browses again there are two tables.
+    /// Half of an input's share, because there are two tables while it browses again.
     pub fn of_a_table(&self) -> usize {
         self.of_an_input() / 2
     }
 
-    /// A connection's part of what is for values that came before their nodes have a path. `connections`: of its input.
+    /// A connection's share of the memory for values that arrive before their nodes have a path. `connections` is the
+    /// number of its input.
     pub fn of_waiting_values(&self, connections: usize) -> usize {
         (self.of_an_input() / 4 / connections.max(1)).min(WAITING_BYTES_MAX)
     }
@@ -61,7 +64,7 @@ impl NodeMemory {
     }
 }
 
-/// All inputs of the process. The assembly makes one and serves it; its routes show inputs that come later, too.
+/// All inputs of the process. The assembly creates one and serves it; its routes also show inputs that are added later.
 #[derive(Default)]
 pub struct InputDirectory {
     inputs: Inputs,
@@ -84,7 +87,7 @@ impl InputDirectory {
         Arc::default()
     }
 
-    /// What tables of nodes may take, all inputs together. An input that has no room left browses no further and says so.
+    /// Sets the memory for the node tables of all inputs. An input without room stops browsing and logs it.
     pub fn set_node_memory(&self, bytes: usize) {
         self.memory.bytes.store(bytes, Relaxed);
     }
@@ -93,7 +96,7 @@ impl InputDirectory {
         self.memory.clone()
     }
 
-    /// Takes the place of an earlier run of the same input.
+    /// Replaces an earlier run of the same input.
     pub(crate) fn add(&self, listed: Arc<DirectoryEntry>) {
         let mut inputs = self.inputs.write();
         inputs.retain(|known| known.input != listed.input);
@@ -108,10 +111,10 @@ impl InputDirectory {
     }
 }
 
-/// What a request may ask for.
+/// The query parameters.
 #[derive(Debug, Default, Deserialize)]
 struct PageQuery {
-    /// One input by its label or path; all if not given.
+    /// One input by its label or path; all if absent.
     input: Option<String>,
     offset: Option<usize>,
     limit: Option<usize>,
@@ -130,7 +133,7 @@ struct PageAnswer<T> {
     total: usize,
     offset: usize,
     limit: usize,
-    /// As many as the limit says, fewer if they are long; the next page begins behind them.
+    /// As many as the limit allows, fewer if they are long; the next page begins after them.
     items: Vec<T>,
 }
 
@@ -180,7 +183,7 @@ impl HttpRoutes for InputDirectory {
     }
 }
 
-/// Tables of nodes are as large as servers are, and locked by whoever fills them.
+/// Runs on a blocking thread: node tables may be large, and locked by the browse.
 async fn nodes(State(directory): State<Arc<InputDirectory>>, Query(page): Query<PageQuery>) -> Response {
     let (offset, limit) = page.bounds();
     aside(move || {

@@ -1,8 +1,8 @@
-//! `opc.tcp://host:port/path`: taken apart and put together, with the host and port that the user wrote.
+//! `opc.tcp://host:port/path`: parses and formats it, with the host and port that the user wrote.
 
 use std::fmt;
 
-/// The port of OPC UA when an address names none.
+/// The OPC UA port if a URL names none.
 const DEFAULT_PORT: u16 = 4840;
 
 const SCHEME: &str = "opc.tcp://";
@@ -54,8 +54,8 @@ impl EndpointUrl {
         })
     }
 
-    /// Another address on the same machine: what a server calls itself is often unreachable from here, so only the path
-    /// of its announcement counts.
+    /// Returns another URL on the same machine: the host in a server's announcement is often unreachable from here, so
+    /// only its path is used.
     pub fn with_path_of(&self, announced: &str) -> EndpointUrl {
         let path = EndpointUrl::parse(announced).map_or_else(|_| self.path.clone(), |url| url.path);
         EndpointUrl { path, ..self.clone() }

@@ -1,5 +1,4 @@
-//! Nodes that do not work: listed for the operator, tried again after a minute, then after twice as long each time up to
-//! an hour.
+//! Failed nodes: listed for the operator, and retried after a minute, then after twice as long each time up to an hour.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -37,7 +36,7 @@ impl NodeFailureKind {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeFailure {
     pub status: u32,
-    /// What went wrong, where there is no status.
+    /// A description, if there is no status.
     pub text: Option<String>,
     pub since: Ticks,
     pub attempts: u32,
@@ -58,7 +57,7 @@ impl Default for NodeFailures {
 }
 
 impl NodeFailures {
-    /// A list whose nodes are tried again after this time first.
+    /// Creates a list with this delay before the first retry.
     pub fn retried_after(first_retry: Duration) -> NodeFailures {
         NodeFailures {
             first_retry,
@@ -91,8 +90,8 @@ impl NodeFailures {
         self.list.lock().remove(&(what, node));
     }
 
-    /// What another browse of everything found instead of what the earlier ones found. Who still fails keeps its place
-    /// in the row of retries, and so does who was not asked.
+    /// Replaces the browse failures of earlier passes with those of another full browse. A node that still fails keeps
+    /// its retry schedule, and so does one that was not reached.
     pub fn replace_browse(
         &self,
         newer: Vec<(NodeFailureKind, NodeIndex, NodeFailure)>,
@@ -109,7 +108,7 @@ impl NodeFailures {
         }
     }
 
-    /// Nodes that are no longer in the server are not tried again.
+    /// Nodes that are no longer in the server are not retried.
     pub fn forget(&self, nodes: &[NodeIndex]) {
         let mut list = self.list.lock();
         for what in [
@@ -140,7 +139,7 @@ impl NodeFailures {
         self.list.lock().len()
     }
 
-    /// The failure that most nodes have, in a sentence; `None` if none has failed.
+    /// Describes the failure that most nodes have; `None` if none has failed.
     pub fn summary(&self) -> Option<String> {
         let list = self.list.lock();
         let mut by_status: BTreeMap<u32, (usize, &NodeFailure)> = BTreeMap::new();
@@ -151,18 +150,18 @@ impl NodeFailures {
         let why = example.text.clone().unwrap_or_else(|| status::text(status));
         let all = list.len();
         Some(format!(
-            "{count} of {all} that failed: {why}; /api/v1/opcua/failures lists them"
+            "{count} of {all} failures: {why}; /api/v1/opcua/failures lists them"
         ))
     }
 
-    /// Nodes of a kind whose time has come; each is returned once per retry.
+    /// Returns the nodes of a kind that are due; each is returned once per retry.
     pub fn due(&self, what: NodeFailureKind, now: Instant) -> Vec<NodeIndex> {
         let mut list = self.list.lock();
         let due = list
             .range_mut((what, 0)..=(what, NodeIndex::MAX))
             .filter(|(_, failure)| failure.retry_at <= now);
         due.map(|((_, node), failure)| {
-            // Unless the retry reports back, the next one comes after the same delay again.
+            // Without a result of the retry, the next one comes after the same delay again.
             failure.retry_at = now + self.delay(failure.attempts);
             *node
         })
@@ -241,7 +240,7 @@ mod tests {
         let summary = failures.summary().unwrap();
         assert_eq!(
             summary,
-            "2 of 3 that failed: an argument; /api/v1/opcua/failures lists them"
+            "2 of 3 failures: an argument; /api/v1/opcua/failures lists them"
         );
     }
 

@@ -1,4 +1,5 @@
-//! An OPC UA server without security whose answers a test makes up: for what no real server does on demand.
+//! An OPC UA server without security whose responses are defined by a test, for cases that no real server produces on
+//! demand.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::config::{Identity, SecurityChoice};
 use crate::security::EndpointOffer;
 use crate::session::{Credentials, Session};
 
-/// Answers a request; `None` leaves it unanswered. Sessions are answered for it.
+/// Responds to a request; `None` leaves it unanswered. Session requests are handled by default.
 type Answer = dyn FnMut(&RequestMessage) -> Option<ResponseMessage> + Send;
 
 pub(crate) struct FakeServer {
@@ -99,7 +100,7 @@ fn decoded(message: &[u8], is_open: bool, context: &Context<'_>) -> Option<(u32,
     } else {
         cursor.set_position(16);
     }
-    // Behind the sequence number.
+    // After the sequence number.
     let at = usize::try_from(cursor.position()).ok()? + 4;
     let request_id = u32::from_le_bytes(message.get(at..at + 4)?.try_into().ok()?);
     cursor.set_position(at as u64 + 4);
@@ -124,7 +125,7 @@ fn framed(kind: &[u8; 4], body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What lets a session come about.
+/// The default responses that make a session work.
 fn usual(request: &RequestMessage) -> Option<ResponseMessage> {
     Some(match request {
         RequestMessage::OpenSecureChannel(_) => OpenSecureChannelResponse {
@@ -230,7 +231,7 @@ pub(crate) async fn session(url: &str) -> Session {
         .unwrap()
 }
 
-/// What metrics and logs are made with.
+/// A component for metrics and logs.
 pub(crate) fn component() -> thalweg_flow::Component {
     let id = thalweg_telemetry::ComponentId {
         flow: None,

@@ -1,8 +1,8 @@
-//! Entries for the fuzz targets in `fuzz/`: decoders of what a server sends, which are private otherwise.
+//! Entry points of the fuzz targets in `fuzz/`: decoders of server data, which are private otherwise.
 //!
-//! The targets are a workspace of their own and so can call only what is public. A feature would have them built from
-//! other code than what ships, so these functions are always there; they are hidden from the documentation and nothing
-//! else may call them.
+//! The targets are a separate workspace and can call only public functions. With a feature they would test other code
+//! than what ships, so these functions are always compiled; they are hidden from the documentation and must not be
+//! called elsewhere.
 
 use bytes::Bytes;
 use opcua::types::NodeId;
@@ -12,7 +12,7 @@ use crate::channel::{AnswerBody, ServiceRequest};
 use crate::value::types::{FieldEncoding, FieldLayout, Rank, Structure, StructureKind};
 use crate::value::{DataValue, Decoder, StructureRegistry, ValueContent, answers};
 
-/// Memory per byte of an answer beyond what its budget allows: no value may stand for more.
+/// Maximum memory of a value, above what the budget of a response allows.
 const HEAP_BYTES_MAX: usize = 1 << 30;
 
 /// Structures from the first bytes, then data values that may use them.
@@ -25,7 +25,7 @@ pub fn values(data: &[u8]) {
     }
 }
 
-/// What [`values`] does with each value is what a flow would do.
+/// Does with a value what a flow would do.
 fn use_up(value: &DataValue) {
     if let ValueContent::Value(value) = &value.content {
         assert!(value.heap_bytes() < HEAP_BYTES_MAX);
@@ -33,7 +33,7 @@ fn use_up(value: &DataValue) {
     }
 }
 
-/// The first byte chooses the service, the rest is its answer behind the type id.
+/// The first byte chooses the service, the rest is its response after the type id.
 pub fn answers(data: &[u8]) {
     use opcua::types::{PublishRequest, ReadRequest, RepublishRequest};
     let Some((first, rest)) = data.split_first() else {
@@ -52,7 +52,7 @@ pub fn answers(data: &[u8]) {
     values.iter().for_each(|(_, value)| use_up(value));
 }
 
-/// What arrives over a connection, as `channel::fuzz` describes it.
+/// Data of a connection, as `channel::fuzz` describes it.
 pub fn frames(data: &[u8]) {
     crate::channel::fuzz::frames(data);
 }
@@ -65,8 +65,8 @@ fn body<S: ServiceRequest>(content: &[u8]) -> AnswerBody {
     AnswerBody::from_bytes(Bytes::from(bytes))
 }
 
-/// A book with the standard structures and up to seven others that refer to each other as they like. Their encodings are
-/// ns=1;i=0 and so on, which take four bytes.
+/// Builds a registry with the standard structures and up to seven others that refer to each other arbitrarily. Their
+/// encodings are ns=1;i=0 and so on, which take four bytes.
 fn generated(data: &[u8]) -> (StructureRegistry, &[u8]) {
     const KINDS: [StructureKind; 3] = [
         StructureKind::Plain,

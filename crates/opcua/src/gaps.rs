@@ -1,4 +1,4 @@
-//! Losses of continuity: each is counted and logged once, and marked on the next value of every item it touches.
+//! Gaps in the data: each is counted and logged once, and marked on the next value of every affected item.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use thalweg_record::Ticks;
 /// Why values may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GapReason {
-    /// The server no longer had what was sent over a connection that broke.
+    /// The server no longer had notifications that were lost with a connection.
     NotRepublished,
-    /// Subscriptions and items had to be created anew.
+    /// Subscriptions and items had to be created again.
     Recreated,
-    /// The server's queue of an item was full.
+    /// The server's queue of an item overflowed.
     Overflow,
-    /// A poll cycle did not take place.
+    /// A poll cycle was skipped.
     PollSkipped,
-    /// An answer with values could not be decoded.
+    /// A response with values could not be decoded.
     Undecodable,
 }
 
@@ -52,7 +52,7 @@ impl Gap {
         Duration::from_nanos(ticks.saturating_mul(100))
     }
 
-    /// The span of both.
+    /// Returns the span of both.
     pub fn joined(self, other: Gap) -> Gap {
         Gap {
             from: self.from.min(other.from),
@@ -61,7 +61,7 @@ impl Gap {
     }
 }
 
-/// Gaps that items still have to mark. Items hold a number; most items at most times hold none.
+/// Gaps that items still have to mark. Items store a number; most items have none most of the time.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
     open: Vec<OpenGap>,
@@ -75,11 +75,11 @@ struct OpenGap {
     items: usize,
 }
 
-/// "No gap" in an item.
+/// The number of an item without a gap.
 pub(crate) const NO_GAP: u32 = u32::MAX;
 
 impl Gaps {
-    /// A gap that touches a number of items, which hold the returned number until they mark it.
+    /// Opens a gap that affects a number of items, which store the returned number until they mark it.
     pub fn open(&mut self, gap: Gap, items: usize) -> u32 {
         let open = OpenGap { gap, items };
         if items == 0 {
@@ -95,7 +95,7 @@ impl Gaps {
         (self.open.len() - 1) as u32
     }
 
-    /// An item has marked its gap, or is touched by a later one instead.
+    /// An item has marked its gap, or a later gap replaces it.
     pub fn take(&mut self, number: u32) -> Option<Gap> {
         let open = self.open.get_mut(number as usize)?;
         let gap = open.gap;

@@ -1,5 +1,5 @@
-//! When the input counts as connected: the first browse is complete, every connection is up, and at least one item is
-//! monitored or read, now and not only once. Told to the flow's [`Connection`] and the metric in one place.
+//! Decides when the input counts as connected: the first browse is complete, every connection is up, and at least one
+//! item is currently monitored or read. Updates the flow's [`Connection`] and the metric together.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct HealthState {
     links: Vec<ConnectionState>,
     browsed: bool,
     served: bool,
-    /// Why nothing is served although all has been browsed.
+    /// Why nothing is served although the browse is complete.
     unserved: String,
 }
 
@@ -68,7 +68,7 @@ impl Health {
         self.inner.gauge.set(0);
     }
 
-    /// A connection that was up is gone.
+    /// An established connection was lost.
     pub fn link_lost(&self, link: usize, why: &str) {
         self.down(link, why);
         self.inner.connection.lost(why);
@@ -85,15 +85,15 @@ impl Health {
         self.change(|state| state.browsed = true);
     }
 
-    /// Some item is monitored or was read.
+    /// An item is monitored or was read.
     pub fn served(&self) {
         if !self.inner.state.lock().served {
             self.change(|state| state.served = true);
         }
     }
 
-    /// What the node table counts from time to time: whether some item is monitored or read, and whether some may still
-    /// come to be; else `why` says what the server has against them.
+    /// Takes the periodic counts of the node table: whether an item is monitored or read, and whether some are pending;
+    /// otherwise `why` returns the server's objections.
     pub fn counted(&self, served: bool, pending: bool, why: impl FnOnce() -> Option<String>) {
         let unserved = match (served || pending, why) {
             (true, _) => CREATING.to_owned(),

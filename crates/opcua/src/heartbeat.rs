@@ -1,13 +1,13 @@
-//! The server's clock as a sign of life: i=2258, monitored or polled beside the tags.
+//! The server's clock (i=2258) as a heartbeat, monitored or polled besides the tags.
 
 use std::time::Duration;
 
 use opcua::types::{NodeId, VariableId};
 
-/// Without a heartbeat and without data for this long the connection counts as dead, unless they come less often.
+/// Without a heartbeat and without data for this long the connection counts as dead, unless heartbeats come less often.
 const SILENCE_MIN: Duration = Duration::from_secs(10);
 
-/// For the way of a value that comes once per period.
+/// Latency allowance for a value that comes once per period.
 const MARGIN: Duration = Duration::from_secs(2);
 
 /// Server_ServerStatus_CurrentTime
@@ -15,7 +15,7 @@ pub(crate) fn node() -> NodeId {
     VariableId::Server_ServerStatus_CurrentTime.into()
 }
 
-/// What the time since the last signs of life means.
+/// The meaning of the time since the last heartbeat and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
     Alive,
@@ -24,12 +24,12 @@ pub(crate) enum Liveness {
     Dead,
 }
 
-/// How long the clock may be silent if it is asked for once per `period`.
+/// Returns how long the clock may be silent if it is queried once per `period`.
 pub(crate) fn silence_max(period: Duration) -> Duration {
     SILENCE_MIN.max(period * 2 + MARGIN)
 }
 
-/// From the times since the last heartbeat and since the last data of any kind.
+/// Judges by the times since the last heartbeat and since the last data of any kind.
 pub(crate) fn judge(heartbeat: Duration, data: Duration, silence_max: Duration) -> Liveness {
     match (heartbeat > silence_max, data > silence_max) {
         (false, _) => Liveness::Alive,

@@ -1,7 +1,7 @@
-//! The `opcua` input as a component: its checked configuration, and the tasks that it consists of while it runs.
+//! The `opcua` input as a component: its checked configuration, and its tasks.
 //!
-//! One task per connection does all talking and delivering; one task browses over the primary connection and tells the
-//! others what to serve. The input ends when the connections have ended, which they do at the stop.
+//! One task per connection communicates with the server and delivers; one task browses over the primary connection and
+//! assigns nodes to the others. The input ends when the connections have ended, which happens at the stop.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::metrics::InputMetrics;
 use crate::node_table::NodeTable;
 use crate::server_connection::{ConnectionContext, ConnectionStatus, ServerConnection};
 
-/// What inputs find is shown by `directory`; a failed node is tried again after `first_retry`, which doubles from there.
+/// `directory` shows what inputs find; a failed node is retried after `first_retry`, which then doubles.
 pub(crate) fn register(registry: &mut ComponentRegistry, directory: Arc<InputDirectory>, first_retry: Duration) {
     registry.input("opcua", move |node, context| {
         let config = InputConfig::parse(&node.body, context.diagnostics)?;
@@ -134,7 +134,7 @@ impl OpcUaInput {
             backoff: Backoff::new(config.connection.reconnect_interval),
             changed,
         };
-        // The browse has no end of its own; it is dropped with the connections.
+        // The browse never ends by itself; it is dropped with the connections.
         let ended = async { while tasks.join_next().await.is_some() {} };
         tokio::select! {
             () = ended => {}
@@ -143,7 +143,7 @@ impl OpcUaInput {
     }
 }
 
-/// What console and terminal show.
+/// Sets the details for console and terminal.
 fn show(
     context: &InputContext,
     table: Arc<RwLock<NodeTable>>,

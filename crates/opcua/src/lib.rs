@@ -1,8 +1,8 @@
 //! OPC UA: the `opcua` input and output of flows.
 //!
-//! From a server's address and a few nodes to batches of typed values, and from messages to the nodes of a server:
-//! [`register`] adds both components to a registry, [`InputDirectory`] shows over HTTP which nodes all inputs of the process have
-//! found and which of them failed.
+//! The input turns a server's address and a few nodes into batches of typed values; the output writes messages to the
+//! nodes of a server. [`register`] adds both components to a registry, and [`InputDirectory`] shows over HTTP which
+//! nodes all inputs of the process have found and which of them failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::sync::Arc;
@@ -54,13 +54,13 @@ mod value;
 
 pub use directory::InputDirectory;
 
-/// Adds the `opcua` input and output to the components that a configuration may name. What inputs find is shown by
-/// `directory`.
+/// Adds the `opcua` input and output to the components that a configuration may name. `directory` shows what inputs
+/// find.
 pub fn register(registry: &mut ComponentRegistry, directory: Arc<InputDirectory>) {
     register_retrying_after(registry, directory, failures::FIRST_RETRY);
 }
 
-/// As [`register`], with another time until a failed node is tried again first, which doubles from there.
+/// As [`register`], with another delay before the first retry of a failed node, which then doubles.
 pub fn register_retrying_after(
     registry: &mut ComponentRegistry,
     directory: Arc<InputDirectory>,

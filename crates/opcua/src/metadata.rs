@@ -13,7 +13,7 @@ use crate::{node_id, tag_path};
 
 pub(crate) const TAG_TYPE: &str = "opcua_tag_type";
 
-/// What kind of value a tag carries, as metadata says it.
+/// The kind of a tag's values, for metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TagType {
     Number,
@@ -65,7 +65,7 @@ pub(crate) fn of_node(table: &NodeTable, index: NodeIndex, tag_type: TagType, mo
     tag.build()
 }
 
-/// The first occurrence of the raw name is cut out, wherever it is.
+/// Removes the first occurrence of the raw name, wherever it is.
 fn reference_group(path: &str, raw_name: &str, name: &str) -> String {
     let cut = path.replacen(raw_name, "", 1);
     let group = cut.strip_suffix('.').unwrap_or(&cut);
@@ -76,7 +76,7 @@ fn reference_group(path: &str, raw_name: &str, name: &str) -> String {
     }
 }
 
-/// The metadata of the server's clock where it stands for the server being alive.
+/// The metadata of the server's clock as the heartbeat.
 pub(crate) fn of_heartbeat(node: &NodeId) -> Arc<MetaMap> {
     let utc_time = NodeId::new(0, 294u32);
     let tag = Tag {
@@ -122,7 +122,7 @@ impl Tag<'_> {
             ("opcua_tag_path", path),
             (TAG_TYPE, self.tag_type.as_str()),
         ];
-        // The keys are static; their texts cost nothing per tag.
+        // The keys are static, so their texts cost nothing per tag.
         let entries = entries.map(|(key, value)| (Text::new_static(key), Text::new(value)));
         Arc::new(MetaMap::new(entries, Some(series)))
     }

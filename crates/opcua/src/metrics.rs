@@ -11,7 +11,7 @@ use crate::gaps::GapReason;
 use crate::node_table::{FailureReason, NodeTable};
 use crate::value::status;
 
-/// How a connection came back.
+/// How a connection was restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reconnect {
     Reactivated,
@@ -29,16 +29,16 @@ impl Reconnect {
     }
 }
 
-/// Why a value that arrived does not enter the flow, counted nowhere else.
+/// Why a received value does not enter the flow; no other counter includes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiscardReason {
-    /// Of a client handle that was never given out, or whose tag is gone.
+    /// Its client handle was never assigned, or its tag is gone.
     UnknownItem,
-    /// Of a subscription that was replaced or never asked for.
+    /// Its subscription was replaced or never requested.
     UnknownSubscription,
-    /// Of a message that was taken over before.
+    /// Its message was already processed.
     Repeated,
-    /// Older than what there was room for before the paths of tags were final.
+    /// It was older than the buffer could keep before the paths of tags were final.
     HeldBack,
 }
 
@@ -60,10 +60,10 @@ impl DiscardReason {
     }
 }
 
-/// Status labels of one counter; further ones share `other`.
+/// Maximum status labels of one counter; further ones share `other`.
 const STATUS_LABELS_MAX: usize = 50;
 
-/// A counter with the name of a status as its label, of which there are as many as were seen.
+/// A counter labelled with the name of a status, one per status seen.
 pub(crate) struct StatusCounter {
     component: Component,
     name: &'static str,
@@ -95,7 +95,7 @@ impl StatusCounter {
     }
 }
 
-/// Of a connection, whatever it is for.
+/// Metrics of a connection of any component.
 pub(crate) struct ConnectionMetrics {
     pub connected: IntGauge,
     reconnects: [IntCounter; 3],
@@ -124,7 +124,7 @@ impl ConnectionMetrics {
     }
 }
 
-/// Of an output.
+/// Metrics of an output.
 pub(crate) struct WriteMetrics {
     pub held_up: IntGauge,
     repeated: StatusCounter,
@@ -269,7 +269,7 @@ impl InputMetrics {
         }
     }
 
-    /// Messages that were missing, by what became of them.
+    /// Counts missing messages by their outcome.
     pub fn recovered(&self, fetched: u32, given_up: u32) {
         self.messages_fetched.inc_by(fetched.into());
         self.messages_given_up.inc_by(given_up.into());
@@ -289,7 +289,7 @@ impl InputMetrics {
         if let Some(counter) = self.gaps.get(reason as usize) {
             counter.inc();
         }
-        // The counter has whole seconds; what is left over is carried.
+        // The counter has whole seconds; the remainder is carried over.
         let mut rest = self.gap_milliseconds.lock();
         *rest += u64::try_from(length.as_millis())
             .unwrap_or(u64::MAX)
@@ -298,8 +298,7 @@ impl InputMetrics {
         *rest %= 1000;
     }
 
-    /// Takes over the states of all variables; what is still on its way counts as failed for now, so that the sum is
-    /// right at every moment.
+    /// Updates the counts of all variables by state; pending ones count as failed, so that the sum is always correct.
     pub fn show_items(&self, table: &Arc<RwLock<NodeTable>>) {
         let counts = table.read().counts();
         let set = |gauge: &IntGauge, count: usize| gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -317,7 +316,7 @@ impl InputMetrics {
 mod tests {
     use super::*;
 
-    /// A server may send any of four billion.
+    /// A server may send any of four billion status codes.
     #[test]
     fn statuses_beyond_the_limit_are_counted_as_one() {
         let component = crate::fake_server::component();

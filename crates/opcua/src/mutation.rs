@@ -1,4 +1,4 @@
-//! Bytes that were right and are not quite any more, for tests of decoders.
+//! Mutates valid bytes, for tests of decoders.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -8,13 +8,13 @@ use proptest::sample::Index;
 pub(crate) enum Mutation {
     Flip(Index, u8),
     Set(Index, u8),
-    /// What is behind it is lost.
+    /// Truncates.
     Cut(Index),
     Remove(Index, usize),
     Insert(Index, Vec<u8>),
-    /// Four bytes that may be a length become another one.
+    /// Replaces four bytes that may be a length.
     Length(Index, i32),
-    /// And become nearly what they were.
+    /// Changes them slightly.
     LengthBy(Index, i32),
 }
 

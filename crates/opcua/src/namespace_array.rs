@@ -1,10 +1,10 @@
-//! The namespaces of a server, by index and by URI. A server may have 65,536 of them, and every reference and every message may
-//! name one by its URI, so a URI is looked up and not looked for.
+//! The namespaces of a server, by index and by URI. A server may have 65,536 of them, and every reference and every
+//! message may name one by its URI, so URIs are found by hash.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a server's NamespaceArray says. Clones are cheap.
+/// A server's NamespaceArray. Clones are cheap.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamespaceArray(Arc<NamespaceTable>);
 
@@ -16,7 +16,7 @@ struct NamespaceTable {
 }
 
 impl NamespaceArray {
-    /// Indexes have 16 bits: what is behind the last of them has none.
+    /// Indexes have 16 bits: URIs beyond the last index have none.
     pub fn new(uris: Vec<String>) -> NamespaceArray {
         let mut index_of = HashMap::with_capacity(uris.len());
         for (index, uri) in (0..=u16::MAX).zip(&uris) {
@@ -34,7 +34,7 @@ impl NamespaceArray {
         &self.0.uris
     }
 
-    /// Whether the server does not say.
+    /// Whether the server did not report any.
     pub fn is_empty(&self) -> bool {
         self.0.uris.is_empty()
     }

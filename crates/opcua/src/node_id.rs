@@ -1,7 +1,7 @@
-//! NodeIds as text: parsed from the configuration, printed into metadata, logs and HTTP answers.
+//! NodeIds as text: parsed from the configuration, printed into metadata, logs and HTTP responses.
 //!
-//! `ns=<n>;` with `i=`, `s=`, `g=` or `b=` (base64). Namespace 0 prints without `ns=0;` and may omit `s=`. With
-//! `nsu=<uri>;` the namespace is looked up in the server's namespace array at each connect.
+//! The format is `ns=<n>;` with `i=`, `s=`, `g=` or `b=` (base64). Namespace 0 prints without `ns=0;` and may omit
+//! `s=`. With `nsu=<uri>;` the namespace is resolved in the server's namespace array at each connect.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use opcua::types::{ByteString, Guid, Identifier, NodeId, UAString};
 
 use crate::namespace_array::NamespaceArray;
 
-/// A node as the configuration names it.
+/// A node as named in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NodeSpec {
     Indexed(NodeId),
@@ -23,7 +23,7 @@ pub(crate) enum NodeSpec {
 }
 
 impl NodeSpec {
-    /// Errors say what is wrong with the text, for `nodeIDs[3]: ...`.
+    /// Errors describe the mistake, for `nodeIDs[3]: ...`.
     pub fn parse(text: &str) -> Result<NodeSpec, String> {
         let wrong = |why: &str| format!("\"{text}\" is not a NodeID: {why}");
         if let Some(rest) = text.strip_prefix("nsu=") {
@@ -55,7 +55,7 @@ impl NodeSpec {
         Ok(NodeSpec::Indexed(NodeId { namespace, identifier }))
     }
 
-    /// As [`NodeSpec::parse`], of a text that a message may have made; what is missing in one is empty or `null` there.
+    /// As [`NodeSpec::parse`], for a text rendered from a message; a missing value renders as empty or `null`.
     pub fn of_message(text: &str) -> Result<NodeSpec, String> {
         match text {
             "" | "null" => Err("nodeId resolved to empty or null value".to_owned()),
@@ -63,7 +63,7 @@ impl NodeSpec {
         }
     }
 
-    /// The node, if it is named by the index of its namespace.
+    /// Returns the node if it is named by namespace index.
     pub fn indexed(&self) -> Option<&NodeId> {
         match self {
             NodeSpec::Indexed(id) => Some(id),
@@ -71,7 +71,7 @@ impl NodeSpec {
         }
     }
 
-    /// The node in a server with this namespace array; the error names the missing URI.
+    /// Returns the node in a server with this namespace array; the error names the missing URI.
     pub fn resolve(&self, namespaces: &NamespaceArray) -> Result<NodeId, String> {
         match self {
             NodeSpec::Indexed(id) => Ok(id.clone()),
@@ -127,7 +127,7 @@ fn parse_identifier(text: &str, may_omit_s: bool) -> Result<Identifier, String> 
     }
 }
 
-/// 8-4-4-4-12 hex digits, in braces or not.
+/// Parses 8-4-4-4-12 hex digits, optionally in braces.
 fn parse_guid(text: &str) -> Option<Guid> {
     let text = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).unwrap_or(text);
     let groups: Vec<&str> = text.split('-').collect();
@@ -139,7 +139,8 @@ fn parse_guid(text: &str) -> Option<Guid> {
     Some(Guid::from_bytes(reordered(bytes)))
 }
 
-/// Between the order of a GUID's text and that of its encoding, where the first three groups are little-endian.
+/// Converts between the byte order of a GUID's text and that of its encoding, in which the first three groups are
+/// little-endian.
 fn reordered(mut bytes: [u8; 16]) -> [u8; 16] {
     for group in [0..4, 4..6, 6..8] {
         bytes.get_mut(group).unwrap_or_default().reverse();
@@ -161,7 +162,7 @@ pub(crate) fn write(id: &NodeId, out: &mut String) {
     write_identifier(&id.identifier, out);
 }
 
-/// As [`text`], with namespace 0 spelled out: how data types appear in metadata.
+/// As [`text`], but with `ns=0;` for namespace 0, as data types appear in metadata.
 pub(crate) fn text_with_namespace(id: &NodeId) -> String {
     match id.namespace {
         0 => format!("ns=0;{}", text(id)),
@@ -169,7 +170,7 @@ pub(crate) fn text_with_namespace(id: &NodeId) -> String {
     }
 }
 
-/// The part behind the namespace.
+/// Writes the part after the namespace.
 pub(crate) fn write_identifier(identifier: &Identifier, out: &mut String) {
     match identifier {
         Identifier::Numeric(number) => {
@@ -190,7 +191,7 @@ pub(crate) fn write_identifier(identifier: &Identifier, out: &mut String) {
     }
 }
 
-/// Upper-case and zero-padded, from the bytes in the order of the text.
+/// Writes upper-case, zero-padded digits from bytes in text order.
 fn write_guid(bytes: &[u8; 16], out: &mut String) {
     for (i, byte) in bytes.iter().enumerate() {
         if matches!(i, 4 | 6 | 8 | 10) {

@@ -1,6 +1,6 @@
 //! All nodes that a browse has found, flat: 64 bytes each plus their texts, so that a million fit in a few hundred
-//! megabytes. Nodes are known by index in the order of their discovery, which is breadth first; an index never changes
-//! its meaning. Paths are not stored but walked up from parent to parent.
+//! megabytes. Nodes are identified by index in the order of their discovery, which is breadth first; an index never
+//! changes its meaning. Paths are not stored but derived from the parents.
 
 use std::hash::BuildHasher as _;
 
@@ -20,24 +20,24 @@ mod namespaces;
 use data_types::{DataTypeTable, NO_TYPE};
 pub(crate) use merge::{MergeUncertainty, NodeTableChanges};
 
-/// "No node", as the parent of roots.
+/// The parent of roots.
 pub(crate) const NO_NODE: NodeIndex = u32::MAX;
 
-/// How many nodes a table can hold.
+/// Maximum nodes of a table.
 pub(crate) const NODES_MAX: usize = (u32::MAX - 1) as usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     /// Only walked.
     Object,
-    /// A result, and walked too.
+    /// A tag, and walked too.
     Variable,
 }
 
-/// What became of a variable. The order is that of the counters.
+/// The state of a variable. The order is that of the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ItemState {
-    /// Found, its outcome is not known yet.
+    /// Found; the outcome is not known yet.
     Pending,
     Monitored,
     Polled,
@@ -86,7 +86,7 @@ impl FailureReason {
     }
 }
 
-/// The identifier of a node, without its allocation.
+/// The identifier of a node, without its own allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CompactIdentifier {
     Numeric(u32),
@@ -101,7 +101,7 @@ struct NodeEntry {
     name: TextRef,
     /// Unknown until it was read.
     description: TextRef,
-    /// Of the path from the root, for finding equal ones.
+    /// Hash of the path from the root, to find equal paths.
     path_hash: u64,
     parent: NodeIndex,
     namespace: u16,
@@ -112,7 +112,7 @@ struct NodeEntry {
     access_level: Option<u8>,
     class: NodeKind,
     state: ItemState,
-    /// The last segment of the path is the NodeID, since another node has the same path.
+    /// The last segment of the path is the NodeID, because another node has the same path.
     by_id: bool,
     removed: bool,
 }
@@ -129,13 +129,13 @@ pub(crate) struct NodeTable {
     data_types: DataTypeTable,
     variables: usize,
     counts: StateCounts,
-    /// The server's namespace array, by whose indexes all NodeIds here are meant.
+    /// The server's namespace array, to which the indexes of all NodeIds here refer.
     namespaces: NamespaceArray,
-    /// Configured nodes whose namespace the server does not have. Their text stands for their NodeID.
+    /// Configured nodes whose namespace the server does not have. Their text replaces the NodeID.
     unresolved: std::collections::BTreeSet<NodeIndex>,
 }
 
-/// How many variables are in which state; together they are all that are wanted.
+/// The number of variables in each state; their sum is the number of wanted ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StateCounts {
     pub pending: usize,
@@ -164,7 +164,7 @@ impl StateCounts {
     }
 }
 
-/// What a reference says of the node it leads to.
+/// A node as described by a reference to it.
 pub(crate) struct DiscoveredNode<'a> {
     pub id: &'a NodeId,
     pub name: &'a str,
@@ -186,7 +186,7 @@ impl NodeTable {
     }
 
     /// Adds a node unless it is known or the table is full: the first path counts. A node that was removed and is found
-    /// again is a new one, with an index of its own.
+    /// again is a new one, with its own index.
     pub fn add(&mut self, found: &DiscoveredNode<'_>) -> Option<NodeIndex> {
         let hash = self.hash(found.id);
         let known = self.find_hashed(found.id, hash);
@@ -241,8 +241,8 @@ impl NodeTable {
         Some(index)
     }
 
-    /// A configured node that the server cannot be asked for, since it does not have the namespace. Listed and counted
-    /// as failed under its text until it can be.
+    /// Adds a configured node that cannot be requested, because the server does not have its namespace. It is listed
+    /// and counted as failed under its text.
     pub fn add_unresolved(&mut self, text: &str) -> Option<NodeIndex> {
         let index = self.add(&DiscoveredNode {
             id: &unresolved_id(text),
@@ -254,7 +254,7 @@ impl NodeTable {
         Some(index)
     }
 
-    /// The entry of a configured node without a namespace.
+    /// Finds the entry of a configured node without a namespace.
     pub fn find_unresolved(&self, text: &str) -> Option<NodeIndex> {
         self.find(&unresolved_id(text)).filter(|index| !self.is_removed(*index))
     }
@@ -267,7 +267,7 @@ impl NodeTable {
         }
     }
 
-    /// Whether the node stands for a configured one without a namespace.
+    /// Whether the entry is a configured node without a namespace.
     pub fn is_unresolved(&self, index: NodeIndex) -> bool {
         self.unresolved.contains(&index)
     }
@@ -397,7 +397,7 @@ impl NodeTable {
         let Some(entry) = self.entries.get_mut(index as usize) else {
             return;
         };
-        // Whoever served the node may tell of it after a browse has found it gone, or to be an object.
+        // A connection may report a state after a browse has found the node gone, or to be an object.
         let is_tag = entry.class == NodeKind::Variable && !entry.removed;
         if !is_tag && state != ItemState::NotWanted {
             return;
@@ -411,9 +411,9 @@ impl NodeTable {
         }
     }
 
-    /// Takes over what was read of a node. What could not be read (`None`) stays what it was: servers fail to answer for a
-    /// moment, and a data type that is forgotten would cost a tag its filter. Once the table takes `bytes_max`, descriptions
-    /// are left out, and a data type that no other node has is unknown.
+    /// Stores the attributes of a node. Attributes that could not be read (`None`) keep their value: servers fail
+    /// temporarily, and a forgotten data type would cost a tag its filter. Once the table takes `bytes_max`,
+    /// descriptions are left out, and a data type that no other node has becomes unknown.
     pub fn set_attributes(
         &mut self,
         index: NodeIndex,
@@ -432,14 +432,14 @@ impl NodeTable {
         };
         entry.data_type = data_type.unwrap_or(entry.data_type);
         entry.access_level = access_level.or(entry.access_level);
-        // The arena frees nothing, so every browse must not add the same texts again.
+        // The arena frees nothing, so a repeated browse must not add the same texts again.
         let is_known = |text: &str| entry.description != TextRef::UNKNOWN && self.texts.get(entry.description) == text;
         if let Some(description) = description.filter(|text| !is_known(text)) {
             entry.description = self.texts.add(description);
         }
     }
 
-    /// What was read of a node, as [`NodeTable::set_attributes`] takes it.
+    /// Returns the attributes of a node, for [`NodeTable::set_attributes`].
     pub fn attributes(&self, index: NodeIndex) -> (Option<&NodeId>, Option<u8>, Option<&str>) {
         let entry = self.entries.get(index as usize);
         let described = entry.filter(|entry| entry.description != TextRef::UNKNOWN);
@@ -450,8 +450,8 @@ impl NodeTable {
         )
     }
 
-    /// A configured node that was added without being known: what it turned out to be. One that is served, and only
-    /// could not be read for a while, stays as it is.
+    /// Sets name and class of a configured node that was unknown when it was added. A node that is served, and was only
+    /// unreadable for a while, does not change.
     pub fn set_root(&mut self, index: NodeIndex, name: &str, class: NodeKind) {
         if !self.is_failed(index) {
             return;
@@ -473,7 +473,7 @@ impl NodeTable {
         entry.path_hash = chain_hash(0, name);
     }
 
-    /// From the root to the node.
+    /// Returns the nodes from the root to this one.
     pub fn chain(&self, index: NodeIndex) -> Vec<NodeIndex> {
         let mut chain = vec![index];
         let mut at = self.parent(index);
@@ -486,7 +486,7 @@ impl NodeTable {
         chain
     }
 
-    /// Gives every variable whose path is not its own the NodeID as its last segment. Returns how many there are.
+    /// Gives every variable with a duplicate path the NodeID as its last segment. Returns their number.
     pub fn make_paths_unique(&mut self) -> usize {
         let mut hashed: Vec<(u64, NodeIndex)> = Vec::with_capacity(self.variables);
         for (index, entry) in self.entries.iter_mut().enumerate() {
@@ -509,7 +509,7 @@ impl NodeTable {
         renamed
     }
 
-    /// Equal hashes are nearly always equal paths, but only the paths themselves tell.
+    /// Equal hashes almost always mean equal paths, so compare the paths.
     fn rename_equal(&mut self, group: &[(u64, NodeIndex)]) -> usize {
         let mut paths: Vec<(String, NodeIndex)> = group
             .iter()
@@ -550,7 +550,7 @@ impl NodeTable {
     }
 }
 
-/// No server has such a node: `nsu=` begins what has yet to be resolved.
+/// No server has such a node, because the text starts with `nsu=`, which is unresolved.
 fn unresolved_id(text: &str) -> NodeId {
     NodeId::new(0, text)
 }
@@ -564,14 +564,14 @@ fn hash_entry(hasher: &DefaultHashBuilder, texts: &TextArena, entry: &NodeEntry)
     }
 }
 
-/// The hash of a path from that of its parent and its own segment, sanitized as paths are.
+/// The hash of a path from its parent's hash and its own segment, sanitized as in paths.
 fn chain_hash(parent: u64, name: &str) -> u64 {
     let mut segment = String::with_capacity(name.len());
     crate::tag_path::sanitize(name, &mut segment);
     xxhash_rust::xxh3::xxh3_64_with_seed(segment.as_bytes(), parent.wrapping_add(1))
 }
 
-/// Bytes as text for the arena; these identifiers are rare.
+/// Encodes bytes as text for the arena; these identifiers are rare.
 fn encoded(bytes: &[u8]) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(bytes)

@@ -1,5 +1,5 @@
-//! Polling: chunked reads on a fixed period, several in flight; each chunk's values leave as soon as they arrive. A cycle
-//! that would begin while the last one runs is skipped and counted.
+//! Polling: chunked reads on a fixed period, several in flight; each chunk's values are delivered as soon as they
+//! arrive. A cycle that is due while the last one runs is skipped and counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::channel::{AnswerBody, CallError, CallFailureKind};
 use crate::concurrency_limit::ConcurrencyLimit;
 use crate::session::{REQUEST_TIMEOUT, Session, read_id};
 
-/// Reads in flight.
+/// Maximum reads in flight.
 pub(crate) const IN_FLIGHT_MAX: usize = 4;
 
-/// An item that is read alone, and so often in vain, has failed for now.
+/// An item that is read alone and fails this often counts as failed.
 const IN_VAIN_MAX: u8 = 3;
 
-/// A value that is at most this old may come from the server's cache.
+/// Maximum age of a value from the server's cache.
 const MAX_AGE_MS: f64 = 2000.0;
 
 /// One part of a cycle: positions in the item table.
@@ -34,26 +34,26 @@ pub(crate) struct Poller {
     in_flight: usize,
     pace: ConcurrencyLimit,
     chunk: CallSize,
-    /// How often in a row items were read alone in vain.
+    /// Consecutive failures of items that are read alone.
     in_vain: HashMap<u32, u8>,
 }
 
-/// What becomes of a part whose read failed.
+/// What happens to a part whose read failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollFailureAction {
-    /// In this cycle, in halves.
+    /// Read again in this cycle, in halves.
     ReadAgain,
-    /// In the next cycle.
+    /// Read again in the next cycle.
     Lost,
-    /// It is one item, and reading it is of no use for now.
+    /// It is a single item that cannot be read for now.
     Failed,
 }
 
-/// What a tick of the clock means.
+/// The meaning of a tick of the clock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Tick {
     Start,
-    /// Cycles that did not take place since the last one began, at this time.
+    /// Cycles skipped since the last one began at `since`.
     Skipped {
         cycles: u64,
         since: Ticks,
@@ -81,7 +81,7 @@ impl Poller {
         self.chunk = chunk;
     }
 
-    /// Waits for the next cycle's time. Cancelling loses nothing.
+    /// Waits until the next cycle is due. Cancel safe.
     pub async fn tick(&mut self) -> Vec<Tick> {
         let now = self.interval.tick().await;
         self.ticked(now)
@@ -91,7 +91,7 @@ impl Poller {
         let running = !self.waiting.is_empty() || self.in_flight > 0;
         let mut ticks = Vec::new();
         if let Some((last, since)) = self.last_start {
-            // Ticks that nobody waited for (the flow was full) count as well as those that found a cycle running.
+            // Missed ticks (the flow was full) count as well as those during a running cycle.
             let periods = now.duration_since(last).as_nanos() / self.period.as_nanos().max(1);
             let missed = u64::try_from(periods)
                 .unwrap_or(u64::MAX)
@@ -117,7 +117,7 @@ impl Poller {
         self.waiting.extend(items.chunks(self.chunk.get()).map(<[u32]>::to_vec));
     }
 
-    /// The next part, if another may be in flight.
+    /// Returns the next part, if another may be in flight.
     pub fn next_part(&mut self) -> Option<PollBatch> {
         if self.in_flight >= self.pace.get() {
             return None;
@@ -132,7 +132,7 @@ impl Poller {
         Some(part)
     }
 
-    /// A part was read, in this time.
+    /// A part was read in this time.
     pub fn answered(&mut self, part: &PollBatch, lasted: Duration) {
         self.in_flight -= 1;
         self.chunk.succeeded();
@@ -144,9 +144,9 @@ impl Poller {
         }
     }
 
-    /// A read failed after this time. Too large, or not answered in full: its halves are read instead. Not answered, or
-    /// refused for a reason that may be one of its items: later reads are smaller, until that item is alone. They are not
-    /// repeated in this cycle, since what is wrong may be wrong with the server, and for a moment.
+    /// A read failed after this time. If it was too large or answered incompletely, its halves are read instead. If it
+    /// timed out or was refused for a reason that may concern one item, later reads are smaller, until that item is
+    /// alone. Those are not repeated in this cycle, because the server may have a temporary problem.
     pub fn failed(&mut self, part: &PollBatch, error: &CallError, lasted: Duration) -> PollFailureAction {
         self.in_flight -= 1;
         let failure = error.failure();
@@ -188,12 +188,12 @@ impl Poller {
         PollFailureAction::Failed
     }
 
-    /// When the cycle before the present one began: what is not read now was read then, or its gap began even earlier.
+    /// When the previous cycle began: an item that is not read now was read then, or its gap began even earlier.
     pub fn previous_start(&self) -> Ticks {
         self.previous_start.unwrap_or_else(Ticks::now)
     }
 
-    /// The connection is gone, and this cycle with it.
+    /// The connection is lost, and this cycle with it.
     pub fn connection_lost(&mut self) {
         self.waiting.clear();
         self.in_flight = 0;
@@ -232,7 +232,7 @@ mod tests {
         let mut poller = poller(8);
         let mut read = Vec::new();
         let mut alone = Vec::new();
-        // Item 5 is too large whatever comes with it.
+        // Item 5 is too large in any combination.
         while let Some(part) = poller.next_part() {
             if !part.contains(&5) {
                 poller.answered(&part, SOON);
@@ -244,7 +244,7 @@ mod tests {
         read.sort_unstable();
         assert_eq!(read, [0, 1, 2, 3, 4, 6, 7]);
         assert_eq!(alone, [vec![5]]);
-        // Later cycles read many at a time again.
+        // Later cycles read many items at a time again.
         (0..1000).for_each(|_| poller.chunk.succeeded());
         assert_eq!(poller.chunk.get(), 8);
     }
@@ -261,7 +261,7 @@ mod tests {
             poller.in_flight += 1;
             poller.answered(&vec![0; 4], SOON);
         }
-        // Fewer at a time are not for good.
+        // The reduction is temporary.
         assert_eq!((poller.chunk.get(), poller.pace.get()), (4, IN_FLIGHT_MAX));
     }
 
@@ -275,12 +275,12 @@ mod tests {
             assert_eq!(poller.failed(part, &timeout, REQUEST_TIMEOUT), PollFailureAction::Lost);
         }
         assert_eq!(poller.pace.get(), IN_FLIGHT_MAX / 2, "halved once for all of them");
-        // What waits in this cycle was divided before.
+        // Waiting parts of this cycle are split as well.
         assert_eq!(poller.next_part().unwrap(), [32, 33, 34, 35]);
         assert_eq!(poller.next_part().unwrap(), [36, 37, 38, 39]);
         assert_eq!(poller.next_part(), None);
         (0..2).for_each(|_| poller.answered(&vec![0; 4], SOON));
-        // A server that needs longer than it is given for eight nodes is not asked for eight after each few answers.
+        // A server that needs more than the timeout for eight nodes does not get eight again after every few responses.
         let mut in_vain = 0;
         for _ in 0..2000 {
             poller.start(&(0..8).collect::<Vec<_>>());
@@ -296,7 +296,7 @@ mod tests {
         assert!((1..=6).contains(&in_vain), "{in_vain} reads in vain");
     }
 
-    /// Item 5 spoils every read, of which the server does not say why. All others are read in the end.
+    /// Item 5 fails every read, and the server does not say why. All others are read in the end.
     #[tokio::test]
     async fn an_item_that_spoils_every_read_is_found_over_the_cycles_and_fails_alone() {
         for error in [
@@ -318,10 +318,10 @@ mod tests {
                     }
                 }
             }
-            // Smaller in three cycles, alone in three.
+            // The reads become smaller in three cycles; in three more the item is read alone.
             assert_eq!(failed, [vec![5]], "{error}");
         }
-        // What is wrong for a moment only fails nobody.
+        // A temporary problem makes no item fail.
         let mut poller = poller(0);
         for cycle in 0..20 {
             poller.start(&[0]);
@@ -341,7 +341,7 @@ mod tests {
     async fn a_read_that_is_not_answered_in_full_is_repeated_in_halves_at_once() {
         let mut poller = poller(8);
         let mut read = Vec::new();
-        // The server answers three at most, whatever it says.
+        // The server returns at most three results, whatever it reports.
         while let Some(part) = poller.next_part() {
             let error = CallError::WrongCount {
                 answered: 3,

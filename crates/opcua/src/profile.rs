@@ -1,4 +1,5 @@
-//! How much at a time a kind of server takes: named by the user, or detected from what the server says of itself.
+//! The profile of a kind of server: how much it accepts at a time. The user names it, or it is detected from what the
+//! server reports about itself.
 
 /// The names that the configuration accepts.
 pub(crate) const NAMES: [&str; 8] = [
@@ -14,9 +15,9 @@ pub(crate) const NAMES: [&str; 8] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProfileName {
-    /// The server says nothing of itself.
+    /// The server reports nothing about itself.
     Auto,
-    /// It says something that no profile knows.
+    /// No profile matches its report.
     Unknown,
     HighPerformance,
     Ignition,
@@ -35,7 +36,7 @@ pub(crate) enum FilterSupport {
     Try,
 }
 
-/// The figures of a profile.
+/// The settings of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Profile {
     pub name: ProfileName,
@@ -48,7 +49,7 @@ pub(crate) struct Profile {
     pub adaptive: bool,
 }
 
-/// What a server says of itself (i=2263, i=2261, i=2264).
+/// What a server reports about itself (i=2263, i=2261, i=2264).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerProduct {
     pub manufacturer: String,
@@ -69,7 +70,7 @@ impl std::fmt::Display for ServerProduct {
 }
 
 impl ProfileName {
-    /// `None` for the empty text: detect.
+    /// `None` for the empty text, which means detection.
     pub fn parse(text: &str) -> Option<ProfileName> {
         const ALL: [ProfileName; 8] = [
             ProfileName::Auto,
@@ -97,7 +98,7 @@ impl ProfileName {
         }
     }
 
-    /// `None` if the server's information could not be read.
+    /// `product` is `None` if the server's information could not be read.
     pub fn detect(product: Option<&ServerProduct>) -> ProfileName {
         let Some(product) = product else {
             return ProfileName::Auto;

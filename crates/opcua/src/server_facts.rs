@@ -1,4 +1,4 @@
-//! What a server says of itself, read once per session: limits of its services, product, namespaces, start time.
+//! What a server reports about itself, read once per session: service limits, product, namespaces, start time.
 
 use opcua::types::{AttributeId, NodeId, TimestampsToReturn};
 use thalweg_record::{Ticks, Value};
@@ -9,7 +9,7 @@ use crate::profile::{Profile, ProfileName, ServerProduct};
 use crate::session::{Session, read_id};
 use crate::value::{StructureRegistry, ValueContent, status};
 
-/// Operations per call that the server allows; 0: it does not say.
+/// Operations per call that the server allows; 0 means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OperationLimits {
     pub nodes_per_read: u32,
@@ -25,7 +25,7 @@ pub(crate) struct ServerFacts {
     /// `None` if it could not be read.
     pub product: Option<ServerProduct>,
     pub namespaces: NamespaceArray,
-    /// Missing if the server does not say.
+    /// Missing if the server does not report it.
     pub start_time: Ticks,
 }
 
@@ -33,7 +33,7 @@ const MAX_NODES_PER_READ: u32 = 11705;
 const MAX_NODES_PER_WRITE: u32 = 11707;
 const MAX_NODES_PER_BROWSE: u32 = 11710;
 const MAX_ITEMS_PER_CALL: u32 = 11714;
-/// Two places where servers keep the number of continuation points.
+/// Two places where servers report the number of continuation points.
 const MAX_CONTINUATION_POINTS: [u32; 2] = [3089, 2735];
 const MANUFACTURER: u32 = 2263;
 const PRODUCT_NAME: u32 = 2261;
@@ -42,7 +42,7 @@ const NAMESPACE_ARRAY: u32 = 2255;
 const START_TIME: u32 = 2257;
 
 impl ServerFacts {
-    /// Values that cannot be read count as not said; only a lost connection is an error.
+    /// Unreadable values count as unknown; only a lost connection is an error.
     pub async fn read(session: &Session) -> Result<ServerFacts, CallError> {
         let [points_a, points_b] = MAX_CONTINUATION_POINTS;
         let ids = [
@@ -89,20 +89,20 @@ impl ServerFacts {
         })
     }
 
-    /// The configured profile, or the one that fits what the server says.
+    /// Returns the configured profile, or the detected one.
     pub fn profile(&self, configured: Option<ProfileName>) -> Profile {
         configured
             .unwrap_or_else(|| ProfileName::detect(self.product.as_ref()))
             .profile()
     }
 
-    /// Whether the address space may be another one than it was.
+    /// Whether the address space may have changed.
     pub fn differs_from(&self, earlier: &ServerFacts) -> bool {
         self.start_time != earlier.start_time || self.namespaces != earlier.namespaces
     }
 }
 
-/// The server's namespaces as they are now; none if they cannot be read.
+/// Reads the server's current namespaces; empty if they cannot be read.
 pub(crate) async fn namespaces(session: &Session) -> Result<NamespaceArray, CallError> {
     Ok(uris(read_values(session, &[NAMESPACE_ARRAY]).await?.first()))
 }
@@ -121,7 +121,7 @@ fn as_u32(value: &Value) -> Option<u32> {
     u32::try_from(value.as_i64()?).ok()
 }
 
-/// Values of variables of namespace 0; `None` for those that cannot be read. A call that is too large for the server is
+/// Reads values of variables in namespace 0; `None` for unreadable ones. A call that is too large for the server is
 /// repeated in halves.
 async fn read_values(session: &Session, ids: &[u32]) -> Result<Vec<Option<Value>>, CallError> {
     let types = StructureRegistry::default();

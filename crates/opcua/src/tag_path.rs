@@ -1,9 +1,9 @@
-//! Paths of tags: sanitized browse names from the root down, joined by dots.
+//! Tag paths: sanitized browse names from the root down, joined by dots.
 
 use crate::node_id;
 use crate::node_table::{NodeIndex, NodeTable};
 
-/// Each character outside `[a-zA-Z0-9_-]` becomes `_`.
+/// Replaces each character outside `[a-zA-Z0-9_-]` by `_`.
 pub(crate) fn sanitize(name: &str, out: &mut String) {
     out.extend(name.chars().map(|c| {
         if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
@@ -20,7 +20,7 @@ pub(crate) fn sanitized(name: &str) -> String {
     out
 }
 
-/// The path by names alone, which several nodes may share.
+/// Returns the path of names only, which several nodes may share.
 pub(crate) fn plain(table: &NodeTable, index: NodeIndex) -> String {
     let mut path = String::new();
     for (i, node) in table.chain(index).into_iter().enumerate() {
@@ -32,7 +32,7 @@ pub(crate) fn plain(table: &NodeTable, index: NodeIndex) -> String {
     path
 }
 
-/// The path by which a tag is known: as [`plain`], or with its NodeID at the end where that makes it the only one.
+/// Returns the unique path of a tag: as [`plain`], or with the NodeID as its last part where the names are not unique.
 pub(crate) fn unique(table: &NodeTable, index: NodeIndex) -> String {
     let path = plain(table, index);
     if !table.is_named_by_id(index) {

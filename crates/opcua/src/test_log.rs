@@ -1,4 +1,4 @@
-//! What a test makes the program warn of.
+//! Captures the warnings that a test causes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tracing::subscriber::DefaultGuard;
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Records until the guard goes.
+    /// Records until the guard is dropped.
     pub fn record() -> (Log, DefaultGuard) {
         let log = Log::default();
         let writer = log.clone();
@@ -28,7 +28,7 @@ impl Log {
         String::from_utf8_lossy(&self.0.lock()).into_owned()
     }
 
-    /// How often something was said.
+    /// Returns how often a text occurs.
     pub fn count(&self, part: &str) -> usize {
         self.text().matches(part).count()
     }

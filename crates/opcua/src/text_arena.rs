@@ -1,12 +1,12 @@
-//! Many small texts in few large blocks: 8 bytes per text beyond its characters, nothing is ever moved or freed alone.
+//! Stores many small texts in few large blocks: 8 bytes of overhead per text; no text is moved or freed individually.
 
-/// Where a text lies: block and offset in the upper bits, length in the lower.
+/// Position of a text: block and offset in the upper bits, length in the lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextRef(u64);
 
 impl TextRef {
     pub const EMPTY: TextRef = TextRef(0);
-    /// No text is known, which reads as an empty one. No arena gets so far.
+    /// No text is known; reads as an empty one. No arena grows to this offset.
     pub const UNKNOWN: TextRef = TextRef(u64::MAX);
 }
 
@@ -14,7 +14,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 const LENGTH_BITS: u32 = 20;
 const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
 
-/// Longest text that is kept; the rest of a longer one is cut off.
+/// Maximum length of a text; longer ones are truncated.
 pub(crate) const TEXT_BYTES_MAX: usize = BLOCK_BYTES - 1;
 
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl TextArena {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        // All but the first one are made whole.
+        // All blocks but the first are allocated at full size.
         let first = self.blocks.first().map_or(0, Vec::capacity);
         let others = self.blocks.len().saturating_sub(1) * BLOCK_BYTES;
         first + others + self.blocks.capacity() * size_of::<Vec<u8>>()

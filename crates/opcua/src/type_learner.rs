@@ -1,9 +1,9 @@
-//! Asks a server what its structures look like: from the id of an encoding to its data type, to its definition, to the
-//! definitions of its fields. What the server cannot tell now stays bytes until it is asked again; what it can never tell
-//! is given up and stays bytes.
+//! Queries a server for its structures: from the id of an encoding to its data type, to its definition, to the
+//! definitions of its fields. A structure that the server cannot describe now stays bytes until a retry; one that it
+//! can never describe stays bytes.
 //!
-//! Values wait while the server is asked, and no publish request goes out, so one round of look-ups has a limited time.
-//! Answers are remembered from round to round: no question is asked twice, and every round comes further than the one before.
+//! While a query is in progress, values wait and no publish request is sent, so each round of look-ups has a time
+//! limit. Responses are cached across rounds: no query is repeated, and every round gets further than the one before.
 
 mod definition;
 
@@ -25,39 +25,40 @@ use crate::value::{StructureRegistry, status};
 
 use definition::Definition;
 
-/// Steps from a data type up to a built-in one.
+/// Maximum number of steps from a data type up to a built-in one.
 const SUPERTYPES_MAX: usize = 20;
 
-/// Structures asked for because of one unknown encoding.
+/// Maximum number of structures queried for one unknown encoding.
 const STRUCTURES_MAX: usize = 500;
 
-/// Until when one round of look-ups begins further calls: far below the lifetime of a subscription, which is lost without
-/// publish requests.
+/// Time after which a round starts no further calls. It is far below the lifetime of a subscription, which expires
+/// without publish requests.
 const ROUND_MAX: Duration = Duration::from_secs(2);
 
-/// After a round that its time ended: as long again, to work off what came meanwhile before the server's queues overflow.
+/// Pause after a round that ran out of time, to process the values received meanwhile before the server's queues
+/// overflow.
 const REST: Duration = ROUND_MAX;
 
-/// Answers that are remembered: definitions, twice as many as one encoding may need, and references of each kind. Beyond
-/// that all of a kind are forgotten, which costs asking again.
+/// Maximum number of cached definitions (twice as many as one encoding may need) and of cached references of each kind.
+/// At the limit all entries of a kind are discarded, which costs new queries.
 const DEFINITIONS_MAX: usize = 2 * STRUCTURES_MAX;
 const REFERENCES_MAX: usize = 20_000;
 
-/// Why a structure stays bytes.
+/// Reason why a structure stays bytes.
 #[derive(Debug, thiserror::Error)]
 enum TypeLookupError {
-    /// The connection is gone.
+    /// The connection is lost.
     #[error("{0}")]
     Closed(CallError),
-    /// A call was not answered, or refused as it may not be another time.
+    /// A call got no response or was rejected temporarily.
     #[error("{0}")]
     Unanswered(CallError),
-    /// The same about one node.
+    /// The same for one node.
     #[error("{0}")]
     NotNow(String),
     #[error("{0}")]
     Never(String),
-    /// The round is over; what was answered is remembered.
+    /// The round is over; the responses are cached.
     #[error("the server takes long to describe its structures")]
     OutOfTime,
 }
@@ -76,7 +77,7 @@ impl From<CallError> for TypeLookupError {
     }
 }
 
-/// What a bad status of one operation means; `what` was asked of `node`.
+/// Classifies the bad status of one operation; `what` was queried of `node`.
 fn refused(what: &str, node: &NodeId, status: u32) -> TypeLookupError {
     let why = format!("{what} of {}: {}", node_id::text(node), status::text(status));
     match status::says_never(status) {
@@ -85,7 +86,7 @@ fn refused(what: &str, node: &NodeId, status: u32) -> TypeLookupError {
     }
 }
 
-/// Asks one server, round after round.
+/// Queries one server, round after round.
 pub(crate) struct TypeLearner {
     answers: TypeLookupCache,
     round_max: Duration,
@@ -93,14 +94,14 @@ pub(crate) struct TypeLearner {
     rests_until: Option<Instant>,
 }
 
-/// What the server has answered and the book does not have yet.
+/// Responses of the server for structures that are not in the registry yet.
 #[derive(Default)]
 struct TypeLookupCache {
     /// From encodings to data types.
     encoded: HashMap<NodeId, NodeId>,
     /// From data types to supertypes.
     supertypes: HashMap<NodeId, NodeId>,
-    /// Of structures that are not in the book, since another one that belongs to them is still unknown.
+    /// Definitions of structures that are not registered yet because one that they refer to is still unknown.
     definitions: HashMap<NodeId, Arc<Definition>>,
 }
 
@@ -114,13 +115,14 @@ impl TypeLearner {
         }
     }
 
-    /// Whether values must not wait for the server now. What is missing then is asked for with the values after it.
+    /// Returns whether values must not wait for the server now. Missing structures are then looked up with later
+    /// values.
     pub fn is_resting(&self) -> bool {
         self.rests_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Adds the structures behind these encodings to the book, as many as the time allows. What fails for the moment is
-    /// asked for again after a pause, and what there was no time for with the next values that need it.
+    /// Adds the structures of these encodings to the registry, as many as the time allows. A temporary failure is
+    /// retried after a pause; what did not fit into the time is looked up with the next values that need it.
     pub async fn learn(
         &mut self,
         session: &Session,
@@ -144,18 +146,18 @@ impl TypeLearner {
                 Err(error) => error,
             };
             match &error {
-                // The next connection will ask again.
+                // The next connection will retry.
                 TypeLookupError::Closed(_) => return,
                 TypeLookupError::OutOfTime => {
                     self.rests_until = Some(Instant::now() + self.rest);
                     component.warn_limited("structure", 1, || {
                         let text = node_id::text(&encoding);
-                        format!("structures encoded as {text}, and perhaps others, are bytes (base64) for now: {error}; it is asked on with their next values")
+                        format!("structures encoded as {text}, and perhaps others, are bytes (base64) for now: {error}; queries continue with their next values")
                     });
                     return;
                 }
                 TypeLookupError::Never(why) => {
-                    // Once for each: a book gives an encoding up only once.
+                    // Logged once per encoding, since the registry gives an encoding up only once.
                     tracing::warn!(
                         component = component.title(),
                         "structures encoded as {} stay bytes (base64), since the server does not describe them: {why}",
@@ -168,11 +170,12 @@ impl TypeLearner {
                     let pause = round.book.postpone(encoding);
                     component.warn_limited("structure", 1, || {
                         let seconds = pause.as_secs();
-                        format!("structures encoded as {text} are bytes (base64) until the server describes them: {error}; it is asked again after {seconds} s")
+                        format!("structures encoded as {text} are bytes (base64) until the server describes them: {error}; the next query follows after {seconds} s")
                     });
                 }
             }
-            // Values wait meanwhile. The others are asked for with the next values, which may find the server less busy.
+            // Values are waiting. The remaining encodings are looked up with the next values, when the server may be
+            // less busy.
             if matches!(error, TypeLookupError::Unanswered(_)) {
                 return;
             }
@@ -180,7 +183,7 @@ impl TypeLearner {
     }
 }
 
-/// Look-ups for which values wait.
+/// A round of look-ups, for which values wait.
 struct TypeLookupRound<'a> {
     session: &'a Session,
     book: &'a mut StructureRegistry,
@@ -190,7 +193,7 @@ struct TypeLookupRound<'a> {
 }
 
 impl TypeLookupRound<'_> {
-    /// Before each call. The first one is always made, so that a slow server is asked everything in the end.
+    /// Called before each call. The first call is always made, so that even a slow server eventually gets all queries.
     fn begin_call(&mut self) -> Result<(), TypeLookupError> {
         if self.calls > 0 && Instant::now() >= self.until {
             return Err(TypeLookupError::OutOfTime);
@@ -199,7 +202,7 @@ impl TypeLookupRound<'_> {
         Ok(())
     }
 
-    /// The data type of an encoding, whose structure is in the book afterwards.
+    /// Returns the data type of an encoding; its structure is in the registry afterwards.
     async fn encoding(&mut self, encoding: &NodeId) -> Result<NodeId, TypeLookupError> {
         let data_type = self.inverse(encoding, ReferenceTypeId::HasEncoding).await?;
         let data_type =
@@ -208,7 +211,8 @@ impl TypeLookupRound<'_> {
         Ok(data_type)
     }
 
-    /// Learns a structure and all that it contains. The book gets all or nothing: of a structure in it, nothing is missing.
+    /// Learns a structure and all that it contains. All of them are registered or none, so a registered structure is
+    /// always complete.
     async fn structure(&mut self, data_type: NodeId) -> Result<(), TypeLookupError> {
         let mut to_learn = vec![data_type];
         let mut learned = HashMap::new();
@@ -231,7 +235,7 @@ impl TypeLookupRound<'_> {
         Ok(())
     }
 
-    /// Names of types into how they are encoded; structures among the fields are to be learnt too.
+    /// Resolves the data types of fields to encodings; adds structures among the fields to `to_learn`.
     async fn resolve(
         &mut self,
         data_type: &NodeId,
@@ -242,7 +246,8 @@ impl TypeLookupRound<'_> {
         for field in &definition.fields {
             let mut element = self.element(&field.data_type).await?;
             if definition.subtyped && field.optional {
-                // A field that may hold a subtype says which one it holds. One of the data type Structure may hold any structure.
+                // A field that may contain a subtype carries the actual type. One of the data type Structure may
+                // contain any structure.
                 element = match element {
                     FieldEncoding::Structure(_) | FieldEncoding::BuiltIn(types::EXTENSION_OBJECT) => {
                         FieldEncoding::BuiltIn(types::EXTENSION_OBJECT)
@@ -280,12 +285,12 @@ impl TypeLookupRound<'_> {
         })
     }
 
-    /// How values of a data type are encoded: up its supertypes to a built-in type or a structure.
+    /// Returns how values of a data type are encoded: follows its supertypes to a built-in type or a structure.
     async fn element(&mut self, data_type: &NodeId) -> Result<FieldEncoding, TypeLookupError> {
         let mut at = data_type.clone();
         for _ in 0..SUPERTYPES_MAX {
             if let Some(kind) = types::built_in(&at) {
-                // Everything derived from Structure is one, under the name that was asked for.
+                // Everything derived from Structure is a structure, under the data type that was requested.
                 let is_structure = kind == types::EXTENSION_OBJECT && at != *data_type;
                 return Ok(if is_structure {
                     FieldEncoding::Structure(data_type.clone())
@@ -298,11 +303,14 @@ impl TypeLookupRound<'_> {
                 None => break,
             }
         }
-        let why = format!("the data type {} comes from no built-in one", node_id::text(data_type));
+        let why = format!(
+            "the data type {} derives from no built-in type",
+            node_id::text(data_type)
+        );
         Err(TypeLookupError::Never(why))
     }
 
-    /// The first node that refers to this one in such a way.
+    /// Returns the first node that has such a reference to this one.
     async fn inverse(&mut self, node: &NodeId, reference: ReferenceTypeId) -> Result<Option<NodeId>, TypeLookupError> {
         if let Some(known) = self.answers.references(reference).get(node) {
             return Ok(Some(known.clone()));
@@ -324,7 +332,7 @@ impl TypeLookupRound<'_> {
         };
         let response = self.session.call(request).await?;
         let result = response.results.into_iter().flatten().next();
-        let result = result.ok_or_else(|| CallError::Unreadable("the server answered no browse".to_owned()))?;
+        let result = result.ok_or_else(|| CallError::Unreadable("the server returned no browse result".to_owned()))?;
         if result.status_code.is_bad() {
             return Err(refused("the references", node, result.status_code.bits()));
         }
@@ -348,7 +356,7 @@ impl TypeLookupRound<'_> {
             .read(wanted, TimestampsToReturn::Neither, 0.0, &StructureRegistry::default())
             .await?;
         let value = read.into_iter().next();
-        let value = value.ok_or_else(|| CallError::Unreadable("the server answered no read".to_owned()))?;
+        let value = value.ok_or_else(|| CallError::Unreadable("the server returned no read result".to_owned()))?;
         if status::is_bad(value.stamps.status) {
             return Err(refused("the DataTypeDefinition", data_type, value.stamps.status));
         }

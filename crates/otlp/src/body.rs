@@ -1,4 +1,4 @@
-//! The bytes of a request, within limits: how many, how fast, and how many of all requests together.
+//! Reads request bodies within limits on their size, their duration, and the bytes of all requests together.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,21 +11,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::refusal::Refusal;
 
-/// Bytes of one permit.
 const UNIT: usize = 1024;
-/// Of a request that is refused, so much is read and let go before it is answered.
+/// The server reads and discards at most this much of a refused request before it answers.
 const DRAINED_BYTES: usize = 128 << 20;
 const DRAINED_WITHIN: Duration = Duration::from_secs(5);
 
-/// What all requests that are not stored yet may take.
+/// Memory limit for all requests that are not stored yet.
 pub struct InflightBudget {
     units: Arc<Semaphore>,
     max: usize,
-    /// Bytes that are held.
+    /// Bytes reserved now.
     told: IntGauge,
 }
 
-/// The part of one request; it is free again when this is dropped.
+/// The share of one request. Dropping it frees the bytes.
 pub struct InflightReservation {
     permit: Option<OwnedSemaphorePermit>,
     bytes: usize,
@@ -52,7 +51,7 @@ impl InflightBudget {
         }
     }
 
-    /// For a request of which nothing is there yet.
+    /// Reserves nothing yet; the request grows its reservation with [`hold`](Self::hold).
     pub fn enter(&self) -> InflightReservation {
         InflightReservation {
             permit: None,
@@ -69,7 +68,7 @@ impl InflightBudget {
         (self.max - self.units.available_permits().min(self.max)) * UNIT
     }
 
-    /// Has so many bytes more held; `false` if there is no room for them.
+    /// Reserves more bytes for a request. Returns `false` if the budget has no room for them.
     pub fn hold(&self, held: &mut InflightReservation, bytes: usize) -> bool {
         let has = held.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let more = (held.bytes + bytes).div_ceil(UNIT).saturating_sub(has);
@@ -93,7 +92,8 @@ impl InflightReservation {
     }
 }
 
-/// All of a body; `hold` is asked for the room of each piece. What it says of its length decides nothing but that it is too long.
+/// Reads a whole body and asks `hold` to reserve room for each piece. A declared length counts only if it exceeds the
+/// limit.
 pub async fn read(
     body: Body,
     bytes_max: usize,
@@ -104,7 +104,7 @@ pub async fn read(
     match tokio::time::timeout(within, gather(body.as_mut(), bytes_max, hold)).await {
         Ok(Ok(whole)) => Ok(whole),
         Ok(Err(refusal)) => {
-            // Whoever still sends longer than that meets a closed connection.
+            // A sender that still sends after that finds the connection closed.
             let _ = tokio::time::timeout(DRAINED_WITHIN, drain(body)).await;
             Err(refusal)
         }
@@ -130,7 +130,7 @@ async fn gather(
             return Err(Refusal::too_large(bytes_max));
         }
         match (first.is_empty(), all.is_empty()) {
-            // Most requests come in one piece.
+            // Most requests arrive in one piece.
             (true, true) => first = data,
             (false, true) => {
                 all.extend_from_slice(&first);
@@ -143,8 +143,8 @@ async fn gather(
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-/// Reads on and lets go. A sender that gets its answer while it still sends may meet the closed connection first, take its request for
-/// lost, and send it again for ever.
+/// Reads and discards the rest of a body. A sender that is answered while it still sends may see the closed connection
+/// first, take its request for lost, and resend it for ever.
 async fn drain(mut body: Pin<&mut Body>) {
     let mut left = DRAINED_BYTES;
     while let Some(Ok(frame)) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {

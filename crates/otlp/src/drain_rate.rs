@@ -1,14 +1,14 @@
-//! How fast requests become stored, and so how soon there is room for others.
+//! Measures how fast requests are stored, to estimate when there is room for more.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What was stored so long ago counts a third of what is stored now.
+/// Time constant in seconds: bytes stored this long ago count for a third (1/e) of bytes stored now.
 const MEMORY: f64 = 5.0;
-/// While nothing has been stored yet nothing is known; one second does no harm.
+/// The estimate before anything is stored; a pause of one second does no harm.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// Later than whoever asks will ever be told.
+/// Upper bound of estimates, beyond any pause that a sender is asked for.
 const NEVER: Duration = Duration::from_secs(3600);
 
 pub(crate) struct DrainRate(Mutex<DrainRateState>);
@@ -16,7 +16,7 @@ pub(crate) struct DrainRate(Mutex<DrainRateState>);
 struct DrainRateState {
     begun: Instant,
     looked: Instant,
-    /// Weighed by their age.
+    /// Stored bytes, weighted by their age.
     bytes: f64,
 }
 
@@ -29,21 +29,21 @@ impl DrainRate {
         }))
     }
 
-    /// So many bytes were stored and are not in the way any more.
+    /// Records that `bytes` were stored and freed their room.
     pub fn stored(&self, bytes: usize, now: Instant) {
         let mut stored = self.0.lock();
         stored.age(now);
         stored.bytes += bytes as f64;
     }
 
-    /// In which time as much as is queued is stored, if all goes on as it did.
+    /// Estimates how long it takes to store `queued` bytes at the recent rate.
     pub fn time_for(&self, queued: usize, now: Instant) -> Duration {
         let mut stored = self.0.lock();
         stored.age(now);
         if stored.bytes == 0.0 {
             return UNKNOWN;
         }
-        // What the weights of all the time since the beginning come to.
+        // The total weight of the time since the start.
         let since = now.saturating_duration_since(stored.begun).as_secs_f64();
         let weight = MEMORY * (1.0 - (-since / MEMORY).exp());
         let seconds = queued as f64 * weight / stored.bytes;
@@ -69,14 +69,14 @@ mod tests {
         let at = |seconds: f64| begin + Duration::from_secs_f64(seconds);
         let drain = DrainRate::new(begin);
         assert_eq!(drain.time_for(1 << 30, at(1.0)), UNKNOWN);
-        // A hundred bytes a second.
+        // 100 bytes per second.
         for tenth in 1..=600 {
             drain.stored(10, at(f64::from(tenth) / 10.0));
         }
         let close = |seconds: f64, to: f64| assert!((seconds / to - 1.0).abs() < 0.05, "{seconds} and not {to}");
         close(drain.time_for(1000, at(60.0)).as_secs_f64(), 10.0);
         close(drain.time_for(50, at(60.0)).as_secs_f64(), 0.5);
-        // Nothing more is stored: it takes longer and longer.
+        // Nothing more is stored, so the estimates grow.
         close(drain.time_for(1000, at(65.0)).as_secs_f64(), 27.2);
         assert_eq!(drain.time_for(1000, at(600.0)), NEVER);
     }

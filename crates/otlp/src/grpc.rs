@@ -1,5 +1,5 @@
-//! OTLP over gRPC: the three `Export` calls. Each is one message and one answer, so the protocol is a prefix of five bytes and
-//! a few trailers on HTTP/2.
+//! OTLP over gRPC: the three `Export` calls. Each has one message and one answer, so the protocol comes down to a
+//! prefix of five bytes and a few trailers on HTTP/2.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use thalweg_lake::Signal;
 use thalweg_lake::entry::{PayloadCompression, PayloadEncoding};
-use thalweg_lake::otlp::Signal;
 
 use crate::http::compression;
 use crate::receiver::{ExportCall, ExportOutcome, OtlpReceiver, ReceivedRequest};
 use crate::refusal::Refusal;
 use crate::reply;
 
-/// A byte that says whether the message is compressed, and its length.
+/// One byte that says whether the message is compressed, then its length.
 const PREFIX: usize = 5;
 const ACCEPTED: HeaderValue = HeaderValue::from_static("gzip,zstd,identity");
 
@@ -43,7 +43,7 @@ const PATHS: [(&str, Signal); 3] = [
     ),
 ];
 
-/// For a listener of its own.
+/// The routes for a dedicated listener.
 pub fn router(receiver: &Arc<OtlpReceiver>) -> Router {
     let router = PATHS.into_iter().fold(Router::new(), |router, (path, signal)| {
         let receiver = receiver.clone();
@@ -78,7 +78,7 @@ async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -
     }
 }
 
-/// `application/grpc`, with or without what follows `+`.
+/// Accepts `application/grpc` with or without a `+proto` suffix.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(header::CONTENT_TYPE)
@@ -119,7 +119,7 @@ async fn take(
     receiver.take(asked, came).await
 }
 
-/// The one message of a call.
+/// Returns the compression flag and the single message of a call.
 fn message(body: &[u8]) -> Result<(bool, &[u8]), &'static str> {
     let (prefix, rest) = body.split_first_chunk::<PREFIX>().ok_or("the call has no message")?;
     let [flag, length @ ..] = *prefix;
@@ -135,7 +135,7 @@ fn message(body: &[u8]) -> Result<(bool, &[u8]), &'static str> {
     }
 }
 
-/// `grpc-timeout`: up to eight digits and a unit.
+/// Parses `grpc-timeout`: up to eight digits and a unit.
 fn timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -176,7 +176,7 @@ fn accepted(signal: Signal, taken: &ExportOutcome) -> Response {
     response
 }
 
-/// Without a message, what would be trailers are headers.
+/// A response without a message sends its trailers as headers.
 fn refused(refusal: &Refusal) -> Response {
     let mut response = Response::new(Body::empty());
     headers(&mut response);
@@ -199,7 +199,7 @@ fn headers(response: &mut Response) {
     headers.insert("grpc-accept-encoding", ACCEPTED);
 }
 
-/// What is no printable ASCII, and `%`, as `%XX`.
+/// Encodes `%` and everything except printable ASCII as `%XX`.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -211,7 +211,7 @@ fn percent_encoded(text: &str) -> String {
     out
 }
 
-/// One message, then trailers.
+/// One message, then the trailers.
 struct GrpcResponseBody {
     message: Option<Bytes>,
     trailers: Option<HeaderMap>,

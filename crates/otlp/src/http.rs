@@ -8,14 +8,14 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::post;
+use thalweg_lake::Signal;
 use thalweg_lake::entry::{PayloadCompression, PayloadEncoding};
-use thalweg_lake::otlp::Signal;
 
 use crate::receiver::{ExportCall, ExportOutcome, OtlpReceiver, ReceivedRequest};
 use crate::refusal::Refusal;
 use crate::reply;
 
-/// Where an entry is in the log, for who wants to wait until queries see it.
+/// The log position of the entry, for clients that want to wait until queries see it.
 const POSITION: &str = "thalweg-position";
 const PROTO: &str = "application/x-protobuf";
 const JSON: &str = "application/json";
@@ -26,7 +26,7 @@ const PATHS: [(&str, Signal); 3] = [
     ("/v1/traces", Signal::Traces),
 ];
 
-/// For a listener of its own.
+/// The routes for a dedicated listener.
 pub fn router(receiver: &Arc<OtlpReceiver>) -> Router {
     PATHS.into_iter().fold(Router::new(), |router, (path, signal)| {
         let receiver = receiver.clone();
@@ -42,7 +42,7 @@ async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -
         protocol: "http",
         peer: String::new(),
     };
-    // Whoever sends something else is told so in what most senders read.
+    // A request of another type is refused in protobuf, which most senders read.
     let kind = parts.headers.get(header::CONTENT_TYPE);
     let is_json = kind.is_some_and(|kind| kind.as_bytes().windows(4).any(|part| part == b"json"));
     let encoding = if is_json {
@@ -111,7 +111,7 @@ fn compression_of(headers: &HeaderMap) -> Result<PayloadCompression, Refusal> {
     })
 }
 
-/// By its name in both protocols.
+/// Parses a compression by its name, which is the same in both protocols.
 pub fn compression(name: &[u8]) -> Option<PayloadCompression> {
     match name.trim_ascii().to_ascii_lowercase().as_slice() {
         b"" | b"identity" | b"none" => Some(PayloadCompression::None),

@@ -1,14 +1,16 @@
-//! What the receivers tell Prometheus, prefix `thalweg_lake_`.
+//! Prometheus metrics of the receivers, prefix `thalweg_lake_`.
 
 use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry};
+use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::otlp::Signal;
-use thalweg_lake::otlp::validate::{RejectionReason, ValidationReport};
+use thalweg_lake::Signal;
 
-/// Clones share them.
+use crate::validate::ValidationReport;
+
+/// Clones share the counters.
 #[derive(Clone)]
 pub struct ReceiverMetrics {
-    /// `signal`, `proto`: `grpc`, `http`; `code`: `ok`, or what was refused.
+    /// `signal`, `proto`: `grpc`, `http`; `code`: `ok`, or the code of the refusal.
     pub requests: IntCounterVec,
     /// `signal`
     records: IntCounterVec,
@@ -23,30 +25,30 @@ pub struct ReceiverMetrics {
 }
 
 impl ReceiverMetrics {
-    /// Records that are rejected count together with those that the lake rejects.
+    /// Rejected records count in the metric in which the lake counts its rejections.
     pub fn register(registry: &Registry, lake: &LakeMetrics) -> prometheus::Result<ReceiverMetrics> {
         let counters = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         let seconds = vec![0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
         let meters = ReceiverMetrics {
             requests: counters(
                 "thalweg_lake_requests_total",
-                "Export requests by what became of them.",
+                "Export requests by outcome.",
                 &["signal", "proto", "code"],
             )?,
             records: counters(
                 "thalweg_lake_records_total",
-                "Records of requests that were stored, and of those that were rejected as a whole; rejected records included.",
+                "Records of stored requests and of requests that were rejected as a whole, including rejected records.",
                 &["signal"],
             )?,
             rejected: lake.refused_rows.clone(),
             bytes: counters(
                 "thalweg_lake_bytes_total",
-                "Bytes of requests: as they were received, as protobuf and not compressed, and as they were logged.",
+                "Bytes of requests by stage: as received, as uncompressed protobuf, and as logged.",
                 &["signal", "stage"],
             )?,
             pressure: counters(
                 "thalweg_lake_pressure_total",
-                "Requests that were told to come later, by what there was no room in.",
+                "Requests that were asked to retry later, by the exhausted limit.",
                 &["cause"],
             )?,
             inflight_bytes: IntGauge::new(
@@ -78,7 +80,7 @@ impl ReceiverMetrics {
         counter.inc_by(bytes as u64);
     }
 
-    /// The records of a request, and those of them that were rejected.
+    /// Counts the records of a request, and the rejected ones among them.
     pub fn count_records(&self, signal: Signal, walked: &ValidationReport) {
         let signal = signal.name();
         self.records.with_label_values(&[signal]).inc_by(walked.records.into());

@@ -1,22 +1,24 @@
-//! What both protocols do with a request: look it over, store it, say what was rejected.
+//! The steps that both protocols share: validate a request, store it, report rejected records.
 
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::inflate::{InflateError, inflate};
+use crate::json::{JsonLimits, is_too_large, to_proto};
+use crate::validate::{ValidationReport, walk};
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
 use prometheus::Registry;
+use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_lake::LakeMetrics;
+use thalweg_lake::Signal;
 use thalweg_lake::entry::{
-    AppendRefused, EntryForm, EntryHead, EntryPosition, EntrySink, PayloadCompression, PayloadEncoding, RejectedRecords,
+    AppendRefused, EntryForm, EntryHead, EntryPosition, EntrySink, InflateLimits, PayloadCompression, PayloadEncoding,
+    RejectedRecords,
 };
-use thalweg_lake::inflate::{InflateError, InflateLimits, inflate};
 use thalweg_lake::ingest::Handoff;
-use thalweg_lake::otlp::Signal;
-use thalweg_lake::otlp::json::{JsonLimits, to_proto};
-use thalweg_lake::otlp::validate::{RejectionReason, ValidationReport, walk};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -27,48 +29,48 @@ use crate::refusal::Refusal;
 use crate::reply::PartialSuccess;
 use crate::{Admission, ReceiverOptions};
 
-/// What an entry says of itself beside its peer and the records that are rejected, at most.
+/// Upper bound of an entry header without the peer and the rejected records.
 const HEAD_BYTES: usize = 64;
-/// Bytes of a request that are looked at in about a millisecond: of protobuf, and of what is compressed or JSON.
+/// Bytes that take about a millisecond to validate: as plain protobuf, and compressed or as JSON.
 const LONG_PLAIN_BYTES: usize = 1 << 20;
 const LONG_PACKED_BYTES: usize = 64 << 10;
-/// Reasons that an answer names.
+/// Rejection reasons that an answer names at most.
 const REASONS_MAX: usize = 5;
 
-/// Takes export requests. All listeners share one.
+/// Receives export requests. All listeners share one receiver.
 pub struct OtlpReceiver {
     sink: Arc<dyn EntrySink>,
     admission: Arc<dyn Admission>,
     pub(crate) options: ReceiverOptions,
     room: InflightBudget,
     requests: Arc<Semaphore>,
-    /// To look at long requests, each of which may need much memory: as many as there are processors.
+    /// Limits parallel validation of long requests, which may need much memory, to the number of processors.
     looking: Semaphore,
     drain: DrainRate,
     pub(crate) meters: ReceiverMetrics,
 }
 
-/// A request that is about to be read.
+/// A request before its body is read.
 pub(crate) struct ExportCall {
     pub signal: Signal,
     pub protocol: &'static str,
     pub peer: String,
 }
 
-/// A request whose bytes are there.
+/// A request whose bytes have arrived.
 pub(crate) struct ReceivedRequest {
     pub encoding: PayloadEncoding,
     pub compression: PayloadCompression,
     pub bytes: Bytes,
-    /// Of how much memory it has.
+    /// The memory reserved for it.
     pub held: InflightReservation,
 }
 
-/// What became of a request that was taken.
+/// The outcome of an accepted request.
 #[derive(Clone, Debug)]
 pub(crate) struct ExportOutcome {
     pub partial: PartialSuccess,
-    /// `None`: there was nothing in it.
+    /// `None` if the request has no records.
     pub position: Option<EntryPosition>,
 }
 
@@ -93,18 +95,18 @@ impl OtlpReceiver {
         }))
     }
 
-    /// Bytes that requests take which are not stored yet.
+    /// Bytes reserved by requests that are not stored yet.
     pub fn inflight_bytes(&self) -> usize {
         self.room.used()
     }
 
-    /// Senders are to come again when what is queued now is stored.
+    /// Asks the sender to retry when the requests that are queued now are stored.
     fn pressure(&self, cause: &str) -> Refusal {
         self.meters.pressure.with_label_values(&[cause]).inc();
         Refusal::pressure(self.drain.time_for(self.room.used(), Instant::now()))
     }
 
-    /// Has so many bytes more held.
+    /// Reserves more bytes for a request.
     fn hold(&self, held: &mut InflightReservation, bytes: usize) -> Result<(), Refusal> {
         match self.room.hold(held, bytes) {
             true => Ok(()),
@@ -113,7 +115,7 @@ impl OtlpReceiver {
         }
     }
 
-    /// Whether somebody may send, and all the bytes of what he sends.
+    /// Checks that the sender is admitted, and reads the body.
     pub(crate) async fn read(
         &self,
         asked: &ExportCall,
@@ -130,7 +132,7 @@ impl OtlpReceiver {
         Ok((bytes, held))
     }
 
-    /// Stores a request. What was begun is brought to its end, whether somebody waits for it or not.
+    /// Stores a request. Once begun, it completes even if the sender goes away.
     pub(crate) async fn take(
         self: &Arc<OtlpReceiver>,
         asked: &ExportCall,
@@ -154,7 +156,7 @@ impl OtlpReceiver {
     async fn store(&self, signal: Signal, peer: &str, mut came: ReceivedRequest) -> Result<ExportOutcome, Refusal> {
         let (request, walked) = if takes_long(&came) && is_shared_runtime() {
             let _turn = self.looking.acquire().await.map_err(|_| stopping())?;
-            // Other connections go on, on another thread.
+            // The other connections of this thread move to another one.
             tokio::task::block_in_place(|| self.look(signal, &mut came))?
         } else {
             self.look(signal, &mut came)?
@@ -193,7 +195,7 @@ impl OtlpReceiver {
             AppendRefused::Pressure => self.pressure("queue"),
             other => other.into(),
         })?;
-        // Only now they are in the log, and so will be rows: a request that is refused is sent again.
+        // Counted only now that the log has them: a refused request is sent again.
         self.meters.count_records(signal, &walked);
         self.meters.count_bytes(signal, "logged", bytes);
         self.drain.stored(came.held.bytes(), Instant::now());
@@ -203,8 +205,8 @@ impl OtlpReceiver {
         })
     }
 
-    /// Decompresses what is compressed, and translates JSON, to look at it: the log gets what came, and who makes rows of it gets
-    /// what was looked at.
+    /// Decompresses a request and converts JSON to protobuf to validate it. The log stores the original bytes; the
+    /// handoff gets the converted ones.
     fn look(&self, signal: Signal, came: &mut ReceivedRequest) -> Result<(Bytes, ValidationReport), Refusal> {
         let options = &self.options;
         let request = match came.compression {
@@ -225,7 +227,7 @@ impl OtlpReceiver {
             PayloadEncoding::Json => {
                 let mut proto = Vec::new();
                 let limits = JsonLimits::new(options.walk.nesting, options.decoded_bytes_max);
-                to_proto(signal, &request, &limits, &mut proto).map_err(|error| match error.is_too_large() {
+                to_proto(signal, &request, &limits, &mut proto).map_err(|error| match is_too_large(&error) {
                     true => InflateError::TooLarge(options.decoded_bytes_max).into(),
                     false => Refusal::malformed(error.to_string()),
                 })?;
@@ -238,7 +240,7 @@ impl OtlpReceiver {
         Ok((request, walked))
     }
 
-    /// One more request, and what became of it.
+    /// Counts a request by its outcome.
     pub(crate) fn count(&self, asked: &ExportCall, code: &str) {
         let requests = &self.meters.requests;
         requests
@@ -247,7 +249,7 @@ impl OtlpReceiver {
     }
 }
 
-/// Whether to look at a request is more than about a millisecond of work.
+/// Whether validating a request takes more than about a millisecond.
 fn takes_long(came: &ReceivedRequest) -> bool {
     let is_plain = came.compression == PayloadCompression::None && came.encoding == PayloadEncoding::Proto;
     came.bytes.len() >= if is_plain { LONG_PLAIN_BYTES } else { LONG_PACKED_BYTES }

@@ -1,21 +1,21 @@
-//! Why a request is not taken, as HTTP and gRPC say it.
+//! Why a request is refused, as HTTP and gRPC report it.
 //!
-//! What is refused for good never has a status that senders try again; what may be tried again says after how long.
+//! A permanent refusal never has a status that makes senders retry. A temporary one says after what time to retry.
 
 use std::time::Duration;
 
+use crate::inflate::InflateError;
 use axum::http::StatusCode;
 use thalweg_lake::entry::AppendRefused;
-use thalweg_lake::inflate::InflateError;
 
 use crate::AdmissionError;
 
-/// Between [`RETRY_MIN`] and [`RETRY_MAX`], what is asked of senders when the log takes nothing.
+/// The pause that senders are asked for when the log accepts nothing; between [`RETRY_MIN`] and [`RETRY_MAX`].
 const RETRY_LATER: Duration = Duration::from_secs(10);
 pub const RETRY_MIN: Duration = Duration::from_secs(1);
 pub const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Codes of gRPC.
+/// gRPC status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrpcCode {
     InvalidArgument = 3,
@@ -31,7 +31,7 @@ pub enum GrpcCode {
 pub struct Refusal {
     pub status: StatusCode,
     pub grpc: GrpcCode,
-    /// Names the reason for programs.
+    /// The reason, for programs.
     pub code: &'static str,
     pub text: String,
     pub retry_after: Option<Duration>,
@@ -89,7 +89,7 @@ impl Refusal {
         Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.too_large", text)
     }
 
-    /// It would wait for ever.
+    /// The request can never fit, so a retry would not help.
     pub fn too_large_for_all(limit: usize) -> Refusal {
         let text = format!(
             "the request takes more than the {limit} bytes of all requests that are not stored yet \
@@ -100,13 +100,13 @@ impl Refusal {
     }
 
     pub fn too_slow(limit: Duration) -> Refusal {
-        let text = format!("the request was not there within {limit:?} (ingest.body_timeout)");
+        let text = format!("the request did not arrive within {limit:?} (ingest.body_timeout)");
         let status = StatusCode::REQUEST_TIMEOUT;
         Refusal::new(status, GrpcCode::DeadlineExceeded, "otlp.timeout", text)
     }
 
     pub fn pressure(pause: Duration) -> Refusal {
-        let text = "more is being stored than there is room for; try again";
+        let text = "too many requests are waiting to be stored; try again";
         let status = StatusCode::TOO_MANY_REQUESTS;
         Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.pressure", text).after(pause)
     }
@@ -140,7 +140,7 @@ impl From<AppendRefused> for Refusal {
             AppendRefused::Poisoned(text) => unavailable("log_poisoned", text),
             AppendRefused::DiskFull(text) => unavailable("disk_full", text),
             AppendRefused::Stopping => unavailable("stopping", "the process stops".to_owned()),
-            // Whoever knows how fast others are stored tells a better time.
+            // The receiver knows the drain rate and computes a better pause.
             AppendRefused::Pressure => Refusal::pressure(RETRY_MIN),
             AppendRefused::Other(text) => unavailable("unavailable", text),
         }

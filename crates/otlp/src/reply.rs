@@ -1,13 +1,13 @@
-//! The messages of answers, written by hand: there are three, of a few fields each.
+//! Encodes response messages by hand: there are three, with a few fields each.
 
 use std::time::Duration;
 
+use thalweg_lake::Signal;
 use thalweg_lake::entry::PayloadEncoding;
-use thalweg_lake::otlp::Signal;
 
 use crate::refusal::Refusal;
 
-/// What became of a request that was taken.
+/// How many records of an accepted request were rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialSuccess {
     pub rejected: u32,
@@ -15,7 +15,7 @@ pub struct PartialSuccess {
     pub why: String,
 }
 
-/// An export response. Without rejected records it is empty, as the protocol asks.
+/// An export response. Without rejected records it is empty, as the protocol requires.
 pub fn success(signal: Signal, partial: &PartialSuccess, encoding: PayloadEncoding) -> Vec<u8> {
     match encoding {
         PayloadEncoding::Proto => {
@@ -42,7 +42,7 @@ pub fn success(signal: Signal, partial: &PartialSuccess, encoding: PayloadEncodi
     }
 }
 
-/// `google.rpc.Status`, with the reason for programs and, where it may be tried again, after how long.
+/// `google.rpc.Status`, with the reason for programs and the retry delay if there is one.
 pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
     let Refusal { grpc, code, .. } = refusal;
     let text = message(refusal);
@@ -79,12 +79,12 @@ pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
     }
 }
 
-/// The code and the sentence.
+/// The code and the text.
 pub fn message(refusal: &Refusal) -> String {
     format!("{}: {}", refusal.code, refusal.text)
 }
 
-/// Whole ones, rounded up.
+/// Whole seconds, rounded up.
 pub fn seconds(pause: Duration) -> u64 {
     pause.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)
 }
@@ -100,7 +100,7 @@ fn any(name: &str, message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A field that is not zero.
+/// Writes a varint field unless it is zero.
 fn number(out: &mut Vec<u8>, field: u8, number: u64) {
     if number > 0 {
         out.push(field << 3);
@@ -122,7 +122,7 @@ fn varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// In quotes.
+/// A quoted JSON string.
 fn json_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,4 +1,4 @@
-//! Both protocols over real connections, with a log in memory.
+//! Tests both protocols over real connections, with a log in memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::io::Write as _;
@@ -11,26 +11,27 @@ use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
+use thalweg_lake::Signal;
+use thalweg_lake::entry::InflateLimits;
 use thalweg_lake::entry::{
     AppendRefused, BoxFuture, EntryForm, EntryPosition, EntrySink, PayloadCompression, PayloadEncoding, decode,
 };
-use thalweg_lake::inflate::{InflateLimits, inflate};
 use thalweg_lake::ingest::Handoff;
-use thalweg_lake::otlp::Signal;
-use thalweg_lake::otlp::json::{JsonLimits, to_proto};
+use thalweg_otlp::inflate::inflate;
+use thalweg_otlp::json::{JsonLimits, to_proto};
 use thalweg_otlp::{Admission, AdmissionError, OtlpReceiver, ReceiverOptions, grpc_router, http_router};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore};
 
-/// Keeps entries, or refuses them.
+/// Stores entries, or refuses them.
 struct Log {
     entries: Mutex<Vec<(Signal, Vec<u8>)>>,
     refuses: Mutex<Option<AppendRefused>>,
-    /// Nothing is stored without a permit.
+    /// Each append needs a permit.
     goes_on: Semaphore,
 }
 
-/// What is handed over says the same as the entry does.
+/// Checks that the handoff equals the entry.
 fn is_the_entry(entry: &[u8], handoff: &Handoff) {
     let (head, request) = decode(entry).unwrap();
     let request = inflate(head.compression, request, &InflateLimits::default()).unwrap();
@@ -73,7 +74,7 @@ impl EntrySink for Shared {
     }
 }
 
-/// Whoever has no token is a stranger, and one token may not send.
+/// A request without a token is not authenticated, and one token may not send.
 struct Tokens;
 
 impl Admission for Tokens {
@@ -320,7 +321,7 @@ async fn requests_of_every_form_are_stored_as_they_came() {
         )
     );
 
-    // Nothing is nothing to store.
+    // An empty request stores nothing.
     let before = world.log.entries.lock().await.len();
     for answer in [
         world.post("/v1/metrics", &[PROTO], b"").await,
@@ -334,7 +335,7 @@ async fn requests_of_every_form_are_stored_as_they_came() {
 #[tokio::test]
 async fn rejected_records_are_told_and_the_others_are_stored() {
     let options = ReceiverOptions {
-        walk: thalweg_lake::otlp::validate::OtlpRecordLimits {
+        walk: thalweg_columns::rows::record_limits::RecordLimits {
             value_bytes: 5,
             ..Default::default()
         },
@@ -513,7 +514,7 @@ async fn more_than_there_is_room_for_is_told_to_come_when_the_rest_is_stored() {
     for _ in 0..5 {
         assert_eq!(world.post("/v1/logs", &[PROTO], &small).await.status, StatusCode::OK);
     }
-    // One takes more than half of the room and is not stored; a second one does not fit.
+    // The first request reserves more than half of the budget and is not stored; a second one does not fit.
     let held = world.log.goes_on.acquire_many(100).await.unwrap();
     let (one, body) = (world.clone(), large.clone());
     let first = tokio::spawn(async move { one.post("/v1/logs", &[PROTO], &body).await });
@@ -522,7 +523,7 @@ async fn more_than_there_is_room_for_is_told_to_come_when_the_rest_is_stored() {
     }
     let refused = world.post("/v1/logs", &[PROTO], &large).await;
     assert_eq!(refused.status.as_u16(), 429);
-    // At the rate of what was stored before.
+    // The pause follows the rate at which entries were stored before.
     let again: u64 = refused.header("retry-after").parse().unwrap();
     assert!((1..=30).contains(&again), "{again}");
     assert!(refused.text().contains("otlp.pressure"), "{}", refused.text());
@@ -536,13 +537,13 @@ async fn more_than_there_is_room_for_is_told_to_come_when_the_rest_is_stored() {
         StatusCode::OK,
         "what was refused holds nothing"
     );
-    // What fits in no case is not told to come again.
+    // A request that can never fit is not told to retry.
     let never = world.post("/v1/logs", &[PROTO], &vec![0x7a; 70_000]).await;
     assert_eq!((never.status.as_u16(), never.header("retry-after")), (413, ""));
     assert!(never.text().contains("ingest.inflight_bytes"), "{}", never.text());
 }
 
-/// A field that nobody knows, of so many bytes.
+/// An unknown field of this many bytes.
 fn filler(bytes: u32) -> Vec<u8> {
     let mut out = vec![0x7a];
     let mut len = bytes;
@@ -555,7 +556,7 @@ fn filler(bytes: u32) -> Vec<u8> {
     out
 }
 
-/// Seconds after which the details of a status say that it may be tried again.
+/// The retry delay in seconds from the details of a status.
 fn retry_info(answer: &Answer) -> Option<u64> {
     let details = answer.header("grpc-status-details-bin");
     let details = base64::engine::general_purpose::STANDARD_NO_PAD
@@ -563,7 +564,7 @@ fn retry_info(answer: &Answer) -> Option<u64> {
         .unwrap();
     let name = b"google.rpc.RetryInfo";
     let at = details.windows(name.len()).position(|window| window == name)? + name.len();
-    // The value of the Any: a RetryInfo with a Duration that has seconds.
+    // The value of the Any: a RetryInfo with a Duration in seconds.
     match details.get(at..)? {
         [0x12, _, 0x0a, _, 0x08, seconds, ..] => Some(u64::from(*seconds)),
         _ => None,

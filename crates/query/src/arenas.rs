@@ -1,31 +1,31 @@
-//! The memory of query threads: arenas of the allocator that only they use.
+//! Gives query threads their own allocator arenas.
 //!
-//! The allocator keeps what a thread freed for whoever asks in the same arena, and gives it back to the system after some seconds.
-//! With the arenas of all threads, queries that follow each other find theirs empty while others still hold what earlier queries
-//! freed, and the process has the sum of them. Query threads share few arenas instead: what one query freed the next one uses,
-//! and what nobody asks for is given back after [`DECAY_MS`].
+//! The allocator caches freed memory for threads of the same arena and returns it to the system after some seconds. If
+//! queries used the arenas of all threads, consecutive queries would often start in an empty arena while others still
+//! cache what earlier queries freed, and the process would keep the sum of them. Query threads therefore share a few
+//! arenas: the next query reuses what the last one freed, and unused memory is returned after [`DECAY_MS`].
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tikv_jemalloc_ctl::{epoch, raw};
 
-/// Large values are taken under a lock of their arena.
+/// Large allocations take a lock of their arena.
 const CORES_PER_ARENA: usize = 4;
-/// What a query freed is there for the next one of a page that asks for several. Pages that were given back are made anew with each
-/// touch: with 100 ms, a sort in a loop takes a sixth more.
+/// Freed memory stays available for the next query of a page that sends several. Each page that was returned to the
+/// system faults again on first use: with 100 ms, repeated sorts take a sixth longer.
 const DECAY_MS: isize = 250;
 
-/// An arena cannot be taken back, so all engines of a process have the same ones.
+/// An arena cannot be destroyed, so all engines of a process share them.
 static ARENAS: OnceLock<Vec<u32>> = OnceLock::new();
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on this thread asks for memory in an arena of queries. With an allocator that has none, nothing changes.
+/// Moves this thread to a query arena. Does nothing if the allocator has no arenas.
 pub fn enter() {
     let arenas = ARENAS.get_or_init(create);
     let thread = THREADS.fetch_add(1, Ordering::Relaxed);
     if let Some(arena) = arenas.get(thread % arenas.len().max(1)) {
-        // SAFETY: the allocator reads a number of 32 bits under this name.
+        // SAFETY: under this name the allocator reads a 32-bit number.
         let entered = unsafe { raw::write(b"thread.arena\0", *arena) };
         if let Err(error) = entered {
             tracing::debug!("a query thread stays in the arena of all threads: {error}");
@@ -39,18 +39,18 @@ fn create() -> Vec<u32> {
 }
 
 fn arena() -> Option<u32> {
-    // SAFETY: the allocator writes a number of 32 bits under this name.
+    // SAFETY: under this name the allocator writes a 32-bit number.
     let arena: u32 = unsafe { raw::read(b"arenas.create\0") }.ok()?;
     let decay = format!("arena.{arena}.dirty_decay_ms\0");
-    // SAFETY: the allocator reads a signed number of the size of a pointer under this name.
+    // SAFETY: under this name the allocator reads a signed number of pointer size.
     unsafe { raw::write(decay.as_bytes(), DECAY_MS) }.ok()?;
     Some(arena)
 }
 
-/// Bytes that live in the arenas of queries, whoever asked for them; `None` with an allocator that has none.
+/// Bytes allocated in query arenas, by any thread; `None` if the allocator has no arenas.
 pub fn live() -> Option<usize> {
     let arenas = ARENAS.get().filter(|arenas| !arenas.is_empty())?;
-    // Figures are of the last time that this was asked for.
+    // Statistics date from the last epoch.
     epoch::advance().ok()?;
     let one = |arena: &u32| Some(number(*arena, "small")? + number(*arena, "large")?);
     arenas.iter().map(one).sum()
@@ -58,6 +58,6 @@ pub fn live() -> Option<usize> {
 
 fn number(arena: u32, kind: &str) -> Option<usize> {
     let name = format!("stats.arenas.{arena}.{kind}.allocated\0");
-    // SAFETY: the allocator writes a number of the size of a pointer under this name.
+    // SAFETY: under this name the allocator writes a number of pointer size.
     unsafe { raw::read(name.as_bytes()) }.ok()
 }

@@ -1,6 +1,6 @@
-//! Rows that another process sends: bytes of an Arrow stream in, rows out as they come.
+//! Reads an Arrow stream from another process as rows while it arrives.
 //!
-//! The stream is over only with its end mark, so an answer that was cut off is an error and never a shorter answer.
+//! The stream is complete only with its end mark, so a truncated answer is an error, never a shorter answer.
 
 use std::collections::VecDeque;
 
@@ -15,10 +15,10 @@ use futures::{StreamExt as _, stream};
 use crate::error::QueryError;
 use crate::print::RowStream;
 
-/// How an Arrow stream ends: a mark, and a length of nothing.
+/// The end of an Arrow stream: a continuation mark and a length of zero.
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
-/// Returns once the columns are known. An error of the bytes is one sentence.
+/// Returns once the columns are known. An error of `bytes` is one sentence.
 pub async fn rows(bytes: BoxStream<'static, Result<Bytes, String>>) -> Result<RowStream, QueryError> {
     let mut received = ArrowStreamReceiver {
         bytes,
@@ -42,7 +42,7 @@ pub async fn rows(bytes: BoxStream<'static, Result<Bytes, String>>) -> Result<Ro
             if !received.more().await? {
                 return match received.last == END {
                     true => Ok(None),
-                    false => Err(cut_off("it has no end")),
+                    false => Err(cut_off("it has no end mark")),
                 };
             }
         }
@@ -61,12 +61,12 @@ struct ArrowStreamReceiver {
     bytes: BoxStream<'static, Result<Bytes, String>>,
     decoder: StreamDecoder,
     ready: VecDeque<RecordBatch>,
-    /// The last bytes that came.
+    /// The last bytes received.
     last: Vec<u8>,
 }
 
 impl ArrowStreamReceiver {
-    /// Returns whether there was more.
+    /// Returns `false` at the end of the stream.
     async fn more(&mut self) -> Result<bool, QueryError> {
         let Some(next) = self.bytes.next().await else {
             return Ok(false);

@@ -1,7 +1,7 @@
-//! The tables of a lake: each folder in it with a Delta log is one.
+//! The tables of a lake: each folder with a Delta log is one.
 //!
-//! Between queries the newest known snapshot of each table is kept and only moved forward by the commits that came since,
-//! whoever made them. One query sees each table at one version, however often it names it.
+//! Between queries the registry keeps the newest known snapshot of each table and only advances it by newer commits,
+//! whoever wrote them. One query sees each table at one version, however often it names it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -11,11 +11,11 @@ use async_trait::async_trait;
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::datasource::object_store::ObjectStoreUrl;
-use thalweg_lake::delta::schema::TableSchema;
-use thalweg_lake::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::store::LakeStorage;
+use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use thalweg_lake::entry::EntryPosition;
 use thalweg_lake::memtable_view::MemtableReader;
-use thalweg_lake::store::LakeStorage;
 use tokio::sync::Mutex;
 
 use crate::error::QueryError;
@@ -25,26 +25,26 @@ use crate::wait_for;
 
 pub const CATALOG: &str = "thalweg";
 pub const SCHEMA: &str = "lake";
-/// The one store that queries can reach: the lake.
+/// The only store that queries can reach: the lake.
 pub const STORE: &str = "lake://local";
-/// By which every table of the lake is partitioned.
+/// The partition column of every table in the lake.
 const DATE: &str = "date";
 
-/// A snapshot not looked at for so long is loaded anew: commits that it would follow may have been cleaned up.
+/// A snapshot that was unused for this long is loaded anew, because the commits after it may have been cleaned up.
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// To list what an object store has takes a while and costs money.
+/// Listing an object store is slow and costs money.
 const NAMES_AGE_MAX: Duration = Duration::from_secs(2);
 
-/// Where the lake is and what is known of its tables. Shared by all queries.
+/// The location of the lake and its known tables. All queries share one registry.
 pub struct TableRegistry {
     site: LakeStorage,
-    /// Of an object store, as they were found last; a folder is looked at each time.
+    /// When the object store was last listed; a folder is listed each time.
     found: Mutex<Option<Instant>>,
     names: parking_lot::Mutex<Vec<String>>,
     known: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<CachedTable>>>>>,
     metrics: QueryMetrics,
-    /// Whoever has rows that no table has yet.
+    /// The reader of rows that are not committed yet.
     live: OnceLock<Arc<dyn MemtableReader>>,
 }
 
@@ -55,7 +55,7 @@ struct CachedTable {
     looked: Instant,
 }
 
-/// The files of one version of a table, as queries share them.
+/// The files of one version of a table, shared by queries.
 struct VersionFiles {
     version: i64,
     all: Arc<[Arc<FileEntry>]>,
@@ -71,8 +71,8 @@ impl VersionFiles {
 }
 
 impl CachedTable {
-    /// Goes to the newest version. May be dropped or fail at any moment: the files are those of the snapshot because their versions
-    /// are compared, not because a call came to its end.
+    /// Advances to the newest version. The call may fail or be dropped at any point: `files` match the snapshot because
+    /// their versions are compared, not because a call completed.
     async fn refresh(&mut self) -> Result<(), DeltaError> {
         self.log.refresh(&mut self.snapshot).await?;
         if self.files.version != self.snapshot.version {
@@ -101,12 +101,12 @@ impl TableRegistry {
         }
     }
 
-    /// From now on queries see the rows of these, too.
+    /// Makes uncommitted rows of `live` visible to queries.
     pub fn set_live(&self, live: Arc<dyn MemtableReader>) {
         let _ = self.live.set(live);
     }
 
-    /// Returns when queries see what lies at all of these positions of the log.
+    /// Returns when queries see the entries at all of these log positions.
     pub async fn wait_for(&self, positions: &[EntryPosition]) -> Result<(), QueryError> {
         match self.live.get() {
             Some(live) => wait_for::wait(live.as_ref(), positions).await,
@@ -119,7 +119,7 @@ impl TableRegistry {
         }
     }
 
-    /// Whether a table has committed what lies at a position. Nobody is there who would bring it.
+    /// Whether a table has committed the entry at a position. Without a live reader, waiting would not help.
     async fn has(&self, position: &EntryPosition) -> Result<(), QueryError> {
         let EntryPosition {
             queue,
@@ -147,17 +147,18 @@ impl TableRegistry {
         match taken.max() {
             Some(taken) if taken > *offset => Ok(()),
             _ => Err(QueryError::wait_timeout(format!(
-                "{position} is not in the files of the table {name}; ask the process that brings it there, or start one"
+                "{position} is not in the files of the table {name}; ask the process that ingests it, or start one"
             ))),
         }
     }
 
-    /// Looks which tables an object store has, which [`TableRegistry::names`] cannot wait for. Each query does so first.
+    /// Lists the tables of an object store for [`TableRegistry::names`], which cannot wait. Each query calls this
+    /// first.
     pub async fn look(&self) -> Result<(), DeltaError> {
         if !self.site.is_remote() {
             return Ok(());
         }
-        // One looks, and others wait for what it finds.
+        // One caller lists; the others wait for its result.
         let mut found = self.found.lock().await;
         if found.is_none_or(|found| found.elapsed() >= NAMES_AGE_MAX) {
             let names = self.site.tables().await?;
@@ -167,7 +168,7 @@ impl TableRegistry {
         Ok(())
     }
 
-    /// The names of all tables, sorted, those that are fed and have no row yet included.
+    /// The sorted names of all tables, including ingested tables that have no row yet.
     pub fn names(&self) -> Vec<String> {
         let mut names = match self.site.is_remote() {
             true => self.names.lock().clone(),
@@ -180,13 +181,14 @@ impl TableRegistry {
         names
     }
 
-    /// A table at its newest version.
+    /// Opens a table at its newest version.
     async fn open(&self, name: &str) -> Result<Option<Arc<LakeTable>>, DeltaError> {
-        // Names come from SQL: only what is a plain name in this folder is a table.
+        // Names come from SQL: only a plain folder name in the lake is a table.
         if !self.names().iter().any(|known| known == name) {
             return Ok(None);
         }
-        // Before the table is looked at: what it has by then is left out below, and nothing is missed.
+        // The memtable is read before the table: rows that the table has committed by then are left out below, and none
+        // is missed.
         let live = self.live.get().and_then(|live| live.rows(name));
         let slot = self.known.lock().entry(name.to_owned()).or_default().clone();
         let mut slot = slot.lock().await;
@@ -214,14 +216,14 @@ impl TableRegistry {
         Ok(Some(Arc::new(table.with_live(live.unwrap_or_default()))))
     }
 
-    /// Those of a table that is fed and has no row yet.
+    /// The columns of an ingested table that has no row yet.
     fn columns_of(&self, name: &str) -> Option<TableSchema> {
         let tables = self.live.get()?.tables();
         let spec = tables.into_iter().find(|spec| spec.name == name)?;
         Some((spec.columns)())
     }
 
-    /// A table as it was, without what no version has.
+    /// Opens an older version of a table, without uncommitted rows.
     pub async fn open_at(&self, name: &str, which: VersionSelector) -> Result<LakeTable, QueryError> {
         let looked = self.look().await;
         looked.map_err(|error| QueryError::unavailable(error.to_string()))?;
@@ -236,7 +238,7 @@ impl TableRegistry {
         let log = self.site.log(name).map_err(failed)?;
         let Some(versions) = log.versions().await.map_err(failed)? else {
             return Err(QueryError::plan(format!(
-                "the table {name} has no version yet: nothing of it is committed"
+                "the table {name} has no version yet: nothing is committed"
             )));
         };
         let version = match which {
@@ -247,7 +249,7 @@ impl TableRegistry {
             .load_at(&versions, version, SnapshotDetail::Stats)
             .await
             .map_err(failed)?;
-        // Those that left the table since may be deleted.
+        // Files that left the table may have been deleted.
         let missing = log.missing(snapshot.files.keys().cloned()).await.map_err(failed)?;
         if missing > 0 {
             return Err(QueryError::plan(format!(
@@ -284,7 +286,7 @@ impl TableRegistry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionSelector {
     Version(i64),
-    /// The one that the table had then.
+    /// The version that was current at this time.
     UnixMillis(i64),
 }
 
@@ -293,7 +295,7 @@ pub enum VersionSelector {
 pub struct QueryTables {
     tables: Arc<TableRegistry>,
     opened: Mutex<HashMap<String, Arc<LakeTable>>>,
-    /// Those of the opened ones that are older versions, by what the query calls them.
+    /// The names of opened tables that are older versions.
     versions: parking_lot::Mutex<HashSet<String>>,
 }
 
@@ -306,7 +308,7 @@ impl QueryTables {
         }
     }
 
-    /// Lets a name stand for a version of a table.
+    /// Binds a name to a version of a table.
     pub async fn add_version(&self, name: &str, table: &str, which: VersionSelector) -> Result<(), QueryError> {
         let version = self.tables.open_at(table, which).await?;
         self.opened.lock().await.insert(name.to_owned(), Arc::new(version));
@@ -348,7 +350,7 @@ impl SchemaProvider for QueryTables {
     }
 }
 
-/// One catalog with one schema with the tables of the lake.
+/// One catalog with one schema that contains the tables of the lake.
 #[derive(Debug, Clone)]
 pub struct LakeCatalog(pub Arc<QueryTables>);
 

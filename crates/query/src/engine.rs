@@ -1,5 +1,5 @@
-//! Runs queries: at most so many at a time, each with a deadline, all within one share of memory, on threads of their own
-//! that give way to those that collect data.
+//! Runs queries. Concurrency, duration and total memory are limited, and query threads have a lower priority than the
+//! threads that ingest data.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -30,11 +30,11 @@ use object_store::ObjectStore;
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use thalweg_columns::tables::{self, TableSpec};
+use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_kit::WorkFolder;
 use thalweg_lake::entry::EntryPosition;
 use thalweg_lake::memtable_view::MemtableReader;
-use thalweg_lake::store::{LakeStorage, SyncedStore};
-use thalweg_lake::tables::{self, TableSpec};
 
 use crate::bounded::text_length::{self, SizedBatch};
 use crate::bounded::{Budget, conversion, planners, rewrite};
@@ -45,21 +45,21 @@ use crate::memory_watchdog::{MemoryWatchdog, WatchdogRegistration};
 use crate::metrics::{QueryMetrics, ScanCounts};
 use crate::{arenas, functions, statement, versions, wait_for};
 
-/// Results that wait for their reader.
+/// Result batches that wait for the reader.
 const BATCHES_AHEAD: usize = 2;
-/// Expressions nest; planning them recurses.
+/// Planning recurses into nested expressions.
 const STACK_BYTES: usize = 32 << 20;
 const BLOCKING_THREADS_MAX: usize = 32;
-/// A row of an answer may be such a part of `query.memory` as text.
+/// A row of an answer may take this fraction of `query.memory` as text.
 const ROW_PART: usize = 4;
-/// Sorts that a query of the usual kind has at a time.
+/// Sorts that a typical query runs at a time.
 const SORTS_PER_QUERY: usize = 4;
-/// What the expressions of a query make of a batch is such a part of its memory, with so many bytes for each expression and row, and
-/// each constant written out for each row.
+/// The expressions of a batch may take this fraction of the query's memory. Each expression counts with this many bytes
+/// per row, each constant with its size per row.
 const BATCH_PART: usize = 16;
 const EXPRESSION_BYTES: usize = 16;
 const BATCH_ROWS_MIN: usize = 8;
-/// Consumers of memory that an error names.
+/// Memory consumers that an error names.
 const CONSUMERS_NAMED: usize = 5;
 
 /// Limits of queries (`query.*`).
@@ -68,9 +68,9 @@ pub struct QueryOptions {
     pub timeout: Duration,
     pub memory_bytes: usize,
     pub concurrency: usize,
-    /// Queries that may wait for their turn.
+    /// Queries that may wait in the queue.
     pub queue: usize,
-    /// Footers of files.
+    /// Cache of file footers.
     pub cache_bytes: usize,
     pub spill_bytes: u64,
 }
@@ -94,9 +94,9 @@ impl Default for QueryOptions {
 pub struct Query {
     pub sql: String,
     pub params: Option<ParamValues>,
-    /// Who asks, for metrics: `sql`, `cli`.
+    /// The client, for metrics: `sql`, `cli`.
     pub api: &'static str,
-    /// What it has to see.
+    /// Log positions that the query has to see.
     pub wait_for: Vec<EntryPosition>,
 }
 
@@ -110,7 +110,7 @@ impl Query {
         }
     }
 
-    /// The same, once it sees what lies at a position of the log, or at several with commas between them.
+    /// Makes the query wait until it sees a log position, or several separated by commas.
     pub fn waiting_for(self, positions: &str) -> Result<Query, QueryError> {
         Ok(Query {
             wait_for: wait_for::positions(positions)?,
@@ -119,7 +119,7 @@ impl Query {
     }
 }
 
-/// Queries over one lake. Clones share limits and caches.
+/// Queries one lake. Clones share limits and caches.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<EngineInner>,
@@ -127,11 +127,11 @@ pub struct Engine {
 
 struct EngineInner {
     tables: Arc<TableRegistry>,
-    /// The folder in which there may be a place for what does not fit into memory.
+    /// The local lake folder, in which a spill folder may be created.
     local: PathBuf,
-    /// Runs queries in memory alone.
+    /// The session without a spill folder.
     in_memory: SessionState,
-    /// The same with a folder for what does not fit, made as soon as there is a lake to have it in.
+    /// The session with a spill folder, created once the lake folder exists.
     spilling: OnceLock<SpillSession>,
     making_spill_folder: parking_lot::Mutex<()>,
     options: QueryOptions,
@@ -145,7 +145,7 @@ struct EngineInner {
 impl Drop for EngineInner {
     fn drop(&mut self) {
         self.overflow.close();
-        // A plain drop would block, which async callers must not.
+        // A plain drop would block, which async callers must not do.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -164,7 +164,7 @@ impl EngineInner {
                 Err(error) => tracing::debug!("queries run in memory alone: {error}"),
             }
         }
-        // Where nothing can be written, queries run in memory alone.
+        // Queries run in memory if no spill folder can be created.
         self.spilling.get().map_or(&self.in_memory, |spilling| &spilling.state)
     }
 }
@@ -176,7 +176,7 @@ impl Engine {
         Engine::open_at(site, data_dir, options, metrics)
     }
 
-    /// The same with a lake that may be elsewhere: only what does not fit into memory goes to the data folder, if there is one.
+    /// Like [`Engine::open`] with a lake that may be elsewhere. Only spill files go to the data folder, if it exists.
     pub fn open_at(
         site: LakeStorage,
         data_dir: &Path,
@@ -201,7 +201,7 @@ impl Engine {
         let in_memory = in_memory
             .with_expr_planners(planners::bounded(planners))
             .with_scalar_functions(rewrite::scalar_functions(scalar_functions))
-            // Their bodies cannot be bounded.
+            // Lambdas cannot be bounded.
             .with_higher_order_functions(Vec::new())
             .with_aggregate_functions(aggregate_functions)
             .build();
@@ -234,17 +234,17 @@ impl Engine {
         Ok(Engine { inner: Arc::new(inner) })
     }
 
-    /// From now on queries see what these have and no table has yet.
+    /// Makes uncommitted rows of `live` visible to queries.
     pub fn set_live(&self, live: Arc<dyn MemtableReader>) {
         self.inner.tables.set_live(live);
     }
 
-    /// Bytes that running queries have asked for, of [`QueryOptions::memory_bytes`].
+    /// Bytes reserved by running queries, out of [`QueryOptions::memory_bytes`].
     pub fn memory_used(&self) -> usize {
         self.inner.in_memory.runtime_env().memory_pool.reserved()
     }
 
-    /// Bytes of what is remembered of files, of [`QueryOptions::cache_bytes`].
+    /// Bytes of cached file footers, out of [`QueryOptions::cache_bytes`].
     pub fn cache_used(&self) -> usize {
         let cache = self
             .inner
@@ -255,8 +255,8 @@ impl Engine {
         cache.list_entries().values().map(|entry| entry.size_bytes).sum()
     }
 
-    /// Runs SQL. Returns once the columns are known; rows follow as the answer is read. Dropping the future or the answer
-    /// cancels the query.
+    /// Runs SQL. Returns once the columns are known; rows follow while the answer is read. Dropping the future or the
+    /// answer cancels the query.
     pub async fn execute(&self, sql: &str) -> Result<QueryStream, QueryError> {
         self.run(Query::new(sql)).await
     }
@@ -294,13 +294,13 @@ impl Engine {
             _permit: permit,
         };
         let Some(runtime) = &self.inner.runtime else {
-            return Err(QueryError::unavailable("queries have ended"));
+            return Err(QueryError::unavailable("the query engine has shut down"));
         };
         let running = QueryHandle {
             task: runtime.spawn(task.run(query, schema_sender, sender)),
             watch: watch.clone(),
         };
-        // The clock runs here: the threads of queries may be too busy to look at theirs.
+        // The timeout runs on this thread, because query threads may be too busy to check it.
         match tokio::time::timeout_at(watch.deadline().into(), schema).await {
             Err(_) => Err(watch.expired()),
             Ok(Ok(Ok(schema))) => Ok(QueryStream {
@@ -312,12 +312,12 @@ impl Engine {
             }),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(QueryError::execute(
-                "the query ended without an answer; this is a fault of the program",
+                "the query ended without an answer; this is a bug",
             )),
         }
     }
 
-    /// Waits for a place among the running queries.
+    /// Waits for a permit to run.
     async fn admit(&self, watch: &QueryCancellation) -> Result<OwnedSemaphorePermit, QueryError> {
         let inner = &self.inner;
         if let Ok(permit) = inner.permits.clone().try_acquire_owned() {
@@ -326,13 +326,13 @@ impl Engine {
         let _waiting = QueuedQuery::enter(inner)?;
         match tokio::time::timeout_at(watch.deadline().into(), inner.permits.clone().acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) => Err(QueryError::unavailable("queries have ended")),
+            Ok(Err(_)) => Err(QueryError::unavailable("the query engine has shut down")),
             Err(_) => Err(watch.expired()),
         }
     }
 }
 
-/// A query in the queue, counted for as long as it is there.
+/// A query in the queue. It is counted until it is dropped.
 struct QueuedQuery<'a>(&'a EngineInner);
 
 impl<'a> QueuedQuery<'a> {
@@ -354,11 +354,11 @@ impl Drop for QueuedQuery<'_> {
     }
 }
 
-/// The rows of a query, as they come.
+/// The rows of a query while it runs.
 pub struct QueryStream {
     pub schema: SchemaRef,
     batches: mpsc::Receiver<Result<ReservedBatch, QueryError>>,
-    /// For the rows that were handed out last.
+    /// Memory for the batch that was returned last.
     reading: Option<MemoryReservation>,
     /// `None` once it has passed.
     deadline: Option<Pin<Box<tokio::time::Sleep>>>,
@@ -388,14 +388,14 @@ impl Stream for QueryStream {
     }
 }
 
-/// Rows on their way to whoever reads them.
+/// A batch on its way to the reader.
 struct ReservedBatch {
     rows: RecordBatch,
-    /// Memory to write them with, if they are long.
+    /// Memory to format the batch, if it is long.
     taken: Option<MemoryReservation>,
 }
 
-/// Ends the query when nobody reads it any more.
+/// Cancels the query when it is dropped.
 struct QueryHandle {
     task: tokio::task::JoinHandle<()>,
     watch: Arc<QueryCancellation>,
@@ -414,8 +414,7 @@ impl Drop for QueryHandle {
     }
 }
 
-/// Counts a query once, whichever way it ends: also when it is stopped in the middle, and nothing of it runs any more
-/// that could say so.
+/// Counts each query once, however it ends, also if it is cancelled and none of its code runs any more.
 struct OutcomeRecorder {
     metrics: QueryMetrics,
     api: &'static str,
@@ -439,7 +438,7 @@ impl Drop for OutcomeRecorder {
     }
 }
 
-/// One running query.
+/// A running query.
 struct QueryTask {
     inner: Arc<EngineInner>,
     counted: OutcomeRecorder,
@@ -467,7 +466,7 @@ impl QueryTask {
             Ok(planned) => planned,
             Err(error) => {
                 self.counted.finish(error.code);
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = schema.send(Err(error));
                 return;
             }
@@ -505,7 +504,7 @@ impl QueryTask {
             .with_config(shared.config().clone().with_option_extension(budget.clone()))
             .with_catalog_list(Arc::new(LakeCatalog(tables.clone())))
             .build();
-        // What `now()` is.
+        // Sets the value of `now()`.
         state.mark_start_execution();
         if let Some(sql) = sql_of(&mut statement) {
             versions::open(sql, &tables, &state, query.params.as_ref()).await?;
@@ -541,7 +540,7 @@ impl QueryTask {
             .map_err(QueryError::of_planning)
     }
 
-    /// The plan to run, in batches of so many rows that what its expressions make of them is a small part of the memory.
+    /// Plans the query with a batch size for which expression results take a small fraction of its memory.
     async fn plan_bounded(
         &self,
         mut state: SessionState,
@@ -563,7 +562,7 @@ impl QueryTask {
         Ok(PlannedQuery { plan, context, budget })
     }
 
-    /// The lake's tables that a statement names; one that does not exist is an error that lists those that do.
+    /// Returns the lake tables that a statement names. For an unknown table, the error lists the known ones.
     async fn check_tables(
         &self,
         state: &SessionState,
@@ -612,7 +611,7 @@ impl QueryTask {
                 Some(Err(error)) => return Err(QueryError::of_execution(error)),
                 Some(Ok(batch)) if batch.num_rows() == 0 => {}
                 Some(Ok(batch)) => {
-                    // Each is written out as a whole.
+                    // The formatter writes out each part as a whole.
                     for part in text_length::parts(&batch, row_max).map_err(QueryError::of_execution)? {
                         let part = ReservedBatch::new(part, budget).map_err(QueryError::of_execution)?;
                         let sent = async { Ok(batches.send(Ok(part)).await) };
@@ -639,7 +638,7 @@ impl ReservedBatch {
     }
 }
 
-/// Functions may panic on what they are given. That is an error of the query, and never the end of a part of its rows.
+/// Turns a panic in a function into an error of the query, so that it never truncates the answer.
 async fn whole<T>(work: impl Future<Output = Result<T, QueryError>>) -> Result<T, QueryError> {
     match std::panic::AssertUnwindSafe(work).catch_unwind().await {
         Ok(outcome) => outcome,
@@ -647,9 +646,9 @@ async fn whole<T>(work: impl Future<Output = Result<T, QueryError>>) -> Result<T
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text
                 .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("it is not known why");
+                .unwrap_or("unknown cause");
             Err(QueryError::execute(format!(
-                "a function of the query cannot be computed from what it was given: {text}"
+                "a function of the query failed on its arguments: {text}"
             )))
         }
     }
@@ -663,7 +662,7 @@ fn sql_of(statement: &mut Statement) -> Option<&mut datafusion::sql::sqlparser::
     }
 }
 
-/// What the scans of a plan have read, and what they did not have to.
+/// Sums what the scans of a plan read and skipped.
 fn scanned(plan: &dyn ExecutionPlan) -> ScanCounts {
     let children = plan.children();
     if !children.is_empty() {
@@ -706,15 +705,15 @@ fn session_config(limits: &QueryOptions) -> SessionConfig {
     let options = config.options_mut();
     options.execution.parquet.pushdown_filters = true;
     options.execution.parquet.reorder_filters = true;
-    // Each sort sets memory aside for merging what it spilled; together they must leave room for the rows.
+    // Each sort reserves memory to merge its spill files; together they must leave room for the rows.
     let sorts = options.execution.target_partitions.max(1) * SORTS_PER_QUERY;
     options.execution.sort_spill_reservation_bytes = options
         .execution
         .sort_spill_reservation_bytes
         .min(limits.memory_bytes / (2 * sorts));
-    // The value of a subquery would be repeated for each row by whatever takes it; a join looks at its width before.
+    // The operators would repeat the value of a scalar subquery for each row; a join checks its width first.
     options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
-    // Clients of the Arrow stream need not know views.
+    // Clients that read Arrow streams may not support views.
     options.optimizer.expand_views_at_output = true;
     config
 }
@@ -732,15 +731,15 @@ fn environment(site: &LakeStorage, options: &QueryOptions) -> datafusion::common
         .build_arc()
 }
 
-/// A session with a folder for what does not fit into memory.
+/// A session with a spill folder.
 struct SpillSession {
     state: SessionState,
-    /// Of this process alone.
+    /// Used by this process only.
     _folder: WorkFolder,
 }
 
 impl SpillSession {
-    /// With the memory and the caches of another session. What processes that have ended left in `parent` is removed.
+    /// Shares memory and caches with another session. Removes spill folders that ended processes left in `parent`.
     fn new(of: &SessionState, parent: &Path, options: &QueryOptions) -> datafusion::common::Result<SpillSession> {
         WorkFolder::sweep(parent);
         let folder = WorkFolder::new(parent)?;
@@ -757,13 +756,13 @@ impl SpillSession {
     }
 }
 
-/// Query threads yield to all others when cores are short.
+/// Lowers the priority of a query thread when cores are scarce.
 fn give_way() {
-    // Not being allowed to changes nothing but the order of work.
+    // If the process is not allowed to, only the order of work changes.
     let _ = rustix::process::nice(5);
 }
 
-/// The only store that a query can name is the lake's own.
+/// Resolves the lake's own store, the only one that a query can name.
 #[derive(Debug)]
 struct LakeStoreRegistry {
     store: Option<Arc<dyn ObjectStore>>,

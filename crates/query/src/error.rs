@@ -1,8 +1,8 @@
-//! Why a query has no answer: a code for programs, a status for HTTP, a sentence for people.
+//! Query errors: a code for programs, a status for HTTP, a sentence for people.
 
 use datafusion::common::DataFusionError;
 
-/// An error of a query. `Display` is the sentence with its code.
+/// An error of a query. `Display` shows the code and the sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct QueryError {
@@ -52,13 +52,13 @@ impl QueryError {
         QueryError::new("query.timeout", 504, message)
     }
 
-    /// Nobody hears of it; it only counts. The status is the one that servers log for a client that has gone.
+    /// Only counted, never sent. Servers log this status for a client that disconnected.
     pub(crate) fn cancelled() -> QueryError {
         QueryError::new("query.cancelled", 499, "the reader of the answer has gone")
     }
 
     pub fn busy(waiting: usize) -> QueryError {
-        let message = format!("{waiting} queries wait already; try again in a moment or raise query.concurrency");
+        let message = format!("{waiting} queries are waiting; try again in a moment or raise query.concurrency");
         QueryError::new("query.busy", 429, message)
     }
 
@@ -67,14 +67,14 @@ impl QueryError {
         QueryError::new("query.memory", 503, message)
     }
 
-    /// Queries hold more than they reserved, and this one has run the longest.
+    /// Queries use more memory than they reserved, and this one has run the longest.
     pub(crate) fn outgrown(held: usize, allowed: usize) -> QueryError {
         QueryError::memory(&format!(
             "queries hold {held} bytes, and {allowed} bytes are allowed; this one has run the longest; ask for less or raise query.memory"
         ))
     }
 
-    /// What a function would make is larger than one result may be.
+    /// The result of a function would exceed the result limit.
     pub fn too_large(function: &str, asked: usize, allowed: usize) -> QueryError {
         let asked = match asked {
             usize::MAX => "more bytes than can be counted".to_owned(),
@@ -86,17 +86,17 @@ impl QueryError {
         QueryError::new("query.too_large", 422, message)
     }
 
-    /// A plan or a type that is too large to work with.
+    /// A plan or a type is too large.
     pub fn too_complex(message: impl Into<String>) -> QueryError {
         QueryError::new("query.too_complex", 422, message)
     }
 
-    /// A regular expression that would take too much to compile.
+    /// A regular expression is too expensive to compile.
     pub fn pattern(function: &str, why: &str) -> QueryError {
         QueryError::too_complex(format!("the regular expression of {function} is too large: {why}"))
     }
 
-    /// What was waited for is not visible yet.
+    /// The awaited rows did not become visible in time.
     pub fn wait_timeout(message: impl Into<String>) -> QueryError {
         QueryError::new("lake.wait_timeout", 504, message)
     }
@@ -109,7 +109,7 @@ impl QueryError {
         QueryError::new("query.unavailable", 503, message)
     }
 
-    /// An error from planning.
+    /// Converts an error from planning.
     pub(crate) fn of_planning(error: DataFusionError) -> QueryError {
         match root(&error) {
             DataFusionError::SQL(parser, _) => QueryError::parse(parser.to_string()),
@@ -122,7 +122,7 @@ impl QueryError {
         }
     }
 
-    /// An error from running.
+    /// Converts an error from execution.
     pub(crate) fn of_execution(error: DataFusionError) -> QueryError {
         match root(&error) {
             DataFusionError::ResourcesExhausted(text) => QueryError::memory(text),
@@ -131,9 +131,9 @@ impl QueryError {
                 None => QueryError::execute(source.to_string()),
             },
             root => match sentence(root) {
-                // It is told as a text only.
+                // The library reports this only as text.
                 text if text.contains(SPILL_FULL) => {
-                    QueryError::memory("what does not fit has no room on the disk either: query.spill is used up")
+                    QueryError::memory("its spill files on disk have used up query.spill")
                 }
                 text => QueryError::execute(text),
             },
@@ -160,7 +160,7 @@ fn root(error: &DataFusionError) -> &DataFusionError {
     }
 }
 
-/// The message without the library's prefix and back trace.
+/// The message without the library's prefix and backtrace.
 fn sentence(error: &DataFusionError) -> String {
     let text = error.strip_backtrace();
     let known = [

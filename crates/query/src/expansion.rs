@@ -1,9 +1,9 @@
-//! What a short statement becomes while it is planned: tables, counting what `WITH` names once for each place that names it, and
+//! Limits what a short statement expands to during planning: tables, where a `WITH` name counts once for each use, and
 //! the grouping sets of `CUBE`.
 //!
-//! The planner puts a copy of a table there, so thirty names, each of which reads the one before it twice, are a thousand million
-//! copies. A `CUBE` of thirty columns is as many grouping sets. Both are counted before there is a plan. So is how deep `WITH` stands in
-//! `WITH`: whoever looks for the names of tables looks through each of them twice.
+//! The planner copies a `WITH` table into each place that names it, so thirty names that each read the previous one
+//! twice give a thousand million copies. A `CUBE` of thirty columns has as many grouping sets. Both are counted before
+//! planning. So is the nesting of `WITH` in `WITH`, because the search for table names visits each level twice.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -12,16 +12,16 @@ use datafusion::sql::sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Q
 
 use crate::error::QueryError;
 
-/// Planning takes time with each.
+/// Each table adds planning time.
 const TABLES_MAX: usize = 1_024;
 
-/// Of one `CUBE` or `ROLLUP`. The planner makes all of them before it counts.
+/// Limit for one `CUBE` or `ROLLUP`. The planner builds all sets before it counts them.
 const GROUPING_SETS_MAX: usize = 1_024;
 
-/// Of `WITH` in the queries of `WITH`, or anywhere else below it.
+/// Limit for `WITH` nested in the queries of `WITH` or anywhere below.
 const WITH_DEPTH_MAX: usize = 8;
 
-/// Refuses a statement that reads or makes too many.
+/// Refuses a statement that expands to too many tables or sets.
 pub fn check(statement: &Statement) -> Result<(), QueryError> {
     match statement.visit(&mut ExpansionCounter::default()) {
         ControlFlow::Continue(()) => Ok(()),
@@ -31,7 +31,8 @@ pub fn check(statement: &Statement) -> Result<(), QueryError> {
 
 fn too_many_tables() -> QueryError {
     QueryError::too_complex(format!(
-        "the query reads more than {TABLES_MAX} tables, counting what WITH names once for each place; ask in several queries"
+        "the query reads more than {TABLES_MAX} tables, counting each use of a WITH table; split it into several \
+         queries"
     ))
 }
 
@@ -43,7 +44,7 @@ fn too_many_sets(sets: usize) -> QueryError {
 
 #[derive(Default)]
 struct ExpansionCounter {
-    /// The queries that are looked into, the innermost last.
+    /// The queries that enclose the current position, innermost last.
     queries: Vec<QueryScope>,
     /// How many of them have a `WITH`.
     with_depth: usize,
@@ -52,9 +53,9 @@ struct ExpansionCounter {
 #[derive(Default)]
 struct QueryScope {
     tables: usize,
-    /// What its `WITH` defines, by where that is.
+    /// The names that its `WITH` defines, by the address of their query.
     definitions: HashMap<*const Query, String>,
-    /// The tables that each of these reads, as far as they were looked into.
+    /// The tables that each name reads, as far as visited.
     named: HashMap<String, usize>,
 }
 
@@ -64,7 +65,7 @@ impl Visitor for ExpansionCounter {
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<QueryError> {
         self.with_depth += usize::from(query.with.is_some());
         if self.with_depth > WITH_DEPTH_MAX {
-            let told = format!("WITH stands in WITH more than {WITH_DEPTH_MAX} deep; name the tables side by side");
+            let told = format!("WITH is nested more than {WITH_DEPTH_MAX} deep; define the tables side by side");
             return ControlFlow::Break(QueryError::too_complex(told));
         }
         let with = query.with.iter().flat_map(|with| &with.cte_tables);
@@ -94,7 +95,7 @@ impl Visitor for ExpansionCounter {
             ObjectNamePart::Identifier(name) => name_of(name),
             other => other.to_string(),
         });
-        // As the planner looks them up: a name with a dot in it may be that of a table of `WITH`, too.
+        // Looked up like the planner does: a dotted name may also be a `WITH` table.
         let name = parts.collect::<Vec<String>>().join(".");
         let tables = self.queries.iter().rev().find_map(|query| query.named.get(&name));
         // A query reads at least itself.
@@ -130,7 +131,7 @@ impl ExpansionCounter {
     }
 }
 
-/// As the planner reads it: in quotes, whatever kind, a name is as it is written.
+/// The name as the planner reads it: case is kept only in quotes of any kind.
 fn name_of(name: &Ident) -> String {
     match name.quote_style {
         Some(_) => name.value.clone(),
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_as_the_planner_does() {
-        // Each step has a namesake in other letters, a dot in its name, or a quote.
+        // Each step has another name in different case, with a dot, or with a quote.
         for (name, more) in [
             ("tN", ", \"TN\" as (select 1)"),
             ("\"t.N\"", ""),

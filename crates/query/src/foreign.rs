@@ -1,8 +1,8 @@
-//! Files that other programs have written, as queries may read them: without what their footers state of doubles.
+//! Reads files of other programs without their footer statistics of doubles.
 //!
-//! Other writers leave values that are no numbers out of the least and greatest value, and here these are the greatest of all. A row
-//! group would be left out although it has one, by a filter or by what a sort knows of its first rows. This program states nothing
-//! of such a group, so only others' footers are changed, on their way to the scan; the cache has them as they are.
+//! Other writers leave NaN out of the minimum and maximum, but here NaN is the greatest value. A filter, or a sort that
+//! knows its first rows, would wrongly skip a row group that contains NaN. Thalweg writes no bounds for such a group,
+//! so only the footers of other writers are changed on their way to the scan; the cache keeps them as they are.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
-/// Opens files as another factory does.
+/// Opens files with another factory and removes these statistics.
 #[derive(Debug)]
 pub struct ForeignReaders<F>(pub F);
 
@@ -59,7 +59,7 @@ impl AsyncFileReader for ForeignReader {
     }
 }
 
-/// A footer that states nothing of doubles.
+/// A footer without statistics of doubles.
 fn without_doubles(footer: &ParquetMetaData) -> ParquetResult<ParquetMetaData> {
     let group = |group: &RowGroupMetaData| {
         let columns = group.columns().iter().map(|chunk| match chunk.column_type() {

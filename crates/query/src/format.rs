@@ -1,7 +1,7 @@
-//! Rows as bytes: JSON, newline-delimited JSON, CSV, and the Arrow stream format.
+//! Encodes rows as JSON, newline-delimited JSON, CSV, or an Arrow stream.
 //!
-//! JSON has no form for all that a table holds: integers beyond 2^53 and non-finite floats become strings, bytes base64.
-//! CSV has no nesting: maps and lists become JSON text, bytes base64.
+//! JSON cannot represent all values of a table: integers beyond 2^53 and non-finite floats become strings, bytes
+//! base64. CSV has no nesting: maps and lists become JSON text, bytes base64.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::error::QueryError;
 /// The largest integer up to which every double is exact.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// How rows are written.
+/// An output format for rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowFormat {
     /// One array of objects.
@@ -47,7 +47,7 @@ impl RowFormat {
         })
     }
 
-    /// The media type, and which one a client may ask for.
+    /// The media type of the format, which clients may request.
     pub fn media_type(self) -> &'static str {
         match self {
             RowFormat::Json => "application/json",
@@ -58,7 +58,7 @@ impl RowFormat {
     }
 }
 
-/// Writes the batches of one answer. Bytes are taken out after each step.
+/// Writes the batches of one answer and returns the bytes of each step.
 pub struct RowWriter {
     schema: SchemaRef,
     kind: FormatWriter,
@@ -71,7 +71,7 @@ enum FormatWriter {
     Arrow(Box<StreamWriter<Vec<u8>>>),
 }
 
-/// What JSON has in the place of bytes.
+/// How JSON represents bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BytesAs {
     #[default]
@@ -120,7 +120,7 @@ impl RowWriter {
         .map_err(broken)
     }
 
-    /// The end of the answer.
+    /// Ends the answer.
     pub fn finish(mut self) -> Result<Vec<u8>, QueryError> {
         match &mut self.kind {
             FormatWriter::Json(writer) => writer.finish().map(|()| {
@@ -143,7 +143,7 @@ fn broken(error: ArrowError) -> QueryError {
     QueryError::execute(format!("the answer cannot be written in this format: {error}"))
 }
 
-/// A buffer that the CSV writer and its owner both hold: the writer keeps its output to itself otherwise.
+/// A buffer shared with the CSV writer, which does not expose its output.
 #[derive(Clone, Default)]
 struct SharedBuffer(Arc<parking_lot::Mutex<Vec<u8>>>);
 
@@ -164,7 +164,7 @@ impl std::io::Write for SharedBuffer {
     }
 }
 
-/// JSON for the types whose usual JSON would lose something.
+/// Encodes types for which the default JSON would lose information.
 #[derive(Debug)]
 struct LosslessEncoderFactory(BytesAs);
 
@@ -212,7 +212,7 @@ impl EncoderFactory for LosslessEncoderFactory {
     }
 }
 
-/// An encoder from what to write for a row.
+/// An encoder from a function that writes one row.
 struct FnEncoder<F>(F);
 
 impl<F: FnMut(usize, &mut Vec<u8>)> Encoder for FnEncoder<F> {
@@ -259,14 +259,14 @@ fn base64(bytes: &[u8], out: &mut Vec<u8>) {
     quoted(&STANDARD.encode(bytes), out);
 }
 
-/// Text without characters that JSON escapes.
+/// Writes text that needs no JSON escapes.
 fn quoted(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     out.extend_from_slice(text.as_bytes());
     out.push(b'"');
 }
 
-/// The columns as CSV can hold them.
+/// The schema for CSV; nested columns become text.
 fn flat_schema(schema: &Schema) -> Schema {
     let fields = schema.fields().iter().map(|field| match is_flat(field.data_type()) {
         true => field.clone(),

@@ -1,7 +1,8 @@
-//! Functions that stand for something the tables already have, rewritten before planning.
+//! Rewrites functions to existing columns and expressions before planning.
 //!
-//! `attr('name')`, `resource('name')` and `scope('name')` read an attribute by its original name, from its column or from
-//! the overflow map, whichever a row has. `time_bucket(width, time [, origin])` is the start of the bucket a time lies in.
+//! `attr('name')`, `resource('name')` and `scope('name')` read an attribute by its original name, from its column or
+//! from the overflow map, whichever a row uses. `time_bucket(width, time [, origin])` is the start of the bucket that
+//! contains a time.
 
 use std::ops::ControlFlow;
 
@@ -12,20 +13,20 @@ use datafusion::sql::sqlparser::ast::{
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use std::sync::Arc;
-use thalweg_lake::delta::schema::TableSchema;
+use thalweg_delta::schema::TableSchema;
 
 use crate::error::QueryError;
 
 const ATTRIBUTE_FUNCTIONS: [&str; 3] = ["attr", "resource", "scope"];
 const TIME_BUCKET: &str = "time_bucket";
 
-/// Whether a statement uses one of the functions; most do not.
+/// Whether a statement may use one of the functions; most do not.
 pub fn may_use(sql: &str) -> bool {
     let lower = sql.to_ascii_lowercase();
     lower.contains(TIME_BUCKET) || ATTRIBUTE_FUNCTIONS.iter().any(|name| lower.contains(name))
 }
 
-/// Replaces the functions in a statement over the tables with these schemas.
+/// Replaces the functions in a statement over tables with these schemas.
 pub fn rewrite(statement: &mut Statement, schemas: &[Arc<TableSchema>]) -> Result<(), QueryError> {
     match statement.visit(&mut Rewriter { schemas }) {
         ControlFlow::Continue(()) => Ok(()),
@@ -40,7 +41,7 @@ struct Rewriter<'a> {
 impl VisitorMut for Rewriter<'_> {
     type Break = QueryError;
 
-    /// A result column keeps the name that was written.
+    /// Result columns keep the name that was written.
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<QueryError> {
         for item in &mut select.projection {
             if let SelectItem::UnnamedExpr(expr) = item
@@ -74,7 +75,7 @@ impl VisitorMut for Rewriter<'_> {
     }
 }
 
-/// The name of the function that an expression calls, if it is one of ours.
+/// The function that an expression calls, if it is one of this module.
 fn called(expr: &Expr) -> Option<(&'static str, &Function)> {
     let Expr::Function(function) = expr else { return None };
     let name = function.name.to_string();
@@ -155,7 +156,7 @@ fn time_bucket(function: &Function) -> Result<String, QueryError> {
     Ok(format!("date_bin({width}, {rest})"))
 }
 
-/// `5m` and `1h30m` as SQL spells them; anything else is left to the planner.
+/// Converts `5m` or `1h30m` to SQL; other texts are left to the planner.
 fn interval(text: &str) -> String {
     const UNITS: [(&str, &str); 6] = [
         ("ms", "milliseconds"),
@@ -191,7 +192,7 @@ fn parse_expr(text: &str) -> Result<Expr, QueryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_lake::delta::schema::{ColumnType, TableColumn};
+    use thalweg_delta::schema::{ColumnType, TableColumn};
 
     fn rewritten(sql: &str) -> Result<String, QueryError> {
         let schema = TableSchema {

@@ -1,8 +1,8 @@
-//! Makes a plan stoppable: operators that can work for long without handing on a batch look at the clock.
+//! Makes a plan cancellable: operators that can run for long without emitting a batch check the deadline.
 //!
-//! A query runs on threads that it shares with others, and an operator that never pauses cannot be interrupted. Joins
-//! that multiply rows are therefore made to yield after some batches, and the filter of a nested-loop join, which is
-//! evaluated once per row of one side, ends the query when its time is over or nobody reads its answer.
+//! Queries share their threads, and an operator that never yields cannot be interrupted. Joins that multiply rows
+//! therefore yield after some batches. The filter of a nested-loop join, which is evaluated once per row of one side,
+//! ends the query when its time is over or nobody reads its answer.
 
 use std::fmt::{Display, Formatter};
 use std::hash::{Hash, Hasher};
@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use crate::bounded::{Budget, operators};
 use crate::error::QueryError;
 
-/// Operators that can give many rows for few.
+/// Operators that can emit many rows for few.
 const MULTIPLYING: [&str; 6] = [
     "NestedLoopJoinExec",
     "CrossJoinExec",
@@ -36,13 +36,13 @@ const MULTIPLYING: [&str; 6] = [
     "RecursiveQueryExec",
 ];
 
-/// When a query has to end.
+/// Decides when a query has to end.
 #[derive(Debug)]
 pub struct QueryCancellation {
     timeout: Duration,
     deadline: Instant,
     gone: AtomicBool,
-    /// Bytes that queries held when this one had to end for it, and those allowed.
+    /// If the query has to end for its memory: the bytes that queries use, and the limit.
     outgrown: OnceLock<(usize, usize)>,
     told: Notify,
 }
@@ -62,12 +62,12 @@ impl QueryCancellation {
         self.deadline
     }
 
-    /// Nobody reads the answer any more.
+    /// Records that nobody reads the answer any more.
     pub fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Queries hold more memory than they may, and this one ends.
+    /// Ends this query because queries use more memory than allowed.
     pub fn outgrow(&self, held: usize, allowed: usize) {
         let _ = self.outgrown.set((held, allowed));
         self.told.notify_waiters();
@@ -92,7 +92,7 @@ impl QueryCancellation {
         QueryError::timeout(self.timeout.as_secs_f64())
     }
 
-    /// Why nobody reads the answer any more: its time is over, or its reader had enough.
+    /// Why nobody reads the answer any more: the time is over, or the reader left.
     pub fn left(&self) -> QueryError {
         match Instant::now() < self.deadline {
             true => QueryError::cancelled(),
@@ -100,7 +100,7 @@ impl QueryCancellation {
         }
     }
 
-    /// The query may still run.
+    /// Fails if the query has to end.
     pub fn check(&self) -> Result<()> {
         if let Some((held, allowed)) = self.outgrown.get() {
             return Err(DataFusionError::External(Box::new(QueryError::outgrown(
@@ -114,7 +114,7 @@ impl QueryCancellation {
     }
 }
 
-/// The same plan, stoppable, and with operators that look at the width of the rows that they repeat.
+/// Makes a plan cancellable and bounds operators that repeat rows.
 pub fn guard(
     plan: Arc<dyn ExecutionPlan>,
     watch: &Arc<QueryCancellation>,

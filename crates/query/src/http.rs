@@ -1,7 +1,8 @@
-//! `POST /api/sql` and `GET /api/sql?q=`: SQL in, rows out as they come.
+//! `POST /api/sql` and `GET /api/sql?q=`: runs SQL and streams rows.
 //!
-//! The status tells of failures before the first byte. A failure after it breaks the connection, so that a part never
-//! looks like the whole. A client that goes away cancels its query. `wait_for=` names what a query has to see.
+//! The status reports failures before the first byte. A later failure breaks the connection, so that a partial answer
+//! never looks complete. A client that disconnects cancels its query. `wait_for=` names log positions that the query
+//! has to see.
 
 use std::collections::HashMap;
 
@@ -30,7 +31,7 @@ const RETRY_AFTER_SECONDS: &str = "1";
 /// Both methods only read.
 pub fn router(engine: Engine) -> Router {
     Router::new()
-        // A query costs as much when nobody wants its rows.
+        // A HEAD request would cost as much as the query.
         .route(
             PATH,
             get(by_url).post(by_body).head(async || StatusCode::METHOD_NOT_ALLOWED),
@@ -67,7 +68,7 @@ async fn by_body(
     let body = match body {
         Ok(body) => body,
         Err(rejection) => {
-            let message = format!("the request has more than {BODY_BYTES_MAX} bytes or is not whole");
+            let message = format!("the request has more than {BODY_BYTES_MAX} bytes or is incomplete");
             return refuse(&QueryError {
                 status: rejection.status().as_u16(),
                 ..QueryError::request(message)
@@ -93,7 +94,7 @@ struct SqlRequest {
 }
 
 impl SqlRequest {
-    /// With positions of the log that the query has to see.
+    /// Adds log positions that the query has to see.
     fn waiting_for(self, positions: Option<&str>) -> Result<SqlRequest, QueryError> {
         match positions {
             Some(positions) => Ok(SqlRequest {
@@ -104,7 +105,7 @@ impl SqlRequest {
         }
     }
 
-    /// JSON `{"sql", "params", "format", "wait_for"}` where the media type says so, else SQL text.
+    /// Reads JSON `{"sql", "params", "format", "wait_for"}` if the media type says so, otherwise SQL text.
     fn of(headers: &HeaderMap, body: &[u8]) -> Result<SqlRequest, QueryError> {
         let text = std::str::from_utf8(body)
             .map_err(|e| QueryError::request(format!("the query is not UTF-8 at byte {}", e.valid_up_to())))?;
@@ -210,7 +211,7 @@ fn format_of(asked: Option<&str>, headers: &HeaderMap) -> Result<RowFormat, Quer
     if let Some(name) = asked {
         return RowFormat::parse(name).ok_or_else(|| {
             QueryError::request(format!(
-                "unknown format {name:?}; one of {} is possible",
+                "unknown format {name:?}; use one of {}",
                 RowFormat::NAMES
             ))
         });
@@ -229,7 +230,7 @@ fn format_of(asked: Option<&str>, headers: &HeaderMap) -> Result<RowFormat, Quer
     Ok(wanted.unwrap_or(RowFormat::Json))
 }
 
-/// Waits for the first rows, so that failures up to there have a status of their own, then streams.
+/// Waits for the first rows, so that earlier failures have their own status, then streams.
 async fn rows(format: RowFormat, mut answer: QueryStream, mut writer: RowWriter) -> Response {
     let first = match answer.next().await {
         None => None,
@@ -259,19 +260,19 @@ async fn rows(format: RowFormat, mut answer: QueryStream, mut writer: RowWriter)
     });
     let rest = rest.inspect(|bytes| {
         if let Err(error) = bytes {
-            tracing::warn!("a query failed after its first rows were sent; the connection is broken off: {error}");
+            tracing::warn!("a query failed after its first rows were sent; the connection is closed: {error}");
         }
     });
     let body = stream::once(async { Ok(first) }).chain(rest);
     ([(header::CONTENT_TYPE, format.media_type())], Body::from_stream(body)).into_response()
 }
 
-/// What is written of a value at least, about, with its name.
+/// An estimate of the least text that a value and its name take.
 const VALUE_BYTES: usize = 64;
 
-/// A batch may be megabytes of text. Other requests go on meanwhile.
+/// A batch may be megabytes of text, so other requests run meanwhile.
 fn written(writer: &mut RowWriter, batch: &RecordBatch) -> Result<Vec<u8>, QueryError> {
-    // A text that many rows have is there once, and is written for each.
+    // Rows can share a text in memory, but it is written for each of them.
     let written = batch.num_rows() * batch.num_columns() * VALUE_BYTES;
     blocking::work(written.max(batch.get_array_memory_size()), || writer.write(batch))
 }

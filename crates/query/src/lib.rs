@@ -1,5 +1,5 @@
-//! SQL over the tables of the lake: from SQL text to Arrow batches, and from these to JSON, CSV, Arrow streams, tables on
-//! a terminal, and HTTP.
+//! SQL over the tables of the lake: from SQL text to Arrow batches, and from these to JSON, CSV, Arrow streams,
+//! terminal tables, and HTTP.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arenas;

@@ -1,9 +1,9 @@
-//! Ends a query when queries hold more memory than they asked for.
+//! Ends a query when queries use more memory than they reserved.
 //!
-//! Operators and functions reserve what they hold before they take it. Not everything is told before: a batch that is put together
-//! of wide rows, a plan, a copy within a step. So a thread looks at what really lives in the arenas of queries while some run.
-//! Above the limit the query that has run the longest ends: short ones end by themselves, and one that grows beside its
-//! reservations needs time to do so.
+//! Operators and functions reserve memory before they allocate it, but some use is not reserved: a batch assembled from
+//! wide rows, a plan, a copy within a step. While queries run, a thread therefore checks how much memory is live in the
+//! query arenas. Above the limit it ends the query that has run the longest: short queries end by themselves, and one
+//! that grows beyond its reservations needs time to do so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use parking_lot::{Condvar, Mutex};
 use crate::arenas;
 use crate::guard::QueryCancellation;
 
-/// Between two looks, each of which takes a tenth of a millisecond.
+/// Time between checks, each of which takes 0.1 ms.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Looks that a query which was told to end has time for, before the next one is told.
+/// Checks to wait for a cancelled query to end before the next one is cancelled.
 const LOOKS_TO_END: u32 = 10;
-/// A step may copy a part of what it has reserved.
+/// A step may copy this fraction of what it has reserved.
 const COPIED_PART: usize = 2;
-/// What is read of files, and what is known of tables, nobody reserves.
+/// File reads and table metadata are not reserved.
 const READING_BYTES: usize = 64 << 20;
 
-/// Of all engines of this process: they have the same arenas. There is one, but in tests.
+/// The limit of all engines in this process, which share the arenas. Only tests have several engines.
 static ALLOWED: AtomicUsize = AtomicUsize::new(0);
 
-/// The running queries. Clones are the same ones.
+/// The running queries. Clones share them.
 #[derive(Clone)]
 pub struct MemoryWatchdog(Arc<WatchdogState>);
 
 struct WatchdogState {
-    /// Of this engine.
+    /// The share of this engine.
     share: usize,
     live: fn() -> Option<usize>,
     queries: Mutex<Queries>,
@@ -41,7 +41,7 @@ struct WatchdogState {
 
 #[derive(Default)]
 struct Queries {
-    /// By the order in which they began.
+    /// In the order in which they began.
     running: BTreeMap<u64, Arc<QueryCancellation>>,
     next: u64,
     is_closed: bool,
@@ -69,7 +69,7 @@ impl MemoryWatchdog {
         Ok(overflow)
     }
 
-    /// A query is watched for as long as what is returned lives.
+    /// Watches a query until the registration is dropped.
     pub fn enter(&self, watch: &Arc<QueryCancellation>) -> WatchdogRegistration {
         let mut queries = self.0.queries.lock();
         let number = queries.next;
@@ -82,7 +82,7 @@ impl MemoryWatchdog {
         }
     }
 
-    /// The thread ends.
+    /// Ends the thread.
     pub fn close(&self) {
         let was_closed = std::mem::replace(&mut self.0.queries.lock().is_closed, true);
         if !was_closed {
@@ -105,7 +105,7 @@ impl WatchdogState {
         }
     }
 
-    /// For a query to run; `false`: there will be none.
+    /// Waits for a query to run; `false` if there will be none.
     fn wait(&self) -> bool {
         let mut queries = self.queries.lock();
         while queries.running.is_empty() && !queries.is_closed {
@@ -162,7 +162,7 @@ mod tests {
         let cure = "bytes are allowed; this one has run the longest; ask for less or raise query.memory)";
         assert!(error.message.ends_with(cure), "{error}");
         assert!(first.check().is_err() && second.check().is_ok());
-        // It ends, and the next one goes on unless there is still too much.
+        // The cancelled query ends; the next one continues unless memory is still over the limit.
         drop(of_first);
         second.outgrown().await;
         overflow.close();
@@ -179,7 +179,7 @@ mod tests {
         let held = held.recv().unwrap();
         assert!(arenas::live().unwrap() >= HELD);
         drop(held);
-        // Other tests have query threads as well.
+        // Other tests also have query threads.
         assert!(arenas::live().unwrap() < 16 * HELD);
     }
 }

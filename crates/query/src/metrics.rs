@@ -1,4 +1,4 @@
-//! What queries tell Prometheus, prefix `thalweg_lake_query_`.
+//! Prometheus metrics of queries, prefix `thalweg_lake_query_`.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ pub struct QueryMetrics {
     rows: IntCounterVec,
 }
 
-/// What the scans of a query found.
+/// What the scans of a query read and skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanCounts {
     pub bytes: usize,
-    /// From files of rows as they came, and of rollups.
+    /// Rows from files of raw rows and of rollups.
     pub raw: usize,
     pub rollup: usize,
     pub row_groups_pruned: usize,
@@ -60,7 +60,7 @@ impl QueryMetrics {
         Ok(metrics)
     }
 
-    /// Metrics that nobody scrapes.
+    /// Metrics that are not registered.
     pub fn new() -> prometheus::Result<QueryMetrics> {
         let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         Ok(QueryMetrics {
@@ -68,7 +68,7 @@ impl QueryMetrics {
                 HistogramOpts::new("thalweg_lake_query_seconds", "Duration of queries.").buckets(SECONDS.to_vec()),
                 &["api", "outcome"],
             )?,
-            queued: IntGauge::new("thalweg_lake_query_queued", "Queries that wait for their turn.")?,
+            queued: IntGauge::new("thalweg_lake_query_queued", "Queries waiting to run.")?,
             scanned_bytes: counter(
                 "thalweg_lake_query_scanned_bytes_total",
                 "Bytes read from files.",
@@ -76,17 +76,17 @@ impl QueryMetrics {
             )?,
             files: counter(
                 "thalweg_lake_query_files_total",
-                "Files of queried tables by what became of them.",
+                "Files of queried tables by outcome.",
                 &["stage"],
             )?,
             pruned: counter(
                 "thalweg_lake_query_pruned_total",
-                "What queries did not have to read, by the step that said so: files, row groups or rows.",
+                "Files, row groups or rows that queries skipped, by the step that excluded them.",
                 &["stage", "unit"],
             )?,
             rows: counter(
                 "thalweg_lake_query_rows_total",
-                "Rows that scans gave to queries.",
+                "Rows that scans returned to queries.",
                 &["source"],
             )?,
         })
@@ -112,7 +112,7 @@ impl QueryMetrics {
         self.pruned.with_label_values(&[stage, unit]).inc_by(count as u64);
     }
 
-    /// Rows that no file has yet.
+    /// Counts rows that are in no file yet.
     pub(crate) fn buffered(&self, rows: usize) {
         self.rows.with_label_values(&["buffer"]).inc_by(rows as u64);
     }

@@ -1,7 +1,8 @@
-//! How deep constructs are nested that the parser tries in two ways.
+//! Limits the nesting of constructs that the parser tries in two ways.
 //!
-//! `CAST(…)` may be a cast or a function of that name. The parser tries the one, and after an error somewhere in it the other, so
-//! each level doubles the time until the error is told, or more: thirty of them are minutes. `ARRAY[…]` is of that kind too. They are counted in the tokens, before.
+//! `CAST(…)` may be a cast or a function of that name. The parser tries one, and after an error inside it the other, so
+//! each level at least doubles the time until an error is reported: thirty levels take minutes. `ARRAY[…]` is similar.
+//! They are counted in the tokens before parsing.
 
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -11,7 +12,7 @@ use crate::error::QueryError;
 
 const DEPTH_MAX: usize = 8;
 
-/// Words that begin a construct of their own, and may be the name of a function as well.
+/// Keywords that begin a construct but may also be the name of a function.
 const AMBIGUOUS: [Keyword; 27] = [
     Keyword::ARRAY,
     Keyword::BOX,
@@ -42,9 +43,9 @@ const AMBIGUOUS: [Keyword; 27] = [
     Keyword::TRY_CAST,
 ];
 
-/// Refuses a text in which too many of them are in each other.
+/// Refuses a text with too many of them nested.
 pub fn check(sql: &str) -> Result<(), QueryError> {
-    // What is no token is told by the parser.
+    // The parser reports invalid tokens.
     let Ok(tokens) = Tokenizer::new(&GenericDialect {}, sql).tokenize() else {
         return Ok(());
     };
@@ -58,7 +59,7 @@ pub fn check(sql: &str) -> Result<(), QueryError> {
                 if depth > DEPTH_MAX {
                     return Err(QueryError::parse(format!(
                         "more than {DEPTH_MAX} of CAST, NOT, EXTRACT, TRIM and their like are nested; write casts as value::type, or \
-                         ask in several queries"
+                         split it into several queries"
                     )));
                 }
             }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
     use crate::statement::parse;
 
-    /// Returns at all: before, each level doubled the time.
+    /// Without the limit each level doubled the time.
     #[test]
     fn an_error_in_nested_constructs_is_told_whatever_they_are() {
         let words = AMBIGUOUS.map(|word| format!("{word:?}("));

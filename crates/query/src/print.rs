@@ -1,4 +1,4 @@
-//! Answers on a terminal or in a pipe.
+//! Prints answers on a terminal or into a pipe.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::engine::QueryStream;
 use crate::error::QueryError;
 use crate::format::{RowFormat, RowWriter};
 
-/// Rows whose widths a table on a terminal takes into account at a time.
+/// Rows that a terminal table buffers to compute its column widths.
 const TABLE_ROWS: usize = 1_000;
 
 /// Why printing ended early.
@@ -21,12 +21,12 @@ const TABLE_ROWS: usize = 1_000;
 pub enum PrintError {
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// The reader of the output may simply have enough: `BrokenPipe`.
+    /// `BrokenPipe` may only mean that the reader has read enough.
     #[error("the answer cannot be written: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Rows as they come, from here or from another process. Dropping them ends the query.
+/// Rows from this or another process while they arrive. Dropping them ends the query.
 pub struct RowStream {
     pub schema: SchemaRef,
     pub batches: BoxStream<'static, Result<RecordBatch, QueryError>>,
@@ -41,7 +41,7 @@ impl From<QueryStream> for RowStream {
     }
 }
 
-/// Aligned columns between rules. Returns the number of rows.
+/// Prints aligned columns between rules. Returns the number of rows.
 pub async fn table(answer: impl Into<RowStream>, mut out: impl Write) -> Result<usize, PrintError> {
     let mut answer: RowStream = answer.into();
     let (mut rows, mut waiting, mut printed) = (0, Vec::<RecordBatch>::new(), false);

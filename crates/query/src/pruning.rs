@@ -1,5 +1,5 @@
-//! The bounds of a table's files in the form in which a filter can be evaluated on all of them at once: first what the day of a
-//! file says of the times of its rows, for whole days, and then what the log states of each file that is left.
+//! Evaluates a filter on the bounds of all files of a table at once: first on whole days, by the times that the day of
+//! a file implies, then on the statistics in the log for each remaining file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use datafusion::arrow::datatypes::{DataType, Date32Type, SchemaRef, TimeUnit};
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::{Column, Result, ScalarValue};
 use datafusion::physical_optimizer::pruning::PruningPredicate;
-use thalweg_lake::delta::FileEntry;
-use thalweg_lake::delta::stats::{ColumnBound, ColumnStats};
+use thalweg_delta::FileEntry;
+use thalweg_delta::stats::{ColumnBound, ColumnStats};
 
 /// The partition column that follows from the time of a row.
 const DATE: &str = "date";
@@ -22,7 +22,7 @@ const TIME_NANOS: &str = "time_unix_nano";
 const MICROS_PER_DAY: i64 = 86_400_000_000;
 const NANOS_PER_MICRO: i64 = 1_000;
 
-/// The files that can hold matching rows, and how many were left out at each step.
+/// The files that may contain matching rows, and how many each step left out.
 #[derive(Debug, Default)]
 pub struct PruningResult {
     pub files: Vec<Arc<FileEntry>>,
@@ -69,11 +69,11 @@ pub fn prune(
     })
 }
 
-/// What follows from the partitions of files alone: the day of a row is that of its time.
+/// Bounds that follow from the partition alone: the time of a row is on its day.
 struct DayBounds<'a>(FileBounds<'a>);
 
 impl DayBounds<'_> {
-    /// `at`: microseconds since the day began.
+    /// `at` is in microseconds since the start of the day.
     fn times(&self, column: &Column, at: i64) -> Option<ArrayRef> {
         let bounds = &self.0;
         let data_type = bounds.schema.field_with_name(&column.name).ok()?.data_type();
@@ -125,7 +125,7 @@ impl PruningStatistics for DayBounds<'_> {
     }
 }
 
-/// See the module. What is not known of a file is null there, and keeps it.
+/// The bounds of files for DataFusion. An unknown bound is null, which keeps the file.
 pub struct FileBounds<'a> {
     files: &'a [Arc<FileEntry>],
     schema: &'a SchemaRef,

@@ -1,7 +1,7 @@
-//! Tables whose rows have revisions: of those with the same key only the newest is a row.
+//! Tables whose rows have revisions: among rows with the same key only the newest counts.
 //!
-//! Few files have rows that stand for rows of others, and the table's log says which. Only these and the ones that overlap them
-//! are compared; all others are read as they are.
+//! Few files contain rows that replace others, and the table's log says which. Only these files and those that overlap
+//! them are compared; all others are read directly.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use datafusion::functions_window::expr_fn::row_number;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, ExprFunctionExt, LogicalPlanBuilder, col, ident, lit};
 use datafusion::physical_plan::ExecutionPlan;
-use thalweg_lake::delta::FileEntry;
-use thalweg_lake::tables::{METRICS_ROLLUP, TAGS_ROLLUP, TableSpec};
+use thalweg_columns::tables::{METRICS_ROLLUP, TAGS_ROLLUP, TableSpec};
+use thalweg_delta::FileEntry;
 
 use crate::table::LakeTable;
 
 const NUMBER: &str = "__revision";
 
-/// The table of a name, if its rows have revisions.
+/// The spec of a table, if its rows have revisions.
 pub fn spec_of(name: &str) -> Option<&'static TableSpec> {
     [&METRICS_ROLLUP, &TAGS_ROLLUP]
         .into_iter()
         .find(|spec| spec.name == name)
 }
 
-/// The filters by which all revisions of a row are kept or none: those on what identifies it.
+/// The filters on key columns, which keep either all revisions of a row or none.
 pub fn of_keys(spec: &TableSpec, filters: &[Expr]) -> Vec<Expr> {
     let is_key = |name: &str| {
         let is_fixed = spec.sort.contains(&name) || spec.partitions.contains(&name) || name == "time";
@@ -40,7 +40,7 @@ pub fn of_keys(spec: &TableSpec, filters: &[Expr]) -> Vec<Expr> {
     filters.iter().filter(is_of_keys).cloned().collect()
 }
 
-/// Files whose rows are to be compared, and all others.
+/// Splits files into those whose rows have to be compared, and all others.
 pub fn split(files: Vec<Arc<FileEntry>>) -> (Vec<Arc<FileEntry>>, Vec<Arc<FileEntry>>) {
     let revising: Vec<Arc<FileEntry>> = files.iter().filter(|file| file.revises).cloned().collect();
     let is_compared = |file: &Arc<FileEntry>| {
@@ -55,7 +55,7 @@ pub fn split(files: Vec<Arc<FileEntry>>) -> (Vec<Arc<FileEntry>>, Vec<Arc<FileEn
     files.into_iter().partition(is_compared)
 }
 
-/// Of the rows of a table the newest of each key. `wanted` are columns of it.
+/// Plans the newest row of each key. `wanted` names columns of the table.
 pub async fn newest(
     state: &dyn Session,
     spec: &TableSpec,
@@ -85,7 +85,7 @@ pub async fn newest(
         .build()?;
     match state.as_any().downcast_ref::<SessionState>() {
         Some(own) => {
-            // It is a part of a plan, and no answer: its texts are views, as those of the other parts.
+            // The plan is part of another plan, so its texts stay views like those of the other parts.
             let mut config = own.config().clone();
             config.options_mut().optimizer.expand_views_at_output = false;
             let within = SessionStateBuilder::new_from_existing(own.clone()).with_config(config);

@@ -1,7 +1,8 @@
-//! `sketch_quantile(sketch, part)` and `sketch_merge(sketch)`: quantiles of what rollups have counted, of one window or of many.
+//! `sketch_quantile(sketch, part)` and `sketch_merge(sketch)`: quantiles over the sketches of rollups, for one window
+//! or many.
 //!
-//! `sketch_quantile(sketch_merge(sketch), 0.99)` is that of all values in the windows of a group. NULL is passed over; where there
-//! is nothing else, and of a sketch without values, the result is NULL.
+//! `sketch_quantile(sketch_merge(sketch), 0.99)` is the quantile of all values in the windows of a group. NULL is
+//! ignored. The result is NULL if there is nothing else, or if the sketch has no values.
 
 use std::mem::size_of;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, ColumnarValue, EmitTo, GroupsAccumulator, ScalarUDF, Signature,
     Volatility, create_udf,
 };
-use thalweg_lake::sketch::{Sketch, SketchError};
+use thalweg_sketch::{Sketch, SketchError};
 
 pub const QUANTILE: &str = "sketch_quantile";
 pub const MERGE: &str = "sketch_merge";
@@ -36,7 +37,7 @@ pub fn merge_function() -> Arc<AggregateUDF> {
     }))
 }
 
-/// Of a constant it is made once.
+/// Constant arguments are evaluated once.
 fn quantiles(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
     let is_constant = arguments
         .iter()
@@ -114,7 +115,7 @@ impl AggregateUDFImpl for SketchMerge {
     }
 }
 
-/// What is given, and what another part of the query has merged before.
+/// Reads sketches from arguments or from partial states.
 fn sketches(values: &[ArrayRef]) -> Result<BinaryViewArray> {
     match values {
         [values] => Ok(cast(values, &DataType::BinaryView)?.as_binary_view().clone()),
@@ -127,7 +128,7 @@ fn merge_into(merged: &mut Option<Sketch>, bytes: &[u8]) -> Result<()> {
     merged.merge_bytes(bytes).map_err(|error| not_a_sketch(MERGE, &error))
 }
 
-/// The sketch of all rows; `None` as long as there was none.
+/// The merged sketch of all rows; `None` if there was none.
 #[derive(Debug, Default)]
 struct SketchAccumulator(Option<Sketch>);
 
@@ -161,11 +162,11 @@ impl Accumulator for SketchAccumulator {
     }
 }
 
-/// The same for each group. A row that is one of many groups costs no slice of the rows, as it would with [`SketchAccumulator`].
+/// One sketch per group. Unlike [`SketchAccumulator`] it needs no slice of the rows for each group.
 #[derive(Debug, Default)]
 struct SketchGroupsAccumulator {
     groups: Vec<Option<Sketch>>,
-    /// Of the sketches, beside the size of the type.
+    /// Heap bytes of the sketches.
     bytes: usize,
 }
 
@@ -223,13 +224,13 @@ impl GroupsAccumulator for SketchGroupsAccumulator {
         Ok(vec![self.evaluate(emit_to)?])
     }
 
-    /// A sketch is the state of a group that has it alone.
+    /// The state of a group with one row is the row's sketch.
     fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
         let [values] = values else {
             return exec_err!("{MERGE}(sketch) takes one argument");
         };
         let values = match filter {
-            // Rows that are not wanted become NULL.
+            // Filtered rows become NULL.
             Some(filter) => nullif(
                 values,
                 &arrow::compute::not(&arrow::compute::prep_null_mask_filter(filter))?,

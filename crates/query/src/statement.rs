@@ -1,4 +1,4 @@
-//! SQL text to one statement that may be run here: nothing that changes data, settings or files.
+//! Parses SQL text to one read-only statement: nothing that changes data, settings or files.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +12,7 @@ use crate::{expansion, nesting};
 /// Longer texts are refused.
 pub const SQL_BYTES_MAX: usize = 128 << 10;
 
-/// Expressions inside each other. Planning takes time in proportion to the square of it: a fifth of a second here.
+/// Nesting of expressions. Planning time grows with its square: a fifth of a second here.
 const DEPTH_MAX: usize = 512;
 
 /// Parses and checks a query.
@@ -31,14 +31,14 @@ pub fn parse(sql: &str) -> Result<Statement, QueryError> {
         .pop_front()
         .ok_or_else(|| QueryError::parse("the query is empty"))?;
     if !statements.is_empty() {
-        return Err(QueryError::parse("one statement at a time can be run"));
+        return Err(QueryError::parse("only one statement can be run at a time"));
     }
     check(&statement)?;
     check_depth(&statement)?;
     Ok(statement)
 }
 
-/// No expression is too deep, and nothing is there too often. Also a chain such as `a OR b OR c` is nested: each operator holds all before it.
+/// Limits nesting and repetition. A chain such as `a OR b OR c` is nested too: each operator contains all before it.
 fn check_depth(statement: &Statement) -> Result<(), QueryError> {
     let sql = match statement {
         Statement::Statement(sql) => sql,
@@ -49,7 +49,8 @@ fn check_depth(statement: &Statement) -> Result<(), QueryError> {
     match sql.visit(&mut Depth(0)) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(QueryError::parse(format!(
-            "more than {DEPTH_MAX} operators are nested or chained; write a list as IN (...), or ask in several queries"
+            "more than {DEPTH_MAX} operators are nested or chained; write a list as IN (...), or split it into \
+             several queries"
         ))),
     }
 }

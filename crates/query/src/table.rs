@@ -1,11 +1,12 @@
 //! A table of the lake at one version, as DataFusion scans it.
 //!
-//! The scan gets only files that can hold matching rows: the filters of the query are evaluated on the bounds that the
-//! Delta log states. Row groups and pages are pruned further by the Parquet reader. What is counted or bounded exactly by
-//! the log (row counts, integers) needs no file at all.
+//! The scan reads only files that may contain matching rows: the filters of the query are evaluated on the bounds in
+//! the Delta log. The Parquet reader prunes row groups and pages further. What the log counts or bounds exactly (row
+//! counts, integers) needs no file at all.
 //!
-//! The order of rows is a promise of this program alone. A scan has it where the footers of its files do; files that others have put
-//! into the table are scanned for themselves, in no order, and what is stated of them leaves files out but answers nothing.
+//! Only Thalweg guarantees the order of rows. A scan is ordered if the footers of its files are. Files that other
+//! writers added to the table are scanned separately, without an order, and their statistics exclude files but answer
+//! no query.
 
 use std::sync::Arc;
 
@@ -34,25 +35,25 @@ use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::union::UnionExec;
 use futures::future::try_join_all;
 use object_store::ObjectMeta;
-use thalweg_lake::delta::FileEntry;
-use thalweg_lake::delta::schema::TableSchema;
-use thalweg_lake::delta::stats::ColumnBound;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::tables::{self, TableSpec};
+use thalweg_delta::FileEntry;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::ColumnBound;
 use thalweg_lake::memtable_view::project;
-use thalweg_lake::rows::chunk::MemtableChunk;
-use thalweg_lake::tables::{self, TableSpec};
 
 use crate::foreign::ForeignReaders;
 use crate::metrics::QueryMetrics;
 use crate::pruning::{PruningResult, prune};
 use crate::revisions::{newest, of_keys, spec_of, split};
 
-/// Rows in memory are looked at by so many, however many there are in one lot.
+/// Rows in memory are emitted in batches of this size, however large a chunk is.
 const LIVE_BATCH_ROWS: usize = 65_536;
 
-/// Enough for the footer and the page index of a file of a flush, so that one read fetches them.
+/// Enough for the footer and the page index of a flushed file, so that one read fetches them.
 const FOOTER_BYTES: usize = 64 << 10;
 
-/// See the module.
+/// A table at one version; see the module.
 pub struct LakeTable {
     name: String,
     pub(crate) schema: Arc<TableSchema>,
@@ -62,9 +63,9 @@ pub struct LakeTable {
     files: Arc<[Arc<FileEntry>]>,
     store: ObjectStoreUrl,
     metrics: QueryMetrics,
-    /// Rows that no file has yet.
+    /// Rows that are in no file yet.
     live: Vec<Arc<MemtableChunk>>,
-    /// Some rows stand for others.
+    /// Whether some rows replace others.
     has_revisions: bool,
 }
 
@@ -101,7 +102,7 @@ impl LakeTable {
         LakeTable { live, ..self }
     }
 
-    /// The columns in the order in which files are scanned: those in the files, then the partitions.
+    /// The columns in scan order: those stored in the files, then the partitions.
     fn scan_schema(&self) -> ScanSchema {
         let is_partition = |name: &String| self.partitions.contains(name);
         let (partitions, stored): (Vec<_>, Vec<_>) = self
@@ -125,7 +126,7 @@ impl LakeTable {
         };
         let schema = scan.table_schema();
         let filter = state.create_physical_expr(filter, &schema.clone().to_dfschema()?)?;
-        // A filter of a form that says nothing about bounds keeps every file.
+        // A filter that says nothing about bounds keeps every file.
         let predicate = PruningPredicateBuilder::new()
             .with_file_schema(schema.clone())
             .try_build(filter);
@@ -227,16 +228,16 @@ impl TableProvider for LakeTable {
     }
 }
 
-/// What is taken for granted of files.
+/// What the scan may assume about files.
 struct FileGuarantees {
-    /// Of the rows of each.
+    /// The order of the rows in each file.
     order: Option<LexOrdering>,
-    /// Their footers state nothing that is not true of each value.
+    /// Whether the footer statistics hold for every value.
     in_footers: bool,
 }
 
 impl LakeTable {
-    /// Of rows with revisions, the newest.
+    /// Scans the newest revision of each row.
     async fn scan_newest(
         &self,
         state: &dyn Session,
@@ -272,7 +273,7 @@ impl LakeTable {
         }
     }
 
-    /// The rows that no file has yet.
+    /// Scans the rows that are in no file yet.
     fn scan_live(&self, scan: &ScanSchema, projection: &[usize]) -> Result<Arc<dyn ExecutionPlan>> {
         let schema: SchemaRef = Arc::new(scan.table_schema().project(projection)?);
         self.metrics.buffered(self.live.iter().map(|chunk| chunk.rows()).sum());
@@ -305,14 +306,14 @@ impl LakeTable {
         let store = state.runtime_env().object_store(&self.store)?;
         let cache = state.runtime_env().cache_manager.get_file_metadata_cache();
         let mut options = state.default_table_options().parquet;
-        // The index of pages states of doubles what the footers of others do.
+        // The page index of other writers has the same problem with doubles as their footers.
         options.global.enable_page_index &= trust.in_footers;
         let readers = CachedParquetFileReaderFactory::new(store, cache);
         let readers: Arc<dyn ParquetFileReaderFactory> = match trust.in_footers {
             true => Arc::new(readers),
             false => Arc::new(ForeignReaders(readers)),
         };
-        // The optimizer hands the filters to the source, for row groups, pages and late materialisation.
+        // The optimizer passes the filters to the source, for row groups, pages and late materialisation.
         let source = ParquetSource::new(scan.clone())
             .with_table_parquet_options(options)
             .with_parquet_file_reader_factory(readers)
@@ -327,7 +328,7 @@ impl LakeTable {
         Ok(DataSourceExec::from_data_source(config))
     }
 
-    /// How the rows of each of these files are ordered, where that is certain and of use.
+    /// The order of the rows in each of these files, if it is certain and useful.
     async fn order(
         &self,
         state: &dyn Session,
@@ -335,7 +336,7 @@ impl LakeTable {
         scan: &ScanSchema,
         projection: &[usize],
     ) -> Option<LexOrdering> {
-        // Files that are read side by side keep their order; one behind the other they do not.
+        // Files that are read in parallel keep their order; files read one after another do not.
         if files.len() > state.config().target_partitions().max(1) {
             return None;
         }
@@ -345,7 +346,8 @@ impl LakeTable {
         is_sorted.then(|| self.ordering(sort, files, scan)).flatten()
     }
 
-    /// Whether the footers of all files say so. The scan needs them anyway, and finds them in the cache.
+    /// Whether the footers of all files state this order. The scan needs the footers anyway and finds them in the
+    /// cache.
     async fn are_sorted(&self, state: &dyn Session, files: &[Arc<FileEntry>], sort: &[&str]) -> bool {
         let Ok(store) = state.runtime_env().object_store(&self.store) else {
             return false;
@@ -356,9 +358,9 @@ impl LakeTable {
             let footer = DFParquetMetadata::new(&*store, &object)
                 .with_metadata_size_hint(Some(FOOTER_BYTES))
                 .with_file_metadata_cache(Some(cache.clone()));
-            Ok::<_, DataFusionError>(thalweg_lake::is_sorted(&*footer.fetch_metadata().await?, sort))
+            Ok::<_, DataFusionError>(thalweg_columns::file::is_sorted(&*footer.fetch_metadata().await?, sort))
         };
-        // What is wrong with a file is told by whoever reads its rows.
+        // The scan reports errors of a file.
         let all = try_join_all(files.iter().map(is_sorted)).await;
         all.is_ok_and(|all| all.into_iter().all(|is_sorted| is_sorted))
     }
@@ -370,7 +372,7 @@ impl LakeTable {
         };
         let by = sort.iter().map(|name| {
             let column = Column::new_with_schema(name, scan.table_schema()).ok()?;
-            // Rows without a value come first; where there are none, they may as well come last, which SQL expects.
+            // Nulls come first. Without nulls, they may as well come last, which SQL expects.
             let options = SortOptions {
                 descending: false,
                 nulls_first: has_nulls(name),
@@ -380,7 +382,7 @@ impl LakeTable {
         LexOrdering::new(by.collect::<Option<Vec<_>>>()?)
     }
 
-    /// Column numbers of the table as column numbers of the scan.
+    /// Converts column indexes of the table to those of the scan.
     fn scan_projection(&self, projection: Option<&Vec<usize>>, scan: &ScanSchema) -> Result<Vec<usize>> {
         let all: Vec<usize> = (0..self.arrow.fields().len()).collect();
         let wanted = projection.unwrap_or(&all);
@@ -404,7 +406,7 @@ fn with_views(schema: &Schema) -> Schema {
     Schema::new(fields.collect::<Vec<_>>())
 }
 
-/// What is known of a file, for its own columns only.
+/// The statistics of a file for its stored columns.
 fn file_statistics(file: &FileEntry, schema: &Schema) -> Statistics {
     let columns = schema.fields().iter().map(|field| column_statistics(file, field));
     Statistics {
@@ -419,7 +421,7 @@ fn rows(file: &FileEntry) -> Precision<usize> {
     rows.map_or(Precision::Absent, Precision::Exact)
 }
 
-/// Integers are stated exactly, by this program. All other bounds may be wider than the data: cut texts, rounded times.
+/// Thalweg states integers exactly. All other bounds may be wider than the data: cut texts, rounded times.
 fn column_statistics(file: &FileEntry, field: &Field) -> ColumnStatistics {
     let mut statistics = ColumnStatistics::new_unknown();
     let Some(stats) = file.stats.column(field.name()) else {
@@ -441,7 +443,7 @@ fn column_statistics(file: &FileEntry, field: &Field) -> ColumnStatistics {
     statistics
 }
 
-/// The statistics of all files together, for the scan's columns.
+/// The combined statistics of all files for the columns of the scan.
 fn table_statistics(files: &[Arc<FileEntry>], scan: &ScanSchema) -> Statistics {
     let mut merged: Option<Statistics> = None;
     for file in files {

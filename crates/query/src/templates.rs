@@ -1,4 +1,5 @@
-//! `log_template(body)` and `log_fingerprint(body)`: what the column `fingerprint` of logs is made of, for any text.
+//! `log_template(body)` and `log_fingerprint(body)`: compute the template behind the `fingerprint` column of logs for
+//! any text.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Builder, StringBuilder};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
-use thalweg_lake::ids::template::TemplateBuilder;
+use thalweg_columns::ids::template::TemplateBuilder;
 
 pub fn functions() -> [Arc<ScalarUDF>; 2] {
     let template = create_udf(
@@ -26,7 +27,7 @@ pub fn functions() -> [Arc<ScalarUDF>; 2] {
     [Arc::new(template), Arc::new(fingerprint)]
 }
 
-/// Of a constant it is made once.
+/// Constant arguments are evaluated once.
 fn each(arguments: &[ColumnarValue], make: fn(&ArrayRef) -> ArrayRef) -> Result<ColumnarValue> {
     let is_constant = arguments
         .iter()

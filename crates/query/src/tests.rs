@@ -1,4 +1,4 @@
-//! Queries over a table that the lake's own writer made.
+//! Queries over a table written by the lake's own writer.
 
 mod cancelled;
 mod foreign;
@@ -17,10 +17,10 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value as Json, json};
+use thalweg_columns::tables::TAGS;
+use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::ingest::{IngestOptions, QueueSource, TableWriter};
-use thalweg_lake::store::{LakeStorage, SyncedStore};
-use thalweg_lake::tables::TAGS;
 use thalweg_lake::tags::TagBatchWriter;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
@@ -47,10 +47,10 @@ fn sample(tag: &str, seconds: i64, value: Value) -> Message {
     Message::new(Payload::Value(value), Metadata::stamped(Arc::new(map), stamps))
 }
 
-/// The writer of the table, and the log that it takes messages from.
+/// The writer of the table, and the log that feeds it.
 struct Writer {
     log: Arc<EmbeddedLog>,
-    /// How far the table has it.
+    /// The log offset that the table has consumed.
     taken: Arc<AtomicU64>,
     _table: TableWriter,
 }
@@ -77,13 +77,22 @@ async fn writer(data_dir: &Path) -> Writer {
         taken: Arc::new(move |_, offset| told.store(offset, Ordering::SeqCst)),
     };
     let metrics = LakeMetrics::register(&prometheus::Registry::new()).unwrap();
-    let promotion = thalweg_lake::attributes::AttributePromotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
+    let promotion = thalweg_columns::attributes::AttributePromotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
     let options = IngestOptions {
         flush_interval: Duration::from_millis(5),
         ..IngestOptions::default()
     };
     let lake = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
-    let table = TableWriter::open(&lake, &TAGS, feed, promotion, metrics, &options).await;
+    let table = TableWriter::open(
+        &lake,
+        &TAGS,
+        feed,
+        &thalweg_lake::tags::entry_decoder(),
+        promotion,
+        metrics,
+        &options,
+    )
+    .await;
     Writer {
         log,
         taken,
@@ -91,7 +100,7 @@ async fn writer(data_dir: &Path) -> Writer {
     }
 }
 
-/// Returns when they are in the table: all of them in one commit.
+/// Returns when all messages are in the table, in one commit.
 async fn append(writer: &Writer, messages: Vec<Message>) {
     let arrival = (START + 3 * DAY) * 1_000_000_000;
     let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, arrival);
@@ -110,7 +119,7 @@ async fn append(writer: &Writer, messages: Vec<Message>) {
     }
 }
 
-/// Three days, one commit and so one file each, ten tags with a hundred samples each.
+/// Three days with one commit and one file each; ten tags with a hundred samples each.
 async fn filled(data_dir: &Path) -> Writer {
     let writer = writer(data_dir).await;
     for day in 0..3 {
@@ -182,7 +191,7 @@ async fn answers_come_from_the_newest_version() {
     assert_eq!(unknown.message, "there is no table tagz; the tables are: tags");
 }
 
-/// Samples are of 1970.
+/// All samples are from 2031, so their times are after `now()`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn now_is_one_moment_of_the_whole_query() {
     let folder = tempfile::tempdir().unwrap();
@@ -361,7 +370,7 @@ async fn nothing_but_the_lake_can_be_reached() {
         ("INSERT INTO tags (tag) VALUES ('x')".to_owned(), "sql.not_allowed"),
         ("SELECT no_such FROM tags".to_owned(), "sql.plan"),
         ("SELECT * FROM".to_owned(), "sql.parse"),
-        // Of a value that only running finds: one that stands in the query may fail while it is planned.
+        // The cast must fail during execution: a constant that cannot be cast fails during planning.
         ("SELECT CAST(tag AS BIGINT) FROM tags".to_owned(), "sql.execute"),
     ] {
         let error = error(&engine, &sql).await;
@@ -374,7 +383,7 @@ async fn nothing_but_the_lake_can_be_reached() {
 async fn a_query_ends_at_its_limits() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path()).await;
-    // No pair matches, so the join hands nothing on for a very long time.
+    // No pair matches, so the join emits nothing for a very long time.
     let slow = "SELECT count(*) FROM tags a, tags b, tags c WHERE a.value + b.value + c.value < -1.0";
     let hasty = engine(
         folder.path(),
@@ -419,14 +428,14 @@ async fn a_query_ends_at_its_limits() {
     waiting.await.unwrap().unwrap();
 }
 
-/// Each step reads the column before it twice.
+/// Each step reads the previous column twice.
 fn doubled(steps: usize) -> String {
     let step = |n: usize| format!(", t{n} AS (SELECT a + a a FROM t{})", n - 1);
     let all: String = (1..=steps).map(step).collect();
     format!("WITH t0 AS (SELECT v a FROM (SELECT unnest(range(0, 100)) v)){all} SELECT a FROM t{steps}")
 }
 
-/// Each part of the `WITH` reads the one before twice, so the steps double with each.
+/// Each part of the `WITH` reads the previous one twice, so the plan doubles with each.
 fn read_twice(levels: usize) -> String {
     let leaf = "SELECT a FROM (SELECT a FROM (SELECT 1 a) x WHERE a > 0 ORDER BY a LIMIT 1) y";
     let parts: Vec<String> = (1..=levels)
@@ -441,7 +450,7 @@ fn read_twice(levels: usize) -> String {
     )
 }
 
-/// Of two of the level below, so the parts of the type double with each.
+/// Each level contains the one below twice, so the parts of the type double.
 fn structs(levels: usize) -> String {
     match levels {
         0 => "1".to_owned(),
@@ -486,7 +495,7 @@ async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
             "SELECT regexp_like('a', '[a-z]{10}')".to_owned(),
             "SELECT regexp_like('a', '(((a{100}){100}){100}){100}')".to_owned(),
             "query.too_complex",
-            "compiled it needs more than the 1048576 bytes",
+            "it needs more than 1048576 bytes when compiled",
         ),
         (
             patterns(256),
@@ -516,13 +525,13 @@ async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
             read_twice(6),
             read_twice(9),
             "query.too_complex",
-            "the query has more than 4096 steps, counting what WITH names once for each place; ask in several queries",
+            "the query has more than 4096 steps, counting each use of a WITH table; split it into several queries",
         ),
         (
             format!("SELECT {} AS a", structs(8)),
             format!("SELECT {} AS a", structs(9)),
             "query.too_complex",
-            "a type of more than 1000 parts, one in the other, is not possible here; nest less",
+            "a type of more than 1000 nested parts is not possible here; nest less",
         ),
         (
             "SELECT approx_percentile_cont(a, 0.5, 10000) FROM (SELECT 1 a) t".to_owned(),
@@ -582,7 +591,8 @@ async fn memory_beyond_the_share_goes_to_disk_and_is_cleaned_up() {
     assert!(!thalweg_lake::folder(folder.path()).join("_thalweg/_delta_log").exists());
 }
 
-/// As `thalweg sql --committed` beside a process. Here both even have the same process id, as processes in two containers may.
+/// Like `thalweg sql --committed` beside a running process. Here both have the same process id, as processes in two
+/// containers may.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_engine_over_the_same_lake_takes_nothing_away_from_a_query_that_spills() {
     let folder = tempfile::tempdir().unwrap();
@@ -594,7 +604,7 @@ async fn another_engine_over_the_same_lake_takes_nothing_away_from_a_query_that_
     let big = "SELECT a.tag, a.value, b.value, a.attr_site_name FROM tags a, tags b WHERE a.value_int < 200 ORDER BY b.value, a.value DESC";
     let first = engine(folder.path(), small());
     let mut answer = first.execute(big).await.unwrap();
-    // With its first rows all others are sorted, and on the disk.
+    // Once there is a first row, all others are sorted and spilled.
     let mut rows = answer.next().await.unwrap().unwrap().num_rows();
     let spilled = || {
         let parent = thalweg_lake::folder(folder.path()).join("_thalweg/spill");
@@ -616,7 +626,7 @@ async fn another_engine_over_the_same_lake_takes_nothing_away_from_a_query_that_
     drop((answer, first));
 }
 
-/// A process opens its lake before its first table exists; what it finds out then must not hold for its whole life.
+/// A process opens its lake before the first table exists; that state must not be cached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_beyond_the_share_goes_to_disk_also_when_the_lake_comes_later() {
     let folder = tempfile::tempdir().unwrap();
@@ -684,7 +694,7 @@ async fn a_query_counts_once_whichever_way_it_ends() {
     drop(left);
     let expected = [("ok", 1), ("query.cancelled", 1), ("query.timeout", 1), ("sql.plan", 1)];
     let expected = expected.map(|(outcome, count)| (outcome.to_owned(), count)).into();
-    // A stopped query is counted where it stops, which is shortly after its reader has left.
+    // A cancelled query is counted when it stops, shortly after its reader has left.
     for _ in 0..1000 {
         if outcomes(&registry) == expected {
             break;

@@ -1,8 +1,8 @@
-//! `at_version('logs', 12)` and `at_time('logs', '2026-11-21T10:00:00Z')` in the place of a table: the table as it was, without rows
-//! that no version has.
+//! `at_version('logs', 12)` and `at_time('logs', '2026-11-21T10:00:00Z')` in place of a table: an older version of the
+//! table, without uncommitted rows.
 //!
-//! A call becomes the name of a table that only this query knows, before it is planned: loading a version takes time, which
-//! the planner does not have.
+//! Before planning, a call is replaced by the name of a table that only this query knows, because loading a version is
+//! asynchronous and the planner is not.
 
 use std::ops::ControlFlow;
 
@@ -26,7 +26,7 @@ use crate::error::QueryError;
 const AT_VERSION: &str = "at_version";
 const AT_TIME: &str = "at_time";
 
-/// Replaces the calls in a statement, and opens what they stand for.
+/// Replaces the calls in a statement and opens their tables.
 pub async fn open(
     statement: &mut Statement,
     tables: &QueryTables,
@@ -46,7 +46,7 @@ pub async fn open(
 
 struct VersionCall {
     function: &'static str,
-    /// What was written, which is what the statement calls it from now on.
+    /// The call as it was written; it becomes the table name in the statement.
     name: String,
     table: String,
     at: SqlExpr,
@@ -87,7 +87,7 @@ impl VisitorMut for VersionCallVisitor {
             table,
             at: at.clone(),
         });
-        // As with functions elsewhere, columns can be qualified with the name of the function.
+        // As with other table functions, columns can be qualified with the function name.
         let new_alias = alias.take().unwrap_or_else(|| TableAlias {
             explicit: true,
             name: Ident::new(called),
@@ -140,7 +140,7 @@ fn which(
             match is_time.then(|| value.cast_to(&millis)) {
                 Some(Ok(ScalarValue::TimestampMillisecond(Some(at), _))) => Ok(VersionSelector::UnixMillis(at)),
                 _ => Err(QueryError::plan(format!(
-                    "at_time: {} is no time; expected such as '2026-11-21T10:00:00Z' or now() - INTERVAL '1 hour'",
+                    "at_time: {} is not a time; expected such as '2026-11-21T10:00:00Z' or now() - INTERVAL '1 hour'",
                     call.at
                 ))),
             }
@@ -148,14 +148,14 @@ fn which(
         _ => match value.data_type().is_integer().then(|| value.cast_to(&DataType::Int64)) {
             Some(Ok(ScalarValue::Int64(Some(version)))) => Ok(VersionSelector::Version(version)),
             _ => Err(QueryError::plan(format!(
-                "at_version: {} is no version; expected a number",
+                "at_version: {} is not a version; expected a number",
                 call.at
             ))),
         },
     }
 }
 
-/// What an expression without columns is.
+/// Evaluates an expression without columns.
 fn constant(expr: &SqlExpr, state: &SessionState, params: Option<&ParamValues>) -> Result<ScalarValue, QueryError> {
     let (failed, no_columns) = (QueryError::of_planning, DFSchema::empty());
     let planned = state

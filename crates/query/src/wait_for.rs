@@ -1,7 +1,7 @@
-//! `wait_for`: a query that sees what its sender has stored a moment ago.
+//! `wait_for`: lets a query see what its sender has just stored.
 //!
-//! Receivers answer with the position at which a request lies in the log. A query that names it begins when its rows are visible,
-//! in the table or beside it, and fails when that takes too long: it never answers without them.
+//! Receivers answer with the log position of a request. A query that names it begins when its rows are visible, in the
+//! table or in memory, and fails if that takes too long. It never answers without them.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use thalweg_lake::memtable_view::{MemtableReader, VisibilityWaitError};
 use crate::error::QueryError;
 
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Positions of one query.
+/// Positions in one query.
 const POSITIONS_MAX: usize = 64;
 
-/// One position, or several with commas between them.
+/// Parses one position, or several separated by commas.
 pub fn positions(text: &str) -> Result<Vec<EntryPosition>, QueryError> {
     let positions: Vec<&str> = text.split(',').map(str::trim).collect();
     if positions.len() > POSITIONS_MAX {
@@ -31,7 +31,7 @@ pub fn positions(text: &str) -> Result<Vec<EntryPosition>, QueryError> {
     positions.iter().map(read).collect()
 }
 
-/// Returns when queries see what lies at all of them.
+/// Returns when queries see the entries at all positions.
 pub async fn wait(live: &dyn MemtableReader, positions: &[EntryPosition]) -> Result<(), QueryError> {
     let until = Instant::now() + WAIT_MAX;
     for position in positions {

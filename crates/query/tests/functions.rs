@@ -1,8 +1,8 @@
-//! Every function that a query can call, with absurd arguments, in a process that may have little memory.
+//! Runs every function that a query can call with absurd arguments, in a process with limited memory.
 //!
-//! Queries come over HTTP, as they do from outside, to an engine with the share that `memory.limit: 600MiB` gives it. Whatever is
-//! asked: the process lives, each query has rows or an error that says what to do, the memory of the query is given back, and the
-//! memory of the process comes back. `THALWEG_SIM_SEEDS` runs more, and `THALWEG_SIM_SEED` begins with another.
+//! Queries come over HTTP to an engine with the share that `memory.limit: 600MiB` gives it. For every query, the
+//! process survives, the answer is rows or an error that names a remedy, and the memory of the query and of the process
+//! is released. `THALWEG_SIM_SEEDS` runs more seeds, and `THALWEG_SIM_SEED` sets the first.
 #![allow(clippy::unwrap_used)]
 
 #[path = "functions/absurd.rs"]
@@ -19,13 +19,13 @@ mod process;
 use asked::Asked;
 use process::{Child, Limits};
 
-/// Of a seed.
+/// For each seed.
 const CHAINS: usize = 60;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// As the program sets it.
+/// The settings of the thalweg binary.
 #[unsafe(export_name = "malloc_conf")]
 pub static MALLOC_CONF: &[u8] = thalweg_telemetry::alloc::JEMALLOC_SETTINGS;
 
@@ -34,13 +34,13 @@ fn number(name: &str, default: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What was found by hand: one of these ended the process each.
+/// Queries found by hand, each of which once ended the process.
 #[test]
 fn a_short_query_does_not_end_the_process() {
     Child::run("known").assert_lives();
 }
 
-/// Operators, the planner, and what writes the answer.
+/// Operators, the planner, and the response writer.
 #[test]
 fn no_plan_takes_more_memory_than_the_process_has() {
     Child::run("plans").assert_lives();
@@ -58,7 +58,7 @@ fn no_function_takes_more_memory_than_a_query_has() {
     }
 }
 
-/// The process that is to live. It is this test, started by the others.
+/// The process under test. The other tests start it.
 #[test]
 #[ignore = "started by the other tests"]
 fn child() {
@@ -68,9 +68,9 @@ fn child() {
     match role.split_once(' ') {
         Some(("seed", seed)) => process::answer(absurd::Calls::of_all(seed.parse().unwrap())),
         Some(("chains", seed)) => process::answer(vec![plans::chains(seed.parse().unwrap(), CHAINS).into_iter()]),
-        // One that was told shows what it did again.
+        // Repeats a query that was reported.
         Some(("query", sql)) => process::answer(vec![one(sql).into_iter()]),
-        // From one of them on.
+        // Runs from this query on.
         Some(("plans", from)) => {
             let rest = plans::known().split_off(from.parse().unwrap());
             process::answer(vec![rest.into_iter()]);

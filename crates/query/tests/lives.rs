@@ -1,10 +1,12 @@
-//! A lake through its lives: writers append to a log in several modes, whose rows become files and commits; files are merged, grow
-//! too old and are deleted; another program writes the same tables; clients ask and leave in the middle. Between that the process
-//! is killed, the power goes, syncs fail, the clock is set, and files that may be damaged are.
+//! Simulates the life of a lake. Writers append to a log in several durability modes, and the rows become files and
+//! commits. Files are merged, expire and are deleted; another program writes the same tables; clients query and
+//! disconnect midway. In between the process is killed, the power fails, syncs fail, the clock is set, and files that
+//! may be damaged are damaged.
 //!
-//! Whatever happens: what was acknowledged is read once, until it has been kept for as long as it is to be kept, which no setting of
-//! the clock brings nearer; what was read once is read by every later query; what has left does not come back; a version is read
-//! as it was; and no start needs a hand. `THALWEG_SIM_SEEDS` runs more, and `THALWEG_SIM_SEED` begins with another.
+//! The invariants: an acknowledged row is read exactly once until its retention ends, which no setting of the clock
+//! brings nearer. A row that one query has read is read by every later query. A row that has left does not come back. A
+//! version is read as it was. No start needs manual work. `THALWEG_SIM_SEEDS` runs more seeds, and `THALWEG_SIM_SEED`
+//! sets the first.
 #![allow(clippy::unwrap_used)]
 
 #[path = "lives/clock.rs"]
@@ -33,13 +35,13 @@ fn number(name: &str, default: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Worlds at a time. Most of what they do is to wait.
+/// Concurrent worlds. They mostly wait.
 const AT_A_TIME: usize = 4;
 
 #[expect(clippy::print_stdout, reason = "a case that fails has to be told")]
 fn lives(seed: u64) -> Counts {
     let lives = move || {
-        // Each with a runtime of its own: with it go the tasks of processes that were killed, and what they hold.
+        // Each has its own runtime: dropping it ends the tasks of killed processes and releases what they use.
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -1,6 +1,6 @@
-//! Every table of a lake, read by the public packages `duckdb` and `deltalake` after each thing that happens to a table: rows come, names
-//! of attributes come, files are merged, rows are too old, files are deleted, and `deltalake` itself rewrites files. They must find, row
-//! by row and value by value, what this program finds itself.
+//! Reads every table of a lake with the public packages `duckdb` and `deltalake` after each change: new rows, new
+//! attribute names, merged files, expired rows, deleted files, and files rewritten by `deltalake`. They must find the
+//! same rows and values as Thalweg.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../tests/python/ask.rs"]
@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use engines::{Engines, Rows};
 use plant::{Plant, compact_alone};
+use thalweg_columns::tables::{EVENTS, LOGS, METRICS, METRICS_ROLLUP, TAGS, TAGS_ROLLUP, TRACES, TableSpec};
 use thalweg_lake::maintenance::MaintenanceTask;
-use thalweg_lake::tables::{EVENTS, LOGS, METRICS, METRICS_ROLLUP, TAGS, TAGS_ROLLUP, TRACES, TableSpec};
 
 const TABLES: [&str; 7] = [
     "logs",
@@ -29,7 +29,7 @@ const TABLES: [&str; 7] = [
     "tags_rollup",
 ];
 
-/// All agree on every row of every table. Returns what they read.
+/// All engines agree on every row of every table. Returns the rows.
 async fn agree(engines: &Engines, moment: &str) -> Vec<Rows> {
     let mut all = Vec::new();
     let others = engines.others(&TABLES).await;
@@ -57,7 +57,7 @@ fn counts(all: &[Rows]) -> Vec<usize> {
 async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     let mut plant = Plant::new().await;
     let engines = Engines::of(plant.data_dir());
-    // Rounds of forty days ago, and of now. Each brings names that the tables did not have.
+    // Rounds of forty days ago, then of now. Each adds attribute names that the tables did not have.
     for round in 0..4 {
         plant.round(round, true).await;
     }
@@ -71,7 +71,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     let files = plant.files().await;
     assert!(files.iter().all(|files| *files >= 8), "files by table: {files:?}");
 
-    // Windows that were made at once are in one file a day already.
+    // Rollup windows that were computed at once are already in one file per day.
     let merges = plant.upkeep(MaintenanceTask::Compact).await;
     let had_many = |table: &&str| table.ends_with("_rollup") || merges.iter().any(|merged| merged == *table);
     assert!(TABLES.iter().all(had_many), "each table had files to merge: {merges:?}");
@@ -82,7 +82,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
         assert!(now < *before || !was_merged, "{table}: {before} files, then {now}");
     }
 
-    // Names come to tables that were merged, too.
+    // New names in merged tables.
     plant.round(8, false).await;
     plant.roll_up(&engines).await;
     let grown = agree(&engines, "columns have come to merged tables").await;
@@ -93,7 +93,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
             .take(5)
             .all(|(now, before)| now.len() > before.len())
     );
-    // More may be in windows that there were.
+    // Existing windows may have grown.
     assert!(grown.iter().zip(&merged).all(|(now, before)| now != before));
 
     let expired = plant.upkeep(MaintenanceTask::Retain).await;
@@ -115,7 +115,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     let cleaned = agree(&engines, "files were deleted").await;
     assert!(cleaned == kept);
 
-    // And it goes on.
+    // Everything works after the deletion, too.
     plant.round(9, false).await;
     plant.roll_up(&engines).await;
     plant.upkeep(MaintenanceTask::Compact).await;
@@ -125,7 +125,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
 
 const SPECS: [&TableSpec; 7] = [&LOGS, &METRICS, &TRACES, &TAGS, &EVENTS, &METRICS_ROLLUP, &TAGS_ROLLUP];
 
-/// What this program makes of the order of rows: each day for itself, where there are few enough files to rely on it.
+/// Checks Thalweg's use of the row order: each day separately, where the files are few enough to rely on it.
 async fn orders_hold(engines: &Engines, moment: &str) {
     for spec in SPECS {
         let (table, keys) = (spec.name, spec.sort.join(", "));
@@ -148,7 +148,7 @@ async fn orders_hold(engines: &Engines, moment: &str) {
             );
             assert_eq!(engines.ask(&numbered).await[0]["n"], distinct.len(), "{when}");
             let sorted = engines.ask(&format!("select {keys} {of_day} order by {keys}")).await;
-            // The same after a sort that knows of no order.
+            // The same after a sort without a known order.
             let anew = engines
                 .ask(&format!(
                     "select {keys} from (select * {of_day} union all select * {of_day} and false) order by {keys}"
@@ -169,7 +169,7 @@ async fn tables_that_another_program_rewrites_stay_what_they_are() {
     plant.roll_up(&engines).await;
     let appended = agree(&engines, "rows have come").await;
 
-    // While this program writes, too.
+    // While Thalweg writes, too.
     engines.optimize(&TABLES).await;
     plant.is_own_again().await;
     assert!(agree(&engines, "files were rewritten by both").await == appended);
@@ -191,7 +191,7 @@ async fn tables_that_another_program_rewrites_stay_what_they_are() {
     assert!(agree(&engines, "files were merged by hand").await == grown);
     orders_hold(&engines, "merged by hand").await;
 
-    // Long afterwards the other one writes checkpoints. What has been taken is not to be taken again.
+    // The other program writes checkpoints long afterwards. Consumed entries must not be consumed again.
     let taken = Plant::transactions(folder.path()).await;
     assert!(taken.iter().all(|taken| !taken.is_empty()), "{taken:?}");
     Plant::forget_soon(folder.path(), "file/of a week ago").await;

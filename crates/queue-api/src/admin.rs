@@ -1,4 +1,4 @@
-//! Queues as a whole: listed, made, changed, emptied, paused, removed.
+//! Queues as a whole: list, create, change, purge, pause, remove.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub async fn create(mut call: ApiRequest) -> Result<Response> {
     made(&call, &name, settings).await
 }
 
-/// Makes the queue, or gives it these settings, with defaults for those that are not given.
+/// Creates the queue, or replaces its settings; fields that are not given get their defaults.
 pub async fn put(mut call: ApiRequest) -> Result<Response> {
     let name = SmolStr::new(call.name("queue"));
     let body = call.small_body().await?;
@@ -52,7 +52,7 @@ pub async fn put(mut call: ApiRequest) -> Result<Response> {
     }
 }
 
-/// Changes the settings that are given; `null` is the default again, or nothing where there is none (RFC 7396).
+/// Changes the given settings; `null` restores the default, or removes the value where there is none (RFC 7396).
 pub async fn patch(mut call: ApiRequest) -> Result<Response> {
     let body = call.small_body().await?;
     let queue = call.queue()?;
@@ -129,7 +129,7 @@ async fn configured(call: &ApiRequest, name: &str, settings: QueueSettings) -> R
     Ok(response::json(&shown(&call.queues().get(name)?)))
 }
 
-/// What all queues are listed with: nothing that each partition would have to be asked for.
+/// The entry of a queue in the list, without anything that each partition would have to be asked for.
 fn summary(queue: &Arc<Queue>) -> Value {
     json!({
         "name": queue.name().as_str(),
@@ -157,12 +157,12 @@ fn paused_of(queue: &Queue) -> Value {
     json!({"produce": queue.is_producing_paused(), "consume": queue.is_consuming_paused()})
 }
 
-/// To list one queue takes as long as to look through so many bytes, about.
+/// Listing one queue takes about as long as scanning this many bytes.
 const QUEUE_WORK_BYTES: usize = 256;
-/// The same of one partition of a group in its statistics, each under a lock of its own.
+/// The same for one partition of a group in statistics, each under its own lock.
 pub const PART_WORK_BYTES: usize = 32;
 
-/// The same of all statistics of a queue.
+/// The same for all statistics of a queue.
 pub fn stats_work_bytes(queue: &Queue) -> usize {
     queue.partition_count() as usize * (1 + queue.group_count()) * PART_WORK_BYTES
 }
@@ -170,7 +170,7 @@ pub fn stats_work_bytes(queue: &Queue) -> usize {
 /// Settings without a value, which their JSON leaves out.
 const OPTIONAL: [&[&str]; 2] = [&["durability"], &["dlq", "webhook"]];
 
-/// The settings are whole, so what is not there is an unknown name; it is left for the reader, who tells so.
+/// The settings are complete, so a missing field is an unknown name; the reader reports it.
 fn merge(settings: &mut Value, change: Map<String, Value>, at: &[&str]) {
     let Some(fields) = settings.as_object_mut() else {
         return;
@@ -189,13 +189,13 @@ fn merge(settings: &mut Value, change: Map<String, Value>, at: &[&str]) {
     }
 }
 
-/// A body as the reader of configurations takes it, so that settings are read in one way. It is JSON first: what else
-/// YAML has (anchors, tags, several documents) has no place in a request.
+/// Reads a body with the configuration reader, so that settings are parsed in one way. It must be JSON first: the rest
+/// of YAML (anchors, tags, several documents) has no place in a request.
 pub fn mapping(body: &[u8]) -> Result<(Node, Diagnostics)> {
     blocking::work(body.len(), || node(&Value::Object(object(body)?)))
 }
 
-/// A body that is a JSON object; nothing at all is an empty one.
+/// A body that is a JSON object; an empty body is an empty object.
 fn object(body: &[u8]) -> Result<Map<String, Value>> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
     match serde_json::from_slice(body) {
@@ -206,12 +206,12 @@ fn object(body: &[u8]) -> Result<Map<String, Value>> {
 }
 
 fn node(value: &Value) -> Result<(Node, Diagnostics)> {
-    // Escapes of JSON that YAML lacks are plain characters in this text.
+    // JSON escapes that YAML lacks are plain characters in this text.
     let node = Node::parse(&value.to_string()).map_err(|error| Problem::invalid(format!("the body: {error}")))?;
     Ok((node, Diagnostics::new("body")))
 }
 
-/// All mistakes, without places: the text that was read is not the one that came.
+/// All mistakes, without positions, because the text that was read is not the one that was sent.
 pub fn check(diags: &Diagnostics) -> Result<()> {
     if !diags.has_errors() {
         return Ok(());
@@ -220,7 +220,7 @@ pub fn check(diags: &Diagnostics) -> Result<()> {
     Err(Problem::invalid(mistakes.join("; ")))
 }
 
-/// A request that needs nothing but its address.
+/// A request whose body must be empty.
 pub fn nothing_in(body: &[u8]) -> Result<()> {
     JsonObject::of_body(body, &[]).map(drop)
 }

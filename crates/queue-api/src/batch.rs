@@ -1,7 +1,7 @@
 //! `POST /queues/{queue}/messages:batch`: one message per line.
 //!
-//! With `atomic` (the default) all lines are stored or none, and a mistake names its line. Without, each line has a result
-//! of its own; lines are handed to the queue in their order, many at a time, since each waits for a commit.
+//! With `atomic` (the default) all lines are stored or none, and an error names its line. Without, each line has its
+//! own result. Lines are passed to the queue in order, many at a time, because each waits for a commit.
 
 use std::sync::Arc;
 
@@ -51,10 +51,10 @@ pub async fn produce(mut call: ApiRequest) -> Result<Response> {
     }
 }
 
-/// A message of each line, or what is wrong with it.
+/// The message of each line, or its error.
 type BatchLines = Vec<(usize, Result<NewMessage>)>;
 
-/// If they are stored together, the first mistake is the last that is looked for.
+/// If the lines are stored together, parsing stops at the first error.
 fn read_all(queue: &Queue, body: &[u8], together: bool) -> Result<BatchLines> {
     let limit = queue.settings().max_message_size;
     let mut read_lines = Vec::new();
@@ -124,7 +124,7 @@ fn read(n: usize, line: &[u8], limit: u64, clock: &dyn Clock) -> Result<NewMessa
         .map_err(|problem| problem.within(format_args!("line {n}")))
 }
 
-/// Said here with the line; the queue knows no lines.
+/// Checked here so that the error can name the line, which the queue does not know.
 fn within(message: NewMessage, limit: u64) -> Result<NewMessage> {
     let size = message.payload.len() as u64;
     if size <= limit {

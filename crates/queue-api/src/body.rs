@@ -1,9 +1,9 @@
-//! The body of a request, read within its own limit and within what all bodies together may take.
+//! Reads the body of a request, within its own limit and a memory limit for all bodies together.
 //!
-//! A body that is announced larger than its limit is refused before it is read. Memory is taken for bytes that have come, not
-//! for those that were announced: otherwise a few clients that announce much and send nothing would keep all others
-//! waiting. Bodies can so wait for each other half read, which ends with the first that has waited for [`PATIENCE`]: it is
-//! refused, and gives what it has to the others. How slowly a body may come is the listener's affair.
+//! A body announced as larger than its limit is refused before it is read. Memory is reserved for bytes that have
+//! arrived, not for those announced; otherwise a few clients that announce much and send nothing would block all
+//! others. So half-read bodies can wait for each other. This ends when the first has waited for [`PATIENCE`]: it is
+//! refused, and its memory goes to the others. The listener limits how slowly a body may arrive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::problem::{Problem, Result};
 const PERMIT_BYTES: usize = 1 << 10;
 /// How long a body waits for room.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a body that is refused is read on.
+/// How long a refused body is still read.
 const READ_ON_MAX: Duration = Duration::from_secs(1);
 
-/// The bodies of all requests.
+/// The memory limit for the bodies of all requests.
 pub struct BodyBudget {
     room: Arc<Semaphore>,
     bytes_max: usize,
     patience: Duration,
 }
 
-/// What a body takes, until it is dropped.
+/// The memory of a body, until it is dropped.
 #[derive(Default)]
 pub struct BodyPermit(Option<OwnedSemaphorePermit>);
 
@@ -47,7 +47,8 @@ impl BodyBudget {
         }
     }
 
-    /// The whole body, if it has no more bytes than `limit`; `limit_of` says what that is of, and how to keep it.
+    /// The whole body, if it has at most `limit` bytes; `limit_of` says in an error what is limited and how to stay
+    /// below it.
     pub async fn read(
         &self,
         body: Body,
@@ -63,7 +64,7 @@ impl BodyBudget {
         }
         let (mut whole, mut room) = (BodyBuffer::default(), BodyPermit::default());
         while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|_| Problem::invalid("the body ends before it is whole; send it again"))?;
+            let chunk = chunk.map_err(|_| Problem::invalid("the body ends early; send it again"))?;
             let length = whole.len() + chunk.len();
             if length > limit {
                 drop((whole, room));
@@ -80,7 +81,7 @@ impl BodyBudget {
         Ok((whole.done(), room))
     }
 
-    /// For so many bytes in all.
+    /// Makes the permit cover this many bytes in all.
     async fn make_room(&self, room: &mut BodyPermit, bytes: usize) -> Result<()> {
         let missing = bytes.div_ceil(PERMIT_BYTES).saturating_sub(room.permits());
         if missing == 0 {
@@ -115,7 +116,7 @@ async fn read_on(chunks: &mut BodyDataStream) {
     let _ = timeout(READ_ON_MAX, to_the_end).await;
 }
 
-/// Chunks; a body of one is not copied.
+/// Collected chunks; a body of one chunk is not copied.
 #[derive(Default)]
 struct BodyBuffer {
     first: Bytes,

@@ -1,4 +1,4 @@
-//! `GET …/messages`: a look at what lies in a queue; nobody's leases or offsets change.
+//! `GET …/messages`: browses a queue without changing leases or offsets.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -13,7 +13,7 @@ use crate::response;
 
 const LIMIT: u64 = 100;
 const LIMIT_MAX: u64 = 1000;
-/// Payloads, keys and properties in one answer.
+/// Bytes of payloads, keys and properties in one answer.
 const ANSWER_BYTES_MAX: usize = 24 << 20;
 
 pub async fn browse(call: ApiRequest) -> Result<Response> {
@@ -75,7 +75,7 @@ impl<'q> MessagePage<'q> {
         self.last = Some(message.offset);
     }
 
-    /// With their partitions. Other requests go on meanwhile.
+    /// Each with its partition. Other requests proceed meanwhile.
     pub fn add_all(&mut self, messages: &[(u32, Message)]) {
         let bytes = messages.iter().map(|(_, message)| message.bytes()).sum();
         blocking::work(bytes, || {
@@ -85,7 +85,7 @@ impl<'q> MessagePage<'q> {
         });
     }
 
-    /// Offsets go on in one partition; over several there is no next page.
+    /// Only a page of one partition has a next page, because offsets continue only there.
     fn done(mut self, one_partition: bool, limit: usize) -> Response {
         self.out.push(']');
         let full = self.count == limit || self.bytes >= ANSWER_BYTES_MAX;

@@ -1,6 +1,6 @@
-//! `POST …/claim`: messages for a consumer, who waits for some if there are none.
+//! `POST …/claim`: messages for a consumer, with an optional wait.
 //!
-//! Leases of an answer that never left, because the client went, are given back as if they had not been made.
+//! Leases of an answer that was never sent because the client disconnected are released as if they had not been made.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -24,11 +24,11 @@ use crate::problem::Result;
 use crate::request::ApiRequest;
 use crate::response;
 
-/// Whoever names none.
+/// Default consumer.
 pub const CONSUMER: &str = "default";
 const WAIT_MAX: Duration = Duration::from_secs(60);
 pub const VISIBILITY: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(12 * 3600);
-/// Payloads, keys and properties in one answer; more comes with the next claim.
+/// Bytes of payloads, keys and properties in one answer; more come with the next claim.
 const ANSWER_BYTES_MAX: u64 = 24 << 20;
 
 pub async fn claim(mut call: ApiRequest) -> Result<Response> {
@@ -50,7 +50,7 @@ pub async fn claim(mut call: ApiRequest) -> Result<Response> {
         visibility: asked.duration("visibility", VISIBILITY)?,
         max_in_flight: None,
     };
-    // Not while the claim waits, which may be long.
+    // Released, because the claim may wait for long.
     call.memory = None;
     let group = call.joined_group(&queue).await?;
     let deliveries = queue.claim(&group, &consumer, MemberKind::Http, want).await?;
@@ -79,7 +79,7 @@ fn text_of(queue: &Queue, deliveries: &[Delivery]) -> String {
     out
 }
 
-/// Leases that are given back when this is dropped: the client has gone, so its membership ends, too.
+/// Releases the leases when dropped: the client has disconnected, so its membership ends too.
 pub struct UnsentLeases {
     queue: Arc<Queue>,
     group: Arc<Group>,
@@ -109,13 +109,16 @@ impl Drop for UnsentLeases {
             return;
         }
         if let Err(error) = self.queue.give_back(&self.group, &self.receipts, true) {
-            tracing::warn!(queue = %self.queue.name(), %error, "leases that were not sent stay until they end");
+            tracing::warn!(
+                queue = %self.queue.name(), %error,
+                "unsent leases cannot be released; they stay until they end"
+            );
         }
         self.queue.client_gone(&self.group, &self.consumer);
     }
 }
 
-/// A body that knows whether somebody took it.
+/// A body that tracks whether it was sent.
 struct ClaimResponseBody {
     bytes: Option<Bytes>,
     unsent: Option<UnsentLeases>,
@@ -195,7 +198,7 @@ mod tests {
         answer
     }
 
-    /// An answer with one message that is on its way.
+    /// An answer with one message that was not sent yet.
     struct OnItsWay {
         body: Option<ClaimResponseBody>,
         queue: Arc<Queue>,

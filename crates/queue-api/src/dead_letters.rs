@@ -1,4 +1,4 @@
-//! Dead letters: found, sent again, thrown away.
+//! Dead letters: list, resend, discard.
 
 use axum::response::Response;
 use serde_json::json;
@@ -35,7 +35,7 @@ pub async fn list(call: ApiRequest) -> Result<Response> {
     let after = call.number("after", 0..=Offset::MAX - 1)?;
     let limit = call.number("limit", 1..=LIMIT_MAX)?.unwrap_or(LIMIT) as usize;
     let found = queue.dead_page(&filter, after, limit).await?;
-    // Letters have the ids of the queue in which they are; without one there are none.
+    // Dead letters have ids of the queue that contains them; if it does not exist, there are none.
     let dead = dead_letter_name(queue.name()).ok().flatten();
     let dead = dead.and_then(|name| call.queues().get(&name).ok());
     let mut page = MessagePage::new(dead.as_deref().unwrap_or(&queue));
@@ -61,7 +61,8 @@ pub async fn resend(mut call: ApiRequest) -> Result<Response> {
             user_queue(&name, "produce to")?;
             if NameKind::of(&name) == NameKind::DeadLetter {
                 return Err(Problem::invalid(format!(
-                    "to: {name} keeps dead letters, which find no way home from there; name the queue that they shall go to"
+                    "to: {name} contains dead letters, which cannot be resent from there to their source; name another \
+                     queue"
                 )));
             }
             call.queues().get(&name)?;
@@ -74,7 +75,7 @@ pub async fn resend(mut call: ApiRequest) -> Result<Response> {
         None => Ok(response::json(&json!({"resent": resent.count}))),
         Some(error) if resent.count == 0 => Err(error.into()),
         Some(error) => {
-            let done = format!("{} dead letters were sent again, the others were not", resent.count);
+            let done = format!("{} dead letters were resent, the others were not", resent.count);
             Err(Problem::from(error).within(done))
         }
     }
@@ -89,7 +90,7 @@ pub async fn purge(mut call: ApiRequest) -> Result<Response> {
     Ok(response::json(&json!({"purged": purged})))
 }
 
-/// One of both, so that a request without either does not take them all.
+/// Exactly one of both, so that a request without either does not take them all.
 fn select(asked: &JsonObject<'_>) -> Result<DeadLetterSelection> {
     match (asked.raw("ids"), asked.raw("filter")) {
         (Some(_), None) => {
@@ -108,7 +109,7 @@ fn select(asked: &JsonObject<'_>) -> Result<DeadLetterSelection> {
         }
         (None, Some(raw)) => filter(raw).map(DeadLetterSelection::Filter),
         _ => Err(Problem::invalid(
-            "give ids or filter, one of both; the filter {} is all dead letters",
+            "give either ids or filter; the filter {} selects all dead letters",
         )),
     }
 }

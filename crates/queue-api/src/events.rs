@@ -1,10 +1,11 @@
 //! `GET …/events`: messages as server-sent events, for as long as the client listens.
 //!
-//! In a work group each event is a lease with its receipt as id; when the consumer holds `max_in_flight` of them, no more
-//! come until some are settled. In a stream group ids are offsets by partition, and with `Last-Event-ID` reading goes on behind
-//! them; what is committed only acks and commits change.
-//! What was claimed and not sent when the client leaves is given back as never delivered; what was read from a stream and
-//! not acked is read again. Every 15 s without messages a comment keeps the connection open.
+//! In a work group each event is a lease with its receipt as id. When the consumer has `max_in_flight` of them, no more
+//! are sent until some are settled. In a stream group ids are offsets by partition, and with `Last-Event-ID` reading
+//! continues after them; only acks and commits change what is committed.
+//!
+//! When the client disconnects, claimed messages that were not sent are released as never delivered, and unacked
+//! messages of a stream are read again. Every 15 s without messages a comment keeps the connection open.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -30,10 +31,10 @@ use crate::request::{ApiRequest, ApiState};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const IN_FLIGHT_MAX: u64 = 1_000_000;
-/// Claimed at once: what is not sent goes back, so it is little.
+/// Limits of one claim. They are small, because unsent messages are released again.
 const CLAIM: u32 = 100;
 const CLAIM_BYTES: u64 = 1 << 20;
-/// Events are handed to the connection in pieces of about that.
+/// Approximate size of the pieces in which events are written to the connection.
 const PIECE_BYTES: usize = 64 << 10;
 
 pub async fn events(call: ApiRequest) -> Result<Response> {
@@ -45,7 +46,7 @@ pub async fn events(call: ApiRequest) -> Result<Response> {
     let max_in_flight = max_in_flight.map_or(most, |asked| asked.min(most));
     let last = call.headers.get("last-event-id").map(|id| id.as_bytes().to_vec());
     let group = call.joined_group(&queue).await?;
-    // Says what keeps it from claiming while that can still be a status.
+    // Reports what prevents claims while that can still be a status.
     let mut asking = queue.ask(&group, &consumer, MemberKind::Http)?;
     may_consume(&queue, &group).inspect_err(|_| asking.answered())?;
     if let Some(last) = last.filter(|_| !group.is_work()) {
@@ -70,7 +71,7 @@ pub async fn events(call: ApiRequest) -> Result<Response> {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),
-        // A proxy would keep messages back until it has a page of them.
+        // A proxy would otherwise buffer messages.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     Ok((StatusCode::OK, headers, Body::from_stream(pieces)).into_response())
@@ -87,7 +88,7 @@ fn may_consume(queue: &Queue, group: &Group) -> Result<()> {
     Err(QueueError::Paused { what: what.into() }.into())
 }
 
-/// `partition:offset,…` of messages that the client has.
+/// Parses `partition:offset,…`, the messages that the client has, and continues after them.
 fn go_on_behind(asking: &ConsumerHandle, last: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(last);
     let mut places = Vec::new();
@@ -109,7 +110,7 @@ fn go_on_behind(asking: &ConsumerHandle, last: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// One client that listens.
+/// The event stream of one client.
 struct EventStream {
     shared: Arc<ApiState>,
     queue: Arc<Queue>,
@@ -118,16 +119,16 @@ struct EventStream {
     max_in_flight: u32,
     /// Not sent yet.
     claimed: VecDeque<Delivery>,
-    /// Of a stream, by partition: what may not be committed yet, in the order of the log, and the last offset.
+    /// For a stream group, by partition: offsets that may not be committed yet, in log order, and the last offset.
     sent: BTreeMap<u32, (VecDeque<Offset>, Offset)>,
     first: Option<String>,
     ended: bool,
-    /// It is a member for as long as it listens, also between claims.
+    /// Keeps the consumer a member while it listens, also between claims.
     asking: ConsumerHandle,
 }
 
 impl EventStream {
-    /// The next piece; none at the end.
+    /// The next piece; `None` at the end.
     async fn next(&mut self) -> Option<String> {
         if let Some(first) = self.first.take() {
             return Some(first);
@@ -158,7 +159,7 @@ impl EventStream {
                 Ok(messages) => self.claimed = messages.into(),
                 Err(QueueError::TooManyPending { .. }) => return Some(": all in flight\n\n".to_owned()),
                 Err(error) => {
-                    // After a gap, reading goes on by itself; after anything else the client comes again.
+                    // After a gap, reading continues by itself; after any other error the client reconnects.
                     let gap = matches!(error, QueueError::OffsetGap { .. });
                     self.ended = !gap;
                     let name = if gap { "offset_gap" } else { "error" };
@@ -168,8 +169,8 @@ impl EventStream {
         }
     }
 
-    /// How many messages may come now; none if after 15 s that is still none. Leases are counted by the group; what is read
-    /// from a stream is counted here.
+    /// How many messages may be sent now; `None` if after 15 s that is still zero. The group counts leases; messages of
+    /// a stream are counted here.
     async fn room(&mut self) -> Option<u32> {
         if self.group.is_work() {
             return Some(self.max_in_flight);
@@ -179,7 +180,7 @@ impl EventStream {
         tokio::pin!(settled);
         let until = tokio::time::Instant::now() + KEEP_ALIVE;
         loop {
-            // Before the look, so that what is settled after it is not missed.
+            // Enabled before the check, so that a later settlement is not missed.
             settled.as_mut().enable();
             let room = self.stream_room();
             if room > 0 {
@@ -203,7 +204,7 @@ impl EventStream {
                 while offsets.front().is_some_and(|offset| *offset < read.start) {
                     offsets.pop_front();
                 }
-                // Reading went back: what lies there is sent again.
+                // Reading went back: messages from there on are sent again.
                 while offsets.back().is_some_and(|offset| *offset >= read.end) {
                     offsets.pop_back();
                 }
@@ -212,7 +213,7 @@ impl EventStream {
         u32::try_from(max.saturating_sub(in_flight(&self.sent))).unwrap_or(u32::MAX)
     }
 
-    /// Some of what is claimed, as events.
+    /// Some of the claimed messages, as events.
     fn piece(&mut self) -> String {
         let mut out = String::new();
         while out.len() < PIECE_BYTES
@@ -233,11 +234,11 @@ impl EventStream {
         out
     }
 
-    /// Where the client is when it has this message, too.
+    /// The client's position after this message.
     fn place_after(&mut self, delivery: &Delivery) -> String {
         let offset = delivery.message.offset;
         let sent = self.sent.entry(delivery.partition).or_default();
-        // What comes again counts once.
+        // A redelivered message counts once.
         while sent.0.back().is_some_and(|last| *last >= offset) {
             sent.0.pop_back();
         }

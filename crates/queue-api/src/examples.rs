@@ -1,9 +1,9 @@
-//! An example for each request of the OpenAPI document and for each answer with a body. They tell one story, about the queue
-//! `pumps`, whose group `alarms` works on its messages and whose group `live` reads them as a stream.
+//! Examples for each request of the OpenAPI document and each answer with a body. They tell one story about the queue
+//! `pumps`, whose work group `alarms` processes its messages and whose stream group `live` reads them.
 
 use serde_json::{Value, json};
 
-/// Of a name in a path.
+/// Example of a name in a path.
 pub fn in_path(name: &str) -> &'static str {
     match name {
         "queue" => "pumps",
@@ -12,7 +12,7 @@ pub fn in_path(name: &str) -> &'static str {
     }
 }
 
-/// The body of a request; a text where it is not JSON.
+/// Example of a request body; a text where it is not JSON.
 pub fn request(id: &str) -> Option<Value> {
     Some(match id {
         "produce" => json!("pressure low"),
@@ -43,7 +43,7 @@ pub fn request(id: &str) -> Option<Value> {
     })
 }
 
-/// The body of an answer of this shape.
+/// Example of an answer body with this schema.
 pub fn answer(schema: &str) -> Option<Value> {
     Some(match schema {
         "Produced" => json!({"id": "pumps:0:17", "partition": 0, "offset": 17, "durability": "fsync"}),
@@ -75,7 +75,8 @@ pub fn answer(schema: &str) -> Option<Value> {
             "settled": 3,
             "failed": [{
                 "r": "pumps:0:20:1:16.1.6927a51e", "code": "lease_lost",
-                "detail": "the lease pumps:0:20:1:16.1.6927a51e has ended and the message went on; settle within visibility_timeout or extend it",
+                "detail": "the lease pumps:0:20:1:16.1.6927a51e has ended; settle within visibility_timeout or extend \
+                 it",
             }],
         }),
         "Queues" => json!({"queues": [{

@@ -1,4 +1,4 @@
-//! Groups of a queue: listed, declared, set back or forward, paused, removed.
+//! Groups of a queue: list, declare, seek, pause, remove.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -28,7 +28,7 @@ pub async fn show(call: ApiRequest) -> Result<Response> {
     Ok(response::json(&shown(&*call.group(&queue)?)))
 }
 
-/// Declares a group, which then does not expire. The same again is no mistake.
+/// Declares a group, which then does not expire. Repeating the request is no error.
 pub async fn put(mut call: ApiRequest) -> Result<Response> {
     let body = call.small_body().await?;
     let queue = call.own_queue("change groups of")?;
@@ -39,7 +39,7 @@ pub async fn put(mut call: ApiRequest) -> Result<Response> {
     check(&diags)?;
     let status = match queue.group(name) {
         Ok(group) if group.is_declared() && *group.settings() == settings => return Ok(response::json(&shown(&group))),
-        // A consumer has made it.
+        // A consumer has created it.
         Ok(_) => StatusCode::OK,
         Err(QueueError::GroupNotFound { .. }) => StatusCode::CREATED,
         Err(error) => return Err(error.into()),

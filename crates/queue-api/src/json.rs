@@ -1,7 +1,7 @@
-//! Strict JSON: a text from outside goes in, members with their values come out, or the place and the rule that was broken.
+//! Strict JSON: parses a text from outside into members and values, or reports the position and the broken rule.
 //!
-//! An unknown or repeated member is a mistake that names the nearest one. Values stay as they were written until somebody
-//! asks for them, so a payload keeps its numbers to the last digit.
+//! An unknown or repeated member is an error that names the nearest known one. Values stay as they were written until
+//! they are read, so a payload keeps its numbers to the last digit.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use thalweg_config::{nearest, parse_duration};
 
 use crate::problem::{Problem, Result};
 
-/// Characters of a wrong text that an error quotes.
+/// How many characters of an invalid text an error quotes.
 const QUOTED_CHARS_MAX: usize = 60;
 
 /// The members of one object that are not read yet.
 pub struct JsonObject<'a> {
-    /// Where the object is: `nack[3].`, or nothing for the body itself.
+    /// Where the object is: `nack[3].`, or empty for the body itself.
     place: String,
     members: Vec<(String, &'a RawValue)>,
     known: &'static [&'static str],
 }
 
 impl<'a> JsonObject<'a> {
-    /// The body of a request, an object with these members; nothing at all is an empty one.
+    /// Parses the body of a request, an object with these members; an empty body is an empty object.
     pub fn of_body(body: &'a [u8], known: &'static [&'static str]) -> Result<JsonObject<'a>> {
         if body.trim_ascii().is_empty() {
             return JsonObject::of("{}", String::new(), known);
@@ -57,14 +57,14 @@ impl<'a> JsonObject<'a> {
         })
     }
 
-    /// The value as it was written; `null` is as good as nothing.
+    /// The value as it was written; `null` counts as missing.
     pub fn raw(&self, name: &str) -> Option<&'a RawValue> {
         debug_assert!(self.known.contains(&name));
         let found = self.members.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| *value).filter(|value| value.get() != "null")
     }
 
-    /// Whether it is given, if only as `null`.
+    /// Whether it is given, even as `null`.
     pub fn is_there(&self, name: &str) -> bool {
         self.members.iter().any(|(known, _)| known == name)
     }
@@ -128,7 +128,7 @@ impl<'a> JsonObject<'a> {
         }
     }
 
-    /// The entries of a list; none if it is not given.
+    /// The entries of a list; empty if it is not given.
     pub fn list<T: Deserialize<'a>>(&self, name: &str, expected: &str) -> Result<Vec<T>> {
         Ok(self.read(name, expected)?.unwrap_or_default())
     }
@@ -174,7 +174,7 @@ pub fn cut(text: &str) -> String {
     }
 }
 
-/// All members of an object in their order, repeated ones, too.
+/// All members of an object in order, including repeated ones.
 struct JsonPairs<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for JsonPairs<'a> {

@@ -1,8 +1,9 @@
-//! Queues over HTTP and JSON, under `/api/v1` of the one listener of the process.
+//! Queues over HTTP and JSON, under `/api/v1` of the process's one listener.
 //!
-//! Requests come in, each is checked as a whole before anything happens, and goes to [`thalweg_queue`]; answers and
-//! `application/problem+json` errors go out. One table lists all requests (`routes.rs`): the router, the access rules and
-//! the OpenAPI document are made of it. What is said here is as durable as the queue promises: a 2xx comes after the commit.
+//! Each request is validated as a whole before anything happens and is passed to [`thalweg_queue`]; the result is an
+//! answer or an `application/problem+json` error. One table lists all requests (`routes.rs`); the router, the access
+//! rules and the OpenAPI document are generated from it. A 2xx answer is sent after the commit, so it is as durable as
+//! the queue promises.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -34,18 +35,18 @@ use axum::http::Method;
 use thalweg_queue::{Message, Queue, Queues};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
-/// The largest body that a request may have: a payload, or a batch of them. The listener must let it pass.
+/// The largest body of a request: a payload, or a batch of them. The listener must accept it.
 pub const BODY_BYTES_MAX: usize = 24 << 20;
 
-/// What the bodies of all requests take at most.
+/// The memory limit for the bodies of all requests.
 pub const BODIES_BYTES_MAX: usize = 256 << 20;
 
-/// The paths of queues.
+/// The routes of queues.
 pub fn routes(queues: Queues) -> impl HttpRoutes {
     routes_within(queues, BODIES_BYTES_MAX)
 }
 
-/// The same where the bodies of all requests may take so many bytes together, but always those of the largest.
+/// Like `routes`, with another memory limit for all bodies; it is at least that of the largest body.
 pub fn routes_within(queues: Queues, bodies_bytes_max: usize) -> impl HttpRoutes {
     let bodies_bytes_max = bodies_bytes_max.clamp(BODY_BYTES_MAX, BODIES_BYTES_MAX);
     QueueRoutes {
@@ -53,7 +54,7 @@ pub fn routes_within(queues: Queues, bodies_bytes_max: usize) -> impl HttpRoutes
     }
 }
 
-/// A message that lies in a queue as the interface shows it: one JSON object.
+/// A stored message as the API shows it: one JSON object.
 pub fn message_json(queue: &Queue, partition: u32, message: &Message) -> String {
     let mut out = String::new();
     payload::stored(&mut out, queue, partition, message);

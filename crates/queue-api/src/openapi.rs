@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: the table of requests as an OpenAPI 3.1 document, with the shapes of `schemas.rs`.
+//! `GET /openapi.json`: the table of requests as an OpenAPI 3.1 document, with the schemas of `schemas.rs`.
 
 use std::sync::LazyLock;
 
@@ -43,7 +43,7 @@ fn document() -> Value {
                 "user": {"type": "http", "scheme": "basic"},
             },
         },
-        // A process that has no auth section asks for none.
+        // A process without an auth section requires none.
         "security": [{}, {"token": []}, {"user": []}],
     })
 }
@@ -85,7 +85,7 @@ fn role(endpoint: &Endpoint) -> &'static str {
     match endpoint.access {
         Access::Own | Access::Open => "none",
         Access::Read => "read",
-        // Of this access there are only requests that change something.
+        // All requests with this access change something.
         Access::ReadWrite => "write",
         Access::Admin => "admin",
     }
@@ -177,12 +177,12 @@ mod tests {
             .collect();
         let schemas = document["components"]["schemas"].as_object().unwrap();
         let known: BTreeSet<&str> = schemas.keys().map(String::as_str).collect();
-        // Named in words, since lines have no schema of their own in OpenAPI.
+        // Named only in prose, because OpenAPI has no schema for lines.
         let used: BTreeSet<&str> = used.into_iter().chain(["NewMessage"]).collect();
         assert_eq!(used, known);
     }
 
-    /// The value fits into the shape: what is required is there, and nothing that the shape does not know.
+    /// Checks a value against its schema: required members exist, and there are no unknown ones.
     fn fits(document: &Value, schema: &Value, value: &Value, place: &str) {
         let named = schema["$ref"]
             .as_str()

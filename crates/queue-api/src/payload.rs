@@ -1,13 +1,13 @@
-//! Messages as JSON texts, both ways.
+//! Messages as JSON texts, in both directions.
 //!
-//! A payload comes as one of `text`, `json`, `base64`; a `json` is kept to the letter, since numbers lose digits when they are
-//! read. It goes out as
-//! - `json`, to the letter too, if its content type says JSON (`application/json`, `…+json`) and that is true, and every
-//!   reader of JSON takes it (`portable_json.rs`);
-//! - `text`, if it is UTF-8 and its content type is not one of bytes (`application/octet-stream`, images, sound, …);
+//! A payload is given as one of `text`, `json`, `base64`. A `json` is kept to the letter, because parsing numbers would
+//! lose digits. It is returned as
+//! - `json`, also to the letter, if its content type is JSON (`application/json`, `…+json`), it is valid, and every
+//!   JSON parser accepts it (`portable_json.rs`);
+//! - `text`, if it is UTF-8 and its content type is not binary (`application/octet-stream`, images, sound, …);
 //! - `base64` otherwise.
 //!
-//! The rejected option, looking whether a payload without content type happens to be JSON, would make `5` sometimes a
+//! The rejected option, testing whether a payload without content type happens to be JSON, would make `5` sometimes a
 //! number and sometimes a text.
 
 use std::collections::HashSet;
@@ -30,7 +30,7 @@ pub const CONTENT_TYPE: &str = "content-type";
 pub fn read(members: &JsonObject<'_>) -> Result<(Bytes, Option<&'static str>)> {
     let place = members.place();
     let forms = ["text", "json", "base64"];
-    // A payload `null` is given, unlike other members that are null.
+    // A payload `null` counts as given, unlike other members.
     let given: Vec<&str> = forms.into_iter().filter(|form| members.is_there(form)).collect();
     match given.as_slice() {
         [form] => payload(members, form),
@@ -50,7 +50,7 @@ fn payload(members: &JsonObject<'_>, form: &str) -> Result<(Bytes, Option<&'stat
     match form {
         "json" => {
             let raw = members.raw_or_null("json");
-            // Else it would come out as a text.
+            // Otherwise it would be returned as a text.
             portable_json::check(raw).map_err(|why| {
                 let place = members.place();
                 Problem::invalid(format!("{place}json: {why}; send it as text or base64"))
@@ -65,7 +65,7 @@ fn payload(members: &JsonObject<'_>, form: &str) -> Result<(Bytes, Option<&'stat
     }
 }
 
-/// A message that was handed out, as a JSON object in one line.
+/// A delivered message, as a JSON object in one line.
 pub fn delivery(out: &mut String, queue: &Queue, delivery: &Delivery) {
     let receipt = queue.receipt(delivery);
     out.push_str("{\"receipt\":");
@@ -80,7 +80,7 @@ pub fn delivery(out: &mut String, queue: &Queue, delivery: &Delivery) {
     out.push('}');
 }
 
-/// A message that lies in a queue, as a JSON object.
+/// A stored message, as a JSON object.
 pub fn stored(out: &mut String, queue: &Queue, partition: u32, message: &Message) {
     let id = MessageId {
         queue: queue.name().clone(),
@@ -133,7 +133,7 @@ fn unique(properties: PropertiesRef<'_>) -> impl Iterator<Item = (&str, &str)> {
     properties.iter().filter(move |(name, _)| names.insert(name))
 }
 
-/// Names that were met: most messages have a few, which are looked through, and a client may send thousands.
+/// Names seen so far. Most messages have a few, which are scanned; a client may send thousands.
 #[derive(Default)]
 struct NameSet<'a> {
     few: Vec<&'a str>,
@@ -143,7 +143,7 @@ struct NameSet<'a> {
 const FEW: usize = 16;
 
 impl<'a> NameSet<'a> {
-    /// False if it was there.
+    /// False if it was already in the set.
     fn insert(&mut self, name: &'a str) -> bool {
         if self.few.contains(&name) {
             return false;
@@ -166,7 +166,7 @@ fn body(out: &mut String, payload: &[u8], content_type: &str) {
     match std::str::from_utf8(payload) {
         Ok(payload) if is_json(&media_type) && portable_json::check(payload).is_ok() => {
             out.push_str("\"json\":");
-            // In one line, for events; between tokens only, since in JSON a text has no ends of lines.
+            // In one line, for events. Line ends occur only between tokens, because a JSON string has none.
             out.extend(
                 payload
                     .trim()
@@ -207,15 +207,15 @@ fn member(out: &mut String, name: &str, value: &str) {
 }
 
 fn instant(out: &mut String, name: &str, at: Micros) {
-    // Beyond the year 9999 there is no text; nobody waits so long.
+    // Times beyond the year 9999 have no text; nobody waits so long.
     if let Ok(at) = jiff::Timestamp::from_microsecond(at) {
         let _ = write!(out, ",\"{name}\":\"{at}\"");
     }
 }
 
-/// A JSON text.
+/// A JSON string.
 pub fn text(out: &mut String, value: &str) {
-    // Texts have no value that JSON cannot hold.
+    // A string always has a JSON form.
     out.push_str(&serde_json::to_string(value).unwrap_or_else(|_| "\"\"".to_owned()));
 }
 
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(shown(b"abc", "application/octet-stream"), json!({"base64": "YWJj"}));
         assert_eq!(shown(b"\xff\x00", "text/plain"), json!({"base64": "/wA="}));
         assert_eq!(shown("ü".as_bytes(), "text/plain"), json!({"text": "ü"}));
-        // Half of a surrogate pair is no text that every reader takes.
+        // Not every parser accepts half of a surrogate pair.
         assert_eq!(
             shown(br#""\ud800""#, "application/json"),
             json!({"text": "\"\\ud800\""})

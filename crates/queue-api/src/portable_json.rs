@@ -1,14 +1,14 @@
-//! JSON that every reader takes: within the range of a double, texts without half a pair of surrogates, and not deeper than
-//! readers go. It is checked without being built, so a payload of many megabytes costs no memory.
+//! JSON that every parser accepts: numbers within the range of a double, strings without unpaired surrogates, and
+//! bounded nesting. The check builds no value, so a payload of many megabytes costs no memory.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Says why it is not.
+/// Returns why a text is not portable.
 pub fn check(json: &str) -> Result<(), serde_json::Error> {
     serde_json::from_str::<PortableJson>(json).map(drop)
 }
 
-/// A value that was looked at and is not kept. The parser stops at 128 levels, and at what is no number or text.
+/// A value that is parsed and discarded. The parser stops at 128 levels, and at invalid numbers and strings.
 struct PortableJson;
 
 impl<'de> Deserialize<'de> for PortableJson {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What a reader that builds it takes, and nothing else.
+        /// Accepts exactly what a parser that builds the value accepts.
         #[test]
         fn it_takes_what_a_common_reader_takes(json in r#"[\[\]{}",:0-9e.\-u\\dtrfalsn ]{0,40}"#) {
             prop_assert_eq!(check(&json).is_ok(), serde_json::from_str::<serde_json::Value>(&json).is_ok());

@@ -1,7 +1,7 @@
 //! Errors as clients see them: `application/problem+json` with a code that never changes.
 //!
-//! Whatever goes wrong becomes a [`Problem`]; its status, code and `Retry-After` are those of
-//! [`QueueError`](thalweg_queue::QueueError), to which only what HTTP alone knows is added.
+//! Every error becomes a [`Problem`]. Its status, code and `Retry-After` are those of
+//! [`QueueError`](thalweg_queue::QueueError); this module adds only errors specific to HTTP.
 
 use std::time::Duration;
 
@@ -40,10 +40,10 @@ impl Problem {
         Problem::new(413, "message_too_large", detail)
     }
 
-    /// The bodies that are read take all the room there is for them.
+    /// The request bodies being read have used up their memory limit.
     pub fn too_many_bodies(bytes_max: usize) -> Problem {
         let detail = format!(
-            "the requests that are being read hold {bytes_max} bytes, the most that they may together; try again, in smaller parts"
+            "the requests being read take {bytes_max} bytes, their limit together; try again, in smaller parts"
         );
         Problem {
             retry_after: Some(Duration::from_secs(1)),
@@ -70,11 +70,11 @@ impl Problem {
         Problem::new(
             500,
             "internal",
-            "the request failed for a reason that only the log of the process knows; report it",
+            "the request failed; the log of the process has the reason; report it",
         )
     }
 
-    /// The mistake with the place where it was made before it.
+    /// Prefixes the error with its position.
     pub fn within(mut self, place: impl std::fmt::Display) -> Problem {
         self.detail = format!("{place}: {}", self.detail);
         self

@@ -1,4 +1,4 @@
-//! `POST /queues/{queue}/messages`: one message, its payload as the body, what else it has in headers.
+//! `POST /queues/{queue}/messages`: one message; the body is its payload, headers have the rest.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -35,21 +35,21 @@ pub async fn one(mut call: ApiRequest) -> Result<Response> {
     let mut body = place(&queue, produced);
     body["durability"] = queue.durability().name().into();
     let status = match produced.repeated {
-        // Nothing was made.
+        // Nothing was created.
         true => StatusCode::OK,
         false => StatusCode::CREATED,
     };
     Ok(response::json_with(status, &body))
 }
 
-/// What is refused here does not come to the queue, which counts the others.
+/// Counts a message refused here, because the queue only counts those that reach it.
 pub fn count_too_large(queue: &Queue, problem: &Problem) {
     if problem.code == "message_too_large" {
         queue.counters().refused_too_large.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Where a message went.
+/// Where a message was stored.
 pub fn place(queue: &Queue, produced: ProduceResult) -> Value {
     let id = MessageId {
         queue: queue.name().clone(),
@@ -71,7 +71,7 @@ fn with_headers(payload: Bytes, headers: &HeaderMap, clock: &dyn Clock) -> Resul
             properties.push((name.to_owned(), value.to_owned()));
         }
     }
-    // What clients say when nobody chose a type says nothing.
+    // The default type of HTTP clients means that none was chosen.
     let unsaid = "application/x-www-form-urlencoded";
     let given = header_text(headers, header::CONTENT_TYPE.as_str())?;
     if let Some(content_type) = given.filter(|given| !given.starts_with(unsaid))
@@ -103,7 +103,7 @@ fn utf8<'h>(name: &str, value: &'h [u8]) -> Result<&'h str> {
     std::str::from_utf8(value).map_err(|_| Problem::invalid(format!("{name}: expected UTF-8")))
 }
 
-/// What a producer says of a message, by headers or in a line.
+/// What a producer specifies about a message, in headers or in a line.
 #[derive(Default)]
 pub struct MessageFields<'a> {
     pub key: Option<Bytes>,
@@ -113,7 +113,7 @@ pub struct MessageFields<'a> {
     pub dedup_id: Option<&'a str>,
 }
 
-/// What the message is, said at a time of the queue's clock.
+/// Builds the message; relative times start at the current time of the queue's clock.
 pub fn message(
     payload: Bytes,
     properties: Vec<(String, String)>,
@@ -150,13 +150,13 @@ pub fn message(
     })
 }
 
-/// For so long, or up to a time that the wall clock shows.
+/// A relative delay, or a wall-clock time of delivery.
 fn delayed(said: &MessageFields<'_>, clock: &dyn Clock) -> Result<(Option<Micros>, Option<Micros>)> {
     let wrong = |error: thalweg_queue::times::TimeError| Problem::invalid(error.to_string());
     match (said.delay, said.deliver_at) {
         (None, None) => Ok((None, None)),
         (Some(_), Some(_)) => Err(Problem::invalid("delay and deliver-at: give one of them")),
-        // One in the past is due, and its life begins now, not then.
+        // A time in the past is due, and its lifetime begins now, not then.
         (None, Some(at)) => {
             let now = clock.wall_at(clock.now());
             let at = parse_deliver_at(at, now).map_err(wrong)?;
@@ -170,7 +170,7 @@ fn delayed(said: &MessageFields<'_>, clock: &dyn Clock) -> Result<(Option<Micros
     }
 }
 
-/// Properties with a meaning are given in other ways, so that one that is misspelt is not silently without it.
+/// Properties with a meaning are given in other ways, so that a misspelt one is not silently ignored.
 fn check_properties(properties: &[(String, String)]) -> Result<()> {
     let bytes: usize = properties.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > PROPERTIES_BYTES_MAX {
@@ -180,7 +180,7 @@ fn check_properties(properties: &[(String, String)]) -> Result<()> {
     let mut names = HashSet::with_capacity(properties.len());
     for (name, _) in properties {
         let rule = match name.as_str() {
-            // Of two values a reader would see one.
+            // A reader would see only one of two values.
             name if !names.insert(name) => "it is given twice; give each property once",
             "" => "a property needs a name",
             "partition-key" => "give it as X-Key, or key in a line",

@@ -1,4 +1,4 @@
-//! One request: names from its path, parameters from its address, its body within a limit.
+//! One request: names from its path, query parameters, and its body within a limit.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,14 +14,14 @@ use crate::body::{BodyBudget, BodyPermit};
 use crate::json::cut;
 use crate::problem::{Problem, Result};
 
-/// A body without messages.
+/// Maximum size of a body without messages.
 pub const SMALL_BODY_BYTES_MAX: usize = 4 << 20;
 
-/// What all requests share.
+/// State shared by all requests.
 pub struct ApiState {
     pub queues: Queues,
     bodies: BodyBudget,
-    /// Something was settled in a stream group.
+    /// Notified when something was settled in a stream group.
     pub stream_settled: Notify,
 }
 
@@ -40,9 +40,9 @@ pub struct ApiRequest {
     pub names: Vec<(String, String)>,
     pub query: Vec<(String, String)>,
     pub headers: HeaderMap,
-    /// Read by one, but a call is looked at by several.
+    /// Only one task reads it; the mutex makes the request shareable.
     pub body: Mutex<Body>,
-    /// Of the body, until the request is answered.
+    /// Memory of the body, until the request is answered.
     pub memory: Option<BodyPermit>,
 }
 
@@ -57,27 +57,27 @@ impl ApiRequest {
         &self.shared.queues
     }
 
-    /// The queue of the path, to look at.
+    /// The queue of the path, for reading.
     pub fn queue(&self) -> Result<Arc<Queue>> {
         Ok(self.queues().get(self.queue_name()?)?)
     }
 
-    /// What no queue can be called is no queue that is missing.
+    /// An invalid name is an error of the request, not a missing queue.
     fn queue_name(&self) -> Result<&str> {
         let name = self.name("queue");
         check_name(name).map_err(|error| Problem::invalid(format!("queue {:?}: {error}", cut(name))))?;
         Ok(name)
     }
 
-    /// The queue of the path for producers and consumers; made if that is allowed.
+    /// The queue of the path for producers and consumers; created if that is allowed.
     pub async fn used_queue(&self, verb: &str) -> Result<Arc<Queue>> {
         let name = self.queue_name()?;
         user_queue(name, verb)?;
         Ok(self.queues().get_or_create(name).await?)
     }
 
-    /// The queue of the path, to use it. Those of the lake and of pipelines are used by these alone: a message that
-    /// somebody takes from them, or puts in, would be missing or wrong there.
+    /// The queue of the path, to use it. Queues of the lake and of pipelines are excluded: a message taken from them or
+    /// added would be missing or wrong there.
     pub fn own_queue(&self, verb: &str) -> Result<Arc<Queue>> {
         let queue = self.queue()?;
         user_queue(queue.name(), verb)?;
@@ -89,8 +89,8 @@ impl ApiRequest {
         Ok(queue.group(self.name("group"))?)
     }
 
-    /// The group of the path for a consumer, who makes it if it is not there: with mode work, from the earliest message
-    /// on. It expires when nobody uses it.
+    /// The group of the path for a consumer. If it does not exist, it is created with mode work, from the earliest
+    /// message on, and expires when it is not used.
     pub async fn joined_group(&self, queue: &Arc<Queue>) -> Result<Arc<Group>> {
         let name = self.name("group");
         match queue.group(name) {
@@ -100,7 +100,7 @@ impl ApiRequest {
         check_name(name).map_err(|error| Problem::invalid(format!("group: {error}")))?;
         let settings = GroupSettings::new(name, GroupMode::Work);
         match self.queues().join_group(queue, settings).await {
-            // Another made it meanwhile, with another mode.
+            // Another request created it meanwhile, with another mode.
             Err(QueueError::InvalidConfig { .. }) => Ok(queue.group(name)?),
             joined => Ok(joined?),
         }
@@ -139,7 +139,7 @@ impl ApiRequest {
         }
     }
 
-    /// The body, if it has no more bytes than that; `limit_of` says what the limit is of, and how to keep it.
+    /// The body, if it has at most `limit` bytes; `limit_of` says in an error what is limited and how to stay below it.
     pub async fn body(&mut self, limit: usize, limit_of: &str) -> Result<Bytes> {
         let declared = self.headers.get(header::CONTENT_LENGTH);
         let declared = declared.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());

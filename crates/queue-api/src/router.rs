@@ -1,5 +1,5 @@
-//! The router, made of the table: axum chooses by path and method, and what follows a colon is chosen here, since its
-//! router takes a segment as a whole.
+//! The router, built from the table: axum selects by path and method; the action after a colon is selected here,
+//! because axum's router matches only whole segments.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ use crate::problem::{Problem, Result};
 use crate::request::{ApiRequest, ApiState};
 use crate::routes::{BASE, ENDPOINTS, Endpoint};
 
-/// Those that share path and method, and so differ in what follows the colon.
+/// Endpoints with the same path and method, which differ in their action.
 type RouteEndpoints = Vec<&'static Endpoint>;
 
-/// All routes, by what they ask of the caller.
+/// All routes, by the access that they require.
 pub fn mounts(shared: &Arc<ApiState>) -> Vec<Mount> {
     let mut routes: BTreeMap<(&'static str, &'static str), RouteEndpoints> = BTreeMap::new();
     for endpoint in ENDPOINTS {
@@ -52,7 +52,7 @@ fn add(router: Router, route: &str, choice: RouteEndpoints, shared: Arc<ApiState
     let answer = move |names: std::result::Result<RawPathParams, _>, RawQuery(query), request: Request| {
         let (choice, shared) = (choice.clone(), shared.clone());
         async move {
-            // What is no UTF-8 names nothing.
+            // A path that is not UTF-8 names nothing.
             let names = names.map_err(|_: axum::extract::rejection::RawPathParamsRejection| {
                 Problem::no_such_path("the path is not UTF-8; names of queues and groups have only ASCII characters")
             });
@@ -72,7 +72,7 @@ fn add(router: Router, route: &str, choice: RouteEndpoints, shared: Arc<ApiState
     router.route(&format!("{BASE}{route}"), on(filter, answer))
 }
 
-/// The endpoint of a request, and its answer.
+/// Selects the endpoint of a request and calls it.
 async fn choose(
     choice: &RouteEndpoints,
     shared: Arc<ApiState>,
@@ -120,12 +120,12 @@ async fn choose(
         return (endpoint.handler)(call).await;
     }
     tokio::spawn((endpoint.handler)(call)).await.unwrap_or_else(|panic| {
-        tracing::error!(request = endpoint.id, %panic, "a request failed in a way that it must not");
+        tracing::error!(request = endpoint.id, %panic, "a request failed because of a defect");
         Err(Problem::internal())
     })
 }
 
-/// Those of the table, each once.
+/// The query parameters, each known and given once.
 fn parameters(endpoint: &Endpoint, query: &str) -> Result<Vec<(String, String)>> {
     let mut found: Vec<(String, String)> = Vec::new();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()).into_owned() {

@@ -1,5 +1,5 @@
-//! The one table of all requests. The router, the access rules and the OpenAPI document are made of it, so none can say
-//! what another does not.
+//! The table of all requests. The router, the access rules and the OpenAPI document are generated from it, so they
+//! cannot disagree.
 
 use axum::http::Method;
 use axum::response::Response;
@@ -10,7 +10,7 @@ use crate::problem::{Problem, Result};
 use crate::request::ApiRequest;
 use crate::{admin, batch, browse, claim, dead_letters, events, groups, openapi, produce, settle};
 
-/// Before every path of the table.
+/// Prefix of every path of the table.
 pub const BASE: &str = "/api/v1";
 
 /// All paths of the table are at or below one of these.
@@ -27,14 +27,14 @@ pub struct Endpoint {
     pub id: &'static str,
     pub about: &'static str,
     pub access: Access,
-    /// Parameters in the address, by their names in the document.
+    /// Names of query parameters, as in the document.
     pub query: &'static [&'static str],
     /// Names of headers with a meaning.
     pub headers: &'static [&'static str],
     pub body: EndpointBody,
-    /// Statuses when it goes well, each with the schema of its body.
+    /// Success statuses, each with the schema of its body.
     pub answers: &'static [(u16, &'static str)],
-    /// Codes of errors beyond those that every request can have.
+    /// Error codes beyond those that every request can have.
     pub errors: &'static [&'static str],
     pub handler: Handler,
 }
@@ -52,7 +52,7 @@ pub enum EndpointBody {
 }
 
 impl Endpoint {
-    /// The path as the router knows it, without an action after a name: that is no segment of its own.
+    /// The path for the router, without an action after a name, because that is no segment of its own.
     pub fn route(&self) -> &'static str {
         self.path.split_once("}:").map_or(self.path, |(route, _)| {
             // The brace belongs to the route.
@@ -60,13 +60,13 @@ impl Endpoint {
         })
     }
 
-    /// What follows the name and its colon.
+    /// The part after the name and its colon.
     pub fn action(&self) -> Option<&'static str> {
         self.path.split_once("}:").map(|(_, action)| action)
     }
 
-    /// Whether a path, as a client wrote it, is this action. Colons that are escaped are not looked for: whoever writes them
-    /// so is asked for what the strictest action of the path needs.
+    /// Whether a path, as a client wrote it, is this action. Escaped colons are not recognised: such a request needs
+    /// the access of the strictest action of the path.
     fn is_action(&self, method: &Method, path: &str) -> bool {
         let (Some(action), Some(path)) = (self.action(), path.strip_prefix(BASE)) else {
             return false;
@@ -82,32 +82,32 @@ impl Endpoint {
         self.method == *method && known.len() == given.len() && known.iter().zip(&given).all(fits)
     }
 
-    /// A stream of messages takes them for its consumer: asking only for its head would do that for nobody.
+    /// Whether the answer is a stream of messages. A HEAD request would take messages for nobody.
     pub fn is_stream(&self) -> bool {
         self.answers.iter().any(|(_, schema)| *schema == "Events")
     }
 
-    /// A request that changes something goes on when its client leaves, so that it is not half done. One that only waits or
-    /// reads ends with its client.
+    /// A request that changes something runs to its end when its client disconnects, so that it is not half done. One
+    /// that only waits or reads ends with its client.
     pub fn outlives_client(&self) -> bool {
         self.method != Method::GET && self.id != "claim"
     }
 }
 
-/// What an action asks for, where it is less than what the strictest one of its path does.
+/// The access that an action requires, where it is less than that of the strictest action of its path.
 pub fn access(method: &Method, path: &str) -> Option<Access> {
     let found = ENDPOINTS.iter().find(|endpoint| endpoint.is_action(method, path));
     found.map(|endpoint| endpoint.access)
 }
 
-/// Makes the handler of an endpoint.
+/// Wraps the handler of an endpoint.
 macro_rules! handler {
     ($handler:path) => {
         |call| Box::pin($handler(call))
     };
 }
 
-/// A row that says nothing else: it looks at something, and has neither parameters nor a body.
+/// Defaults of a row: a read without parameters or body.
 const GET: Endpoint = Endpoint {
     method: Method::GET,
     path: "",
@@ -122,7 +122,7 @@ const GET: Endpoint = Endpoint {
     handler: handler!(unserved),
 };
 
-/// What changes something is for administrators, unless its row says otherwise.
+/// Changes require admin access, unless the row says otherwise.
 const POST: Endpoint = Endpoint {
     method: Method::POST,
     access: Access::Admin,
@@ -141,7 +141,7 @@ const DELETE: Endpoint = Endpoint {
     ..POST
 };
 
-/// Stands where a row forgot its handler.
+/// Placeholder for a row that forgot its handler.
 async fn unserved(_: ApiRequest) -> Result<Response> {
     Err(Problem::internal())
 }
@@ -151,7 +151,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/messages",
         id: "produce",
-        about: "Produce one message: the body is its payload. The answer comes when it is as durable as it says.",
+        about: "Produce one message; the body is its payload. The answer names the durability that the message has.",
         access: Access::ReadWrite,
         headers: &["X-Key", "X-Delay", "X-Deliver-At", "X-TTL", "X-Dedup-Id"],
         body: EndpointBody::Payload,
@@ -169,7 +169,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/messages:batch",
         id: "produceBatch",
-        about: "Produce up to 10,000 messages, one JSON object per line: all or none, or with atomic=false each by itself.",
+        about: "Produce up to 10,000 messages, one JSON object per line: all or none, or each on its own with \
+                atomic=false.",
         access: Access::ReadWrite,
         query: &["atomic"],
         body: EndpointBody::Lines("NewMessage"),
@@ -187,7 +188,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/messages",
         id: "browse",
-        about: "Look at messages without claiming them.",
+        about: "Read messages without claiming them.",
         query: &["partition", "from", "limit"],
         answers: &[(200, "Messages")],
         errors: &["queue_not_found"],
@@ -197,7 +198,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/messages/{id}",
         id: "message",
-        about: "Look at one message without claiming it.",
+        about: "Read one message without claiming it.",
         answers: &[(200, "Message")],
         errors: &["queue_not_found", "message_not_found"],
         handler: handler!(browse::one),
@@ -206,7 +207,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/groups/{group}/claim",
         id: "claim",
-        about: "Claim messages for a consumer; waits for some if there are none. A group that is not there is made.",
+        about: "Claim messages for a consumer; waits if there are none. A missing group is created.",
         access: Access::Read,
         body: EndpointBody::Json("Claim", false),
         answers: &[(200, "Claimed"), (204, "")],
@@ -217,7 +218,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/groups/{group}/events",
         id: "events",
-        about: "Messages as server-sent events, up to max_in_flight that are not settled. A group that is not there is made.",
+        about: "Messages as server-sent events, up to max_in_flight unsettled ones. A missing group is created.",
         query: &["consumer", "max_in_flight"],
         headers: &["Last-Event-ID"],
         answers: &[(200, "Events")],
@@ -228,7 +229,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/groups/{group}/settle",
         id: "settle",
-        about: "Say what became of messages: done, again later, never again, or not yet.",
+        about: "Settle messages: ack, nack, reject, or extend their leases.",
         access: Access::Read,
         query: &["wait"],
         body: EndpointBody::Json("Settle", true),
@@ -254,7 +255,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues",
         id: "createQueue",
-        about: "Make a queue.",
+        about: "Create a queue.",
         body: EndpointBody::Json("NamedSettings", true),
         answers: &[(201, "Queue")],
         errors: &["not_authorized", "queue_exists", "durability_unavailable"],
@@ -273,7 +274,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}",
         id: "putQueue",
-        about: "Make a queue, or give it these settings and defaults for all others.",
+        about: "Create a queue, or replace its settings; missing fields get their defaults.",
         body: EndpointBody::Json("Settings", false),
         answers: &[(200, "Queue"), (201, "Queue")],
         errors: &["not_authorized", "durability_unavailable"],
@@ -283,7 +284,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}",
         id: "patchQueue",
-        about: "Change these settings of a queue; null is the default again.",
+        about: "Change the given settings of a queue; null restores the default.",
         body: EndpointBody::Json("Settings", false),
         answers: &[(200, "Queue")],
         errors: &["queue_not_found", "not_authorized"],
@@ -293,7 +294,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}",
         id: "deleteQueue",
-        about: "Remove a queue; one that is not empty only with force=true.",
+        about: "Delete a queue; a non-empty one only with force=true.",
         query: &["force"],
         answers: &[(204, "")],
         errors: &["queue_not_found", "not_authorized"],
@@ -371,7 +372,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/groups/{group}",
         id: "deleteGroup",
-        about: "Remove a group and its progress.",
+        about: "Delete a group and its progress.",
         answers: &[(204, "")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
         handler: handler!(groups::delete),
@@ -391,7 +392,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/groups/{group}:seek",
         id: "seek",
-        about: "Go on elsewhere: earliest, latest, offset:N or time:T.",
+        about: "Move a group to another position: earliest, latest, offset:N or time:T.",
         body: EndpointBody::Json("Seek", true),
         answers: &[(200, "Group")],
         errors: &["queue_not_found", "group_not_found", "not_authorized"],
@@ -432,7 +433,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/dlq:resend",
         id: "resendDeadLetters",
-        about: "Send dead letters again, to the group in which they died or to another queue.",
+        about: "Resend dead letters, to the group in which they died or to another queue.",
         body: EndpointBody::Json("Resend", true),
         answers: &[(200, "Resent")],
         errors: &["queue_not_found", "message_not_found", "queue_full", "not_authorized"],
@@ -442,7 +443,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/queues/{queue}/dlq:purge",
         id: "purgeDeadLetters",
-        about: "Throw dead letters away.",
+        about: "Purge dead letters.",
         body: EndpointBody::Json("Select", true),
         answers: &[(200, "Purged")],
         errors: &["queue_not_found", "message_not_found", "not_authorized"],

@@ -1,4 +1,4 @@
-//! The shapes that the OpenAPI document names: of parameters, bodies and answers.
+//! The schemas of the OpenAPI document: parameters, bodies and answers.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ pub const ANY_REQUEST: &[&str] = &[
     "newer_format",
 ];
 
-/// How texts with a form are written. Some forms that are understood as well are not told: one is enough.
+/// Patterns of formatted texts. Some accepted alternatives are not documented, because one form is enough.
 const DURATION: &str = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|h|d))+$";
 const DURATION_HEADER: &str = r"^([0-9]{1,12}|([0-9]{1,9}(\.[0-9]{1,9})?(ns|us|ms|s|m|h|d))+)$";
 const SIZE: &str = r"^[0-9]{1,20}(\.[0-9]{1,9})?(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?$";
@@ -27,7 +27,7 @@ const INSTANT: &str = concat!(
 );
 const NAME: &str = "^[A-Za-z0-9_.-]{1,128}$";
 const MESSAGE: &str = "^[A-Za-z0-9_.-]{1,128}:[0-9]{1,9}:[0-9]{1,18}$";
-/// Those of earlier versions end with the delivery; they are read and echoed, and name nothing any more.
+/// Receipts of earlier versions end with the delivery; they are parsed and echoed, but are all stale.
 const RECEIPT: &str = concat!(
     "^[A-Za-z0-9_.-]{1,128}:[0-9]{1,9}:[0-9]{1,18}:[1-9][0-9]{0,8}",
     r"(:[0-9]{1,9}\.[0-9]{1,9}\.(0|[1-9a-f][0-9a-f]{0,15}))?$"
@@ -37,7 +37,7 @@ const START: &str = "^(earliest|latest|offset:[0-9]{1,18}|time:[0-9].*)$";
 const START_FORM: &str = "earliest, latest, offset:N or time:T";
 const PROPERTY: &str = "^[^=]+=.*$";
 
-/// As section 8 of the specification has them; `newer_format` is an addition.
+/// As in section 8 of the specification; `newer_format` is an addition.
 pub fn status_of(code: &str) -> u16 {
     match code {
         "invalid_config" => 400,
@@ -59,8 +59,8 @@ pub fn status_of(code: &str) -> u16 {
 
 pub fn about_status(status: u16) -> &'static str {
     match status {
-        201 => "It was made, and is durable.",
-        204 => "Done; there is nothing to tell.",
+        201 => "Created and durable.",
+        204 => "Done; the body is empty.",
         _ => "Done.",
     }
 }
@@ -77,11 +77,11 @@ pub fn in_query(name: &str) -> (Value, &'static str) {
     match name {
         "atomic" => (json!({"type": "boolean", "default": true}), "All lines or none."),
         "wait" => (json!({"type": "boolean", "default": true}), "Answer after the commit."),
-        "force" => (json!({"type": "boolean", "default": false}), "With all that is in it."),
+        "force" => (json!({"type": "boolean", "default": false}), "With all its messages."),
         "consumer" => (consumer(), "Who listens."),
         "max_in_flight" => (
             json!({"type": "integer", "minimum": 1, "maximum": 1_000_000}),
-            "Messages not settled at once.",
+            "Unsettled messages at a time.",
         ),
         "partition" => (
             json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
@@ -90,7 +90,7 @@ pub fn in_query(name: &str) -> (Value, &'static str) {
         "from" => (offset(), "From this offset on."),
         "after" => (
             json!({"type": "integer", "minimum": 0, "maximum": i64::MAX}),
-            "As `next` of the page before.",
+            "The `next` of the previous page.",
         ),
         "limit" => (
             json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
@@ -110,21 +110,21 @@ pub fn in_header(name: &str) -> (Value, &'static str) {
         "X-Key" => (json!({"type": "string"}), "Messages of one key keep their order."),
         "X-Delay" => (
             text(DURATION_HEADER),
-            "Not handed out before this time has passed: 30s, or milliseconds.",
+            "Not delivered before this time has passed: 30s, or milliseconds.",
         ),
         "X-Deliver-At" => (
             text(INSTANT),
-            "Not handed out before: RFC 3339, or milliseconds since 1970.",
+            "Not delivered before: RFC 3339, or milliseconds since 1970.",
         ),
-        "X-TTL" => (
-            text(DURATION_HEADER),
-            "Lives no longer than that: 10m, or milliseconds.",
-        ),
+        "X-TTL" => (text(DURATION_HEADER), "Lifetime: 10m, or milliseconds."),
         "X-Dedup-Id" => (
             json!({"type": "string"}),
-            "A second one in dedup_window is not stored. X-Prop-<name> is a property.",
+            "A duplicate within dedup_window is not stored. X-Prop-<name> is a property.",
         ),
-        _ => (json!({"type": "string"}), "Go on behind this event; in stream groups."),
+        _ => (
+            json!({"type": "string"}),
+            "Continue after this event; in stream groups.",
+        ),
     }
 }
 
@@ -394,7 +394,7 @@ fn dead_letters() -> Value {
         "Resend": object(&[], json!({
             "ids": ids(),
             "filter": named("DeadFilter"),
-            "to": {"type": "string", "description": "Another queue; without it, where they come from."},
+            "to": {"type": "string", "description": "Another queue; without it, the source of each."},
             "delay": duration(),
         })),
         "Resent": object(&["resent"], json!({"resent": count()})),

@@ -1,7 +1,7 @@
-//! `POST …/settle`: what became of messages, many in one request.
+//! `POST …/settle`: settles many messages in one request.
 //!
-//! A receipt that cannot be read is a mistake of the whole request, and then nothing is settled; one that does not hold any
-//! more is told with its code beside those that do.
+//! An unreadable receipt is an error of the whole request, and then nothing is settled. A receipt that is no longer
+//! valid is reported with its code beside the settled ones.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::request::ApiRequest;
 use crate::response;
 
 const RECEIPTS_MAX: usize = 10_000;
-/// To settle one message takes as long as to look through so many bytes, about.
+/// Settling one message takes about as long as scanning this many bytes.
 const RECEIPT_WORK_BYTES: usize = 64;
 const LISTS: &[&str] = &["ack", "nack", "reject", "extend"];
 
@@ -34,9 +34,9 @@ pub async fn settle(mut call: ApiRequest) -> Result<Response> {
             "the most that a request which settles takes; send it in parts",
         )
         .await?;
-    // Hundreds of thousands of receipts fit into a request, before it is refused for their number.
+    // A request may contain hundreds of thousands of receipts before it is refused for their number.
     let verdicts = blocking::work(body.len(), || read(&body))?;
-    // All of them are settled in the first step; what follows waits for the commit.
+    // All of them are settled in the first step; the rest waits for the commit.
     let settling_work = verdicts.len() * RECEIPT_WORK_BYTES;
     let outcome = blocking::begin(settling_work, queue.settle(&group, verdicts, wait)).await?;
     if !group.is_work() {
@@ -83,7 +83,7 @@ fn entry(list: &str, n: usize, raw: &RawValue) -> Result<(Receipt, SettleAction)
         _ => &["r", "receipt", "visibility"],
     };
     let place = format!("{list}[{n}]");
-    // A receipt alone is an entry with nothing else.
+    // An entry may be just a receipt.
     if let Ok(text) = serde_json::from_str::<String>(raw.get()) {
         return Ok((receipt(&text, &place)?, verdict(list, None, None, None)));
     }

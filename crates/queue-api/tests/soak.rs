@@ -1,5 +1,5 @@
-//! Queues, groups, consumers, messages and dead letters are made, used and removed again and again, and nothing of them is left in
-//! memory. A program of its own, because it counts the bytes that live.
+//! Queues, groups, consumers, messages and dead letters are created, used and removed repeatedly, and none of them
+//! remains in memory. It is a test binary of its own, because it counts live bytes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 #[path = "suite/support/mod.rs"]
@@ -21,7 +21,7 @@ use thalweg_tests::soak::{Kind, covers, soak};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 
-/// A queue that is always there.
+/// A queue that always exists.
 const KEPT: &str = "/queues/kept";
 
 const KINDS: &[Kind<Server>] = &[
@@ -52,7 +52,7 @@ const KINDS: &[Kind<Server>] = &[
     Kind {
         name: "dead letters",
         requests: &["resendDeadLetters", "purgeDeadLetters"],
-        // Of ten letters: how the newest 4,096 messages of a partition have ended is remembered, for receipts that come late.
+        // For ten dead letters: the ends of the newest 4,096 messages of a partition are remembered for late receipts.
         leaves_bytes: 1024,
         round: dead_letters,
     },
@@ -96,8 +96,8 @@ fn produce(server: &Server, queue: &str, count: u64) {
     assert_eq!(one.status, 201, "{one:?}");
 }
 
-/// So many, if there are as many. What has to be read from the disk comes partition by partition, and what another consumer had a
-/// moment ago comes later, to whoever waits for it.
+/// Up to `max` messages. Those on disk come partition by partition, and those that another consumer just had come
+/// later, to a claim that waits.
 fn claim(server: &Server, queue: &str, group: &str, consumer: &str, max: u64) -> Vec<Value> {
     let mut all = Vec::new();
     while (all.len() as u64) < max {
@@ -117,7 +117,7 @@ fn claim_once(server: &Server, queue: &str, group: &str, (consumer, wait): (&str
         "POST",
         &format!("{queue}/groups/{group}/claim"),
         &body,
-        // What all have settled is gone for a stream that comes later, which is told so once.
+        // A later stream group is told once that messages settled by all groups are gone.
         &[200, 204, 410],
     );
     let messages = claimed["messages"].as_array().cloned().unwrap_or_default();
@@ -142,7 +142,7 @@ fn reject(receipts: &[Value]) -> Value {
     json!({"reject": all})
 }
 
-/// Everything that is in the one group of a queue is acked.
+/// Acks everything in the only group of a queue.
 fn ack_all(server: &Server, queue: &str, group: &str) {
     while server.get(&format!("{queue}/stats")).json["depth"] != 0 {
         let receipts = claim_once(server, queue, group, ("rest", "2s"), 1000);
@@ -152,7 +152,7 @@ fn ack_all(server: &Server, queue: &str, group: &str) {
     }
 }
 
-/// A queue, and its dead letter queue if it came to have one.
+/// Removes a queue, and its dead-letter queue if it has one.
 fn remove(server: &Server, name: &str) {
     done(server, "DELETE", &format!("/queues/{name}?force=true"), "", &[204]);
     let dead_letters = format!("/queues/dlq.{name}?force=true");
@@ -213,7 +213,7 @@ fn group(server: &Server, number: u64) {
 
 fn messages(server: &Server, number: u64) {
     produce(server, KEPT, 50);
-    // Each consumer has a name of its own.
+    // Each consumer has its own name.
     let receipts = claim(server, KEPT, "g", &format!("consumer-{number}"), 40);
     if !receipts.is_empty() {
         settle(server, KEPT, "g", &json!({"ack": receipts}));
@@ -249,17 +249,17 @@ fn listener(server: &Server, number: u64) {
 
 fn server(folder: &Path) -> Server {
     let options = LogOptions {
-        // The index of the file that is written on is in memory until it is full.
+        // The index of the file being written is in memory until the file is full.
         file_bytes: 512 << 10,
         first_file_bytes: 512 << 10,
         min_free_bytes: Some(0),
         spare: 1,
-        // What is kept for readers grows up to here whatever is removed.
+        // What is cached for readers grows up to this limit whatever is removed.
         tail_bytes_max: 0,
         index_bytes_max: 16 << 10,
         ..LogOptions::default()
     };
-    // On a disk: what is removed from a disk in memory would be counted until its space is used again.
+    // On a real disk: data removed from a disk in memory would be counted until its space is reused.
     let server = Server::on_log(Arc::new(FolderDisk::open(folder).unwrap()), false, options);
     let kept =
         json!({"partitions": 2, "groups": [{"name": "g"}], "consumer_timeout": "1s", "visibility_timeout": "1s"});
@@ -267,7 +267,7 @@ fn server(folder: &Path) -> Server {
     server
 }
 
-/// The one test of the program: another beside it would be counted, too.
+/// The only test of this binary, because a concurrent one would be counted too.
 #[test]
 fn every_request_has_its_soak_and_nothing_is_left_in_memory_of_what_is_removed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! What a claim and a settle cost in the state machine: nanoseconds and allocations per message, medians of several runs.
+//! Cost of a claim and a settle in the state machine: nanoseconds and allocations per message, medians of several runs.
 //!
-//! Depth is what lies behind the cursor and in front of the consumer, in flight is what is leased and not settled. Every
-//! batch advances the time and takes the journal, as the caller does.
+//! Depth is the number of messages behind the cursor; in flight is the number of leased ones. Every batch advances the
+//! time and takes the journal, as the caller does.
 
 #![allow(clippy::print_stdout)]
 
@@ -27,7 +27,7 @@ struct Load {
     /// Messages passed in one run.
     messages: u64,
     lane: fn(u64) -> Option<u64>,
-    /// The oldest first, or any.
+    /// In random order instead of the oldest first.
     shuffled: bool,
     /// Every message fails once and is claimed from the ready list.
     retried: bool,
@@ -37,7 +37,7 @@ fn no_lane(_: u64) -> Option<u64> {
     None
 }
 
-/// A hash as callers give it.
+/// A hash as callers provide it.
 fn hash(key: u64) -> u64 {
     let z = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z ^ (z >> 27)

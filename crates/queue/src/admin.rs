@@ -1,4 +1,4 @@
-//! What operators do with a queue: empty it, look into it, set groups back or forward, ask how it is.
+//! Operator actions on a queue: purge it, browse it, seek its groups, and read its status.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,41 +15,41 @@ use crate::queue::Queue;
 use crate::settle::ReceiptUse;
 use crate::store::{Cursor, MessageStore, NextMessage};
 
-/// Read at once, about.
+/// Approximate size of one read.
 pub(crate) const LOOK_BYTES: usize = 8 << 20;
 
-/// Where a group goes on.
+/// Where a group continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
     Earliest,
     Latest,
-    /// In one partition or in all.
+    /// In one partition, or in all of them.
     Offset {
         partition: Option<u32>,
         offset: Offset,
     },
-    /// At the first message that was appended then or later, by the wall clock.
+    /// The first message appended at this wall-clock time or later.
     Time(Micros),
 }
 
-/// What [`Queue::browse_within`] found.
+/// The result of [`Queue::browse_within`].
 #[derive(Debug)]
 pub struct BrowsePage {
-    /// With their partitions.
+    /// Each message with its partition.
     pub messages: Vec<(u32, Message)>,
-    /// Whether nothing is behind them.
+    /// Whether no messages follow these.
     pub is_end: bool,
 }
 
 impl Queue {
-    /// Drops all messages for all work groups, those that consumers have, too; stream groups go to the end. Durable when
-    /// it returns. Returns how many messages were not settled by the slowest group.
+    /// Drops all messages for all work groups, including leased ones. Stream groups move to the end. The change is
+    /// durable on return. Returns the number of messages that the slowest group had not settled.
     pub async fn purge(self: &Arc<Queue>) -> Result<u64> {
         let seeking = self.seeking.lock().await;
         let dropped = self.depth();
         let groups = self.groups();
         blocking::work(LONG_BYTES, || self.purge_each(&groups))?;
-        // Without groups nothing else says that they are gone.
+        // Without groups, nothing else records that the messages are gone.
         if groups.is_empty() {
             let ends: thalweg_log::Result<Vec<Offset>> = self.stores().iter().map(|store| store.next()).collect();
             let ends = ends?;
@@ -62,7 +62,7 @@ impl Queue {
             self.counters.purged.fetch_add(dropped, Ordering::Relaxed);
         }
         drop(seeking);
-        // Also if that cannot be stored yet: what is let go makes room for it.
+        // Trim even if the purge cannot be stored yet: the freed space makes room for it.
         self.trim_beside().await;
         self.wait_freeing().await?;
         self.has_room();
@@ -70,7 +70,7 @@ impl Queue {
         Ok(dropped)
     }
 
-    /// Of groups that may have millions of messages.
+    /// Runs as blocking work, because groups may have millions of messages.
     fn purge_each(&self, groups: &[Arc<Group>]) -> Result<()> {
         for group in groups {
             let purged = self.change_each(
@@ -90,7 +90,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Sets what a stream group has committed in a partition. Durable when it returns.
+    /// Sets the committed offset of a stream group in one partition. The change is durable on return.
     pub async fn commit(&self, group: &Arc<Group>, partition: u32, offset: Offset) -> Result<()> {
         if group.is_work() {
             return Err(only_streams(group, "committed"));
@@ -110,10 +110,12 @@ impl Queue {
         self.wait_for(&[self.state_id(partition)]).await
     }
 
-    /// Has a group go on elsewhere. Back, a work group gets everything from there on again: what consumers have, with the
-    /// next delivery number, the rest with delivery 1; what lies before stays with whoever has it, or waits, as it did.
-    /// Forward, or to where it is, everything before is dropped, what consumers have and what waits, too. Durable when it
-    /// returns.
+    /// Moves a group to another position. The change is durable on return.
+    ///
+    /// On a seek back, a work group gets every message from the target on again: leased messages with their next
+    /// delivery number, all others with delivery 1. Messages before the target stay leased or waiting as they were. On
+    /// a seek forward, or to the current position, all messages before the target are dropped, including leased and
+    /// waiting ones.
     pub async fn seek(self: &Arc<Queue>, group: &Arc<Group>, to: SeekTo) -> Result<()> {
         let only = match to {
             SeekTo::Offset { partition, .. } => partition,
@@ -125,7 +127,7 @@ impl Queue {
         let only = only.map(|partition| vec![partition]);
         let seeking = self.seeking.lock().await;
         let targets = self.targets(to).await?;
-        // Back, delivery numbers begin anew: receipts from before must not name what is handed out then.
+        // A seek back restarts delivery numbers, so old receipts must not match the new deliveries.
         let mut epoch = match self.goes_back(group, &only, &targets) {
             true => Some(self.next_epoch().await?),
             false => None,
@@ -133,7 +135,7 @@ impl Queue {
         let mut back = Vec::new();
         let mut dropped = self.seek_each(group, &only, &targets, epoch, &mut back)?;
         if !back.is_empty() {
-            // Consumers have come by the target meanwhile.
+            // Consumers have passed the target meanwhile.
             let left = Some(std::mem::take(&mut back));
             epoch = Some(self.next_epoch().await?);
             dropped += self.seek_each(group, &left, &targets, epoch, &mut back)?;
@@ -148,14 +150,14 @@ impl Queue {
         }
     }
 
-    /// By partition.
+    /// The target of each partition.
     async fn targets(&self, to: SeekTo) -> Result<Vec<Offset>> {
         let stores = self.stores();
         let mut targets = Vec::with_capacity(stores.len());
         for store in &stores {
             targets.push(match to {
                 SeekTo::Earliest => store.first()?,
-                // Wherever that is by then.
+                // Resolved when the seek runs.
                 SeekTo::Latest => Offset::MAX,
                 SeekTo::Offset { offset, .. } => offset.clamp(store.first()?, store.next()?),
                 SeekTo::Time(wall) => at_time(store.clone(), self.clock.jumps().first_at_wall(wall)).await?,
@@ -172,8 +174,8 @@ impl Queue {
         parts.any(|((_, part), target)| *target < part.inner.lock().reads_at())
     }
 
-    /// Has the group go on at the targets, each in one step. Those partitions in which that would be back are left, and named
-    /// in `back`, without an epoch for what is handed out again.
+    /// Moves the group to the targets, one atomic step per partition. Without an epoch for redelivered messages,
+    /// partitions in which this would be a seek back are left unchanged and listed in `back`.
     fn seek_each(
         &self,
         group: &Group,
@@ -199,7 +201,8 @@ impl Queue {
                 (GroupState::Work(machine), Some(epoch)) if is_back => {
                     let is_behind = target > machine.cursor();
                     let dropped = match is_behind {
-                        // Forward, but not beyond what was handed out behind the cursor after a seek back.
+                        // A forward seek does not go beyond what was handed out behind the cursor after an earlier seek
+                        // back.
                         true => machine.purge(target),
                         false => {
                             machine.seek(target);
@@ -209,12 +212,13 @@ impl Queue {
                     machine.set_epoch(epoch);
                     return dropped;
                 }
-                // Also at the cursor: what becomes of a lease must not depend on whether anything is left to claim.
+                // This also applies at the cursor: the fate of a lease must not depend on whether anything is left to
+                // claim.
                 (GroupState::Work(machine), _) => return machine.purge(target),
             }
             0
         };
-        // It may pass millions of messages.
+        // The change may pass over millions of messages.
         blocking::work(LONG_BYTES, || self.change_each(group, is_meant, change))
     }
 
@@ -224,7 +228,7 @@ impl Queue {
             .collect()
     }
 
-    /// Returns the sum of what the changes return.
+    /// Returns the sum of the results of `change`.
     fn change_each(
         &self,
         group: &Group,
@@ -243,7 +247,7 @@ impl Queue {
             inner.forget_details();
             self.after(group, partition, part, &mut inner, now)?;
         }
-        // What it meets again may have expired meanwhile.
+        // Messages that become visible again may have expired meanwhile.
         self.look_for_old_now();
         group.wake();
         Ok(sum)
@@ -261,7 +265,7 @@ impl Queue {
         )))
     }
 
-    /// Messages as they lie there, from `from` or the oldest on, without handing them out.
+    /// Reads stored messages from `from`, or from the oldest, without leasing them.
     pub async fn browse(
         self: &Arc<Queue>,
         partition: Option<u32>,
@@ -272,7 +276,8 @@ impl Queue {
         Ok(browsed.messages)
     }
 
-    /// The same, but no more than `bytes_max` bytes, or one message that is larger: what is read is in memory.
+    /// Like [`Queue::browse`], but reads at most `bytes_max` bytes, or one larger message, because the result is held
+    /// in memory.
     pub async fn browse_within(
         self: &Arc<Queue>,
         partition: Option<u32>,
@@ -289,7 +294,7 @@ impl Queue {
             .zip(stores)
             .filter(|(n, _)| partition.is_none_or(|only| only == *n))
             .collect();
-        // Of dead letters, not those that were sent again or thrown away.
+        // Skip dead letters that were resent or discarded.
         let dropped = self.dropped.lock().clone();
         let read = tokio::task::spawn_blocking(move || {
             let (mut found, mut unreadable, mut bytes) = (Vec::new(), None, 0);
@@ -299,7 +304,7 @@ impl Queue {
                 while has_room(&found, bytes) {
                     let messages = match read_from(&store, from, limit - found.len(), bytes_max - bytes) {
                         Ok(messages) => messages,
-                        // What stood before it is given, and another partition may be whole.
+                        // The messages before the damage are returned, and another partition may be intact.
                         Err(error) => {
                             unreadable = Some(error);
                             break;
@@ -325,8 +330,8 @@ impl Queue {
         Ok(read.await.unwrap_or(Err(LogError::Closed))?)
     }
 
-    /// Messages that consumers took and will not work on: ready for others at once, and as if never delivered if they have
-    /// not left the process.
+    /// Returns leased messages that their consumers will not process. They are ready for other consumers at once. If
+    /// they never left the process, the delivery is not counted.
     pub fn give_back(&self, group: &Group, receipts: &[Receipt], unsent: bool) -> Result<()> {
         let now = self.clock.now();
         for receipt in receipts {
@@ -341,7 +346,7 @@ impl Queue {
                 GroupState::Work(machine) => {
                     machine.release(receipt.id.offset, receipt.delivery, unsent);
                 }
-                // What was read and not acked is read again.
+                // Messages that were read and not acked are read again.
                 GroupState::Stream(machine) => {
                     let _ = machine.nack(receipt.id.offset, 0, now);
                 }
@@ -352,7 +357,7 @@ impl Queue {
         Ok(())
     }
 
-    /// A consumer leaves a group; what it has goes to others, unless its kind comes back for it.
+    /// Removes a consumer from its group. Its leases go to other consumers, unless its kind comes back for them.
     pub fn leave(&self, group: &Group, consumer: &str) {
         let now = self.clock.now();
         let left = {
@@ -366,7 +371,7 @@ impl Queue {
                     machine.release_all(index);
                 }
                 if let Err(error) = self.after(group, partition, part, &mut inner, now) {
-                    tracing::warn!(queue = %self.name(), %error, "what a consumer gave back cannot be stored");
+                    tracing::warn!(queue = %self.name(), %error, "a consumer's released leases cannot be stored");
                 }
             }
         }
@@ -374,13 +379,13 @@ impl Queue {
         group.wake();
     }
 
-    /// Tasks of the queue end with the process; nothing else is taken from now on.
+    /// Whether the queue is removed. Its tasks end with the process; nothing else accepts work from now on.
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Relaxed)
     }
 }
 
-/// Partitions, in their order; `None` are all.
+/// Sorted partition numbers; `None` means all partitions.
 type PartitionSelection = Option<Vec<u32>>;
 
 fn is_meant(meant: &PartitionSelection, partition: u32) -> bool {
@@ -389,11 +394,11 @@ fn is_meant(meant: &PartitionSelection, partition: u32) -> bool {
         .is_none_or(|meant| meant.binary_search(&partition).is_ok())
 }
 
-/// The first message that was appended at `time` or later.
+/// The offset of the first message appended at `time` or later.
 async fn at_time(store: Arc<MessageStore>, time: Micros) -> Result<Offset> {
     let found = tokio::task::spawn_blocking(move || {
         let mut from = store.offset_at(time)?.max(store.first()?);
-        // The frame that may have it begins earlier.
+        // The frame that may contain it begins earlier.
         loop {
             let messages = read_from(&store, from, 1000, LOOK_BYTES)?;
             let Some(last) = messages.last() else {
@@ -408,8 +413,8 @@ async fn at_time(store: Arc<MessageStore>, time: Micros) -> Result<Offset> {
     Ok(found.await.unwrap_or(Err(LogError::Closed))?)
 }
 
-/// No more messages than that, nor, but for the last one, more bytes. Reads the disk if need be. Ends before what is damaged;
-/// who begins there gets the error.
+/// Reads at most `limit` messages, and at most `bytes` bytes plus the last message. Reads from disk if necessary. Stops
+/// before a damaged record; a read that begins there returns the error.
 pub(crate) fn read_from(
     store: &MessageStore,
     from: Offset,

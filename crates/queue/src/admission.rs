@@ -1,9 +1,9 @@
-//! What producers may add: the limits of depth and bytes, checked under one lock before anything is stored.
+//! Admission: the depth, byte and memory limits for producers, checked under one lock before anything is stored.
 //!
-//! A producer counts its messages in and then stores them, so the limits hold however many produce at the same time. What
-//! is counted is in every group's backlog at once; what a group settles makes room again, for those who stand in line first
-//! (`room.rs`). A group that is made takes its place while nothing is between being counted and being stored
-//! ([`Queue::still`]): its backlog is then exact.
+//! A producer counts its messages in before it stores them, so the limits hold for any number of concurrent producers.
+//! An admitted message is in every group's backlog at once. When a group settles messages, the freed room goes to
+//! waiting producers first (`backpressure.rs`). A new group is registered while no message is between admission and
+//! storage ([`Queue::still`]), so its backlog is exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,51 +15,51 @@ use crate::depth::Depth;
 use crate::group::Group;
 use crate::settings::{QueueSettings, RetentionMode};
 
-/// What is stored and what is on its way, with what decides about more.
+/// Counts of stored and in-progress messages, and the limits that apply to them.
 pub(crate) struct Admission {
     /// Bytes of messages that are stored or being stored.
     pub bytes: u64,
-    /// Of those, what is being stored.
+    /// The part of `bytes` that is being stored.
     pub storing_bytes: u64,
     pub storing: u64,
     /// Messages that are retained or being stored.
     pub retained: u64,
-    /// Since the start of the process.
+    /// Since the process started.
     pub enqueued: u64,
-    /// Bytes that were let go, since the start of the process.
+    /// Bytes freed since the process started.
     pub trimmed_bytes: u64,
-    /// With what is being stored. Groups count their backlogs from it; changed only here.
+    /// Includes messages being stored. Groups compute their backlogs from it. Changed only here.
     pub total: Arc<AtomicU64>,
-    /// Those of the queue.
+    /// The queue's settings.
     pub settings: Arc<QueueSettings>,
     pub groups: Arc<Vec<Arc<Group>>>,
     depth: Depth,
-    /// Producers that wait. Between two changes the first of them does not fit, or the queue is held still.
+    /// Waiting producers. Between two changes, either the first of them does not fit or the queue is quiesced.
     pub line: WaitQueue<AdmissionRequest>,
-    /// Nobody may begin to store as long as somebody holds the queue still.
+    /// Number of quiesce guards. While it is above zero, no producer may begin to store.
     pub held_still: u32,
-    /// The queue is gone: nobody comes in any more.
+    /// The queue was removed; no producer is admitted any more.
     pub is_closed: bool,
-    /// Of a queue in memory.
+    /// Set for a queue in memory.
     memory: Option<budget::Allowance>,
 }
 
-/// What a producer wants to store together.
+/// The messages that a producer wants to store together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AdmissionRequest {
     pub count: u64,
     pub bytes: u64,
 }
 
-/// The key of a limit, and the limit.
+/// A limit's settings key and its value.
 pub(crate) type AdmissionLimit = (&'static str, u64);
 
-/// The key of the limit that settling lifts, where the others ask for bytes to be freed.
+/// Key of the only limit that settling relieves; the other limits require bytes to be freed.
 pub(crate) const MAX_DEPTH: &str = "max_depth";
 const MAX_BYTES: &str = "max_bytes";
 const QUEUES_MEMORY: &str = "queues.memory";
 
-/// What a message takes in memory besides its bytes, about.
+/// Approximate memory overhead per message, beside its bytes.
 const MESSAGE_BYTES: u64 = 64;
 
 impl Admission {
@@ -86,13 +86,13 @@ impl Admission {
         self.retained = self.retained.saturating_sub(count);
     }
 
-    /// Messages and their bytes are gone.
+    /// Counts messages and their bytes out.
     pub fn gone(&mut self, count: u64, bytes: u64) {
         self.retained_less(count);
         self.bytes_left(self.bytes.saturating_sub(bytes));
     }
 
-    /// The same of the oldest that are kept.
+    /// Counts out trimmed messages, which are the oldest retained ones.
     pub fn trimmed(&mut self, count: u64, bytes: u64) {
         self.trimmed_bytes += bytes;
         self.gone(count, bytes);
@@ -105,24 +105,24 @@ impl Admission {
         }
     }
 
-    /// The largest backlog among work groups; without any, what the slowest declared stream group has not committed;
-    /// without that too, what is retained.
+    /// The largest backlog of any work group. Without work groups: what the slowest declared stream group has not
+    /// committed. Without those: the number of retained messages.
     pub fn depth(&self) -> u64 {
         Depth::of(&self.groups).unwrap_or(self.retained)
     }
 
-    /// Other groups are counted from now on.
+    /// Replaces the groups that are counted.
     pub fn set_groups(&mut self, groups: Arc<Vec<Arc<Group>>>) {
         self.groups = groups;
         self.depth = Depth::default();
     }
 
-    /// A group went back, or counts now, or does not any more.
+    /// Recomputes the depth after a group sought back, or began or ceased to count.
     pub fn count_anew(&mut self) {
         self.depth = Depth::default();
     }
 
-    /// The limit that so much more would break.
+    /// The limit that this request would exceed now.
     pub fn limit(&mut self, wanted: AdmissionRequest) -> Option<AdmissionLimit> {
         let AdmissionRequest { count, bytes } = wanted;
         let (depth, most) = (self.settings.max_depth, self.settings.max_bytes);
@@ -138,7 +138,7 @@ impl Admission {
         (!memory.reaches(needed)).then(|| (QUEUES_MEMORY, memory.limit()))
     }
 
-    /// The limit that so much would break even if the queue were empty.
+    /// The limit that this request would exceed even in an empty queue.
     pub fn never(&self, wanted: AdmissionRequest) -> Option<AdmissionLimit> {
         let AdmissionRequest { count, bytes } = wanted;
         let memory = self.memory.as_ref().map_or(0, budget::Allowance::limit);
@@ -152,7 +152,7 @@ impl Admission {
         .map(|(key, _, limit)| (key, limit))
     }
 
-    /// Counts so much more, if it may come in now and nobody waits.
+    /// Counts the request in, if it fits now and no producer waits.
     pub fn admit(&mut self, wanted: AdmissionRequest) -> bool {
         self.let_in();
         let may = self.line.is_empty() && self.lets_in() && self.limit(wanted).is_none();
@@ -166,7 +166,7 @@ impl Admission {
         self.held_still == 0 && !self.is_closed
     }
 
-    /// Counts in those at the front of the line for whom there is room.
+    /// Counts in the producers at the front of the queue, as long as they fit.
     pub fn let_in(&mut self) {
         while self.lets_in()
             && let Some(first) = self.line.first().copied()
@@ -183,12 +183,12 @@ impl Admission {
         self.storing_bytes += bytes;
         self.storing += count;
         self.retained += count;
-        // Under a lock, so it needs not be one step.
+        // The caller has the lock, so this need not be one atomic step.
         self.total
             .store(self.total.load(Ordering::Relaxed) + count, Ordering::Release);
     }
 
-    /// Whether more is kept than mode `policy` allows.
+    /// Whether the queue retains more than the limits of mode `policy` allow.
     pub fn is_over_policy(&self) -> bool {
         let limits = &self.settings.retention;
         let over = |number: u64, limit: u64| limit > 0 && number > limit;
@@ -196,7 +196,7 @@ impl Admission {
             && (over(self.retained, limits.max_messages) || over(self.bytes, limits.max_bytes))
     }
 
-    /// What was added is stored.
+    /// The admitted messages are stored.
     pub fn done(&mut self, wanted: AdmissionRequest) {
         let AdmissionRequest { count, bytes } = wanted;
         self.enqueued += count;
@@ -204,7 +204,7 @@ impl Admission {
         self.storing -= count;
     }
 
-    /// What was added is not stored.
+    /// The admitted messages were not stored.
     pub fn undo(&mut self, wanted: AdmissionRequest) {
         let AdmissionRequest { count, bytes } = wanted;
         self.storing_bytes -= bytes;

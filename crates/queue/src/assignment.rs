@@ -1,12 +1,12 @@
-//! Who of a group reads which partitions.
+//! Assigns partitions to the members of a group.
 //!
-//! The ids of the members go in, a range of partitions for each comes out. The answer depends on the set of ids alone: it
-//! is the same whatever the order of joining was, in every run and on every node.
+//! The input is the members' ids, the output one range of partitions per member. The result depends only on the set of
+//! ids: the order of joining, the run and the node make no difference.
 
 use std::ops::Range;
 
-/// The partitions of the member that is `rank`-th by the bytes of its id: contiguous ranges, ascending with the rank, of
-/// which the first `partitions mod members` are larger by one.
+/// The partitions of the member whose id ranks `rank`-th by its bytes. Ranges are contiguous and ascend with the rank.
+/// The first `partitions mod members` ranges are larger by one.
 pub fn range_of(rank: u32, members: u32, partitions: u32) -> Range<u32> {
     if rank >= members {
         return partitions..partitions;
@@ -16,7 +16,7 @@ pub fn range_of(rank: u32, members: u32, partitions: u32) -> Range<u32> {
     start..start + each + u32::from(rank < larger)
 }
 
-/// The ranges of members, in the order in which the ids came. Ids must differ.
+/// The members' ranges, in the order of `ids`. Ids must be unique.
 pub fn assign(ids: &[impl AsRef<str>], partitions: u32) -> Vec<Range<u32>> {
     let mut order: Vec<usize> = (0..ids.len()).collect();
     order.sort_by_key(|&at| ids.get(at).map(AsRef::as_ref));
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn ids_are_sorted_by_their_bytes() {
-        // Not as numbers, not by the rules of a language, not ignoring case.
+        // Not as numbers, not by locale, and not ignoring case.
         assert_eq!(assign(&["c-10", "c-9", "C-1", "ä"], 4), [1..2, 2..3, 0..1, 3..4]);
     }
 

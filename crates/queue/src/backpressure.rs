@@ -1,9 +1,9 @@
-//! How producers wait for room: in a line, first come, first served.
+//! Producers wait for room in a FIFO queue.
 //!
-//! A producer that finds no room, or others who wait, joins the line of the queue. Whoever makes room counts those at its front
-//! in, as far as they fit, and calls them: so a batch gets the places that it waits for, and nobody who comes later. What
-//! can never fit is refused at once, since all others would wait behind it; one that is large may hold up the others until its
-//! `block_timeout`. Dead letters do not stand in the line: nothing but time limits them.
+//! A producer that finds no room, or other waiting producers, joins the wait queue. Whoever frees room admits the
+//! producers at its front as far as they fit and wakes them, so a later arrival cannot take that room. A request that
+//! can never fit is refused at once, because it would block all others. A large request may block the others until its
+//! `block_timeout`. Dead letters do not wait here: only time limits them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,17 +18,17 @@ use crate::produce::DetachedFuture;
 use crate::queue::Queue;
 use crate::settings::Overflow;
 
-/// What those who make room need not take the lock of the admission for.
+/// Signals that can be read without the admission lock.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionSignals {
-    /// Mirrors the length of the line. It is set before its first looks for room, and room is made before it is read, each
-    /// in one strict order: one of the two sees the other.
+    /// Length of the wait queue. It is set before the first producer checks for room, and room is freed before it is
+    /// read. Both use sequentially consistent ordering, so one side always sees the other.
     waiting: AtomicUsize,
-    /// Nothing is on its way any more, or the queue is not held still any more.
+    /// Notified when nothing is being stored any more, or when the queue is no longer quiesced.
     moved: Notify,
 }
 
-/// As long as it lives nothing is on its way into the queue and nothing sets out.
+/// While this guard lives, no message is being stored and no store begins.
 pub(crate) struct QuiesceGuard<'a>(&'a Queue);
 
 impl Drop for QuiesceGuard<'_> {
@@ -36,14 +36,15 @@ impl Drop for QuiesceGuard<'_> {
         let mut admission = self.0.admission.lock();
         admission.held_still -= 1;
         self.0.let_in(&mut admission);
-        // Some may not wait any longer, but did not know whether there is room.
+        // Some producers must not wait any longer, but did not know whether there is room.
         admission.line.call_all();
         drop(admission);
         self.0.room.moved.notify_waiters();
     }
 }
 
-/// A producer in the line. Given up, it leaves, or, if it was counted in meanwhile, is counted out again.
+/// A producer in the wait queue. When it is dropped, it leaves the queue, or is counted out again if it was admitted
+/// meanwhile.
 struct WaitingProducer<'a> {
     queue: &'a Queue,
     place: WaitTicket,
@@ -51,15 +52,15 @@ struct WaitingProducer<'a> {
     is_over: bool,
 }
 
-/// What one in the line finds.
+/// What a waiting producer finds.
 enum AdmissionOutcome {
-    /// It is counted in.
+    /// It is admitted.
     In,
-    /// The queue is held still for a moment.
+    /// The queue is quiesced for a moment.
     Still,
     Full {
         limit: AdmissionLimit,
-        /// It does not fit itself; otherwise the first in the line does not.
+        /// This producer does not fit; otherwise the first in the wait queue does not.
         own: bool,
         is_first: bool,
     },
@@ -95,7 +96,7 @@ impl WaitingProducer<'_> {
             if admission.held_still > 0 {
                 return Ok(AdmissionOutcome::Still);
             }
-            // Room was made this moment, by somebody who needs no lock for that: the first gets it.
+            // Room was freed just now without taking the lock; the first producer gets it.
         }
     }
 
@@ -119,7 +120,7 @@ impl Drop for WaitingProducer<'_> {
 }
 
 impl Queue {
-    /// Waits until what is on its way is stored, and keeps others from setting out.
+    /// Waits until every store in progress has ended, and prevents new ones from beginning.
     pub(crate) async fn still(&self) -> QuiesceGuard<'_> {
         self.admission.lock().held_still += 1;
         let still = QuiesceGuard(self);
@@ -134,7 +135,7 @@ impl Queue {
         }
     }
 
-    /// How many of so many messages fit in, as far as their number is limited.
+    /// How many of `count` messages fit under the depth limit.
     pub(crate) fn room_for(&self, count: usize) -> usize {
         let admission = self.admission.lock();
         let most = admission.settings.max_depth;
@@ -142,7 +143,7 @@ impl Queue {
         if most == 0 { count } else { room.min(count) }
     }
 
-    /// Messages and bytes that may be stored together at most; more than that never fits.
+    /// The most messages and bytes that may be stored together. A larger request never fits.
     pub fn most_together(&self) -> (usize, usize) {
         let settings = self.settings_now();
         let of = |limit: u64| match limit {
@@ -152,14 +153,14 @@ impl Queue {
         (of(settings.max_depth), of(settings.max_bytes))
     }
 
-    /// Something was settled or freed: those who wait for it get it. Free if there is nobody.
+    /// Messages were settled or space was freed: admits waiting producers. Costs no lock if none waits.
     pub(crate) fn has_room(&self) {
         if self.room.waiting.load(Ordering::SeqCst) > 0 {
             self.let_in(&mut self.admission.lock());
         }
     }
 
-    /// What holds for those who wait has changed: all of them look.
+    /// The conditions for waiting producers have changed: all of them check again.
     pub(crate) fn has_changed(&self) {
         let mut admission = self.admission.lock();
         admission.count_anew();
@@ -167,7 +168,7 @@ impl Queue {
         admission.line.call_all();
     }
 
-    /// The queue is gone: those who wait learn it.
+    /// The queue was removed: waiting producers return an error.
     pub(crate) fn close_line(&self) {
         let mut admission = self.admission.lock();
         admission.is_closed = true;
@@ -179,12 +180,12 @@ impl Queue {
         self.room.waiting.store(admission.line.len(), Ordering::SeqCst);
     }
 
-    /// Counts what is to be stored, if nobody waits and nothing has to go.
+    /// Admits the request if no producer waits and nothing has to be evicted.
     pub(crate) fn admit_now(&self, wanted: AdmissionRequest) -> bool {
         self.admission.lock().admit(wanted)
     }
 
-    /// Waits for room, or makes it, as the queue is set to, and counts what is to be stored.
+    /// Admits the request: waits for room or makes it, as the queue's `overflow` says.
     pub(crate) async fn admit(self: &Arc<Queue>, wanted: AdmissionRequest) -> Result<()> {
         let (overflow, timeout) = {
             let settings = self.settings_now();
@@ -205,7 +206,7 @@ impl Queue {
                 }
                 AdmissionOutcome::Full { limit, own, is_first } => (limit, own, is_first),
             };
-            // What has expired must not be in anybody's way.
+            // Expired messages must not block any producer.
             if !std::mem::replace(&mut shed, true) {
                 let queue = self.clone();
                 let shed = DetachedFuture::new(async move { queue.shed().await });
@@ -224,7 +225,7 @@ impl Queue {
                         return Err(self.full(limit));
                     }
                 }
-                // Without a wait those before it are refused in a moment, or make room.
+                // Without a timeout, the producers before this one are refused in a moment, or make room.
                 _ if !own && !late => waiting.called().await,
                 Overflow::DropOldest => waiting.called().await,
                 _ => return Err(self.full(limit)),
@@ -232,7 +233,7 @@ impl Queue {
         }
     }
 
-    /// Joins the line, unless it is counted in at once.
+    /// Joins the wait queue, unless the request is admitted at once.
     fn join_line(&self, wanted: AdmissionRequest) -> Result<Option<WaitingProducer<'_>>> {
         let mut admission = self.admission.lock();
         if let Some(never) = admission.never(wanted) {
@@ -251,7 +252,7 @@ impl Queue {
         }))
     }
 
-    /// What has begun to leave for the dead letters gets there, whoever waits for it.
+    /// Detached, so that messages on their way to the dead letters arrive even if the caller stops waiting.
     fn room_made(self: Arc<Queue>, wanted: AdmissionRequest) -> DetachedFuture<bool> {
         DetachedFuture::new(async move { self.make_room(wanted).await })
     }
@@ -276,7 +277,7 @@ impl Queue {
         }
     }
 
-    /// Counts what is stored whatever the limits say: dead letters.
+    /// Counts messages that are stored regardless of the limits: dead letters.
     pub(crate) async fn admit_always(&self, wanted: AdmissionRequest) {
         loop {
             let moved = self.room.moved.notified();
@@ -285,7 +286,7 @@ impl Queue {
             {
                 let mut admission = self.admission.lock();
                 if admission.held_still == 0 {
-                    // Others find less room then.
+                    // Other producers have less room from now on.
                     let _ = admission.limit(wanted);
                     return admission.add(wanted);
                 }
@@ -294,7 +295,7 @@ impl Queue {
         }
     }
 
-    /// What was counted is stored, or is not.
+    /// The admitted messages were stored, or were not.
     pub(crate) fn stored(&self, wanted: AdmissionRequest, ok: bool) {
         let (still, over) = {
             let mut admission = self.admission.lock();

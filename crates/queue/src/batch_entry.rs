@@ -1,23 +1,23 @@
-//! What becomes of each message of a batch on its way into a queue, with its dedup-id or without.
+//! The outcome of each message of a batch that is produced to a queue, with or without a dedup-id.
 
 use thalweg_log::Micros;
 
 use crate::dedup::{Dedup, DedupLookup, DedupTicket, MessagePosition};
 use crate::produce::ProduceResult;
 
-/// What becomes of one message of a batch.
+/// The outcome of one message of a batch.
 #[derive(Clone, Copy)]
 pub(crate) enum BatchEntry {
-    /// To be stored, under a dedup-id or without.
+    /// To be stored, with or without a dedup-id.
     New(Option<DedupTicket>),
     Repeated(MessagePosition),
-    /// As the one at this place of the batch.
+    /// A duplicate of the message at this index of the batch.
     SameAs(usize),
     Done(MessagePosition, bool),
 }
 
 impl BatchEntry {
-    /// `places` are those of the ids in the batch.
+    /// `places` maps ids to their indexes in the batch.
     pub fn of(seen: DedupLookup, places: &[usize]) -> BatchEntry {
         match seen {
             DedupLookup::First(ticket) => BatchEntry::New(Some(ticket)),
@@ -26,7 +26,7 @@ impl BatchEntry {
         }
     }
 
-    /// Those that are new were stored there, in their order.
+    /// Assigns the stored positions to the new messages, in order.
     pub fn settle(
         all: &mut [BatchEntry],
         mut places: impl Iterator<Item = MessagePosition>,
@@ -48,7 +48,7 @@ impl BatchEntry {
                     BatchEntry::Done(fallback, false)
                 }
                 BatchEntry::Repeated(place) => BatchEntry::Done(place, true),
-                // An earlier one, which is done by now.
+                // It refers to an earlier entry, which is done by now.
                 BatchEntry::SameAs(first) => BatchEntry::Done(all.get(first).map_or(fallback, BatchEntry::place), true),
                 BatchEntry::Done(place, repeated) => BatchEntry::Done(place, repeated),
             };

@@ -1,5 +1,5 @@
-//! What queues may keep in memory together: messages of durability `memory`, dedup-ids, the state of groups. Each takes room in pieces, ahead of
-//! what it keeps, so that one message costs no more than a comparison.
+//! The memory budget that all queues share: messages of durability `memory`, dedup-ids and the state of groups. Each
+//! user reserves memory in pieces, ahead of its need, so that one message costs no more than a comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,16 +24,16 @@ impl Budget {
         self.limit
     }
 
-    /// Room for something as long as it lives, if there is so much.
+    /// Reserves memory for as long as the reservation lives, if that much is free.
     pub fn reserve(self: &Arc<Budget>, bytes: u64) -> Option<Reservation> {
-        // Nothing fits also where too much is taken already.
+        // Nothing fits either if the budget is already exceeded.
         (bytes == 0 || self.take(bytes)).then(|| Reservation {
             budget: self.clone(),
             bytes,
         })
     }
 
-    /// The same of what is there already: it counts, whether there is room for it or not.
+    /// Reserves memory for something that already exists; it counts whether or not there is room for it.
     pub fn reserve_anyway(self: &Arc<Budget>, bytes: u64) -> Reservation {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
         Reservation {
@@ -54,7 +54,7 @@ impl Budget {
     }
 }
 
-/// Room that is given back when this goes.
+/// Returned to the budget on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
@@ -66,7 +66,8 @@ impl Reservation {
         &self.budget
     }
 
-    /// So much of it for something that lives on its own; what it lacks is taken whether there is room or not.
+    /// Splits off a part with its own lifetime. What this reservation lacks is taken from the budget whether or not
+    /// there is room.
     pub fn split(&mut self, bytes: u64) -> Reservation {
         let own = bytes.min(self.bytes);
         self.bytes -= own;
@@ -82,7 +83,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Room of one queue.
+/// The share of one queue.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     budget: Arc<Budget>,
@@ -95,7 +96,7 @@ impl Allowance {
         Allowance::in_pieces(budget, PIECE)
     }
 
-    /// Small ones, where many queues share little.
+    /// Uses a smaller piece, for when many queues share a small budget.
     pub fn in_pieces(budget: Arc<Budget>, piece: u64) -> Allowance {
         Allowance {
             budget,
@@ -108,12 +109,12 @@ impl Allowance {
         self.budget.limit
     }
 
-    /// Whether there is room for so many bytes in all.
+    /// Whether the allowance can grow to this many bytes in all.
     pub fn reaches(&mut self, bytes: u64) -> bool {
         let Some(lacking) = bytes.checked_sub(self.taken).filter(|lacking| *lacking > 0) else {
             return true;
         };
-        // Near the limit less than a piece may be left.
+        // Near the limit, less than a piece may be left.
         for more in [lacking.max(self.piece), lacking] {
             if self.budget.take(more) {
                 self.taken += more;
@@ -123,7 +124,7 @@ impl Allowance {
         false
     }
 
-    /// Only so many bytes are needed now.
+    /// Returns what exceeds this need.
     pub fn shrinks(&mut self, bytes: u64) {
         let kept = bytes + self.piece;
         if self.taken > kept + self.piece {
@@ -132,9 +133,9 @@ impl Allowance {
         }
     }
 
-    /// Nothing is needed now. Not for what comes and goes all the time.
+    /// Returns everything. Not for allowances that grow and shrink all the time.
     pub fn is_not_needed(&mut self) {
-        // The number is shared by all threads.
+        // The counter is shared by all threads.
         if self.taken > 0 {
             self.budget.give_back(std::mem::take(&mut self.taken));
         }

@@ -1,10 +1,11 @@
-//! Which queues and groups there are, kept in a partition of the log: a record for each change, with the queue's name as its
-//! key and all there is to say of it as JSON; an empty value for a queue that is gone. Now and then all of it is written anew
-//! as a checkpoint, whose records hold many queues each.
+//! The catalogue of queues and groups, stored in a partition of the log. Each change is one record, whose key is the
+//! queue's name and whose value is the whole entry as JSON. An empty value means that the queue is removed. Now and
+//! then the catalogue is rewritten as a checkpoint, whose records contain many queues each.
 //!
-//! A number is kept as given before the first partition of a queue is made under it, and with a mark until the queue is
-//! there or its last partition is removed: so what a crash leaves half made or half removed is found and removed, and no
-//! number is ever given twice. What the marks say, and what holds where records are lost, is in `catalog/contents.rs`.
+//! Before the first partition of a queue is created, its number is stored as used, with a mark. The mark stays until
+//! the queue exists or its last partition is removed. So a start finds and removes what a crash left half created or
+//! half removed, and no number is ever used twice. `catalog/contents.rs` defines the marks and what holds when records
+//! are lost.
 
 mod contents;
 mod entry;
@@ -24,44 +25,44 @@ use contents::CatalogContents;
 pub(crate) use contents::CleanupMark;
 pub(crate) use entry::{GroupEntry, QueueEntry};
 
-/// The partition of the catalogue.
+/// The catalogue's partition.
 pub(crate) const CATALOG: PartitionId = PartitionId::new(1, 0);
-/// Queues have numbers from here on.
+/// The lowest queue number.
 pub(crate) const FIRST_ID: u32 = 16;
-/// Less than this: the bits above tell kinds of partitions apart.
+/// Queue numbers are below this, because the bits above distinguish kinds of partitions.
 const NUMBERS: u32 = IDS;
 
-/// The record that says which number the next queue gets.
+/// Key of the record with the next queue number.
 const NEXT_ID: &str = "";
-/// The key of many queues in one record: an object of names.
+/// Key of a record with many queues: a JSON object keyed by name.
 const MANY: &str = "/";
-/// Keys of marks of numbers: no name begins so.
+/// First character of the keys of marks. No queue name begins with it.
 const MARK: char = '/';
-/// The record with the last epoch that was given.
+/// Key of the record with the last epoch used.
 const EPOCH: &str = "/epoch";
 /// Epochs follow the seconds since 1970 up to here.
 const EPOCH_BY_TIME_MAX: i64 = 1 << 31;
-/// It is written anew when it has so many records more than queues.
+/// The catalogue is rewritten when it has this many more records than queues.
 const SURPLUS: usize = 1000;
-/// Queues of one record of a checkpoint.
+/// Queues per record of a checkpoint.
 const TOGETHER: usize = 100;
-/// A checkpoint that would be larger is not written, as it does not fit into a frame; the records of all changes stay.
+/// A larger checkpoint is not written, because it does not fit into a frame; the records of all changes remain.
 const WHOLE_MAX: usize = 24 << 20;
 
 pub(crate) struct Catalog {
     state: Mutex<CatalogContents>,
-    /// Records that damage has taken from it.
+    /// Records lost to damage.
     lost: u64,
 }
 
 impl Catalog {
-    /// Reads it, or makes an empty one.
+    /// Reads the catalogue, or creates an empty one.
     pub async fn open(log: &dyn Log) -> Result<Catalog> {
         let mut state = CatalogContents::from(FIRST_ID);
         match make(log).await {
-            // With its first record it is, when there is room.
+            // Its first record creates it once there is room.
             Err(error @ LogError::DiskFull { .. }) => {
-                tracing::error!(%error, "there is no room for a catalogue of queues")
+                tracing::error!(%error, "there is no disk space for the catalogue of queues")
             }
             made => {
                 made?;
@@ -74,7 +75,7 @@ impl Catalog {
         })
     }
 
-    /// Records that damage has taken from it: what it says may be out of date.
+    /// Number of records lost to damage. If it is not zero, the catalogue may be out of date.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -88,37 +89,38 @@ impl Catalog {
             .collect()
     }
 
-    /// Numbers under which partitions may be left that no queue has, and why.
+    /// Numbers that may have leftover partitions but no queue, and why.
     pub async fn marks(&self) -> BTreeMap<u32, CleanupMark> {
         self.state.lock().await.marks.clone()
     }
 
-    /// Gives no number up to this one: partitions have it.
+    /// Makes sure that no number up to `id` is assigned, because partitions with it exist.
     pub async fn skip(&self, id: u32) {
         let mut state = self.state.lock().await;
         state.next_id = state.next_id.max(id.saturating_add(1));
     }
 
-    /// The number of a new queue, never given before, with a mark until the queue is put. Durable when it returns.
+    /// Assigns a number to a new queue. It was never used before, and it is marked until the queue is put. The change
+    /// is durable on return.
     pub async fn begin(&self, log: &dyn Log, mark: CleanupMark, now: Micros) -> Result<u32> {
         let mut state = self.state.lock().await;
         let id = state.next_id;
         if id >= NUMBERS {
             return Err(QueueError::QuotaExceeded {
-                what: "queues that were ever made",
+                what: "queues that were ever created",
                 limit: u64::from(NUMBERS),
             });
         }
         let changes = [(NEXT_ID.to_owned(), (id + 1).to_string()), mark_of(id, Some(mark))];
-        // Also if nobody learns what became of it.
+        // The number is used even if the outcome of the write is unknown.
         state.next_id = id + 1;
         state.change(log, &changes, now).await?;
         state.marks.insert(id, mark);
         Ok(id)
     }
 
-    /// An epoch for leases, higher than any before. It is not below the time in seconds: even if damage takes the last one
-    /// that was given, it does not come again. To be stored before a lease is made in it.
+    /// A new epoch for leases, higher than any before. It is not below the time in seconds, so it does not repeat even
+    /// if damage destroys the record of the last one. It must be stored before a lease uses it.
     pub async fn next_epoch(&self, now: Micros) -> u32 {
         let mut state = self.state.lock().await;
         let by_time = u32::try_from((now / 1_000_000).clamp(0, EPOCH_BY_TIME_MAX)).unwrap_or_default();
@@ -126,7 +128,7 @@ impl Catalog {
         state.epoch
     }
 
-    /// Keeps that all epochs up to the last one are given. Durable when it returns.
+    /// Stores that all epochs up to the last one are used. The change is durable on return.
     pub async fn store_epoch(&self, log: &dyn Log, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         let epoch = (EPOCH.to_owned(), state.epoch.to_string());
@@ -135,7 +137,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// No partition is left under the number of a queue that is not there. Durable when it returns.
+    /// Removes the mark of a number that has no queue and no partitions any more. The change is durable on return.
     pub async fn finish(&self, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         state.change_freeing(log, &[mark_of(id, None)], now).await?;
@@ -143,13 +145,13 @@ impl Catalog {
         Ok(())
     }
 
-    /// The partitions under a number that no queue has may go from now on. Durable when it returns.
+    /// Marks the partitions of a number without a queue for removal. The change is durable on return.
     pub async fn mark_removing(&self, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         state.mark_removing(log, id, now).await
     }
 
-    /// Keeps what is said of a queue. Durable when it returns.
+    /// Stores the entry of a queue. The change is durable on return.
     pub async fn put(&self, log: &dyn Log, name: &SmolStr, entry: QueueEntry, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         let changes = state.changes_of(name, &entry);
@@ -159,7 +161,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The same of a change by which space may become free.
+    /// Like `put`, for a change that may free space.
     pub async fn put_freeing(&self, log: &dyn Log, name: &SmolStr, entry: QueueEntry, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         let changes = state.changes_of(name, &entry);
@@ -169,8 +171,9 @@ impl Catalog {
         Ok(())
     }
 
-    /// A queue has another number from now on, under which all of its messages are; its partitions under the old one may go.
-    /// One frame, or a crash in between would find the messages twice. Durable when it returns.
+    /// Moves a queue to another number, under which all of its messages are stored; the partitions under the old number
+    /// may be removed. This is one frame, because a crash between two would leave the messages stored twice. The change
+    /// is durable on return.
     pub async fn renumber(
         &self,
         log: &dyn Log,
@@ -182,16 +185,16 @@ impl Catalog {
         let mut state = self.state.lock().await;
         let mut changes = state.changes_of(name, &entry);
         changes.push(mark_of(old, Some(CleanupMark::Removing)));
-        // The old partitions make room.
+        // Removing the old partitions frees space.
         state.change_freeing(log, &changes, now).await?;
         state.put(name.clone(), entry);
         state.marks.insert(old, CleanupMark::Removing);
         Ok(())
     }
 
-    /// A queue is gone; its number is marked until its partitions are. The mark goes first, in a frame of its own: damage to
-    /// one of the two frames does not bring the queue back. With the mark it is gone, and durable; that the name goes too is
-    /// only tidy.
+    /// Removes a queue and marks its number until its partitions are removed. The mark is written first, in a frame of
+    /// its own, so that damage to one of the two frames does not bring the queue back. The queue is durably removed
+    /// once the mark is stored; removing the name is only tidying.
     pub async fn remove(&self, log: &dyn Log, name: &SmolStr, now: Micros) -> Result<()> {
         let mut state = self.state.lock().await;
         let Some(id) = state.queues.get(name).map(|entry| entry.id) else {
@@ -201,19 +204,22 @@ impl Catalog {
         state.unname(name);
         let gone = (name.to_string(), String::new());
         if let Err(error) = state.change_freeing(log, &[gone], now).await {
-            tracing::warn!(queue = %name, %error, "the name of a queue that is gone stays in the catalogue until the next start");
+            tracing::warn!(
+                queue = %name, %error,
+                "the name of a removed queue stays in the catalogue until the next start"
+            );
         }
         state.write_all_by_and_by(log, now).await;
         Ok(())
     }
 
-    /// Writes all of it as a checkpoint.
+    /// Rewrites the catalogue as a checkpoint.
     pub async fn write_whole(&self, log: &dyn Log, now: Micros) {
         self.state.lock().await.write_whole(log, now).await;
     }
 }
 
-/// The partition, if it is not there.
+/// Creates the partition if it does not exist.
 async fn make(log: &dyn Log) -> thalweg_log::Result<()> {
     match log.bounds(CATALOG) {
         Err(LogError::NoPartition(_)) => log.create(CATALOG, Durability::Fsync).await,
@@ -249,7 +255,7 @@ impl CatalogContents {
         Ok(())
     }
 
-    /// The entry of a queue, which ends the mark of its number.
+    /// The entry of a queue, plus the removal of its number's mark.
     fn changes_of(&self, name: &SmolStr, entry: &QueueEntry) -> Vec<(String, String)> {
         let mut changes = vec![(name.to_string(), entry.to_json().to_string())];
         changes.extend(self.marks.contains_key(&entry.id).then(|| mark_of(entry.id, None)));
@@ -264,7 +270,7 @@ impl CatalogContents {
         Ok(())
     }
 
-    /// One by which space becomes free: it is taken on a full disk, too.
+    /// Applies a change that frees space; it is accepted on a full disk too.
     async fn change_freeing(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
         let unit = unit_of(changes, now)?.freeing();
         make(log).await?;
@@ -279,10 +285,10 @@ impl CatalogContents {
         }
     }
 
-    /// What has changed is kept already, so an error is only told.
+    /// An error is only logged, because the changes are already stored.
     async fn write_whole(&mut self, log: &dyn Log, now: Micros) {
         if let Err(error) = self.write_all(log, now).await {
-            tracing::warn!(%error, "the catalogue of queues cannot be written as a whole");
+            tracing::warn!(%error, "the checkpoint of the catalogue of queues cannot be written");
         }
         self.records = 0;
     }

@@ -1,4 +1,4 @@
-//! The state of groups as a whole, written now and then, so that a start reads little.
+//! Checkpoints of the state of all groups, so that a start reads little.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,12 +14,12 @@ use crate::maintenance::CHECKPOINT_AFTER;
 use crate::queue::Queue;
 
 impl Queue {
-    /// Something changed that a checkpoint is written for when the time comes.
+    /// Schedules a checkpoint after a change.
     pub(crate) fn checkpoint_by_and_by(&self) {
         self.maintain_by(self.clock.now() + CHECKPOINT_AFTER);
     }
 
-    /// The most records since a checkpoint of any part, of those that are worth another.
+    /// The most records since the last checkpoint, over all group partitions that are worth another one.
     pub(crate) fn most_records(&self, groups: &[Arc<Group>]) -> u32 {
         if self.is_in_memory() {
             return 0;
@@ -28,8 +28,8 @@ impl Queue {
         parts.map(|(_, part)| part.unsaved_records()).max().unwrap_or(0)
     }
 
-    /// Writes the whole state of every partition of which that is wanted for one group. Of all groups that there are: a start
-    /// reads nothing that stands before a checkpoint, so a group that is not in it would begin anew.
+    /// Writes a checkpoint of every partition for which `wanted` holds in at least one group. A checkpoint contains all
+    /// groups: a start reads nothing before it, so a group missing from it would start over.
     pub(crate) fn checkpoint(&self, wanted: impl Fn(UnsavedState) -> bool) {
         for partition in 0..self.partition_count() {
             let _listed = self.listing.lock();
@@ -47,24 +47,29 @@ impl Queue {
             if !wanted(letters) && !parts.iter().any(|(_, part)| wanted(part.inner.lock().unsaved)) {
                 continue;
             }
-            // Where a letter is stored already and its message has not left yet, a checkpoint would undo that it has: later.
+            // A dead letter may be stored before its message has left the group. A checkpoint now would undo the
+            // removal, so it is postponed.
             let moves: Option<Vec<_>> = parts.iter().map(|(_, part)| part.moving.try_lock().ok()).collect();
             let Some(_no_moves) = moves else { continue };
             if let Err(error) = self.checkpoint_of(partition, &parts) {
-                tracing::warn!(queue = %self.name(), partition, %error, "the state of groups cannot be written as a whole");
+                tracing::warn!(
+                    queue = %self.name(), partition, %error,
+                    "the checkpoint of group state cannot be written"
+                );
             }
         }
     }
 
-    /// A new group takes part from now on, and where it begins is kept, so that a restart does not begin somewhere else. No
-    /// checkpoint comes between the two: it would have the group before its beginning, or its beginning before it.
+    /// Adds a new group and stores where it begins, so that a restart does not begin elsewhere. The lock keeps a
+    /// checkpoint from coming between the two: it would contain the group before its beginning, or the beginning before
+    /// the group.
     pub(crate) fn begin_group(&self, group: &Arc<Group>) -> thalweg_log::Result<()> {
         let _listed = self.listing.lock();
         self.add_group(group.clone());
         self.keep_beginning(group)
     }
 
-    /// Where a new group begins, without all that is known of the others.
+    /// Stores where a new group begins, without the state of the other groups.
     fn keep_beginning(&self, group: &Group) -> thalweg_log::Result<()> {
         if self.is_in_memory() {
             return Ok(());
@@ -75,7 +80,7 @@ impl Queue {
             inner.store(self.log.as_ref(), state, group.id, now)?;
             inner.checkpoint(group.id, &[], &mut values);
             part.note_unsaved(&inner);
-            // Under the lock, so that what changes next comes behind it.
+            // Under the lock, so that later changes come after it.
             self.log.journal(state, FrameKind::State, &mut |records| {
                 values
                     .iter()
@@ -85,8 +90,8 @@ impl Queue {
         Ok(())
     }
 
-    /// All groups of a partition at one moment: nothing may be journaled between them. What has changed is stored before:
-    /// if the whole is too large for the log, or the disk is full, a start reads it from there.
+    /// Writes all groups of a partition as of one moment; nothing may be journaled between them. Pending changes are
+    /// stored first: if the checkpoint is too large for the log, or the disk is full, a start reads them instead.
     fn checkpoint_of(&self, partition: u32, parts: &[(Arc<Group>, Arc<GroupPartition>)]) -> thalweg_log::Result<()> {
         let mut locked: Vec<_> = parts
             .iter()
@@ -105,7 +110,7 @@ impl Queue {
             inner.checkpoint(group.id, &holding, &mut values);
             consumers.push(holding);
         }
-        // Until it is written: what is dropped meanwhile comes behind it.
+        // The lock lasts until the checkpoint is written, so that later drops come after it.
         let dropped = (partition == 0 && self.has_letters).then(|| self.dropped.lock());
         if dropped.is_some() && self.drops_under_way.load(Ordering::Relaxed) > 0 {
             return Ok(());

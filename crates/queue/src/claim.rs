@@ -1,7 +1,7 @@
-//! Consumers take messages: what is ready is handed out, else the claim waits until it is woken.
+//! Claims: a consumer gets ready messages at once, or waits until it is woken.
 //!
-//! A work group hands out leases; a stream group hands out what follows its position. Messages come from memory; when they
-//! have to be read from a disk, the claim lets go of all locks, has them read, and looks again.
+//! A work group leases messages; a stream group returns the messages after its position. Messages come from memory. If
+//! they must be read from disk, the claim releases all locks, has them read, and tries again.
 
 mod work_claim;
 
@@ -28,24 +28,24 @@ use crate::times::micros;
 use crate::waiters::Waiter;
 use work_claim::WorkClaim;
 
-/// Messages of one claim.
+/// Maximum messages per claim.
 const CLAIM_MAX: u32 = 10_000;
-/// Messages that a claim passes over before others have their turn: a millisecond of work, or less. What it hands out is
-/// bounded by what it asks for.
+/// Messages that a claim may pass over before it yields: at most about a millisecond of work. The messages that it
+/// returns are bounded by the request.
 const PASSED_AT_ONCE: usize = 4_000;
 
-/// What a consumer wants.
+/// The parameters of a claim.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimRequest {
-    /// Messages; at least one.
+    /// Maximum number of messages; at least one.
     pub max: u32,
-    /// Of payloads, keys and properties; one message at least is given, however large.
+    /// Maximum bytes of payloads, keys and properties. At least one message is returned, however large it is.
     pub max_bytes: u64,
-    /// How long to wait if nothing is ready.
+    /// How long to wait if no message is ready.
     pub wait: Duration,
-    /// How long the messages are the consumer's; `None`: as the queue is set to.
+    /// Visibility timeout of the leases; `None` means the queue's setting.
     pub visibility: Option<Duration>,
-    /// Leases that the consumer may hold, if it wants fewer than the queue allows.
+    /// Maximum leases of this consumer, if it wants fewer than the queue allows.
     pub max_in_flight: Option<u32>,
 }
 
@@ -61,11 +61,12 @@ impl Default for ClaimRequest {
     }
 }
 
-/// A message that was handed out.
+/// A message delivered to a consumer.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub partition: u32,
-    /// From 1; with the message's place and the tag it is the receipt. Stream groups always have 1.
+    /// Delivery number, from 1. With the message's position and the tag it forms the receipt. Always 1 in stream
+    /// groups.
     pub delivery: u32,
     pub tag: LeaseTag,
     /// When the lease ends; 0 in stream groups.
@@ -73,26 +74,26 @@ pub struct Delivery {
     pub message: Message,
 }
 
-/// A consumer of a group, for as long as it asks.
+/// A consumer of a group, for the duration of one request.
 pub struct ConsumerHandle {
     pub(crate) queue: Arc<Queue>,
     pub(crate) group: Arc<Group>,
     pub(crate) seat: ClaimantState,
-    /// Otherwise whoever asks has left before.
+    /// If this is false on drop, the client disconnected before its answer.
     is_answered: bool,
 }
 
-/// A consumer's place in its group, and what it may take as far as it knows.
+/// A consumer's membership in its group, with its partition share as of the last check.
 pub(crate) struct ClaimantState {
     pub(crate) index: u32,
     kind: MemberKind,
-    /// Of the membership, whose index others may get later.
+    /// Identifies the membership; its index may be reused by another member later.
     pub(crate) reader: u64,
     pub(crate) request: u64,
     share: PartitionShare,
-    /// Of the shares of which this is one.
+    /// Version of the shares that `share` comes from.
     version: u64,
-    /// Partitions of which what comes next cannot be read.
+    /// Partitions whose next message cannot be read.
     unreadable: Vec<u32>,
 }
 
@@ -110,19 +111,20 @@ impl Drop for ConsumerHandle {
 }
 
 impl ConsumerHandle {
-    /// An answer goes to the consumer, so it may ask again: its membership lasts. Dropped without that, it ends.
+    /// The consumer gets an answer and may ask again, so its membership lasts. If the handle is dropped without this
+    /// call, the membership ends.
     pub fn answered(&mut self) {
         self.is_answered = true;
     }
 
-    /// What is ready now and in memory, added to `out`, without waiting. Returns how many leases more the consumer may
-    /// take.
+    /// Adds the messages that are ready and in memory to `out`, without waiting. Returns how many more leases the
+    /// consumer may take.
     pub fn claim_now(&mut self, want: ClaimRequest, out: &mut Vec<Delivery>) -> Result<u32> {
         self.queue.may_consume(&self.group)?;
         if !self.queue.epoch.is_stored() {
             return Ok(0);
         }
-        // Whoever asks is known to the state partition by its name only if it can come back: this one cannot.
+        // The state partition records a consumer's name only if the consumer can come back. This one cannot.
         self.seat.kind = MemberKind::Pipeline;
         loop {
             let seat = ("", &mut self.seat);
@@ -134,32 +136,33 @@ impl ConsumerHandle {
     }
 }
 
-/// What one look at a partition came to.
+/// The result of scanning one partition.
 pub(crate) enum ScanOutcome {
-    /// What there is was given.
+    /// All available messages were returned.
     Done,
-    /// The disk has to be read at this offset first.
+    /// The disk must be read at this offset first.
     Load(Offset),
-    /// Messages that a stream has not read are gone; it goes on at the second offset.
+    /// Messages that a stream has not read are lost; the stream continues at the second offset.
     Gap(Offset, Offset),
-    /// Very many were passed over: others have their turn, and then it goes on where it was.
+    /// The scan passed over very many messages. It yields and then continues where it stopped.
     More,
 }
 
-/// What a claim that got nothing has to do before it looks again.
+/// What a claim without messages must do before it scans again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimStep {
-    /// There is nothing for it.
+    /// No message is available to this consumer.
     Nothing,
-    /// The disk has to be read in this partition, at this offset.
+    /// Read the disk in this partition, at this offset.
     Load(u32, Offset),
-    /// Others have their turn.
+    /// Yield to other tasks.
     Turn,
 }
 
 impl Queue {
-    /// Hands messages to a consumer, who is a member of the group from then on; waits for some if there are none. Empty
-    /// after that time. A consumer that holds as many leases as it may gets `too_many_pending`, after waiting.
+    /// Leases messages to a consumer, which becomes a member of the group. If no message is ready, waits for the
+    /// requested time and then returns an empty list. A consumer at its lease limit gets `too_many_pending` after the
+    /// wait.
     pub async fn claim(
         self: &Arc<Queue>,
         group: &Arc<Group>,
@@ -187,7 +190,7 @@ impl Queue {
     ) -> Result<Vec<Delivery>> {
         let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);
         let mut out = Vec::new();
-        // What is there goes out without the way through those who wait.
+        // Ready messages are returned without joining the waiters.
         let (mut room, mut first) = self.try_claim(group, (consumer, seat), want, ScanMode::Quickly, &mut out)?;
         let mut listed: Option<WaiterRegistration<'_>> = None;
         let mut unreadable = None;
@@ -199,7 +202,7 @@ impl Queue {
                 ClaimStep::Nothing => {}
                 ClaimStep::Load(partition, from) => {
                     if let Err(error) = self.load(group, partition, from).await {
-                        // What other partitions have comes first.
+                        // Messages of other partitions take precedence over the error.
                         seat.unreadable.push(partition);
                         unreadable = Some(error);
                     }
@@ -216,7 +219,7 @@ impl Queue {
             if let Some(error) = unreadable.take() {
                 return Err(error);
             }
-            // Called for what it may not take now, it calls the next by being dropped.
+            // If this waiter was woken for a message that it may not take, dropping it wakes the next one.
             if let Some(waited) = listed.take()
                 && room > 0
             {
@@ -229,22 +232,22 @@ impl Queue {
                     Err(self.too_many(group, consumer, want))
                 };
             };
-            // What comes from here on calls this claim, what was there before it finds.
+            // Messages that arrive from here on wake this claim; the scan finds those that arrived before.
             let full = room == 0;
             let waiting = listed.insert(WaiterRegistration::new(self, group, &seat.share, full));
             let version = seat.version;
             self.may_consume(group)?;
             (room, first) = self.try_claim(group, (consumer, seat), want, ScanMode::Closely, &mut out)?;
             let found_nothing = out.is_empty() && first == ClaimStep::Nothing;
-            // With another share it is for others' messages that it would be called; and what calls those that may take no
-            // more calls nobody else.
+            // With another share, the waiter would be woken for other consumers' messages. An event that wakes waiters
+            // at their lease limit wakes nobody else.
             if found_nothing && seat.version == version && (room == 0) == full {
                 tokio::select! {
                     () = waiting.waiter.called() => {}
                     () = tokio::time::sleep_until(until) => {}
                 }
             }
-            // Before it looks: what comes after that look calls others.
+            // Leave before the scan, so that messages that arrive after it wake other waiters.
             waiting.leave();
             if found_nothing {
                 self.may_consume(group)?;
@@ -253,7 +256,7 @@ impl Queue {
         }
     }
 
-    /// An answer could not be brought to a consumer: it does not keep its partitions for its next request.
+    /// An answer could not be delivered to a consumer, so its partitions are not reserved for its next request.
     pub fn client_gone(&self, group: &Group, consumer: &str) {
         let mut members = group.members.lock();
         if let Some(index) = members.find(consumer) {
@@ -263,7 +266,7 @@ impl Queue {
         self.look_by(group);
     }
 
-    /// Makes the consumer a member; it is asking until the answer is dropped.
+    /// Makes the consumer a member. Its request lasts until the handle is dropped.
     pub fn ask(self: &Arc<Queue>, group: &Arc<Group>, consumer: &str, kind: MemberKind) -> Result<ConsumerHandle> {
         let now = self.clock.now();
         let mut members = group.members.lock();
@@ -288,7 +291,7 @@ impl Queue {
         })
     }
 
-    /// Whether consumers may take messages.
+    /// Returns an error if consumers may not take messages.
     fn may_consume(&self, group: &Group) -> Result<()> {
         let what = if self.removed.load(Ordering::Relaxed) {
             return Err(QueueError::QueueNotFound {
@@ -318,8 +321,8 @@ impl Queue {
         }
     }
 
-    /// What is ready now, without waiting. Returns how many leases the consumer may still take, and what has to be done first
-    /// if that is why there is nothing.
+    /// Takes the messages that are ready now, without waiting. Returns how many leases the consumer may still take, and
+    /// what must be done first if that is why it got no messages.
     pub(crate) fn try_claim(
         &self,
         group: &Group,
@@ -340,7 +343,7 @@ impl Queue {
         let visibility = want
             .visibility
             .map_or_else(|| defaults.visibility.load(Ordering::Relaxed), micros);
-        // In memory reading the clock is half of what a claim costs.
+        // For a queue in memory, reading the clock is half the cost of a claim.
         let roughly = looking == ScanMode::Quickly && self.is_in_memory() && visibility > 50 * ROUGHLY;
         let now = if roughly {
             self.clock.roughly_now()
@@ -370,7 +373,7 @@ impl Queue {
         };
         let mut looked = round.over(&seat.share);
         if roughly && looked.is_ok() && round.found_nothing() {
-            // Something may have come due since the kernel's last tick.
+            // A message may have come due since the kernel's last tick.
             (round.wanted.now, round.wanted.late) = (self.clock.now(), 0);
             looked = round.over(&seat.share);
         }
@@ -418,7 +421,7 @@ impl Queue {
         let stored = self.after(group, partition, part, &mut inner, wanted.now);
         if let Err(error) = stored {
             take_back(&mut inner, out.drain(before..), wanted.now);
-            // What stands in the way of storing a lease stands in the way of storing its end.
+            // If a lease cannot be stored, its end cannot be stored either.
             let _ = self.after(group, partition, part, &mut inner, wanted.now);
             return Err(error);
         }
@@ -426,7 +429,7 @@ impl Queue {
         look
     }
 
-    /// Hands out what the state of a group has for a consumer.
+    /// Delivers what the state of the group has for a consumer.
     #[inline]
     fn hand_out(
         &self,
@@ -492,8 +495,8 @@ impl Queue {
         }
     }
 
-    /// What a look has settled by itself makes room as what consumers settle does: it was not for the group, has expired or
-    /// does not exist. `was` is what the group needed from, and what the part counted, before.
+    /// Messages that the scan settled itself (not for the group, expired, or missing) free room like messages that
+    /// consumers settle. `was` is the lowest offset the group needed and the partition's count before the scan.
     pub(crate) fn passed_over(&self, part: &GroupPartition, inner: &GroupPartitionInner, was: (Offset, i64)) {
         if (part.wants(), inner.counted()) != was {
             self.has_room();
@@ -501,7 +504,8 @@ impl Queue {
         }
     }
 
-    /// After every change of a part, under its lock: what it means for others. That is so whether it can be stored or not.
+    /// Publishes a change of a group partition to others, under its lock. This happens whether or not the change can be
+    /// stored.
     pub(crate) fn after(
         &self,
         group: &Group,
@@ -515,7 +519,7 @@ impl Queue {
         changed
     }
 
-    /// The same for who looks at the timers himself.
+    /// Like `after`, for a caller that handles the timers itself.
     pub(crate) fn changed(
         &self,
         group: &Group,
@@ -546,7 +550,7 @@ impl Queue {
         Ok(stored?)
     }
 
-    /// Reads from the disk what a claim has asked for.
+    /// Reads from disk what a claim asked for.
     pub(crate) async fn load(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
         let Some(store) = self.store(partition).cloned() else {
             return Ok(());
@@ -560,7 +564,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The same on a thread that may block.
+    /// Like `load`, on a thread that may block.
     pub(crate) fn load_here(&self, group: &Group, partition: u32, from: Offset) -> Result<()> {
         if let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) {
             let cursor = store.load(from)?;
@@ -575,14 +579,14 @@ impl GroupPartitionInner {
     fn loaded(&mut self, from: Offset, cursor: Cursor, now: Micros) {
         self.frames_used = now;
         match &self.state {
-            // The reading place is not lost for an old message.
+            // Reading an old message must not lose the reading position.
             GroupState::Work(machine) if from < machine.cursor() => self.older = cursor,
             _ => self.cursor = cursor,
         }
     }
 }
 
-/// What was taken has not left the process and does not: it is as if nobody had asked.
+/// Reverts deliveries that never left the process, as if they had not been requested.
 fn take_back(inner: &mut GroupPartitionInner, given: impl DoubleEndedIterator<Item = Delivery>, now: Micros) {
     for given in given.rev() {
         let offset = given.message.offset;
@@ -593,13 +597,13 @@ fn take_back(inner: &mut GroupPartitionInner, given: impl DoubleEndedIterator<It
     }
 }
 
-/// A claim's place among those that wait. When it ends, the next is called if there is more.
+/// A claim's place among the waiters. On drop, the next waiter is woken if there are more messages.
 struct WaiterRegistration<'a> {
     queue: &'a Queue,
     group: &'a Group,
     waiter: Arc<Waiter>,
     is_listed: bool,
-    /// It has left, and this is for what it was called.
+    /// The partition that it was woken for, after it has left.
     called_for: Option<u32>,
 }
 
@@ -620,7 +624,7 @@ impl<'a> WaiterRegistration<'a> {
         }
     }
 
-    /// Since it left it has looked and found nothing: whatever it was called for, others have taken it.
+    /// It scanned after it left and found nothing: other consumers took what it was woken for.
     fn has_looked(mut self) {
         self.leave();
         self.called_for = None;
@@ -637,7 +641,7 @@ impl Drop for WaiterRegistration<'_> {
 }
 
 impl ClaimantState {
-    /// Learns its share anew if shares have changed.
+    /// Reloads the share if the shares have changed.
     fn look(&mut self, group: &Group) {
         let version = group.shared.version();
         if version != self.version {
@@ -647,19 +651,19 @@ impl ClaimantState {
     }
 }
 
-/// How closely a claim looks at partitions in which there seems to be nothing.
+/// How a claim scans partitions that seem to be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanMode {
-    /// Leaves them out by what they say without a lock, which may be a moment old.
+    /// Skips them by their lock-free summary, which may be a moment old.
     Quickly,
-    /// Into each. Whoever goes to sleep has to, under the lock under which messages are added.
+    /// Scans each partition. A claim must do this before it sleeps, under the lock under which messages are added.
     Closely,
 }
 
-/// More than between two ticks of the kernel, by which the rough time is behind.
+/// More than the interval between two kernel ticks, which is how far the rough time may lag.
 const ROUGHLY: Micros = 20_000;
 
-/// One claim's way through the partitions, until it has what it wants or others have their turn.
+/// One pass of a claim over the partitions, until it has what it wants or yields.
 struct ClaimRound<'a> {
     queue: &'a Queue,
     group: &'a Group,
@@ -672,8 +676,8 @@ struct ClaimRound<'a> {
 }
 
 impl ClaimRound<'_> {
-    /// The consumer's own partitions, from one after the one where the last claim began, so that none starves; then those
-    /// of others, where that is allowed.
+    /// Scans the consumer's own partitions first, then those of others where that is allowed. It starts one partition
+    /// after the start of the previous claim, so that no partition starves.
     fn over(&mut self, share: &PartitionShare) -> Result<()> {
         let own = share.own.len() as u32;
         let turn = match own {
@@ -701,7 +705,7 @@ impl ClaimRound<'_> {
         Ok(())
     }
 
-    /// Although a look at a partition was worth it.
+    /// Nothing was found although at least one partition was scanned.
     fn found_nothing(&self) -> bool {
         self.wanted.has_looked && self.out.len() == self.wanted.given && self.first == ClaimStep::Nothing
     }
@@ -742,19 +746,19 @@ impl ClaimRound<'_> {
 }
 
 pub(crate) struct ClaimBudget {
-    /// What the caller had before.
+    /// Messages that the caller already had.
     pub given: usize,
     pub max: usize,
     /// Zero once they are used up.
     pub bytes: u64,
     pub visibility: Micros,
     pub now: Micros,
-    /// By so much it may be later than `now`.
+    /// How much the actual time may be ahead of `now`.
     late: Micros,
     has_looked: bool,
-    /// So many messages may still be passed over before others have their turn.
+    /// How many messages may still be passed over before the claim yields.
     pub left: usize,
-    /// The membership of whoever asks.
+    /// The membership of the caller.
     pub reader: u64,
 }
 
@@ -763,7 +767,7 @@ impl ClaimBudget {
         self.bytes = self.bytes.saturating_sub(message.bytes() as u64);
     }
 
-    /// A message was not for this claim.
+    /// Counts a message that was not for this claim.
     pub fn passed_one(&mut self) {
         self.left = self.left.saturating_sub(1);
     }

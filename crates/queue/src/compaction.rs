@@ -1,15 +1,17 @@
-//! Key compaction: of each key only the last record stays. Runs over one partition after the other.
+//! Key compaction keeps only the last record of each key. It handles one partition after the other.
 //!
-//! Two looks at a partition, both at the pace of what goes on behind: the first notes where each key was last seen, the
-//! second rewrites the full files without what came before that. Looked at is what is older than `lag`. What some group
-//! has not settled stays, and so do records without a key.
+//! A run makes two passes over a partition, both at the rate of background work. The first notes the last offset of
+//! each key; the second rewrites the full files without the earlier records. Only records older than `lag` are
+//! considered. Records without a key and records that some group has not settled are kept.
 //!
-//! A record with an empty value says that its key is deleted. It goes `tombstone_age` after it was appended, but only once
-//! nothing that it deletes can be left: it must lie where an earlier run has been to its end, so that a crash between two
-//! files brings nothing back; and before all that files have which went out of use, so that damage brings nothing back.
+//! A record with an empty value is a tombstone. It is dropped `tombstone_age` after it was appended, but only once
+//! nothing that it deletes can be left. It must lie in the range that an earlier run completed, so that a crash between
+//! two files cannot resurrect a key. It must also precede the content of all retired files, so that damage cannot
+//! resurrect a key.
 //!
-//! Files are rewritten when a tenth of a partition is new. The notes are bounded ([`KEYS_MAX`]); a run that has seen more
-//! keys ends there, and the next begins where it ended. Keys are told apart by 128 bits that nobody outside can foresee.
+//! Files are rewritten when a tenth of a partition is new. The notes are bounded by [`KEYS_MAX`]; a run that reaches
+//! this bound stops there, and the next run continues from that offset. Keys are identified by 128-bit hashes that
+//! nobody outside can predict.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -27,44 +29,44 @@ use crate::queue::Queue;
 use crate::settings::{CompactionSettings, RetentionMode};
 use crate::times::micros;
 
-/// Keys of one run, in about 35 MiB.
+/// Keys per run; they take about 35 MiB.
 const KEYS_MAX: usize = (1 << 20) / 8 * 7;
 
-/// The runs of all queues share the rate of what goes on behind, so two at a time would only take twice the memory.
+/// The runs of all queues share the rate limit of background work, so two runs at a time would only double the memory.
 static ONE_RUN: Semaphore = Semaphore::const_new(1);
 
-/// Rewriting pays when one record in so many is new.
+/// A rewrite pays off when one record in this many is new.
 const ONE_IN: u64 = 10;
 
-/// How far the runs of a partition have come, since the start of the process.
+/// The progress of compaction in one partition since the process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CompactionProgress {
-    /// Before it every key stands once.
+    /// Before this offset every key occurs once.
     clean: Offset,
     rewritten_at: Micros,
 }
 
-/// What a look at what is new has found.
+/// The result of the first pass over new records.
 struct LatestKeyOffsets {
-    /// By the numbers of keys.
+    /// Last offset by the hash of the key.
     last: HashMap<u128, Offset>,
-    /// It came so far.
+    /// Where the pass ended.
     end: Offset,
-    /// With a key.
+    /// Records with a key.
     records: u64,
 }
 
-/// Which records of a partition may not go yet.
+/// Records of a partition that must be kept.
 struct UnsettledOffsets {
-    /// From here on.
+    /// All records from this offset on.
     from: Offset,
-    /// And these before it.
+    /// Single records before `from`.
     held: HashSet<Offset>,
-    /// By group: those that are delayed for long. Millions take a few megabytes so.
+    /// Long-delayed messages, one set per group. Millions of them take a few megabytes.
     asleep: Vec<DelayedMessageSet>,
 }
 
-/// A key as a number.
+/// Hashes a key to 128 bits.
 struct KeyHasher([RandomState; 2]);
 
 impl KeyHasher {
@@ -75,7 +77,7 @@ impl KeyHasher {
 }
 
 impl Queue {
-    /// Compacts what can be, now. A run that is at it already is waited for.
+    /// Compacts now. Waits for a run in progress first.
     pub async fn compact_now(self: &Arc<Queue>) {
         if self.is_compacted() {
             let progress = self.compacted.clone().lock_owned().await;
@@ -83,7 +85,7 @@ impl Queue {
         }
     }
 
-    /// Runs over all partitions. Each takes as long as the pace allows, on a thread for that.
+    /// Compacts all partitions, each on a blocking thread for as long as the rate limit requires.
     pub(crate) async fn compact(self: &Arc<Queue>, mut progress: OwnedMutexGuard<Vec<CompactionProgress>>) {
         progress.resize(self.partition_count() as usize, CompactionProgress::default());
         for (partition, progress) in (0..).zip(progress.iter_mut()) {
@@ -93,7 +95,10 @@ impl Queue {
             match run.unwrap_or(Err(LogError::Closed.into())) {
                 Ok(after) => *progress = after,
                 Err(error) => {
-                    tracing::warn!(queue = %self.name(), partition, %error, "keys cannot be compacted; tried again later");
+                    tracing::warn!(
+                        queue = %self.name(), partition, %error,
+                        "key compaction failed; it is retried later"
+                    );
                 }
             }
         }
@@ -108,7 +113,7 @@ impl Queue {
         let end = self.log.offset_at(id, now - micros(settings.lag))?.min(bounds.next);
         let from = progress.clean.max(bounds.first);
         let keys = KeyHasher([RandomState::new(), RandomState::new()]);
-        // A file that has gone out of use stands in if the one that took its place is lost: what it has must stay deleted.
+        // A retired file takes over if the file that replaced it is lost, so what it contains must stay deleted.
         let oldest = self.log.oldest_leftover(id)?.unwrap_or(Offset::MAX);
         let notes = self.note_keys(partition, from, end, &keys)?;
         let end = notes.end;
@@ -135,7 +140,7 @@ impl Queue {
         let reached = self.log.rewrite(id, &keep)?;
         let held_back = held_back.into_inner();
         if held_back > 0 {
-            // The next run finds them gone.
+            // The next run finds them released.
             self.log.release_leftovers(id, held_back)?;
         }
         let clean = reached.min(end).min(unsettled.first());
@@ -146,7 +151,7 @@ impl Queue {
         })
     }
 
-    /// Where each key was last seen.
+    /// Notes the last offset of each key.
     fn note_keys(&self, partition: u32, from: Offset, to: Offset, keys: &KeyHasher) -> Result<LatestKeyOffsets> {
         let mut notes = LatestKeyOffsets {
             last: HashMap::new(),
@@ -170,7 +175,7 @@ impl Queue {
         Ok(notes)
     }
 
-    /// What must stay because somebody has still to do with it.
+    /// Records that must be kept because a group has not settled them.
     fn unsettled(&self, partition: u32) -> UnsettledOffsets {
         let mut unsettled = UnsettledOffsets {
             from: Offset::MAX,
@@ -195,7 +200,7 @@ impl Queue {
         unsettled
     }
 
-    /// Whether keys of this queue are compacted.
+    /// Whether this queue compacts keys.
     pub(crate) fn is_compacted(&self) -> bool {
         let settings = self.settings_now();
         settings.compaction.enabled && settings.retention.mode == RetentionMode::Policy && !self.is_in_memory()
@@ -213,7 +218,7 @@ impl UnsettledOffsets {
     }
 }
 
-/// Whether a record says that its key is deleted, and has done so for long enough.
+/// Whether a record is a tombstone that is old enough.
 fn is_over(record: &RecordRef<'_>, settings: &CompactionSettings, now: Micros) -> bool {
     record.value.is_empty() && record.time <= now - micros(settings.tombstone_age)
 }

@@ -1,5 +1,5 @@
-//! Who is told of dead letters. Queues know the address in `dlq.webhook`, but send nothing themselves: whoever has a client
-//! listens here, and hears of a letter once it is stored.
+//! Notification of dead letters. A queue stores the address in `dlq.webhook` but sends nothing itself; an HTTP client
+//! registers here and is called once a dead letter is stored.
 
 use std::sync::Arc;
 
@@ -8,14 +8,15 @@ use thalweg_log::Offset;
 use crate::queue::Queue;
 use crate::queues::Queues;
 
-/// Hears of each dead letter of the queues that have `dlq.webhook`.
+/// Called for each dead letter of the queues that have `dlq.webhook`.
 pub trait DeadLetterListener: Send + Sync {
-    /// `letter` is its offset in `dlq.<queue>`. Messages wait behind this call, so it must not.
+    /// `letter` is its offset in `dlq.<queue>`. Messages wait for this call, so it must not block.
     fn dead_letter(&self, queue: &Arc<Queue>, letter: Offset);
 }
 
 impl Queues {
-    /// From now on; without a listener, settings with a `dlq.webhook` are refused. The first one stays.
+    /// Registers the listener. Only the first one is kept. Without a listener, settings with a `dlq.webhook` are
+    /// refused.
     pub fn listen_for_dead_letters(&self, listener: Arc<dyn DeadLetterListener>) {
         let _ = self.home.listener.set(listener);
     }

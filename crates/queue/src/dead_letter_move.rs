@@ -1,6 +1,6 @@
-//! Messages that have to leave a group: to the dead letters of the queue, or away. Appending there and settling here is one
-//! submission, so that a crash leaves a message in exactly one of the two; if they are on two disks, in one at least, and the
-//! next start ends the move (`recover/interrupted_moves.rs`).
+//! Moves messages out of a group, to the queue's dead letters or away. The append there and the settlement here are one
+//! submission to the log, so after a crash a message is in exactly one of the two. If they are on two disks, it is in
+//! at least one, and the next start completes the move (`recover/interrupted_moves.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,10 +22,10 @@ use crate::queue::Queue;
 use crate::store::{MessageStore, NextMessage};
 use crate::times::instant_text;
 
-/// Moved at once.
+/// Messages moved together.
 const BATCH: usize = 100;
 
-/// What is added to a dead letter: names under this.
+/// Prefix of the properties that are added to a dead letter.
 pub const PREFIX: &str = "x-dlq-";
 
 impl RemovalReason {
@@ -49,8 +49,8 @@ impl RemovalReason {
 }
 
 impl Queue {
-    /// Moves everything out that has to leave this part; to its end, also when whoever asked for it leaves: the machine does
-    /// not name twice what has to leave.
+    /// Moves out everything that has to leave this group partition. It runs to its end even if the caller stops
+    /// waiting, because the machine reports each removal only once.
     pub(crate) async fn move_out(self: &Arc<Queue>, group: &Arc<Group>, partition: u32) {
         let (queue, group) = (self.clone(), group.clone());
         DetachedFuture::new(async move { queue.move_all(&group, partition).await }).await;
@@ -91,7 +91,10 @@ impl Queue {
                     .and_then(|()| self.after(group, partition, part, &mut inner, now))
                 {
                     let id = self.message_id(partition, offset);
-                    tracing::warn!(message = %id, %error, "a dead letter cannot be moved; tried again in 5 s");
+                    tracing::warn!(
+                        message = %id, %error,
+                        "a message cannot be moved to the dead letters; retrying in 5 s"
+                    );
                     let _ = self.after(group, partition, part, &mut inner, now);
                 }
             }
@@ -115,7 +118,7 @@ impl Queue {
         let Some(dead) = dead else {
             return Ok(terminal);
         };
-        // What retention or damage has taken meanwhile cannot be kept.
+        // A message that retention or damage removed meanwhile cannot be kept.
         let Some(message) = self.find_stored(partition, ending.offset).await? else {
             return Ok(FinalState::Skipped);
         };
@@ -128,18 +131,21 @@ impl Queue {
             .await;
         match appended {
             Ok(letter) => self.tell_dead_letter(letter),
-            // The letter is stored, on a disk of its own; a second one would follow if this were tried again. What is missing,
-            // that the message has left, is journaled with it, or made good at the next start.
+            // The dead letter is stored, on its own disk; a retry would store a second one. The missing record that the
+            // message left the group is journaled with the removal, or added at the next start.
             Err(QueueError::Log(LogError::Partly { cause })) => {
                 let id = self.message_id(partition, ending.offset);
-                tracing::warn!(message = %id, error = %cause, "it is a dead letter, but that it has left is not stored yet");
+                tracing::warn!(
+                    message = %id, error = %cause,
+                    "the dead letter is stored, but the removal of its message is not stored yet"
+                );
             }
             Err(error) => return Err(error),
         }
         Ok(terminal)
     }
 
-    /// The message as a dead letter.
+    /// Builds the dead letter of a message.
     fn letter(
         &self,
         group: &Group,
@@ -181,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// Returns its offset there.
+    /// Returns the offset of the dead letter.
     async fn append_letter(
         &self,
         dead: &Arc<Queue>,
@@ -193,7 +199,7 @@ impl Queue {
     ) -> Result<Offset> {
         let settings = dead.settings();
         let now = self.clock.now();
-        // Before there is room for it: what cannot be stored takes none.
+        // Encode it before reserving room: a message that cannot be stored must not take any.
         let mut stored = None;
         if !self.is_in_memory() {
             let mut letters = Records::with_capacity(letter.bytes() + 64);
@@ -220,7 +226,7 @@ impl Queue {
         Ok(appended?.offsets.first().copied().unwrap_or_default())
     }
 
-    /// The message at an offset, from wherever it is; `None` if it is gone.
+    /// Finds the message at an offset in memory or on disk; `None` if it is gone.
     pub async fn find(self: &Arc<Queue>, partition: u32, offset: Offset) -> Result<Option<Message>> {
         self.shed_kept().await;
         self.find_stored(partition, offset).await
@@ -236,7 +242,7 @@ impl Queue {
     }
 }
 
-/// That a message has left a group, for the state partition.
+/// Encodes for the state partition that a message has left a group.
 pub(crate) fn ended_record(group: u32, offset: Offset, terminal: FinalState) -> Vec<u8> {
     let mut value = Vec::new();
     varint::put(&mut value, group.into());
@@ -245,7 +251,7 @@ pub(crate) fn ended_record(group: u32, offset: Offset, terminal: FinalState) -> 
     value
 }
 
-/// Reads the disk if need be.
+/// Reads from disk if necessary.
 pub(crate) fn find(store: &MessageStore, offset: Offset) -> std::result::Result<Option<Message>, LogError> {
     let mut cursor = crate::store::Cursor::default();
     let mut next = store.at(&mut cursor, offset)?;

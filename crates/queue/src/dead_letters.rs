@@ -1,5 +1,5 @@
-//! Dead letters: found, and taken out of the middle when they were sent again or thrown away (`dead_letters/resend.rs`),
-//! on several disks, too (`dead_letters/cross_disk.rs`).
+//! Lists dead letters, and removes them from the middle of their partition when they are resent or discarded
+//! (`dead_letters/resend.rs`), also across disks (`dead_letters/cross_disk.rs`).
 
 mod cross_disk;
 mod resend;
@@ -24,24 +24,24 @@ use crate::queue::Queue;
 pub(crate) use cross_disk::{LetterArrival, ReceivedLetters, ResentLetters};
 pub use resend::ResendResult;
 
-/// Looked at in one go.
+/// Messages per read.
 const LOOK: usize = 1000;
-/// Payloads, keys and properties of one page, about.
+/// Approximate bytes of payloads, keys and properties in one page.
 const PAGE_BYTES: usize = 24 << 20;
 
-/// Which dead letters; what is not given matches all.
+/// Selects dead letters. A field that is not set matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
     pub group: Option<SmolStr>,
     pub reason: Option<SmolStr>,
     pub key: Option<Box<[u8]>>,
-    /// When they died, by the wall clock.
+    /// Wall-clock time since when they died.
     pub since: Option<Micros>,
     pub until: Option<Micros>,
     pub property: Option<(String, String)>,
 }
 
-/// Some dead letters, and where the next begin.
+/// A page of dead letters, and the offset at which the next page begins.
 #[derive(Debug, Default)]
 pub struct DeadLetterPage {
     pub letters: Vec<Message>,
@@ -50,14 +50,14 @@ pub struct DeadLetterPage {
 
 #[derive(Clone, Debug)]
 pub enum DeadLetterSelection {
-    /// Of the dead letters, not of what they were.
+    /// Ids of the dead letters, not of the original messages.
     Ids(Vec<MessageId>),
     Filter(DeadLetterFilter),
 }
 
 #[derive(Clone, Debug)]
 pub enum ResendTo {
-    /// The queue they come from, for the group in which they died alone.
+    /// The source queue, and there only the group in which the message died.
     Source,
     Queue(SmolStr),
 }
@@ -90,7 +90,7 @@ impl DeadLetterFilter {
 }
 
 impl Queue {
-    /// Dead letters of this queue from `after` on, oldest first; some 24 MiB at most.
+    /// Dead letters of this queue from `after` on, oldest first, about 24 MiB at most.
     pub async fn dead_page(
         &self,
         filter: &DeadLetterFilter,
@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    /// The same of the queue in which they are.
+    /// Like `dead_page`, on the queue that contains the dead letters.
     async fn letters_page(
         &self,
         filter: &DeadLetterFilter,
@@ -131,7 +131,7 @@ impl Queue {
         }
     }
 
-    /// Also those that were sent again or thrown away.
+    /// Includes those that were resent or discarded.
     async fn letters_from(&self, from: Offset) -> Result<Vec<Message>> {
         let Some(store) = self.store(0).cloned() else {
             return Ok(Vec::new());
@@ -141,7 +141,7 @@ impl Queue {
         Ok(read.unwrap_or(Err(thalweg_log::LogError::Closed))?)
     }
 
-    /// One dead letter with the queue in which it is, unless it was sent again or thrown away.
+    /// One dead letter with the queue that contains it, unless it was resent or discarded.
     pub async fn dead_letter(&self, letter: Offset) -> Result<Option<(Arc<Queue>, Message)>> {
         let Some(dead) = self.known_dead_letters() else {
             return Ok(None);
@@ -150,7 +150,7 @@ impl Queue {
         Ok(found.map(|found| (dead, found)))
     }
 
-    /// The letters that are there now and are meant; `None` if there have never been any. Each id is that of a letter.
+    /// Selects the dead letters that exist now; `None` if there never were any. Fails if an id names no dead letter.
     async fn choose<'a>(&self, select: &'a DeadLetterSelection) -> Result<Option<DeadLetterCursor<'a>>> {
         let dead = self.known_dead_letters();
         if let DeadLetterSelection::Ids(ids) = select {
@@ -175,20 +175,20 @@ impl Queue {
     }
 }
 
-/// A way through the letters that are meant, few at a time: all of them need not fit into memory.
+/// Iterates over the selected dead letters in small pages, because all of them may not fit into memory.
 struct DeadLetterCursor<'a> {
     dead: Arc<Queue>,
     select: &'a DeadLetterSelection,
-    /// Ids.
+    /// Number of processed ids.
     done: usize,
     named: BTreeSet<Offset>,
     after: Option<Offset>,
-    /// Those that die while it goes on are not meant, or it might not end.
+    /// Later dead letters are not included, or the iteration might not end.
     end: Offset,
 }
 
 impl DeadLetterCursor<'_> {
-    /// None at the end.
+    /// Empty at the end.
     async fn next(&mut self) -> Result<Vec<Message>> {
         match self.select {
             DeadLetterSelection::Filter(filter) => {
@@ -204,7 +204,7 @@ impl DeadLetterCursor<'_> {
                         break;
                     }
                     self.done += 1;
-                    // One that is named twice is there once, or gone by now.
+                    // A repeated id counts once. The dead letter may also be gone by now.
                     let is_new = self.named.insert(id.offset);
                     let found = self.dead.find(id.partition, id.offset).await?.filter(|_| is_new);
                     bytes += found.as_ref().map_or(0, Message::bytes);
@@ -216,8 +216,8 @@ impl DeadLetterCursor<'_> {
     }
 }
 
-/// That letters are gone is being stored. A checkpoint that does not know of them yet must not come behind that, or a restart
-/// would find them again.
+/// While this guard lives, the removal of dead letters is being stored. A checkpoint without the removal must not
+/// follow it in the log, or a restart would restore the dead letters.
 pub(super) struct LetterRemovalGuard(Arc<Queue>);
 
 impl LetterRemovalGuard {
@@ -235,24 +235,24 @@ impl Drop for LetterRemovalGuard {
 }
 
 impl Queue {
-    /// Whether a letter was sent again or thrown away.
+    /// Whether a dead letter was resent or discarded.
     pub(crate) fn is_dropped(&self, offset: Offset) -> bool {
         self.has_letters && self.dropped.lock().contains(offset)
     }
 
-    /// The record that says so, for the log; none in memory.
+    /// The log record of this removal; `None` for a queue in memory.
     fn dropped_fact(&self, letters: &OffsetRanges) -> Option<AttachedRecord> {
         (!self.is_in_memory()).then(|| (self.state_id(0), dropped_record(letters)))
     }
 
-    /// Letters are gone. Those at the beginning are let go by [`Queue::let_go_of_letters`].
+    /// Marks dead letters as removed. [`Queue::let_go_of_letters`] trims those at the beginning.
     fn are_gone(&self, letters: &OffsetRanges) {
         if !self.is_in_memory() {
             self.unsaved_drops.fetch_add(1, Ordering::Relaxed);
             self.checkpoint_by_and_by();
         }
         let Some(store) = self.store(0) else { return };
-        // Under both, so that nobody lets go of them meanwhile.
+        // Under both locks, so that they are not trimmed meanwhile.
         let mut admission = self.admission.lock();
         let mut dropped = self.dropped.lock();
         let Ok(first) = store.first() else { return };
@@ -261,7 +261,7 @@ impl Queue {
         admission.gone(gone as u64, 0);
     }
 
-    /// Lets go of the oldest letters, if they are gone.
+    /// Trims the oldest dead letters that are removed.
     async fn let_go_of_letters(self: &Arc<Queue>) {
         self.beside_the_disk(|queue| {
             if let Some(first) = queue.store(0).and_then(|store| store.first().ok()) {
@@ -273,10 +273,10 @@ impl Queue {
     }
 }
 
-/// Says that letters are sent again or thrown away. Of all of them for a checkpoint; also of none, so that what came before it
-/// need not be read.
+/// Encodes that dead letters are resent or discarded. A checkpoint has a record of all of them, even if there are none,
+/// so that a start need not read what came before.
 pub(crate) fn dropped_record(ranges: &OffsetRanges) -> Vec<u8> {
-    // Of no group.
+    // Belongs to no group.
     let mut value = vec![0, DROPPED];
     ranges.encode(&mut value);
     value

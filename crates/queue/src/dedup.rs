@@ -1,12 +1,13 @@
-//! Which `dedup-id`s came lately, and where their message is.
+//! Deduplication: which dedup-ids were stored within the window, and where their messages are.
 //!
-//! The ids of a batch go in; for each comes out whether its message is the first in a window, or where the first one lies. Ids
-//! whose messages are about to be stored are reserved, all of a batch at once or none: whoever finds one that is reserved for
-//! another batch holds nothing while it waits, so no two wait for each other. A reservation lasts until its holder says what
-//! became of the message, however long that takes; the window begins when it is stored. Ids are forgotten in the order in which
-//! they were stored: when their window has passed, or earlier when there are more of them, in number or in bytes, than may be
-//! kept, or when all queues together have no more memory for them (`queues.dedup_memory`). What is forgotten early is counted,
-//! since a repetition of it would be stored again. Each queue keeps a few whatever the others keep.
+//! For each id of a batch, a lookup returns that its message is the first in the window, or the position of the first
+//! one. Ids of messages about to be stored are reserved, all of a batch at once or none. A batch that finds an id
+//! reserved by another batch reserves nothing while it waits, so there is no deadlock. A reservation lasts until its
+//! holder reports the outcome, however long that takes. The window begins when the message is stored.
+//!
+//! Ids are forgotten in the order in which they were stored: when their window has passed, or earlier when a queue
+//! exceeds its limits of count or bytes, or when all queues together exceed `queues.dedup_memory`. Ids forgotten early
+//! are counted, because a duplicate of them would be stored. Each queue can always keep a few hundred ids.
 
 mod storage;
 
@@ -23,82 +24,83 @@ use tokio::sync::Semaphore;
 use crate::budget::{Allowance, Budget};
 use crate::times::micros;
 
-/// Ids of one queue at once: 12 a second for 24 h.
+/// Maximum ids per queue: 12 a second for 24 h.
 pub const IDS_MAX: usize = 1 << 20;
-/// Bytes of ids of one queue at once.
+/// Maximum bytes of ids per queue.
 pub const ID_BYTES_MAX: usize = 64 << 20;
 
-/// Of an id, beside its bytes where they are many: its entry, with what the list has more of while it grows, and its place in the
-/// table, which is at least half full.
+/// Memory per id, beside the bytes of long ids: its entry, the list's spare capacity while it grows, and its slot in a
+/// table that is at least half full.
 const ENTRY_BYTES: u64 = 112;
-/// Longer ids have memory of their own, with a head.
+/// Longer ids are allocated on the heap, with a header.
 const INLINE_BYTES: usize = 23;
 const HEAD_BYTES: usize = 24;
-/// What each queue may keep whatever the others keep: some hundred ids.
+/// What each queue may keep whatever other queues use: some hundred ids.
 const FLOOR_BYTES: u64 = 32 << 10;
-/// Memory is taken from the share of all queues in pieces of so much.
+/// Memory is taken from the budget of all queues in pieces of this size.
 const PIECE_BYTES: u64 = 64 << 10;
-/// A list or table that is used to less than a part in so many is made smaller.
+/// A list or table is shrunk when less than one part in this many is used.
 const LEFT_EMPTY: usize = 4;
 const SMALL: usize = 1024;
 
-/// Where a message lies in its queue.
+/// The position of a message in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessagePosition {
     pub partition: u32,
     pub offset: Offset,
 }
 
-/// Names the reservation of an id. Never used again.
+/// Identifies the reservation of an id. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DedupTicket(u64);
 
-/// What is known of an id of a batch.
+/// The lookup result of one id of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DedupLookup {
-    /// Not in the window. It is reserved until [`Dedup::stored`] or [`Dedup::failed`] says what became of its message.
+    /// Not in the window. It is reserved until [`Dedup::stored`] or [`Dedup::failed`] reports the outcome of its
+    /// message.
     First(DedupTicket),
-    /// As the id at this place of the same batch.
+    /// Same as the id at this index of the batch.
     SameAs(usize),
-    /// The first message with it is there.
+    /// The first message with this id is stored.
     Stored(MessagePosition),
 }
 
-/// An id of a batch is reserved for another one.
+/// An id of the batch is reserved by another batch.
 #[derive(Clone, Debug)]
 pub struct DedupConflict {
-    /// Its place in the batch.
+    /// Its index in the batch.
     pub at: usize,
     known: Arc<Semaphore>,
 }
 
 impl DedupConflict {
-    /// Returns when it is known what became of the message with that id.
+    /// Returns when the outcome of the message with that id is known.
     pub async fn is_over(self) {
-        // Nobody ever gets a permit; closing it is the sign.
+        // The semaphore never has a permit; closing it is the signal.
         let _ = self.known.acquire().await;
     }
 }
 
-/// One queue's ids. What it costs is O(1) for each id, amortised over those that it forgets.
+/// The ids of one queue. Operations are O(1) per id, amortised over the ids they forget.
 #[derive(Debug)]
 pub struct Dedup {
     window: Micros,
     ids_max: usize,
     id_bytes_max: usize,
-    /// In the order in which they were stored; the front one has number `first`.
+    /// In the order in which they were stored; the front entry has number `first`.
     entries: VecDeque<DedupEntry>,
     first: u64,
     id_bytes: usize,
-    /// Of those ids that have memory of their own.
+    /// Bytes of ids that are on the heap.
     heap_bytes: u64,
     memory: Allowance,
-    /// Numbers of entries by id. The id itself is only in the entry, so it is kept once.
+    /// Entry numbers by id. The id itself is only in the entry, so it is stored once.
     numbers: HashTable<u64>,
     hasher: DefaultHashBuilder,
     forgotten_early: u64,
-    /// Ids that are reserved, with what those wait for who want them, too. Each batch holds its messages meanwhile, which bounds
-    /// the number of ids.
+    /// Reserved ids, each with the semaphore that other batches wait on. Each batch keeps its messages in memory
+    /// meanwhile, which bounds the number of ids.
     reserved: HashMap<SmolStr, Option<Arc<Semaphore>>>,
     tickets: HashMap<u64, SmolStr>,
     next_ticket: u64,
@@ -108,12 +110,12 @@ pub struct Dedup {
 struct DedupEntry {
     id: SmolStr,
     since: Micros,
-    /// `None`: the id is not this entry's any more, only the slot is left.
+    /// `None`: the id was removed, only the slot is left.
     place: Option<MessagePosition>,
 }
 
 impl Dedup {
-    /// With a window of zero nothing is kept and every id is the first.
+    /// With a window of zero nothing is kept, and every id counts as the first.
     pub(crate) fn new(window: Duration, memory: Arc<Budget>) -> Dedup {
         Dedup::with_limits(window, (IDS_MAX, ID_BYTES_MAX), memory)
     }
@@ -137,7 +139,7 @@ impl Dedup {
         }
     }
 
-    /// A longer window holds for what is still known; without one nothing is.
+    /// A longer window applies to the ids that are still known. A window of zero forgets all.
     pub fn set_window(&mut self, window: Duration) {
         self.window = micros(window);
         while self.window == 0 && !self.entries.is_empty() {
@@ -145,10 +147,12 @@ impl Dedup {
         }
     }
 
-    /// Looks the ids of a batch up and reserves those that are not known, unless one is reserved for another batch. The look
-    /// begins at `from`: who has waited for an id goes on there, and need not look at all of them for each that was busy.
+    /// Looks up the ids of a batch and reserves the unknown ones, unless one is reserved by another batch. The check
+    /// begins at `from`, so a caller that waited for an id continues there instead of checking all ids again after each
+    /// conflict.
     pub fn reserve(&mut self, now: Micros, ids: &[&str], from: usize) -> Result<Vec<DedupLookup>, DedupConflict> {
-        // Here only some: a window of a million ids may have passed, and others wait. Maintenance does the rest.
+        // Forget only some here: a window of a million ids may have passed while other producers wait. Maintenance does
+        // the rest.
         self.forget_some(now, 64 + 2 * ids.len());
         let from = from.min(ids.len());
         for at in (from..ids.len()).chain(0..from) {
@@ -179,25 +183,25 @@ impl Dedup {
         ticket
     }
 
-    /// Whether an id is reserved under a ticket: nobody else stores a message with it.
+    /// Whether an id is reserved under this ticket, so that no other batch stores a message with it.
     #[cfg(test)]
     fn holds(&self, ticket: DedupTicket) -> bool {
         self.tickets.contains_key(&ticket.0)
     }
 
-    /// The message of the first with an id is committed there.
+    /// Reports that the message of a reserved id is committed at `place`.
     pub fn stored(&mut self, now: Micros, ticket: DedupTicket, place: MessagePosition) {
         if let Some(id) = self.free(ticket) {
             self.keep(now, id, place);
         }
     }
 
-    /// The message of the first with an id was not stored: the next with it is the first.
+    /// Reports that the message of a reserved id was not stored; the next message with this id is the first.
     pub fn failed(&mut self, ticket: DedupTicket) {
         self.free(ticket);
     }
 
-    /// Ends a reservation. Whoever waits for the id looks again.
+    /// Ends a reservation. Batches that wait for the id check again.
     fn free(&mut self, ticket: DedupTicket) -> Option<SmolStr> {
         let id = self.tickets.remove(&ticket.0)?;
         if let Some(known) = self.reserved.remove(&id).flatten() {
@@ -206,7 +210,7 @@ impl Dedup {
         Some(id)
     }
 
-    /// An id found in the log at a start. Those of a window are to come in the order of their times.
+    /// Adds an id found in the log at a start. Ids within the window must come in time order.
     pub fn restore(&mut self, since: Micros, id: &str, place: MessagePosition) {
         self.forget(since);
         if self.place_of(since, id).is_none() {
@@ -214,19 +218,19 @@ impl Dedup {
         }
     }
 
-    /// When the next id leaves the window; nothing depends on [`Dedup::forget`] being called then, but memory.
+    /// When the next id leaves the window. [`Dedup::forget`] at that time only saves memory.
     pub fn next_due(&self) -> Option<Micros> {
         Some(self.entries.front()?.since.saturating_add(self.window))
     }
 
-    /// Lets go of ids whose window has passed.
+    /// Forgets ids whose window has passed.
     pub fn forget(&mut self, now: Micros) {
         while self.next_due().is_some_and(|due| due <= now) {
             self.pop();
         }
     }
 
-    /// The same of so many at most. Whether there are more.
+    /// Like `forget`, for at most `most` ids. Returns whether more are due.
     pub fn forget_some(&mut self, now: Micros, most: usize) -> bool {
         let is_due = |dedup: &Dedup| dedup.next_due().is_some_and(|due| due <= now);
         for _ in 0..most {
@@ -238,7 +242,7 @@ impl Dedup {
         is_due(self)
     }
 
-    /// Ids of stored messages in memory, with those that were stored again before their window ended.
+    /// Ids in memory, including ids that were stored again before their window ended.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -247,26 +251,26 @@ impl Dedup {
         self.entries.is_empty()
     }
 
-    /// Ids that were forgotten inside of their window, to make room.
+    /// Ids that were forgotten within their window to make room.
     pub fn forgotten_early(&self) -> u64 {
         self.forgotten_early
     }
 
-    /// Memory that they take, about; not less.
+    /// Approximate memory use, never too low.
     pub fn bytes(&self) -> u64 {
         self.entries.len() as u64 * ENTRY_BYTES + self.heap_bytes
     }
 
-    /// So many bytes may be kept at most, whatever others keep.
+    /// The most bytes that this queue can keep, whatever other queues use.
     pub(crate) fn bytes_max(&self) -> u64 {
         self.memory.limit().saturating_add(FLOOR_BYTES)
     }
 
-    /// Of the first message with an id, if that is in the window.
+    /// The position of the first message with an id, if it is in the window.
     fn place_of(&mut self, now: Micros, id: &str) -> Option<MessagePosition> {
         let number = self.find(self.hasher.hash_one(id), id)?;
         let entry = entry_of(&self.entries, self.first, number)?;
-        // A clock that was set back leaves old ids behind younger ones, where `forget` does not see them.
+        // After a clock step backwards, old ids may follow younger ones, where `forget` does not find them.
         if now.saturating_sub(entry.since) < self.window {
             return entry.place;
         }
@@ -286,7 +290,7 @@ impl Dedup {
         self.id_bytes += id.len();
         self.heap_bytes += heap_bytes(&id);
         if self.entries.len() == self.entries.capacity() {
-            // By a quarter, where it would double by itself.
+            // Grow by a quarter; by default it would double.
             self.entries.reserve_exact(self.entries.len() / 4 + 16);
         }
         self.entries.push_back(DedupEntry {
@@ -308,7 +312,7 @@ impl Dedup {
         self.memory.reaches(beyond)
     }
 
-    /// After a burst the lists are not kept as long as it made them.
+    /// Shrinks the collections after a burst.
     fn shrink(&mut self) {
         match self.bytes().saturating_sub(FLOOR_BYTES) {
             0 => self.memory.is_not_needed(),
@@ -325,7 +329,7 @@ impl Dedup {
         });
     }
 
-    /// Lets go of the oldest; whether it was known.
+    /// Removes the oldest entry. Returns whether its id was known.
     fn pop(&mut self) -> bool {
         let known = self.make_void(self.first);
         if self.entries.pop_front().is_some() {
@@ -335,7 +339,7 @@ impl Dedup {
         known
     }
 
-    /// Takes an id out of the table; whether it was in there.
+    /// Removes an id from the table. Returns whether it was there.
     fn make_void(&mut self, number: u64) -> bool {
         let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let Some(entry) = at.and_then(|at| self.entries.get_mut(at)) else {

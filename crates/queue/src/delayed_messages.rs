@@ -1,5 +1,5 @@
-//! Messages that were delayed for long: read again when their time comes near, so that their group has an entry for them
-//! when they are due. Between falling asleep and that, the log alone has them.
+//! Long-delayed messages are read again shortly before they are due, so that their group has an entry for them by then.
+//! Until then, only the log has them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::machine::MessageMeta;
 use crate::queue::Queue;
 use crate::store::{Cursor, MessageStore, NextMessage};
 
-/// What cannot be read is tried again so much later.
+/// Delay before a failed read is retried.
 const TRY_AGAIN: Micros = 60_000_000;
 
 impl Queue {
@@ -35,8 +35,8 @@ impl Queue {
                 return;
             };
             if !Arc::ptr_eq(&jumps, &self.clock.jumps()) {
-                // The clock was set meanwhile: those that wait for a time that it shows were read with another one, and would
-                // sleep until then whatever was said of them since.
+                // The clock was set meanwhile. Messages delayed until a wall-clock time were read with the old clock,
+                // and would sleep until that time.
                 continue;
             }
             match read {
@@ -44,7 +44,7 @@ impl Queue {
                 Err(error) => {
                     tracing::warn!(
                         queue = %self.name(), group = %group.name(), partition, from = span.start, %error,
-                        "delayed messages cannot be read; trying again in a minute"
+                        "delayed messages cannot be read; retrying in a minute"
                     );
                     machine.rouse_at(&span, now + TRY_AGAIN);
                 }
@@ -61,8 +61,8 @@ impl Queue {
 }
 
 impl Queue {
-    /// If the wall clock was set, what is delayed up to a time that it shows, and what expires by that, has another time now. So it
-    /// has after a start: checkpoints have it by the clock as it was then.
+    /// Recomputes delays and expiry times that refer to the wall clock, after the clock was set. Also needed after a
+    /// start, because checkpoints contain the times by the clock of their moment.
     pub(crate) async fn follow_the_wall_clock(self: &Arc<Queue>) {
         let following = self.keeper.following.lock().await;
         if self.follows_the_wall_clock() {
@@ -80,7 +80,7 @@ impl Queue {
         self.look_at(0);
     }
 
-    /// Whether that is done.
+    /// Whether the times are up to date with the clock.
     pub(crate) fn follows_the_wall_clock(&self) -> bool {
         Arc::ptr_eq(&self.keeper.jumps.load(), &self.clock.jumps())
     }
@@ -101,7 +101,7 @@ impl Queue {
         let messages = read.unwrap_or(Err(LogError::Closed)).unwrap_or_else(|error| {
             tracing::warn!(
                 queue = %self.name(), group = %group.name(), partition, %error,
-                "delayed messages cannot be read: the clock was set, and they go by its old time"
+                "delayed messages cannot be read; they stay due by the clock before it was set"
             );
             Vec::new()
         });
@@ -119,7 +119,7 @@ impl Queue {
     }
 }
 
-/// What a group has to know of some messages; those that are gone are left out. Blocks.
+/// Reads what a group needs to know about some messages, without those that are gone. Blocks.
 fn read_each(store: &MessageStore, offsets: &[Offset], group: &Group) -> Result<Vec<MessageMeta>, LogError> {
     let (mut cursor, mut found) = (Cursor::default(), Vec::with_capacity(offsets.len()));
     for offset in offsets {
@@ -139,8 +139,8 @@ fn read_each(store: &MessageStore, offsets: &[Offset], group: &Group) -> Result<
     Ok(found)
 }
 
-/// What a group has to know of the messages of a span, and before which offset they all are among them: the partition may
-/// end within the span, and go on as soon as that was seen. Blocks.
+/// Reads what a group needs to know about the messages of a span. Also returns the offset up to which the result is
+/// complete: the partition may end within the span and grow right afterwards. Blocks.
 fn read(store: &MessageStore, span: Range<Offset>, group: &Group) -> Result<(Vec<MessageMeta>, Offset), LogError> {
     let (mut cursor, mut at, mut found) = (Cursor::default(), span.start, Vec::new());
     while at < span.end {

@@ -1,8 +1,8 @@
-//! How deep a queue is: the largest backlog of the groups that count, told without looking at all of them.
+//! The depth of a queue: the largest backlog of the groups that count, computed without scanning all groups.
 //!
-//! Between two looks at all groups the depth is at least the backlog of the group that was slowest, and at most what it was
-//! plus what came since, because a backlog grows by nothing but messages that come. Nearly always one of the two decides.
-//! A group that goes back breaks that, and has it counted anew.
+//! Between two scans, the depth is at least the backlog of the group that was slowest, and at most the old depth plus
+//! the messages that came since, because a backlog grows only by new messages. Nearly always one of these bounds
+//! decides. A group that seeks back breaks this rule and forces a new scan.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) struct Depth {
 
 struct DepthSnapshot {
     depth: u64,
-    /// Messages that were ever counted in at the time.
+    /// The total number of messages counted in at the time of the scan.
     total: u64,
     slowest: Arc<Group>,
 }
@@ -26,7 +26,8 @@ impl Depth {
         slowest(groups).map(|(_, backlog)| backlog)
     }
 
-    /// Whether `more` messages would make it more than `most`; where no group counts, it is what is retained.
+    /// Whether `more` messages would make the depth exceed `most`. Where no group counts, the depth is the number of
+    /// retained messages.
     pub fn is_beyond(&mut self, most: u64, more: u64, queue: (&[Arc<Group>], u64, u64)) -> bool {
         let (groups, total, retained) = queue;
         if let Some(known) = &self.known {
@@ -50,7 +51,7 @@ impl Depth {
     }
 }
 
-/// Of the work groups, or, without any, of the declared streams.
+/// Of the work groups, or of the declared stream groups if there are no work groups.
 fn slowest(groups: &[Arc<Group>]) -> Option<(&Arc<Group>, u64)> {
     let deepest = |work: bool| {
         let counted = groups

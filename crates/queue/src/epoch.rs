@@ -1,11 +1,11 @@
-//! The epoch in which a process makes leases: no earlier one had its number, so no receipt names two leases.
+//! The epoch in which a process creates leases. Its number was never used before, so no receipt names two leases.
 //!
-//! It is kept in the catalogue before the first lease is made in it. A start only tries: a disk so full that not even that
-//! can be stored must not keep away the deletions that make room.
+//! It is stored in the catalogue before the first lease uses it. A start only tries to store it, because a disk without
+//! any space must not prevent the deletions that free space.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Of a process, for all of its queues.
+/// One per process, for all of its queues.
 #[derive(Debug)]
 pub(crate) struct Epoch {
     number: u32,
@@ -24,7 +24,7 @@ impl Epoch {
         self.number
     }
 
-    /// Whether leases may be made.
+    /// Whether leases may be created.
     pub fn is_stored(&self) -> bool {
         self.is_stored.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! What can go wrong with queues: one variant for each situation, with the place and the cure in one sentence.
+//! Queue errors: one variant per situation. Each message names the place and the cure in one sentence.
 //!
-//! Every face (HTTP, MQTT, pipelines) shows the same [`QueueError::code`]; [`QueueError::http_status`] and
-//! [`QueueError::retry_after`] follow from it alone, so that equal codes never differ in them by accident.
+//! Every interface (HTTP, MQTT, pipelines) uses the same [`QueueError::code`]. [`QueueError::http_status`] and
+//! [`QueueError::retry_after`] follow from the code alone, so equal codes always have equal values.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use thalweg_log::{Durability, LogError, Offset};
 
 use crate::ids::{IdError, MessageId, Receipt};
 
-/// One error for all of queues. Cheap to clone: a failed commit has many waiters.
+/// The error type of all queue operations. It is cheap to clone, because a failed commit has many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum QueueError {
     #[error("there is no queue {queue}; create it, or set queues.auto_create")]
@@ -24,19 +24,19 @@ pub enum QueueError {
     QueueExists { queue: SmolStr },
     #[error("group {group} of queue {queue} exists; delete it first to make another of this name")]
     GroupExists { queue: SmolStr, group: SmolStr },
-    /// The message names key, rule and cure.
+    /// The message names the key, the rule and the cure.
     #[error("{message}")]
     InvalidConfig { message: Box<str> },
     #[error("a message of {size} bytes is too large for queue {queue}; it takes up to {limit} (max_message_size)")]
     MessageTooLarge { queue: SmolStr, size: u64, limit: u64 },
-    /// `key` is the setting that was reached.
+    /// `key` is the setting whose limit was reached.
     #[error("queue {queue} is full: {key} is {limit}; let consumers catch up or raise it")]
     QueueFull {
         queue: SmolStr,
         key: &'static str,
         limit: u64,
     },
-    /// What was to be stored together is more than the setting `key` allows in all.
+    /// The messages to be stored together exceed the setting `key` even in an empty queue.
     #[error(
         "{count} messages of {bytes} bytes together never fit into queue {queue}: {key} is {limit}; send them in smaller parts or raise it"
     )]
@@ -55,29 +55,30 @@ pub enum QueueError {
         limit: u32,
     },
     #[error(
-        "the messages from {from} to {to} of queue {queue}, partition {partition}, are gone; reading goes on at {to}"
+        "the messages from {from} to {to} of queue {queue}, partition {partition}, are gone; reading continues at {to}"
     )]
     OffsetGap {
         queue: SmolStr,
         partition: u32,
         from: Offset,
-        /// The first that is there.
+        /// The first offset that still exists.
         to: Offset,
     },
-    #[error("the lease {receipt} has ended and the message went on; settle within visibility_timeout or extend it")]
+    #[error("the lease {receipt} has ended; settle within visibility_timeout or extend it")]
     LeaseLost { receipt: Receipt },
     #[error("message {} is not leased to anyone; claim it first", receipt.id)]
     NotLeased { receipt: Receipt },
     #[error("message {} is settled already, by another delivery or as dead or expired", receipt.id)]
     Gone { receipt: Receipt },
     #[error(
-        "receipt {receipt} names nothing any more: its queue or group was deleted, or its lease was lost with a crash or undone by a seek; claim again"
+        "receipt {receipt} is no longer valid: its queue or group was deleted, or its lease was lost in a crash or \
+         undone by a seek; claim again"
     )]
     ReceiptOver { receipt: Receipt },
     /// `what` is the queue or the group.
     #[error("{what} is paused; resume it with POST :resume")]
     Paused { what: SmolStr },
-    #[error("the answer of the log about queue {queue} was lost: repeat the request with the same dedup-id")]
+    #[error("the outcome of the write to queue {queue} is unknown: repeat the request with the same dedup-id")]
     UnknownOutcome { queue: SmolStr },
     #[error("queue {queue} cannot have durability {}: {cause}", durability.name())]
     DurabilityUnavailable {
@@ -85,7 +86,7 @@ pub enum QueueError {
         durability: Durability,
         cause: Box<str>,
     },
-    #[error("no valid credentials came with the request: {cause}")]
+    #[error("the request has no valid credentials: {cause}")]
     NotAuthenticated { cause: Box<str> },
     /// `action` continues "may not".
     #[error("you may not {action}: {reason}")]
@@ -94,9 +95,10 @@ pub enum QueueError {
     RateLimited { what: &'static str, retry_after: Duration },
     #[error("no more than {limit} {what} are allowed; end some")]
     QuotaExceeded { what: &'static str, limit: u64 },
-    /// What groups take for each of their partitions is all that there is for it.
+    /// The memory that groups need per partition has used up its budget.
     #[error(
-        "queue {queue} gets no more groups or partitions: each group takes some of queues.state_memory for each partition, and too little of its {limit} bytes is left; delete groups or raise it"
+        "queue {queue} cannot get more groups or partitions: each group takes memory from queues.state_memory for each \
+         partition, and too little of its {limit} bytes is left; delete groups or raise it"
     )]
     NoRoomForGroups { queue: SmolStr, limit: u64 },
     #[error("{0}")]
@@ -106,14 +108,14 @@ pub enum QueueError {
 pub type Result<T> = std::result::Result<T, QueueError>;
 
 impl QueueError {
-    /// The message must name key and rule.
+    /// The message must name the key and the rule.
     pub fn invalid(message: impl Into<Box<str>>) -> QueueError {
         QueueError::InvalidConfig {
             message: message.into(),
         }
     }
 
-    /// All mistakes found in a request, if there are any.
+    /// Returns all mistakes found in a request as one error, if there are any.
     pub fn check(diags: &Diagnostics) -> Result<()> {
         if !diags.has_errors() {
             return Ok(());
@@ -121,7 +123,7 @@ impl QueueError {
         Err(QueueError::invalid(diags.to_string().trim_end().replace('\n', "; ")))
     }
 
-    /// The same on every face, documented, never changed.
+    /// The documented error code. It is the same on every interface and never changes.
     pub fn code(&self) -> &'static str {
         match self {
             QueueError::QueueNotFound { .. } => "queue_not_found",
@@ -161,22 +163,22 @@ impl QueueError {
             "queue_full" | "too_many_pending" | "rate_limited" | "quota_exceeded" => 429,
             "log_poisoned" | "paused" | "fenced" | "unknown_outcome" => 503,
             "disk_full" => 507,
-            // `corrupt`, `newer_format`: what is wrong with the data is no fault of the caller.
+            // `corrupt`, `newer_format`: a problem of the stored data is not the caller's fault.
             _ => 500,
         }
     }
 
-    /// When it makes sense to try again; given exactly with the statuses 429, 503 and 507.
+    /// When a retry makes sense. Set exactly for the statuses 429, 503 and 507.
     pub fn retry_after(&self) -> Option<Duration> {
         if let QueueError::RateLimited { retry_after, .. } = self {
             return Some(*retry_after);
         }
         let seconds = match self.code() {
-            // What the next settled message or another owner can end.
+            // The next settlement or another owner can end it.
             "queue_full" | "too_many_pending" | "fenced" | "unknown_outcome" => 1,
-            // A restart, with its recovery.
+            // A restart with recovery ends it.
             "log_poisoned" => 5,
-            // What an operator has to end.
+            // An operator must end it.
             "paused" | "disk_full" | "quota_exceeded" => 30,
             _ => return None,
         };
@@ -184,7 +186,7 @@ impl QueueError {
     }
 }
 
-/// The log does not know queues; this is what its errors mean to a user of one.
+/// Maps an error of the log to a queue error code.
 fn log_code(error: &LogError) -> &'static str {
     match error {
         LogError::DiskFull { .. } => "disk_full",
@@ -192,16 +194,17 @@ fn log_code(error: &LogError) -> &'static str {
         LogError::Gap { .. } => "offset_gap",
         LogError::Fenced { .. } | LogError::OffsetTaken { .. } => "fenced",
         LogError::TooLarge { .. } => "message_too_large",
-        // The queue was deleted or made while the request was on its way.
+        // The queue was deleted or created while the request was in progress.
         LogError::NoPartition(_) => "queue_not_found",
         LogError::PartitionExists(_) => "queue_exists",
-        // What waits while the log closes may be stored or not; what was for several disks is stored in part.
+        // If the log closes during a write, the data may or may not be stored. A write to several disks is stored in
+        // part.
         LogError::Closed | LogError::Partly { .. } => "unknown_outcome",
         LogError::TooManyPartitions { .. } => "quota_exceeded",
         LogError::DurabilityUnavailable { .. } => "durability_unavailable",
-        // Not damaged: who repairs it would lose what a newer program has written.
+        // Not damage: a repair would lose data that a newer version has written.
         LogError::NewerFormat { .. } => "newer_format",
-        // A failed write or sync poisons; what is left is stored bytes that are damaged or cannot be read.
+        // A failed write or sync poisons the log. What remains is stored data that is damaged or unreadable.
         _ => "corrupt",
     }
 }

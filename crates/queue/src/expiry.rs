@@ -1,9 +1,10 @@
-//! What is too old goes by itself: when its time comes, before somebody reads, and before a producer is refused.
+//! Expired messages are removed when they expire, before a read, and before a producer is refused.
 //!
-//! Consumers pass what has expired as they claim. Where nobody claims, the cursor of a group is walked over it: the message
-//! at the cursor, and the first behind it that expires before others (`expiry/early_expiry.rs`), say when that is worth another look, so
-//! nothing ticks. To one that expires behind others the cursor is walked over those that live: the group holds them as ready from
-//! then on, each with its own time. Disks are read outside of all locks.
+//! Consumers pass expired messages as they claim. Where no consumer claims, this module moves a group's cursor over
+//! them. The message at the cursor and the first message behind it that expires early (`expiry/early_expiry.rs`)
+//! determine the time of the next check, so there is no periodic tick. To reach a message that expires early, the
+//! cursor passes live messages; the group then tracks each of them as ready, with its own expiry time. Disks are read
+//! outside of all locks.
 
 mod early_expiry;
 
@@ -28,30 +29,30 @@ pub(crate) use early_expiry::EarlyExpiryIndex;
 
 /// Messages that are passed under one lock.
 const AT_ONCE: usize = 1000;
-/// What cannot be read or passed is tried again so much later.
+/// Delay before a failed read or pass is retried.
 const TRY_AGAIN: Micros = 60_000_000;
-/// Messages whose times come one after the other go together.
+/// Messages that expire within this time of each other are handled together.
 const GATHER: Micros = 100_000;
 
-/// What a walk over some messages came to.
+/// The result of a walk over some messages.
 enum WalkOutcome {
-    /// The one at the cursor may live so long.
+    /// The message at the cursor expires at this time.
     Until(Micros),
     More,
-    /// The disk has to be read there first.
+    /// The disk must be read at this offset first.
     Load(Offset),
 }
 
-/// A look for what is too old that is worth taking at some time.
+/// The schedule of one kind of expiry check.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryCheck {
-    /// Nothing is too old before that; at first that is not known.
+    /// Nothing expires before this time. It is unknown at first.
     at: AtomicI64,
-    /// Whoever looks. Who comes meanwhile waits, and finds it done.
+    /// Held by the running check. A caller that comes meanwhile waits and finds it done.
     looking: tokio::sync::Mutex<()>,
 }
 
-/// Somebody looks. If that is given up half-way, somebody else has to.
+/// A running check. If it is cancelled half-way, another one must run.
 struct RunningExpiryCheck<'a> {
     aging: &'a ExpiryCheck,
     queue: &'a Queue,
@@ -72,14 +73,14 @@ impl ExpiryCheck {
         self.at.load(Ordering::Acquire)
     }
 
-    /// What may be too old at that time is there from now on. Free if something is earlier.
+    /// Schedules a check at this time. Free if an earlier check is scheduled.
     fn by(&self, at: Micros) {
         if at < self.at() {
             self.at.fetch_min(at, Ordering::AcqRel);
         }
     }
 
-    /// Begins to look if it is time.
+    /// Begins a check if it is due.
     async fn look<'a>(&'a self, queue: &'a Queue) -> Option<RunningExpiryCheck<'a>> {
         if queue.clock.now() < self.at() && self.looking.try_lock().is_ok() {
             return None;
@@ -88,7 +89,7 @@ impl ExpiryCheck {
         if queue.clock.now() < self.at() {
             return None;
         }
-        // Whoever comes up meanwhile lowers it again.
+        // Messages that are stored meanwhile lower it again.
         self.at.store(NEVER, Ordering::Release);
         Some(RunningExpiryCheck {
             aging: self,
@@ -100,7 +101,7 @@ impl ExpiryCheck {
 }
 
 impl Queue {
-    /// Has everything go whose time has come. Returns whether there may be less now.
+    /// Removes everything that has expired. Returns whether the queue may be smaller now.
     pub(crate) async fn shed(self: &Arc<Queue>) -> bool {
         let kept = self.shed_kept().await;
         let Some(mut looking) = self.keeper.unclaimed.look(self).await else {
@@ -116,7 +117,8 @@ impl Queue {
         true
     }
 
-    /// The same of what is kept, not of what groups have yet to settle: what nobody may see any more.
+    /// Like `shed`, but only for retained messages, which must not be visible any more, and not for the backlog of
+    /// groups.
     pub(crate) async fn shed_kept(self: &Arc<Queue>) -> bool {
         let Some(mut looking) = self.keeper.kept.look(self).await else {
             return false;
@@ -126,7 +128,7 @@ impl Queue {
         true
     }
 
-    /// Walks the cursor of a group over what has expired. Returns when to come again.
+    /// Moves a group's cursor over expired messages. Returns when to check again.
     async fn walk(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) -> Micros {
         loop {
             let walked = match self.walk_some(group, partition, part) {
@@ -136,12 +138,12 @@ impl Queue {
             self.move_out(group, partition).await;
             match walked {
                 Ok(WalkOutcome::Until(due)) => return due,
-                // Of one thread others have their turn, too.
+                // Other tasks share this thread.
                 Ok(WalkOutcome::More | WalkOutcome::Load(_)) => tokio::task::yield_now().await,
                 Err(error) => {
                     tracing::warn!(
                         queue = %self.name(), group = %group.name(), partition, %error,
-                        "what has expired cannot be passed; trying again in a minute"
+                        "expired messages cannot be removed; retrying in a minute"
                     );
                     return self.clock.now() + TRY_AGAIN;
                 }
@@ -169,13 +171,13 @@ impl Queue {
         };
         let walked = walk.go_on(machine, cursor, head);
         let was = (part.wants(), inner.counted());
-        // What it has passed stays passed, also if what comes then cannot be read.
+        // What was passed stays passed, even if the next message cannot be read.
         self.after(group, partition, part, &mut inner, now)?;
         self.passed_over(part, &inner, was);
         Ok(walked?)
     }
 
-    /// Reads the message at the cursor from the disk, and what follows it only if that is to go.
+    /// Reads the message at the cursor from disk, and later ones only if it has expired.
     async fn look_ahead(
         &self,
         group: &Group,
@@ -203,7 +205,7 @@ impl Queue {
         Ok(WalkOutcome::More)
     }
 
-    /// A message is kept from now on: it may have to go when its time has come.
+    /// Schedules a check for the time at which a new message expires.
     pub(crate) fn lives(&self, message: &NewMessage, settings: &QueueSettings, ttl: Duration, now: Micros) {
         let retention = &settings.retention;
         let ttl = effective_ttl(ttl, message.ttl);
@@ -219,13 +221,13 @@ impl Queue {
         self.maintain_by(at);
     }
 
-    /// Other rules hold, or other messages are to be handed out.
+    /// Schedules a check after rules changed or messages became visible again.
     pub(crate) fn look_for_old_now(&self) {
         self.look_for_old(0);
     }
 }
 
-/// A walk of the cursor of one group over some messages.
+/// Moves the cursor of one group over some messages.
 struct Walk<'a> {
     group: &'a Group,
     store: &'a MessageStore,
@@ -257,7 +259,8 @@ impl Walk<'_> {
                     }
                     let until = passing.expires_at.unwrap_or(NEVER);
                     *head = Some((machine.cursor(), until));
-                    // One that has expired, or behind which one has, stands where the window ends.
+                    // An expired message, or one with an expired message behind it, blocks the cursor because the
+                    // window is full.
                     let is_stuck = until <= now || passes;
                     return Ok(WalkOutcome::Until(match is_stuck {
                         true => now + TRY_AGAIN,
@@ -273,7 +276,7 @@ impl Walk<'_> {
         Ok(WalkOutcome::More)
     }
 
-    /// When the message at the cursor expires, or the first behind it.
+    /// When the message at the cursor, or the first early one behind it, expires.
     fn next_look(&self, at: Offset, until: Micros) -> Micros {
         let behind = self.ages.and_then(|ages| ages.first(at));
         behind.map_or(until, |(first, _)| first.min(until))
@@ -285,7 +288,7 @@ impl Queue {
         self.ages.get(partition as usize)
     }
 
-    /// A message was stored, and has its place.
+    /// Records the lifetime of a message that was stored at `place`.
     pub(crate) fn note_age(&self, place: MessagePosition, life: MessageLifetime, ttl: Duration, now: Micros) {
         let Some(ages) = self.ages(place.partition) else { return };
         let ttl = effective_ttl(ttl, life.ttl);
@@ -295,14 +298,14 @@ impl Queue {
         self.noted(ages.note(place.offset, expires_at, has_own));
     }
 
-    /// A restart has to know that messages expire before others.
+    /// A restart must know that messages may expire early.
     fn noted(&self, is_early: bool) {
         if is_early && !self.expires_early.swap(true, Ordering::Relaxed) {
             self.maintain_by(0);
         }
     }
 
-    /// Reads when the messages that are there expire, if some may before others. At the pace of what goes on behind.
+    /// Reads the expiry times of stored messages, if some may expire early. Runs at the rate of background work.
     pub(crate) async fn learn_ages(self: Arc<Queue>) {
         let queue = self.clone();
         let learned = tokio::task::spawn_blocking(move || queue.learn_ages_blocking()).await;
@@ -314,7 +317,7 @@ impl Queue {
         if let Ok(Err(error)) = learned {
             tracing::warn!(
                 queue = %self.name(), %error,
-                "when messages expire cannot be read; where nobody claims, those behind one that lives expire with it"
+                "expiry times cannot be read; without claims, messages behind a live one expire only with it"
             );
         }
         self.look_for_old_now();

@@ -1,4 +1,4 @@
-//! A group of consumers: what it has done with each partition, and who its members are.
+//! A consumer group: its state in each partition, and its members.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -13,29 +13,30 @@ use crate::waiters::WaiterList;
 
 /// One group of a queue. Every group sees every message.
 pub struct Group {
-    /// Never used again in its queue.
+    /// Never reused within its queue.
     pub(crate) id: u32,
     pub(crate) settings: GroupSettings,
-    /// In the configuration or by a call, not by a consumer that joined: it does not expire.
+    /// Created by the configuration or an API call, not by a joining consumer; it does not expire.
     pub(crate) declared: AtomicBool,
     pub(crate) members: Mutex<Members>,
-    /// Of the members, without their lock.
+    /// The members' leases, readable without the lock.
     pub(crate) shared: Arc<MemberLeases>,
     parts: boxcar::Vec<Arc<GroupPartition>>,
-    /// All messages that were ever counted into the queue, since the start of the process.
+    /// All messages counted into the queue since the process started.
     total: Arc<AtomicU64>,
-    /// Of that number, what is not in this group's backlog: it came before, or it is settled.
+    /// The part of `total` that is not in this group's backlog: messages that came before the group, or that it
+    /// settled.
     settled: AtomicI64,
     pub(crate) paused: AtomicBool,
-    /// Whoever has it still gets nothing more.
+    /// Deliveries stop, even for callers that still have a reference.
     pub(crate) removed: AtomicBool,
     pub(crate) waiting: WaiterList,
-    /// Where the next claim begins to look.
+    /// The partition at which the next claim begins.
     pub(crate) turn: AtomicUsize,
     pub(crate) counters: GroupCounters,
 }
 
-/// Since the start of the process.
+/// Counts since the process started.
 #[derive(Debug, Default)]
 pub struct GroupCounters {
     pub nacked: AtomicU64,
@@ -92,14 +93,14 @@ impl Group {
         self.declared.load(Ordering::Relaxed)
     }
 
-    /// Messages that are not settled, or not committed; with those that are being appended.
+    /// Messages that are not settled (in a stream group: not committed), including messages being appended.
     pub fn backlog(&self) -> u64 {
-        // Strictly, for those who wait for room; see `admission.rs`.
+        // Sequentially consistent, for producers that wait for room; see `backpressure.rs`.
         let settled = self.settled.load(Ordering::SeqCst);
         (self.total.load(Ordering::SeqCst) as i64 - settled).max(0) as u64
     }
 
-    /// A number that grows by each message that leaves the backlog.
+    /// A counter that grows by each message that leaves the backlog.
     pub(crate) fn backlog_settled(&self) -> i64 {
         self.settled.load(Ordering::SeqCst)
     }
@@ -112,12 +113,12 @@ impl Group {
         &self.counters
     }
 
-    /// Messages handed out since the start of the process, again and again counted.
+    /// Deliveries since the process started, including redeliveries.
     pub fn delivered(&self) -> u64 {
         self.parts().map(|(_, part)| part.delivered.get()).sum()
     }
 
-    /// Messages acked since the start of the process.
+    /// Messages acked since the process started.
     pub fn acked(&self) -> u64 {
         self.parts().map(|(_, part)| part.acked.get()).sum()
     }
@@ -130,17 +131,17 @@ impl Group {
         self.parts.get(partition as usize)
     }
 
-    /// With their partitions.
+    /// Each with its partition number.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u32, &Arc<GroupPartition>)> {
         (0..).zip(self.parts.iter().map(|(_, part)| part))
     }
 
-    /// Of the next partition. One caller at a time.
+    /// Adds the next partition. One caller at a time.
     pub(crate) fn add_part(&self, part: GroupPartition) {
         self.parts.push(Arc::new(part));
     }
 
-    /// Something concerns all who wait.
+    /// Wakes all waiting claims.
     pub(crate) fn wake(&self) {
         self.waiting.call_all();
     }

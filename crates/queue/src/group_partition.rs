@@ -1,8 +1,8 @@
-//! A group over one partition: its state machine, where it reads, and what of its state is on disk.
+//! The state of a group in one partition: its state machine, its read position, and what of its state is on disk.
 //!
-//! Changes are journaled as they happen, in the order of the lock, into the state partition beside the messages; a
-//! checkpoint of all groups of the partition ends what has to be read at a start. A record of the state partition is the
-//! group's id as varint, then what it is, then its bytes.
+//! Changes are journaled in lock order into the state partition that belongs to the partition of messages. A checkpoint
+//! of all groups of the partition bounds what a start must read. A record of the state partition is the group's id as a
+//! varint, the record type, and its bytes.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -21,16 +21,16 @@ use crate::members::MemberKind;
 use crate::settings::GroupMode;
 use crate::store::Cursor;
 
-/// What a record of a state partition is.
+/// Types of records in a state partition.
 pub(crate) const CHANGES: u8 = 1;
 pub(crate) const CHECKPOINT: u8 = 2;
 pub(crate) const CONSUMER: u8 = 3;
-/// Dead letters that were sent again or thrown away, of group 0, which is none.
+/// Dead letters that were resent or discarded. Recorded under group 0, which does not exist.
 pub(crate) const DROPPED: u8 = 4;
-/// Dead letters that came here from a queue, likewise.
+/// Dead letters that arrived here from another queue. Also under group 0.
 pub(crate) const SENT: u8 = 5;
 
-/// Nothing to do.
+/// No timer is set.
 pub(crate) const NEVER: Micros = Micros::MAX;
 
 pub(crate) enum GroupState {
@@ -40,25 +40,26 @@ pub(crate) enum GroupState {
 
 pub(crate) struct GroupPartition {
     pub inner: Mutex<GroupPartitionInner>,
-    /// Whoever moves messages out. One at a time, so that who finds none left knows that the last ones have arrived.
+    /// Held while messages are moved out. One caller at a time, so that a caller that finds none left knows that the
+    /// last ones have arrived.
     pub moving: tokio::sync::Mutex<()>,
     /// When the machine has something to do next.
     pub due: AtomicI64,
-    /// Messages before it are settled by this group.
+    /// This group has settled all messages before this offset.
     pub needed: AtomicU64,
-    /// Records since the last checkpoint, if another is worth it.
+    /// Records since the last checkpoint, if another checkpoint is worth it.
     unsaved_records: AtomicU32,
-    /// If no message is there from this offset on, there is nothing to claim before `due`.
+    /// If the partition ends at or before this offset, nothing can be claimed before `due`.
     idle: AtomicU64,
-    /// Handed out, and acked, since the start of the process.
+    /// Deliveries and acks since the process started.
     pub delivered: LockedCounter,
     pub acked: LockedCounter,
-    /// Of [`part_bytes`].
+    /// Reserves [`part_bytes`].
     _room: Reservation,
 }
 
-/// Memory that a group takes for a partition before it knows of any message. With its timers, which come with the first
-/// message: a group that was made has room for them.
+/// Memory that a group takes per partition before it tracks any message. It includes the timers, which are allocated
+/// with the first message, so that a group that was created has room for them.
 pub(crate) fn part_bytes(mode: GroupMode) -> u64 {
     let state = match mode {
         GroupMode::Work => WorkMachine::EMPTY_BYTES,
@@ -67,12 +68,12 @@ pub(crate) fn part_bytes(mode: GroupMode) -> u64 {
     (size_of::<GroupPartition>() + state) as u64
 }
 
-/// Counted under the lock of the part, read without: so counting costs no more than an addition.
+/// Incremented under the group partition's lock and read without it, so an increment is a plain addition.
 #[derive(Debug, Default)]
 pub(crate) struct LockedCounter(AtomicU64);
 
 impl LockedCounter {
-    /// The borrow is that of the lock.
+    /// The borrow proves that the caller has the lock.
     pub fn add(&self, _locked: &mut GroupPartitionInner, count: u64) {
         self.0.store(self.get() + count, Ordering::Relaxed);
     }
@@ -85,45 +86,46 @@ impl LockedCounter {
 pub(crate) struct GroupPartitionInner {
     pub state: GroupState,
     pub cursor: Cursor,
-    /// Around the last message that was read again from the disk, while there are such to be handed out.
+    /// The frame of the last message that was read again from disk, while more such messages follow.
     pub older: Cursor,
-    /// What the machine counts as not settled, up to a constant; see [`GroupPartitionInner::unsettled`].
+    /// The machine's count of unsettled messages, up to a constant; see [`GroupPartitionInner::unsettled`].
     counted: i64,
-    /// Consumers that the state partition knows since its last checkpoint, by number.
+    /// Consumers recorded in the state partition since its last checkpoint, by number.
     declared: Vec<Option<SmolStr>>,
-    /// What the log was told since the last checkpoint, and how large that was.
+    /// Records and bytes journaled since the last checkpoint, and the size of that checkpoint.
     pub unsaved: UnsavedState,
     scratch: Vec<u8>,
-    /// Why consumers rejected what has to leave.
+    /// Why consumers rejected the messages that must leave.
     pub details: HashMap<Offset, Box<str>>,
-    /// The message at the cursor as it was last looked at, and until when it may live.
+    /// The message at the cursor as of the last check, and when it expires.
     pub head: Option<(Offset, Micros)>,
-    /// The oldest message outside of the window, and when it was looked for.
+    /// The oldest message outside of the window, and when it was determined.
     oldest_held: Option<(Offset, Micros)>,
     pub waits: LatencySamples,
     room: Allowance,
-    /// When somebody last looked at what was read of the log.
+    /// When the cached frames were last used.
     pub frames_used: Micros,
 }
 
-/// What the state of one group over one partition may take whatever others have, so that none waits for another for ever.
+/// State memory that each group always has per partition, whatever others use, so that no group waits for another for
+/// ever.
 const STATE_FLOOR: u64 = 64 << 10;
-/// What a message takes of that, about.
+/// Approximate state memory per message.
 const STATE_MESSAGE: u64 = 256;
-/// In which room for state is taken.
+/// State memory is reserved in pieces of this size.
 pub(crate) const STATE_PIECE: u64 = 64 << 10;
 
-/// State that a start has to read one record after the other.
+/// State that a start must read record by record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UnsavedState {
     pub records: u32,
     bytes: usize,
-    /// Of the last checkpoint, also of one that could not be stored.
+    /// Size of the last checkpoint, including one that could not be stored.
     whole: usize,
 }
 
 impl UnsavedState {
-    /// Beside what groups have of the same partition.
+    /// For dead letter records, beside the state of the groups of the same partition.
     pub fn of_letters(records: u32, others: impl Iterator<Item = UnsavedState>) -> UnsavedState {
         UnsavedState {
             records,
@@ -137,25 +139,26 @@ impl UnsavedState {
         self.bytes += bytes;
     }
 
-    /// Whether a checkpoint is worth it: a large one is not written for a few records, or the log would be full of them.
+    /// Whether a checkpoint is worth it. A large one is not written for a few records, or checkpoints would fill the
+    /// log.
     pub fn is_worth_it(&self) -> bool {
         self.records > 0 && (self.whole < WHOLE_SMALL || self.bytes > self.whole / WHOLE_SHARE)
     }
 }
 
-/// Of a record of letters, about.
+/// Approximate size of a dead letter record.
 const LETTERS_BYTES: usize = 64;
 const WHOLE_SMALL: usize = 1 << 20;
 const WHOLE_SHARE: usize = 4;
 
-/// The oldest held message is looked for again after so long.
+/// How often the oldest held message is searched for.
 const LOOK_AGAIN: Micros = 100_000;
 
-/// A number beyond all offsets.
+/// An offset above all real ones.
 const FAR: Offset = 1 << 62;
 
 impl GroupPartition {
-    /// What it comes to know of messages takes part in the budget that the room for itself is of.
+    /// The state of messages is charged to the same budget as `room`.
     pub fn new(state: GroupState, room: Reservation) -> GroupPartition {
         let mut inner = GroupPartitionInner {
             state,
@@ -187,10 +190,10 @@ impl GroupPartition {
         }
     }
 
-    /// When the machine has something to do next that needs nothing but time, and whether something waits for the maintenance.
-    /// Without the lock where nothing is due: there are thousands of parts, and most have nothing. `due` and what the timers
-    /// plan are read and written in one strict order, so that whoever changes `due` and finds that the timers are planned less
-    /// far than that is sure that they will be looked at again.
+    /// Returns when the machine next has timed work, and whether work waits for maintenance. It takes no lock if
+    /// nothing is due, because there are thousands of group partitions and most are idle. `due` and the timers' plan
+    /// use sequentially consistent ordering. So a thread that changes `due` and finds the timers planned less far than
+    /// that can rely on another check.
     pub fn timers(&self, now: Micros) -> (Micros, bool) {
         let due = self.due.load(Ordering::SeqCst);
         if due > now {
@@ -209,17 +212,18 @@ impl GroupPartition {
         }
     }
 
-    /// Messages before it are not needed by this group.
+    /// The first offset that this group needs.
     pub fn wants(&self) -> Offset {
         self.needed.load(Ordering::Acquire)
     }
 
-    /// Whether nobody finds anything here now, if the partition ends at `next`.
+    /// Whether nothing can be claimed here now, given that the partition ends at `next`.
     pub fn is_idle(&self, next: Offset, now: Micros) -> bool {
         next <= self.idle.load(Ordering::Relaxed) && now < self.due.load(Ordering::Relaxed)
     }
 
-    /// To be called under the lock after every change. Returns by how much the backlog has become smaller.
+    /// Updates the published state. Must be called under the lock after every change. Returns by how much the backlog
+    /// has shrunk.
     pub fn note(&self, inner: &mut GroupPartitionInner, now: Micros) -> i64 {
         inner.shrink();
         self.note_due(inner);
@@ -230,16 +234,16 @@ impl GroupPartition {
         std::mem::replace(&mut inner.counted, now) - now
     }
 
-    /// The machine may have something to do at another time. Under the lock.
+    /// Updates `due`. Called under the lock.
     pub fn note_due(&self, inner: &GroupPartitionInner) {
         let due = inner.due();
-        // Most changes leave it as it is, and the strict order costs a fence.
+        // Most changes leave it as it is, and a sequentially consistent store costs a fence.
         if due != self.due.load(Ordering::Relaxed) {
             self.due.store(due, Ordering::SeqCst);
         }
     }
 
-    /// Something was journaled, or a checkpoint written. Under the lock.
+    /// Updates the count of unsaved records after a journal write or a checkpoint. Called under the lock.
     pub fn note_unsaved(&self, inner: &GroupPartitionInner) {
         let records = match inner.unsaved.is_worth_it() {
             true => inner.unsaved.records,
@@ -248,14 +252,14 @@ impl GroupPartition {
         self.unsaved_records.store(records, Ordering::Relaxed);
     }
 
-    /// Records since the last checkpoint; 0 if they are not worth another.
+    /// Records since the last checkpoint; 0 if another checkpoint is not worth it.
     pub fn unsaved_records(&self) -> u32 {
         self.unsaved_records.load(Ordering::Relaxed)
     }
 }
 
 impl GroupPartitionInner {
-    /// Memory that the state takes, and what was read for the next claim.
+    /// Memory of the state and of the frames cached for the next claim.
     pub fn bytes(&self) -> u64 {
         self.state_bytes() + self.frames_bytes()
     }
@@ -267,8 +271,8 @@ impl GroupPartitionInner {
         }) as u64
     }
 
-    /// Of how many messages it may know once so many more were asked for: what consumers have in hand, and what waits behind
-    /// it, is in memory. Of a stream, up to which offset it may read.
+    /// How many messages the state may track when `more` are requested: leased messages and those waiting behind them
+    /// are in memory. For a stream, the offset up to which it may read.
     pub fn room_for(&mut self, more: usize) -> u64 {
         let (now, wanted, then) = match &self.state {
             GroupState::Work(machine) => (machine.messages() as u64, machine.bytes_with(more), machine.bytes()),
@@ -287,7 +291,7 @@ impl GroupPartitionInner {
         }
     }
 
-    /// Gives back what is not needed any more. To be called after a change; free where little is kept.
+    /// Releases memory that is not needed any more. Called after a change; free if the state is small.
     fn shrink(&mut self) {
         if self.state_bytes() > STATE_FLOOR {
             match &mut self.state {
@@ -301,12 +305,13 @@ impl GroupPartitionInner {
         }
     }
 
-    /// What was read of the log and is kept for the next claim.
+    /// Bytes of log frames cached for the next claim.
     fn frames_bytes(&self) -> u64 {
         (self.cursor.bytes() + self.older.bytes()) as u64
     }
 
-    /// A claim has read what it wanted. What is left is kept for the next one if there is room; whether something is.
+    /// Called when a claim has finished reading. Keeps the rest of the frames for the next claim if there is room.
+    /// Returns whether any are kept.
     pub fn keep_frames(&mut self, now: Micros) -> bool {
         if self.frames_bytes() == 0 {
             return false;
@@ -320,7 +325,7 @@ impl GroupPartitionInner {
         keeps
     }
 
-    /// Gives back what was read if nobody has looked at it since `before`. Returns when that was, if it is still there.
+    /// Releases cached frames that were not used since `before`. Otherwise returns when they were last used.
     pub fn forget_frames(&mut self, before: Micros) -> Option<Micros> {
         if self.frames_bytes() == 0 {
             return None;
@@ -333,7 +338,7 @@ impl GroupPartitionInner {
         None
     }
 
-    /// Unsettled messages if the partition ended at a number beyond all offsets.
+    /// Unsettled messages if the partition ended at [`FAR`].
     fn unsettled(&self) -> i64 {
         match &self.state {
             GroupState::Work(machine) => machine.backlog(FAR) as i64,
@@ -341,7 +346,7 @@ impl GroupPartitionInner {
         }
     }
 
-    /// Changes with what is settled as of the last [`GroupPartition::note`].
+    /// Changes with the settled messages as of the last [`GroupPartition::note`].
     pub fn counted(&self) -> i64 {
         self.counted
     }
@@ -353,7 +358,7 @@ impl GroupPartitionInner {
         }
     }
 
-    /// The group has been shown nothing from there on.
+    /// The group has seen no message from this offset on.
     pub fn reads_at(&self) -> Offset {
         match &self.state {
             GroupState::Work(machine) => machine.shown_to(),
@@ -376,7 +381,7 @@ impl GroupPartitionInner {
         }
     }
 
-    /// Looks for the first offset that this group has use for, or one before it, as far as that has changed.
+    /// Updates the first offset that this group needs, or an offset before it.
     fn update_needed(&mut self, now: Micros) -> Offset {
         let machine = match &mut self.state {
             GroupState::Work(machine) => machine,
@@ -388,7 +393,7 @@ impl GroupPartitionInner {
             self.oldest_held = None;
             return floor;
         }
-        // What is held has no order: it is looked through when the oldest is settled, and not more often than it pays.
+        // Held messages are unordered. They are scanned only when the oldest is settled, and not too often.
         let known = self.oldest_held.map(|(offset, at)| (offset.min(lowest), at));
         let known = known.filter(|(offset, at)| !machine.is_settled(*offset) || now - at < LOOK_AGAIN);
         let (oldest, at) = known.unwrap_or_else(|| (machine.held().min().unwrap_or(machine.floor()), now));
@@ -396,14 +401,14 @@ impl GroupPartitionInner {
         oldest.min(floor)
     }
 
-    /// Of what has not to leave any more: it may come again, and die of something else.
+    /// Drops the reasons of messages that no longer must leave: they may be delivered again and die for another reason.
     pub fn forget_details(&mut self) {
         if let GroupState::Work(machine) = &self.state {
             self.details.retain(|offset, _| machine.is_leaving(*offset));
         }
     }
 
-    /// A consumer is going to hold leases: a restart must know who it is.
+    /// Records a consumer before it leases messages, because a restart must know who it is.
     pub fn declare(
         &mut self,
         log: &dyn Log,
@@ -428,7 +433,7 @@ impl GroupPartitionInner {
         })
     }
 
-    /// Hands the changes since the last time to the log.
+    /// Journals the changes since the last call.
     pub fn store(&mut self, log: &dyn Log, state: PartitionId, group: u32, now: Micros) -> LogResult<()> {
         self.scratch.clear();
         varint::put(&mut self.scratch, group.into());
@@ -448,7 +453,7 @@ impl GroupPartitionInner {
         })
     }
 
-    /// The whole state, which changes that were not stored yet are part of, and who holds leases.
+    /// Encodes the whole state, including changes that were not journaled yet, and the consumers that have leases.
     pub fn checkpoint(&self, group: u32, consumers: &[LeasingMember], out: &mut Vec<Vec<u8>>) {
         let mut value = Vec::new();
         varint::put(&mut value, group.into());
@@ -463,7 +468,7 @@ impl GroupPartitionInner {
         }
     }
 
-    /// A checkpoint of so many bytes was stored, or not.
+    /// Records that a checkpoint of this size was stored, or was not.
     pub fn checkpointed(&mut self, consumers: &[LeasingMember], bytes: usize, stored: bool) {
         self.unsaved.whole = bytes;
         if !stored {
@@ -484,7 +489,7 @@ impl GroupPartitionInner {
     }
 }
 
-/// Number, name and kind of one that holds leases.
+/// Number, name and kind of a member with leases.
 pub(crate) type LeasingMember = (u32, SmolStr, MemberKind);
 
 fn consumer_record(group: u32, index: u32, id: &str, kind: MemberKind) -> Vec<u8> {
@@ -502,7 +507,7 @@ fn consumer_record(group: u32, index: u32, id: &str, kind: MemberKind) -> Vec<u8
     value
 }
 
-/// A record of a state partition as its parts.
+/// A parsed record of a state partition.
 pub(crate) enum StateRecord<'a> {
     Changes(&'a [u8]),
     Checkpoint(&'a [u8]),
@@ -511,7 +516,7 @@ pub(crate) enum StateRecord<'a> {
     Sent(&'a [u8]),
 }
 
-/// The group and what is said of it; `None` for bytes that are no such record.
+/// The group and its record; `None` for invalid bytes.
 pub(crate) fn parse_record(value: &[u8]) -> Option<(u32, StateRecord<'_>)> {
     let (group, rest) = varint::take(value)?;
     let (what, rest) = rest.split_first()?;

@@ -1,7 +1,7 @@
-//! Where a key belongs: its partition, and its lane inside the partition.
+//! Maps a key to its partition, and to its lane inside the partition.
 //!
-//! A key goes in, a number that never changes comes out: messages are stored by the one and checkpoints name the other, so
-//! both must be the same after a restart, on every machine and in every later version.
+//! Both results must never change: messages are stored by the partition and checkpoints name the lane. So they are the
+//! same after a restart, on every machine and in every later version.
 
 use std::num::NonZeroU64;
 
@@ -14,24 +14,24 @@ pub fn fnv1a32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(FNV_OFFSET, step)
 }
 
-/// The partition of a key. Zero partitions are taken as one.
+/// The partition of a key. Zero partitions are treated as one.
 pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
     fnv1a32(key) % partitions.max(1)
 }
 
-/// Without a pattern: the binary digits of the square roots of 2, 3 and 5 behind the point, made odd.
+/// Constants without a pattern: the fractional binary digits of the square roots of 2, 3 and 5, made odd.
 const SEED: u64 = 0x6a09_e667_f3bc_c909;
 const STEP: u64 = 0xbb67_ae85_84ca_a73b;
 const LAST: u64 = 0x3c6e_f372_fe94_f82b;
 
-/// The lane of a key. Not zero, so that zero can stand for "no lane" where it is stored.
+/// The lane of a key. Never zero, so that stored state can use zero for "no lane".
 ///
-/// Eight bytes a step, each folding both halves of a 128-bit product. `hashbrown`'s own hash is not taken because it is
-/// seeded anew by every process, and FNV not because it goes byte by byte and a lane is found for every message. It is
-/// not a keyed hash: two keys that somebody made collide share a lane, so they wait for each other and lose nothing.
+/// Each step folds eight bytes through both halves of a 128-bit product. `hashbrown`'s own hash is unsuitable because
+/// every process uses a new seed. FNV is too slow because it goes byte by byte and every message needs its lane. The
+/// hash is not keyed: keys that are made to collide share a lane, so they wait for each other but lose nothing.
 pub fn lane_hash(key: &[u8]) -> NonZeroU64 {
     let (words, rest) = key.as_chunks::<8>();
-    // The length tells a short word from one that ends in zeros.
+    // The length distinguishes a short word from one that ends in zeros.
     let mut hash = SEED ^ key.len() as u64;
     for word in words {
         hash = fold(hash ^ u64::from_le_bytes(*word), STEP);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_partition_is_the_unsigned_remainder() {
-        // Signed, 0xbf9cf968 is below zero and would give another partition.
+        // As a signed number, 0xbf9cf968 is negative and would give another partition.
         assert_eq!(partition_of(b"foobar", 10), 0xbf9c_f968 % 10);
         assert_eq!(partition_of(b"foobar", 1), 0);
         assert_eq!(partition_of(b"foobar", 0), 0);
@@ -115,7 +115,7 @@ mod tests {
             }
         }
         assert_eq!(lanes.len(), 1_000_000);
-        // A random function strays from the mean of 15 625 by 125 (one sigma).
+        // A random function deviates from the mean of 15 625 by 125 (one sigma).
         for count in low.into_iter().chain(high) {
             assert!((14_900..16_400).contains(&count), "{count}");
         }

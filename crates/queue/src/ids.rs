@@ -1,9 +1,10 @@
-//! What a message and a lease are called outside: `<queue>:<partition>:<offset>`, and for a lease
-//! `<queue>:<partition>:<offset>:<delivery>:<number>.<group>.<lease>`. The number of the queue, the number of the group in it and
-//! the lease are never given twice, so a receipt names one delivery for ever, whatever is deleted and made again under its name.
+//! External ids: a message is `<queue>:<partition>:<offset>`, and a lease is
+//! `<queue>:<partition>:<offset>:<delivery>:<number>.<group>.<lease>`. The number of the queue, the number of the group
+//! in it and the lease are never reused. So a receipt names one delivery for ever, even if a queue is deleted and
+//! another created under its name.
 //!
-//! Each has exactly one text: what is parsed prints as it was written, and nothing else is parsed. So the texts can be
-//! compared, and one that was altered on its way is refused instead of naming another message.
+//! Each id has exactly one text form: parsing accepts only what formatting produces. So texts can be compared, and an
+//! altered text is refused instead of naming another message.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,32 +28,32 @@ pub struct Receipt {
     pub id: MessageId,
     /// Counted from 1 per message and group.
     pub delivery: u32,
-    /// Not in receipts of earlier versions, which name nothing any more.
+    /// Missing in receipts of earlier versions, which are all stale.
     pub tag: Option<LeaseTag>,
 }
 
-/// What tells one lease from all others with the same names.
+/// Distinguishes a lease from all others with the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseTag {
     /// The number of the queue.
     pub queue: u32,
-    /// The number of the group in it.
+    /// The number of the group within the queue.
     pub group: u32,
-    /// The epoch; of a stream also who reads.
+    /// The epoch; in a stream group also the reader.
     pub lease: u64,
 }
 
-/// A text that names nothing.
+/// A text that is not a valid id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no {kind}; copy it as it was received, in the form {form}")]
+#[error("{text:?} is not a {kind}; copy it as it was received, in the form {form}")]
 pub struct IdError {
     kind: &'static str,
     form: &'static str,
-    /// Its beginning only: it came from outside.
+    /// Only its beginning, because it comes from outside.
     text: String,
 }
 
-/// Characters of a wrong text that the error quotes.
+/// How many characters of an invalid text the error quotes.
 const QUOTED_CHARS_MAX: usize = 60;
 
 impl IdError {
@@ -140,7 +141,7 @@ fn tag(text: &str) -> Option<LeaseTag> {
     parts.next().is_none().then_some(tag)
 }
 
-/// Digits without sign and without leading zeros, unlike [`str::parse`].
+/// Digits without a sign and without leading zeros, unlike [`str::parse`].
 fn number<N: FromStr>(text: &str) -> Option<N> {
     let leading_zero = text.len() > 1 && text.starts_with('0');
     (!leading_zero && text.bytes().all(|b| b.is_ascii_digit()))

@@ -1,17 +1,17 @@
-//! How long messages wait before they are handed out for the first time: since they were appended, or since they were due.
+//! How long messages wait for their first delivery, since they were appended or since they were due.
 //!
-//! Claims count under the lock of the partition that they hold anyway ([`LatencySamples`]); whoever wants to know joins these with
-//! what is known ([`Latency`]). So a claim touches nothing that others touch.
+//! Claims count into [`LatencySamples`] under the partition lock that they have anyway. A reader of the metric merges
+//! these into [`Latency`]. So claims share no counters.
 
 use thalweg_log::{Histogram, HistogramSnapshot, Micros};
 
 use crate::claim::Delivery;
 
-/// The first bucket reaches to 64 µs, the last bound is 4^14 times that, five hours.
+/// The first bucket ends at 64 µs; the last bound is 4^14 times that, five hours.
 const FIRST_BITS: u32 = 6;
 const BUCKETS: usize = 16;
 
-/// Of one queue, in microseconds.
+/// The histogram of one queue, in microseconds.
 #[derive(Debug)]
 pub(crate) struct Latency {
     histogram: Histogram,
@@ -25,7 +25,7 @@ impl Default for Latency {
     }
 }
 
-/// Of one partition and group, since they were last joined.
+/// The samples of one partition and group since the last merge.
 #[derive(Debug, Default)]
 pub(crate) struct LatencySamples {
     counts: [u64; BUCKETS],
@@ -33,7 +33,7 @@ pub(crate) struct LatencySamples {
 }
 
 impl LatencySamples {
-    /// Counts those of a claim that were never handed out before.
+    /// Counts first deliveries.
     pub fn observe(&mut self, latency: &Latency, now: Micros, given: &[Delivery]) {
         for delivery in given.iter().filter(|delivery| delivery.delivery == 1) {
             let message = &delivery.message;
@@ -48,7 +48,7 @@ impl LatencySamples {
 }
 
 impl Latency {
-    /// Adds what was counted apart, which begins anew.
+    /// Merges the samples and resets them.
     pub fn join(&self, waits: &mut LatencySamples) {
         let LatencySamples { counts, sum } = std::mem::take(waits);
         for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
@@ -95,10 +95,10 @@ mod tests {
         let all = [
             given(1, 1000, None),
             given(1, 900, Some(1990)),
-            // Due before it was there.
+            // Due before it was appended.
             given(1, 1000, Some(5)),
             given(2, 0, None),
-            // Of a clock that went back.
+            // From a clock that went back.
             given(1, 9000, None),
         ];
         let mut waits = LatencySamples::default();

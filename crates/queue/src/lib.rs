@@ -1,4 +1,4 @@
-//! Queues on the durable log: partitions with keys, groups that each see every message, leases, retries and dead letters.
+//! Queues on the durable log: keyed partitions, groups that each see every message, leases, retries and dead letters.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

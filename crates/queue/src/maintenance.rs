@@ -1,6 +1,6 @@
-//! What a queue does by itself that takes time: dead letters, delayed messages that are read again, letting go of what nobody
-//! needs, checkpoints, what the catalogue has to know. One task does one of these after the other, beside the timers
-//! (`timers.rs`), which it holds up by nothing but the locks of single calls.
+//! Background work of a queue that takes time: moving dead letters, rereading delayed messages, trimming, checkpoints,
+//! and catalogue updates. One task per queue does these one after the other. It runs beside the timers (`timers.rs`)
+//! and shares nothing with them but the locks of single calls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,27 +14,27 @@ use crate::settings::RetentionMode;
 use crate::timers::SLEEP_MAX;
 use crate::times::micros;
 
-/// What was settled is let go so long after.
+/// Settled messages are trimmed after this delay.
 const TRIM_AFTER: Micros = 100_000;
-/// A checkpoint is written after so many records of state, or, if there are any, after so long.
+/// A checkpoint is written after this many state records, or after this time if there are any.
 const CHECKPOINT_RECORDS: u32 = 10_000;
 pub(crate) const CHECKPOINT_AFTER: Micros = 30_000_000;
-/// What was read of the log and nobody has looked at for so long is given back.
+/// Cached log frames that were unused for this long are released.
 const FRAMES_IDLE: Micros = 10_000_000;
-/// Dedup-ids whose window has passed are let go that often, when something else is due.
+/// Minimum interval between removals of dedup-ids whose window has passed. They run when something else is due.
 const TRIM_IDS_EVERY: Micros = 60_000_000;
 
-/// When the task did what.
+/// When the task last did each kind of work.
 struct MaintenanceTimes {
     checkpoint: Micros,
     compaction: Micros,
     ids: Micros,
-    /// Dedup-ids that were told to be forgotten early.
+    /// Dedup-ids forgotten early that were already logged.
     ids_forgotten: u64,
 }
 
 impl Queue {
-    /// Something was settled that may be let go.
+    /// Schedules a trim after messages were settled.
     pub(crate) fn trim_soon(&self) {
         let trim = &self.keeper.trim;
         if trim.load(Ordering::Relaxed) != NEVER {
@@ -49,13 +49,13 @@ impl Queue {
         }
     }
 
-    /// The same at once, so that what is settled from here on has its time.
+    /// Like `trim_soon`, but at once; later settlements are scheduled separately.
     pub(crate) fn trim_now(&self) {
         self.keeper.trim.store(0, Ordering::Release);
         self.maintain_by(0);
     }
 
-    /// The task of a queue; ends when the queue is removed.
+    /// The maintenance task; ends when the queue is removed.
     pub(crate) async fn maintain(self: Arc<Queue>) {
         let now = self.clock.now();
         let mut times = MaintenanceTimes {
@@ -76,7 +76,7 @@ impl Queue {
         }
     }
 
-    /// Has keys compacted, apart from all else, as that may take long. Returns when it is due next.
+    /// Starts key compaction as a separate task, because it may take long. Returns when it is due next.
     fn compact_by_and_by(self: &Arc<Queue>, times: &mut MaintenanceTimes) -> Micros {
         if !self.is_compacted() {
             return NEVER;
@@ -84,7 +84,7 @@ impl Queue {
         let (now, interval) = (self.clock.now(), micros(self.settings_now().compaction.interval));
         if now >= times.compaction + interval {
             times.compaction = now;
-            // One that is still at it goes on alone.
+            // A run in progress continues alone.
             if let Ok(progress) = self.compacted.clone().try_lock_owned() {
                 let queue = self.clone();
                 tokio::spawn(async move { queue.compact(progress).await });
@@ -93,7 +93,7 @@ impl Queue {
         times.compaction + interval
     }
 
-    /// Has the tasks of the queue do what is due, as they do by themselves when the time comes; returns when that is done.
+    /// Runs all work of the queue's tasks that is due, and returns when it is done.
     #[doc(hidden)]
     pub async fn look_after_now(self: &Arc<Queue>) {
         self.follow_the_wall_clock().await;
@@ -110,7 +110,7 @@ impl Queue {
         self.shed().await;
     }
 
-    /// Does what is due and returns when the next is.
+    /// Does what is due and returns when the next work is due.
     async fn maintain_now(self: &Arc<Queue>, times: &mut MaintenanceTimes) -> Micros {
         let now = self.clock.now();
         let mut due = now + SLEEP_MAX;
@@ -129,7 +129,7 @@ impl Queue {
         if trim > now {
             due = due.min(trim);
         } else {
-            // Before it looks: what is settled from here on is let go the next time.
+            // Reset before the trim, so that later settlements are trimmed the next time.
             self.keeper.trim.store(NEVER, Ordering::Release);
             self.trim_beside().await;
             if self.settings_now().retention.mode == RetentionMode::Policy {
@@ -140,7 +140,7 @@ impl Queue {
             times.ids = now;
             self.tell_forgotten_ids(&mut times.ids_forgotten);
             if self.keeps_ids() || !self.dedup.lock().is_empty() {
-                // Where a window begins may have to be looked up on a disk.
+                // Finding where a window begins may need a disk read.
                 self.on_a_thread(|queue| queue.trim_ids()).await;
             }
         }
@@ -154,7 +154,7 @@ impl Queue {
         due.min(self.checkpoint_if_due(&groups, times, now).await)
     }
 
-    /// Something that was read is kept for the next claim. Free if it is known that something is.
+    /// Schedules the release of cached frames. Free if it is already scheduled.
     pub(crate) fn forget_frames_later(&self) {
         if self.keeper.frames.load(Ordering::Relaxed) == NEVER {
             let due = self.clock.now() + FRAMES_IDLE;
@@ -163,15 +163,15 @@ impl Queue {
         }
     }
 
-    /// Gives back what was read and nobody has looked at for a while: a group may have something of each partition. Returns
-    /// when the next is due.
+    /// Releases cached frames that were unused for a while, because a group may cache some of each partition. Returns
+    /// when the next release is due.
     fn forget_frames(&self) -> Micros {
         let now = self.clock.now();
         let due = self.keeper.frames.load(Ordering::Acquire);
         if due > now {
             return due;
         }
-        // Before it looks: what is read from here on is looked for the next time.
+        // Reset before the scan, so that later reads are handled the next time.
         self.keeper.frames.store(NEVER, Ordering::Release);
         let groups = self.groups();
         let parts = groups.iter().flat_map(|group| group.parts());
@@ -186,13 +186,13 @@ impl Queue {
         };
         tracing::warn!(
             queue = %self.name(), ids = dedup.forgotten_early - *told, kept = dedup.ids,
-            "dedup-ids were forgotten inside of dedup_window for want of room, so a repetition may be stored again: shorten the \
+            "dedup-ids were forgotten within dedup_window to free memory, so a duplicate may be stored: shorten the \
              window, or raise queues.dedup_memory"
         );
         *told = dedup.forgotten_early;
     }
 
-    /// Keeps since when a group is not used, and has it go when that is long enough. Returns when to look again.
+    /// Stores since when a group is unused, and removes it when that is long enough. Returns when to check again.
     async fn look_after_use(self: &Arc<Queue>, group: &Arc<Group>) -> Micros {
         self.keep_use(group).await;
         let expires = self.expires_at(group).unwrap_or(NEVER);
@@ -202,7 +202,10 @@ impl Queue {
         match self.expire(group).await {
             Ok(()) => tracing::info!(queue = %self.name(), group = %group.name(), "a group without members expired"),
             Err(error) => {
-                tracing::warn!(queue = %self.name(), group = %group.name(), %error, "a group cannot expire");
+                tracing::warn!(
+                    queue = %self.name(), group = %group.name(), %error,
+                    "an expired group cannot be removed"
+                );
             }
         }
         NEVER

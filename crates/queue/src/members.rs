@@ -1,20 +1,21 @@
-//! The consumers of one group: who is there, who reads which partitions, and how many leases each holds.
+//! The consumers of one group: who is a member, who reads which partitions, and how many leases each has.
 //!
-//! Joins, leaves, requests, leases and the time go in; numbers of members and the assignment of partitions come out. Pure
-//! code: no clock, no locks; the caller holds the group's lock and calls [`Members::tick`] at [`Members::next_due`].
+//! Inputs are joins, leaves, requests, leases and the time; outputs are member numbers and the assignment of
+//! partitions. This is pure code without clock or locks; the caller has the group's lock and calls [`Members::tick`] at
+//! [`Members::next_due`].
 //!
-//! | State | Means | Becomes |
+//! | State | Meaning | Becomes |
 //! |---|---|---|
-//! | here | has a share of the partitions | away or gone by `leave`, gone by `remove`; HTTP: gone when idle for the grace |
-//! | away | a persistent session without connection: no share, its leases run on | here by `join`, gone by `remove` |
-//! | gone | has left, and leases are not given back yet | here by `join`; forgotten with its last lease |
+//! | here | has a share of partitions | away or gone by `leave`, gone by `remove`; HTTP: gone after the idle grace |
+//! | away | a persistent session without a connection: no share, its leases run on | here by `join`, gone by `remove` |
+//! | gone | has left, but still has leases | here by `join`; forgotten with its last lease |
 //!
-//! An HTTP member is idle when it has no open request and no lease; MQTT and pipelines say themselves when they leave.
-//! A member keeps its number until it is forgotten; only then another may get it, so a lease never changes its holder.
+//! An HTTP member is idle when it has no open request and no lease; MQTT and pipelines leave explicitly. A member keeps
+//! its number until it is forgotten and only then may another get it, so a lease never changes its holder.
 //!
-//! Joins and leaves change the assignment together, 100 ms after the first of them. In between nobody waits: what a
-//! member left behind, and what the first member of a group finds, may be taken by those who are here (an assignment at
-//! once for the first one was the other way; it would make two rebalances of two members that start together).
+//! Joins and leaves take effect together, 100 ms after the first of them. Nobody waits in between: the members present
+//! may take what a member left behind, and what the first member of a group finds. (Assigning at once for the first
+//! member would cause two rebalances when two members start together.)
 
 mod leases;
 mod member;
@@ -38,41 +39,42 @@ pub use member::{MemberKind, MemberView};
 
 /// As many as connections of a process.
 pub const MEMBERS_MAX: usize = 100_000;
-/// Joins and leaves that are not further apart from the first of them are one change.
+/// Joins and leaves within this time of the first are one change.
 pub const REBALANCE_AFTER: Micros = 100_000;
 
-/// Stands in the table of owners where there is none.
+/// Entry of the owner table without an owner.
 const NOBODY: u32 = u32::MAX;
 
-/// What a share of the partitions means.
+/// How members share partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Its own partitions first, then any (`ordering: none`).
     Preferred,
-    /// Its own partitions only. One without owner goes to whoever asks: lanes keep the order (`ordering: partition`).
+    /// Its own partitions only. Any member may read one without an owner, because lanes keep the order (`ordering:
+    /// partition`).
     Owned,
-    /// Its own only, and for one without owner the first by id stands in, so that never two read the same partition
-    /// (`ordering: strict`, stream groups).
+    /// Its own partitions only. The first member by id reads those without an owner, so that two members never read the
+    /// same partition (`ordering: strict`, stream groups).
     Exclusive,
 }
 
-/// What a call of [`Members::tick`] came to.
+/// The result of [`Members::tick`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TickOutcome {
-    /// Numbers of HTTP members whose grace has ended. They hold no lease.
+    /// Numbers of HTTP members whose grace has ended. They have no leases.
     pub left: Vec<u32>,
-    /// The generation was raised: parked claims have to look at their partitions again.
+    /// The generation was raised: waiting claims must check their partitions again.
     pub rebalanced: bool,
 }
 
-/// From where one member may take, as long as [`MemberLeases::version`] stays the same.
+/// The partitions that a member may claim from, while [`MemberLeases::version`] is unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionShare {
-    /// Otherwise it takes nothing.
+    /// If false, the member may claim nothing.
     pub here: bool,
     /// Its own partitions.
     pub own: Range<u32>,
-    /// Whether [`Members::may_claim`] may allow others, too.
+    /// Whether [`Members::may_claim`] may allow other partitions.
     pub others: bool,
 }
 
@@ -81,24 +83,24 @@ pub struct Members {
     sharing: Sharing,
     grace: Micros,
     members: Vec<Option<Member>>,
-    /// Numbers without member; the lowest is given first, which keeps the table dense.
+    /// Free numbers. The lowest is reused first, which keeps the table dense.
     free: BTreeSet<u32>,
     by_id: HashMap<SmolStr, u32>,
-    /// Who is here, by the bytes of their ids.
+    /// Members in state `here`, ordered by the bytes of their ids.
     here: Vec<u32>,
-    /// By partition: a number of somebody who is here, or [`NOBODY`].
+    /// Owner per partition: the number of a present member, or [`NOBODY`].
     owners: Vec<u32>,
     unowned: u32,
     generation: u64,
     rebalance_at: Option<Micros>,
-    /// Not after the end of the first grace. Set when somebody becomes idle and not when they become busy, so that
-    /// requests and leases cost O(1); being too early costs one look at all members.
+    /// Not after the end of the first grace. Set when a member becomes idle but not updated when one becomes busy, so
+    /// that requests and leases cost O(1). A check that is too early only costs one scan of all members.
     idle_check_at: Option<Micros>,
     empty_since: Option<Micros>,
-    /// What a restart would find of `empty_since`.
+    /// The stored value of `empty_since`, which a restart would find.
     kept: Option<Micros>,
     shared: Arc<MemberLeases>,
-    /// Of memberships and requests, each with a number of its own.
+    /// Counter for membership and request numbers, which are all distinct.
     numbers: u64,
 }
 
@@ -123,13 +125,13 @@ impl Members {
         }
     }
 
-    /// How many leases everybody has, and whether shares have changed: for those without the group's lock.
+    /// Lease counts and the share version, readable without the group's lock.
     pub fn shared(&self) -> &Arc<MemberLeases> {
         &self.shared
     }
 
-    /// Finds the member of this id, or makes it one. Its number is the same until it is forgotten. One id is one member:
-    /// whoever came last says of which kind it is.
+    /// Finds or creates the member with this id. Its number stays the same until it is forgotten. One id is one member;
+    /// the last join determines its kind.
     pub fn join(&mut self, now: Micros, id: &str, kind: MemberKind) -> Result<u32, QueueError> {
         let index = match self.by_id.get(id) {
             Some(index) => *index,
@@ -149,8 +151,8 @@ impl Members {
         Ok(index)
     }
 
-    /// Brings back who held leases before a restart, with its old number. A kind that cannot return is refused: its leases
-    /// are to be given back.
+    /// Restores a member that had leases before a restart, with its old number. Refuses a kind that cannot return; the
+    /// caller must then release its leases.
     pub fn restore(&mut self, now: Micros, index: u32, id: &str, kind: MemberKind, leases: u32) -> bool {
         let at = index as usize;
         if !kind.can_return() || at >= MEMBERS_MAX || self.by_id.contains_key(id) || self.member(index).is_some() {
@@ -177,8 +179,8 @@ impl Members {
         true
     }
 
-    /// A connection or an input has ended. True if the member may come back for its leases, so that these run on;
-    /// otherwise they are to be given back.
+    /// A connection or an input has ended. Returns true if the member may come back for its leases, so that they run
+    /// on; otherwise the caller must release them.
     #[must_use = "says whether the leases are to be given back"]
     pub fn leave(&mut self, now: Micros, index: u32) -> bool {
         let Some(member) = self.member_mut(index) else {
@@ -196,7 +198,7 @@ impl Members {
         true
     }
 
-    /// For good: unsubscribed, or the session has ended. Its leases are to be given back.
+    /// Removes a member for good: it unsubscribed, or its session ended. The caller must release its leases.
     pub fn remove(&mut self, now: Micros, index: u32) {
         let Some(member) = self.member_mut(index) else {
             return;
@@ -208,7 +210,7 @@ impl Members {
         self.forget_if_done(now, index);
     }
 
-    /// Returns the number of the membership and that of the request, which nothing later has.
+    /// Returns the number of the membership and of the request, both never reused.
     pub fn request_begins(&mut self, now: Micros, index: u32) -> (u64, u64) {
         self.numbers += 1;
         let number = self.numbers;
@@ -231,21 +233,21 @@ impl Members {
         }
     }
 
-    /// The client has gone without waiting for the answer: nobody comes for its partitions, so it does not keep them for its
-    /// grace. While another of its requests is open, or it has leases that it may yet settle, it stays.
+    /// The client disconnected before its answer, so its partitions are not reserved for the grace. It stays a member
+    /// while it has another open request, or leases that it may still settle.
     pub fn request_abandoned(&mut self, now: Micros, index: u32) {
         self.request_ends(now, index);
         self.client_gone(now, index);
     }
 
-    /// The same without a request: an answer could not be brought to the client.
+    /// Like `request_abandoned` without a request: an answer could not be delivered to the client.
     pub fn client_gone(&mut self, now: Micros, index: u32) {
         if self.is_idle(index) {
             self.remove(now, index);
         }
     }
 
-    /// After a change of a member and before its leases are looked at.
+    /// Called after a change of a member, and before its leases are checked.
     fn tell_idle(&self, index: u32) {
         let busy = |member: &Member| member.state == MemberState::Here && !member.is_idle();
         self.shared.set_idle(index, !self.member(index).is_some_and(busy));
@@ -255,13 +257,13 @@ impl Members {
         self.shared.take(index, count);
     }
 
-    /// Settled, expired or given back.
+    /// Leases were settled, expired or released.
     pub fn leases_ended(&mut self, now: Micros, index: u32, count: u32) {
         self.shared.end(index, count);
         self.lease_over(now, index);
     }
 
-    /// The last lease of a member has ended, which [`MemberLeases::end`] has said.
+    /// The last lease of a member has ended, as [`MemberLeases::end`] returned.
     pub fn lease_over(&mut self, now: Micros, index: u32) {
         if let Some(member) = self.member_mut(index) {
             member.last_seen = member.last_seen.max(now);
@@ -271,13 +273,13 @@ impl Members {
         }
     }
 
-    /// Leases that the member may take yet.
+    /// How many more leases the member may take.
     pub fn room(&self, index: u32, max_in_flight: u32) -> u32 {
         let held = self.member(index).filter(|member| member.state == MemberState::Here);
         held.map_or(0, |_| max_in_flight.saturating_sub(self.shared.held(index)))
     }
 
-    /// From where the member may take now.
+    /// The partitions that the member may claim from now.
     pub fn share(&self, index: u32) -> PartitionShare {
         let member = self.member(index).filter(|member| member.state == MemberState::Here);
         member.map_or_else(PartitionShare::default, |member| PartitionShare {
@@ -287,12 +289,12 @@ impl Members {
         })
     }
 
-    /// When [`Members::tick`] may have something to do.
+    /// When [`Members::tick`] may have work.
     pub fn next_due(&self) -> Option<Micros> {
         self.rebalance_at.into_iter().chain(self.idle_check_at).min()
     }
 
-    /// Ends graces and makes the rebalance that is due.
+    /// Ends graces, and rebalances if that is due.
     pub fn tick(&mut self, now: Micros) -> TickOutcome {
         let mut ticked = TickOutcome::default();
         if self.idle_check_at.is_some_and(|at| at <= now) {
@@ -305,12 +307,12 @@ impl Members {
         ticked
     }
 
-    /// Rises with every rebalance.
+    /// Raised by every rebalance.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Who reads a partition, if it is assigned to somebody who is here.
+    /// The present member that a partition is assigned to, if any.
     pub fn owner(&self, partition: u32) -> Option<u32> {
         self.owners
             .get(partition as usize)
@@ -318,7 +320,7 @@ impl Members {
             .filter(|owner| *owner != NOBODY)
     }
 
-    /// What the member is to read, since the last rebalance.
+    /// The partitions assigned to the member by the last rebalance.
     pub fn assigned(&self, index: u32) -> Range<u32> {
         self.member(index).map_or(0..0, |member| member.assigned.clone())
     }
@@ -342,8 +344,8 @@ impl Members {
         }
     }
 
-    /// The partitions from which the member may claim now, its own first. O(1) for each of its own; the others are looked
-    /// through only where some may be taken.
+    /// The partitions that the member may claim from now, its own first. O(1) for each of its own; others are scanned
+    /// only where the member may read some.
     pub fn claimable(&self, index: u32) -> impl Iterator<Item = u32> + '_ {
         let own = self.assigned(index);
         let others = match self.sharing {
@@ -360,7 +362,7 @@ impl Members {
         self.owners.len() as u32
     }
 
-    /// New partitions are assigned with the next rebalance. They never become fewer.
+    /// New partitions are assigned with the next rebalance. Their number never shrinks.
     pub fn set_partitions(&mut self, now: Micros, partitions: u32) {
         let more = partitions.saturating_sub(self.partitions());
         if more > 0 {
@@ -385,18 +387,19 @@ impl Members {
         self.by_id.get(id).copied()
     }
 
-    /// Who is here, which is what a user calls active.
+    /// The number of present members, which users see as active.
     pub fn active(&self) -> usize {
         self.here.len()
     }
 
-    /// Since when there has been nobody, not even one who is away or has leases; the group expires by this.
+    /// Since when there have been no members at all, not even one that is away or has leases. The group expires by
+    /// this.
     pub fn empty_since(&self) -> Option<Micros> {
         self.empty_since
     }
 
-    /// What [`Members::empty_since`] says, if it is not what was kept of it last. It changes when the first member comes and
-    /// when the last one is forgotten, not with requests and leases.
+    /// The value of [`Members::empty_since`] if it differs from the stored one. It changes when the first member comes
+    /// and when the last one is forgotten, not with requests and leases.
     pub fn to_keep(&self) -> Option<Option<Micros>> {
         (self.empty_since != self.kept).then_some(self.empty_since)
     }
@@ -405,14 +408,14 @@ impl Members {
         self.kept = empty_since;
     }
 
-    /// After a restart: nobody had been there since then. Not for a group that somebody has come back to.
+    /// Restores `empty_since` after a restart, unless a consumer has joined already.
     pub fn restore_empty(&mut self, since: Micros) {
         if self.empty_since.is_some() {
             (self.empty_since, self.kept) = (Some(since), Some(since));
         }
     }
 
-    /// Everybody with a number, in the order of numbers.
+    /// All members that have a number, in order.
     pub fn iter(&self) -> impl Iterator<Item = MemberView<'_>> {
         let numbered = (0..).zip(&self.members);
         numbered.filter_map(|(index, member)| Some(member.as_ref()?.view(index, self.shared.held(index))))
@@ -449,7 +452,7 @@ impl Members {
         }
     }
 
-    /// Of those who are here, by id: where the member is or would be.
+    /// Position of the id among the present members, or where it would be inserted.
     fn rank(&self, id: &str) -> Result<usize, usize> {
         self.here.binary_search_by(|other| {
             let other = self.member(*other).map_or("", |member| member.id.as_str());
@@ -482,7 +485,7 @@ impl Members {
         self.rebalance_soon(now);
     }
 
-    /// Whether it was: who is gone and has no leases.
+    /// Forgets a member that is gone and has no leases. Returns whether it did.
     fn forget_if_done(&mut self, now: Micros, index: u32) -> bool {
         let gone = |member: &Member| member.state == MemberState::Gone;
         if !self.member(index).is_some_and(gone) || self.shared.held(index) > 0 {
@@ -498,14 +501,14 @@ impl Members {
         true
     }
 
-    /// Sees to it that the end of a grace is noticed that begins now.
+    /// Schedules a check for the end of a grace that begins now.
     fn note_idle(&mut self, now: Micros, index: u32) {
         if self.is_idle(index) {
             self.idle_check_at.get_or_insert(now.saturating_add(self.grace));
         }
     }
 
-    /// Whether its grace runs.
+    /// Whether its grace is running.
     fn is_idle(&self, index: u32) -> bool {
         self.member(index).is_some_and(Member::is_idle) && self.shared.held(index) == 0
     }

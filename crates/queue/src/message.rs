@@ -1,5 +1,5 @@
-//! A message: a payload with a key, properties and times, as producers give it and as consumers get it. Its parts are shared
-//! slices of what the log has in memory; handing one on copies no payload.
+//! A message: a payload with a key, properties and times, as producers send it and consumers receive it. Its parts are
+//! shared slices of the log's memory, so passing it on copies no payload.
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ use thalweg_log::{Micros, Offset};
 use crate::hash::lane_hash;
 use crate::machine::MessageMeta;
 
-/// Bytes of names and values of the properties that producers may give, together. What a dead letter has on top has room in the log.
+/// Maximum bytes of all property names and values from a producer. The log has room for what a dead letter adds.
 pub const PROPERTIES_BYTES_MAX: usize = 64 << 10;
 
 /// The routing key of a message: the topic it was published to.
 pub const TOPIC: &str = "x-source-topic";
-/// The one group that a message is for.
+/// The only group that a message is for.
 pub const TARGET_GROUP: &str = "x-target-group";
-/// A repeated one inside of `dedup_window` is not stored again.
+/// A duplicate within `dedup_window` is not stored.
 pub const DEDUP_ID: &str = "dedup-id";
-/// It was a dead letter. Producers cannot set it.
+/// The message was a dead letter. Producers cannot set it.
 pub(crate) const RESENT: &str = "x-resent";
 
-/// What a producer gives.
+/// A message as a producer sends it.
 #[derive(Clone, Debug, Default)]
 pub struct NewMessage {
     pub payload: Bytes,
-    /// Messages of one key go to one partition and keep their order.
+    /// Messages with the same key go to one partition and keep their order.
     pub key: Option<Bytes>,
     pub properties: Properties,
-    /// Less than that of the queue, from now or from `not_before` or `deliver_at`, whichever is later.
+    /// At most the queue's `ttl`. It starts now, or at `not_before` or `deliver_at` if that is later.
     pub ttl: Option<Duration>,
-    /// Not handed out before, in the queue's time ([`Clock::now`]).
+    /// Not delivered before this, in the queue's time ([`Clock::now`]).
     pub not_before: Option<Micros>,
-    /// The same by the wall clock, also if that is set meanwhile.
+    /// Like `not_before`, by the wall clock, even if that is set meanwhile.
     pub deliver_at: Option<Micros>,
-    /// A second message with the same one inside of `dedup_window` is not stored.
+    /// A second message with the same id within `dedup_window` is not stored.
     pub dedup_id: Option<Box<str>>,
 }
 
-/// What a message says of how long it lives.
+/// The lifetime settings of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageLifetime {
     pub ttl: Option<Duration>,
@@ -55,7 +55,7 @@ impl NewMessage {
         }
     }
 
-    /// A payload and nothing else.
+    /// A message with only a payload.
     pub fn of(payload: impl Into<Bytes>) -> NewMessage {
         NewMessage {
             payload: payload.into(),
@@ -63,14 +63,14 @@ impl NewMessage {
         }
     }
 
-    /// Of payload, key and properties.
+    /// Bytes of payload, key and properties.
     pub fn bytes(&self) -> usize {
         let key = self.key.as_ref().map_or(0, Bytes::len);
         self.payload.len() + key + self.properties.as_ref().as_bytes().len()
     }
 }
 
-/// What a consumer gets, and what the queue keeps.
+/// A stored message, as consumers receive it.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub offset: Offset,
@@ -79,16 +79,16 @@ pub struct Message {
     pub payload: Bytes,
     pub key: Option<Bytes>,
     pub properties: Properties,
-    /// From `time`, or from `not_before`, whichever is later.
+    /// From `time`, or from `not_before` if that is later.
     pub ttl_ms: Option<u64>,
-    /// Not handed out before, by what the queue's time was to `deliver_at` when this was read.
+    /// Not delivered before this. Derived from `deliver_at` with the clock at the time of reading.
     pub not_before: Option<Micros>,
-    /// By the wall clock, as it was named.
+    /// By the wall clock, as the producer set it.
     pub deliver_at: Option<Micros>,
 }
 
 impl Message {
-    /// A record of the frame body `body`.
+    /// Parses a record of the frame body `body`.
     pub fn within(body: &Bytes, record: &RecordRef<'_>, offset: Offset, clock: &dyn Clock) -> Message {
         Message {
             offset,
@@ -120,7 +120,7 @@ impl Message {
         self.payload.len() + key + self.properties.as_ref().as_bytes().len()
     }
 
-    /// What a group has to know before it can hand it out. `hint` is where it was found.
+    /// What a group must know to deliver it. `hint` is where it was found.
     pub fn passing(&self, group: &str, filter: Option<&str>, hint: u32) -> MessageMeta {
         MessageMeta {
             offset: self.offset,
@@ -134,15 +134,15 @@ impl Message {
 
     pub fn expires_at(&self) -> Option<Micros> {
         let ttl = i64::try_from(self.ttl_ms?).ok()?.checked_mul(1000)?;
-        // A time in the past is due at once, and life begins when the message comes.
+        // A time in the past is due at once, and the lifetime begins when the message is stored.
         let from = self.not_before.map_or(self.time, |at| at.max(self.time));
         from.checked_add(ttl)
     }
 
-    /// Whether a group gets it: by its filter, and if it is not sent to another alone.
+    /// Whether the message is for a group, by its filter and its target.
     pub(crate) fn is_for(&self, group: &str, filter: Option<&str>) -> bool {
         if self.properties.is_empty() {
-            // Without a topic only the filter of everything matches.
+            // Without a topic only the catch-all filter matches.
             return filter.is_none_or(|filter| filter == "#");
         }
         let properties = self.properties.as_ref();
@@ -151,7 +151,7 @@ impl Message {
     }
 }
 
-/// When a message may be handed out, in the queue's time. The wall clock may be set between two looks.
+/// When a message may be delivered, in the queue's time. The wall clock may be set between two calls.
 pub(crate) fn not_before(by_log: Option<Micros>, by_wall: Option<Micros>, clock: &dyn Clock) -> Option<Micros> {
     by_log.or_else(|| by_wall.map(|at| clock.at_wall(at)))
 }

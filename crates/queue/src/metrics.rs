@@ -1,4 +1,4 @@
-//! What a queue counts beside its groups: why messages left, and why producers were refused.
+//! Counters of a queue beside its groups: why messages left, and why producers were refused.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,7 +14,7 @@ const REASONS: [RemovalReason; 5] = [
     RemovalReason::Overflow,
 ];
 
-/// Codes of errors of the log; what is none of them is counted as the last.
+/// Error codes of the log; any other code is counted as the last one.
 const CODES: [&str; 8] = [
     "disk_full",
     "log_poisoned",
@@ -41,7 +41,7 @@ impl ReasonCounters {
         }
     }
 
-    /// Each reason by its name.
+    /// The count of each reason, by name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.0.iter().map(|counter| counter.load(Relaxed));
         REASONS.into_iter().map(RemovalReason::name).zip(counts)
@@ -62,14 +62,14 @@ impl ErrorCodeCounters {
 }
 
 impl QueueCounters {
-    /// Messages that were dropped and are no dead letters, by reason.
+    /// Messages that were dropped without becoming dead letters, by reason.
     pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let asked = [("purge", &self.purged), ("seek", &self.passed_over)];
         let asked = asked.map(|(reason, counter)| (reason, counter.load(Relaxed)));
         self.dropped.all().chain(asked)
     }
 
-    /// Messages that were refused, by the code of the error.
+    /// Refused messages, by error code.
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
         let own = [
             ("queue_full", &self.refused_full),

@@ -1,22 +1,22 @@
 //! Names of queues, groups and consumers, and who may create what.
 //!
-//! A text from outside goes in; it comes out checked or with the rule that it breaks. A checked name of a queue or group is
-//! one harmless path component: it holds no separator and is neither `.` nor `..`.
+//! Input is a text from outside; output is the checked name or the rule that it breaks. A checked name of a queue or
+//! group is a single safe path component: it has no separator and is neither `.` nor `..`.
 
 use smol_str::SmolStr;
 
 use crate::error::QueueError;
 
-/// Longest name of a queue or a group, in bytes, which are characters here.
+/// Maximum length of a queue or group name, in bytes, which equal characters here.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Longest id of a consumer, in bytes. MQTT client ids have the broker's own limit.
+/// Maximum length of a consumer id, in bytes. MQTT client ids have the broker's own limit.
 pub const CONSUMER_BYTES_MAX: usize = 256;
 
-/// What dead letters of queue `q` go to is `dlq.q`.
+/// The dead letters of queue `q` go to `dlq.q`.
 pub const DEAD_LETTER_PREFIX: &str = "dlq.";
-/// What feeds the lake.
+/// Queues that feed the lake.
 pub const LAKE_PREFIX: &str = "lake.";
-/// What waits in a pipeline.
+/// Queues that buffer a pipeline.
 pub const BUFFER_PREFIX: &str = "buffer.";
 
 /// Why a text is not a name; reads as the end of a sentence about it.
@@ -28,7 +28,7 @@ pub enum NameError {
     TooLong { length: usize, limit: usize },
     #[error("a name has only letters without accents, digits, '_', '.' and '-', this one has {0:?}")]
     Character(char),
-    #[error("\".\" and \"..\" are no names, since they name folders")]
+    #[error("\".\" and \"..\" are not valid names, because they name folders")]
     Dots,
 }
 
@@ -37,7 +37,7 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if name.is_empty() {
         return Err(NameError::Empty);
     }
-    // Before the length, which counts bytes: only ASCII is left behind it.
+    // Checked before the length, which counts bytes: after this the name is ASCII.
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     if let Some(c) = name.chars().find(|c| !allowed(*c)) {
         return Err(NameError::Character(c));
@@ -54,7 +54,8 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Checks the id that an HTTP caller or a pipeline gives its consumer: any text, since it is never part of a path.
+/// Checks the id that an HTTP caller or a pipeline gives its consumer. It may be any text, because it is never part of
+/// a path.
 pub fn check_consumer(id: &str) -> Result<(), QueueError> {
     let rule = if id.is_empty() {
         "must not be empty"
@@ -68,7 +69,7 @@ pub fn check_consumer(id: &str) -> Result<(), QueueError> {
     Err(QueueError::invalid(format!("consumer: the id of a consumer {rule}")))
 }
 
-/// What the beginning of a queue's name says about it.
+/// The kind of a queue, by the prefix of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     Ordinary,
@@ -94,7 +95,7 @@ impl NameKind {
     }
 }
 
-/// What a user wants to do to a queue as a whole.
+/// An operation of a user on a queue as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueChange {
     Create,
@@ -102,16 +103,16 @@ pub enum QueueChange {
     Delete,
 }
 
-/// Whether a user may do this to a queue of this name. The process itself does not ask. Dead letters are an ordinary queue
-/// once they exist, so users may configure and delete them; that they begin with the first dead message keeps a user
-/// from taking the name with settings in which dead messages do not fit.
+/// Whether a user may do this to a queue of this name. The process itself does not ask. A dead-letter queue is an
+/// ordinary queue once it exists, so users may configure and delete it. It is created only by the first dead message,
+/// so that a user cannot take the name with settings that dead messages do not fit.
 pub fn check_user_change(queue: &str, change: QueueChange) -> Result<(), QueueError> {
     let reason = match (NameKind::of(queue), change) {
         (NameKind::Ordinary, _) | (NameKind::DeadLetter, QueueChange::Configure | QueueChange::Delete) => return Ok(()),
         (NameKind::DeadLetter, QueueChange::Create) => {
-            "names beginning with dlq. are made for dead letters when they occur"
+            "names beginning with dlq. are reserved: a dead-letter queue is created with its first dead letter"
         }
-        (NameKind::Lake, _) => "names beginning with lake. belong to the lake, which makes and configures them",
+        (NameKind::Lake, _) => "names beginning with lake. belong to the lake, which creates and configures them",
         (NameKind::Buffer, _) => "names beginning with buffer. belong to the buffers of pipelines; change the pipeline",
     };
     let verb = match change {
@@ -125,8 +126,8 @@ pub fn check_user_change(queue: &str, change: QueueChange) -> Result<(), QueueEr
     })
 }
 
-/// The queue for dead letters of a queue; `None` if that has none of its own, because it is one.
-/// Fails if the name would be too long.
+/// The name of a queue's dead-letter queue; `None` for a dead-letter queue, which has none of its own. Fails if the
+/// name would be too long.
 pub fn dead_letter_name(queue: &str) -> Result<Option<SmolStr>, NameError> {
     if NameKind::of(queue) == NameKind::DeadLetter {
         return Ok(None);

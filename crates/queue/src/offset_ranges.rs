@@ -1,4 +1,4 @@
-//! A set of offsets as ranges: those that lie side by side cost one entry together.
+//! A set of offsets stored as ranges: adjacent offsets share one entry.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use thalweg_log::format::varint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OffsetRanges {
-    /// Start and end, which is not in it. No two touch.
+    /// Start to exclusive end. Ranges never touch.
     ranges: BTreeMap<Offset, Offset>,
 }
 
@@ -17,7 +17,7 @@ impl OffsetRanges {
         before.is_some_and(|(_, end)| offset < *end)
     }
 
-    /// False if it was there.
+    /// False if it was already in the set.
     pub fn insert(&mut self, offset: Offset) -> bool {
         if self.contains(offset) {
             return false;
@@ -35,7 +35,7 @@ impl OffsetRanges {
         true
     }
 
-    /// Forgets what lies before `first`. Returns how much that was.
+    /// Removes offsets before `first`. Returns how many.
     pub fn trim(&mut self, first: Offset) -> u64 {
         let mut count = 0;
         while let Some((start, end)) = self.ranges.first_key_value().map(|(start, end)| (*start, *end)) {
@@ -59,7 +59,7 @@ impl OffsetRanges {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// The end of the range that `first` is in, or `first`.
+    /// The end of the range that contains `first`, or `first`.
     pub fn end_from(&self, first: Offset) -> Offset {
         let before = self.ranges.range(..=first).next_back();
         before.map_or(first, |(_, end)| first.max(*end))
@@ -72,7 +72,7 @@ impl OffsetRanges {
         }
     }
 
-    /// Adds what was encoded; `None` for bytes that are none.
+    /// Adds encoded ranges; `None` for invalid bytes.
     pub fn decode_into(&mut self, mut bytes: &[u8]) -> Option<()> {
         while !bytes.is_empty() {
             let (start, rest) = varint::take(bytes)?;

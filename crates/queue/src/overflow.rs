@@ -1,17 +1,18 @@
-//! Overflow `drop-oldest`: room is made by what nobody has, the oldest first.
+//! Overflow `drop-oldest`: makes room by dropping unleased messages, the oldest first.
 //!
-//! A limit of number is lifted by the groups whose backlogs are the depth, the work groups or else the declared streams:
-//! each that is over it drops its own oldest messages. A stream passes over them: it is told of the gap when it comes there,
-//! and what else keeps them, such as an age in mode `policy`, goes on keeping them. Only where no backlog is the depth, but
-//! what is kept, the oldest that is kept goes.
+//! A limit of count is relieved by the groups whose largest backlog is the depth: the work groups, or else the declared
+//! stream groups. Each group over the limit drops its own oldest messages. A stream group skips them and is told of the
+//! gap when it gets there. Whatever else retains them, such as an age in mode `policy`, still does. Only if no backlog
+//! defines the depth, but the retained messages do, the oldest retained message is dropped.
 //!
-//! A limit of bytes is lifted by what can be let go, and that is only the oldest of a partition, once no group needs it:
-//! where a consumer has it, or a stream beside work groups has yet to read it, dropping would free nothing, so nothing is
-//! dropped. In a queue without work groups the oldest that is kept goes, also before a stream has read it.
+//! A limit of bytes is relieved only by trimming, which removes the oldest messages of a partition once no group needs
+//! them. Where such a message is leased, or a stream group beside work groups has yet to read it, a drop would free
+//! nothing, so nothing is dropped. In a queue without work groups the oldest retained message is dropped, even before a
+//! stream group has read it.
 //!
-//! How old messages are, and what they are, may have to be read from a disk, and there may be very many small ones in the place
-//! of a large one. So the search runs on a thread for that; it comes back only for what has to be waited for: that messages
-//! leave for the dead letters. A queue in memory reads nothing, and its search pauses now and then.
+//! Reading the age and content of old messages may need a disk, and very many small messages may have to go for one
+//! large one. So the search runs on a blocking thread, and returns only to wait for messages to leave for the dead
+//! letters. A queue in memory reads nothing; its search pauses now and then.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,12 +29,12 @@ use crate::queue::Queue;
 use crate::settings::RetentionMode;
 use crate::store::NextMessage;
 
-/// What became of a message that was to be dropped.
+/// The outcome of an attempt to drop a message.
 enum DropOutcome {
     Done,
-    /// It has to leave for the dead letters.
+    /// It must leave for the dead letters.
     Leaving,
-    /// It has to be read first: it may not be for the group.
+    /// It must be read first, because it may not be for the group.
     Load(Offset),
     Nothing,
 }
@@ -41,18 +42,18 @@ enum DropOutcome {
 /// Partitions by the time of the oldest message that they could drop.
 type PartitionsByAge = BinaryHeap<Reverse<(Micros, u32)>>;
 
-/// A queue in memory drops so many at a time before others get their turn on the thread.
+/// A queue in memory drops this many before it yields the thread.
 const PIECE: u64 = 256;
 
-/// How much is to go.
+/// How much to drop.
 #[derive(Clone, Copy)]
 enum Goal {
     Messages(u64),
-    /// Until this fits in.
+    /// Until this request fits.
     RoomFor(AdmissionRequest),
 }
 
-/// A search through what is kept, for all groups.
+/// A search through retained messages, for all groups.
 struct Search {
     goal: Goal,
     oldest: PartitionsByAge,
@@ -60,13 +61,13 @@ struct Search {
     dropped: u64,
 }
 
-/// Where a search stopped.
+/// Why a search stopped.
 enum Stop {
     Reached,
-    /// Nothing is left that may go.
+    /// No more messages may be dropped.
     Nothing,
     Pause,
-    /// The first message of a partition has to leave a group for the dead letters before it can go.
+    /// The first message of a partition must leave a group for the dead letters before it can be trimmed.
     Leaving {
         group: Arc<Group>,
         partition: u32,
@@ -75,7 +76,7 @@ enum Stop {
     },
 }
 
-/// What became of the first message of a partition.
+/// The outcome for the first message of a partition.
 enum HeadOutcome {
     Gone,
     Stays,
@@ -86,11 +87,11 @@ enum HeadOutcome {
 struct GroupDrops {
     group: Arc<Group>,
     wanted: u64,
-    /// What the group had settled before: what leaves for the dead letters may be moved out by somebody else, at once.
+    /// What the group had settled before: another task may move messages out to the dead letters at once.
     settled_before: i64,
     oldest: PartitionsByAge,
     gone: u64,
-    /// Partitions whose messages are to leave for the dead letters, once for each.
+    /// Partitions whose messages must leave for the dead letters, one entry per message.
     leaving: Vec<u32>,
 }
 
@@ -101,10 +102,11 @@ impl GroupDrops {
 }
 
 impl Queue {
-    /// Makes room for so much more by dropping the oldest messages that nobody has. False, and nothing more to hope for, if
-    /// that is not enough.
+    /// Makes room for the request by dropping the oldest unleased messages. Returns false if that is not enough and a
+    /// retry is pointless.
     pub(crate) async fn make_room(self: &Arc<Queue>, wanted: AdmissionRequest) -> bool {
-        // One at a time: what leaves for the dead letters counts until it is there, and must not be made up for twice.
+        // One at a time: messages leaving for the dead letters count until they arrive, and must not be compensated
+        // twice.
         let _making = self.making_room.lock().await;
         let over = self.admission.lock().limit(wanted);
         let AdmissionRequest { count, bytes } = wanted;
@@ -142,7 +144,7 @@ impl Queue {
         self.drop_kept(Goal::RoomFor(wanted), self.work_groups()).await
     }
 
-    /// The groups of whose backlogs the largest is the depth, if one is; see [`crate::admission::Admission::depth`].
+    /// The groups whose largest backlog is the depth, if any; see [`crate::admission::Admission::depth`].
     fn counted_groups(&self) -> Vec<Arc<Group>> {
         let work = self.work_groups();
         if !work.is_empty() {
@@ -165,9 +167,9 @@ impl Queue {
     }
 }
 
-/// Of one group.
+/// Drops for one group.
 impl Queue {
-    /// Drops so many of the oldest messages that no consumer of the group has. Returns how many are gone.
+    /// Drops up to `count` of the oldest messages that no consumer of the group has. Returns how many are gone.
     async fn drop_oldest(self: &Arc<Queue>, group: &Arc<Group>, count: u64) -> u64 {
         let wanted = GroupDrops {
             group: group.clone(),
@@ -185,7 +187,7 @@ impl Queue {
             queue.drop_piece(drops)
         };
         let mut drops = self.beside_the_disk(begin).await;
-        // Of a queue in memory; others have searched to the end.
+        // Only for a queue in memory; other queues have searched to the end.
         while let Some(more) = drops.take_if(|drops| drops.count() < count && !drops.oldest.is_empty()) {
             tokio::task::yield_now().await;
             drops = self.beside_the_disk(move |queue| queue.drop_piece(more)).await;
@@ -197,7 +199,7 @@ impl Queue {
         }
     }
 
-    /// Goes on with the drops of a group, on a thread that may block; of a queue in memory, for a piece.
+    /// Continues the drops of a group on a thread that may block. For a queue in memory, one piece.
     fn drop_piece(&self, mut drops: GroupDrops) -> GroupDrops {
         let to_dlq = self.overflow_to_dlq();
         let until = match self.is_in_memory() {
@@ -220,7 +222,7 @@ impl Queue {
         drops
     }
 
-    /// Moves what has to leave out. Returns how much is gone then, as far as it was to.
+    /// Moves the pending messages out. Returns how many are gone, up to the number wanted.
     async fn moved_out(self: &Arc<Queue>, drops: GroupDrops) -> u64 {
         let most = drops.count();
         let mut partitions = drops.leaving;
@@ -244,11 +246,11 @@ impl Queue {
                 Some(machine.needed()).filter(|at| store.next().is_ok_and(|next| *at < next))?
             }
         };
-        // What has no time any more goes first.
+        // A message without a known time goes first.
         Some(Reverse((store.time_of(offset).unwrap_or_default(), partition)))
     }
 
-    /// Drops a message that no consumer of the group has: the one at an offset, or the oldest of a partition.
+    /// Drops a message that no consumer of the group has: the one at `wanted`, or the oldest of the partition.
     fn drop_one(&self, group: &Group, partition: u32, wanted: Option<Offset>, to_dlq: bool) -> DropOutcome {
         let now = self.clock.now();
         let (Some(part), Some(store)) = (group.part(partition), self.store(partition)) else {
@@ -259,7 +261,7 @@ impl Queue {
         let machine = match state {
             GroupState::Work(machine) => machine,
             GroupState::Stream(machine) => {
-                // It may have committed that meanwhile.
+                // The group may have committed it meanwhile.
                 if !store.next().is_ok_and(|next| machine.needed() < next) {
                     return DropOutcome::Nothing;
                 }
@@ -287,7 +289,7 @@ impl Queue {
                 Ok(NextMessage::Load) if to_dlq => return DropOutcome::Load(at),
                 Ok(NextMessage::Gap { to, lost }) if wanted.is_none() => machine.pass_gap(to, lost, now) > at,
                 Ok(NextMessage::End) | Err(_) if wanted.is_none() => machine.drop_oldest(to_dlq, now).is_some(),
-                // Not read, or compaction has left nothing there.
+                // Not read, or compaction has removed it.
                 _ => machine.discard(&MessageMeta::unread(at), false, now) == PassOutcome::Taken,
             },
         };
@@ -303,11 +305,14 @@ impl Queue {
         }
     }
 
-    /// Reads what is to leave for the dead letters. Whether that went well. Blocks.
+    /// Reads messages that must leave for the dead letters. Returns whether that succeeded. Blocks.
     fn load_to_drop(&self, group: &Group, partition: u32, from: Offset) -> bool {
         let loaded = self.load_here(group, partition, from);
         if let Err(error) = &loaded {
-            tracing::warn!(queue = %self.name(), partition, from, %error, "what is to be dropped cannot be read");
+            tracing::warn!(
+                queue = %self.name(), partition, from, %error,
+                "a message that must be dropped cannot be read"
+            );
         }
         loaded.is_ok()
     }
@@ -318,7 +323,7 @@ impl Queue {
     }
 }
 
-/// Of what is kept, for all groups.
+/// Drops of retained messages, for all groups.
 impl Queue {
     /// Partitions by their oldest messages.
     fn oldest_kept(&self) -> PartitionsByAge {
@@ -332,7 +337,7 @@ impl Queue {
         Some(Reverse((span.time, partition)))
     }
 
-    /// Drops the oldest messages of all partitions, for all groups, and lets them go. Whether that was enough.
+    /// Drops the oldest messages of all partitions for all groups, and trims them. Returns whether that was enough.
     async fn drop_kept(self: &Arc<Queue>, goal: Goal, groups: Vec<Arc<Group>>) -> bool {
         let mut search = Search {
             goal,
@@ -367,7 +372,7 @@ impl Queue {
         false
     }
 
-    /// Goes on with a search, on a thread that may block.
+    /// Continues a search on a thread that may block.
     fn drop_until(&self, mut search: Search) -> (Search, Stop) {
         let before = search.dropped;
         loop {
@@ -453,7 +458,7 @@ impl Queue {
         }
     }
 
-    /// Drops the first message of a partition for a group, if it has not settled it.
+    /// Drops the first message of a partition for a group that has not settled it.
     fn drop_at(&self, group: &Group, partition: u32, offset: Offset) -> DropOutcome {
         let to_dlq = self.overflow_to_dlq();
         loop {
@@ -466,7 +471,7 @@ impl Queue {
 }
 
 impl Group {
-    /// Messages that no consumer has and that are not on their way out.
+    /// Messages that are neither leased nor leaving.
     fn unleased(&self) -> u64 {
         let taken = self.parts().map(|(_, part)| match &part.inner.lock().state {
             GroupState::Work(machine) => {

@@ -1,11 +1,11 @@
-//! Which partitions of the log are appended to together, and so belong on one disk: the messages of a partition, their
+//! Which partitions of the log are appended to together and so belong on one disk: the messages of a partition, their
 //! dedup-ids and the state of their groups.
 
 use thalweg_log::PartitionId;
 
 use crate::queue::number_of;
 
-/// The same for all partitions of the log that belong together.
+/// The same value for all log partitions that belong together.
 pub fn together(id: PartitionId) -> PartitionId {
     PartitionId::new(number_of(id), id.partition)
 }

@@ -1,8 +1,8 @@
-//! Messages on their way into a queue.
+//! Producing messages to a queue.
 //!
-//! One message of a queue in memory is stored by the call itself. All others are counted in first (`admission.rs`), then
-//! submitted to the log; from then on nobody can take them back, so a call that is given up in between is brought to its
-//! end in the background: what is counted is either stored or counted out again, and dedup-ids get their answer.
+//! A single message to a queue in memory is stored by the call itself. All others are admitted first (`admission.rs`)
+//! and then submitted to the log. From then on they cannot be withdrawn, so a cancelled call is completed in the
+//! background: admitted messages are either stored or counted out again, and dedup-ids get their outcome.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use crate::queue::Queue;
 use crate::store::{MemoryStore, MessageStore};
 use crate::times::effective_ttl;
 
-/// Where a message went.
+/// Where a message was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProduceResult {
     pub partition: u32,
     pub offset: Offset,
-    /// A message with this dedup-id is there already; this one was not stored.
+    /// A message with this dedup-id exists already; this one was not stored.
     pub repeated: bool,
 }
 
@@ -47,21 +47,21 @@ impl ProduceResult {
     }
 }
 
-/// A record of state that goes with messages.
+/// A state record that is stored with messages.
 pub(crate) type AttachedRecord = (PartitionId, Vec<u8>);
 
 /// What else happens when messages are stored.
 #[derive(Default)]
 pub(crate) struct CommitExtras {
-    /// Stored in the same commit; of a queue in memory, right behind it.
+    /// Stored in the same commit; for a queue in memory, right after it.
     pub facts: Vec<AttachedRecord>,
-    /// Those that the messages are, where their own queue may be on another disk.
+    /// The dead letters that these messages were, if their own queue may be on another disk.
     pub sent: Option<ResentLetters>,
-    /// Done as soon as they are stored, whoever waits for it.
+    /// Run as soon as the messages are stored, whoever waits for it.
     pub stored: Option<BoxFuture<'static, ()>>,
 }
 
-/// A call of [`Queue::produce`]. To be awaited, if the message is not there already.
+/// A call of [`Queue::produce`]. Await it, unless the message is already stored.
 #[must_use = "a message of a durable queue is stored only when this is awaited"]
 pub struct ProduceFuture<'a> {
     state: ProduceState<'a>,
@@ -89,7 +89,7 @@ impl Future for ProduceFuture<'_> {
     }
 }
 
-/// Goes on in the background when it is dropped before its end.
+/// A future that continues in the background when it is dropped before its end.
 pub(crate) struct DetachedFuture<T: Send + 'static>(Option<BoxFuture<'static, T>>);
 
 impl<T: Send + 'static> DetachedFuture<T> {
@@ -113,14 +113,14 @@ impl<T: Send + 'static> Future for DetachedFuture<T> {
 
 impl<T: Send + 'static> Drop for DetachedFuture<T> {
     fn drop(&mut self) {
-        // Without a runtime the process is about to end, and with it all that was counted.
+        // Without a runtime the process is about to end, and the counts with it.
         if let (Some(future), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(future);
         }
     }
 }
 
-/// Dedup-ids that are reserved for messages which are not stored yet; let go if they never are.
+/// Dedup-ids reserved for messages that are not stored yet; released if they never are.
 struct DedupReservations<'a> {
     queue: &'a Queue,
     tickets: Vec<DedupTicket>,
@@ -136,7 +136,8 @@ impl Drop for DedupReservations<'_> {
 }
 
 impl Queue {
-    /// Stores a message; done when it is as durable as the queue promises. In memory that is when this returns.
+    /// Stores a message. Completes when it is as durable as the queue promises; for a queue in memory, that is when
+    /// this call returns.
     pub fn produce(self: &Arc<Queue>, message: NewMessage) -> ProduceFuture<'_> {
         let state = match self.try_produce(message) {
             Ok(produced) => ProduceState::Done(produced),
@@ -168,11 +169,11 @@ impl Queue {
         .map(ProduceResult::of)
     }
 
-    /// What a message counts for: the bytes of its record, or, in memory, of payload, key and properties.
+    /// The size counted against limits: bytes of the record, or, in memory, of payload, key and properties.
     pub(crate) fn size_of(&self, message: &NewMessage, ttl: Duration) -> u64 {
         match self.is_in_memory() {
             true => message.bytes() as u64,
-            // Every time takes as many bytes.
+            // All times have the same encoded size.
             false => record_of(message, ttl, 0).encoded_len() as u64,
         }
     }
@@ -203,12 +204,12 @@ impl Queue {
         }
     }
 
-    /// Stores messages together or not at all. Those without a key stay together in one partition.
+    /// Stores all messages or none. Those without a key go to the same partition.
     pub async fn produce_all(self: &Arc<Queue>, messages: Vec<NewMessage>) -> Result<Vec<ProduceResult>> {
         self.produce_with(messages, CommitExtras::default()).await
     }
 
-    /// The same, with what goes along.
+    /// Like `produce_all`, with extras.
     pub(crate) async fn produce_with(
         self: &Arc<Queue>,
         messages: Vec<NewMessage>,
@@ -258,7 +259,7 @@ impl Queue {
                     true
                 }
                 Ok(_) => true,
-                // The messages are, on a disk of their own; what goes along is not yet.
+                // The messages are stored on their own disk; the extras are not stored yet.
                 Err(QueueError::Log(LogError::Partly { .. })) => !along.facts.is_empty(),
                 Err(_) => false,
             };
@@ -276,8 +277,8 @@ impl Queue {
         .await
     }
 
-    /// What happens when messages are stored. They are, so what cannot be stored now goes with a later block. Whether
-    /// that is stored, too.
+    /// Runs the extras after the messages are stored. Extras that cannot be stored now go with a later block. Returns
+    /// whether they are stored too.
     async fn goes_along(&self, along: CommitExtras) -> bool {
         let states: Vec<PartitionId> = along.facts.iter().map(|(id, _)| *id).collect();
         let journaled = along
@@ -290,7 +291,10 @@ impl Queue {
             Err(error) => Err(error),
         };
         if let Err(error) = &stored {
-            tracing::warn!(queue = %self.name(), %error, "dead letters were sent again, but that they are gone is not stored yet; the next start does it");
+            tracing::warn!(
+                queue = %self.name(), %error,
+                "dead letters were resent, but their removal is not stored yet; the next start completes it"
+            );
         }
         if let Some(stored) = along.stored {
             stored.await;
@@ -322,7 +326,7 @@ impl Queue {
         self.may_take(largest.unwrap_or(0), self.settings_now().max_message_size)
     }
 
-    /// Whether a message whose payload has so many bytes may come in.
+    /// Whether a message with this payload size may be produced.
     fn may_take(&self, size: u64, limit: u64) -> Result<()> {
         if self.removed.load(Ordering::Relaxed) {
             return Err(self.not_found());
@@ -344,8 +348,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Leaves out those whose dedup-id was seen. Waits while one of them is being stored for another batch, and holds none of
-    /// its own meanwhile.
+    /// Removes messages whose dedup-id was seen. While another batch is storing one of the ids, it waits without
+    /// reserving any.
     async fn without_repeated(
         &self,
         messages: Vec<NewMessage>,
@@ -378,7 +382,7 @@ impl Queue {
         Ok((left.collect(), answers, tickets))
     }
 
-    /// Reserves the dedup-ids of a batch, all at once. Returns where in the batch each id is, and what is known of it.
+    /// Reserves the dedup-ids of a batch, all at once. Returns the index of each id in the batch, and its lookup.
     async fn reserve_ids(&self, messages: &[NewMessage]) -> (Vec<usize>, Vec<DedupLookup>) {
         let with_ids = messages.iter().enumerate();
         let with_ids = with_ids.filter_map(|(at, message)| Some((at, message.dedup_id.as_deref()?)));
@@ -489,8 +493,8 @@ impl Queue {
         }
     }
 
-    /// Stores a message if that takes no waiting, as in a queue of durability `memory`; otherwise gives it back. One lock
-    /// for the limits, one for the message's place, and no more memory than the message itself.
+    /// Stores a message if that needs no waiting, as in a queue of durability `memory`; otherwise returns it. Takes one
+    /// lock for the limits and one for the position, and allocates only the message itself.
     #[allow(
         clippy::result_large_err,
         reason = "the message goes back as it came; a box would be an allocation"
@@ -513,7 +517,7 @@ impl Queue {
         if !admission.admit(wanted) {
             return Err(message);
         }
-        // Stored at once, so nobody sees it counted and not there.
+        // Stored under the same lock, so nobody sees it counted but missing.
         admission.done(wanted);
         self.lives(&message, &admission.settings, admission.settings.ttl, now);
         let over = admission.is_over_policy();
@@ -533,17 +537,16 @@ impl Queue {
         }))
     }
 
-    /// A message of a queue in memory, whatever its limits are.
-    /// Returns the offset.
+    /// Appends a message to a queue in memory regardless of limits. Returns the offset.
     pub(crate) fn append_in_memory(&self, message: NewMessage, now: Micros) -> Offset {
         let store = self.memory(0);
         store.map_or(0, |store| store.append(message, Duration::ZERO, now))
     }
 }
 
-/// What a record needs beside payload, key and properties, at most.
+/// Maximum bytes of a record beside payload, key and properties.
 const RECORD_BYTES: usize = 64;
-/// Records of a batch are written into a buffer of its size, up to this.
+/// Records of a batch are encoded into a buffer of their size, up to this.
 const RECORDS_BYTES: usize = 1 << 20;
 
 /// The id is stored with the message, so that a restart knows it.
@@ -564,11 +567,11 @@ pub(crate) fn ttl_ms(message: &NewMessage, queue: Duration) -> Option<u64> {
     )
 }
 
-/// Messages as records, by partition, and where each one is: in which of these, and at which place there.
+/// Encoded messages by partition, and for each message the index of its partition and its position there.
 type PartitionedRecords = (Vec<(u32, Records)>, Vec<(usize, u64)>);
 
 fn records_of(messages: &[(u32, NewMessage)], ttl: Duration, now: Micros) -> thalweg_log::Result<PartitionedRecords> {
-    // Found in one step: a batch may have thousands of messages for a thousand partitions.
+    // One look-up per message, because a batch may have thousands of messages for a thousand partitions.
     let mut known: HashMap<u32, usize> = HashMap::new();
     let mut sizes: Vec<(u32, usize)> = Vec::new();
     for (partition, message) in messages {

@@ -1,7 +1,7 @@
-//! One queue: its partitions, its groups, its settings, and what each of these means for the others.
+//! One queue: its partitions, groups and settings, and how these affect each other.
 //!
-//! What every call looks at is read without a lock: partitions only become more, and settings and groups are replaced as
-//! a whole. Who produces finds both under the lock under which the limits are checked (`admission.rs`).
+//! Data that every call reads needs no lock: partitions are only added, and settings and groups are replaced as a
+//! whole. Producers read both under the lock under which the limits are checked (`admission.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -38,18 +38,18 @@ use crate::store::{MemoryStore, MessageStore};
 use crate::timers::QueueTasks;
 use crate::times::micros;
 
-/// Marks the partition in which the state of the groups of another is kept.
+/// Marks the log partition with the state of another partition's groups.
 pub(crate) const STATE: u32 = 1 << 31;
-/// The same of the dedup-ids of its messages.
+/// Marks the log partition with the dedup-ids of another partition.
 pub(crate) const IDS: u32 = 1 << 30;
-/// Messages of a partition and group that may be older than the window.
+/// Unsettled messages per partition and group that may be outside the window.
 const MAX_HELD: u32 = 1_000_000;
-/// Who is delayed for longer is read again when its time comes.
+/// Messages with a longer delay are read again when their time comes.
 const SLEEP_AFTER: Micros = 60_000_000;
 
 pub struct Queue {
     pub(crate) id: u32,
-    /// In which leases are made, until a seek: see `machine/epoch.rs`.
+    /// The epoch of leases until a seek; see `machine/epoch.rs`.
     pub(crate) epoch: Arc<Epoch>,
     name: SmolStr,
     pub(crate) log: Arc<dyn Log>,
@@ -62,54 +62,54 @@ pub struct Queue {
     pub(crate) ages: boxcar::Vec<EarlyExpiryIndex>,
     /// Messages may expire before others that were stored earlier.
     pub(crate) expires_early: AtomicBool,
-    /// The catalogue says so.
+    /// The catalogue has stored that.
     pub(crate) kept_expires_early: AtomicBool,
-    /// In the order of their names.
+    /// Sorted by name.
     groups: ArcSwap<Vec<Arc<Group>>>,
-    /// Held while a new group is listed and its beginning kept, and while a checkpoint of all groups is written.
+    /// Held while a new group is added and its beginning stored, and while a checkpoint of all groups is written.
     pub(crate) listing: Mutex<()>,
     /// The number of the next group.
     pub(crate) next_group: AtomicU32,
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
     pub(crate) room: AdmissionSignals,
-    /// For what groups know of messages.
+    /// For the state of groups.
     pub(crate) state_budget: Arc<Budget>,
-    /// Whoever lets go of messages that lie in the log, which may have to read a disk: no task of a queue in the log takes it.
-    /// Before the lock of the admission.
+    /// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes
+    /// it. Taken before the admission lock.
     pub(crate) trimming: Mutex<()>,
-    /// Of the first message of each partition that is on a disk: its offset, and when it was appended.
+    /// Offset and append time of the first message of each partition that is on a disk.
     pub(crate) oldest: Mutex<HashMap<u32, (Offset, Micros)>>,
-    /// Whoever drops messages for others to come in.
+    /// Held while messages are dropped to make room.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
-    /// Whoever has groups go on elsewhere: of two, the one that is stored last is the one that counts.
+    /// Held during a seek: of two seeks, the one that is stored last must win.
     pub(crate) seeking: tokio::sync::Mutex<()>,
     pub(crate) paused: PauseFlags,
     pub(crate) counters: QueueCounters,
     pub(crate) latency: Latency,
     pub(crate) rates: Mutex<Rates>,
     pub(crate) keeper: QueueTasks,
-    /// Its messages are dead letters of another queue.
+    /// The queue contains the dead letters of another queue.
     pub(crate) has_letters: bool,
-    /// Dead letters that are gone from the middle.
+    /// Dead letters removed from the middle.
     pub(crate) dropped: Mutex<OffsetRanges>,
-    /// Records of such since the last checkpoint.
+    /// Records of such removals since the last checkpoint.
     pub(crate) unsaved_drops: AtomicU32,
-    /// Of those that are being stored: no checkpoint of them is written meanwhile.
+    /// Removals that are being stored. No checkpoint of them is written meanwhile.
     pub(crate) drops_under_way: AtomicU32,
     /// Dead letters of other queues that were sent here.
     pub(crate) sent_here: Mutex<ReceivedLetters>,
-    /// Whoever sends dead letters of this queue again, or throws them away.
+    /// Held while dead letters of this queue are resent or discarded.
     pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
     pub(crate) removed: AtomicBool,
-    /// How far keys are compacted, by partition; whoever compacts holds it.
+    /// Compaction progress by partition; held during compaction.
     pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<CompactionProgress>>>,
-    /// The set of queues that it belongs to.
+    /// The registry that it belongs to.
     pub(crate) home: Weak<QueueRegistry>,
 }
 
-/// Of the settings, what every claim asks for.
+/// The settings that every claim needs.
 #[derive(Debug)]
 pub(crate) struct ClaimDefaults {
     pub visibility: AtomicI64,
@@ -139,7 +139,7 @@ pub(crate) struct PauseFlags {
     pub consume: AtomicBool,
 }
 
-/// Since the start of the process.
+/// Counts since the process started.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     pub refused_full: AtomicU64,
@@ -147,10 +147,10 @@ pub struct QueueCounters {
     pub refused_too_large: AtomicU64,
     pub refused_by_log: ErrorCodeCounters,
     pub repeated: AtomicU64,
-    /// Moved to the dead letters, and dropped without that.
+    /// Moved to the dead letters, and dropped without becoming dead letters.
     pub dead: ReasonCounters,
     pub(crate) dropped: ReasonCounters,
-    /// Dropped because somebody asked for it: by a purge, and by a seek forward.
+    /// Dropped on request: by a purge, and by a seek forward.
     pub(crate) purged: AtomicU64,
     pub(crate) passed_over: AtomicU64,
 }
@@ -164,11 +164,11 @@ pub(crate) struct QueueParts {
     pub durability: Durability,
     pub settings: QueueSettings,
     pub home: Weak<QueueRegistry>,
-    /// What a queue in memory takes room from.
+    /// Budget for the messages of a queue in memory.
     pub memory: Arc<Budget>,
-    /// What its dedup-ids take room from.
+    /// Budget for dedup-ids.
     pub dedup: Arc<Budget>,
-    /// What the state of its groups takes room from.
+    /// Budget for the state of groups.
     pub state: Arc<Budget>,
 }
 
@@ -232,7 +232,7 @@ impl Queue {
         self.settings.load_full()
     }
 
-    /// The same for a short look.
+    /// Like `settings`, for short use.
     pub(crate) fn settings_now(&self) -> arc_swap::Guard<Arc<QueueSettings>> {
         self.settings.load()
     }
@@ -250,7 +250,7 @@ impl Queue {
         self.stores.iter().map(|(_, store)| store.clone()).collect()
     }
 
-    /// One more partition, from now on. One caller at a time.
+    /// Adds one partition. One caller at a time.
     pub(crate) fn add_store(&self, store: MessageStore) {
         self.ages.push(EarlyExpiryIndex::default());
         self.stores.push(Arc::new(store));
@@ -278,7 +278,7 @@ impl Queue {
         groups.get(at).cloned()
     }
 
-    /// A group takes part from now on. Groups of a queue are made and removed by one caller at a time.
+    /// Adds a group. Groups of a queue are created and removed by one caller at a time.
     pub(crate) fn add_group(&self, group: Arc<Group>) {
         let mut groups = self.groups.load().to_vec();
         let at = groups.partition_point(|known| known.name() < group.name());
@@ -308,7 +308,7 @@ impl Queue {
         }
     }
 
-    /// One caller at a time, so that the lock of producers need not be held while the list is copied.
+    /// One caller at a time, so that the producers' lock need not be held while the list is copied.
     fn set_groups(&self, groups: Vec<Arc<Group>>) {
         let groups = Arc::new(groups);
         let mut admission = self.admission.lock();
@@ -330,7 +330,7 @@ impl Queue {
         }
     }
 
-    /// With which whoever has got it settles it.
+    /// The receipt with which the consumer settles a delivery.
     pub fn receipt(&self, delivery: &Delivery) -> Receipt {
         Receipt {
             id: self.message_id(delivery.partition, delivery.message.offset),
@@ -347,7 +347,7 @@ impl Queue {
         PartitionId::new(self.id, partition)
     }
 
-    /// Where in the log the messages of each partition lie, for whoever reads them there; none of a queue in memory.
+    /// The log partitions of the messages, for direct readers; empty for a queue in memory.
     pub fn data_ids(&self) -> Vec<PartitionId> {
         match self.is_in_memory() {
             true => Vec::new(),
@@ -357,7 +357,7 @@ impl Queue {
         }
     }
 
-    /// Of messages and of the state of groups; none of a queue in memory.
+    /// Log partitions of messages and group state; empty for a queue in memory.
     pub(crate) fn partition_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
         let partitions = partitions.filter(|_| !self.is_in_memory());
         partitions
@@ -365,7 +365,7 @@ impl Queue {
             .collect()
     }
 
-    /// Of dedup-ids.
+    /// Log partitions of dedup-ids.
     pub(crate) fn ids_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
         let partitions = partitions.filter(|_| !self.is_in_memory());
         partitions.map(|partition| self.ids_id(partition)).collect()
@@ -375,15 +375,15 @@ impl Queue {
         PartitionId::new(self.id | STATE, partition)
     }
 
-    /// Of the dedup-ids of its messages.
+    /// The log partition of dedup-ids.
     pub(crate) fn ids_id(&self, partition: u32) -> PartitionId {
         PartitionId::new(self.id | IDS, partition)
     }
 
-    /// How a partition keeps its messages.
+    /// Creates the message store of a partition.
     pub(crate) fn new_store(&self, partition: u32) -> MessageStore {
         if self.is_in_memory() {
-            // Offsets go on from those of earlier processes, so that ids of their messages name none of this one; and they are
+            // Offsets continue above those of earlier processes, so that old message ids name no new message. They are
             // exact in JSON, where numbers are doubles.
             return MessageStore::Memory(MemoryStore::starting_at(
                 self.clock.now().max(0) as Offset,
@@ -397,7 +397,7 @@ impl Queue {
         }
     }
 
-    /// Tells the times of its messages, and what the wall clock shows at them.
+    /// The clock of message times, which also converts them to the wall clock.
     pub fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
     }
@@ -408,12 +408,12 @@ impl Queue {
         }
     }
 
-    /// The largest backlog, by which the queue is limited.
+    /// The largest backlog, which the depth limit applies to.
     pub fn depth(&self) -> u64 {
         self.admission.lock().depth()
     }
 
-    /// Messages that a group has yet to read, or that are kept whoever has read them.
+    /// Messages that some group has yet to read, or that are retained anyway.
     pub(crate) fn kept(&self) -> u64 {
         let by_policy = self.settings_now().retention.mode == settings::RetentionMode::Policy;
         let admission = self.admission.lock();
@@ -428,7 +428,7 @@ impl Queue {
         self.admission.lock().bytes
     }
 
-    /// The queue is removed, or the process ends: its task ends, and whoever waits for something learns it.
+    /// Ends the queue because it is removed or the process stops: its tasks end, and waiting calls return.
     pub(crate) fn end(&self) {
         self.removed.store(true, Ordering::Release);
         self.keeper.end();
@@ -436,12 +436,12 @@ impl Queue {
         self.grown();
     }
 
-    /// Whoever waits for messages may look again.
+    /// Wakes waiting claims.
     pub(crate) fn grown(&self) {
         self.groups.load().iter().for_each(|group| group.wake());
     }
 
-    /// Messages have come into a partition.
+    /// Messages were appended to a partition.
     pub(crate) fn grown_in(&self, partition: u32) {
         self.groups
             .load()
@@ -456,7 +456,7 @@ impl Queue {
         })
     }
 
-    /// Calls the next who waits for messages of a partition, if it has any that somebody may take now.
+    /// Wakes the next waiting claim if the partition has a message that some consumer may take now.
     pub(crate) fn call_if_more(&self, group: &Group, partition: u32) {
         if group.waiting.is_empty() {
             return;
@@ -470,7 +470,7 @@ impl Queue {
         }
     }
 
-    /// What the machines of its work groups go by.
+    /// The policy of its work groups' machines.
     pub(crate) fn policy(&self, partition: u32) -> DeliveryPolicy {
         let settings = self.settings.load();
         let retry = &settings.retry;
@@ -496,7 +496,7 @@ impl Queue {
         }
     }
 
-    /// Other settings hold from now on.
+    /// Applies new settings.
     pub(crate) fn set_settings(&self, settings: QueueSettings) {
         self.dedup.lock().set_window(settings.dedup_window);
         let now = self.clock.now();
@@ -518,18 +518,18 @@ impl Queue {
                     GroupState::Work(machine) => machine.set_policy(self.policy(partition)),
                     GroupState::Stream(machine) => machine.set_max_pending(settings.max_pending),
                 }
-                // A wider window may let messages be roused that are due already.
+                // A wider window may allow waking messages that are due already.
                 part.note_due(&inner);
             }
             group.wake();
         }
         self.has_changed();
-        // Groups may expire earlier, and messages be too old.
+        // Groups may expire earlier, and messages may have expired.
         self.look_for_old_now();
         self.look_at(0);
     }
 
-    /// What is stored already. Blocks.
+    /// Counts the messages that are already stored. Blocks.
     pub(crate) fn count_retained(&self) -> Result<()> {
         let (mut retained, mut bytes) = (0, 0);
         for (_, store) in self.stores.iter() {
@@ -550,7 +550,7 @@ impl Queue {
     }
 }
 
-/// The number of the queue that a partition of the log belongs to; that of a partition of somebody else is none of a queue.
+/// The queue number of a log partition. A partition of another component returns its own number, which no queue has.
 pub(crate) fn number_of(id: PartitionId) -> u32 {
     match is_foreign(id) {
         true => id.queue,
@@ -558,12 +558,13 @@ pub(crate) fn number_of(id: PartitionId) -> u32 {
     }
 }
 
-/// Whether it belongs to another face.
+/// Whether it belongs to another component.
 pub(crate) fn is_foreign(id: PartitionId) -> bool {
     id.queue >= PartitionId::EVENTS
 }
 
-/// Hears of what is stored in one partition. The log keeps it, and the queue keeps the log: so it does not keep the queue.
+/// Called when messages are stored in one partition. The log owns it and the queue owns the log, so it must not own the
+/// queue.
 struct GrowthListener {
     queue: Weak<Queue>,
     partition: u32,

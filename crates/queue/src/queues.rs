@@ -1,4 +1,4 @@
-//! All queues of a process, on one log: found again at the start, made, changed and removed.
+//! All queues of a process, on one log: opened at start, created, changed and removed.
 
 mod change_locks;
 mod registry;
@@ -26,30 +26,30 @@ use change_locks::ChangeLocks;
 pub(crate) use registry::{QueueRegistry, new_state};
 use start::finish_when_there_is_room;
 
-/// Of all queues.
+/// Options for all queues.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuesOptions {
-    /// Of queues that name none.
+    /// Default durability.
     pub durability: Durability,
-    /// Queues that nobody declared are made when they are first used.
+    /// Queues that were not declared are created on first use.
     pub auto_create: bool,
-    /// What queues of durability `memory` keep together at most.
+    /// Memory limit for all queues of durability `memory` together.
     pub memory_bytes: u64,
-    /// What dedup-ids of all queues take together at most, beside a little for each queue.
+    /// Memory limit for all dedup-ids, beside a small minimum per queue.
     pub dedup_bytes: u64,
-    /// What groups know of messages that consumers have, that wait or are delayed, beside a little for each partition.
+    /// Memory limit for the state of leased, waiting and delayed messages, beside a small minimum per partition.
     pub state_bytes: u64,
 }
 
-/// The queues of a process. Clones are the same. A change that was begun goes on to its end when whoever asked for it has
-/// left: it holds as a whole, or it was never begun.
+/// The queues of a process; clones share state. A change that was started runs to its end even if the caller stops
+/// waiting, so it is applied completely or not at all.
 #[derive(Clone)]
 pub struct Queues {
     pub(crate) home: Arc<QueueRegistry>,
 }
 
 impl Queues {
-    /// Finds the queues of a log. Reads their state since its last checkpoints.
+    /// Opens the queues of a log. Reads their state since the last checkpoints.
     pub async fn open(log: Arc<dyn Log>, clock: Arc<dyn Clock>, options: QueuesOptions) -> Result<Queues> {
         let catalog = Catalog::open(log.as_ref()).await?;
         let now = clock.now();
@@ -57,8 +57,8 @@ impl Queues {
         if has_lost {
             tracing::error!(
                 records = catalog.lost(),
-                "the catalogue of queues has lost records to damage; nothing is removed for that: queues whose entry is lost \
-                 are found as found-<number>, and a setting, a pause or a deletion may be as it was before"
+                "the catalogue of queues has lost records to damage; no queue is removed because of it: queues whose \
+                 entry is lost are recovered as found-<number>, and a setting, a pause or a deletion may be reverted"
             );
         }
         let left = reconcile::settle(&catalog, log.as_ref(), now).await?;
@@ -79,11 +79,11 @@ impl Queues {
             listener: OnceLock::new(),
         });
         if let Err(error) = home.store_epoch().await {
-            tracing::warn!(%error, "nothing can be claimed yet; what is there can be read, purged and deleted");
+            tracing::warn!(%error, "claims are not possible yet; messages can be read, purged and deleted");
         }
         let is_whole = home.open_all_but(left).await?;
         if has_lost {
-            // All that was found is in it; the next start need not look for it again.
+            // The checkpoint contains everything found, so the next start need not search again.
             home.catalog.write_whole(home.log.as_ref(), now).await;
         }
         if !is_whole {
@@ -92,7 +92,7 @@ impl Queues {
         Ok(Queues { home })
     }
 
-    /// In the order of their names.
+    /// Sorted by name.
     pub fn all(&self) -> Vec<Arc<Queue>> {
         self.home.queues.read().values().cloned().collect()
     }
@@ -101,7 +101,7 @@ impl Queues {
         self.home.get(name)
     }
 
-    /// The queue, made with default settings if that is allowed and it is not there.
+    /// Returns the queue. Creates it with default settings if it is missing and that is allowed.
     pub async fn get_or_create(&self, name: &str) -> Result<Arc<Queue>> {
         match self.get(name) {
             Err(QueueError::QueueNotFound { .. }) if self.home.options.auto_create => {
@@ -115,7 +115,7 @@ impl Queues {
         }
     }
 
-    /// A new queue. Durable when this returns.
+    /// Creates a queue. The change is durable on return.
     pub async fn create(&self, name: &str, settings: QueueSettings) -> Result<Arc<Queue>> {
         let (home, name) = (self.home.clone(), SmolStr::new(name));
         DetachedFuture::new(async move {
@@ -125,7 +125,7 @@ impl Queues {
         .await
     }
 
-    /// Changes what may be changed. Durable when this returns.
+    /// Applies the settings that may be changed. The change is durable on return.
     pub async fn configure(&self, name: &str, settings: QueueSettings) -> Result<()> {
         let (queues, name) = (self.clone(), SmolStr::new(name));
         DetachedFuture::new(async move { queues.configure_now(&name, settings).await }).await
@@ -156,12 +156,13 @@ impl Queues {
         }
         let mut still = None;
         if grows || old.becomes_stricter(&settings) {
-            // Nobody may come between the look and the change: under an order a key moves only while the queue is empty, and
-            // what was handed out without an order is in nobody's way. Partitions that were made then stay for the next try.
+            // Nothing may come between the check and the change. Under an order, a key may move to another partition
+            // only while the queue is empty, and leases from before the order must not interfere. Partitions created in
+            // a failed attempt stay for the next one.
             still = Some(queue.still().await);
             may_become()?;
         }
-        // A shorter retention, or a smaller limit, makes room.
+        // A shorter retention, or a smaller limit, frees space.
         self.home
             .catalog
             .put_freeing(self.home.log.as_ref(), queue.name(), entry, self.home.clock.now())
@@ -179,7 +180,7 @@ impl Queues {
             .await
     }
 
-    /// A queue goes with all that is in it; one that is not empty only by `force`. Durable when this returns.
+    /// Removes a queue with all its messages. `force` is required if it is not empty. The change is durable on return.
     pub async fn remove(&self, name: &str, force: bool) -> Result<()> {
         let (queues, name) = (self.clone(), SmolStr::new(name));
         DetachedFuture::new(async move { queues.remove_now(&name, force).await }).await
@@ -201,7 +202,7 @@ impl Queues {
         self.home.remove(&queue).await
     }
 
-    /// A group that is there, or a new one. Durable when this returns.
+    /// Returns an existing group, or creates one. The change is durable on return.
     pub async fn join_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
         if let Some(group) = queue.known_group(&settings.name) {
             return same(queue, group, &settings);
@@ -217,7 +218,7 @@ impl Queues {
         .await
     }
 
-    /// A group that does not expire: a new one, or one that a consumer has made. Durable when this returns.
+    /// Creates a group that does not expire, or declares one that a consumer created. The change is durable on return.
     pub async fn create_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
         let (queues, queue) = (self.clone(), queue.clone());
         DetachedFuture::new(async move { queues.create_group_now(&queue, settings).await }).await
@@ -243,7 +244,7 @@ impl Queues {
         Ok(group)
     }
 
-    /// A group goes with what it has settled and not settled. Durable when this returns.
+    /// Removes a group with its state. The change is durable on return.
     pub async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
         let (home, queue, name) = (self.home.clone(), queue.clone(), SmolStr::new(name));
         DetachedFuture::new(async move {
@@ -253,7 +254,7 @@ impl Queues {
         .await
     }
 
-    /// Keeps who is paused. Durable when this returns.
+    /// Pauses or resumes producers, consumers or a group. The change is durable on return.
     pub async fn pause(&self, queue: &Arc<Queue>, what: Pause, paused: bool) -> Result<()> {
         let (home, queue) = (self.home.clone(), queue.clone());
         DetachedFuture::new(async move {
@@ -269,8 +270,8 @@ impl Queues {
                 }
             };
             if produce && paused && queue.has_letters {
-                let why = "dead letters come all the same, or what is dead could not leave its queue; pause what produces to \
-                           the queue itself, or only consume here";
+                let why = "dead letters must still arrive, or dead messages could not leave their queue; pause \
+                           produce on the source queue, or only consume here";
                 return Err(QueueError::invalid(format!("produce: {why}")));
             }
             if produce {
@@ -279,7 +280,7 @@ impl Queues {
             if consume {
                 entry.consume_paused = paused;
             }
-            // Stored first: what was refused does not hold.
+            // Stored first, so that a refused change has no effect.
             let (produce, consume) = (entry.produce_paused, entry.consume_paused);
             home.save_as(&queue, entry).await?;
             queue.paused.produce.store(produce, Ordering::Relaxed);
@@ -293,12 +294,12 @@ impl Queues {
         .await
     }
 
-    /// The wall clock was set: messages that wait for a time that it shows are looked at again. Returns before that is done.
+    /// The wall clock was set: delays that refer to it are recomputed. Returns before that is done.
     pub fn clock_was_set(&self) {
         self.all().iter().for_each(|queue| queue.maintain_by(0));
     }
 
-    /// Writes the state of all groups as a whole, so that the next start reads little.
+    /// Writes checkpoints of all groups, so that the next start reads little.
     pub async fn close(&self) {
         self.home.closing.store(true, Ordering::Release);
         for queue in self.all() {
@@ -312,14 +313,14 @@ impl Queues {
                     .map(|partition| queue.state_id(partition))
                     .collect();
                 if let Err(error) = self.home.log.flush(&states).await {
-                    tracing::warn!(queue = %queue.name(), %error, "the state of groups is not stored");
+                    tracing::warn!(queue = %queue.name(), %error, "the state of groups cannot be stored");
                 }
             }
         }
     }
 }
 
-/// What is paused.
+/// What to pause.
 #[derive(Clone)]
 pub enum Pause {
     Produce,
@@ -335,7 +336,7 @@ pub(crate) fn no_group(queue: &Queue, name: &str) -> QueueError {
     }
 }
 
-/// A name with another filter or mode is another group, which cannot have the name too.
+/// The same name with another mode is another group, which cannot have the name too.
 fn same(queue: &Queue, group: Arc<Group>, settings: &GroupSettings) -> Result<Arc<Group>> {
     if group.settings.mode == settings.mode {
         return Ok(group);
@@ -349,7 +350,7 @@ fn same(queue: &Queue, group: Arc<Group>, settings: &GroupSettings) -> Result<Ar
     )))
 }
 
-/// Whether a group of that name, if there is one, is what is declared. Where it begins concerns new groups only.
+/// Whether an existing group of this name matches the declaration. Where a group begins matters only for new groups.
 fn may_be_declared(queue: &Queue, wanted: &GroupSettings) -> Result<()> {
     let Some(known) = queue.known_group(&wanted.name) else {
         return Ok(());

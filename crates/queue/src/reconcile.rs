@@ -1,20 +1,20 @@
-//! At a start: partitions and the catalogue are made to agree. What a crash has left half made or half removed goes, as a mark
-//! names it; whatever else has messages is kept, whether the catalogue knows of it or not, so that damage to the catalogue costs
-//! no message and keeps no start away.
+//! Reconciles partitions and catalogue at a start. What a crash left half created or half removed is removed, as a mark
+//! names it. All other messages are kept, whether the catalogue knows them or not, so that damage to the catalogue
+//! loses no message and prevents no start.
 //!
-//! | found | then |
+//! | found | action |
 //! |---|---|
-//! | mark `removing` | its partitions go |
-//! | mark `making`, nothing stored under the number | its partitions go |
-//! | mark `copying` | its partitions go, and the copy begins anew |
-//! | mark of version 1 | its partitions go: of a queue that was being made nothing was stored yet |
-//! | a queue none of whose partitions is there | it was removed: it leaves the catalogue |
-//! | a queue some of whose partitions are there | its messages move to partitions of a new number |
-//! | messages under a number without a queue | they are a queue of their own, `found-<number>` |
-//! | messages in a partition beyond those of its queue | the queue has that partition, too |
+//! | mark `removing` | its partitions are removed |
+//! | mark `making`, nothing stored under the number | its partitions are removed |
+//! | mark `copying` | its partitions are removed, and the copy starts over |
+//! | mark of version 1 | its partitions are removed: a queue being created had stored nothing yet |
+//! | a queue without any of its partitions | it was removed: it leaves the catalogue |
+//! | a queue with some of its partitions | its messages move to partitions of a new number |
+//! | messages under a number without a queue | they become a queue of their own, `found-<number>` |
+//! | messages in a partition beyond those of its queue | the queue gets that partition too |
 //!
-//! On a full disk what cannot be done is left as it is, and [`UnreconciledQueues`] names it: such a queue is set aside, and the rest of the
-//! process does without it until there is room.
+//! On a full disk, what cannot be done is left as it is and listed in [`UnreconciledQueues`]: such a queue is set
+//! aside, and the process runs without it until there is room.
 
 mod renumber;
 
@@ -29,21 +29,21 @@ use crate::error::{QueueError, Result};
 use crate::queue::{IDS, STATE, is_foreign, number_of};
 use crate::settings::QueueSettings;
 
-/// What is promised of a queue that is found again: with what it was made is lost, too.
+/// Durability of a recovered queue, because its original durability is lost too.
 const LEAST: Durability = Durability::Os;
-/// Its first group: the state partitions may tell of others, by number.
+/// Number of its first group, because the state partitions may have others.
 const NEXT_GROUP: u32 = 1 << 20;
 
-/// What a full disk has kept from being done.
+/// What could not be done because of a full disk.
 #[derive(Debug, Default)]
 pub(crate) struct UnreconciledQueues {
     /// Queues of the catalogue that lack partitions, and why they still do.
     pub queues: BTreeMap<SmolStr, LogError>,
-    /// Numbers with messages that are no queue's yet.
+    /// Numbers with messages that no queue has yet.
     pub unadopted: BTreeSet<u32>,
 }
 
-/// Why the disk is too full for something; other errors are errors.
+/// Returns the error if the disk is full; other errors are passed on.
 fn unless_full(done: Result<()>) -> Result<Option<LogError>> {
     match done {
         Ok(()) => Ok(None),
@@ -52,8 +52,8 @@ fn unless_full(done: Result<()>) -> Result<Option<LogError>> {
     }
 }
 
-/// Makes partitions and catalogue agree, as far as the disk has room. To be done again when it has more: what agrees is left as
-/// it is.
+/// Reconciles partitions and catalogue as far as the disk has room. Called again when it has more; what already agrees
+/// is left as it is.
 pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<UnreconciledQueues> {
     let all = NumberedPartitions::all(log);
     for (id, mark) in catalog.marks().await {
@@ -75,8 +75,8 @@ pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Res
         if let Some(error) = unless_full(mended)? {
             tracing::error!(
                 queue = %name, %error,
-                "a queue lacks partitions, and there is no room to make it anew: it is set aside, with all that it has, until \
-                 there is"
+                "a queue lacks partitions, and there is no disk space to recreate it: it is set aside with all its \
+                 messages until there is"
             );
             left.queues.insert(name, error);
         }
@@ -85,18 +85,19 @@ pub(crate) async fn settle(catalog: &Catalog, log: &dyn Log, now: Micros) -> Res
     Ok(left)
 }
 
-/// The same, later on a disk so full that it cannot even be said: the mark stays, and the next start finds it.
+/// Like `remove_one`, but postponed on a full disk: the mark stays, and the next start finds it.
 async fn remove_if_room(catalog: &Catalog, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
     match remove_one(catalog, log, id, now).await {
         Err(QueueError::Log(error @ LogError::DiskFull { .. })) => {
-            tracing::warn!(id, %error, "partitions of a queue that is gone are left; they go at the next start");
+            tracing::warn!(id, %error, "partitions of a removed queue are left over; the next start removes them");
             Ok(())
         }
         removed => removed,
     }
 }
 
-/// Removes what lies under a number that may go: messages first, so that where they are, all that belongs to them is.
+/// Removes the partitions of a number that may be removed. Messages go first, so that where messages exist, everything
+/// that belongs to them does too.
 pub(crate) async fn remove_one(catalog: &Catalog, log: &dyn Log, id: u32, now: Micros) -> Result<()> {
     let mut own = log.partitions();
     own.retain(|partition| number_of(*partition) == id);
@@ -105,7 +106,7 @@ pub(crate) async fn remove_one(catalog: &Catalog, log: &dyn Log, id: u32, now: M
     catalog.finish(log, id, now).await
 }
 
-/// Partitions of the log under one number.
+/// The log partitions of one number.
 #[derive(Default)]
 struct NumberedPartitions {
     id: u32,
@@ -135,25 +136,25 @@ impl NumberedPartitions {
         bounds.is_ok_and(|bounds| bounds.next > 0)
     }
 
-    /// Whether there ever was a message.
+    /// Whether a message was ever stored.
     fn has_stored(&self, log: &dyn Log) -> bool {
         self.messages.iter().any(|partition| self.stored_in(log, *partition))
     }
 
-    /// Partitions up to the last one in which a message was stored.
+    /// Number of partitions up to the last one in which a message was stored.
     fn used(&self, log: &dyn Log) -> u32 {
         let used = self.messages.iter().rev().find(|n| self.stored_in(log, **n));
         used.map_or(0, |last| last + 1)
     }
 
-    /// Whether nothing is missing of the first partitions.
+    /// Whether the first `count` partitions are complete.
     fn is_whole(&self, count: u32) -> bool {
         (0..count).all(|partition| self.messages.contains(&partition) && self.states.contains(&partition))
     }
 }
 
-/// Has a queue of the catalogue agree with its partitions. A number whose partition was removed never gets that partition
-/// again, or what it held would be read from old files.
+/// Makes a queue of the catalogue agree with its partitions. A removed partition is never recreated under the same
+/// number, because its old content would be read from old files.
 async fn mend(
     catalog: &Catalog,
     log: &dyn Log,
@@ -164,7 +165,8 @@ async fn mend(
     if found.messages.is_empty() {
         tracing::warn!(
             queue = %name,
-            "the catalogue has a queue of which the log has no partition: that it was removed is lost to damage; it is removed"
+            "the catalogue has a queue without any partition in the log: the record of its removal was lost to damage; \
+             it is removed"
         );
         catalog.remove(log, name, now).await?;
         return remove_one(catalog, log, entry.id, now).await;
@@ -173,27 +175,30 @@ async fn mend(
     if !found.is_whole(count) {
         tracing::error!(
             queue = %name, id = entry.id,
-            "some partitions of a queue are not there, as when it was being removed and that is lost to damage; the messages \
-             of the others are kept under a new number, and its groups begin anew"
+            "some partitions of a queue are missing, perhaps because it was being removed and that record was lost to \
+             damage; the messages of the others are kept under a new number, and its groups start afresh"
         );
         entry.settings.partitions = count;
         return renumber::to_new_number(catalog, log, (name, entry), &found.messages, now).await;
     }
     if count > entry.settings.partitions {
-        tracing::warn!(queue = %name, partitions = count, "that the queue has got more partitions is lost to damage; it has them");
+        tracing::warn!(
+            queue = %name, partitions = count,
+            "the record of additional partitions of a queue was lost to damage; the queue keeps them"
+        );
         entry.settings.partitions = count;
         catalog.put_freeing(log, name, entry, now).await?;
     }
     Ok(())
 }
 
-/// Makes a queue `found-<number>`, or `found-<number>-2` if somebody has called a queue so, of messages that are under a
-/// number which the catalogue does not know, without any limit that would let go of them; its groups and settings are lost.
-/// Returns the numbers for which there is no room.
+/// Creates a queue `found-<number>` (or `found-<number>-2` if that name is taken) from messages under a number that the
+/// catalogue does not know. It has no limit that would remove messages; its groups and settings are lost. Returns the
+/// numbers for which there is no room.
 async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<BTreeSet<u32>> {
     let entries = catalog.all().await;
     let mut known: BTreeSet<u32> = entries.iter().map(|(_, entry)| entry.id).collect();
-    // Those that may go do so when there is room for that.
+    // Numbers marked for removal are removed when there is room.
     let marks = catalog.marks().await.into_iter();
     known.extend(marks.filter(|(_, mark)| *mark != CleanupMark::Making).map(|(id, _)| id));
     let names: BTreeSet<SmolStr> = entries.into_iter().map(|(name, _)| name).collect();
@@ -206,14 +211,14 @@ async fn adopt(catalog: &Catalog, log: &dyn Log, now: Micros) -> Result<BTreeSet
         catalog.skip(found.id).await;
         let adopted = match found.has_stored(log) {
             true => adopt_one(catalog, log, &found, &free_name(found.id, &names), now).await,
-            // It holds nothing, and never did.
+            // It contains nothing, and never did.
             false => remove_marked(catalog, log, found.id, now).await,
         };
         if let Some(error) = unless_full(adopted)? {
             tracing::error!(
                 id = found.id, %error,
-                "the log has messages of a queue that its catalogue has lost to damage, and there is no room to make one of \
-                 them; they stay as they are until there is"
+                "the log has messages of a queue whose catalogue entry was lost to damage, and there is no disk space \
+                 to recreate the queue; they stay as they are until there is"
             );
             unadopted.insert(found.id);
         }
@@ -241,7 +246,8 @@ async fn adopt_one(
     }
     tracing::error!(
         queue = %name,
-        "the log has messages of a queue that its catalogue has lost to damage; they are in this queue now, without the groups"
+        "the log has messages of a queue whose catalogue entry was lost to damage; they are in this queue now, without \
+         the groups"
     );
     Ok(())
 }

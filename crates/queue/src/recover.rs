@@ -1,4 +1,4 @@
-//! The groups of a queue as they were: from the state partitions, since their last checkpoint.
+//! Recovers the groups of a queue from the state partitions, starting at their last checkpoint.
 
 mod interrupted_moves;
 
@@ -26,10 +26,10 @@ use crate::times::micros;
 use interrupted_moves::InterruptedMoves;
 
 const READ_BYTES: usize = 1 << 20;
-/// After a start whoever uses a group has so long to come back, before it expires.
+/// After a start, consumers have this long to come back before a group expires.
 const COME_BACK: Micros = 60_000_000;
 
-/// What the state partition of one partition says of one group.
+/// The stored state of one group in one partition.
 #[derive(Default)]
 struct StoredGroupState {
     checkpoint: Option<Vec<u8>>,
@@ -42,8 +42,9 @@ struct StoredGroupState {
     sent: Vec<Vec<u8>>,
 }
 
-/// All groups of a queue, whose dead letters are in that partition. Reads what was leased, too: who has it must be known before
-/// anything is handed out. If the catalogue `has_lost` records, groups that only the state partitions know are among them.
+/// Recovers all groups of a queue; `dead` is the partition of its dead letters. Also reads leased messages, because
+/// leases must be known before anything is delivered. If the catalogue `has_lost` records, the result includes groups
+/// that only the state partitions know.
 pub(crate) async fn recover(
     queue: &Arc<Queue>,
     entry: &QueueEntry,
@@ -71,9 +72,9 @@ fn recover_blocking(
     for (partition, told) in (0..).zip(&mut told) {
         let Some(letters) = told.remove(&0) else { continue };
         let known = queue.dropped.lock().decode_into(&letters.dropped);
-        known.ok_or_else(|| damaged(queue, partition, "what was taken out of it cannot be read"))?;
+        known.ok_or_else(|| damaged(queue, partition, "its removed messages cannot be read"))?;
         let known = queue.sent_here.lock().restore(partition, &letters.sent);
-        known.ok_or_else(|| damaged(queue, partition, "what was sent to it cannot be read"))?;
+        known.ok_or_else(|| damaged(queue, partition, "the dead letters resent to it cannot be read"))?;
     }
     if has_lost {
         found_groups(queue, &mut entry, &told);
@@ -94,8 +95,8 @@ fn recover_blocking(
         .collect()
 }
 
-/// Groups that were made after what is left of the catalogue was written. They keep their messages, as `found-<number>`: a
-/// group that is declared anew begins with what is there.
+/// Adds groups that were created after the remaining catalogue was written. They keep their messages as
+/// `found-<number>`, because a newly declared group would begin with what exists.
 fn found_groups(queue: &Queue, entry: &mut QueueEntry, told: &[BTreeMap<u32, StoredGroupState>]) {
     let mut found: BTreeMap<u32, GroupMode> = BTreeMap::new();
     for (id, told) in told.iter().flatten().filter(|(id, _)| **id >= entry.next_group) {
@@ -109,8 +110,8 @@ fn found_groups(queue: &Queue, entry: &mut QueueEntry, told: &[BTreeMap<u32, Sto
         let Some(name) = names.find(is_free) else { continue };
         tracing::error!(
             queue = %queue.name(), group = %name,
-            "the catalogue has lost a group of the queue to damage; what it has not settled stays, under this name: delete it \
-             when it is not needed"
+            "the catalogue entry of a group was lost to damage; its unsettled messages are kept under this name: \
+             delete the group when it is not needed"
         );
         entry.groups.push(GroupEntry {
             id,
@@ -123,7 +124,7 @@ fn found_groups(queue: &Queue, entry: &mut QueueEntry, told: &[BTreeMap<u32, Sto
     }
 }
 
-/// Of the group whose checkpoint this is.
+/// The mode of the group whose checkpoint this is.
 fn mode_of(checkpoint: &[u8]) -> Option<GroupMode> {
     if StreamMachine::restore(checkpoint, 1).is_ok() {
         return Some(GroupMode::Stream);
@@ -131,7 +132,7 @@ fn mode_of(checkpoint: &[u8]) -> Option<GroupMode> {
     MachineRecovery::new(0, Some(checkpoint)).ok().map(|_| GroupMode::Work)
 }
 
-/// Of any group in any partition.
+/// Over all groups and partitions.
 fn oldest_checkpoint(entry: &QueueEntry, told: &[BTreeMap<u32, StoredGroupState>]) -> Micros {
     let groups = entry
         .groups
@@ -150,11 +151,12 @@ fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, StoredGroup
         told.entry(group).or_default().take(state, record.time);
         Some(())
     })?;
-    read.ok_or_else(|| damaged(queue, partition, "a record of it is none"))?;
+    read.ok_or_else(|| damaged(queue, partition, "one of its records is invalid"))?;
     Ok(told)
 }
 
-/// Shows the records of a partition from an offset on; `None` as soon as one is damaged, or `take` says so. Blocks.
+/// Passes the records of a partition from an offset on to `take`; `None` as soon as one is damaged or `take` returns
+/// `None`. Blocks.
 pub(crate) fn each_record(
     log: &dyn Log,
     id: PartitionId,
@@ -221,7 +223,7 @@ fn group_of(
         let told = told.remove(&entry.id).unwrap_or_default();
         let mut state = state_of(queue, entry, partition, store, &told, letters)?;
         if let GroupState::Work(machine) = &state {
-            // Those whose leases run on.
+            // Members whose leases run on.
             for (index, leases) in machine.leases_by_consumer() {
                 if let Some((kind, id)) = told.consumers.get(&index) {
                     let before = members
@@ -239,7 +241,7 @@ fn group_of(
         if let GroupState::Stream(machine) = &mut state {
             machine.begins_at(store.first()?);
         }
-        // What is stored is never refused.
+        // Stored state is never refused.
         let room = queue.state_budget.reserve_anyway(part_bytes(entry.settings.mode));
         let part = GroupPartition::new(state, room);
         backlog += part.inner.lock().backlog(store.next()?);
@@ -290,7 +292,10 @@ fn state_of(
     let left = letters.settle((name, partition), store, told.checkpoint_at, &mut restoring)?;
     for (offset, terminal) in left {
         let id = queue.message_id(partition, offset);
-        tracing::info!(message = %id, group = %name, "it was among the dead letters already when the process ended; it has left now");
+        tracing::info!(
+            message = %id, group = %name,
+            "the message was already a dead letter when the process ended; its move is complete now"
+        );
         let value = ended_record(entry.id, offset, terminal);
         queue
             .log
@@ -310,7 +315,7 @@ fn state_of(
     Ok(GroupState::Work(Box::new(machine)))
 }
 
-/// What a group has to know of a message that was handed out.
+/// What a group must know about a delivered message.
 fn passing(
     store: &MessageStore,
     cursor: &mut Cursor,

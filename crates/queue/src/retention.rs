@@ -1,8 +1,9 @@
-//! Letting go: what every group has settled; in mode `policy`, what is beyond the limits of age, number and bytes; without
-//! groups, whose time to live has passed.
+//! Trimming: messages that every group has settled; in mode `policy`, messages beyond the limits of age, count and
+//! bytes; without groups, messages whose time to live has passed.
 //!
-//! The limits are those of the queue, not of its partitions: what goes is the oldest of all of them, frame by frame as
-//! they were stored, and never while the queue is within its limits. What a work group has not settled stays in any case.
+//! The limits apply to the queue, not to its partitions. The oldest messages of all partitions are removed first, frame
+//! by frame as they were stored, and never while the queue is within its limits. Messages that a work group has not
+//! settled always stay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,23 +18,23 @@ use crate::settings::{QueueSettings, RetentionMode};
 use crate::store::{Cursor, MessageStore, NextMessage, StoredSpan};
 use crate::times::micros;
 
-/// What cannot be read is tried again so much later.
+/// Delay before a failed read is retried.
 const TRY_AGAIN: Micros = 60_000_000;
-/// Settled messages of one partition in memory are let go in pieces of so many.
+/// Settled messages of one partition in memory are freed in pieces of this size.
 const FREE_AFTER: u64 = 256;
 
-/// What a look at all that is kept came to.
+/// The result of a scan of all retained messages.
 struct TrimPlan {
-    /// By partition: what stands before it may go.
+    /// By partition: messages before this offset may be trimmed.
     below: Vec<Offset>,
-    /// When the next has to go, by age alone.
+    /// When the next message must be trimmed because of its age.
     due: Micros,
 }
 
 impl Queue {
-    /// Lets go of what every group has settled, now.
+    /// Trims what every group has settled.
     pub(crate) fn trim(&self) {
-        // As they are now: one that was made a moment ago has use for what the others have settled.
+        // The current list: a group created a moment ago needs what the others have settled.
         let groups = self.groups();
         if groups.is_empty() || self.settings_now().retention.mode == RetentionMode::Policy {
             return;
@@ -46,13 +47,13 @@ impl Queue {
         self.has_room();
     }
 
-    /// The same where others must not wait for a disk.
+    /// Like `trim`, without blocking the caller's thread on a disk.
     pub(crate) async fn trim_beside(self: &Arc<Queue>) {
         self.beside_the_disk(|queue| queue.trim()).await;
     }
 
-    /// Does what may have to read a disk on a thread for that. `None` where the process ends; what was to be done is then done
-    /// at the next start.
+    /// Runs work that may read a disk on a blocking thread. `None` if the process is stopping; the work is then done at
+    /// the next start.
     pub(crate) async fn beside_the_disk<T: Send + 'static>(
         self: &Arc<Queue>,
         work: impl FnOnce(&Arc<Queue>) -> T + Send + 'static,
@@ -63,7 +64,7 @@ impl Queue {
         self.on_a_thread(work).await
     }
 
-    /// Does what may take long on a thread on which nobody else waits. `None` where the process ends.
+    /// Runs long work on a blocking thread. `None` if the process is stopping.
     pub(crate) async fn on_a_thread<T: Send + 'static>(
         self: &Arc<Queue>,
         work: impl FnOnce(&Arc<Queue>) -> T + Send + 'static,
@@ -78,7 +79,10 @@ impl Queue {
         match self.trim_counted(store, below) {
             Ok(false) => return,
             Ok(true) => {}
-            Err(error) => tracing::warn!(queue = %self.name(), %error, "what is not needed cannot be let go"),
+            Err(error) => tracing::warn!(
+                queue = %self.name(), %error,
+                "messages that are no longer needed cannot be trimmed"
+            ),
         }
         if let Some(ages) = self.ages(partition) {
             ages.forget_before(below);
@@ -86,9 +90,9 @@ impl Queue {
         self.streams_begin(partition);
     }
 
-    /// Lets go of what stands before `below`, and counts it, but for dead letters that were sent again or thrown away: they
-    /// were counted then. Returns whether anything went. What goes may have to be looked up on a disk, under the lock
-    /// `trimming` alone: producers must not wait for that, and no task may.
+    /// Trims messages before `below` and counts them out, except resent or discarded dead letters, which were counted
+    /// out then. Returns whether anything was trimmed. Weighing may read a disk and holds only the lock `trimming`,
+    /// because producers must not wait for it; no async task may call this.
     fn trim_counted(&self, store: &MessageStore, below: Offset) -> LogResult<bool> {
         let _trimming = self.trimming.lock();
         let going = store.weigh(below)?;
@@ -96,7 +100,7 @@ impl Queue {
             return Ok(false);
         }
         let mut admission = self.admission.lock();
-        // A letter that is thrown away at this moment is there and counted, or is not there.
+        // So that a dead letter discarded at this moment is either present and counted, or neither.
         let mut dropped = self.has_letters.then(|| self.dropped.lock());
         let (count, bytes) = store.trim(going)?;
         let before = dropped.as_mut().map_or(0, |dropped| dropped.trim(below));
@@ -104,7 +108,7 @@ impl Queue {
         Ok(count > 0)
     }
 
-    /// What is gone is in no stream's backlog.
+    /// Removes trimmed messages from the backlogs of stream groups.
     fn streams_begin(&self, partition: u32) {
         let Some(first) = self.store(partition).and_then(|store| store.first().ok()) else {
             return;
@@ -121,9 +125,8 @@ impl Queue {
         }
     }
 
-    /// Counts the bytes anew, after a compaction has taken some from the middle. The queue is held still only until it is known
-    /// how far it went at one moment: what was stored by then is looked up while producers go on, and what is let go meanwhile
-    /// is added.
+    /// Recounts the bytes after compaction removed some from the middle. The queue is quiesced only while the ends are
+    /// noted. What was stored by then is counted while producers proceed, and what is trimmed meanwhile is added.
     pub(crate) async fn count_bytes(self: &Arc<Queue>) {
         let (ends, counted, trimmed) = {
             let _still = self.still().await;
@@ -145,8 +148,8 @@ impl Queue {
         self.has_room();
     }
 
-    /// What all groups have settled of a queue in memory goes as soon as it is worth it, so that its memory is used again
-    /// while the processor still has it at hand.
+    /// Frees what all groups of a queue in memory have settled as soon as it is worth it, so that the memory is reused
+    /// while it is still in the CPU cache.
     pub(crate) fn free_memory(&self, partition: u32, part: &GroupPartition) {
         let Some(store) = self.store(partition) else { return };
         let MessageStore::Memory(memory) = store.as_ref() else {
@@ -156,7 +159,7 @@ impl Queue {
         if !enough || self.settings_now().retention.mode == RetentionMode::Policy {
             return;
         }
-        // As they are under the lock: one that is made at this moment has use for what the others have settled.
+        // The list under the lock: a group created at this moment needs what the others have settled.
         let mut admission = self.admission.lock();
         let parts = admission.groups.iter().filter_map(|group| group.part(partition));
         if let Some(below) = parts.map(|part| part.wants()).min() {
@@ -169,7 +172,7 @@ impl Queue {
         }
     }
 
-    /// Lets go of what is beyond the limits of the queue, and returns when the next message will be.
+    /// Trims what is beyond the limits of the queue, and returns when the next message will be.
     pub(crate) async fn retain(self: &Arc<Queue>) -> Micros {
         let settings = self.settings();
         let by_policy = settings.retention.mode == RetentionMode::Policy;
@@ -181,13 +184,16 @@ impl Queue {
         let cuts = match cuts.unwrap_or(Err(LogError::Closed)) {
             Ok(cuts) => cuts,
             Err(error) => {
-                tracing::warn!(queue = %self.name(), %error, "what is too old cannot be let go; trying again in a minute");
+                tracing::warn!(
+                    queue = %self.name(), %error,
+                    "messages that are too old cannot be trimmed; retrying in a minute"
+                );
                 return self.clock.now() + TRY_AGAIN;
             }
         };
         self.beside_the_disk(move |queue| {
             for (partition, below) in (0..).zip(cuts.below) {
-                // A group may have gone back meanwhile.
+                // A group may have sought back meanwhile.
                 queue.trim_store(partition, below.min(queue.protected(partition)));
             }
         })
@@ -196,7 +202,7 @@ impl Queue {
         cuts.due
     }
 
-    /// The first offset of a partition that no limit may take.
+    /// The first offset of a partition that no limit may remove.
     fn protected(&self, partition: u32) -> Offset {
         let streams = self.settings_now().retention.protect_streams;
         let groups = self.groups_now();
@@ -244,7 +250,7 @@ impl Queue {
             if let Some(error) = head.unreadable.take() {
                 tracing::warn!(
                     queue = %self.name(), partition = head.partition, from = head.at, %error,
-                    "it cannot be told how old messages are; they stay, and it is tried again in a minute"
+                    "the age of messages cannot be read; they stay, and it is retried in a minute"
                 );
                 due = due.min(now + TRY_AGAIN);
             }
@@ -256,7 +262,7 @@ impl Queue {
     }
 }
 
-/// By how much a number is over its limit, if it has one.
+/// By how much a number exceeds its limit, if it has one.
 fn beyond(number: u64, limit: u64) -> u64 {
     match limit {
         0 => 0,
@@ -264,22 +270,22 @@ fn beyond(number: u64, limit: u64) -> u64 {
     }
 }
 
-/// The first offset of a partition that one of these groups has use for; `None` without such a group.
+/// The first offset of a partition that one of these groups needs; `None` without such a group.
 pub(crate) fn needed(groups: &[Arc<Group>], partition: u32, which: impl Fn(&Group) -> bool) -> Option<Offset> {
     let groups = groups.iter().filter(|group| which(group));
     groups.filter_map(|group| Some(group.part(partition)?.wants())).min()
 }
 
-/// By how much the queue is over its limits.
+/// By how much the queue exceeds its limits.
 struct LimitExcess {
     messages: u64,
     bytes: u64,
-    /// What was appended before it is too old.
+    /// Messages appended before this are too old.
     before: Micros,
 }
 
 impl LimitExcess {
-    /// How many of the messages of a span have to go.
+    /// How many messages of a span must be trimmed.
     fn of(&self, span: &StoredSpan) -> u64 {
         let messages = span.next - span.first;
         if span.last_time < self.before {
@@ -288,7 +294,7 @@ impl LimitExcess {
         let for_bytes = match span.bytes {
             0 => 0,
             bytes if bytes <= self.bytes => messages,
-            // They are about equal.
+            // Assumes messages of about equal size.
             bytes => (u128::from(messages) * u128::from(self.bytes)).div_ceil(u128::from(bytes)) as u64,
         };
         self.messages.max(for_bytes).min(messages)
@@ -299,14 +305,14 @@ impl LimitExcess {
 struct PartitionHead<'a> {
     partition: u32,
     store: &'a MessageStore,
-    /// What stands before it goes.
+    /// Messages before this offset are trimmed.
     at: Offset,
-    /// What stands from there on stays in any case.
+    /// Messages from this offset on always stay.
     limit: Offset,
     end: Offset,
-    /// What begins there.
+    /// The span that begins at `at`.
     span: Option<StoredSpan>,
-    /// Why it is not known what begins there. The other partitions go on.
+    /// Why that span is unknown. The other partitions proceed.
     unreadable: Option<LogError>,
 }
 
@@ -335,7 +341,7 @@ impl<'a> PartitionHead<'a> {
             }
         }
         if let Some(span) = &mut self.span {
-            // What is missing between the two went earlier.
+            // Messages in between were removed earlier.
             span.first = self.at;
         }
     }
@@ -345,7 +351,7 @@ impl<'a> PartitionHead<'a> {
         self.look();
     }
 
-    /// Goes on to the first message that may live, or cannot be read, and returns until when it may.
+    /// Advances to the first message that has not expired or cannot be read, and returns when it expires.
     fn pass_expired(&mut self, now: Micros) -> Micros {
         match self.first_alive(now) {
             Ok(until) => until,
@@ -373,7 +379,7 @@ impl<'a> PartitionHead<'a> {
     }
 }
 
-/// Passes the oldest messages of all partitions until nothing is over a limit, or all that is left is protected.
+/// Passes the oldest messages of all partitions until no limit is exceeded, or everything left is protected.
 fn take_oldest(heads: &mut [PartitionHead<'_>], over: &mut LimitExcess) {
     let mut oldest: BinaryHeap<_> = heads
         .iter()

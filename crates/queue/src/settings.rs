@@ -1,8 +1,8 @@
-//! What a queue is set to: every key of its configuration with its default and its rule.
+//! Settings of a queue: every configuration key with its default and its rule.
 //!
-//! A mapping from the YAML file or from a JSON body goes in, through one reader ([`QueueSettings::read`],
-//! [`QueueSettings::patch`]); settings come out in which every rule holds, and [`QueueSettings::to_json`] gives a mapping
-//! that reads as the same settings.
+//! The input is a mapping from the YAML file or a JSON body, through one reader ([`QueueSettings::read`],
+//! [`QueueSettings::patch`]). The output is settings for which every rule holds. [`QueueSettings::to_json`] returns a
+//! mapping that reads as the same settings.
 
 mod change;
 mod filter;
@@ -26,7 +26,7 @@ pub(crate) use sections::PARTITIONS_MAX as PROCESS_PARTITIONS_MAX;
 pub use sections::QueuesSettings;
 
 pub const PARTITIONS_MAX: u32 = 1000;
-/// Beneath the 32 MiB of a submission, with room for what moving a dead letter adds.
+/// Below the 32 MiB of a submission, with room for what a dead letter adds.
 pub const MESSAGE_BYTES_MAX: u64 = 24 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,18 +43,18 @@ pub enum Overflow {
     Reject,
     /// Wait for [`QueueSettings::block_timeout`], then reject.
     Block,
-    /// The oldest that is not leased.
+    /// Drop the oldest message that is not leased.
     DropOldest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetrySettings {
-    /// A message is delivered at most once more than that.
+    /// A message is delivered at most `max_retries + 1` times.
     pub max_retries: u32,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
     pub multiplier: f64,
-    /// Part of the backoff by which it may be longer or shorter, 0 to 1.
+    /// Random deviation of the backoff as a fraction, 0 to 1.
     pub jitter: f64,
     /// Since the first delivery; zero: no limit.
     pub total_timeout: Duration,
@@ -63,43 +63,43 @@ pub struct RetrySettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterSettings {
     pub enabled: bool,
-    /// Also what expires.
+    /// Also expired messages.
     pub on_expire: bool,
-    /// Also what [`Overflow::DropOldest`] drops.
+    /// Also messages that [`Overflow::DropOldest`] drops.
     pub on_overflow: bool,
     pub webhook: Option<SmolStr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionMode {
-    /// A message goes when every group is done with it.
+    /// A message is removed when every group has settled it.
     Settled,
-    /// A message goes at a limit.
+    /// A message is removed at a limit.
     Policy,
 }
 
-/// In the limits, zero is none.
+/// A limit of zero means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionSettings {
     pub mode: RetentionMode,
     pub max_age: Duration,
     pub max_bytes: u64,
     pub max_messages: u64,
-    /// What stream groups have not read stays too.
+    /// Messages that stream groups have not read stay too.
     pub protect_streams: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionSettings {
     pub enabled: bool,
-    /// Younger records stay as they are.
+    /// Younger records are not compacted.
     pub lag: Duration,
     pub interval: Duration,
-    /// How long the mark of a deleted key is kept.
+    /// How long a tombstone is kept.
     pub tombstone_age: Duration,
 }
 
-/// Where zero is "off" or "never", the field says so.
+/// Where zero means "off" or "never", the field says so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueSettings {
     pub partitions: u32,
@@ -133,7 +133,7 @@ pub struct QueueSettings {
     pub group_expiry: Duration,
     pub retention: RetentionSettings,
     pub compaction: CompactionSettings,
-    /// Those that are declared and so never expire.
+    /// Declared groups, which never expire.
     pub groups: Vec<GroupSettings>,
 }
 
@@ -195,7 +195,7 @@ impl Default for QueueSettings {
 }
 
 impl QueueSettings {
-    /// Of `dlq.<queue>`: whatever was taken once fits, and only its age ends it.
+    /// Settings of `dlq.<queue>`: every accepted message fits, and only its age removes it.
     pub fn of_dead_letters(queue: &QueueSettings) -> QueueSettings {
         let mut settings = QueueSettings {
             partitions: 1,
@@ -208,7 +208,7 @@ impl QueueSettings {
         settings
     }
 
-    /// Of `lake.*`: only the space on the disk limits it, and the lake reads it as a stream.
+    /// Settings of `lake.*`: only disk space limits it, and the lake reads it as a stream.
     pub fn of_lake() -> QueueSettings {
         QueueSettings {
             max_message_size: thalweg_log::SUBMISSION_BYTES_MAX as u64,
@@ -217,7 +217,7 @@ impl QueueSettings {
         }
     }
 
-    /// Keeps what it has, and makes no dead letters.
+    /// Keeps all messages, and makes no dead letters.
     fn unlimited() -> QueueSettings {
         let mut settings = QueueSettings {
             max_depth: 0,

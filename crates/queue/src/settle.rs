@@ -1,4 +1,4 @@
-//! Consumers say what became of messages: done, again later, never again, or not yet.
+//! Consumers settle messages: ack, nack, reject, or extend the lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,40 +17,40 @@ use crate::queue::Queue;
 use crate::store::{Cursor, NextMessage};
 use crate::times::micros;
 
-/// Of the reason that goes with a dead letter; a longer one is cut.
+/// Maximum bytes of the reason stored with a dead letter; a longer one is truncated.
 pub const REASON_BYTES_MAX: usize = 1 << 10;
 
-/// What became of one message.
+/// What a consumer does with one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettleAction {
     Ack,
-    /// Again, after this time or the backoff of the queue. The reason goes with the message if this was its last try.
+    /// Retries after this delay, or after the queue's backoff. The reason is stored if this was the last try.
     Nack {
         delay: Option<Duration>,
         reason: Option<Box<str>>,
     },
-    /// Never again: to the dead letters.
+    /// Moves the message to the dead letters.
     Reject {
         reason: Option<Box<str>>,
     },
-    /// The lease goes on for this long from now.
+    /// Extends the lease to this long from now.
     Extend {
         visibility: Option<Duration>,
     },
 }
 
-/// What a call of [`Queue::settle`] came to.
+/// The result of [`Queue::settle`].
 #[derive(Debug, Default)]
 pub struct SettleResult {
-    /// Verdicts that hold.
+    /// Accepted settlements.
     pub settled: u32,
-    /// Those that do not, in the order in which they were given.
+    /// Rejected ones, in the order of the request.
     pub failed: Vec<(Receipt, QueueError)>,
 }
 
 impl Queue {
-    /// Settles messages. With `wait` it returns when all of it is as durable as the queue promises; without, it goes with
-    /// the next commit, and a crash before that hands the messages out again.
+    /// Settles messages. With `wait` it returns when everything is as durable as the queue promises. Without, the
+    /// settlements are stored with the next commit, and a crash before that redelivers the messages.
     pub async fn settle(
         self: &Arc<Queue>,
         group: &Arc<Group>,
@@ -87,12 +87,12 @@ impl Queue {
         Ok(outcome)
     }
 
-    /// The same for one message that is done, without waiting, by whoever got it from this queue and group in this process.
+    /// Acks one message without waiting. For callers that got it from this queue and group in this process.
     pub fn ack(&self, group: &Group, partition: u32, offset: u64, delivery: u32) -> Result<()> {
         let Some(part) = group.part(partition) else {
             return Err(self.unknown(partition, offset));
         };
-        // In memory an ack asks for the time only to see what lies in the window for a minute or more.
+        // In memory, an ack needs the time only to find messages that have been in the window for a minute or more.
         let now = match self.is_in_memory() {
             true => self.clock.roughly_now(),
             false => self.clock.now(),
@@ -118,8 +118,8 @@ impl Queue {
         }
     }
 
-    /// The same for many: one lock and one record of state for those that follow each other in one partition. Messages that
-    /// somebody else has by now, or that are settled, are left as they are.
+    /// Acks many messages: one lock and one state record per run of receipts in the same partition. Messages that
+    /// another consumer has by now, or that are settled, are left as they are.
     pub fn ack_all<'a>(&self, group: &Group, receipts: impl Iterator<Item = &'a Receipt>) -> Result<()> {
         let now = self.clock.now();
         let mut receipts = receipts.peekable();
@@ -156,8 +156,8 @@ impl Queue {
         named == Some((self.id, group.id)) && !group.removed.load(Ordering::Relaxed)
     }
 
-    /// The same, and the lease as it is known here. One of a queue or group that was deleted, of a lease that a crash has lost,
-    /// from before a seek, or of an earlier version is not.
+    /// Whether a receipt is ours and its lease is known. It is not if the queue or group was deleted, a crash lost the
+    /// lease, it is from before a seek, or it is from an earlier version.
     pub(crate) fn is_current(&self, group: &Group, state: &GroupState, receipt: &Receipt, used: ReceiptUse) -> bool {
         let Some(tag) = receipt.tag.filter(|_| self.is_ours(group, receipt)) else {
             return false;
@@ -171,7 +171,7 @@ impl Queue {
         }
     }
 
-    /// Returns whether messages have to leave now.
+    /// Returns whether messages must leave now.
     fn settle_in(
         &self,
         group: &Group,
@@ -233,23 +233,23 @@ impl Queue {
         Ok(leaving)
     }
 
-    /// What others may do now that something is settled anywhere.
+    /// Wakes others after a settlement in any partition.
     pub(crate) fn settled(&self, group: &Group) {
         group.wake();
         self.has_room();
         self.trim_soon();
     }
 
-    /// The same, if it is settled in one partition.
+    /// Wakes others after a settlement in one partition.
     fn settled_in(&self, group: &Group, partition: u32) {
-        // Whose lease it was may take another; what waited for it in its lane is ready.
+        // The consumer may take another lease, and the next message of the lane is ready.
         group.waiting.call_full();
         self.call_if_more(group, partition);
         self.has_room();
         self.trim_soon();
     }
 
-    /// Returns when what was journaled of these is durable.
+    /// Returns when the journal of these partitions is durable.
     pub(crate) async fn wait_for(&self, states: &[PartitionId]) -> Result<()> {
         if !self.is_in_memory() {
             self.log.flush(states).await?;
@@ -257,20 +257,20 @@ impl Queue {
         Ok(())
     }
 
-    /// The same of what has let go of messages: on a full disk, too.
+    /// Like `wait_for` after messages were released; also works on a full disk.
     pub(crate) async fn wait_freeing(self: &Arc<Queue>) -> Result<()> {
         if self.is_in_memory() {
             return Ok(());
         }
         let stored = self.store_journals().await;
-        // Files are kept by records of state, too. Written as a whole it is small, once nobody has a message.
+        // State records keep files in use too. Once no messages are tracked, a checkpoint that replaces them is small.
         self.on_a_thread(|queue| queue.checkpoint(|unsaved| unsaved.is_worth_it()))
             .await;
         let whole = self.store_journals().await;
         Ok(stored.or(whole)?)
     }
 
-    /// What was journaled of the state of groups, in what every file of the log keeps for that if there is no other room.
+    /// Stores the journals of group state in the reserve that every log file has for changes that free space.
     async fn store_journals(&self) -> thalweg_log::Result<()> {
         let states = self.state_ids().into_iter();
         let journaled = states.fold(WriteBatch::default(), |unit, state| {
@@ -285,7 +285,8 @@ impl Queue {
         next.is_none_or(|next| offset < next)
     }
 
-    /// Whether a message is delayed that the machine has not come to. What would have to be read from a disk counts as ready.
+    /// Whether a message that the machine has not reached is delayed. A message that would need a disk read counts as
+    /// ready.
     fn is_delayed_unread(&self, partition: u32, offset: u64, inner: &GroupPartitionInner, now: Micros) -> bool {
         let is_unread = matches!(&inner.state, GroupState::Work(machine) if offset >= machine.cursor());
         let Some(store) = self.store(partition).filter(|_| is_unread) else {
@@ -309,13 +310,13 @@ impl Queue {
 /// What a receipt is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiptUse {
-    /// It changes nothing for others.
+    /// It changes nothing for other consumers.
     Done,
-    /// Others get the message, or nobody does.
+    /// Other consumers get the message, or nobody does.
     Again,
 }
 
-/// Whether a verdict that holds changed anything.
+/// Whether an accepted settlement changed anything.
 enum SettleEffect {
     Yes,
     /// The message was acked before.
@@ -366,7 +367,7 @@ fn apply(
                 SettleAction::Ack => return ack(&mut inner.state, offset, delivery, now),
                 SettleAction::Nack { delay, reason } => {
                     let outcome = machine.nack(offset, delivery, delay.map(micros), now);
-                    // Of a message that comes again it would have to be kept until nobody knows when.
+                    // For a message that is retried, the reason would have to be kept for an unknown time.
                     if let (Ok(FailOutcome::Ending(_)), Some(reason)) = (&outcome, reason) {
                         inner.details.insert(offset, cut(reason));
                     }
@@ -399,7 +400,7 @@ fn apply(
     }
 }
 
-/// Why a verdict does not hold.
+/// Why a settlement was rejected.
 enum SettleFailure {
     Work(SettleError),
     Stream(StreamError),

@@ -1,4 +1,4 @@
-//! How a queue is: what it holds, what each group has done with it, who reads it.
+//! Statistics of a queue: its contents, the progress of each group, and its consumers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,19 +14,20 @@ use crate::queue::Queue;
 use crate::settings::GroupMode;
 use crate::store::{Cursor, NextMessage};
 
-/// A queue at one moment.
+/// A snapshot of a queue.
 #[derive(Clone, Debug)]
 pub struct QueueStats {
     pub name: SmolStr,
     pub depth: u64,
     pub bytes: u64,
     pub retained: u64,
-    /// Age of the oldest message that is retained.
+    /// Age of the oldest retained message.
     pub oldest_seconds: f64,
-    /// Since the start of the process.
+    /// Since the process started.
     pub enqueued: u64,
     pub refused: u64,
-    /// Messages a second that came, were handed out and were acked, since somebody last looked, at least a second ago.
+    /// Messages per second that were produced, delivered and acked since the previous snapshot, which is at least a
+    /// second old.
     pub rates: [f64; 3],
     pub produce_paused: bool,
     pub consume_paused: bool,
@@ -35,7 +36,7 @@ pub struct QueueStats {
     pub groups: Vec<GroupStats>,
 }
 
-/// A group at one moment.
+/// A snapshot of a group.
 #[derive(Clone, Debug)]
 pub struct GroupStats {
     pub name: SmolStr,
@@ -44,29 +45,29 @@ pub struct GroupStats {
     pub backlog: u64,
     pub counts: MessageCounts,
     pub delivered: u64,
-    /// By the verdicts of consumers, since the start of the process.
+    /// Settlements by consumers since the process started.
     pub acked: u64,
     pub nacked: u64,
     pub rejected: u64,
     pub expired: u64,
     pub paused: bool,
     pub declared: bool,
-    /// First offset that is not settled, or the committed one, by partition.
+    /// First unsettled offset, or the committed one, by partition.
     pub positions: Vec<Offset>,
     pub generation: u64,
-    /// Memory that it takes for the state of messages, and for what was read for the next claims.
+    /// Memory for the state of messages, and for frames cached for the next claims.
     pub state_bytes: u64,
-    /// Each with its partitions and its leases.
+    /// Each with its partitions and its number of leases.
     pub consumers: Vec<(SmolStr, std::ops::Range<u32>, u32)>,
 }
 
-/// What a queue remembers of dedup-ids.
+/// Statistics of the dedup-ids of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DedupStats {
     pub ids: usize,
-    /// Memory that they take.
+    /// Their memory.
     pub bytes: u64,
-    /// Forgotten inside of the window, since the start of the process.
+    /// Forgotten within the window since the process started.
     pub forgotten_early: u64,
 }
 
@@ -98,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// Its dedup-ids; `None` without a window.
+    /// Statistics of dedup-ids; `None` without a window.
     pub fn dedup(&self) -> Option<DedupStats> {
         if self.settings_now().dedup_window.is_zero() {
             return None;
@@ -111,12 +112,12 @@ impl Queue {
         })
     }
 
-    /// Whether nobody may store anything.
+    /// Whether producing is paused.
     pub fn is_producing_paused(&self) -> bool {
         self.paused.produce.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody gets anything, of whatever group.
+    /// Whether consuming is paused for all groups.
     pub fn is_consuming_paused(&self) -> bool {
         self.paused.consume.load(Ordering::Relaxed)
     }
@@ -130,8 +131,8 @@ impl Queue {
         self.rates.lock().look(self.clock.now(), [enqueued, delivered, acked])
     }
 
-    /// Of what is on a disk as exact as a frame's header is, and as it was at the last look where the first message has just
-    /// become another one: figures wait for no disk.
+    /// For messages on a disk it has the precision of frame headers, and may be as of the last call if the first
+    /// message has just changed: statistics never wait for a disk.
     fn oldest_seconds(self: &Arc<Queue>) -> f64 {
         let now = self.clock.now();
         let (mut oldest, mut unknown) = (NEVER, false);
@@ -192,7 +193,7 @@ impl Group {
         }
         let backlog = self.backlog();
         if self.is_work() {
-            // What the cursors have not passed is ready, too.
+            // Messages that the cursors have not passed are ready too.
             let others = counts.delayed + counts.leased + counts.waiting + counts.ending;
             counts.ready = backlog.saturating_sub(others);
         }
@@ -220,7 +221,7 @@ impl Group {
     }
 }
 
-/// What somebody saw who looked before.
+/// The previous snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     at: Micros,
@@ -228,7 +229,7 @@ pub(crate) struct Rates {
     rates: [f64; 3],
 }
 
-/// Over less time a rate says little, and two who look must not take it from each other.
+/// A shorter interval makes rates meaningless, and two readers must not take it from each other.
 const RATES_OVER: Micros = 1_000_000;
 
 impl Rates {
@@ -237,7 +238,7 @@ impl Rates {
         if passed >= RATES_OVER {
             let known = self.at > 0;
             for (rate, (new, old)) in self.rates.iter_mut().zip(counts.into_iter().zip(self.counts)) {
-                // A group that is gone has taken its counts along.
+                // The counts of a removed group are gone.
                 let more = new.saturating_sub(old) as f64;
                 *rate = if known { more * 1e6 / passed as f64 } else { 0.0 };
             }

@@ -1,4 +1,4 @@
-//! Where the messages of a partition are: in the log, or, for queues of durability `memory`, in memory alone.
+//! The messages of a partition: stored in the log, or, for queues of durability `memory`, only in memory.
 
 mod cursor;
 mod memory;
@@ -13,14 +13,14 @@ use crate::message::Message;
 pub(crate) use cursor::Cursor;
 pub(crate) use memory::MemoryStore;
 
-/// Frames are asked for in pieces of about this.
+/// Frames are read in pieces of about this size.
 const READ_BYTES: usize = 256 << 10;
 
 pub(crate) enum MessageStore {
     Log {
         log: Arc<dyn Log>,
         id: PartitionId,
-        /// Says when a time comes that a producer named.
+        /// Converts wall-clock times that producers set.
         clock: Arc<dyn Clock>,
     },
     Memory(MemoryStore),
@@ -29,14 +29,14 @@ pub(crate) enum MessageStore {
 /// A message and where it was found, or why there is none.
 pub(crate) enum NextMessage<M = Message> {
     Message(M, u32),
-    /// Nothing is there yet.
+    /// No message yet.
     End,
-    /// Offsets up to this one do not exist; `lost` if they did once.
+    /// Offsets up to this one do not exist; `lost` if they once did.
     Gap {
         to: Offset,
         lost: bool,
     },
-    /// The disk has to be read first: [`MessageStore::load`] does it, outside of all locks.
+    /// The disk must be read first: [`MessageStore::load`] does it, outside of all locks.
     Load,
 }
 
@@ -46,18 +46,18 @@ pub(crate) struct StoredSpan {
     pub first: Offset,
     pub next: Offset,
     pub bytes: u64,
-    /// Of the first and of the last that were appended.
+    /// Append time of the first and of the last message.
     pub time: Micros,
     pub last_time: Micros,
 }
 
-/// The oldest messages of a store that are about to be let go.
+/// The oldest messages of a store, about to be trimmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingTrim {
-    /// All that stand before it.
+    /// All messages before this offset.
     below: Offset,
     pub count: u64,
-    /// Of a store in memory they are counted when the messages go.
+    /// For a store in memory they are counted when the messages are trimmed.
     bytes: u64,
 }
 
@@ -76,7 +76,7 @@ impl MessageStore {
         }
     }
 
-    /// Not more than the next offset, if that can be told without a lock.
+    /// A lower bound of the next offset, if one is available without a lock.
     pub fn next_hint(&self) -> Option<Offset> {
         match self {
             MessageStore::Log { .. } => None,
@@ -84,12 +84,12 @@ impl MessageStore {
         }
     }
 
-    /// Of all messages, as [`Queue::size_of`](crate::queue::Queue::size_of) counts them. May have to read a disk.
+    /// Bytes of all messages, as [`Queue::size_of`](crate::queue::Queue::size_of) counts them. May read a disk.
     pub fn bytes(&self) -> Result<u64, LogError> {
         self.bytes_before(Offset::MAX)
     }
 
-    /// The same of those before an offset; in memory, of all. May have to read a disk.
+    /// Bytes of the messages before an offset; for a store in memory, of all. May read a disk.
     pub fn bytes_before(&self, end: Offset) -> Result<u64, LogError> {
         match self {
             MessageStore::Log { log, id, .. } => {
@@ -100,8 +100,8 @@ impl MessageStore {
         }
     }
 
-    /// The messages from `offset` on that were stored together, or the next ones, as far as can be told without reading
-    /// them; `None` at the end.
+    /// The messages from `offset` on that were stored together, or the next such span, without reading them; `None` at
+    /// the end.
     pub fn span_at(&self, offset: Offset) -> Result<Option<StoredSpan>, LogError> {
         match self {
             MessageStore::Log { log, id, .. } => {
@@ -129,12 +129,12 @@ impl MessageStore {
         }
     }
 
-    /// When the message at an offset or the next one was appended, about, without reading it.
+    /// Approximate append time of the message at an offset or the next one, without reading it.
     pub fn time_of(&self, offset: Offset) -> Option<Micros> {
         self.span_at(offset).ok()?.map(|span| span.time)
     }
 
-    /// What [`MessageStore::trim`] would let go of. May have to read a disk.
+    /// What [`MessageStore::trim`] would remove. May read a disk.
     pub fn weigh(&self, below: Offset) -> Result<PendingTrim, LogError> {
         match self {
             MessageStore::Log { log, id, .. } => {
@@ -160,7 +160,7 @@ impl MessageStore {
         }
     }
 
-    /// Lets go of what was weighed, without reading a disk. Returns how many messages that were, and their bytes. One caller at
+    /// Removes what was weighed, without reading a disk. Returns the number of messages and their bytes. One caller at
     /// a time, from the weighing on.
     pub fn trim(&self, going: PendingTrim) -> Result<(u64, u64), LogError> {
         match self {
@@ -177,7 +177,7 @@ impl MessageStore {
         self.at_with(cursor, from, |message| message)
     }
 
-    /// The same; `take` puts the message where it is to stay. It is some hundred bytes, and moving it from hand to hand
+    /// Like `at`; `take` puts the message in its final place. A message is some hundred bytes, and moving it repeatedly
     /// would cost as much as finding it.
     #[inline]
     pub fn at_with<M>(
@@ -211,7 +211,7 @@ impl MessageStore {
         self.load_some(from, READ_BYTES)
     }
 
-    /// About so many bytes, the message at `from` at least. Blocks.
+    /// Reads about this many bytes, and at least the message at `from`. Blocks.
     pub fn load_some(&self, from: Offset, bytes: usize) -> Result<Cursor, LogError> {
         let mut cursor = Cursor::default();
         if let MessageStore::Log { log, id, .. } = self {

@@ -1,9 +1,9 @@
-//! What a stream group reads: every message behind its position that is for it, in the order of the log.
+//! Reads of a stream group: all messages after its position that are for it, in log order.
 //!
-//! What is sent to another group, does not match the filter or has expired is passed over as done. At a message that is
-//! delayed the group waits until its time, since its order is that of the log and its progress is one offset: passing it and
-//! coming back would hold the commit there, and with it everything behind for the next reader. A consumer that takes a
-//! partition over begins at the commit.
+//! Messages that are sent to another group, do not match the filter or have expired are passed over as done. At a
+//! delayed message the group waits until it is due, because its order is that of the log and its progress is one
+//! offset: skipping it would hold the commit there, and the next reader would read everything behind it again. A
+//! consumer that takes over a partition begins at the commit.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -20,16 +20,16 @@ use crate::message::Message;
 use crate::offset_ranges::OffsetRanges;
 use crate::store::{Cursor, MessageStore, NextMessage};
 
-/// One look of a consumer at a partition of a stream group.
+/// One scan of a partition of a stream group for a consumer.
 pub(crate) struct StreamClaim<'a> {
-    /// Of what is handed out; its lease is known when it is known who reads.
+    /// Tag of the deliveries; its lease is set once the reader is known.
     pub tag: LeaseTag,
-    /// Dead letters that were sent again or thrown away.
+    /// Dead letters that were resent or discarded.
     pub dropped: Option<&'a OffsetRanges>,
     pub group: &'a Group,
     pub store: &'a MessageStore,
     pub partition: u32,
-    /// It may read up to there.
+    /// Reading may go up to here.
     pub room: Offset,
     pub wanted: &'a mut ClaimBudget,
     pub out: &'a mut Vec<Delivery>,
@@ -74,7 +74,7 @@ impl StreamClaim<'_> {
         Ok(ScanOutcome::Done)
     }
 
-    /// The first message from an offset on, or what is to be done before there is one.
+    /// The first message from an offset on, or what must be done first.
     fn next(
         &self,
         machine: &mut StreamMachine,
@@ -82,7 +82,7 @@ impl StreamClaim<'_> {
         mut from: Offset,
     ) -> Result<std::result::Result<Message, ScanOutcome>> {
         loop {
-            // What was dropped for the group may be there still.
+            // Messages that were dropped for the group may still exist.
             let next = match machine.gap_at(from) {
                 Some(to) => NextMessage::Gap { to, lost: true },
                 None => self.store.at(cursor, from)?,
@@ -91,12 +91,12 @@ impl StreamClaim<'_> {
                 NextMessage::Message(message, _) => return Ok(Ok(message)),
                 NextMessage::Gap { to, lost } => {
                     let is_within = from >= self.store.first()?;
-                    // Compaction has left nothing there, or the consumer has been told.
+                    // Compaction removed everything there, or the consumer was already told.
                     if is_within && (!lost || machine.knows_lost(to)) {
                         from = to;
                         continue;
                     }
-                    // Told before the messages behind it, so after those before it.
+                    // Reported before the messages behind the gap, and so after those before it.
                     if !self.out.is_empty() {
                         return Ok(Err(ScanOutcome::Done));
                     }
@@ -112,7 +112,7 @@ impl StreamClaim<'_> {
         }
     }
 
-    /// What nobody gets here needs no patience either.
+    /// A delay matters only for messages that are for this group.
     fn is_due(&self, message: &Message) -> bool {
         message.not_before.is_none_or(|at| at <= self.wanted.now) || !self.is_mine(message)
     }
@@ -147,7 +147,7 @@ impl StreamClaim<'_> {
 }
 
 impl Group {
-    /// Of a stream: from what is committed in a partition to what is read next. Nothing of a work group.
+    /// For a stream group: from the committed offset to the next one to read. Empty for a work group.
     pub fn in_flight(&self, partition: u32) -> Range<Offset> {
         match self.part(partition).map(|part| part.inner.lock()).as_deref() {
             Some(GroupPartitionInner {
@@ -160,8 +160,8 @@ impl Group {
 }
 
 impl ConsumerHandle {
-    /// The consumer has all messages of a partition below an offset, whatever it has acked of them: the stream group reads on
-    /// there, if the partition is the consumer's. What it has committed stays as it is.
+    /// The consumer has all messages of a partition below an offset, acked or not: the stream group continues there if
+    /// the partition is assigned to this consumer. The committed offset stays.
     pub fn read_from(&self, partition: u32, offset: Offset) -> Result<()> {
         self.queue.partition(partition)?;
         let (queue, group) = (&self.queue, &self.group);
@@ -181,8 +181,8 @@ impl ConsumerHandle {
         Ok(())
     }
 
-    /// The consumer stops listening: what it was given of these partitions and did not ack is read again, from the commit
-    /// on; unless it listens anew already, and has said from where.
+    /// The consumer stops listening. Messages of these partitions that it did not ack are read again from the commit
+    /// on, unless a newer request has already set the position.
     pub fn read_again(&self, partitions: impl Iterator<Item = u32>) {
         for part in partitions.filter_map(|partition| self.group.part(partition)) {
             let mut inner = part.inner.lock();

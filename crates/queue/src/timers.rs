@@ -1,8 +1,8 @@
-//! The timers of a queue: leases that end, delays that are over, graces and shares of its consumers. One task sleeps until the
-//! next of these is due and is called when something earlier comes up; nothing ticks while nothing is due.
+//! The timers of a queue: ends of leases and delays, graces and share changes of its consumers. One task sleeps until
+//! the next timer is due and is woken for an earlier one; there is no periodic tick.
 //!
-//! It waits for nothing but time: what needs the disk, another queue or the set of queues is left to the maintenance of the
-//! queue (`maintenance.rs`), and a message that is due is handed out whatever a disk is doing.
+//! The task waits only for time. Work that needs the disk, another queue or the registry is left to the maintenance
+//! task (`maintenance.rs`), so a message that is due is delivered whatever a disk is doing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::group::Group;
 use crate::group_partition::{GroupPartition, GroupState, NEVER};
 use crate::queue::Queue;
 
-/// Nothing that was forgotten waits longer.
+/// Upper bound of a sleep, in case a wake-up was missed.
 pub(crate) const SLEEP_MAX: Micros = 300_000_000;
 
-/// When a task wakes by itself; whoever has something for it earlier calls it.
+/// When a task wakes up; it can be woken earlier.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     planned: AtomicI64,
@@ -40,17 +40,18 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Has the task look at `due`, if it would sleep longer.
+    /// Wakes the task at `due`, if it would sleep longer.
     fn by(&self, due: Micros) {
         if due < self.planned.load(Ordering::SeqCst) {
-            // So that whoever comes before the task has looked does not call again.
+            // So that another caller does not notify again before the task has run.
             self.planned.fetch_min(due, Ordering::AcqRel);
             self.call.notify_one();
         }
     }
 
-    /// The task looks; whoever calls meanwhile is heard when it sleeps. Before it reads when parts are due, in one strict order
-    /// with those who change that and then look at the plan: one of the two sees the other.
+    /// Called by the task before it checks, and before it reads when partitions are due; later calls take effect when
+    /// it sleeps. Sequentially consistent with threads that change a due time and then read the plan, so one side sees
+    /// the other.
     pub fn looks(&self) {
         self.planned.store(Micros::MAX, Ordering::SeqCst);
     }
@@ -62,20 +63,21 @@ impl Alarm {
     }
 }
 
-/// The two tasks of a queue, and what they have for each other.
+/// The two tasks of a queue, and what they share.
 pub(crate) struct QueueTasks {
     timers: Alarm,
     pub maintenance: Alarm,
-    /// Parts, by group and partition, with messages that have to leave or to be read again.
+    /// Group partitions with messages that must leave or be reread, by group and partition.
     pub for_maintenance: Mutex<BTreeMap<(u32, u32), Arc<Group>>>,
-    /// When messages are let go that were settled since the last time; [`NEVER`] if none were.
+    /// When recently settled messages are trimmed; [`NEVER`] if there are none.
     pub trim: AtomicI64,
-    /// When what was read of the log and nobody looks at any more is given back; [`NEVER`] if nothing is kept.
+    /// When unused cached frames are released; [`NEVER`] if there are none.
     pub frames: AtomicI64,
-    /// Of what is kept, and of what no consumer has been shown.
+    /// Checks of retained messages, and of messages that no consumer has seen.
     pub kept: ExpiryCheck,
     pub unclaimed: ExpiryCheck,
-    /// By which the times are counted that the wall clock shows, and who sets them right after it was set.
+    /// The clock jumps that the current wall-clock delays are computed with. The lock is held while they are
+    /// recomputed.
     pub jumps: ArcSwap<ClockJumps>,
     pub following: tokio::sync::Mutex<()>,
 }
@@ -95,7 +97,7 @@ impl QueueTasks {
         }
     }
 
-    /// Both tasks look, and find that the queue is over.
+    /// Wakes both tasks, which then find that the queue has ended.
     pub fn end(&self) {
         self.timers.call.notify_one();
         self.maintenance.call.notify_one();
@@ -103,23 +105,23 @@ impl QueueTasks {
 }
 
 impl Queue {
-    /// Has the timers looked at then.
+    /// Runs the timers at this time.
     pub(crate) fn look_at(&self, due: Micros) {
         self.keeper.timers.by(due);
     }
 
-    /// Has the maintenance look then.
+    /// Runs the maintenance at this time.
     pub(crate) fn maintain_by(&self, due: Micros) {
         self.keeper.maintenance.by(due);
     }
 
-    /// Has the timers looked at when something is due for the members of a group.
+    /// Runs the timers when something is due for the members of a group.
     pub(crate) fn look_by(&self, group: &Group) {
         let due = group.members.lock().next_due();
         self.look_at(due.unwrap_or(NEVER));
     }
 
-    /// The task of the timers; ends when the queue is removed.
+    /// The timer task; ends when the queue is removed.
     pub(crate) async fn keep(self: Arc<Queue>) {
         loop {
             self.keeper.timers.looks();
@@ -131,11 +133,11 @@ impl Queue {
         }
     }
 
-    /// Does what is due, and returns when the next is.
+    /// Does what is due and returns when the next work is due.
     pub(crate) fn run_timers(&self, now: Micros) -> Micros {
         let mut due = now + SLEEP_MAX;
         if !self.follows_the_wall_clock() {
-            // What is delayed up to a time that it shows goes by its old time: that is set right first.
+            // Delays until a wall-clock time are still based on the old time and are corrected first.
             self.maintain_by(0);
             return due;
         }

@@ -1,7 +1,7 @@
-//! Times that come with a message: `delay`, `deliver-at` and `ttl`.
+//! Times of a message: `delay`, `deliver-at` and `ttl`.
 //!
-//! Texts from properties and headers go in; durations and instants come out, or the rule that was broken. What comes out
-//! never lies more than [`DELAY_MAX`] ahead of `now`, so it can be added to a clock.
+//! Texts from properties and headers are parsed into durations and instants, or the broken rule. A result is never more
+//! than [`DELAY_MAX`] ahead of `now`, so it can be added to a clock.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use thalweg_config::parse_duration;
 use thalweg_log::Micros;
 
-/// The furthest that a message may be put off.
+/// The longest delay of a message.
 pub const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Characters of a wrong text that an error quotes.
+/// How many characters of an invalid text an error quotes.
 const QUOTED_CHARS_MAX: usize = 60;
 
-/// Why a text is no time; names the property, what came and what is expected.
+/// Why a text is not a time; names the property, the text and what is expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: expected {expected}, got {got:?}")]
 pub struct TimeError {
@@ -44,8 +44,8 @@ pub fn parse_delay(text: &str) -> Result<Duration, TimeError> {
     Ok(delay)
 }
 
-/// An instant: RFC 3339 such as `2026-03-01T06:00:00Z`, or milliseconds since 1970; up to 365 d ahead of `now`. One in the
-/// past is no mistake: the message is due.
+/// An instant: RFC 3339 such as `2026-03-01T06:00:00Z`, or milliseconds since 1970; up to 365 d ahead of `now`. A time
+/// in the past is allowed: the message is due.
 pub fn parse_deliver_at(text: &str, now: Micros) -> Result<Micros, TimeError> {
     const KEY: &str = "deliver-at";
     let form = "a time such as 2026-03-01T06:00:00Z, or milliseconds since 1970";
@@ -56,8 +56,8 @@ pub fn parse_deliver_at(text: &str, now: Micros) -> Result<Micros, TimeError> {
     Ok(at)
 }
 
-/// How long a message may live, as it asks itself: a duration or a number of milliseconds. Zero is refused: it would be
-/// dead on arrival here, and "for ever" in the settings of a queue.
+/// The lifetime that a message requests: a duration or a number of milliseconds. Zero is refused, because here it would
+/// mean expired on arrival, but "for ever" in the settings of a queue.
 pub fn parse_ttl(text: &str) -> Result<Duration, TimeError> {
     let form = "a duration over 0 such as 10m, or a number of milliseconds";
     duration(text)
@@ -65,8 +65,8 @@ pub fn parse_ttl(text: &str) -> Result<Duration, TimeError> {
         .ok_or_else(|| TimeError::new("ttl", form, text))
 }
 
-/// How long a message lives: what it asks for, but not longer than the queue's `ttl`, in which zero is for ever.
-/// `None` is for ever.
+/// The lifetime of a message: what it requests, limited by the queue's `ttl`, in which zero means for ever. `None` is
+/// for ever.
 pub fn effective_ttl(queue: Duration, asked: Option<Duration>) -> Option<Duration> {
     let limit = Some(queue).filter(|ttl| !ttl.is_zero());
     match (limit, asked) {
@@ -105,7 +105,7 @@ fn whole_number(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok())?
 }
 
-/// `jiff` takes more than RFC 3339: dates without separators, names of zones, an offset of hours only.
+/// `jiff` accepts more than RFC 3339: dates without separators, zone names, an offset of hours only.
 fn is_rfc_3339(text: &str) -> bool {
     let shape = |text: &str, shape: &str| {
         let fits = |(b, form): (u8, u8)| match form {

@@ -1,9 +1,9 @@
-//! Claims that wait for messages, and which of them is called when there are some.
+//! Claims that wait for messages, and which of them is woken when messages arrive.
 //!
-//! Called is who may take first, not everybody: with a thousand consumers one message would otherwise wake a thousand.
-//! Invariant: a claim that was called looks once more, or, if it is given up, calls the next; so a message that a waiting
-//! claim may take is never left with nobody on the way to it. A claim is listed before it looks for the last time, and
-//! messages are there before anybody is called, both with the partition's lock in between: one sees the other.
+//! Only the claim that may take a message first is woken, because with a thousand consumers one message would otherwise
+//! wake a thousand. Invariant: a woken claim scans once more, or, if it is cancelled, wakes the next one, so a message
+//! that a waiting claim may take is never left behind. A claim is listed before its last scan, and messages are stored
+//! before a claim is woken, both with the partition's lock in between, so one side sees the other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 
 use crate::members::PartitionShare;
 
-/// Called for no partition.
+/// Woken for no particular partition.
 const ALL: u32 = u32::MAX;
 
 #[derive(Default)]
 pub(crate) struct WaiterList {
-    /// Mirrors the number of those that are listed, for those who would call.
+    /// Mirrors the number of listed claims, for callers that may have to wake one.
     count: AtomicUsize,
     listed: Mutex<WaiterIndex>,
 }
@@ -27,17 +27,18 @@ pub(crate) struct WaiterList {
 #[derive(Default)]
 struct WaiterIndex {
     next: u64,
-    /// Of members with partitions, by the first of these; members have no partition in common.
+    /// Claims of members with partitions, by the first of these; members share no partition.
     owners: BTreeMap<(u32, u64), Arc<Waiter>>,
-    /// Of members without partitions.
+    /// Claims of members without partitions.
     others: BTreeMap<u64, Arc<Waiter>>,
-    /// Of both, those that may take from others' partitions: first those without partitions, each in the order of their ages.
+    /// Claims from both lists that may take from others' partitions: those of members without partitions first, each
+    /// group by age.
     helpers: BTreeMap<(bool, u64), Arc<Waiter>>,
-    /// Of members that have as many leases as they may: only the end of one helps them.
+    /// Claims of members at their lease limit: only the end of a lease helps them.
     full: BTreeMap<u64, Arc<Waiter>>,
 }
 
-/// A claim that waits.
+/// A waiting claim.
 pub(crate) struct Waiter {
     share: PartitionShare,
     full: bool,
@@ -74,7 +75,7 @@ impl WaiterList {
         waiter
     }
 
-    /// The claim waits no more. Returns the partition for which it was called, if it was for one.
+    /// Removes a claim. Returns the partition that it was woken for, if any.
     pub fn leave(&self, waiter: &Waiter) -> Option<u32> {
         if self.listed.lock().remove(waiter) {
             self.count.fetch_sub(1, Ordering::SeqCst);
@@ -87,8 +88,8 @@ impl WaiterList {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// Calls the claim that may take from this partition and has waited longest: one of its owner, or of somebody who may
-    /// take from others'.
+    /// Wakes the claim that has waited longest of those that may take from this partition: a claim of its owner, or of
+    /// a member that may take from others.
     pub fn call_for(&self, partition: u32) {
         if self.is_empty() {
             return;
@@ -101,7 +102,7 @@ impl WaiterList {
         }
     }
 
-    /// Calls those that could not take any more.
+    /// Wakes the claims at their lease limit.
     pub fn call_full(&self) {
         if self.is_empty() {
             return;
@@ -111,7 +112,7 @@ impl WaiterList {
         full.values().for_each(|waiter| waiter.call(ALL));
     }
 
-    /// Something concerns everybody.
+    /// Wakes all claims.
     pub fn call_all(&self) {
         if self.is_empty() {
             return;
@@ -147,7 +148,7 @@ impl WaiterIndex {
         }
     }
 
-    /// False if it was called.
+    /// False if it was already woken.
     fn remove(&mut self, waiter: &Waiter) -> bool {
         if waiter.full {
             return self.full.remove(&waiter.number).is_some();
@@ -200,7 +201,7 @@ mod tests {
         waiting.call_for(5);
         let called: Vec<_> = all.iter().map(|waiter| is_called(waiter)).collect();
         assert_eq!(called, [false, false, true, false, false]);
-        // It has been called already, and looks.
+        // It was already woken and is scanning.
         waiting.call_for(4);
         assert!(!all.iter().any(|waiter| is_called(waiter)));
         assert_eq!((waiting.leave(&all[2]), waiting.leave(&all[0])), (Some(5), None));
@@ -221,7 +222,7 @@ mod tests {
         assert!(is_called(&all[0]) && !is_called(&all[1]));
         waiting.call_for(2);
         assert!(is_called(&all[1]) && !is_called(&all[2]));
-        // Nobody who waits owns it: somebody who may take from others is called.
+        // No waiting claim owns it, so one that may take from others is woken.
         waiting.call_for(9);
         assert!(is_called(&idle) && !is_called(&all[2]));
         waiting.call_for(9);

@@ -1,7 +1,7 @@
-//! What a message costs in a parcel: nanoseconds and bytes, of tags that come again each second and of those that do not.
+//! The cost of a message in a parcel, in nanoseconds and bytes, for tags that repeat each second and for others.
 //!
-//! `codec [--runs 5] [word ...]`: only rows whose name has one of the words. The median of all seconds of the runs is shown, and the
-//! fastest one, which other work on the machine changes least.
+//! `codec [--runs 5] [word ...]`: only rows whose name has one of the words. It shows the median over all seconds of
+//! the runs, and the fastest second, which other load on the machine affects least.
 
 #![allow(clippy::print_stdout)]
 
@@ -17,15 +17,15 @@ const PARCEL_MESSAGES: usize = 15_000;
 /// Each second every tag has a message.
 const SECONDS: usize = 20;
 
-/// In which order tags come.
+/// The order of tags.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Same,
-    /// Another one each second.
+    /// Another order each second.
     Any,
-    /// Each message has a map that nobody else has, as those of a broker.
+    /// Each message has a map that no other message has, like those of a broker.
     OnlyOnce,
-    /// The same, of maps that are held by somebody.
+    /// The same, with maps that are also used elsewhere.
     OnlyOnceHeld,
 }
 
@@ -109,7 +109,7 @@ fn run(order: Order, spent: &mut Vec<f64>) -> f64 {
             }
             bytes += black_box(encoder.finish()).len();
         }
-        // What is remembered was seen twice.
+        // Cached definitions were seen twice.
         if second >= 2 {
             spent.push(start.elapsed().as_nanos() as f64 / TAGS as f64);
         }

@@ -1,12 +1,12 @@
-//! The way back: what a source learns of the messages it gave, and how they are counted on the way.
+//! Acknowledgements: how a source learns the outcome of its messages, and how they are counted on the way.
 //!
-//! An [`Ack`] answers for a number of messages. Stages tell it what they did (filtered, dropped, expanded, split, merged)
-//! and outputs end it. The source hears once, after everything derived from its batch has ended: `Acked` if every part
-//! was delivered, filtered or dropped with a reason, `Nacked` if a part was given up. An `Ack` that is lost (a panic, a
-//! forgotten path) counts its messages as dropped and nacks: there is no silent way out.
+//! An [`Ack`] answers for a number of messages. Stages report what they did (filtered, dropped, expanded, split,
+//! merged) and outputs end it. The source is notified once, after everything derived from its batch has ended: `Acked`
+//! if every part was delivered, filtered or dropped with a reason, `Nacked` if a part was given up. An `Ack` that is
+//! lost (a panic, a forgotten path) counts its messages as dropped and nacks: no message disappears silently.
 //!
-//! Behind a buffer that survives the process the way has two parts. Storing ends the first ([`Ack::kept`]), reading begins
-//! the second ([`Ack::resume`]); in between, and when the second is given up, the messages stay in flight.
+//! With a durable buffer there are two parts. Storing ends the first ([`Ack::kept`]), reading begins the second
+//! ([`Ack::resume`]). In between, and when the second is given up, the messages stay in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,21 +16,22 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::{DropReason, FilterReason, FlowBalance, Message};
 
-/// The verdict on a source's batch.
+/// The outcome of a source's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckResult {
     /// Everything derived from the batch was confirmed, filtered, or dropped with a reason.
     Acked,
-    /// Part of it was given up (shutdown, lost stage): a source that can, delivers the batch again.
+    /// Part of it was given up (shutdown, lost stage): a source that can redelivers the batch.
     Nacked,
 }
 
 type SettleFn = Box<dyn FnOnce(AckResult) + Send>;
 
-/// Hears of a message that was refused for good, and why; `true` if the source takes care of it.
+/// Called for a message that was refused for good, with the reason; returns `true` if the source handles it.
 type RefuseFn = Box<dyn Fn(&Message, &str) -> bool + Send + Sync>;
 
-/// One source batch, or several that an answer was divided for. It is settled when the last [`Ack`] that holds it goes.
+/// One source batch, or several whose acknowledgement was split. It is settled when the last [`Ack`] that refers to it
+/// is dropped.
 struct AckOrigin {
     given_up: AtomicBool,
     of: OriginKind,
@@ -77,26 +78,26 @@ impl Drop for AckOrigin {
 pub struct Ack {
     balance: Arc<FlowBalance>,
     count: u64,
-    /// A buffer still has the messages: given up, they stay in it.
+    /// A buffer still has the messages; if they are given up, they stay in it.
     buffered: bool,
-    /// Beyond [`FEW`], some may be there twice until the next look.
+    /// Beyond [`FEW`] entries, some may be duplicates until the next clean-up.
     origins: SmallVec<[Arc<AckOrigin>; 1]>,
-    /// How many there were at the last look.
+    /// Number of entries after the last clean-up.
     distinct: usize,
 }
 
-/// So many batches are searched for one that is known; more are sorted, each time that they have doubled.
+/// Up to this many batches are searched for duplicates; longer lists are sorted each time that they have doubled.
 const FEW: usize = 16;
 
 impl Ack {
-    /// A batch of `count` messages enters the flow; `settle` hears the outcome, on whatever thread ends it.
+    /// A batch of `count` messages enters the flow; `settle` is called with the outcome, on the thread that ends it.
     pub fn enter(balance: &Arc<FlowBalance>, count: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         balance.enter(count as u64);
         Ack::new(balance, count, false, None, Box::new(settle))
     }
 
-    /// As [`Ack::enter`], for a source that wants its messages back that are refused for good: `refuse` gets each, and why,
-    /// and says whether the source takes care of it.
+    /// Like [`Ack::enter`], for a source that handles messages refused for good: `refuse` is called with each and the
+    /// reason, and returns whether the source handles it.
     pub fn enter_refusable(
         balance: &Arc<FlowBalance>,
         count: usize,
@@ -107,7 +108,7 @@ impl Ack {
         Ack::new(balance, count, false, Some(Box::new(refuse)), Box::new(settle))
     }
 
-    /// Messages that a buffer has kept go on. It has them until `settle` hears that they were `Acked`.
+    /// Messages that a buffer has stored continue. The buffer has them until `settle` is called with `Acked`.
     pub fn resume(balance: &Arc<FlowBalance>, count: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         balance.resume(count as u64);
         Ack::new(balance, count, true, None, Box::new(settle))
@@ -136,7 +137,7 @@ impl Ack {
         }
     }
 
-    /// How many messages are answered for.
+    /// Number of messages.
     pub fn count(&self) -> usize {
         self.count as usize
     }
@@ -147,14 +148,14 @@ impl Ack {
         self.balance.filter(reason, n);
     }
 
-    /// `n` of the messages were lost to a fault or limit, and that was logged or sent to a dead letter before.
+    /// `n` of the messages were lost to a fault or limit, which was already logged or sent to a dead letter.
     pub fn dropped(&mut self, reason: DropReason, n: usize) {
         let n = self.take(n);
         self.balance.lose(reason, n);
     }
 
-    /// One of the messages was refused for good, and no dead letter takes it. Whether the source does, which hears of it
-    /// now; it is counted as dropped either way.
+    /// One of the messages was refused for good, and there is no dead letter output. Notifies the source and returns
+    /// whether it handles the message, which is counted as dropped either way.
     pub fn refused(&self, message: &Message, error: &str) -> bool {
         self.origins.iter().any(|origin| origin.refuse(message, error))
     }
@@ -165,11 +166,11 @@ impl Ack {
         self.balance.expand(n as u64);
     }
 
-    /// Hands the answer for `n` of the messages to another path.
+    /// Splits off the acknowledgement of `n` messages for another path.
     pub fn split(&mut self, n: usize) -> Ack {
         let count = self.take(n);
         if self.origins.len() > FEW {
-            // Else each of many parts would hold each of many batches.
+            // Otherwise each of many parts would refer to each of many batches.
             self.sort_out();
             let several = AckOrigin {
                 given_up: AtomicBool::new(false),
@@ -206,7 +207,7 @@ impl Ack {
         self.distinct = self.origins.len();
     }
 
-    /// As [`Ack::merge`], for many at once: each of their batches is held once.
+    /// Like [`Ack::merge`], for many at once; refers to each of their batches once.
     pub fn merge_all(&mut self, others: impl IntoIterator<Item = Ack>) {
         for mut other in others {
             self.check_that_it_meets(&other);
@@ -229,17 +230,17 @@ impl Ack {
         );
         debug_assert_eq!(
             self.buffered, other.buffered,
-            "messages before and behind a buffer do not meet"
+            "messages before and after a buffer cannot share an answer"
         );
     }
 
-    /// Some of the messages went out; the rest is still answered for.
+    /// Some of the messages were delivered; the rest is still open.
     pub fn delivered_some(&mut self, n: usize) {
         let n = self.take(n);
         self.balance.deliver(n);
     }
 
-    /// All remaining messages went out.
+    /// All remaining messages were delivered.
     pub fn delivered(mut self) {
         let n = std::mem::take(&mut self.count);
         if n > 0 {
@@ -256,7 +257,7 @@ impl Ack {
     }
 
     /// The remaining messages will not be delivered in this run: counted as dropped with reason `shutdown`, and nacked.
-    /// Those that a buffer has stay in flight, since the next run delivers them.
+    /// Those that a buffer has stay in flight, because the next run delivers them.
     pub fn given_up(self) {}
 
     fn take(&mut self, n: usize) -> u64 {
@@ -400,8 +401,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stages do, in whatever order: the sums add up at every step, each batch is settled exactly once, and
-        /// it is acked exactly when none of its messages was given up.
+        /// For any sequence of operations: the sums add up at every step, each batch is settled exactly once, and it is
+        /// acked exactly if none of its messages was given up.
         #[test]
         fn any_history_balances(sizes in prop_oneof![prop::collection::vec(1usize..20, 1..5), prop::collection::vec(1usize..5, 15..60)], ops in prop::collection::vec((0u8..8, any::<prop::sample::Index>(), any::<u8>()), 0..60)) {
             let balance = Arc::new(FlowBalance::default());
@@ -442,7 +443,7 @@ mod tests {
         }
     }
 
-    /// A stage that holds messages back joins the answers of as many batches as it likes.
+    /// A stage that holds messages back may merge the acknowledgements of any number of batches.
     #[test]
     fn joining_many_batches_one_by_one_is_a_step_for_each() {
         let make = |n: usize| {
@@ -460,7 +461,7 @@ mod tests {
         assert!(exponent < crate::growth::LINEAR, "{exponent}");
     }
 
-    /// Each message of a joined batch may leave it on its own, as to a dead letter.
+    /// Each message of a merged batch may leave it separately, as to a dead letter.
     #[test]
     fn dividing_what_was_joined_is_a_step_for_each_part() {
         let make = |n: usize| {
@@ -478,7 +479,7 @@ mod tests {
         assert!(exponent < crate::growth::LINEAR, "{exponent}");
     }
 
-    /// The parts of a batch that come together again hold it once, however often that happens.
+    /// Parts of a batch that are merged again refer to it once, however often that happens.
     #[test]
     fn a_batch_is_not_held_more_and_more_often() {
         let balance = Arc::new(FlowBalance::default());

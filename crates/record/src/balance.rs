@@ -67,14 +67,14 @@ reasons! {
 pub struct BalanceCounts {
     /// Messages that entered, plus those that stages added (`expanded`).
     pub entered: u64,
-    /// Of `entered`: one message that became n counts n - 1.
+    /// Included in `entered`: one message that became n counts n - 1.
     pub expanded: u64,
     pub out: u64,
     filtered: [u64; FilterReason::ALL.len()],
     dropped: [u64; DropReason::ALL.len()],
     pub in_flight: u64,
-    /// Of `in_flight`: what a buffer keeps, for which no `Ack` answers. Below zero for a moment, when messages were read
-    /// before whoever stored them has said so.
+    /// Included in `in_flight`: messages in a buffer, without an `Ack`. Negative for a moment if messages are read
+    /// before their writer has reported them as stored.
     kept: i64,
 }
 
@@ -95,7 +95,7 @@ impl BalanceCounts {
         self.dropped.iter().sum()
     }
 
-    /// Of `in_flight`: messages that wait in a buffer. They stay there when the process ends.
+    /// Included in `in_flight`: messages that wait in a buffer. They stay there when the process ends.
     pub fn buffered(&self) -> u64 {
         u64::try_from(self.kept).unwrap_or_default()
     }
@@ -117,7 +117,7 @@ impl std::fmt::Display for BalanceCounts {
     }
 }
 
-/// The account of one flow. Shared by everything that handles its messages.
+/// The mass balance of one flow, shared by everything that handles its messages.
 #[derive(Debug, Default)]
 pub struct FlowBalance {
     counts: Mutex<BalanceCounts>,
@@ -140,7 +140,7 @@ impl FlowBalance {
         self.keep(n);
     }
 
-    /// Messages that a buffer had are gone from it unread.
+    /// Messages in a buffer were removed unread.
     pub fn lost(&self, reason: DropReason, n: u64) {
         let mut counts = self.counts.lock();
         let n = n.min(counts.in_flight);
@@ -155,7 +155,7 @@ impl FlowBalance {
         counts.kept = counts.kept.saturating_add_unsigned(n);
     }
 
-    /// Messages leave a buffer and go on.
+    /// Messages leave a buffer and continue.
     pub(crate) fn resume(&self, n: u64) {
         let mut counts = self.counts.lock();
         counts.kept = counts.kept.saturating_sub_unsigned(n);

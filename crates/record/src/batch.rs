@@ -2,7 +2,7 @@
 
 use crate::{Ack, DropReason, FilterReason, Message};
 
-/// Messages and the one [`Ack`] that answers for them. Invariant: `ack.count() == messages.len()` whenever a batch is
+/// Messages and the [`Ack`] that answers for them. Invariant: `ack.count() == messages.len()` whenever a batch is
 /// between two stages.
 #[derive(Debug)]
 pub struct Batch {
@@ -53,7 +53,7 @@ impl Batch {
         }
     }
 
-    /// Takes the messages of another batch of the same flow.
+    /// Adds the messages of another batch of the same flow.
     pub fn append(&mut self, other: Batch) {
         self.messages.extend(other.messages);
         self.ack.merge(other.ack);

@@ -1,19 +1,20 @@
-//! Messages as bytes and back, without loss: what waits in a buffer is written this way.
+//! Lossless binary encoding of messages, used by durable buffers.
 //!
-//! A **parcel** is a number of messages with one head: an [`MessageEncoder`] makes it, a [`MessageDecoder`] reads it, and each parcel
-//! can be read alone. Within it texts refer to earlier ones. A constant map of a tag is defined once and then named by
-//! number; a new map, like a message's own changes, is written as the difference to the one before it (same key, same
-//! value, same beginning of a value), since tags of one machine differ in a few texts only. Times are differences too.
-//! A dictionary over parcels would save more and is not used: a reader starts anywhere and must not need what was freed.
+//! A **parcel** is a number of messages with one header. A [`MessageEncoder`] writes it, a [`MessageDecoder`] reads it,
+//! and each parcel can be read alone. Within it texts refer to earlier ones. The constant map of a tag is defined once
+//! and then referred to by number. A new map, like a message's own changes, is written as the difference to the
+//! previous one (same key, same value, same beginning of a value), because tags of one machine differ in only a few
+//! texts. Times are differences too. A dictionary across parcels would save more but is not used: a reader starts
+//! anywhere and must not depend on freed data.
 //!
 //! Layout, after the version byte: count as varint, then per message a byte of [`flags`], the map (0: none, a known
-//! number, or the next number with its definition), and as the flags say stamps, changes, failure and source; last the
-//! payload, a byte of kind and type, then the value. Numbers are varints (signed ones zigzag), floats 8 or 4 bytes,
-//! texts length and bytes.
+//! number, or the next number with its definition), and depending on the flags stamps, changes, failure and source;
+//! last the payload, a byte of kind and type, then the value. Numbers are varints (signed ones zigzag), floats 8 or 4
+//! bytes, texts length and bytes.
 //!
-//! Bytes from outside cost no more than they are worth: what a text copies from earlier ones is bounded over the parcel
-//! ([`COPIED_BYTES_MAX`], which the encoder keeps to), values nest at most [`DEPTH_MAX`] deep, and no count is believed
-//! beyond the bytes that are there.
+//! Decoding untrusted bytes has bounded cost: the bytes that texts copy from earlier ones are bounded per parcel
+//! ([`COPIED_BYTES_MAX`], which the encoder respects), values nest at most [`DEPTH_MAX`] deep, and no count is trusted
+//! beyond the available bytes.
 
 mod decode;
 mod definition_cache;
@@ -32,10 +33,10 @@ pub use encode::MessageEncoder;
 /// The version that is written, and the only one that is read.
 pub const VERSION: u8 = 1;
 
-/// Arrays and objects lie in each other at most so deep; scripts and the JSON parser stop at half of it.
+/// Maximum nesting of arrays and objects; scripts and the JSON parser stop at half of it.
 pub const DEPTH_MAX: usize = 256;
 
-/// What the texts of one parcel take over from earlier ones in it.
+/// Maximum bytes that the texts of one parcel copy from earlier ones in it.
 const COPIED_BYTES_MAX: usize = 32 << 20;
 
 /// Bits of a message's first byte. The lower three are the stamps that are shown as metadata.
@@ -58,7 +59,7 @@ mod kind {
     pub const MASK: u8 = 3 << 6;
 }
 
-/// Why bytes are no parcel.
+/// Why bytes are not a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// A later version of the program wrote them, or they are something else.

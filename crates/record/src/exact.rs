@@ -1,11 +1,11 @@
-//! Numbers as they are compared: integers exactly, whatever their size, all others as doubles.
+//! Numbers for comparisons: integers exactly, whatever their size, all others as doubles.
 //!
-//! A 64-bit integer above 2^53 changes by steps that a double cannot tell apart, so what asks whether a value changed, or by how
-//! much, asks here.
+//! A 64-bit integer above 2^53 changes by steps that a double cannot represent, so comparisons and differences of
+//! values use this type.
 
 use crate::Value;
 
-/// A number in its own kind.
+/// A number of its own kind.
 #[derive(Clone, Copy, Debug)]
 pub enum Number {
     Signed(i64),
@@ -27,7 +27,7 @@ impl From<i64> for Number {
 }
 
 impl Number {
-    /// `None` of what is no number.
+    /// `None` if the value is not a number.
     pub fn of(value: &Value) -> Option<Number> {
         match (value.as_i64(), value) {
             (Some(number), _) => Some(Number::Signed(number)),
@@ -69,7 +69,7 @@ impl Number {
         }
     }
 
-    /// The difference, of which only the result is rounded.
+    /// The difference; only the result is rounded.
     pub fn minus(self, other: Number) -> f64 {
         match self.integers(other) {
             Some((a, b)) => (a - b) as f64,
@@ -88,7 +88,7 @@ impl Number {
         (a - b).abs() > threshold || a.is_nan() != b.is_nan()
     }
 
-    /// Whether the distance to another number is a threshold or more, which is not negative.
+    /// Whether the distance to another number is at least a threshold, which is not negative.
     pub fn is_as_far_as(self, threshold: f64, other: Number) -> bool {
         match self.integers(other) {
             Some((a, b)) => (a - b).unsigned_abs() >= threshold.ceil() as u128,
@@ -119,7 +119,7 @@ mod tests {
             assert!(a.is_beyond(0.5, b) && !a.is_beyond(1.0, b));
             assert!(a.is_as_far_as(1.0, b) && a.is_as_far_as(0.3, b) && !a.is_as_far_as(1.2, b));
         }
-        // From one end to the other is further than any 64-bit number.
+        // The distance between both ends exceeds any 64-bit number.
         assert!(number(Value::U64(u64::MAX)).is_beyond(1e19, number(Value::I64(i64::MIN))));
         assert!(
             number(Value::U64(7)).equals(number(Value::I8(7))),

@@ -1,17 +1,17 @@
-//! For tests: how the time of some work grows with what comes from outside. Nobody outside may give work that grows faster than he
-//! writes.
+//! For tests: measures how the time of some work grows with the size of an external input. No input may cause work that
+//! grows faster than the input itself.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Of an input, and of one that is so many times as large.
+/// Factor between the small and the large input.
 const TIMES: usize = 16;
 
-/// Of so many runs the fastest counts, which others on the machine have disturbed least.
+/// Of this many runs the fastest counts, because other load disturbed it least.
 const RUNS: usize = 9;
 
-/// The exponent by which the time grows between `n` and sixteen times that: about 1 for a step for each of them, 2 for one that looks
-/// through all of them. `make` is not measured. The larger one is best done within a millisecond, so that others seldom come in between.
+/// The exponent by which the time grows between `n` and sixteen times `n`: about 1 for linear work, 2 for quadratic.
+/// `make` is not measured. The larger run should take less than a millisecond, so that it is seldom interrupted.
 pub fn exponent<I, O>(n: usize, make: impl Fn(usize) -> I, work: impl Fn(I) -> O) -> f64 {
     let fastest = |n: usize| {
         let run = |_| {
@@ -32,7 +32,7 @@ pub fn exponent<I, O>(n: usize, make: impl Fn(usize) -> I, work: impl Fn(I) -> O
     (large.as_secs_f64() / small.as_secs_f64()).ln() / (TIMES as f64).ln()
 }
 
-/// Above what sorting and caches make of a step for each, and well below a look through all for each.
+/// Above the effect of sorting and caches on linear work, and well below quadratic.
 pub const LINEAR: f64 = 1.6;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! JSON to [`Value`] and back, with numbers exact.
+//! Conversion between JSON and [`Value`], with exact numbers.
 //!
-//! Integers of up to 64 bits are typed; any other number whose text a double would not give back keeps its text. This is
-//! why the parser is here and not a library's: the usual ones turn every large or long number into a double.
+//! Integers of up to 64 bits are typed; any other number that a double would not print in the same way keeps its text.
+//! That is why this parser exists: the usual libraries turn every large or long number into a double.
 
 mod parse;
 mod write;

@@ -1,8 +1,8 @@
-//! What travels through Thalweg: values, messages, batches, and the accounts kept of them.
+//! The data that moves through Thalweg: values, messages, batches, and their mass balance.
 //!
-//! This crate does no I/O. A [`Message`] is a [`Payload`], [`Metadata`] whose constant part is shared per tag, and
-//! nothing that a stage would have to copy to leave it unchanged. A [`Batch`] is a vector of messages with one [`Ack`],
-//! and the `Ack` is the only way to say what became of them: it cannot be dropped without being counted.
+//! This crate does no I/O. A [`Message`] is a [`Payload`] with [`Metadata`] whose constant part is shared per tag; a
+//! stage that leaves it unchanged copies nothing. A [`Batch`] is a vector of messages with one [`Ack`]. The `Ack` is
+//! the only way to report their outcome, and it cannot be dropped without being counted.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod ack;

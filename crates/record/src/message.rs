@@ -8,18 +8,18 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Metadata, SourceName, Text, Value, json, key};
 
-/// What a message carries.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// Bytes as they came in; nothing has looked inside.
+    /// The original, unparsed bytes.
     Raw(Bytes),
     /// A typed value; its text form is JSON (see [`json`]).
     Value(Value),
-    /// A value with the time it belongs to; its text form is `{"value": v, "timestamp_ms": t}`.
+    /// A value with its time; its text form is `{"value": v, "timestamp_ms": t}`.
     Sample { value: Value, time_ms: i64 },
 }
 
-/// Why a stage could not process a message that goes on all the same.
+/// Why a stage could not process a message that continues nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub stage: Text,
@@ -63,7 +63,7 @@ impl Message {
         }
     }
 
-    /// The hash of the message's series (the tag it belongs to), or `None` if nothing tells: then no order is promised.
+    /// The hash of the message's series (its tag), or `None` if it is unknown: then no order is promised.
     pub fn series(&self) -> Option<u64> {
         self.meta
             .shared_map()
@@ -71,12 +71,12 @@ impl Message {
             .or_else(|| self.meta.get(key::UMH_TOPIC).map(|topic| xxh3_64(topic.as_bytes())))
     }
 
-    /// Approximate memory of the message, with its share of what it shares, for queue limits.
+    /// Approximate memory of the message, including its share of the shared map, for queue limits.
     pub fn memory_bytes(&self) -> usize {
         self.own_bytes() + self.meta.shared_bytes()
     }
 
-    /// Approximate memory of what is the message's own: without the map that it shares with the others of its tag.
+    /// Approximate memory of the message alone, without the map that it shares with others of its tag.
     pub fn own_bytes(&self) -> usize {
         let payload = match &self.payload {
             Payload::Raw(bytes) => bytes.len(),
@@ -87,15 +87,15 @@ impl Message {
 }
 
 impl Payload {
-    /// For whoever keeps a message for long: raw bytes are often a small part of a batch or of a block of the log, all of which they
-    /// keep in memory. Copies them.
+    /// For messages that are kept for long: copies raw bytes, which are often a small slice of a batch or of a log
+    /// block and keep all of it in memory.
     pub fn detach(&mut self) {
         if let Payload::Raw(bytes) = self {
             *bytes = Bytes::copy_from_slice(bytes);
         }
     }
 
-    /// The text form of a typed payload; raw bytes are appended as far as they are UTF-8 (else with U+FFFD).
+    /// The text form of a typed payload; raw bytes are appended as UTF-8, with U+FFFD for invalid bytes.
     pub fn write_text(&self, out: &mut String) {
         use std::fmt::Write as _;
         match self {

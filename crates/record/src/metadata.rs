@@ -1,11 +1,11 @@
-//! A message's metadata: text keys and values, where what is constant for a tag is shared by all its messages.
+//! A message's metadata: text keys and values. The part that is constant for a tag is shared by all its messages.
 //!
-//! Three layers answer a look-up, nearest first: the message's own changes, the stamps (OPC UA times, status and gaps, kept as
-//! numbers and turned into text only when somebody asks), and the shared [`MetaMap`]. An empty value means "absent", so
-//! setting a key to `""` removes it.
+//! A look-up searches three layers: the message's own changes, then the stamps (OPC UA times, status and gaps, stored
+//! as numbers and formatted only on demand), then the shared [`MetaMap`]. An empty value means "absent", so setting a
+//! key to `""` removes it.
 //!
-//! Few values have more to say than two times and "Good". Those that do have [`QualityDetails`], which all values with the same share:
-//! when a server falls behind, every value comes with them, and that must not be what costs most then.
+//! Few values have more than two times and "Good". Those that do have [`QualityDetails`], shared by all values with the
+//! same details. When a server falls behind, every value has them, and they must not be the most expensive part then.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -19,29 +19,29 @@ pub mod key {
     pub const SOURCE_TIMESTAMP: &str = "opcua_source_timestamp";
     pub const SERVER_TIMESTAMP: &str = "opcua_server_timestamp";
     pub const STATUS_CODE: &str = "opcua_attr_statuscode";
-    /// `true` on the first value behind a gap.
+    /// `true` on the first value after a gap.
     pub const GAP: &str = "opcua_gap";
     pub const GAP_FROM: &str = "opcua_gap_from";
     pub const GAP_TO: &str = "opcua_gap_to";
     pub const UMH_TOPIC: &str = "umh_topic";
     pub const OPCUA_NODE: &str = "opcua_attr_nodeid";
     pub const MQTT_TOPIC: &str = "mqtt_topic";
-    /// What a message has for itself, and not of its tag.
+    /// Keys that belong to a single message, not to its tag.
     pub const STAMPS: [&str; 6] = [SOURCE_TIMESTAMP, SERVER_TIMESTAMP, STATUS_CODE, GAP, GAP_FROM, GAP_TO];
 }
 
-/// How the status Good is spelled in metadata; every other status is a text of its own, which its source knows.
+/// The text of the status Good in metadata; every other status has its own text, which its source provides.
 const STATUS_GOOD: &str = "The operation succeeded. StatusGood (0x0)";
 
 /// Metadata that many messages share: sorted by key, keys unique, no empty values.
 ///
-/// What every message of the tag asks for is counted once, and lies with the counts of an `Arc` in one line of the cache: of 50,000
-/// tags, whoever looks at more waits for the memory most of the time.
+/// Properties that every message needs are computed once and are in the same cache line as the `Arc`'s counts: with
+/// 50,000 tags, reading another line would mostly wait for memory.
 #[derive(Debug)]
 pub struct MetaMap {
     entries: Box<[(Text, Text)]>,
     number: u64,
-    /// Zero without one.
+    /// Zero means none.
     series: u64,
     memory_bytes: u32,
     text_bytes: u32,
@@ -57,8 +57,8 @@ impl Default for MetaMap {
 }
 
 impl MetaMap {
-    /// Of duplicate keys the last wins; empty values vanish. `series` is the hash by which messages of one tag are
-    /// kept in order, where it is known once for all of them.
+    /// Of duplicate keys the last wins; empty values are dropped. `series` is the hash by which messages of one tag are
+    /// kept in order, if it is the same for all of them.
     pub fn new(entries: impl IntoIterator<Item = (Text, Text)>, series: Option<u64>) -> MetaMap {
         let mut entries: Vec<_> = entries.into_iter().collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -94,7 +94,7 @@ impl MetaMap {
         self.has_series.then_some(self.series)
     }
 
-    /// Its own: no other map has it, not even after this one is gone.
+    /// A unique number: no other map has it, not even after this one is gone.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -104,14 +104,15 @@ impl MetaMap {
         self.text_bytes as usize
     }
 
-    /// Whether no key and no text is longer. `false` also for keys and texts that are too long to be counted.
+    /// Whether all keys and texts are within these lengths. Also `false` for keys and texts whose length overflows its
+    /// field.
     #[inline]
     pub fn is_within(&self, key_bytes_max: usize, text_bytes_max: usize) -> bool {
         let (key, text) = (self.longest_key, self.longest_text);
         key < u16::MAX && text < u32::MAX && usize::from(key) <= key_bytes_max && text as usize <= text_bytes_max
     }
 
-    /// Sorted by key, without repeated keys and empty texts: what [`MetaMap::entries`] gave.
+    /// Sorted by key, without repeated keys and empty texts, as [`MetaMap::entries`] returns them.
     pub(crate) fn of_sorted(entries: Box<[(Text, Text)]>, series: Option<u64>) -> MetaMap {
         let (mut memory, mut texts) = (size_of_val(&*entries), 0);
         let (mut longest_key, mut longest_text) = (0, 0);
@@ -134,7 +135,7 @@ impl MetaMap {
         }
     }
 
-    /// Approximate memory of its texts; those that other maps have, too, count in full.
+    /// Approximate memory of its texts; texts shared with other maps count in full.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes as usize
     }
@@ -149,8 +150,8 @@ impl MetaMap {
     }
 }
 
-/// A number that no map had before. Threads have blocks of them, so that they do not wait for each other at each map; it would take
-/// centuries to use them up.
+/// A number that no map had before. Threads reserve blocks of numbers, so that they need not synchronise for each map;
+/// it would take centuries to use them up.
 fn next_number() -> u64 {
     const BLOCK: u64 = 1 << 12;
     static BLOCKS: AtomicU64 = AtomicU64::new(0);
@@ -159,7 +160,7 @@ fn next_number() -> u64 {
     }
     LAST.with(|last| {
         let number = match last.get() % BLOCK {
-            // The block is used up, or this is the first one. Its first number is left out, as zero stands for no map.
+            // The block is used up, or this is the first one. Its first number is skipped, because zero means no map.
             0 => BLOCKS.fetch_add(1, Ordering::Relaxed) * BLOCK + 1,
             _ => last.get() + 1,
         };
@@ -168,7 +169,7 @@ fn next_number() -> u64 {
     })
 }
 
-/// Memory of a text beyond its place; short ones have none.
+/// Memory of a text beyond its inline part; short ones have none.
 fn heap_bytes(text: &Text) -> usize {
     match text.is_heap_allocated() {
         true => text.len() + 2 * size_of::<usize>(),
@@ -176,10 +177,10 @@ fn heap_bytes(text: &Text) -> usize {
     }
 }
 
-/// What a value's source said about it, kept typed. Visible as metadata unless hidden.
+/// What a value's source reported about it, typed. Visible as metadata unless hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueQuality {
-    /// [`Ticks::MISSING`] when the source gave none.
+    /// [`Ticks::MISSING`] if the source gave none.
     pub source_time: Ticks,
     pub server_time: Ticks,
     /// OPC UA status code; 0 is Good.
@@ -197,7 +198,7 @@ impl ValueQuality {
 /// A key with its new text; `None` hides the key of the layers below.
 pub(crate) type MetadataChange = (Text, Option<Text>);
 
-/// All that metadata without marks is made of.
+/// All parts of metadata without quality details.
 pub(crate) struct MetadataParts<'a> {
     pub shared: &'a Arc<MetaMap>,
     pub stamps: ValueQuality,
@@ -207,13 +208,13 @@ pub(crate) struct MetadataParts<'a> {
     pub changes: Option<&'a Arc<MetadataChanges>>,
 }
 
-/// What a value has besides its stamps. Values that have the same share it, and so do copies.
+/// Details of a value besides its stamps. Values with the same details share them, and so do copies.
 #[derive(Clone, Debug)]
 pub struct QualityDetails(Arc<MetadataChanges>);
 
 impl QualityDetails {
-    /// `status`: the text of a status other than Good; an empty one is none. `gap`: between which times values may be missing before
-    /// this one.
+    /// `status`: the text of a status other than Good; an empty one means none. `gap`: the time span before this value
+    /// in which values may be missing.
     pub fn new(status: Option<Text>, gap: Option<(Ticks, Ticks)>) -> QualityDetails {
         QualityDetails(Arc::new(MetadataChanges {
             status: status.filter(|text| !text.is_empty()),
@@ -230,7 +231,7 @@ impl QualityDetails {
         self.0.gap
     }
 
-    /// Whether both are one in memory.
+    /// Whether both are the same object in memory.
     pub fn is_same(&self, other: &QualityDetails) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -246,7 +247,7 @@ pub(crate) struct MetadataChanges {
 }
 
 impl MetadataChanges {
-    /// Without marks, of changes sorted by key.
+    /// From changes sorted by key, without quality details.
     pub fn of_list(list: Vec<MetadataChange>) -> MetadataChanges {
         MetadataChanges {
             list,
@@ -272,7 +273,7 @@ impl SharedChanges {
         &mut Arc::make_mut(self.0.get_or_insert_default()).list
     }
 
-    /// Without the changes.
+    /// The quality details without the changes.
     fn marks(&self) -> SharedChanges {
         let marked = self.0.as_ref().filter(|own| own.is_marked());
         SharedChanges(marked.map(|own| match own.list.is_empty() {
@@ -312,12 +313,12 @@ const STAMPS: [(&str, u8); 6] = [
 #[derive(Clone, Debug)]
 pub struct Metadata {
     shared: Arc<MetaMap>,
-    /// The parts of [`ValueQuality`], by themselves so that the small fields share a word.
+    /// The fields of [`ValueQuality`], separately, so that the small ones share a word.
     source_time: Ticks,
     server_time: Ticks,
     status: u32,
-    /// Which stamps are visible, as a set of `SOURCE`, `SERVER`, `STATUS`, and `GAPS` where there is one; 0 for messages that are
-    /// not OPC UA values.
+    /// Which stamps are visible, as a set of `SOURCE`, `SERVER`, `STATUS`, and `GAPS` if there is one; 0 for messages
+    /// that are not OPC UA values.
     shown: u8,
     stamped: bool,
     own: SharedChanges,
@@ -354,25 +355,26 @@ impl Metadata {
         }
     }
 
-    /// Metadata of an OPC UA value: the tag's constant part and this value's stamps. The text of a status other than Good is
-    /// among its marks.
+    /// Metadata of an OPC UA value: the tag's constant part and this value's stamps. The text of a status other than
+    /// Good is in its quality details.
     pub fn stamped(shared: Arc<MetaMap>, stamps: ValueQuality) -> Metadata {
         Metadata::with(shared, stamps, SOURCE | SERVER | STATUS, true, SharedChanges::default())
     }
 
-    /// The same of a value with marks.
+    /// Like `stamped`, for a value with quality details.
     pub fn marked(shared: Arc<MetaMap>, stamps: ValueQuality, marks: QualityDetails) -> Metadata {
         let gap = if marks.gap().is_some() { GAPS } else { 0 };
         let own = SharedChanges(Some(marks.0));
         Metadata::with(shared, stamps, SOURCE | SERVER | STATUS | gap, true, own)
     }
 
-    /// Whether there are marks, whose texts are not among the [`Metadata::changes`].
+    /// Whether there are quality details, whose texts are not among the [`Metadata::changes`].
     pub fn is_marked(&self) -> bool {
         self.own.0.as_ref().is_some_and(|own| own.is_marked())
     }
 
-    /// The same texts, with those of marks among the changes: for what keeps changes and knows no marks.
+    /// The same texts, with the quality details converted to changes: for code that stores changes and does not support
+    /// quality details.
     pub fn settled(&self) -> Cow<'_, Metadata> {
         let Some(own) = self.own.0.as_ref().filter(|own| own.is_marked()) else {
             return Cow::Borrowed(self);
@@ -393,7 +395,7 @@ impl Metadata {
         })
     }
 
-    /// Of metadata without marks.
+    /// For metadata without quality details.
     pub(crate) fn parts(&self) -> MetadataParts<'_> {
         MetadataParts {
             shared: &self.shared,
@@ -409,7 +411,8 @@ impl Metadata {
         Metadata::with(parts.shared.clone(), parts.stamps, parts.shown, parts.stamped, own)
     }
 
-    /// The same stamps and marks over another shared map, without changes of its own: how a remembered result is applied.
+    /// The same stamps and quality details over another shared map, without the message's own changes. Applies a
+    /// memoized result.
     pub fn with_shared(&self, shared: Arc<MetaMap>) -> Metadata {
         Metadata {
             shared,
@@ -418,7 +421,7 @@ impl Metadata {
         }
     }
 
-    /// The typed stamps, also after a script hid or replaced their texts. `None` for what is not an OPC UA value.
+    /// The typed stamps, even after a script hid or replaced their texts. `None` if this is not an OPC UA value.
     pub fn stamps(&self) -> Option<ValueQuality> {
         self.stamped.then(|| self.all_stamps())
     }
@@ -427,12 +430,13 @@ impl Metadata {
         &self.shared
     }
 
-    /// Whether the message has changes of its own on top of the shared part.
+    /// Whether the message has its own changes on top of the shared part.
     pub fn is_changed(&self) -> bool {
         !self.own.is_empty()
     }
 
-    /// The message's own changes, sorted by key; `None` hides a key of the layers below. Marks are none of them.
+    /// The message's own changes, sorted by key; `None` hides a key of the layers below. Quality details are not
+    /// included.
     pub fn changes(&self) -> impl ExactSizeIterator<Item = (&Text, Option<&Text>)> {
         self.own.iter().map(|(key, value)| (key, value.as_ref()))
     }
@@ -449,7 +453,7 @@ impl Metadata {
             .or_else(|| self.shared.get(key).map(|v| Cow::Borrowed(v.as_str())))
     }
 
-    /// As [`Metadata::get`], without a copy of a text that is there.
+    /// Like [`Metadata::get`], without copying an existing text.
     pub fn text(&self, key: &str) -> Option<Text> {
         if let Ok(at) = self.find_own(key) {
             return self.own.get(at).and_then(|(_, value)| value.clone());
@@ -465,7 +469,7 @@ impl Metadata {
         }
     }
 
-    /// Makes room for that many changes at once.
+    /// Reserves capacity for that many changes.
     pub fn reserve(&mut self, changes: usize) {
         if changes > 0 {
             self.own.make_mut().reserve_exact(changes);
@@ -488,7 +492,7 @@ impl Metadata {
         }
     }
 
-    /// The same as setting one after the other, in a time that does not grow with the square of how many there are.
+    /// Like setting one after the other, but not in quadratic time.
     pub fn set_all(&mut self, mut entries: Vec<(Text, Text)>) {
         const FEW: usize = 32;
         if entries.len() <= FEW {
@@ -500,7 +504,7 @@ impl Metadata {
         let mut entries = entries.into_iter().peekable();
         let mut list = Vec::with_capacity(old.len() + entries.len());
         while let Some((key, value)) = entries.next() {
-            // Of equal keys the last one counts.
+            // Of equal keys the last one wins.
             if entries.peek().is_some_and(|(next, _)| *next == key) {
                 continue;
             }
@@ -548,7 +552,7 @@ impl Metadata {
                 let shared = if from_shared { shared.next() } else { None };
                 let stamp = if from_stamps { stamps.next() } else { None };
                 if from_own {
-                    // A hidden key is skipped together with what lies below it.
+                    // A hidden key is skipped together with its values in the layers below.
                     if let Some((key, Some(value))) = own.next() {
                         return Some((key.as_str(), Cow::Borrowed(value.as_str())));
                     }
@@ -561,14 +565,14 @@ impl Metadata {
         })
     }
 
-    /// Removes every key, marks included; the typed stamps stay for tables.
+    /// Removes every key, including quality details; the typed stamps stay for tables.
     pub fn clear(&mut self) {
         self.shared = MetaMap::empty().clone();
         self.shown = 0;
         self.own = SharedChanges::default();
     }
 
-    /// Approximate memory of the message's own changes and marks.
+    /// Approximate memory of the message's own changes and quality details.
     pub fn heap_bytes(&self) -> usize {
         let Some(own) = &self.own.0 else { return 0 };
         let changes = own
@@ -578,10 +582,10 @@ impl Metadata {
         size_of::<MetadataChanges>() + own.status.as_ref().map_or(0, |text| text.len()) + changes.sum::<usize>()
     }
 
-    /// The message's share of the memory of the map below its changes: all of it where nobody else holds the map, as of messages
-    /// that are made one by one, and next to nothing of a map that belongs to a tag. It is rough, since it is asked for every message:
-    /// the number of holders is taken as the power of two below it, so that a shift does and not a division, which makes it up to twice
-    /// the share; and it is true for the moment, as holders come and go.
+    /// The message's share of the memory of its shared map: all of it if nothing else refers to the map, as for
+    /// messages created one by one, and next to nothing for the map of a tag. It is an approximation, because it is
+    /// computed for every message. The reference count is rounded down to a power of two, so that a shift suffices,
+    /// which makes the result up to twice the share; and references come and go.
     pub fn shared_bytes(&self) -> usize {
         let holders = Arc::strong_count(&self.shared);
         self.shared.memory_bytes() >> holders.ilog2()
@@ -613,7 +617,7 @@ impl Metadata {
 }
 
 impl PartialEq for Metadata {
-    /// Equal when every key has the same text in both.
+    /// Equal if every key has the same text in both.
     fn eq(&self, other: &Metadata) -> bool {
         self.iter().eq(other.iter())
     }

@@ -11,7 +11,7 @@ pub fn write_f64(value: f64, out: &mut String) {
     }
 }
 
-/// As [`write_f64`], with the shortest digits for single precision: `0.1`, not `0.10000000149011612`.
+/// Like [`write_f64`], with the shortest digits for single precision: `0.1`, not `0.10000000149011612`.
 pub fn write_f32(value: f32, out: &mut String) {
     if value.is_finite() {
         let _ = write!(out, "{value}");
@@ -53,7 +53,7 @@ pub fn g_form(value: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Whether a text is wholly a decimal number (sign, digits, fraction, exponent), and its nearest double if so.
+/// The nearest double of a text that is entirely a decimal number (sign, digits, fraction, exponent).
 ///
 /// `NaN`, `Inf`, `0x1p4`, `1_000` and surrounding spaces are not decimal numbers. A number beyond the range of doubles
 /// gives an infinity, which callers that need a finite value must refuse.

@@ -1,10 +1,12 @@
-//! What stages make of metadata that the messages of a tag share, kept by the address of the shared map.
+//! Caches results that stages compute from shared metadata, keyed by the address of the shared map.
 //!
-//! The map is held weakly beside what was made of it: its address stays its own, so that no other map can be mistaken for it, and it
-//! can go when nobody else needs it. Then nobody can ask for it again either, and what was made of it goes at the next sweep: a
-//! source whose messages have a map each fills no table. There is a bound in bytes beside the one in entries, for maps that live.
-//! Whoever reaches either starts over: what is in use comes back with the next message of each tag, and a look-up stays one probe
-//! that writes nothing, which it could not be if the order of last use were kept.
+//! An entry has a weak reference to its map. The reference reserves the address, so no other map can be mistaken for
+//! it, while the map can be dropped when nothing else refers to it. Then its entry cannot be looked up any more and is
+//! removed at the next sweep, so a source whose messages have a map each does not fill the table.
+//!
+//! Beside the limit of entries there is one of bytes, for live maps. At either limit the cache is cleared: what is in
+//! use returns with the next message of each tag. So a look-up stays one probe without a write, which tracking the last
+//! use would require.
 
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
@@ -13,16 +15,16 @@ use hashbrown::HashMap;
 
 use crate::MetaMap;
 
-/// How much may be kept.
+/// Limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
     pub entries_max: usize,
-    /// Of maps, and of what was made of them. Approximate: a map that others hold, too, counts in full.
+    /// Approximate bytes of maps and results; a map that is also used elsewhere counts in full.
     pub bytes_max: usize,
 }
 
 impl Default for CacheLimits {
-    /// As many tags as a thread may be expected to have, with 2 KiB for each: metadata of some twenty keys, before and after.
+    /// The expected maximum of tags per thread, with 2 KiB for each: metadata of some twenty keys, before and after.
     fn default() -> CacheLimits {
         CacheLimits {
             entries_max: 1 << 17,
@@ -31,28 +33,29 @@ impl Default for CacheLimits {
     }
 }
 
-/// Entries from which on it is worth to look for those that nobody can ask for any more.
+/// Number of entries from which on sweeps are worth it.
 const SWEPT_FROM: usize = 1024;
 
-/// Values by shared map, and by what tells several values of one map apart.
+/// Values by shared map, and by `K` if a map has several values.
 #[derive(Debug)]
 pub struct PerMapCache<V, K = ()> {
     entries: HashMap<(usize, K), CacheEntry<V>>,
     bytes: usize,
     bounds: CacheLimits,
-    /// So many entries bring the next sweep.
+    /// The number of entries that triggers the next sweep.
     swept_at: usize,
 }
 
 #[derive(Debug)]
 struct CacheEntry<V> {
-    /// Held, so that its address stays its own.
+    /// A weak reference, which reserves the address.
     map: Weak<MetaMap>,
     value: V,
     bytes: usize,
 }
 
-/// What was made of a map and may be that map: an entry that held its own map would keep it for ever.
+/// A map derived from another one, possibly identical to it: an entry with a strong reference to its own map would keep
+/// it alive for ever.
 #[derive(Clone, Debug)]
 pub struct DerivedMap(Option<Arc<MetaMap>>);
 
@@ -61,7 +64,7 @@ impl DerivedMap {
         DerivedMap((!Arc::ptr_eq(map, &made)).then_some(made))
     }
 
-    /// `map`: what it was made of.
+    /// `map`: the map that it was derived from.
     pub fn get<'a>(&'a self, map: &'a Arc<MetaMap>) -> &'a Arc<MetaMap> {
         self.0.as_ref().unwrap_or(map)
     }
@@ -97,7 +100,8 @@ impl<V, K> PerMapCache<V, K> {
         self.swept_at = SWEPT_FROM;
     }
 
-    /// Forgets what was made of maps that are no more. As often as entries double, so that it costs each of them little.
+    /// Removes entries of dropped maps. Runs each time that the entries have doubled, so that the amortised cost is
+    /// small.
     fn sweep(&mut self) {
         let mut bytes = self.bytes;
         self.entries.retain(|_, entry| {
@@ -115,7 +119,8 @@ impl<V, K: Copy + Eq + Hash> PerMapCache<V, K> {
         self.entries.get(&place(map, part)).map(|entry| &entry.value)
     }
 
-    /// Keeps a value, of which `bytes` are counted, in the place of an earlier one. One that is too large to be kept alone is not.
+    /// Stores a value, counted as `bytes`, replacing an earlier one. A value that exceeds the limit alone is not
+    /// stored.
     pub fn insert(&mut self, map: &Arc<MetaMap>, part: K, value: V, bytes: usize) {
         let place = place(map, part);
         self.forget(&place);
@@ -132,7 +137,8 @@ impl<V, K: Copy + Eq + Hash> PerMapCache<V, K> {
         self.entries.insert(place, entry);
     }
 
-    /// The value of a map, to which `bytes` are added: an empty one if none is kept. `None` if that is too large to be kept.
+    /// The value of a map, to which `bytes` are added; an empty one if none is stored. `None` if it would exceed the
+    /// limit.
     pub fn extend(&mut self, map: &Arc<MetaMap>, part: K, bytes: usize) -> Option<&mut V>
     where
         V: Default,
@@ -155,7 +161,7 @@ impl<V, K: Copy + Eq + Hash> PerMapCache<V, K> {
         }
     }
 
-    /// Makes room for an entry. `false` if there would be none for it alone.
+    /// Makes room for an entry. `false` if it exceeds the limit alone.
     fn make_room(&mut self, bytes: usize) -> bool {
         let CacheLimits { entries_max, bytes_max } = self.bounds;
         if entries_max == 0 || bytes > bytes_max {
@@ -165,7 +171,7 @@ impl<V, K: Copy + Eq + Hash> PerMapCache<V, K> {
         if is_full || self.entries.len() >= self.swept_at {
             self.sweep();
         }
-        // A sweep that makes little room would soon be needed again, and again.
+        // After a sweep that frees little, another one would soon be needed.
         let is_used = self.entries.len() > entries_max / 4 * 3 || self.bytes > bytes_max / 4 * 3;
         if is_full && (is_used || self.bytes + bytes > bytes_max) {
             self.clear();
@@ -173,7 +179,7 @@ impl<V, K: Copy + Eq + Hash> PerMapCache<V, K> {
         true
     }
 
-    /// What an entry takes without its value's own memory.
+    /// The size of an entry without its value's own memory.
     fn bytes_beside(map: &MetaMap) -> usize {
         size_of::<((usize, K), CacheEntry<V>)>() + map.memory_bytes()
     }
@@ -205,7 +211,7 @@ mod tests {
     enum Step {
         Insert(usize, u8, usize),
         Extend(usize, u8, usize),
-        /// The map is made anew: one of equal content, at another address or, if nobody holds the old one, at the same.
+        /// The map is replaced by an equal one, at another address or, if nothing refers to the old one, at the same.
         Renew(usize),
         Clear,
     }
@@ -220,14 +226,14 @@ mod tests {
         ]
     }
 
-    /// What a map's generation, number and part have, with all that it counts.
+    /// The values by map, generation and part, with all that is counted.
     type Model = BTreeMap<(usize, usize, u8), (Vec<usize>, usize)>;
 
     fn taken(model: &Model) -> usize {
         model.values().map(|(_, bytes)| bytes).sum()
     }
 
-    /// `generations`: of the maps that live.
+    /// `generations`: those of the live maps.
     fn put(
         model: &mut Model,
         generations: &[usize],

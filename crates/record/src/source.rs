@@ -1,16 +1,15 @@
-//! The name of the input that a message came from, where a flow has several.
+//! The name of the input that a message came from, for flows with several inputs.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The label of an input, else its path; empty where the flow has only one, whose name everybody knows. Copying it copies
-/// a pointer.
+/// The label of an input, or its path; empty if the flow has only one input. Copying it copies a pointer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SourceName(Option<&'static Arc<str>>);
 
-/// All names there are. They stay for the life of the process: there are as many as inputs in its configuration, and a
-/// message that counted its users would do so for every copy on every thread.
+/// All names. They stay for the life of the process: there are as many as inputs in its configuration, and reference
+/// counting would cost an atomic operation for every copy on every thread.
 static NAMES: Mutex<Vec<&'static Arc<str>>> = Mutex::new(Vec::new());
 
 impl SourceName {

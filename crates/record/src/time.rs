@@ -1,7 +1,7 @@
-//! Points in time, exact over everything OPC UA can say.
+//! Points in time, exact over the whole range of OPC UA.
 //!
 //! OPC UA counts 100 ns steps from 1601 to 9999, which neither nanoseconds in 64 bits (1678 to 2262) nor milliseconds
-//! can hold without loss. [`Ticks`] counts the same steps from 1970.
+//! can represent without loss. [`Ticks`] counts the same steps from 1970.
 
 mod parse;
 

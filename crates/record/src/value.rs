@@ -19,7 +19,7 @@ pub enum Value {
     U64(u64),
     F32(f32),
     F64(f64),
-    /// A number as it was written, where no type above gives the same text back (`1.50`, 30 digits).
+    /// A number in its written form, if no type above prints the same text (`1.50`, 30 digits).
     Decimal(Text),
     Text(Text),
     Bytes(Arc<[u8]>),
@@ -85,7 +85,7 @@ impl Structured {
     }
 }
 
-/// A JSON object: members in the order they arrived, names unique.
+/// A JSON object: members in their original order, names unique.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object {
     members: Vec<(Text, Value)>,
@@ -118,7 +118,7 @@ impl Object {
         self.members.iter_mut().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
-    /// Sets a member; an existing one keeps its place.
+    /// Sets a member; an existing one keeps its position.
     pub fn set(&mut self, name: impl Into<Text>, value: Value) {
         let name = name.into();
         match self.get_mut(&name) {
@@ -143,7 +143,7 @@ impl Object {
 }
 
 impl FromIterator<(Text, Value)> for Object {
-    /// Of duplicate names the last wins, in the place of the first.
+    /// Of duplicate names the last wins, in the position of the first.
     fn from_iter<I: IntoIterator<Item = (Text, Value)>>(members: I) -> Object {
         let members = members.into_iter();
         let mut object = Object::with_capacity(members.size_hint().0);
@@ -196,7 +196,7 @@ impl Value {
         })
     }
 
-    /// The exact integer of an integer type that fits; `None` for everything else, floats included.
+    /// The exact integer of an integer type that fits; `None` for everything else, including floats.
     pub fn as_i64(&self) -> Option<i64> {
         Some(match self {
             Value::I8(n) => i64::from(*n),
@@ -271,7 +271,7 @@ impl Value {
         }
     }
 
-    /// Bytes held beyond the value itself, for memory limits.
+    /// Heap bytes beyond the value itself, for memory limits.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Value::Decimal(t) | Value::Text(t) | Value::Xml(t) | Value::NodeId(t) if t.is_heap_allocated() => {

@@ -1,7 +1,8 @@
-//! What a script call costs: `cargo run --release -p thalweg-script --example bench_script`.
+//! The cost of a script call: `cargo run --release -p thalweg-script --example bench_script`.
 //!
-//! Prints, per case, the median over rounds of nanoseconds (as time goes by, and as CPU time of all threads), allocations and bytes per call. Memory that QuickJS holds
-//! comes from the same allocator, in blocks of 4 KiB that are used again; they count when they are taken.
+//! Prints, per case, the median over rounds of nanoseconds (wall time, and CPU time of all threads), allocations and
+//! bytes per call. QuickJS's memory comes from the same allocator, in blocks of 4 KiB that are reused; they count when
+//! they are allocated.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,7 +22,7 @@ struct Counting;
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: passes everything on to the system allocator.
+// SAFETY: forwards everything to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
@@ -100,7 +101,7 @@ fn cpu_ns() -> u64 {
     tasks.flatten().filter_map(of_thread).sum()
 }
 
-/// As [`measure`], of calls that are for so many messages each.
+/// Like [`measure`], for calls that handle this many messages each.
 fn measure_each(name: &str, calls: usize, messages: usize, mut call: impl FnMut(usize)) {
     (0..calls.min(1000)).for_each(&mut call);
     let mut rounds: Vec<(f64, f64)> = (0..7)
@@ -125,7 +126,7 @@ fn measure_each(name: &str, calls: usize, messages: usize, mut call: impl FnMut(
     );
 }
 
-/// The same call through the thread that can be given up: alone, and in batches. Per message.
+/// The same call through the guarded thread: alone, and in batches. Per message.
 fn guarded(messages: &[Message]) {
     let script = Script {
         stage: "defaults".into(),

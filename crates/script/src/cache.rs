@@ -1,14 +1,14 @@
 //! `cache.*`: values that scripts keep between messages, by key, shared by all threads of a processor.
 //!
-//! Bounded in entries and in bytes. What the table itself takes for an entry is bounded by their number, so the bytes are those of
-//! keys and values alone: else the default of the one bound would never be reached for the other.
+//! The cache is bounded in entries and in bytes. Bytes count keys and values only, because the entry limit already
+//! bounds the table's overhead; otherwise the default limit of entries would never be reached.
 
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 use thalweg_record::{Text, Value};
 
-/// A value could not be kept.
+/// A value could not be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheFull {
     #[error("the cache holds {entries} entries, which is its limit; delete keys, or raise scripting.cache_entries")]
@@ -19,7 +19,8 @@ pub enum CacheFull {
     Bytes { bytes: usize, bytes_max: usize },
 }
 
-/// Values are data (no functions), copied in and out. The bound in bytes belongs to the engines, which say it with each change.
+/// Values are data (no functions), copied in and out. The byte limit belongs to the engines, which pass it with each
+/// change.
 #[derive(Debug)]
 pub struct Cache {
     held: RwLock<CacheEntries>,
@@ -29,7 +30,7 @@ pub struct Cache {
 #[derive(Clone, Debug, Default)]
 struct CacheEntries {
     entries: HashMap<Text, Value>,
-    /// Of keys and values.
+    /// Bytes of keys and values.
     bytes: usize,
 }
 
@@ -49,7 +50,7 @@ impl Cache {
         self.held.read().entries.contains_key(key)
     }
 
-    /// Sets a key; an existing one can always be replaced by what is not larger.
+    /// Sets a key. An existing value can always be replaced by one that is not larger.
     pub fn set(&self, key: &str, value: Value, bytes_max: usize) -> Result<(), CacheFull> {
         let changes = [(key.into(), Some(value))];
         let sizes = sizes_of(&changes);
@@ -62,12 +63,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Makes all changes of a call, or none if one of them does not fit in its turn. `None` deletes.
+    /// Applies all changes of a call, or none if one of them does not fit in its turn. `None` deletes.
     pub(crate) fn apply(&self, changes: Vec<(Text, Option<Value>)>, bytes_max: usize) -> Result<(), CacheFull> {
         if changes.is_empty() {
             return Ok(());
         }
-        // What is large is measured, and freed, while nobody waits.
+        // Large values are measured and freed outside of the lock.
         let sizes = sizes_of(&changes);
         let mut held = self.held.write();
         held.fit(&changes, &sizes, self.entries_max, bytes_max)?;
@@ -80,7 +81,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether [`Cache::apply`] would make them.
+    /// Whether [`Cache::apply`] would succeed.
     pub(crate) fn fits(&self, changes: &[(Text, Option<Value>)], bytes_max: usize) -> Result<(), CacheFull> {
         match changes.is_empty() {
             true => Ok(()),
@@ -122,7 +123,7 @@ fn size_of_entry(key: &str, value: &Value) -> usize {
     key.len() + value.heap_bytes()
 }
 
-/// The bytes of each entry that changes set.
+/// The bytes of each entry that the changes set.
 fn sizes_of(changes: &[(Text, Option<Value>)]) -> SmallVec<[Option<usize>; 4]> {
     let sizes = changes
         .iter()
@@ -131,7 +132,7 @@ fn sizes_of(changes: &[(Text, Option<Value>)]) -> SmallVec<[Option<usize>; 4]> {
 }
 
 impl CacheEntries {
-    /// Whether changes fit that are made one after the other. A call makes few, so the last one of a key is found by a walk.
+    /// Whether the changes fit when applied in order. A call makes few, so the last one of a key is found by a scan.
     fn fit(
         &self,
         changes: &[(Text, Option<Value>)],
@@ -153,7 +154,7 @@ impl CacheEntries {
             }
             entries = entries + usize::from(size.is_some()) - usize::from(old.is_some());
             bytes = (bytes + size.unwrap_or(0)).saturating_sub(old.unwrap_or(0));
-            // What shrinks is no harm.
+            // A change that shrinks an entry is always allowed.
             if bytes > bytes_max && size > &old {
                 return Err(CacheFull::Bytes { bytes, bytes_max });
             }
@@ -161,7 +162,7 @@ impl CacheEntries {
         Ok(())
     }
 
-    /// Makes a change, and returns what was there before.
+    /// Applies a change, and returns the previous value.
     fn change(&mut self, key: Text, value: Option<Value>) -> Option<Value> {
         let key_bytes = key.len();
         let (added, old) = match value {
@@ -180,7 +181,7 @@ mod tests {
 
     const ROOM: usize = 1 << 20;
 
-    /// What takes so many bytes under a key of one letter.
+    /// A value that takes this many bytes under a key of one letter.
     fn text(bytes: usize) -> Value {
         Value::text("x".repeat(bytes - 17))
     }
@@ -215,7 +216,7 @@ mod tests {
             full(1001),
             "a key counts"
         );
-        // Where there is more than the bound, it may become less.
+        // Above the limit, entries may shrink.
         assert!(cache.set("c", text(50), 500).is_err());
         cache.set("a", text(500), 500).unwrap();
         cache.delete("a");
@@ -238,7 +239,7 @@ mod tests {
         cache
             .apply(changes(&[("a", text(500)), ("a", None), ("b", text(900))]), 1000)
             .unwrap();
-        // Deleted first, the old value makes room for the new one; deleted last, it does not.
+        // A value deleted first makes room for the new one; deleted last, it does not.
         let in_time = changes(&[("b", None), ("c", text(900)), ("c", text(100)), ("d", text(800))]);
         let too_late = changes(&[("c", text(900)), ("b", None)]);
         assert!(cache.fits(&too_late, 1000).is_err() && cache.apply(too_late, 1000).is_err());

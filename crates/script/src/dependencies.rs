@@ -1,6 +1,6 @@
-//! What an expression reaches for outside of itself: the names that it uses and does not declare.
+//! The free variables of an expression: names that it uses and does not declare.
 //!
-//! They are found in its syntax tree, so a name in a template, an object literal or the default of a parameter counts, and a
+//! They are found in its syntax tree. So a name in a template, an object literal or a parameter default counts, and a
 //! parameter, a local variable, a property or a text of the same name does not.
 
 use oxc_allocator::Allocator;
@@ -11,12 +11,12 @@ use oxc_span::SourceType;
 use crate::native::{SOURCE_MAX, with_parser_stack};
 use crate::scan;
 
-/// What decides over the value of an expression.
+/// What determines the value of an expression.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpressionDependencies {
-    /// Each name once, by the place where it comes first.
+    /// Each name once, ordered by first occurrence.
     pub names: Vec<FreeVariable>,
-    /// Whether its value is the same as long as what the names stand for is: it has to do with neither clock nor chance.
+    /// Whether its value depends only on the values of its names: it uses neither clock nor randomness.
     pub is_repeatable: bool,
 }
 
@@ -24,17 +24,17 @@ pub struct ExpressionDependencies {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeVariable {
     pub name: String,
-    /// The language itself has something of that name.
+    /// The name is a JavaScript built-in.
     pub is_built_in: bool,
     pub line: usize,
     pub column: usize,
 }
 
-/// Stands before the expression when it is parsed: an object literal is none at the beginning of a program.
+/// Put before the expression for parsing, because `{` at the beginning of a program is no object literal.
 const BEFORE: &str = "(";
 const AFTER: &str = "\n)";
 
-/// Looks through an expression. `None` if it cannot be parsed, or is longer than 64 KiB.
+/// Analyses an expression. `None` if it cannot be parsed, or is longer than 64 KiB.
 pub fn reach(expression: &str) -> Option<ExpressionDependencies> {
     if expression.len() > SOURCE_MAX {
         return None;
@@ -73,7 +73,7 @@ fn free_names(expression: &str) -> Option<Vec<FreeVariable>> {
     )
 }
 
-/// Where a reference stands in the expression, in bytes.
+/// The byte offset of a reference in the expression.
 fn offset(semantic: &Semantic<'_>, reference: oxc_syntax::reference::ReferenceId) -> usize {
     let reference = semantic.scoping().get_reference(reference);
     let start = semantic.reference_span(reference).start as usize;

@@ -1,6 +1,7 @@
-//! Which engine runs which call.
+//! Selects the engine of each call.
 //!
-//! Both know every script of a processor. Native code runs what it can; what it cannot, and each call that it leaves, QuickJS runs.
+//! Both engines know every script of a processor. Native code runs what it can; QuickJS runs the rest, and each call
+//! that native code bails out of.
 
 use std::sync::Arc;
 
@@ -15,20 +16,20 @@ pub enum EngineMode {
     /// Native code where a script is within its subset, else QuickJS.
     #[default]
     Auto,
-    /// As `Auto`; a script beyond the subset is a mistake in the configuration.
+    /// As `Auto`; a script beyond the subset is a configuration error.
     Native,
     /// QuickJS alone.
     QuickJs,
-    /// Both, for every message; the result is that of QuickJS, and what differs is counted and logged.
+    /// Both, for every message; the result is that of QuickJS, and differences are counted and logged.
     Verify,
 }
 
 /// How a script is run, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// Why not as native code; `None` if it is.
+    /// Why it is not run as native code; `None` if it is.
     pub outside: Option<OffendingConstruct>,
-    /// Why it is run for each message; `None` if once for each tag is enough.
+    /// Why it is run for each message; `None` if once per tag is enough.
     pub varies: Option<OffendingConstruct>,
 }
 
@@ -43,7 +44,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Compiles all scripts. The first one that is no JavaScript is the error.
+    /// Compiles all scripts. The first one that is not valid JavaScript is the error.
     pub fn new(scripts: &[Script], environment: Environment, mode: EngineMode) -> Result<Engine, CompileError> {
         let quickjs = QuickJs::new(scripts, environment)?;
         let native = (0..scripts.len()).map(|script| quickjs.native(script));
@@ -75,7 +76,7 @@ impl Engine {
         explained.collect()
     }
 
-    /// Scripts that are not run as native code, by how errors call them, with the reason.
+    /// Scripts that are not run as native code, by their name in errors, with the reason.
     pub fn outside(&self) -> impl Iterator<Item = (&str, &OffendingConstruct)> {
         let scripts = self.native.iter().enumerate();
         scripts.filter_map(|(script, native)| Some((self.quickjs.stage(script), native.as_ref().err()?)))
@@ -85,14 +86,14 @@ impl Engine {
         self.quickjs.count()
     }
 
-    /// Whether what a script makes of a message may be remembered, if its call turns out not to depend on the message.
+    /// Whether the result of a script may be memoized, if its call turns out not to depend on the message.
     pub(crate) fn is_repeatable(&self, script: usize) -> bool {
-        // What is verified is run each time.
+        // With `Verify` each call is run.
         let native = matches!(self.native.get(script), Some(Ok(_)));
         self.mode != EngineMode::Verify && (native || self.quickjs.is_repeatable(script))
     }
 
-    /// The native code of a script, if it is worth a try.
+    /// The native code of a script, unless it bails out too often.
     fn native(&mut self, script: usize) -> Option<&mut NativeScript> {
         let native = self.native.get_mut(script)?.as_mut().ok()?;
         (!native.is_futile()).then_some(native)
@@ -113,13 +114,13 @@ impl Engine {
             NativeOutcome::Bail(why) => {
                 self.bails += 1;
                 let stage = self.quickjs.stage(script);
-                tracing::trace!(stage, why, "native code leaves a call to QuickJS");
+                tracing::trace!(stage, why, "native code bails out of a call to QuickJS");
                 let is_futile = matches!(self.native.get(script), Some(Ok(native)) if native.is_futile());
                 if is_futile {
                     tracing::info!(
                         stage,
                         why,
-                        "most calls of this script end at QuickJS, so it runs there from now on"
+                        "native code bails out of most calls of this script, so it runs in QuickJS from now on"
                     );
                 }
                 None
@@ -127,8 +128,8 @@ impl Engine {
         }
     }
 
-    /// A call by native code alone, and whether it depended on more than the shared map of the metadata. `None` if QuickJS has to run
-    /// it, or both.
+    /// A call by native code alone, and whether it depended on more than the shared metadata map. `None` if QuickJS or
+    /// both engines have to run it.
     pub(crate) fn run_native(
         &mut self,
         script: usize,
@@ -141,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// The same of [`Program::test`].
+    /// Like `run_native`, for [`Program::test`].
     pub(crate) fn test_native(&mut self, script: usize, message: &Message, origin: &Metadata) -> Option<(bool, bool)> {
         match self.mode {
             EngineMode::Verify => None,
@@ -149,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// A call that native code has left, or that both engines run.
+    /// Runs a call that native code bailed out of, or that both engines run.
     pub(crate) fn run_quickjs(
         &mut self,
         script: usize,
@@ -165,7 +166,7 @@ impl Engine {
         expected
     }
 
-    /// The same of [`Program::test`].
+    /// Like `run_quickjs`, for [`Program::test`].
     pub(crate) fn test_quickjs(
         &mut self,
         script: usize,
@@ -181,8 +182,8 @@ impl Engine {
         expected
     }
 
-    /// As [`Engine::run_quickjs`]. Also returns whether the call depended on more than the shared map of the metadata, which is all
-    /// that the message has (it has no changes of its own).
+    /// Like [`Engine::run_quickjs`]; also returns whether the call depended on more than the shared metadata map. The
+    /// message must have no metadata changes of its own.
     pub(crate) fn trace(
         &mut self,
         script: usize,
@@ -198,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// The same of [`Program::test`].
+    /// Like `trace`, for [`Program::test`].
     pub(crate) fn trace_test(
         &mut self,
         script: usize,
@@ -211,12 +212,13 @@ impl Engine {
         }
     }
 
-    /// What a script that falls into two halves has made of a map, if that is known; [`Program::payload`] runs the other half.
+    /// The memoized metadata half of a script that can be split, for this map; [`Program::payload`] runs the other
+    /// half.
     pub(crate) fn half(&self, script: usize, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
         self.native.get(script)?.as_ref().ok()?.half(map)
     }
 
-    /// Looks whether native code has given the same.
+    /// Compares the result of native code with that of QuickJS.
     fn verify<R: std::fmt::Debug, E: PartialEq>(
         &mut self,
         script: usize,
@@ -281,13 +283,13 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// How scripts are run, without an environment to run them in.
+/// How scripts would be run, without an environment to run them in.
 pub fn explain(scripts: &[Script]) -> Result<Vec<Explanation>, CompileError> {
     let environment = Environment::bare();
     Ok(Engine::new(scripts, environment, EngineMode::QuickJs)?.explain())
 }
 
-/// Scripts beyond the subset, as mistakes.
+/// Scripts beyond the subset, as errors.
 pub fn beyond(scripts: &[Script]) -> Result<Vec<CompileError>, CompileError> {
     let explained = explain(scripts)?.into_iter().enumerate();
     let beyond = explained.filter_map(|(script, explanation)| {
@@ -295,7 +297,7 @@ pub fn beyond(scripts: &[Script]) -> Result<Vec<CompileError>, CompileError> {
         Some(CompileError {
             script,
             text: format!(
-                "{} is beyond what runs as native code; use scripting.engine: auto",
+                "{} cannot run as native code; use scripting.engine: auto",
                 outside.construct
             ),
             line: outside.line,

@@ -1,4 +1,4 @@
-//! What scripts run in: limits, console, cache, and keys that are computed when they are read.
+//! The environment of scripts: limits, console, cache, and metadata keys that are computed on read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use thalweg_record::Metadata;
 
 use crate::{Cache, CallWatch};
 
-/// What one call may use. Reaching a limit fails the message, not the flow.
+/// Limits of one call. Reaching a limit fails the message, not the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptLimits {
     /// Wall time of one call.
     pub timeout: Duration,
-    /// Bytes that one engine (one thread of one processor) may hold; also the size of what one call returns, and of what the cache
-    /// of the processor keeps.
+    /// Maximum bytes of one engine (one thread of one processor). Also limits the size of what one call returns and of
+    /// the processor's cache.
     pub memory: usize,
-    /// Bytes of native stack. The threads that run scripts need this much and half a MiB beyond it.
+    /// Bytes of native stack. Threads that run scripts need this plus half a MiB.
     pub stack: usize,
-    /// Messages that one call may return.
+    /// Maximum number of messages that one call may return.
     pub results: usize,
 }
 
@@ -36,11 +36,11 @@ impl Default for ScriptLimits {
 #[derive(Clone, Copy, Debug)]
 pub struct ComputedKey {
     pub name: &'static str,
-    /// Its text, from the metadata that the message came with. Called when a script reads the key.
+    /// Computes its text from the message's original metadata, when a script reads the key.
     pub compute: fn(&Metadata) -> String,
 }
 
-/// How a script rates what it writes to the console.
+/// The level of a console line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConsoleLevel {
     Debug,
@@ -49,7 +49,7 @@ pub enum ConsoleLevel {
     Error,
 }
 
-/// Where `console.*` and the warnings of `cache.*` go.
+/// The destination of `console.*` and of warnings of `cache.*`.
 pub trait Console: Send + Sync {
     /// Whether a line of this level would be kept; if not, it is not even formatted.
     fn enabled(&self, level: ConsoleLevel) -> bool;
@@ -85,7 +85,7 @@ impl Console for LogConsole {
     }
 }
 
-/// Everything that the scripts of one processor share.
+/// What the scripts of one processor share.
 #[derive(Clone)]
 pub struct Environment {
     pub limits: ScriptLimits,
@@ -93,12 +93,12 @@ pub struct Environment {
     /// Shared by all threads of the processor.
     pub cache: Arc<Cache>,
     pub computed: &'static [ComputedKey],
-    /// How an engine hears from whoever waits for its calls.
+    /// How the waiting thread signals the engine.
     pub watch: CallWatch,
 }
 
 impl Environment {
-    /// One in which scripts are looked at, and not run.
+    /// An environment for analysing scripts without running them.
     pub(crate) fn bare() -> Environment {
         Environment {
             limits: ScriptLimits::default(),

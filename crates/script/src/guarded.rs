@@ -1,12 +1,14 @@
 //! Scripts whose calls end in time, whatever they do.
 //!
-//! Native code runs on the caller's thread: it counts its steps. QuickJS runs on a helper thread, because nothing can end a built-in
-//! function that is under way (`normalize`, a comparison of long texts). The calls of a batch are handed over together, so a message
-//! pays its share of one hand-over. The caller waits and looks at the time: a call beyond `timeout` is told to end, one beyond twice
-//! that (and a quarter of a second) is given up together with its thread and its engine, and the calls behind it go to a new one.
+//! Native code runs on the caller's thread, because it counts its steps. QuickJS runs on a helper thread, because
+//! nothing can interrupt a built-in function (`normalize`, a comparison of long texts). The calls of a batch are handed
+//! over together, so they share the cost of one hand-over.
 //!
-//! The helper has copies of messages and owns the engine while it works; it knows nothing of acknowledgements. A call that is given up
-//! has no effects from then on ([`CallWatch`](crate::CallWatch)), and its memory is freed when the built-in function returns.
+//! The caller waits and watches the time. A call that exceeds `timeout` is interrupted. After twice the timeout plus a
+//! quarter of a second it is given up together with its thread and its engine, and the remaining calls go to a new one.
+//! The helper has copies of messages and owns the engine while it works; it has no part in acknowledgements. A call
+//! that was given up has no effects from then on ([`CallWatch`](crate::CallWatch)), and its memory is freed when the
+//! built-in function returns.
 
 mod helper;
 mod lost_threads;
@@ -25,18 +27,18 @@ use crate::{
     MemoizedOutcome, MemoizingEngine, PayloadReply, Program, ProgramStats, Script, ScriptCall, ScriptOutput,
 };
 
-/// What becomes of calls that do not end.
+/// How calls that do not end are handled.
 #[derive(Clone)]
 pub struct GuardOptions {
-    /// The threads that were given up, of all programs that share a bound.
+    /// Lost threads of all programs that share the limit.
     pub lost: LostThreads,
-    /// While so many are lost, QuickJS is called no more.
+    /// At this number of lost threads, QuickJS is not called any more.
     pub lost_max: usize,
-    /// Hears of each thread that is given up (1), and of its end (-1).
+    /// Called for each thread that is given up (1), and when it ends (-1).
     pub on_lost: Arc<dyn Fn(i64) + Send + Sync>,
     /// Whether waiting any longer is pointless.
     pub gives_up: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Of the helper thread.
+    /// Name of the helper thread.
     pub name: String,
 }
 
@@ -63,12 +65,12 @@ pub struct GuardedProgram {
     watch: CallWatch,
     helper: Option<Helper>,
     spin: Spin,
-    /// What engines did that are gone.
+    /// Statistics of discarded engines.
     gone: ProgramStats,
 }
 
 impl GuardedProgram {
-    /// Compiles all scripts. The first one that is no JavaScript is the error.
+    /// Compiles all scripts. The first one that is not valid JavaScript is the error.
     pub fn new(
         scripts: &[Script],
         environment: Environment,
@@ -90,7 +92,7 @@ impl GuardedProgram {
         Ok(guarded)
     }
 
-    /// The engine, unless it was given up a moment ago.
+    /// The engine, unless it was just given up.
     pub fn engine(&self) -> Option<&Engine> {
         self.program.as_ref().map(|program| program.engine())
     }
@@ -114,11 +116,11 @@ impl GuardedProgram {
         Ok(self.program.insert(program))
     }
 
-    /// Makes a call without QuickJS, or says what is left of it.
+    /// Makes a call without QuickJS, or returns what remains of it.
     fn call_native(&mut self, call: ScriptCall<'_>) -> Result<Result<CallOutcome, CallFailure>, CallRemainder> {
         let program = match self.program() {
             Ok(program) => program,
-            Err(error) => return Ok(Err(limit(format!("the script engine cannot be made again: {error}")))),
+            Err(error) => return Ok(Err(limit(format!("the script engine cannot be recreated: {error}")))),
         };
         let ScriptCall { message, origin, .. } = call;
         if let Some(condition) = call.condition {
@@ -136,13 +138,13 @@ impl GuardedProgram {
         }
     }
 
-    /// Makes calls on the helper thread, and what can be made of those behind one that is given up.
+    /// Makes calls on the helper thread, continuing after a call that is given up.
     fn call_helper(&mut self, calls: Vec<OwnedCall>, results: &mut Vec<Result<CallOutcome, CallFailure>>) {
         let first = results.len();
         results.reserve(calls.len());
         let calls = Arc::new(calls);
         while let Some(call) = calls.get(results.len() - first) {
-            // Nobody wants what comes behind it.
+            // The results of later calls are not needed.
             let stopped = results
                 .get(first..)
                 .and_then(<[_]>::last)
@@ -168,7 +170,7 @@ impl GuardedProgram {
         )
     }
 
-    /// Has calls made from that one on, until all are made or one is given up, which adds its failure.
+    /// Hands calls to the helper, starting at `from`, until all are made or one is given up, whose failure is added.
     fn hand_over(
         &mut self,
         calls: &Arc<Vec<OwnedCall>>,
@@ -176,7 +178,7 @@ impl GuardedProgram {
         results: &mut Vec<Result<CallOutcome, CallFailure>>,
     ) -> Result<(), String> {
         self.program()
-            .map_err(|error| format!("the script engine cannot be made again: {error}"))?;
+            .map_err(|error| format!("the script engine cannot be recreated: {error}"))?;
         let helper = match self.helper.take() {
             Some(helper) => helper,
             None => Helper::spawn(&self.guard.name, self.environment.limits.stack)
@@ -224,7 +226,7 @@ impl GuardedProgram {
         Ok(())
     }
 
-    /// How errors call the script that failed.
+    /// The name of the failed script in errors.
     fn stage(&self, failure: &CallFailure, call: Option<&OwnedCall>) -> &str {
         let script = call.and_then(|call| match failure.is_of_condition {
             true => call.condition,
@@ -235,12 +237,12 @@ impl GuardedProgram {
     }
 }
 
-/// What native code has left of a call.
+/// What native code left of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallRemainder {
     /// All of it.
     Condition,
-    /// The condition holds.
+    /// Only the script; the condition holds.
     Script,
 }
 
@@ -302,7 +304,8 @@ impl Program for GuardedProgram {
         while let Some(call) = calls.next() {
             match self.call_native(call) {
                 Ok(result) => results.push(result),
-                // The scripts of a batch are mostly the same, and their order is kept: all that follow go along.
+                // The scripts of a batch are mostly the same, and their order must be kept, so all later calls go to
+                // the helper too.
                 Err(left) => {
                     let first = OwnedCall::rest_of(call, left == CallRemainder::Script);
                     let owned = std::iter::once(first).chain(calls.map(OwnedCall::new)).collect();

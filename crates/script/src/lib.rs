@@ -1,13 +1,15 @@
 //! JavaScript for message stages: source text in, changes to messages out.
 //!
-//! A [`Program`] holds the scripts of one processor, compiled, for one thread. It reads a message's typed payload and
-//! metadata and says what the script made of them ([`ScriptOutput`]); it never changes the message itself, so a script that
-//! fails changes nothing. Nothing that a script does to globals or built-in objects is seen by the next call.
+//! A [`Program`] contains the compiled scripts of one processor, for one thread. It reads a message's typed payload and
+//! metadata and returns what the script made of them ([`ScriptOutput`]). It never changes the message itself, so a
+//! failed script changes nothing. Changes that a script makes to globals or built-in objects are invisible to the next
+//! call.
 //!
-//! Two engines are behind the trait: native code for what it can run exactly as JavaScript says, and QuickJS-ng ([`QuickJs`]) for
-//! everything ([`Engine`]). What a script makes of the metadata that all messages of a tag share is remembered
-//! ([`MemoizingEngine`]). QuickJS runs on a thread that can be given up ([`GuardedProgram`]), so no script keeps a flow. An engine knows nothing of processors: they say which scripts there are, where console lines go, and which
-//! computed keys `msg.meta` shows.
+//! Two engines implement the trait: native code for what it can run exactly as JavaScript specifies, and QuickJS-ng
+//! ([`QuickJs`]) for everything ([`Engine`]). Results that depend only on the metadata shared by all messages of a tag
+//! are memoized ([`MemoizingEngine`]). QuickJS runs on a thread that can be given up ([`GuardedProgram`]), so no script
+//! blocks a flow. Engines are independent of processors, which define the scripts, the console destination, and the
+//! computed keys of `msg.meta`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod cache;

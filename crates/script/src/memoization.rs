@@ -1,14 +1,14 @@
-//! What scripts make of metadata that all messages of a tag share, remembered.
+//! Memoization of script results that depend only on the metadata shared by all messages of a tag.
 //!
-//! A call is watched the first time that a script meets a shared map: which names it looks up, whether it looks at the payload,
-//! whether it reaches outside. If all that it saw is in the shared map, every message over that map gets the same, without a call:
-//! the map that came of it, or nothing. What a call sees decides what it sees next, so a call that would see the same would go the
-//! same way; the script need not be understood for that. Results are maps again, so the stage behind remembers by them.
+//! The first call of a script on a shared map is traced: which names it looks up, whether it reads the payload, whether
+//! it has effects outside. If everything it read is in the shared map, every message with that map gets the same result
+//! without a call: the resulting map, or no message. What a call reads determines what it reads next, so another call
+//! that would read the same values takes the same path; the script itself need not be analysed for that. Results are
+//! maps again, so the next stage memoizes by them. Of a script that splits into a metadata half and a payload half,
+//! only the first is memoized.
 //!
-//! Of a script that falls into two halves, one of metadata and one of the payload, the first is remembered alone.
-//!
-//! Whether the script may be watched at all, or knows the time and chance, is a look at its words ([`crate::scan`]). A
-//! script that never turns out to be repeatable is not watched any more.
+//! Whether a script may be traced at all, or uses clock or randomness, is decided by its words ([`crate::scan`]). A
+//! script that never turns out to be repeatable is not traced any more.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use thalweg_record::{CacheLimits, DerivedMap, Message, MetaMap, Metadata, PerMap
 
 use crate::{Engine, Failure, MemoizedOutcome, MetaReply, PayloadReply, Program, ProgramStats, Reply, ScriptOutput};
 
-/// After so many maps without one that was worth it a script is not watched any more.
+/// After this many maps without a useful result a script is not traced any more.
 const TRIES_MAX: usize = 64;
 
-/// An engine, and what its scripts made of maps.
+/// An engine, and the memoized results of its scripts by map.
 pub struct MemoizingEngine {
     engine: Engine,
-    /// By script; `None`: nothing is remembered of it.
+    /// By script; `None`: not memoized.
     scripts: Vec<Option<ScriptMemo>>,
     remembered: u64,
 }
@@ -32,7 +32,7 @@ struct ScriptMemo {
     is_worth_it: bool,
 }
 
-/// A [`MemoizedOutcome`] beside the map of which it is.
+/// A [`MemoizedOutcome`], stored with the map that it was computed from.
 #[derive(Debug)]
 enum MemoEntry {
     Depends,
@@ -73,7 +73,7 @@ impl MemoizingEngine {
         &self.engine
     }
 
-    /// With those bounds for each script.
+    /// With these limits for each script.
     fn within(engine: Engine, bounds: CacheLimits) -> MemoizingEngine {
         let known = || ScriptMemo {
             maps: PerMapCache::within(bounds),
@@ -87,7 +87,7 @@ impl MemoizingEngine {
         }
     }
 
-    /// What is at hand for a message.
+    /// The memoized outcome for a message.
     fn known(&mut self, script: usize, message: &Message) -> MemoizedOutcome {
         if message.meta.is_changed() {
             return MemoizedOutcome::Depends;
@@ -120,9 +120,10 @@ impl MemoizingEngine {
     }
 }
 
-/// The two halves of a call: what needs no QuickJS, and the rest. Together they are [`Program::run`] and [`Program::test`].
+/// A call in two steps: the part without QuickJS, and the rest. Together they are [`Program::run`] and
+/// [`Program::test`].
 impl MemoizingEngine {
-    /// By native code, or what is remembered. `None` if QuickJS has to run the call.
+    /// Uses native code or a memoized result. `None` if QuickJS has to run the call.
     pub(crate) fn run_native(
         &mut self,
         script: usize,
@@ -143,7 +144,7 @@ impl MemoizingEngine {
         }
     }
 
-    /// A call that [`MemoizingEngine::run_native`] has left.
+    /// Runs a call for which [`MemoizingEngine::run_native`] returned `None`.
     pub(crate) fn run_quickjs(
         &mut self,
         script: usize,
@@ -157,7 +158,7 @@ impl MemoizingEngine {
         self.learn(script, message, traced)
     }
 
-    /// The same of a condition.
+    /// Like `run_native`, for a condition.
     pub(crate) fn test_native(
         &mut self,
         script: usize,
@@ -177,7 +178,7 @@ impl MemoizingEngine {
         }
     }
 
-    /// A condition that [`MemoizingEngine::test_native`] has left.
+    /// Runs a condition for which [`MemoizingEngine::test_native`] returned `None`.
     pub(crate) fn test_quickjs(
         &mut self,
         script: usize,
@@ -191,13 +192,13 @@ impl MemoizingEngine {
         self.learn_truth(script, message, traced)
     }
 
-    /// Whether the script has not met the metadata of a message yet.
+    /// Whether the script has not seen the metadata of this message yet.
     fn is_unknown(&self, script: usize, message: &Message) -> bool {
         let of_tag = || self.remembered(script, message.meta.shared_map());
         !message.meta.is_changed() && matches!(of_tag(), MemoizedOutcome::Unknown)
     }
 
-    /// Remembers what came of a call that was watched.
+    /// Memoizes the result of a traced call.
     fn learn(
         &mut self,
         script: usize,
@@ -211,7 +212,7 @@ impl MemoizingEngine {
                 .engine
                 .half(script, map)
                 .map_or(MemoizedOutcome::Depends, MemoizedOutcome::Half),
-            // A failure is told each time.
+            // A failure is reported each time.
             Err(_) => MemoizedOutcome::Depends,
         };
         self.remember(script, message, outcome);
@@ -270,7 +271,7 @@ impl Program for MemoizingEngine {
     }
 }
 
-/// What a result is to the next message over the same map.
+/// What a result means for the next message with the same map.
 fn outcome_of(map: &Arc<MetaMap>, returned: &ScriptOutput) -> MemoizedOutcome {
     match returned {
         ScriptOutput::Nothing => MemoizedOutcome::Nothing,
@@ -286,7 +287,7 @@ fn outcome_of(map: &Arc<MetaMap>, returned: &ScriptOutput) -> MemoizedOutcome {
     }
 }
 
-/// The map with changes in it; `None` if these are of what a message has for itself.
+/// The map with the changes applied; `None` if they concern keys that belong to a single message.
 fn over(map: &Arc<MetaMap>, changes: &[(Text, Text)]) -> Option<Arc<MetaMap>> {
     if changes.iter().any(|(name, _)| key::STAMPS.contains(&name.as_str())) {
         return None;
@@ -294,7 +295,7 @@ fn over(map: &Arc<MetaMap>, changes: &[(Text, Text)]) -> Option<Arc<MetaMap>> {
     if changes.is_empty() {
         return Some(map.clone());
     }
-    // Of names that are there twice the last one counts, and empty texts vanish.
+    // Of duplicate names the last one wins, and empty texts are dropped.
     let entries = map.iter().map(|(name, text)| (name.clone(), text.clone()));
     let entries = entries.chain(changes.iter().cloned());
     Some(Arc::new(MetaMap::new(entries, map.series())))

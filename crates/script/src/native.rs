@@ -1,9 +1,9 @@
-//! Scripts as native code: parsed once, resolved once, and run without an interpreter's objects.
+//! Native execution of scripts: parsed once, resolved once, and run without an interpreter's objects.
 //!
-//! A part of JavaScript (see [`compile`]) is run here, in every detail as QuickJS runs it. What decides that is not a list of what can
-//! go wrong but a rule: **a call that meets anything uncertain stops, and QuickJS runs it from the beginning.** An exception, half a
-//! surrogate pair, a member of a prototype, an endless loop, too much memory: all are QuickJS's, with its words and its limits. That
-//! is possible because until its end a call has changed nothing that anybody else can see.
+//! A subset of JavaScript (see [`compile`]) runs here, in every detail as in QuickJS. There is no list of what can go
+//! wrong, but a rule: **a call that meets anything uncertain stops, and QuickJS runs it from the beginning.**
+//! Exceptions, unpaired surrogates, members of a prototype, endless loops and excessive memory are all left to QuickJS,
+//! with its messages and its limits. That is possible because a call changes nothing visible to others before its end.
 
 mod arithmetic;
 mod coerce;
@@ -33,7 +33,7 @@ use self::result::{TextInterner, number_payload, payload, returned};
 use crate::view::number_seen;
 use crate::{Environment, PayloadReply, ScriptOutput};
 
-/// One script, compiled, with the room of its calls.
+/// One compiled script, with reusable buffers for its calls.
 pub(crate) struct NativeScript {
     code: Code,
     environment: Environment,
@@ -45,16 +45,16 @@ pub(crate) struct NativeScript {
     bails: u64,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) enum NativeOutcome<R> {
-    /// The result, and whether it depends on more than the shared map of the metadata.
+    /// The result, and whether it depends on more than the shared metadata map.
     Done(R, bool),
     /// QuickJS has to run the call; why.
     Bail(&'static str),
 }
 
-/// Calls before it is said that a script is better left to QuickJS.
+/// Calls before a script may be judged better left to QuickJS.
 const TRIES: u64 = 32;
 
 impl NativeScript {
@@ -76,22 +76,22 @@ impl NativeScript {
         })
     }
 
-    /// Why its result belongs to one message; `None` if all that it looks at is metadata of the tag.
+    /// Why its result is specific to one message; `None` if it reads only metadata of the tag.
     pub fn varies(&self) -> Option<&OffendingConstruct> {
         self.code.varies.as_ref()
     }
 
-    /// Whether two calls on one message may differ: the clock is read.
+    /// Whether two calls on the same message may differ, because the script reads the clock.
     pub fn is_timed(&self) -> bool {
         self.code.is_timed
     }
 
-    /// Whether most calls end at QuickJS, so that beginning them here is a waste.
+    /// Whether most calls bail out, so that starting them here is a waste.
     pub fn is_futile(&self) -> bool {
         self.runs >= TRIES && self.bails * 2 > self.runs
     }
 
-    /// Runs a body. What it shows to others is shown if `is_real`.
+    /// Runs a body. Its effects are applied only if `is_real`.
     pub fn run(&mut self, message: &Message, origin: &Metadata, is_real: bool) -> NativeOutcome<ScriptOutput> {
         if self.code.split.is_some() && !message.meta.is_changed() {
             let known = self.made.of(message.meta.shared_map());
@@ -103,13 +103,13 @@ impl NativeScript {
         self.call(message, origin, is_real, returned)
     }
 
-    /// What came of a map in the first half of a script that falls into two, if that was run.
+    /// The memoized first half of a splittable script for this map, if it was run.
     pub fn half(&self, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
         self.code.split.as_ref().and_then(|_| self.made.of(map))
     }
 
-    /// Runs the second half of such a script, which sees nothing but the payload. If it ends at QuickJS, that is no call yet: the script
-    /// has to run as a whole, which counts.
+    /// Runs the second half of a splittable script, which reads only the payload. A bail-out here does not count as a
+    /// call, because the script then runs as a whole, which counts.
     pub fn payload(&mut self, value: &Value) -> NativeOutcome<PayloadReply> {
         let arithmetic = self.code.split.as_ref().and_then(|split| split.arithmetic.as_ref());
         if let (Some(arithmetic), Some(number)) = (arithmetic, number_seen(value)) {
@@ -132,7 +132,7 @@ impl NativeScript {
         self.call(message, origin, is_real, |_, result, _, _, _| Ok(result.truth()))
     }
 
-    /// Runs a script that falls into two halves, the first one unless it is known what comes of it. It has no effects.
+    /// Runs a splittable script; the first half only if its result is not memoized. It has no effects.
     fn run_halves<R>(
         &mut self,
         message: &Message,
@@ -195,14 +195,14 @@ impl NativeScript {
         let fits = match (&result, is_real) {
             (Err(_), _) => Ok(()),
             (Ok(_), true) if effects.is_none() => Ok(()),
-            // Once nobody waits for the call any more, its effects are void.
+            // Once the call was given up, its effects are discarded.
             (Ok(_), true) => {
                 let show = || effects.show(&self.environment);
                 self.environment.watch.effect(show).unwrap_or(Ok(()))
             }
             (Ok(_), false) => cache.fits(&effects.cache, bytes_max),
         };
-        // What does not fit is told by QuickJS.
+        // QuickJS reports that the cache is full.
         let result = fits.map_err(|_| Stop::Bail("a full cache")).and(result);
         match result {
             Ok(result) => NativeOutcome::Done(result, depends),

@@ -1,4 +1,4 @@
-//! The seam between processors and engines: scripts, the trait that runs them, and how they fail.
+//! The interface between processors and engines: scripts, the trait that runs them, and their failures.
 
 use std::sync::Arc;
 
@@ -9,28 +9,29 @@ use crate::{PayloadReply, ScriptOutput};
 /// What kind of code a script is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScriptForm {
-    /// The body of a strict function of `msg`, which returns what becomes of the message.
+    /// The body of a strict function of `msg`, which returns the resulting message.
     Body,
-    /// A non-strict program whose last value counts as truth.
+    /// A non-strict program whose last value is the condition.
     Condition,
-    /// A strict expression of these variables, which are members of the payload. Its value is the payload of what comes back.
+    /// A strict expression of these variables, which are members of the payload. Its value is the payload of the
+    /// result.
     Expression(Arc<[String]>),
 }
 
 /// One script of a processor.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// How errors call it: `defaults`, `condition-0-if`.
+    /// Its name in errors: `defaults`, `condition-0-if`.
     pub stage: String,
     pub form: ScriptForm,
     pub code: String,
 }
 
-/// A script that is not JavaScript. Line and column count from 1 within the script.
+/// A script that is not valid JavaScript. Line and column count from 1 within the script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text} (line {line}, column {column})")]
 pub struct CompileError {
-    /// Which of the scripts.
+    /// Index of the script.
     pub script: usize,
     pub text: String,
     pub line: usize,
@@ -42,7 +43,7 @@ pub struct CompileError {
 pub enum FailureKind {
     /// The script threw.
     Exception,
-    /// The script returned what is not a message.
+    /// The script returned something that is not a message.
     BadReturn,
     /// The time was up.
     Timeout,
@@ -52,33 +53,33 @@ pub enum FailureKind {
     Limit,
 }
 
-/// One call failed; the message is as it was.
+/// One call failed; the message is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Failure {
     pub kind: FailureKind,
-    /// What happened, with the place in the script where there is one.
+    /// What happened, with the position in the script if there is one.
     pub text: String,
 }
 
-/// What a program did so far.
+/// Statistics of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramStats {
     /// Calls by QuickJS.
     pub calls: u64,
     /// Calls by native code.
     pub native_calls: u64,
-    /// Calls that native code left to QuickJS, which are among its calls.
+    /// Calls that native code bailed out of; they are included in `calls`.
     pub bails: u64,
-    /// Results in which the two differed.
+    /// Calls with different results from the two engines.
     pub differences: u64,
     /// Calls that ran out of time.
     pub timeouts: u64,
     /// Calls that were given up with their thread.
     pub given_up: u64,
-    /// Engines made: one or a few at start, one after each call that used up its time or memory.
+    /// Engines created: one or a few at start, one after each call that used up its time or memory.
     pub engines_made: u64,
-    /// Results that were at hand, so that there was no call.
+    /// Memoized results that replaced a call.
     pub remembered: u64,
 }
 
@@ -99,17 +100,17 @@ impl std::ops::Add for ProgramStats {
     }
 }
 
-/// One of several calls that are made in their order: a script, for messages of which a condition holds.
+/// One of several calls that run in order: a script, for messages that satisfy a condition.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptCall<'a> {
     pub condition: Option<usize>,
     pub script: usize,
     pub message: &'a Message,
-    /// The metadata that the message first came with.
+    /// The original metadata of the message.
     pub origin: &'a Metadata,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Debug)]
 pub enum CallOutcome {
     /// The condition does not hold.
@@ -125,45 +126,46 @@ pub struct CallFailure {
     pub failure: Failure,
 }
 
-/// What is known of a script and the metadata that all messages of a tag share.
+/// The memoized result of a script for the metadata that all messages of a tag share.
 #[derive(Clone, Debug)]
 pub enum MemoizedOutcome {
-    /// It has not met that metadata yet.
+    /// The script has not seen that metadata yet.
     Unknown,
-    /// What it makes depends on more than that metadata.
+    /// Its result depends on more than that metadata.
     Depends,
     /// It filters such messages.
     Nothing,
-    /// They go on with this metadata in the place of theirs.
+    /// The messages continue with this metadata.
     Over(Arc<MetaMap>),
-    /// They go on with this metadata, and with what [`Program::payload`] makes of their payload.
+    /// The messages continue with this metadata, and with the result of [`Program::payload`] for their payload.
     Half(Arc<MetaMap>),
-    /// Of a condition.
+    /// The result of a condition.
     Truth(bool),
 }
 
-/// The compiled scripts of one processor, for one thread. Scripts are named by their index.
+/// The compiled scripts of one processor, for one thread. Scripts are identified by index.
 pub trait Program: Send {
-    /// Runs a [`ScriptForm::Body`] or [`ScriptForm::Expression`] on a message. `origin` is the metadata it first came with.
+    /// Runs a [`ScriptForm::Body`] or [`ScriptForm::Expression`] on a message. `origin` is its original metadata.
     fn run(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<ScriptOutput, Failure>;
 
     fn stats(&self) -> ProgramStats;
 
-    /// What is at hand for messages without changes of their own over a shared map.
+    /// The memoized result for messages with this shared map and no changes of their own.
     fn remembered(&self, _script: usize, _map: &Arc<MetaMap>) -> MemoizedOutcome {
         MemoizedOutcome::Depends
     }
 
-    /// What a script of which one half is remembered ([`MemoizedOutcome::Half`]) makes of a payload; `None` if it has to run as a whole.
-    /// Nothing else comes of it.
+    /// The payload result of a script whose metadata half is memoized ([`MemoizedOutcome::Half`]); `None` if the script
+    /// has to run as a whole. It has no other effects.
     fn payload(&mut self, _script: usize, _value: &Value) -> Option<PayloadReply> {
         None
     }
 
-    /// Evaluates a [`ScriptForm::Condition`]; what it does to `msg` is lost.
+    /// Evaluates a [`ScriptForm::Condition`]; its changes to `msg` are discarded.
     fn test(&mut self, script: usize, message: &Message, origin: &Metadata) -> Result<bool, Failure>;
 
-    /// Makes calls in their order, and adds what came of each to `results`. Cheaper than one by one where they run on another thread.
+    /// Makes calls in order, and adds each result to `results`. Cheaper than single calls if they run on another
+    /// thread.
     fn call_all(
         &mut self,
         calls: &mut dyn Iterator<Item = ScriptCall<'_>>,
@@ -175,7 +177,7 @@ pub trait Program: Send {
         }
     }
 
-    /// One such call.
+    /// Makes one such call.
     fn call(&mut self, call: ScriptCall<'_>) -> Result<CallOutcome, CallFailure> {
         let failed = |is_of_condition| {
             move |failure| CallFailure {

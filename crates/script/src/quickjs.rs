@@ -1,21 +1,22 @@
 //! Scripts on QuickJS-ng: compiled once per thread, called once per message.
 //!
-//! **Nothing survives a call.** A realm (global object and built-in objects) costs far more to make than a call, so calls
-//! share one, and what keeps them apart depends on what the script does (see [`crate::scan`]):
-//! - *sealed*, nearly all scripts: the global object and every built-in object are frozen, so there is nothing to change.
-//!   Assigning below them works as always (`error.name = "x"`); changing them throws a TypeError.
+//! **Nothing survives a call.** A realm (global object and built-in objects) costs far more to create than a call, so
+//! calls share one. How they are kept apart depends on what the script does (see [`crate::scan`]):
+//! - *sealed*, nearly all scripts: the global object and every built-in object are frozen, so there is nothing to
+//!   change. Assigning below them works as always (`error.name = "x"`); changing them throws a TypeError.
 //! - *tidy*, scripts that set globals: the same, but new globals are allowed, and removed after the call.
-//! - *open*, scripts that extend built-in objects: everything works, and the engine is thrown away after the call, which
+//! - *open*, scripts that extend built-in objects: everything works, and the engine is discarded after the call, which
 //!   makes such a script some hundred times slower.
 //!
-//! The choice only decides what works and how fast; each of the three keeps calls apart by itself.
+//! The choice only affects what works and how fast; each of the three isolates calls by itself.
 //!
-//! **Limits.** QuickJS asks every 10,000 steps (and within regular expressions) whether to go on; the interruption cannot
-//! be caught. Memory is counted in the allocator, so hitting the limit is seen even if the script catches the error.
-//! After either, the whole engine is thrown away and made anew for the next message. Built-in functions that walk
-//! over a whole array cannot be interrupted, so they refuse lengths that no memory limit allows for (see `prelude.js`).
+//! **Limits.** QuickJS asks every 10,000 steps (and within regular expressions) whether to continue; the interruption
+//! cannot be caught. Memory is counted in the allocator, so reaching the limit is noticed even if the script catches
+//! the error. After either, the whole engine is discarded and recreated for the next message. Built-in functions that
+//! iterate over a whole array cannot be interrupted, so they refuse lengths that no memory limit allows (see
+//! `prelude.js`).
 //!
-//! `msg.meta` reads the message's metadata when asked and records what is written (see [`lazy`]).
+//! `msg.meta` reads the message's metadata on demand and records what is written (see [`lazy`]).
 
 mod compile;
 mod convert;
@@ -45,13 +46,13 @@ use crate::{CompileError, Environment, Failure, FailureKind, Program, ProgramSta
 pub struct QuickJs {
     environment: Environment,
     scripts: Vec<PreparedScript>,
-    /// One for each realm, if a script needs it.
+    /// One per realm, if a script needs it.
     machines: [Option<QuickJsRuntime>; 3],
     stats: ProgramStats,
 }
 
 impl QuickJs {
-    /// Compiles all scripts. The first one that is no JavaScript is the error.
+    /// Compiles all scripts. The first one that is not valid JavaScript is the error.
     pub fn new(scripts: &[Script], environment: Environment) -> Result<QuickJs, CompileError> {
         let mut engine = QuickJs {
             environment,
@@ -63,14 +64,14 @@ impl QuickJs {
         for (index, script) in scripts.iter().enumerate() {
             engine.scripts.push(prepare(&parser, index, script)?);
         }
-        // Makes the engines now, so that the first message does not wait for them.
+        // Creates the engines now, so that the first message does not wait for them.
         for index in 0..engine.scripts.len() {
             engine.ready(index).map_err(|text| no_place(index, text))?;
         }
         Ok(engine)
     }
 
-    /// What is wrong with each script that is no JavaScript. Runs nothing.
+    /// The error of each script that is not valid JavaScript. Runs nothing.
     pub fn check(scripts: &[Script]) -> Vec<CompileError> {
         let environment = Environment::bare();
         let parser = match QuickJsRuntime::new(&environment, Realm::Open) {
@@ -83,12 +84,12 @@ impl QuickJs {
             .collect()
     }
 
-    /// Bytes that the engines hold.
+    /// Bytes that the engines use.
     pub fn memory_bytes(&self) -> usize {
         self.machines.iter().flatten().map(QuickJsRuntime::memory_bytes).sum()
     }
 
-    /// The machine and the compiled code for a script, made if need be.
+    /// The runtime and the compiled code of a script, created if necessary.
     fn ready(&mut self, index: usize) -> Result<(&mut QuickJsRuntime, CompiledCode, &PreparedScript), String> {
         let missing = || format!("there is no script {index}");
         let prepared = self.scripts.get(index).ok_or_else(missing)?;
@@ -118,7 +119,7 @@ impl QuickJs {
         Ok((machine, compiled, prepared))
     }
 
-    /// A script as native code, or why it is none.
+    /// A script as native code, or why it is outside of the subset.
     pub(crate) fn native(&self, script: usize) -> Result<NativeScript, OffendingConstruct> {
         let outside = |construct: &str| {
             Err(OffendingConstruct {
@@ -138,25 +139,25 @@ impl QuickJs {
         }
     }
 
-    /// How errors call a script.
+    /// The name of a script in errors.
     pub(crate) fn stage(&self, script: usize) -> &str {
         self.scripts
             .get(script)
             .map_or("", |prepared| prepared.script.stage.as_str())
     }
 
-    /// How many scripts there are.
+    /// The number of scripts.
     pub(crate) fn count(&self) -> usize {
         self.scripts.len()
     }
 
-    /// Whether what a script makes of a message may be remembered, if its call turns out not to depend on the message.
+    /// Whether the result of a script may be memoized, if its call turns out not to depend on the message.
     pub(crate) fn is_repeatable(&self, script: usize) -> bool {
         self.scripts.get(script).is_some_and(|prepared| prepared.is_repeatable)
     }
 
-    /// As [`Program::run`]. Also returns whether the call depended on more than the shared map of the metadata, which is all that the
-    /// message has (it has no changes of its own).
+    /// Like [`Program::run`]; also returns whether the call depended on more than the shared metadata map. The message
+    /// must have no metadata changes of its own.
     pub(crate) fn trace(
         &mut self,
         script: usize,
@@ -169,7 +170,7 @@ impl QuickJs {
         })
     }
 
-    /// The same of [`Program::test`].
+    /// Like `trace`, for [`Program::test`].
     pub(crate) fn trace_test(
         &mut self,
         script: usize,
@@ -182,8 +183,8 @@ impl QuickJs {
         })
     }
 
-    /// Calls a script and lets `read` look at `msg` and the result, then cleans up. Of the origin: whether the payload is to be
-    /// converted only when it is read.
+    /// Calls a script, passes `msg` and the result to `read`, then cleans up. The flag with the origin: whether the
+    /// payload is converted only on read.
     fn call<R>(
         &mut self,
         index: usize,
@@ -193,7 +194,7 @@ impl QuickJs {
     ) -> Result<R, Failure> {
         let limits = self.environment.limits;
         self.stats.calls += 1;
-        // No memory is given to an overdue call, so no engine either.
+        // An overdue call gets no memory, so no engine can be created either.
         if let Err(text) = self.ready(index) {
             let is_overdue = self.environment.watch.is_overdue();
             self.stats.timeouts += u64::from(is_overdue);
@@ -209,7 +210,8 @@ impl QuickJs {
         let result = match (exception::limit_reached(machine, &limits), result) {
             (Some(reached), Ok(_)) => Err(reached),
             (Some(mut reached), Err(failure)) => {
-                // The place where memory ran out is in the exception; QuickJS does not know where a loop was stopped.
+                // The exception contains the position where memory ran out; QuickJS does not know where a loop was
+                // stopped.
                 if reached.kind == FailureKind::Limit
                     && failure.kind == FailureKind::Exception
                     && let Some(at) = failure.text.rfind(" (line ")

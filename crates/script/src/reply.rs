@@ -1,4 +1,4 @@
-//! What a script made of a message, in a form that any engine can give and that costs nothing where nothing changed.
+//! The result of a script, in a form that any engine can produce and that costs nothing if nothing changed.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ pub enum ScriptOutput {
     Nothing,
     One(Reply),
     Many(Vec<Reply>),
-    /// The message as it is, with this shared map in the place of its own: what was made of an earlier message of the same tag. Only
-    /// of messages without changes of their own.
+    /// The unchanged message with this shared map, memoized from an earlier message of the same tag. Only for messages
+    /// without metadata changes of their own.
     Over(Arc<MetaMap>),
 }
 
 impl ScriptOutput {
-    /// What becomes of the message: what is said of each payload, and all metadata that goes with it. Two results are the same if these are.
+    /// The resulting messages: the payload reply of each, and all its metadata. Two results are equal if these are.
     pub(crate) fn effects(&self, message: &Message) -> Vec<(String, Metadata)> {
         let of = |reply: &Reply| {
             let mut meta = message.meta.clone();
@@ -47,9 +47,10 @@ pub struct Reply {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum PayloadReply {
-    /// The payload that the script got, every digit of it.
+    /// The payload that the script got, with every digit.
     Same,
-    /// As well, but the script set it: what it is as a text is that of a script's value. Said only where this differs.
+    /// Also the same payload, but the script set it, so its text form is that of a script's value. Used only where the
+    /// two forms differ.
     Again,
     /// The returned object has no payload.
     Missing,
@@ -60,16 +61,16 @@ pub enum PayloadReply {
 pub enum MetaReply {
     /// The metadata that the script got with these keys set; an empty text removes a key.
     Changes(Vec<(Text, Text)>),
-    /// This shared map in the place of the message's own: what changes made of it for an earlier message of the same tag. Only of
-    /// messages without changes of their own.
+    /// This shared map, memoized from an earlier message of the same tag. Only for messages without metadata changes of
+    /// their own.
     Over(Arc<MetaMap>),
-    /// Exactly these keys. Without `meta` in the returned object: none.
+    /// Exactly these keys. None if the returned object has no `meta`.
     Replaced(Vec<(Text, Text)>),
 }
 
 impl PayloadReply {
-    /// Of a payload that is as it was, which the script left alone or set. Which text it has must not depend on what else the
-    /// script might have set.
+    /// The reply for an unchanged payload that the script left alone or set. Its text form must not depend on what else
+    /// the script might have set.
     pub(crate) fn kept(value: &Value, is_set: bool) -> PayloadReply {
         match is_set && has_two_texts(value) {
             true => PayloadReply::Again,
@@ -79,7 +80,7 @@ impl PayloadReply {
 }
 
 impl MetaReply {
-    /// Applies the changes to the metadata that the script got. What is equal afterwards stays shared.
+    /// Applies the changes to the metadata that the script got. Equal parts stay shared.
     pub fn apply(self, meta: &mut Metadata) {
         match self {
             MetaReply::Changes(changes) => meta.set_all(changes),
@@ -94,7 +95,7 @@ impl MetaReply {
     }
 }
 
-/// What must be set in `meta` so that it holds exactly `entries`, which are sorted by key. Empty texts remove.
+/// The changes that make `meta` equal to `entries`, which are sorted by key. An empty text removes a key.
 fn differences(meta: &Metadata, entries: Vec<(Text, Text)>) -> Vec<(Text, Text)> {
     let mut changes = Vec::new();
     let mut old = meta.iter().peekable();

@@ -1,17 +1,17 @@
-//! A look at a script's words, to choose the realm it runs in.
+//! Scans the words of a script to choose its realm.
 //!
-//! The choice is about what works, never about what is safe: every realm keeps calls apart (see [`crate::quickjs`]), but
-//! in the cheapest one the built-in objects cannot be extended. So a wrong guess here costs speed, or gives a script that
-//! extends built-in objects in a hidden way a clear error; it never lets anything through to the next call.
+//! The choice affects only what works, never what is safe: every realm isolates calls (see [`crate::quickjs`]), but in
+//! the cheapest one the built-in objects cannot be extended. So a wrong guess here costs speed, or gives a script that
+//! extends built-in objects in a hidden way a clear error; it never leaks anything to the next call.
 
-/// How a script's calls are kept apart.
+/// How the calls of a script are isolated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Realm {
     /// Globals and built-in objects are frozen. Nothing to clean up.
     Sealed,
     /// Built-in objects are frozen, globals are removed after each call.
     Tidy,
-    /// Everything can be changed; the engine is thrown away after each call.
+    /// Everything can be changed; the engine is discarded after each call.
     Open,
 }
 
@@ -94,7 +94,7 @@ const BUILT_IN: &[&str] = &[
     "undefined",
 ];
 
-/// Whether every script finds something under that name.
+/// Whether the name is defined for every script.
 pub(crate) fn is_built_in(name: &str) -> bool {
     BUILT_IN.contains(&name) || matches!(name, "arguments" | "globalThis")
 }
@@ -119,7 +119,7 @@ pub(crate) fn realm(code: &str, sloppy: bool) -> Realm {
     for (i, token) in tokens.iter().enumerate() {
         match token {
             Token::Word(word) => realm = realm.max(word_realm(&tokens, i, word, sloppy)),
-            // Non-strict code makes a global of any name it assigns to.
+            // In non-strict code, assigning to an undeclared name creates a global.
             Token::Mark(mark) if sloppy && is_assignment(mark) => realm = realm.max(Realm::Tidy),
             _ => {}
         }
@@ -127,8 +127,8 @@ pub(crate) fn realm(code: &str, sloppy: bool) -> Realm {
     realm
 }
 
-/// Names by which a script comes to what is not in its message: the time, chance, what was collected as garbage, or code that
-/// is made at run time, which may do all of that.
+/// Names that give access to more than the message: the time, randomness, garbage collection, or code created at run
+/// time, which may use all of these.
 const UNREPEATABLE: &[&str] = &[
     "Date",
     "FinalizationRegistry",
@@ -151,10 +151,10 @@ const UNREPEATABLE: &[&str] = &[
     "random",
 ];
 
-/// Whether only what a call reads of its message decides what comes of it. `console` and `cache` are noticed when they are
-/// called. Who assembles a name of the above from pieces is not found out.
+/// Whether the result of a call depends only on what it reads of its message. Calls of `console` and `cache` are
+/// detected at run time. A name from the list above that is assembled from pieces is not detected.
 pub(crate) fn is_repeatable(code: &str) -> bool {
-    // Also in texts, and names may be written with escapes.
+    // Also in texts; and names may be written with escapes.
     if code.contains("constructor") || code.contains("\\u") || code.contains("\\x") {
         return false;
     }
@@ -167,9 +167,9 @@ pub(crate) fn is_repeatable(code: &str) -> bool {
     };
     tokens.iter().enumerate().all(|(i, token)| match token {
         Token::Word(_) if matches!(before(i), Some(Token::Mark("." | "?."))) && !is_unrepeatable(token) => true,
-        // All but its members by name is a way to `random`.
+        // Any use other than a member by name may reach `random`.
         Token::Word("Math") => member(i),
-        // Who looks through it as a whole sees its properties in another order where the payload is made when it is read.
+        // Iterating over it as a whole shows its properties in another order if the payload is created on read.
         Token::Word("msg") => member(i) || is_returned(i),
         token => !is_unrepeatable(token),
     })
@@ -190,7 +190,7 @@ fn word_realm(tokens: &[Token<'_>], i: usize, word: &str, sloppy: bool) -> Realm
         };
     }
     match word {
-        // Code made at run time runs in non-strict mode and may set any global.
+        // Code created at run time runs in non-strict mode and may set any global.
         "eval" => return Realm::Open,
         "Function" if before != Some(Token::Word("instanceof")) => return Realm::Open,
         "globalThis" => return Realm::Tidy.max(changes_at(tokens, i)),
@@ -291,12 +291,12 @@ const MARKS: &[&str] = &[
     "||", "??", "?.", "++", "--", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<", ">>", "**",
 ];
 
-/// Words and marks of a script. Comments are skipped; what a template holds inside `${}` is read like the rest.
+/// Words and marks of a script. Comments are skipped; code inside `${}` of a template is scanned like the rest.
 fn tokens(code: &str) -> Vec<Token<'_>> {
     placed_tokens(code).into_iter().map(|(_, token)| token).collect()
 }
 
-/// The first closing bracket that nothing opened: its byte offset in the script.
+/// The first unmatched closing bracket, with its byte offset in the script.
 pub(crate) fn unmatched_closer(code: &str) -> Option<(usize, &str)> {
     let mut open = Vec::new();
     for (offset, token) in placed_tokens(code) {
@@ -389,7 +389,8 @@ fn quoted_end(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// Where a template's text ends that starts with a backtick or the `}` of a hole, and whether at another hole.
+/// The end of a template's text that starts with a backtick or the closing `}` of a placeholder, and whether another
+/// placeholder follows.
 fn template_end(text: &str) -> (usize, bool) {
     let mut escaped = false;
     let mut dollar = false;

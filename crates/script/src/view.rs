@@ -1,13 +1,13 @@
-//! How typed values look to scripts, whatever engine runs them.
+//! How scripts see typed values, in both engines.
 //!
-//! A value looks like what parsing its JSON text would give: numbers are doubles (the nearest one to the text), byte
-//! strings and times are texts, records are objects. The same rules recognise what a script left as it was.
+//! A value looks like its parsed JSON text: numbers are doubles (the nearest one to the text), byte strings and times
+//! are texts, records are objects. The same rules decide whether a script left a value unchanged.
 
 use std::borrow::Cow;
 
 use thalweg_record::{Object, Payload, Value, g_form, json};
 
-/// What scripts see as the payload: JSON text parsed, other text as text.
+/// The payload as scripts see it: parsed JSON text, other text as text.
 pub fn payload_value(payload: &Payload) -> Cow<'_, Value> {
     match payload {
         Payload::Value(value) => Cow::Borrowed(value),
@@ -25,22 +25,23 @@ pub fn payload_value(payload: &Payload) -> Cow<'_, Value> {
     }
 }
 
-/// Of a text that is converted at once.
+/// Maximum length of a text that is converted at once.
 const SMALL_BYTES_MAX: usize = 128;
 
-/// Whole numbers up to this have all their digits in single precision.
+/// Whole numbers up to this are exact in single precision.
 const F32_EXACT_MAX: f32 = 16_777_216.0;
 
-/// The double that a number is to scripts.
+/// A number as the double that scripts see.
 pub fn number_seen(value: &Value) -> Option<f64> {
     match value {
-        // The shortest digits of a single-precision number name another double than its bits do: 0.1, not 0.100000001.
+        // The shortest digits of a single-precision number denote another double than its bits do: 0.1, not
+        // 0.100000001.
         Value::F32(n) if n.fract() != 0.0 || n.abs() >= F32_EXACT_MAX => n.to_string().parse().ok(),
         other => other.as_f64(),
     }
 }
 
-/// The text that a value of a type without a counterpart in JavaScript is to scripts; `None` if it is not text there.
+/// The text that scripts see for a type without a counterpart in JavaScript; `None` if they do not see a text.
 pub fn text_form(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => Some(Cow::Borrowed(text)),
@@ -53,7 +54,7 @@ pub fn text_form(value: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The object or array that a record type is to scripts.
+/// The object or array that scripts see for a record type.
 pub fn plain_form(value: &Value) -> Option<Value> {
     match value {
         Value::Guid(_) | Value::Structured(_) => json::parse(json::to_string(value).as_bytes()).ok(),
@@ -64,7 +65,7 @@ pub fn plain_form(value: &Value) -> Option<Value> {
 /// Largest integer up to which every whole double is exact.
 pub(crate) const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The integer that a double stands for, if it does without doubt.
+/// The integer that a double represents, if that is unambiguous.
 pub(crate) fn exact_integer(number: f64) -> Option<i64> {
     let whole = number.fract() == 0.0 && number.abs() <= EXACT_MAX;
     (whole && !(number == 0.0 && number.is_sign_negative())).then_some(number as i64)
@@ -78,7 +79,7 @@ pub fn number_text(number: f64) -> String {
     }
 }
 
-/// Whether a payload is so small that scripts get it converted, whether they look at it or not.
+/// Whether a payload is so small that it is converted in advance, whether the script reads it or not.
 pub(crate) fn is_small(value: &Value) -> bool {
     match value {
         Value::Array(_) | Value::Object(_) => false,
@@ -88,10 +89,10 @@ pub(crate) fn is_small(value: &Value) -> bool {
     }
 }
 
-/// From here on an integer of the input is shown with an exponent, `2.5e+06`, and one of a script as `2500000`.
+/// From here on an integer of the input is formatted with an exponent, `2.5e+06`, and one of a script as `2500000`.
 const TWO_TEXTS_MIN: u64 = 1_000_000;
 
-/// Whether the text of a value depends on who made it, the input or a script.
+/// Whether the text of a value depends on its origin, the input or a script.
 pub(crate) fn has_two_texts(value: &Value) -> bool {
     match value {
         Value::Array(values) => values.iter().any(has_two_texts),
@@ -103,7 +104,7 @@ pub(crate) fn has_two_texts(value: &Value) -> bool {
     }
 }
 
-/// A number in a line of the console.
+/// A number in a console line.
 pub(crate) fn console_number(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
@@ -111,14 +112,14 @@ pub(crate) fn console_number(number: f64) -> String {
     number_text(number)
 }
 
-/// Whether a name needs no quotes in a line of the console.
+/// Whether a name needs no quotes in a console line.
 pub(crate) fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
     let head = chars.next().is_some_and(|c| c.is_alphabetic() || c == '_' || c == '$');
     head && chars.all(|c| c.is_alphanumeric() || c == '_' || c == '$')
 }
 
-/// A text in a line of the console.
+/// A text in a console line.
 pub(crate) fn quote(text: &str, out: &mut String) {
     out.push('\'');
     for c in text.chars() {

@@ -1,6 +1,6 @@
-//! What the simulator costs. The program starts itself again as the simulator (`serve`), connects one client, browses the
-//! `Fast` and `Wide` folders, monitors every fast node the way the collector does, and prints CPU time and memory of both
-//! processes. Usage: `measure <fast nodes> <seconds between changes> <seconds to measure> [wide nodes]`.
+//! Measures the cost of the simulator. The program starts itself again as the simulator (`serve`), connects one client,
+//! browses the `Fast` and `Wide` folders, monitors every fast node the way the collector does, and prints CPU time and
+//! memory of both processes. Usage: `measure <fast nodes> <seconds between changes> <seconds to measure> [wide nodes]`.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
@@ -55,7 +55,7 @@ async fn serve(nodes: &str, rate: &str, wide: &str) {
     simulator.wait().await.unwrap();
 }
 
-/// The simulator's process, ended with this value.
+/// The simulator's process, killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -216,7 +216,7 @@ fn item(number: u32) -> MonitoredItemCreateRequest {
     }
 }
 
-/// Everything that is compared over the measured time.
+/// The values that are compared over the measured time.
 struct Sample {
     at: Instant,
     received: u64,
@@ -275,7 +275,7 @@ async fn fetch(url: &str) -> serde_json::Value {
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// User and system time of a process, from the fields 14 and 15 of its `stat`.
+/// User and system time of a process, from fields 14 and 15 of its `stat`.
 fn cpu_seconds(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields = stat.rsplit_once(')').unwrap().1;

@@ -1,4 +1,4 @@
-//! Why a simulator could not start, as sentences an operator can act on.
+//! Errors of a simulator's start, as sentences an operator can act on.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum SimulatorError {
     #[error("simulator option {option}: {cure}")]
     Option { option: &'static str, cure: &'static str },
-    #[error("cannot listen on {address} for {purpose}: {source}; choose another port or stop what uses it")]
+    #[error("cannot listen on {address} for {purpose}: {source}; choose another port or stop the program that uses it")]
     Listen {
         address: String,
         purpose: &'static str,

@@ -1,5 +1,5 @@
-//! `GET /sim/stats`: the ticker's books as JSON. `POST /sim/start`: lets go of changes that are held. Pages of other sites
-//! get neither.
+//! `GET /sim/stats` returns the ticker's statistics as JSON. `POST /sim/start` starts changes that are held. Requests
+//! from pages of other sites are refused.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::SimulatorStats;
 use crate::simulator::ControlHandle;
 
 pub(crate) async fn serve(listener: TcpListener, reporter: ControlHandle, cancel: CancellationToken) {
-    // Whoever serves other hosts serves them under any name.
+    // A server that other hosts reach accepts any host name.
     let is_own = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let origins = Arc::new(OriginPolicy {
         names: if is_own { HostNames::Own } else { HostNames::Any },
@@ -45,7 +45,7 @@ async fn judged(origins: Arc<OriginPolicy>, request: Request, next: Next) -> Res
     }
 }
 
-/// A conflict if nothing is held.
+/// Returns a conflict if nothing is held.
 async fn start(State(reporter): State<ControlHandle>) -> StatusCode {
     match reporter.let_go() {
         true => StatusCode::NO_CONTENT,

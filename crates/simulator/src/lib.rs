@@ -1,6 +1,6 @@
-//! An OPC UA server that simulates a PLC: any number of changing and static nodes, faults on demand, and exact counts of
-//! what it did, so that a collector can be measured and checked against it. `start` takes plain `SimulatorOptions` and returns a
-//! running `Simulator`; the address space, values and faults are deterministic for a seed.
+//! An OPC UA server that simulates a PLC: any number of changing and static nodes, faults on demand, and exact counts
+//! of what it did, so that a collector can be measured and checked against it. `start` takes plain `SimulatorOptions`
+//! and returns a running `Simulator`; the address space, values and faults are deterministic for a seed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod error;

@@ -1,6 +1,5 @@
-//! The node manager: requests of the OPC UA services for namespace 3 come in, answers computed from `PlcAddressSpace` go out.
-//! It holds no state of its own; what the ticker must know about sessions and monitored items leaves as events, in the
-//! order in which the server handled the requests.
+//! The node manager: answers the OPC UA services for namespace 3 from `PlcAddressSpace`. It is stateless. It reports
+//! sessions and monitored items to the ticker as events, in the order in which the server handled the requests.
 
 mod browse;
 mod items;
@@ -59,7 +58,7 @@ impl SimulatorNodeManager {
         node.ok_or(StatusCode::BadNodeIdUnknown)
     }
 
-    /// The attribute without its index range, and the count of changes that a value was computed from.
+    /// Returns the attribute without its index range, and the count of changes that a value was computed from.
     fn attribute(&self, item: &ParsedReadValueId) -> Result<(DataValue, u64), StatusCode> {
         let node = self.node(&item.node_id)?;
         if item.attribute_id != AttributeId::Value {
@@ -165,9 +164,9 @@ impl NodeManager for SimulatorNodeManager {
         "simulator"
     }
 
-    /// The server asks this whenever a session is activated, which is how sessions become known here.
+    /// The server calls this whenever a session is activated, which is how the simulator learns about sessions.
     fn namespaces_for_user(&self, context: &RequestContext) -> Vec<NamespaceMetadata> {
-        // The session's type has no public name, so only the one question about it is handed on.
+        // The session's type has no public name, so only a closure with the one question about it is passed on.
         let session = Arc::downgrade(&context.session);
         let alive = move || session.upgrade().is_some_and(|session| session.read().is_activated());
         self.events.send(TickerEvent::Session {

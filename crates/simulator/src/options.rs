@@ -1,14 +1,15 @@
-//! What a simulator serves: counts, rates, faults and security, as plain values with the documented defaults. A command
-//! line or a test fills them in; `validate` turns contradictions into one sentence that names the option and the cure.
+//! The options of a simulator: counts, rates, faults and security, as plain values with the documented defaults. A
+//! command line or a test fills them in; `validate` turns contradictions into one sentence that names the option and
+//! the remedy.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::SimulatorError;
 
-/// The widest tree the node numbering allows; far above the 1,000,000 static nodes that are promised.
+/// The widest tree that the node numbering allows, far above the 1,000,000 static nodes that are promised.
 const NODES_MAX: u32 = 100_000_000;
-/// A path of folders longer than this breaks every known client's recursion limit many times over.
+/// A deeper path of folders exceeds every known client's recursion limit many times over.
 const DEPTH_MAX: u32 = 10_000;
 const PERIOD_SECONDS_MIN: f64 = 0.001;
 const PERIOD_SECONDS_MAX: f64 = 86_400.0 * 365.0;
@@ -24,7 +25,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// The part of a node's name that tells its type, as in `FastUInt1`.
+    /// The part of a node's name that denotes its type, as in `FastUInt1`.
     pub fn name(self) -> &'static str {
         match self {
             ValueType::UInt => "UInt",
@@ -51,7 +52,7 @@ impl FromStr for ValueType {
     }
 }
 
-/// Everything a simulator can be told. No `Debug`, because it holds a password.
+/// All options of a simulator. It has no `Debug`, because it contains a password.
 #[derive(Clone, PartialEq)]
 pub struct SimulatorOptions {
     /// Address to listen on, and the host named in the endpoints (an unspecified address is announced by host name).
@@ -68,51 +69,52 @@ pub struct SimulatorOptions {
     /// Seconds between two changes of the fast group (and of the changing nodes of `types`).
     pub fast_rate: f64,
     pub fast_type: ValueType,
-    /// Nothing changes until `POST /sim/start`, so that a load can begin when a client has found all nodes.
+    /// Nothing changes until `POST /sim/start`, so that the load can begin when a client has found all nodes.
     pub hold: bool,
-    /// Offer an endpoint without security that takes anonymous clients.
+    /// Offer an endpoint without security that accepts anonymous clients.
     pub insecure: bool,
     /// Offer Sign and SignAndEncrypt with every policy of the server library.
     pub secure: bool,
-    /// Name and password that may log in. With it, the secured endpoints no longer take anonymous clients.
+    /// Name and password that may log in. If set, the secured endpoints no longer accept anonymous clients.
     pub user: Option<(String, String)>,
     /// Certificate (DER) whose holder may log in.
     pub user_certificate: Option<PathBuf>,
     /// Trust any valid client certificate; otherwise unknown ones go to `rejected/` and the client is refused.
     pub auto_accept: bool,
-    /// Folder of `own/`, `private/`, `trusted/` and `rejected/`; the server certificate is made there when missing.
+    /// Folder of `own/`, `private/`, `trusted/` and `rejected/`; a missing server certificate is created there.
     pub pki_dir: PathBuf,
-    /// Operation limits, reported in OperationLimits and enforced with BadTooManyOperations; 0 is no limit.
+    /// Operation limits, reported in OperationLimits and enforced with BadTooManyOperations; 0 means no limit.
     pub max_nodes_per_browse: u32,
     pub max_nodes_per_read: u32,
     pub max_items_per_call: u32,
-    /// Subscriptions of one session, refused with BadTooManySubscriptions beyond; 0 is 1,000.
+    /// Maximum subscriptions of one session, enforced with BadTooManySubscriptions; 0 means 1,000.
     pub max_subscriptions: u32,
-    /// Items of one subscription, beyond which a whole call is refused with BadTooManyMonitoredItems; 0 is no limit.
+    /// Maximum items of one subscription, beyond which a whole call is refused with BadTooManyMonitoredItems; 0 means
+    /// no limit.
     pub max_items_per_subscription: u32,
     /// References in one browse result before a continuation point is returned.
     pub max_references_per_node: u32,
     /// Refuse every monitored item that carries a data change filter.
     pub refuse_filters: bool,
-    /// Nodes that Browse shows, and that Read and CreateMonitoredItems deny with BadNodeIdUnknown.
+    /// Number of nodes that Browse shows, and that Read and CreateMonitoredItems refuse with BadNodeIdUnknown.
     pub bad_nodes: u32,
     /// Nodes, as NodeID text, that are hidden from the start: see [`crate::Simulator::hide`].
     pub hidden: Vec<String>,
-    /// Cut every TCP connection each time this many seconds have passed; 0 is never.
+    /// Cut every TCP connection each time this many seconds have passed; 0 means never.
     pub drop_every: f64,
     /// Milliseconds by which each byte is delayed, in both directions.
     pub latency: u64,
     /// Make `Simulator::cut_connections` work without `drop_every` and `latency`.
     pub cuttable: bool,
-    /// Folder levels between the root and the changing nodes; 1 is `Slow` and `Fast` alone.
+    /// Folder levels between the root and the changing nodes; 1 means only `Slow` and `Fast`.
     pub depth: u32,
-    /// Static children of the one folder `Wide`.
+    /// Number of static children of the one folder `Wide`.
     pub wide: u32,
-    /// Chooses the first value of each node.
+    /// Determines the first value of each node.
     pub seed: u64,
     /// Add the folder `Types`: one node of every kind of value, a counter, an analog item and writable nodes.
     pub types: bool,
-    /// What the server's BuildInfo claims, so that profile detection of clients can be tested.
+    /// The server's BuildInfo, so that profile detection of clients can be tested.
     pub manufacturer: String,
     pub product: String,
 }
@@ -169,7 +171,7 @@ impl SimulatorOptions {
 
     pub(crate) fn validate(&self) -> Result<(), SimulatorError> {
         if !self.insecure && !self.secure {
-            return refuse("insecure, secure", "no endpoint is left; switch one of them on");
+            return refuse("insecure, secure", "no endpoint is enabled; enable one of them");
         }
         let periods = [("slow-rate", self.slow_rate), ("fast-rate", self.fast_rate)];
         for (option, seconds) in periods {
@@ -207,7 +209,7 @@ impl SimulatorOptions {
         Ok(())
     }
 
-    /// Whether the TCP front has to stand between clients and the server.
+    /// Whether clients need the TCP proxy in front of the server.
     pub(crate) fn needs_front(&self) -> bool {
         self.drop_every > 0.0 || self.latency > 0 || self.cuttable
     }

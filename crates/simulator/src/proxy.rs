@@ -1,6 +1,6 @@
-//! A TCP front between clients and the server: bytes come in on the public port and go on to the server's, delayed by the
-//! given latency in both directions, until the connection ends or all connections are cut. The server library offers no
-//! hook for either; the front exists only when one of them is asked for.
+//! A TCP proxy between clients and the server: it forwards bytes from the public port to the server's, delayed by the
+//! given latency in both directions, until the connection ends or all connections are cut. The server library has no
+//! hook for either; the proxy exists only when one of them is enabled.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use tracing::{debug, warn};
 use crate::ProxyStats;
 
 const READ_BYTES: usize = 64 * 1024;
-/// Pieces on their way per direction; a full line stops reading, as a full network does.
+/// Chunks in flight per direction; a full line stops reading, as a full network does.
 const PIECES_IN_FLIGHT: usize = 256;
 
-/// A running front.
+/// A running proxy.
 #[derive(Clone)]
 pub(crate) struct FaultProxy {
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ impl FaultProxy {
         }
     }
 
-    /// Accept until cancelled. `drop_every` cuts all connections at this interval.
+    /// Accepts connections until cancelled. `drop_every` cuts all connections at this interval.
     pub(crate) async fn run(self, listener: TcpListener, drop_every: Option<Duration>, cancel: CancellationToken) {
         let cutter = self.clone().cut_regularly(drop_every);
         tokio::select! {
@@ -62,7 +62,7 @@ impl FaultProxy {
         self.cut();
     }
 
-    /// End all open connections at once, whatever is on its way in them.
+    /// Ends all open connections immediately, and loses the data in flight.
     pub(crate) fn cut(&self) -> u64 {
         let open = self.shared.open.load(Ordering::Relaxed);
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
@@ -136,7 +136,7 @@ impl Shared {
     }
 }
 
-/// Pass bytes on, each piece `latency` after it was read.
+/// Forwards bytes, each chunk `latency` after it was read.
 async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, latency: Duration) -> std::io::Result<()> {
     let (pieces, mut line) = mpsc::channel::<(Instant, Bytes)>(PIECES_IN_FLIGHT);
     let read = async move {
@@ -169,7 +169,7 @@ async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, latency: Duratio
 mod tests {
     use super::*;
 
-    /// A server that returns every byte.
+    /// A server that echoes every byte.
     async fn echo() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! The server library's configuration: limits raised to what 100,000 changing and 1,000,000 static nodes need, the
-//! endpoints and logins that the options ask for, and our node manager behind the library's own two.
+//! The server library's configuration: limits raised for 100,000 changing and 1,000,000 static nodes, the endpoints and
+//! logins from the options, and our node manager after the library's own two.
 
 use opcua::crypto::SecurityPolicy;
 use opcua::server::node_manager::ServerContext;
@@ -20,15 +20,15 @@ const APPLICATION_NAME: &str = "Thalweg OPC UA simulator";
 const USER: &str = "user";
 const CERTIFICATE: &str = "certificate";
 
-/// The library reports a limit's low 32 bits and enforces all 64, so this one is reported as 0, "no limit".
+/// The library reports the low 32 bits of a limit and enforces all 64, so this one is reported as 0, "no limit".
 const UNLIMITED: usize = 1 << 32;
 const HOUR_MS: u32 = 3_600_000;
-/// The library looks for due subscriptions this often, so publishing intervals are met to this precision.
+/// The library polls for due subscriptions this often, so publishing intervals are met to this precision.
 const POLL_INTERVAL_MS: u64 = 20;
 const SUBSCRIPTIONS_MAX: usize = 1_000;
 const PUBLISHING_INTERVAL_MS_MIN: f64 = 10.0;
-/// Notification messages that wait for a publish request, per subscription. The library drops older ones unseen; the
-/// ticker holds values back from a late client, so this many come together only if the client asks for tiny messages.
+/// Notification messages that wait for a publish request, per subscription. The library drops older ones silently. The
+/// ticker holds values back from a late client, so this many accumulate only if the client asks for tiny messages.
 const MESSAGES_QUEUED_MAX: usize = 1_000;
 
 const POLICIES: [(&str, SecurityPolicy); 5] = [
@@ -39,7 +39,7 @@ const POLICIES: [(&str, SecurityPolicy); 5] = [
     ("aes256sha256rsapss", SecurityPolicy::Aes256Sha256RsaPss),
 ];
 
-/// A builder that is complete but for nothing; `host` and `port` are the ones clients see.
+/// Returns the complete builder; `host` and `port` are the ones that clients see.
 pub(crate) fn builder(
     options: &SimulatorOptions,
     host: &str,
@@ -134,7 +134,7 @@ fn users(mut builder: ServerBuilder, options: &SimulatorOptions) -> ServerBuilde
     builder
 }
 
-/// Anonymous clients are taken on the None endpoint, and on the secured ones only while nobody can log in.
+/// Anonymous clients are accepted on the None endpoint, and on the secured ones only if no login is configured.
 fn endpoints(mut builder: ServerBuilder, options: &SimulatorOptions) -> ServerBuilder {
     let mut logins = Vec::new();
     logins.extend(options.user.as_ref().map(|_| USER));

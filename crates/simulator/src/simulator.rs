@@ -1,5 +1,5 @@
-//! Start and stop: options go in; a listening server, its statistics listener and its ticker come out as one value. What
-//! was started last stops first, and dropping the value stops everything without waiting.
+//! Start and stop of a simulator: a listening server, its statistics listener and its ticker, as one value. Shutdown is
+//! in reverse order of the start, and dropping the value stops everything without waiting.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::{SimulatorError, SimulatorOptions, SimulatorStats, http, server};
 
 const BACKLOG: u32 = 1_024;
 const START_POLL: Duration = Duration::from_millis(2);
-/// Connections that do not close in this time are abandoned.
+/// Connections that do not close within this time are abandoned.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running simulator.
@@ -39,7 +39,7 @@ pub struct Simulator {
     cancel: CancellationToken,
 }
 
-/// Asks the ticker for its books, and lets go of what is held.
+/// Requests statistics from the ticker, and starts held changes.
 #[derive(Clone)]
 pub(crate) struct ControlHandle {
     events: TickerSender,
@@ -47,7 +47,7 @@ pub(crate) struct ControlHandle {
     front: Option<FaultProxy>,
 }
 
-/// Start a simulator and return once it accepts connections.
+/// Starts a simulator and returns once it accepts connections.
 pub async fn start(options: SimulatorOptions) -> Result<Simulator, SimulatorError> {
     options.validate()?;
     let public = listen(&options.host, options.port, "OPC UA").await?;
@@ -106,7 +106,7 @@ pub async fn start(options: SimulatorOptions) -> Result<Simulator, SimulatorErro
     })
 }
 
-/// The library makes its certificate here if it has none, which takes a second of computing.
+/// The library creates its certificate here if it has none, which takes a second of CPU time.
 async fn build(
     options: &SimulatorOptions,
     host: &str,
@@ -114,7 +114,7 @@ async fn build(
     space: &Arc<PlcAddressSpace>,
     events: &TickerSender,
 ) -> Result<(Server, ServerHandle), SimulatorError> {
-    // The library writes a private key into it.
+    // The library writes a private key into this folder, so it is created with restricted permissions.
     files::create_folders(&options.pki_dir).map_err(|source| SimulatorError::Pki {
         path: options.pki_dir.clone(),
         source,
@@ -131,7 +131,7 @@ async fn build(
     Ok((server, handle))
 }
 
-/// Run the server, and return once it accepts: the port it stores last tells.
+/// Runs the server and returns once it accepts connections, which it shows by storing its port.
 async fn run(
     server: Server,
     handle: &ServerHandle,
@@ -161,7 +161,7 @@ async fn listen(host: &str, port: u16, purpose: &'static str) -> Result<TcpListe
     bind(target).map_err(fail)
 }
 
-/// Accepted connections inherit the option, so small answers leave at once.
+/// Accepted connections inherit `nodelay`, so small responses are sent immediately.
 fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
@@ -200,7 +200,7 @@ fn local_port(listener: &TcpListener, purpose: &'static str) -> Result<u16, Simu
     Ok(address.port())
 }
 
-/// Clients cannot connect to an unspecified address, so the machine's name stands for it.
+/// Returns the host name for an unspecified address, because clients cannot connect to that address.
 fn announced_host(host: &str) -> String {
     match host.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() => std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -236,7 +236,7 @@ impl Simulator {
         &self.endpoint
     }
 
-    /// Other hosts reach it.
+    /// Whether other hosts can reach the simulator.
     pub fn is_exposed(&self) -> bool {
         self.is_exposed
     }
@@ -246,34 +246,34 @@ impl Simulator {
         &self.stats_url
     }
 
-    /// The one line that a parent process reads to learn both addresses.
+    /// The line that a parent process reads to learn both addresses.
     pub fn ready_line(&self) -> String {
         format!("listening {} stats {}", self.endpoint, self.stats_url)
     }
 
-    /// The present figures; `None` after the simulator has ended.
+    /// The current statistics; `None` after the simulator has ended.
     pub async fn stats(&self) -> Option<SimulatorStats> {
         self.reporter.stats().await
     }
 
-    /// Cut all connections now and return how many were open. Needs one of the options `cuttable`, `drop_every` and
-    /// `latency`; without, it returns 0.
+    /// Cuts all connections now and returns how many were open. Needs one of the options `cuttable`, `drop_every` and
+    /// `latency`; without them it returns 0.
     pub fn cut_connections(&self) -> u64 {
         self.reporter.front.as_ref().map_or(0, FaultProxy::cut)
     }
 
-    /// Make Read, Browse and CreateMonitoredItems deny a node (such as `ns=3;s=FastUInt1`) with BadNodeIdUnknown, or serve
-    /// it again. Its folder goes on listing it, and its items go on. False if there is no such node.
+    /// Makes Read, Browse and CreateMonitoredItems refuse a node (such as `ns=3;s=FastUInt1`) with BadNodeIdUnknown, or
+    /// serves it again. Its folder still lists it, and its items continue. Returns false if there is no such node.
     pub fn hide(&self, node: &str, hide: bool) -> bool {
         self.space.hide(node, hide)
     }
 
-    /// With the option `hold`: values change from now on. False if they do already.
+    /// With the option `hold`: starts the changes. Returns false if they have already started.
     pub fn let_go(&self) -> bool {
         self.space.let_go()
     }
 
-    /// Wait until the server ends by itself, which it does only on a fault.
+    /// Waits until the server ends by itself, which it does only on a fault.
     pub async fn wait(&mut self) -> Result<(), SimulatorError> {
         match (&mut self.running).await {
             Ok(Ok(())) => Ok(()),
@@ -282,7 +282,7 @@ impl Simulator {
         }
     }
 
-    /// Close all connections and stop.
+    /// Closes all connections and stops.
     pub async fn shutdown(mut self) {
         self.stop();
         if !self.running.is_finished() {

@@ -1,6 +1,6 @@
-//! The address space of namespace 3, computed instead of stored: a node is a small copyable value, its identifier, name,
-//! references and value follow from it. So 1,000,000 static nodes cost no memory, and Browse and Read need no lock.
-//! The invariant: `find(id(node)) == node` for every node, and nothing else is found.
+//! The address space of namespace 3, computed instead of stored: a node is a small copyable value, and its identifier,
+//! name, references and value follow from it. So 1,000,000 static nodes cost no memory, and Browse and Read need no
+//! lock. The invariant: `find(id(node)) == node` for every node, and `find` returns nothing else.
 
 mod attributes;
 pub(crate) mod clock;
@@ -21,7 +21,7 @@ pub(crate) use references::{ReferenceEntry, ReferenceKind, ReferenceTarget};
 /// Index of the simulator's namespace, fixed because clients' configurations name it.
 pub(crate) const NAMESPACE: u16 = 3;
 pub(crate) const NAMESPACE_URI: &str = "urn:thalweg:simulator:plc";
-/// Namespace 2 holds nothing; it only keeps index 3 for the nodes.
+/// Namespace 2 is empty; it only reserves index 3 for the nodes.
 pub(crate) const RESERVED_NAMESPACE_URI: &str = "urn:thalweg:simulator:reserved";
 
 const ROOT: &str = "OpcPlc";
@@ -30,7 +30,7 @@ const BAD: &str = "Bad";
 const TYPES: &str = "Types";
 const POINT_TYPE: &str = "TypesPointType";
 
-/// Who changes together. The fixed nodes never change.
+/// Nodes that change together. The fixed nodes never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Slow = 0,
@@ -76,7 +76,7 @@ pub(crate) struct PlcAddressSpace {
     types: Option<TypedNodeTable>,
     clocks: [Clock; 3],
     epoch: StartCell,
-    /// Nodes that requests do not find for the moment. Few, and looked through only if there are any.
+    /// Nodes that requests currently do not find. There are few, and the list is searched only if it is not empty.
     hidden: RwLock<Vec<Node>>,
 }
 
@@ -154,7 +154,7 @@ impl PlcAddressSpace {
     }
 
     fn run(&self, run: NodeRun) -> &Series {
-        // `NodeRun` has exactly as many values as the array has places.
+        // `runs` has one element per `NodeRun`.
         &self.runs[run as usize]
     }
 
@@ -162,7 +162,7 @@ impl PlcAddressSpace {
         self.types.as_ref()
     }
 
-    /// Nodes that change with the group's clock, or all readable static ones for `Group::Fixed`.
+    /// The number of nodes that change with the group's clock, or of all readable static ones for `Group::Fixed`.
     pub(crate) fn nodes(&self, group: Group) -> u32 {
         match group {
             Group::Slow => self.run(NodeRun::Slow).count(),
@@ -178,7 +178,7 @@ impl PlcAddressSpace {
         }
     }
 
-    /// The node with this identifier.
+    /// Returns the node with this identifier.
     pub(crate) fn find(&self, id: &NodeId) -> Option<Node> {
         if id.namespace != NAMESPACE {
             return None;
@@ -207,7 +207,7 @@ impl PlcAddressSpace {
         }
     }
 
-    /// `Some(node)` if the options put that folder into the tree.
+    /// Returns the folder if the options enable it.
     fn shown(&self, node: Node) -> Option<Node> {
         let exists = match node {
             Node::WideFolder => self.run(NodeRun::Wide).count() > 0,
@@ -242,7 +242,7 @@ impl PlcAddressSpace {
         }
     }
 
-    /// The text part of the identifier, unique in the namespace.
+    /// The string part of the identifier, unique in the namespace.
     fn name(&self, node: Node) -> String {
         match node {
             Node::Root => ROOT.to_owned(),
@@ -294,7 +294,7 @@ impl PlcAddressSpace {
         }
     }
 
-    /// A readable variable's present value, with the count of changes it was computed from.
+    /// A readable variable's current value, with the count of changes it was computed from.
     pub(crate) fn value(&self, node: Node) -> Option<(DataValue, u64)> {
         let group = self.group(node)?;
         let changes = self.clock(group).map_or(0, Clock::changes);
@@ -337,7 +337,7 @@ impl PlcAddressSpace {
         }
     }
 
-    /// The same as the number that a deadband compares.
+    /// The value after this many changes, as the number that a deadband compares.
     pub(crate) fn changed_number(&self, group: Group, index: u32, changes: u64) -> f64 {
         match group {
             Group::Slow => self.run(NodeRun::Slow).number(index, changes),
@@ -358,7 +358,7 @@ impl PlcAddressSpace {
         }
     }
 
-    /// The number of a variable within its group, as `changed_value` takes it.
+    /// The index of a variable within its group, for `changed_value`.
     pub(crate) fn index(&self, node: Node) -> u32 {
         match node {
             Node::Item(_, index) => index,

@@ -1,5 +1,5 @@
-//! What `GET /sim/stats` answers. The figures are the simulator's half of a count that a checker compares with a client's
-//! half, so each says exactly what it counts.
+//! The response of `GET /sim/stats`. A checker compares these figures with a client's own, so each comment says exactly
+//! what is counted.
 
 use serde::Serialize;
 
@@ -10,14 +10,14 @@ pub struct SimulatorStats {
     pub seed: u64,
     /// Sessions that are activated and not closed.
     pub sessions: u64,
-    /// Subscriptions of all sessions, also of dead ones until their lifetime ends.
+    /// Subscriptions of all sessions, including dead ones until their lifetime ends.
     pub subscriptions: u64,
-    /// Monitored items in them, those of namespace 0 included.
+    /// Monitored items in them, including those of namespace 0.
     pub monitored_items: u64,
     pub groups: StatsByGroup,
     /// Sums over the groups.
     pub total: ValueCounts,
-    /// Of the TCP front; absent when clients reach the server directly.
+    /// Statistics of the TCP proxy; absent when clients reach the server directly.
     pub front: Option<ProxyStats>,
 }
 
@@ -42,16 +42,16 @@ pub struct GroupStats {
     pub counter: u64,
     /// How far the changes lag behind their schedule; above one period the machine is too slow for the load.
     pub behind_seconds: f64,
-    /// Changes that were served only when the next one was due already.
+    /// Changes that were served only when the next one was already due.
     pub late_changes: u64,
     pub monitored_items: u64,
-    /// Items among them that the counts leave out: not reporting, sampled at the publishing interval, or writable.
+    /// Items that the counts leave out: not reporting, sampled at the publishing interval, or writable.
     pub uncounted_items: u64,
     #[serde(flatten)]
     pub counts: ValueCounts,
 }
 
-/// What became of values. At any moment `queued = published + pending + lost_overflow + discarded`.
+/// The outcome of values. At any moment `queued = published + pending + lost_overflow + discarded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ValueCounts {
     /// Changes of nodes, monitored or not: nodes times counter.
@@ -60,17 +60,17 @@ pub struct ValueCounts {
     /// filter.
     pub queued: u64,
     /// Values taken from the queues into notification messages. A message stays counted when its connection is cut or
-    /// the client never collects it; values resent at the client's wish are not counted again.
+    /// the client never collects it; values resent at the client's request are not counted again.
     pub published: u64,
     /// Values in the queues now.
     pub pending: u64,
     /// Values displaced from a full queue by newer ones.
     pub lost_overflow: u64,
-    /// Values in queues that were deleted, cut shorter, or stopped reporting.
+    /// Values in queues that were deleted, shortened, or stopped reporting.
     pub discarded: u64,
 }
 
-/// The TCP front that cuts and delays connections.
+/// The TCP proxy that cuts and delays connections.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ProxyStats {
     pub connections_open: u64,
@@ -91,7 +91,7 @@ impl ValueCounts {
 }
 
 impl StatsByGroup {
-    /// All groups, with the names they have in the JSON.
+    /// All groups, with their names in the JSON.
     pub fn all(&self) -> [(&'static str, &GroupStats); 4] {
         [
             ("slow", &self.slow),

@@ -1,6 +1,6 @@
-//! The thread that makes nodes change. It alone knows the monitored items: the node manager sends it events, and at each
-//! change of a group it gives every item of that group its new value, subscription by subscription, under the session's
-//! lock and never for long. It also keeps the books that `/sim/stats` shows.
+//! The thread that changes the nodes. It alone tracks the monitored items: the node manager sends it events, and at
+//! each change of a group it pushes the new value to every item of that group, subscription by subscription, under the
+//! session's lock and never for long. It also maintains the statistics of `/sim/stats`.
 
 mod filter;
 mod item;
@@ -26,21 +26,21 @@ use sessions::{SessionIndex, SubscriptionRef};
 pub(crate) use filter::Filter;
 pub(crate) use ledger::NewItem;
 
-/// Items that get a value while the session's lock is held once: some milliseconds. A subscription up to this size gets a
-/// change as a whole; in parts, the library would make a message of each part.
+/// Items that receive a value while the session's lock is held once, which takes some milliseconds. A subscription up
+/// to this size gets a change as a whole; in parts, the library would make a message of each part.
 const ITEMS_PER_LOCK: usize = 20_000;
-/// How often the ticker looks whether the library has created the items it announced.
+/// How often the ticker checks whether the library has created announced items.
 const ADMIT_INTERVAL: Duration = Duration::from_millis(2);
-/// How often it looks whether a client that was late has collected, so that held changes can follow.
+/// How often it checks whether a late client has caught up, so that held changes can be released.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
-/// How often it looks whether changes that are held are let go.
+/// How often it checks whether held changes may start.
 const LET_GO_INTERVAL: Duration = Duration::from_millis(20);
-/// An announced item that does not appear in this time was refused by another part of the server.
+/// An announced item that does not appear within this time was refused by another part of the server.
 const ADMIT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the rest of the simulator tells the ticker.
+/// Events from the rest of the simulator.
 pub(crate) enum TickerEvent {
-    /// A session was activated; `alive` tells whether it still is.
+    /// A session was activated; `alive` returns whether it still is.
     Session {
         id: u32,
         alive: Box<dyn Fn() -> bool + Send>,
@@ -56,7 +56,7 @@ pub(crate) enum TickerEvent {
     Stop,
 }
 
-/// Where events are sent.
+/// Sends events to the ticker.
 #[derive(Clone)]
 pub(crate) struct TickerSender(Sender<TickerEvent>);
 
@@ -66,13 +66,13 @@ impl TickerSender {
         (TickerSender(sender), receiver)
     }
 
-    /// Events after the ticker has stopped have nobody to care about them.
+    /// Nobody needs an event after the ticker has stopped.
     pub(crate) fn send(&self, event: TickerEvent) {
         let _ = self.0.send(event);
     }
 }
 
-/// A subscription with items of ours.
+/// A subscription that contains our items.
 struct TrackedSubscription {
     session: u32,
     ledger: Ledger,
@@ -210,7 +210,7 @@ impl Ticker {
         }
     }
 
-    /// Serve one change if one is due, so that events are heard between changes even when the machine is too slow.
+    /// Serves at most one change, so that events are handled between changes even when the machine is too slow.
     fn change_if_due(&mut self, group: Group) {
         if self.space.is_held() {
             return;
@@ -224,7 +224,7 @@ impl Ticker {
         if number < due {
             self.late_changes[group as usize] += 1;
         }
-        // From here on, Read and new items see the new value.
+        // From here on, Read and new items return the new value.
         clock.set_changes(number);
         let Some(change) = Change::new(&self.space, group, number, DateTime::now()) else {
             return;
@@ -258,7 +258,7 @@ impl Ticker {
     }
 
     fn revise(&mut self, handles: &[MonitoredItemHandle]) {
-        // An item that is modified exists, so it can be admitted first.
+        // A modified item exists, so it can be admitted first.
         self.admit();
         self.each_addressed(handles, |watched, home, ids, space, totals| {
             home.with(|queues| {
@@ -274,7 +274,7 @@ impl Ticker {
         });
     }
 
-    /// Sort the handles by subscription and call `act` for each one that is still there.
+    /// Groups the handles by subscription and calls `act` for each subscription that still exists.
     fn each_addressed(
         &mut self,
         handles: &[MonitoredItemHandle],

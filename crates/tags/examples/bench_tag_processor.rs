@@ -1,8 +1,8 @@
-//! What `tag_processor` costs per message: `cargo run --release -p thalweg-tags --example bench_tag_processor
-//! [PART OF A NAME]`.
+//! The cost of `tag_processor` per message: `cargo run --release -p thalweg-tags --example bench_tag_processor [PART OF
+//! A NAME]`.
 //!
-//! OPC UA values of 1,000 tags with twelve metadata keys, in batches of 1,000, through the real processor. Prints medians
-//! over rounds of wall time and of the process's CPU time, of which nothing but the processor uses any.
+//! OPC UA values of 1,000 tags with twelve metadata keys, in batches of 1,000, through the real processor. Prints
+//! medians over rounds of wall time and of the process's CPU time, which only the processor uses.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::alloc::System;

@@ -1,8 +1,9 @@
-//! `classic_to_core`: a message with many values becomes one sample for each of them.
+//! `classic_to_core`: turns a message with many values into one sample per value.
 //!
-//! What comes in is a classic payload, `{"timestamp_ms": t, "a": 1, "b": {"c": 2}}`, under a topic that ends with the group
-//! of its tags, or with the contract. What goes out are samples `a` and `b.c` at `t`, each under a topic of its own. Every
-//! tag is accounted for: one message that becomes n counts n - 1 more, and a tag that cannot go on takes no other along.
+//! The input is a classic payload, `{"timestamp_ms": t, "a": 1, "b": {"c": 2}}`, under a topic that ends with the group
+//! of its tags, or with the contract. The output is samples `a` and `b.c` at `t`, each under its own topic. Every tag
+//! is accounted for: a message that becomes n samples counts n - 1 more, and a tag that fails does not affect the
+//! others.
 
 mod payload;
 
@@ -18,13 +19,14 @@ use crate::datatype::json_form;
 use crate::results::{DATA_CONTRACT, DropCause, LOCATION_PATH, TAG_NAME, TOPIC, VIRTUAL_PATH};
 use crate::topic::{self, TopicError, TopicParts};
 
-/// The name that `data_contract` had before.
+/// The former name of `data_contract`.
 const SCHEMA: &str = "schema";
 const TARGET: &str = "target_data_contract";
 
-/// Of the topics of a message's tags together: each has the topic of the message in front, however long that is.
+/// Limit for the topics of all tags of a message: each repeats the message's topic, however long that is.
 const TOPICS_BYTES_MAX: usize = 4 << 20;
-/// Messages that are taken apart at once, and samples that go on together: what a batch becomes may be a thousand times as large.
+/// Messages that are split at once, and samples that are passed on together, because the result of a batch may be a
+/// thousand times as large.
 const MESSAGES_MAX: usize = 100;
 const SAMPLES_MAX: usize = 10_000;
 
@@ -45,7 +47,8 @@ fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<ClassicToCor
         fields.error(
             TARGET,
             format!(
-                "{target:?} is no data contract; write one such as _raw: an underscore, then letters, digits, _ and -"
+                "{target:?} is not a data contract; write one such as _raw: an underscore, then letters, digits, \
+                 _ and -"
             ),
         );
     }
@@ -86,10 +89,10 @@ impl ClassicToCoreMetrics {
     fn new(context: &StageContext) -> ClassicToCoreMetrics {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
         ClassicToCoreMetrics {
-            processed: counter("messages_processed", "Messages that were taken apart."),
+            processed: counter("messages_processed", "Messages that were split into samples."),
             errored: counter("messages_errored", "Messages and tags that could not be used."),
             dropped: counter("messages_dropped", "Messages without tags, and tags without a value."),
-            expanded: counter("messages_expanded", "Samples that went on."),
+            expanded: counter("messages_expanded", "Samples emitted."),
             recursion_limit_hit: counter("recursion_limit_hit", "Messages whose objects are nested too deeply."),
             tag_limit_exceeded: counter(
                 "tag_limit_exceeded",
@@ -99,11 +102,11 @@ impl ClassicToCoreMetrics {
     }
 }
 
-/// A message, taken apart.
+/// A message that was split.
 struct SplitMessage<'a> {
     place: TopicParts<'a>,
     classic: ClassicPayload,
-    /// What the metadata of all its tags has in common.
+    /// The metadata that all its tags share.
     common: Metadata,
 }
 
@@ -172,7 +175,7 @@ impl ClassicToCore {
         Ok(SplitMessage { place, classic, common })
     }
 
-    /// Before anything is made of it: a short payload under a long topic would become a thousand long topics.
+    /// Checked before anything is created: a short payload under a long topic would become a thousand long topics.
     fn check_topics(&self, place: &TopicParts<'_>, classic: &ClassicPayload) -> Result<(), DropCause> {
         let names: usize = classic.tags.iter().map(|(name, _)| name.len()).sum();
         let before = place.location.len() + place.contract.len() + place.path.len();
@@ -189,7 +192,7 @@ impl ClassicToCore {
         Err((DropReason::Limit, text))
     }
 
-    /// Where the tags of a message belong. What is wrong with it is wrong for all of them, and is said once.
+    /// The common part of the topics of a message's tags. An error applies to all of them and is reported once.
     fn place<'a>(&'a self, topic: &'a str) -> Result<TopicParts<'a>, TopicError> {
         let place =
             TopicParts::of(topic).ok_or_else(|| topic::check(topic).err().unwrap_or(TopicError::ContractMissing))?;
@@ -202,7 +205,7 @@ impl ClassicToCore {
         Ok(place)
     }
 
-    /// Adds the samples of a message. Returns how many of its tags, or the message itself, have no value.
+    /// Adds the samples of a message. Returns how many of its tags have no value; 1 if it has no tags.
     fn emit(&self, split: SplitMessage<'_>, message: &Message, samples: &mut Vec<Message>, ack: &mut Ack) -> usize {
         let SplitMessage { place, classic, common } = split;
         self.counters.processed.inc();
@@ -252,8 +255,8 @@ fn invalid_topic(error: TopicError) -> DropCause {
     (DropReason::InvalidTopic, error.to_string())
 }
 
-/// What the metadata of all tags of a message has in common, in one map that they share: what the message came with, what
-/// its payload adds, and the place.
+/// The metadata of all tags of a message, in one shared map: that of the message, entries from its payload, and the
+/// location.
 fn common(meta: &Metadata, place: &TopicParts<'_>, classic: &ClassicPayload) -> Metadata {
     let owned = |(key, text): (&Text, &Text)| (key.clone(), text.clone());
     let place = [
@@ -262,7 +265,7 @@ fn common(meta: &Metadata, place: &TopicParts<'_>, classic: &ClassicPayload) -> 
         (DATA_CONTRACT, place.contract),
         (VIRTUAL_PATH, place.path),
     ];
-    // Of a key that comes again the last one counts, and an empty text removes it.
+    // Of duplicate keys the last one wins, and an empty text removes a key.
     let entries = meta
         .shared_map()
         .iter()
@@ -273,9 +276,9 @@ fn common(meta: &Metadata, place: &TopicParts<'_>, classic: &ClassicPayload) -> 
         )
         .chain(classic.meta.iter().cloned())
         .chain(place.map(|(key, text)| (Text::new_static(key), Text::from(text))));
-    // Without a series: each tag is one of its own from here on.
+    // Without a series: from here on each tag has its own.
     let mut common = meta.with_shared(Arc::new(MetaMap::new(entries, None)));
-    // Texts of stamps lie above the map; what was said instead of one is said again.
+    // Stamps take precedence over the map, so replaced stamps are set again.
     for (key, text) in meta.changes().filter(|(key, _)| key::STAMPS.contains(&key.as_str())) {
         common.set(key.clone(), text.cloned().unwrap_or_default());
     }

@@ -1,7 +1,6 @@
-//! `_initialMetadata` and `_incomingKeys`: what a message came with, for scripts only.
+//! `_initialMetadata` and `_incomingKeys`: the original metadata of a message, for scripts only.
 //!
-//! Both are written when a script reads them, and neither leaves the processor, also not if a message brought them along
-//! from elsewhere.
+//! Both are computed when a script reads them. Neither leaves the processor, even if a message already had such a key.
 
 use thalweg_record::{Metadata, json};
 use thalweg_script::ComputedKey;

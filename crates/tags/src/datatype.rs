@@ -1,20 +1,20 @@
-//! The value of a sample: what a payload becomes under meta `datatype`.
+//! Converts a payload to the value of a sample, according to meta `datatype`.
 //!
-//! A number keeps its type and every digit where nothing asks for another form. A text that is wholly a decimal number
-//! becomes that number. Nothing leaves that would not be JSON: NaN and infinities are refused.
+//! A number keeps its type and every digit unless another form is requested. A text that is entirely a decimal number
+//! becomes that number. Every result is valid JSON: NaN and infinities are refused.
 
 use std::borrow::Cow;
 
 use thalweg_record::{Object, Text, Value, g_form, json, parse_decimal};
 use thalweg_script::{number_seen, number_text, plain_form, text_form};
 
-/// What meta `datatype` asks for.
+/// The value of meta `datatype`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Datatype {
     String,
     Number,
     Bool,
-    /// Anything else, or nothing.
+    /// Anything else, or missing.
     #[default]
     Any,
 }
@@ -30,18 +30,18 @@ impl Datatype {
     }
 }
 
-/// How a number got here, which decides its text.
+/// The origin of a number, which determines its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provenance {
-    /// From the input, and no script stage was there to look at it.
+    /// From the input, without any script stage.
     Untouched,
-    /// From the input, past script stages that left it alone.
+    /// From the input, unchanged by script stages.
     Input,
     /// From a script.
     Script,
 }
 
-/// Converts a payload. The error says why it cannot be, as one sentence.
+/// Converts a payload. The error says why that is impossible, as one sentence.
 pub(crate) fn convert(value: &Value, datatype: Datatype, provenance: Provenance) -> Result<Value, String> {
     match datatype {
         Datatype::Any => any(value),
@@ -67,7 +67,7 @@ fn any(value: &Value) -> Result<Value, String> {
     }
 }
 
-/// Whether a value can be written as JSON: NaN and infinities cannot, wherever in it they are.
+/// Whether a value can be written as JSON: NaN and infinities cannot, at any depth.
 pub(crate) fn json_form(value: &Value) -> Result<(), String> {
     match is_finite(value) {
         true => Ok(()),
@@ -75,8 +75,8 @@ pub(crate) fn json_form(value: &Value) -> Result<(), String> {
     }
 }
 
-/// A value as JSON has it: within arrays and objects NaN and infinities are null, as `JSON.stringify` writes them. `None` of a number
-/// that is one itself: null in its place would be a value that nobody has measured.
+/// A value as JSON has it: within arrays and objects NaN and infinities become null, as with `JSON.stringify`. `None`
+/// if the value itself is such a number: null in its place would be a value that nobody has measured.
 pub(crate) fn json_value(value: Value) -> Option<Value> {
     match &value {
         Value::F32(_) | Value::F64(_) => is_finite(&value).then_some(value),
@@ -121,7 +121,7 @@ fn is_finite(value: &Value) -> bool {
     }
 }
 
-/// The number that a text is, wholly and within the range of doubles. Its digits are kept.
+/// The number that a text represents, if all of it is a number within the range of doubles. Its digits are kept.
 fn decimal(text: &str) -> Option<Value> {
     let first = text.as_bytes().first()?;
     if !(first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'.')) || !parse_decimal(text)?.is_finite() {
@@ -151,7 +151,7 @@ fn json_number(text: &str) -> Cow<'_, str> {
 }
 
 fn number(value: &Value) -> Result<Value, String> {
-    // Digits that stand for more than a double holds, 1e400, are no number to whoever reads the payload.
+    // Digits beyond the range of doubles, such as 1e400, are not a number to readers of the payload.
     if value.is_number() && value.as_f64().is_some_and(f64::is_finite) {
         return Ok(value.clone());
     }
@@ -192,7 +192,7 @@ pub(crate) fn metadata_text(value: &Value) -> Text {
     text(value, Provenance::Script)
 }
 
-/// The text of a value, in the form that metadata has.
+/// The text of a value, in the form used in metadata.
 fn text(value: &Value, provenance: Provenance) -> Text {
     if let Some(text) = text_form(value) {
         return text.into();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever text there is: the result is JSON, and a number only if the text is one of the same value.
+        /// For any text the result is JSON, and a number only if the text is one of the same value.
         #[test]
         fn any_text_gives_json(text in "[-+]?[0-9]{0,4}\\.?[0-9]{0,4}([eE][-+]?[0-9]{0,4})?|\\PC{0,8}") {
             let value = convert(&Value::text(text.as_str()), Datatype::Any, Provenance::Input).unwrap();

@@ -1,8 +1,9 @@
-//! `downsampler`: of each tag only the points go on that are worth keeping.
+//! `downsampler`: keeps only the significant points of each tag.
 //!
-//! What is handled are samples: a topic, and a payload of exactly `value` and `timestamp_ms`. All else passes. A point that is held
-//! back keeps its message and a part of its batch's answer, so the source is not told that it is done with it; it goes on
-//! when a later point shows that it is needed, when its series has been idle, or when the flow ends.
+//! It handles samples: a topic, and a payload of exactly `value` and `timestamp_ms`. All other messages pass. A point
+//! that is held back keeps its message and a part of its batch's acknowledgement, so the source is not yet acknowledged
+//! for it. It is released when a later point shows that it is needed, when its series has been idle, or when the flow
+//! ends.
 
 mod algorithm;
 mod config;
@@ -25,10 +26,10 @@ use self::config::{DownsamplerConfig, LatePolicy, SeriesPolicy, is_crossed};
 
 pub(crate) use self::config::parse;
 
-/// What goes on says by what it was chosen.
+/// Metadata keys that name the algorithm and settings which kept the point.
 const DOWNSAMPLED_BY: &str = "downsampled_by";
 const CONFIG: &str = "downsampling_config";
-/// What messages say for themselves.
+/// Metadata keys with which messages override the settings.
 const DS_ALGORITHM: &str = "ds_algorithm";
 const DS_THRESHOLD: &str = "ds_threshold";
 const DS_MIN_TIME: &str = "ds_min_time";
@@ -37,11 +38,11 @@ const DS_LATE_POLICY: &str = "ds_late_policy";
 const DS_IGNORE: &str = "ds_ignore";
 const DS_KEYS: [&str; 5] = [DS_ALGORITHM, DS_THRESHOLD, DS_MIN_TIME, DS_MAX_TIME, DS_LATE_POLICY];
 
-/// A series without a longest time is idle after this.
+/// A series without a maximum time is idle after this.
 const IDLE: Duration = Duration::from_secs(4 * 3600);
-/// Series that are known; of more the points pass as they are.
+/// Maximum number of tracked series; points of further series pass unchanged.
 const SERIES_MAX: usize = if cfg!(test) { 20_000 } else { 2_000_000 };
-/// Settings whose texts are kept. Messages that make up settings without end get theirs all the same, made for each.
+/// Maximum number of cached settings texts. Messages with endlessly new settings still get theirs, formatted for each.
 const TEXTS_MAX: usize = 1024;
 
 pub(crate) struct DownsamplerSpec {
@@ -72,25 +73,25 @@ struct DownsamplerMetrics {
 struct Downsampler {
     config: Arc<DownsamplerConfig>,
     series: HashMap<Text, SeriesState>,
-    /// When to look at a series that holds a point back.
+    /// When to check series that hold a point back.
     due: BinaryHeap<Reverse<(Instant, Text)>>,
-    /// Metadata that says by what a point was chosen, by the map without it and the settings.
+    /// Metadata with the keys that mark a kept point, by the original map and the settings.
     marked: PerMapCache<Arc<MetaMap>, SettingsKey>,
-    /// Texts of settings in use, so that they are shared. When there are too many it starts over.
+    /// Texts of settings in use, so that they are shared. It is cleared when there are too many.
     texts: HashMap<SettingsKey, Text>,
     counters: DownsamplerMetrics,
     context: StageContext,
 }
 
-/// What is known of a topic.
+/// The state of a topic.
 struct SeriesState {
     choice: SeriesPolicy,
     state: AlgorithmState,
     newest: Option<i64>,
-    /// The last value that is no number.
+    /// The last value that is not a number.
     last: Option<Value>,
     held: Option<PendingPoint>,
-    /// When its newest point came; repeats of it and late ones do not keep it waiting.
+    /// When its newest point arrived; repeated and late points do not count.
     arrived: Instant,
     is_in_due: bool,
 }
@@ -100,21 +101,21 @@ struct PendingPoint {
     ack: Ack,
 }
 
-/// What the messages of a batch become.
+/// The result of a batch.
 struct BatchOutput {
     messages: Vec<Message>,
     ack: Ack,
 }
 
 impl BatchOutput {
-    /// A message that was held back goes on.
+    /// Passes on a message that was held back.
     fn release(&mut self, held: PendingPoint) {
         self.messages.push(held.message);
         self.ack.merge(held.ack);
     }
 }
 
-/// A sample's parts.
+/// The parts of a sample.
 struct Sample {
     value: Value,
     time_ms: i64,
@@ -188,7 +189,7 @@ fn idle(settings: &AlgorithmSettings) -> Duration {
 }
 
 impl SeriesPolicy {
-    /// Of `ds_min_time` or `ds_max_time`. Only the door has a shortest time.
+    /// Applies `ds_min_time` or `ds_max_time`. Only the swinging door has a minimum time.
     fn set_time(&mut self, name: &str, time: Duration, is_door: bool) {
         match (name, is_door) {
             (DS_MIN_TIME, _) => self.door.min_time = time,
@@ -207,14 +208,17 @@ impl Downsampler {
             errored: counter("messages_errored", "Samples without a usable value, which pass."),
             passed_through: counter(
                 "messages_passed_through",
-                "Messages that are no samples, and late points that pass.",
+                "Messages that are not samples, and late points that pass.",
             ),
             ignored: counter("messages_ignored", "Messages with ds_ignore, which pass."),
-            overrides_applied: counter("meta_overrides_applied", "Messages that chose for themselves."),
+            overrides_applied: counter(
+                "meta_overrides_applied",
+                "Messages with their own settings in metadata.",
+            ),
             overrides_rejected: counter("meta_overrides_rejected", "Settings in metadata that cannot be used."),
             recreations: counter(
                 "meta_override_recreations",
-                "Series that began anew with other settings.",
+                "Series that restarted with other settings.",
             ),
         };
         Downsampler {
@@ -268,7 +272,7 @@ impl Downsampler {
         }
     }
 
-    /// What holds for a message: the file's choice, and what it says for itself.
+    /// The policy for a message: the configured one, with the message's own overrides.
     fn choice(&self, topic: &str, meta: &Metadata) -> SeriesPolicy {
         let mut choice = self.config.of(topic);
         if !self.config.allow_meta_overrides || !DS_KEYS.iter().any(|name| meta.contains(name)) {
@@ -307,7 +311,7 @@ impl Downsampler {
                 .ok()
                 .map(|time| (name, text, time))
         });
-        // The two may be right together where one is not alone.
+        // The two may be valid together even if one alone is not.
         let mut together = choice;
         for (name, _, time) in times.iter().flatten() {
             together.set_time(name, *time, is_door);
@@ -341,7 +345,7 @@ impl Downsampler {
         choice
     }
 
-    /// Makes sure that a series is there, with that choice. `false` if there are too many.
+    /// Makes sure that a series exists, with this policy. `false` if there are too many.
     fn begin(&mut self, topic: &Text, choice: SeriesPolicy, now: Instant, output: &mut BatchOutput) -> bool {
         let is_full = self.series.len() >= SERIES_MAX;
         match self.series.get_mut(topic) {
@@ -350,7 +354,7 @@ impl Downsampler {
                 true
             }
             Some(series) => {
-                // Other settings begin anew; what was held back under the old ones goes on.
+                // Other settings start a new state; a point held back under the old ones is released.
                 self.counters.recreations.inc();
                 if let Some(held) = series.held.take() {
                     output.release(held);
@@ -406,7 +410,7 @@ impl Downsampler {
             self.counters.filtered.inc();
             return output.ack.filtered(reason, 1);
         }
-        // One that was held back is not needed, or goes on in front.
+        // A point held back before is dropped, or passed on first.
         match (series.held.take(), verdict) {
             (Some(held), PointVerdict::EmitHeldAndHold) => output.release(held),
             (Some(mut held), _) => {
@@ -430,7 +434,7 @@ impl Downsampler {
         }
     }
 
-    /// Truths and texts: the first one, and each change.
+    /// Booleans and texts: keeps the first one, and each change.
     fn other(&mut self, topic: &Text, sample: Sample, mut message: Message, output: &mut BatchOutput) {
         let Some(series) = self.series.get_mut(topic) else {
             return output.messages.push(message);
@@ -447,7 +451,7 @@ impl Downsampler {
         output.messages.push(message);
     }
 
-    /// Says by what a point was chosen. Messages of a tag share that, as they share the rest.
+    /// Marks a point with the algorithm that kept it. Messages of a tag share this metadata too.
     fn mark(&mut self, meta: &mut Metadata, settings: AlgorithmSettings) {
         let key = settings.key();
         if meta.is_changed() {
@@ -483,7 +487,7 @@ impl Downsampler {
     }
 }
 
-/// The sample that a payload is, if it is exactly that.
+/// The sample in a payload, if it is exactly that.
 fn sample_of(payload: &Payload) -> Option<Sample> {
     let parsed;
     let value = match payload {

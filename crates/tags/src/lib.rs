@@ -1,10 +1,14 @@
-//! Tags: messages get their place in the unified namespace, by scripts that users write.
+//! Tags: user scripts assign messages their place in the unified namespace.
 //!
-//! `tag_processor` runs scripts on a batch and turns what they leave into samples with a topic; `nodered_js` runs one
-//! script on plain messages; `downsampler` keeps of each tag the points that are worth it; `stream_processor` computes tags from
-//! other tags; `classic_to_core` makes samples of messages with many values; `topic_browser` tells what topics there are, in
-//! messages and over HTTP. Scripts read and write the typed message directly ([`thalweg_script`]), and messages of one tag leave
-//! with one shared map of metadata again, as they came. Topics follow the rules in [`topic`].
+//! - `tag_processor` runs scripts on a batch and turns the results into samples with a topic.
+//! - `nodered_js` runs one script on plain messages.
+//! - `downsampler` keeps the significant points of each tag.
+//! - `stream_processor` computes tags from other tags.
+//! - `classic_to_core` makes samples of messages with many values.
+//! - `topic_browser` reports the existing topics, in messages and over HTTP.
+//!
+//! Scripts read and write the typed message directly ([`thalweg_script`]). Messages of one tag share one metadata map
+//! at the input, and again at the output. Topics follow the rules in [`topic`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod classic_to_core;
@@ -27,7 +31,7 @@ use thalweg_flow::ComponentRegistry;
 pub use scripting::STACK_MAX;
 pub use topic_browser::TopicDirectory;
 
-/// Adds the processors of this crate. The topics that they know are shown by `topics`.
+/// Adds the processors of this crate. `topics` shows the topics that they know.
 pub fn register(registry: &mut ComponentRegistry, topics: &Arc<TopicDirectory>) {
     registry.processor("tag_processor", tag_processor::parse);
     registry.processor("nodered_js", nodered::parse);

@@ -1,4 +1,4 @@
-//! `nodered_js`: one script on each message, which says what the message becomes.
+//! `nodered_js`: runs one script on each message, which determines the resulting messages.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl ProcessorSpec for NodeRedSpec {
     }
 }
 
-/// Room for the results of this many calls is kept from batch to batch.
+/// Capacity for the results of this many calls is kept from batch to batch.
 const ROOM_MAX: usize = 1 << 14;
 
 struct NodeRed {
@@ -135,7 +135,7 @@ impl Processor for NodeRed {
 }
 
 impl NodeRed {
-    /// Adds what a message becomes, unless that cannot be written as JSON; then the message fails as it came.
+    /// Adds a resulting message. If it cannot be written as JSON, the original message fails.
     fn add(&self, message: Message, reply: Reply, results: &mut Vec<Message>, ack: &mut Ack) {
         let payload = match reply.payload {
             PayloadReply::Same | PayloadReply::Again => None,

@@ -1,9 +1,9 @@
-//! Metadata of results, shared again: messages of one tag come with one map and leave with one map.
+//! Shares the metadata of results: messages of one tag have one map at the input, and one map at the output.
 //!
-//! A script that writes the same keys for every message of a tag would give each message a list of its own. Instead the
-//! result is built once per input map and written values, with the topic, and used again for every message that equals
-//! it. Keys whose value keeps changing under one input map (a counter, a time) are found out and stay with the message.
-//! Both tables are bounded; when one is full it starts over.
+//! A script that writes the same keys for every message of a tag would give each message its own list. Instead the
+//! result is built once per input map and written values, with the topic, and reused for every message that matches.
+//! Keys whose value keeps changing for the same input map (a counter, a time) are detected and stay with the message.
+//! Both tables are bounded; a full one is cleared.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::time::{TIMESTAMP, TIMESTAMP_MS};
 use crate::topic;
 
 const TOPICS_MAX: usize = 1 << 16;
-/// Topics with longer parts, which nobody uses, are made each time, so that the number of topics bounds their memory.
+/// Topics with longer parts, which are unusual, are not cached, so that the number of topics bounds their memory.
 const PARTS_BYTES_MAX: usize = 1024;
-/// Results of one input map: a fan-out gives several. With more, the keys in which they differ count as changing.
+/// Results per input map: a fan-out produces several. With more, the keys in which they differ count as changing.
 const VARIANTS_MAX: usize = 8;
 const CHANGING_MAX: usize = 64;
 
@@ -39,7 +39,7 @@ pub(crate) type DropCause = (DropReason, String);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SampleHints {
     pub datatype: Datatype,
-    /// Whether metadata may hold a time.
+    /// Whether metadata may contain a time.
     pub timed: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct MetadataCache {
     /// Keys that change from message to message.
     changing: HashSet<Text>,
     topics: HashMap<String, Result<Text, String>>,
-    /// Scratch for the key of `topics`.
+    /// Scratch buffer for the key of `topics`.
     parts: String,
     topics_max: usize,
 }
@@ -61,7 +61,7 @@ impl Default for MetadataCache {
 }
 
 struct MetadataVariant {
-    /// The changes it stands for, sorted by key, without changing keys.
+    /// The changes that it applies to, sorted by key, without changing keys.
     changes: Box<[(Text, Option<Text>)]>,
     map: Arc<MetaMap>,
     hints: SampleHints,
@@ -86,7 +86,7 @@ impl MetadataCache {
         }
     }
 
-    /// The metadata that a message leaves with, topic included.
+    /// The resulting metadata of a message, including the topic.
     pub fn metadata(&mut self, message: &Message) -> Result<(Metadata, SampleHints), DropCause> {
         let meta = &message.meta;
         if let Some(variants) = self.by_input.get(meta.shared_map(), ()) {
@@ -103,8 +103,8 @@ impl MetadataCache {
         self.first(meta)
     }
 
-    /// What messages without changes of their own over a shared map leave with; `None` if they are refused, or their result
-    /// is made for each.
+    /// The result for messages with this shared map and no changes of their own; `None` if they are refused, or have
+    /// individual results.
     pub fn of_map(&mut self, map: &Arc<MetaMap>) -> Option<(Arc<MetaMap>, SampleHints)> {
         let message = Message::new(Payload::Value(Value::Null), Metadata::shared(map.clone()));
         let (meta, hints) = self.metadata(&message).ok()?;
@@ -132,8 +132,8 @@ impl MetadataCache {
         expected.as_slice().is_empty()
     }
 
-    /// Puts what changes from message to message on top of a shared result. If parts of the topic are among it, the
-    /// topic is too.
+    /// Adds the keys that change from message to message to a shared result. If parts of the topic are among them, the
+    /// topic is added too.
     fn keep_changing(
         &mut self,
         meta: &Metadata,
@@ -168,9 +168,9 @@ impl MetadataCache {
             .any(|key| self.changing.contains(*key))
     }
 
-    /// A combination that was not seen before.
+    /// Handles a combination that was not seen before.
     fn first(&mut self, meta: &Metadata) -> Result<(Metadata, SampleHints), DropCause> {
-        // Checked before anything is remembered, so that a refused message leaves nothing behind.
+        // Checked before anything is stored, so that a refused message leaves nothing behind.
         let topic = self.topic(meta)?;
         let known = self.by_input.get(meta.shared_map(), ());
         if known.is_some_and(|variants| variants.len() >= VARIANTS_MAX) {
@@ -189,7 +189,7 @@ impl MetadataCache {
         Ok((result, hints))
     }
 
-    /// The result of everything in the metadata that does not change from message to message.
+    /// The result of all metadata that does not change from message to message.
     fn variant(&self, meta: &Metadata, topic: &Text) -> MetadataVariant {
         let input = meta.shared_map();
         let own: Vec<(Text, Option<Text>)> = meta
@@ -210,7 +210,7 @@ impl MetadataCache {
             .filter(|(key, _)| !is_computed(key))
             .chain(topics.map(|(key, topic)| (Text::new_static(key), topic.clone())));
         let series = input.series().unwrap_or_else(|| xxh3_64(topic.as_bytes()));
-        // Where the topic changes, so does the series, unless the input map has one.
+        // If the topic changes, so does the series, unless the input map has one.
         let series = (!self.changing_topic() || input.series().is_some()).then_some(series);
         let map = Arc::new(MetaMap::new(entries, series));
         let hints = SampleHints::of(&Metadata::shared(map.clone()));
@@ -221,7 +221,8 @@ impl MetadataCache {
         }
     }
 
-    /// Too many results of one input map: the keys in which the newest differs from the others change all the time.
+    /// There are too many results for one input map: the keys in which the newest differs from the others count as
+    /// changing.
     fn learn_changing(&mut self, meta: &Metadata) {
         let Some(variants) = self.by_input.get(meta.shared_map(), ()) else {
             return;
@@ -245,7 +246,7 @@ impl MetadataCache {
             );
         }
         self.changing.extend(differing);
-        // Results made before hold values of keys that now belong to messages.
+        // Earlier results contain values of keys that now belong to messages.
         self.by_input.clear();
     }
 
@@ -274,7 +275,7 @@ impl MetadataCache {
     }
 }
 
-/// The result with all changes on the message itself: for scripts that make up keys without end.
+/// The result with all changes on the message itself: for scripts that create ever new keys.
 fn unshared(meta: &Metadata, topic: Text) -> (Metadata, SampleHints) {
     let mut result = meta.clone();
     for computed in crate::computed::KEYS {
@@ -295,7 +296,7 @@ impl SampleHints {
     }
 }
 
-/// The required fields that are missing, in their order.
+/// The required fields that are missing, in order.
 pub(crate) fn missing_fields(meta: &Metadata) -> Vec<&'static str> {
     let required = [LOCATION_PATH, DATA_CONTRACT, TAG_NAME];
     required.into_iter().filter(|key| !meta.contains(key)).collect()

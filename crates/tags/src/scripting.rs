@@ -1,5 +1,5 @@
-//! What the script processors share: limits and console from the configuration, mistakes in scripts with their place in
-//! the file, and failures with their reason.
+//! Shared by the script processors: limits and console from the configuration, script errors with their position in the
+//! file, and failures with their reason.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -14,18 +14,18 @@ use thalweg_script::{
 };
 use thalweg_telemetry::{IntCounter, StatusDetail};
 
-/// The most that `scripting.stack` may be, in bytes: worker threads have 8 MiB of stack, and scripts are called from some
-/// way down.
+/// Maximum of `scripting.stack` in bytes: worker threads have 8 MiB of stack, part of which is already used when
+/// scripts are called.
 pub const STACK_MAX: u64 = 6 << 20;
 
 /// Script threads of the process that were given up and still run.
 static LOST: LazyLock<LostThreads> = LazyLock::new(LostThreads::default);
 
-/// The scripts of one processor, checked, with what all threads share.
+/// The validated scripts of one processor, and state shared by all threads.
 pub(crate) struct Scripts {
     pub list: Vec<Script>,
     mode: EngineMode,
-    /// Whether it was said already which scripts are not native code. There is an engine for each thread.
+    /// Whether the scripts that are not native code were already logged. There is an engine per thread.
     told: AtomicBool,
     limits: ScriptLimits,
     lost_max: usize,
@@ -57,7 +57,7 @@ impl Scripts {
         self
     }
 
-    /// An engine for one thread; none if there are no scripts.
+    /// An engine for one thread; `None` if there are no scripts.
     pub fn build(&self, context: &StageContext) -> Result<Option<Box<dyn Program>>, BuildError> {
         if self.list.is_empty() {
             return Ok(None);
@@ -96,7 +96,7 @@ impl Scripts {
 }
 
 impl Scripts {
-    /// Says once which scripts are not native code.
+    /// Logs once which scripts are not native code.
     fn tell(&self, engine: &Engine, context: &StageContext) {
         if self.told.swap(true, Ordering::Relaxed) {
             return;
@@ -129,7 +129,7 @@ pub(crate) struct ScriptMetrics {
     memo_hits: IntCounter,
     pool_hits: IntCounter,
     pool_misses: IntCounter,
-    /// What was counted already.
+    /// What was already counted.
     counted: ProgramStats,
 }
 
@@ -159,20 +159,20 @@ impl ScriptMetrics {
             ),
             memo_hits: component.counter(
                 "thalweg_script_memo_hits_total",
-                "Results that were at hand from an earlier message of the tag, without a call.",
+                "Results that were reused from an earlier message of the tag, without a call.",
             ),
-            pool_hits: component.counter("vm_pool_hits", "Script calls by an engine that was there."),
+            pool_hits: component.counter("vm_pool_hits", "Script calls by an existing engine."),
             pool_misses: component.counter("vm_pool_misses", "Engines made for scripts."),
             counted: ProgramStats::default(),
         }
     }
 
-    /// Scripts that need not run, because of messages whose whole result was at hand.
+    /// Counts scripts that did not run because the whole result of a message was memoized.
     pub fn at_hand(&self, scripts: u64) {
         self.memo_hits.inc_by(scripts);
     }
 
-    /// Once per batch: counts what came since the last time.
+    /// Called once per batch: counts the difference to the last call.
     pub fn update(&mut self, stats: ProgramStats) {
         let quickjs = stats.calls - self.counted.calls;
         let native = stats.native_calls - self.counted.native_calls;
@@ -190,14 +190,14 @@ impl ScriptMetrics {
     }
 }
 
-/// A script with its place in the configuration and the name that start-up errors give it.
+/// A script with its position in the configuration and its name in start-up errors.
 pub(crate) struct ScriptSource {
     pub script: Script,
     pub node: Node,
     pub label: String,
 }
 
-/// Reports every script that is no JavaScript, at its place in the file. Whether all are.
+/// Reports every script that is not valid JavaScript, at its position in the file. Returns whether all are valid.
 pub(crate) fn check(
     sources: &[ScriptSource],
     prefix: &str,
@@ -222,7 +222,7 @@ pub(crate) fn check(
     errors.is_empty()
 }
 
-/// Notes how each script runs.
+/// Adds a note on how each script runs.
 fn explain_all(sources: &[ScriptSource], scripts: &[Script], config: &ScriptingConfig, diagnostics: &Diagnostics) {
     let mode = mode(config);
     let explained = explain(scripts).unwrap_or_default();
@@ -234,7 +234,7 @@ fn explain_all(sources: &[ScriptSource], scripts: &[Script], config: &ScriptingC
     }
 }
 
-/// How a script runs, and why; `place` says where the reason stands.
+/// How a script runs, and why; `place` formats the position of the reason.
 fn how_it_runs(
     mode: EngineMode,
     form: &ScriptForm,
@@ -246,7 +246,7 @@ fn how_it_runs(
         (EngineMode::QuickJs, _, _) => "QuickJS, as scripting.engine says".to_owned(),
         (_, Some(outside), _) => format!("QuickJS: {}", reason(outside)),
         (EngineMode::Verify, _, _) => "native code and QuickJS, compared for each message".to_owned(),
-        // It is run when one of its variables changes.
+        // It runs when one of its variables changes.
         _ if matches!(form, ScriptForm::Expression(_)) => "native code".to_owned(),
         (_, None, Some(varies)) => format!("native code, for each message: {}", reason(varies)),
         (_, None, None) => "native code, once for each tag".to_owned(),

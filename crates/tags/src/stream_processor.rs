@@ -1,11 +1,13 @@
-//! `stream_processor`: tags that are computed from other tags.
+//! `stream_processor`: computes tags from other tags.
 //!
-//! In come samples of several topics, the sources; out come samples of the topics that expressions make. Of each source the
-//! latest value is kept, by arrival. A message of a source sets its value and then runs, in the order of the mapping, the
-//! expressions that name it and those that name no source, each as soon as all that it names has a value.
+//! The input is samples of several topics, the sources; the output is samples of the topics that expressions define.
+//! The latest value of each source, by arrival, is kept. A message of a source sets its value and then runs, in the
+//! order of the mapping, the expressions that use it and those that use no source, each as soon as all its sources have
+//! a value.
 //!
-//! The values belong to the processor, not to a thread: instances share them under one lock, which a batch takes once. A flow
-//! runs such a chain by one worker ([`ProcessorSpec::joins_series`]), so results leave in the order in which they were made.
+//! The values belong to the processor, not to a thread: instances share them under one lock, which is taken once per
+//! batch. A flow runs such a chain with one worker ([`ProcessorSpec::joins_series`]), so results are emitted in the
+//! order in which they were computed.
 
 mod config;
 mod engine;
@@ -31,11 +33,12 @@ use self::metrics::StreamProcessorMetrics;
 use self::values::SourceValues;
 use crate::scripting::{ScriptMetrics, Scripts};
 
-/// Results that go on together, as far as a message has no more: each message may run every expression, and what they make of
-/// a batch is counted by no limit before the flow has it.
+/// Results that are passed on together, unless one message has more. Each message may run every expression, and no
+/// limit counts the results of a batch before the flow has them.
 const RESULTS_MAX: usize = 10_000;
 
-/// What the file says, with names as numbers: sources by their place in [`SourceValues`], expressions in the order of the mapping.
+/// The configuration with names as numbers: sources by their index in [`SourceValues`], expressions in the order of the
+/// mapping.
 #[derive(Default)]
 struct Plan {
     topics: HashMap<String, Trigger>,
@@ -50,7 +53,7 @@ struct Trigger {
 }
 
 impl Plan {
-    /// Results of one message at most.
+    /// Maximum results of one message.
     fn results_max(&self) -> usize {
         let counts = self.topics.values().map(|trigger| trigger.expressions.len());
         counts.max().unwrap_or_default()
@@ -58,17 +61,17 @@ impl Plan {
 }
 
 struct Expression {
-    /// Its place in the mapping, which is how errors call it.
+    /// Its path in the mapping, which errors use as its name.
     path: String,
-    /// Of its results.
+    /// Topic of its results.
     topic: Text,
-    /// The sources that it names.
+    /// The sources that it uses.
     needs: SmallVec<[usize; 4]>,
     work: ExpressionBody,
 }
 
 impl Expression {
-    /// Whether all sources that it names have a value.
+    /// Whether all its sources have a value.
     fn is_ready(&self, values: &SourceValues) -> bool {
         self.needs.iter().all(|source| values.get(*source).is_some())
     }
@@ -76,13 +79,13 @@ impl Expression {
 
 enum ExpressionBody {
     Constant(Value),
-    /// The value of a source as it is, every digit of it.
+    /// The unchanged value of a source, with every digit.
     Source(usize),
     Script {
         number: usize,
-        /// The sources by their names.
+        /// The sources by name.
         variables: Vec<(Text, usize)>,
-        /// It gives the same each time.
+        /// Its result is constant.
         is_fixed: bool,
     },
     /// It is not run; why.
@@ -128,16 +131,16 @@ struct StreamProcessor {
     context: StageContext,
 }
 
-/// What the messages of a batch become.
+/// The result of a batch.
 #[derive(Default)]
 struct BatchOutcome {
     results: Vec<Message>,
     failed: Vec<StreamFailure>,
-    /// Messages whose topic no source names.
+    /// Messages whose topic belongs to no source.
     foreign: usize,
-    /// Messages of sources, whose value was taken.
+    /// Messages of sources whose value was stored.
     taken: usize,
-    /// Those of them that ran nothing: no expression has all its values yet.
+    /// Those that ran nothing, because no expression has all its values yet.
     silent: usize,
     /// Results that are null.
     nothing: usize,
@@ -154,7 +157,7 @@ struct ExpressionRun<'b> {
     begun: PendingEvaluation,
 }
 
-/// A message that cannot be taken, or once more for each of its expressions that fails.
+/// A message that was refused; or one entry for each of its expressions that failed.
 struct StreamFailure {
     message: Message,
     reason: DropReason,
@@ -178,7 +181,7 @@ impl Processor for StreamProcessor {
             self.one(message, &plan, &mut values, &mut made, &mut runs);
         }
         let known = values.known();
-        // What follows takes as long as scripts may take, and may wait for the dead letter.
+        // Scripts may take long, and results may wait for the dead letter output.
         drop(values);
         self.run(runs, &mut made);
         let calls = self.engine.calls() - calls_before;
@@ -197,7 +200,7 @@ impl Processor for StreamProcessor {
 }
 
 impl StreamProcessor {
-    /// Takes the value of a message, and begins the expressions that it runs.
+    /// Stores the value of a message, and begins the expressions that it runs.
     fn one<'b>(
         &mut self,
         message: &'b Message,
@@ -238,7 +241,7 @@ impl StreamProcessor {
         made.expanded += begun.saturating_sub(1);
     }
 
-    /// Finishes expressions, and adds what comes of them.
+    /// Finishes expressions, and adds their results.
     fn run(&mut self, runs: Vec<ExpressionRun<'_>>, made: &mut BatchOutcome) {
         let begun: Vec<_> = runs
             .iter()
@@ -273,7 +276,7 @@ impl StreamProcessor {
         made.fail(message, failure.reason, error);
     }
 
-    /// Tells the fate of every message, and passes the results on.
+    /// Settles every message, and passes the results on.
     fn settle(&mut self, made: BatchOutcome, mut ack: Ack, out: &mut Vec<Batch>) {
         let BatchOutcome {
             results,

@@ -1,8 +1,8 @@
-//! `tag_processor`: scripts give messages their place in the namespace, and what leaves is a sample with a topic.
+//! `tag_processor`: scripts assign messages their place in the namespace; the output is samples with a topic.
 //!
-//! A batch passes stage by stage: `defaults`, each condition, `advancedProcessing`, then the check of the required fields
-//! and the build of value, time and metadata. A message that fails anywhere leaves alone, with its reason; the others go
-//! on as one batch, in order.
+//! A batch passes stage by stage: `defaults`, each condition, `advancedProcessing`, then the check of the required
+//! fields and the construction of value, time and metadata. A message that fails at any point leaves alone, with its
+//! reason; the others continue as one batch, in order.
 
 mod config;
 mod finish;
@@ -36,13 +36,13 @@ enum PipelineStep {
     },
 }
 
-/// A script that says what becomes of a message.
+/// A script that determines the resulting messages.
 #[derive(Clone, Debug)]
 struct ScriptStage {
     script: usize,
-    /// How errors call it: `defaults`, `condition-0-then`, `advanced`.
+    /// Its name in errors: `defaults`, `condition-0-then`, `advanced`.
     name: String,
-    /// Whether it was told already that this stage filters. Shared by all threads.
+    /// Whether it was already logged that this stage filters. Shared by all threads.
     told: Arc<AtomicBool>,
 }
 
@@ -54,23 +54,23 @@ struct TagProcessor {
     finisher: Finisher,
     at_hand: ResultCache,
     counters: TagProcessorMetrics,
-    /// Messages of the present batch that leave it early.
+    /// Messages of the current batch that leave it early.
     failed: Vec<StageFailure>,
-    /// The messages between two stages, and an empty list with room for those after the next one.
+    /// The messages between two stages, and an empty list with capacity for those after the next one.
     items: Vec<StageItem>,
     spare: Vec<StageItem>,
-    /// What came of the calls of a stage.
+    /// Results of the calls of a stage.
     called: Vec<Result<CallOutcome, CallFailure>>,
 }
 
-/// Room for this many messages is kept from batch to batch.
+/// Capacity for this many messages is kept from batch to batch.
 const ROOM_MAX: usize = 1 << 14;
 
-/// What helps a payload that cannot become the value of a sample, with the script or without one.
+/// The cure for a payload that cannot become the value of a sample, with or without a script.
 const VALUE_CURE: &str = "; let a script change msg.payload or msg.meta.datatype, or return null for the message (for NaN and \
                           infinity: if (!Number.isFinite(msg.payload)) return null)";
 
-/// A message that a stage or the final check failed on.
+/// A message that failed in a stage or in the final check.
 struct StageFailure {
     message: Message,
     reason: DropReason,
@@ -84,14 +84,14 @@ struct TagProcessorMetrics {
     dropped: IntCounter,
 }
 
-/// A message on its way through the stages.
+/// A message between stages.
 struct StageItem {
     message: Message,
-    /// The metadata it came with, once a stage changed it.
+    /// Its original metadata, once a stage has changed it.
     origin: Option<Metadata>,
-    /// The bytes it came with, as long as no script replaced what they say.
+    /// Its original bytes, as long as no script has replaced the payload.
     raw: Option<Payload>,
-    /// A script set the payload, be it to what it was.
+    /// A script set the payload, possibly to the same value.
     is_set: bool,
 }
 
@@ -122,7 +122,7 @@ impl Processor for TagProcessor {
 }
 
 impl TagProcessor {
-    /// What becomes of messages. What fails is in `self.failed` afterwards.
+    /// Computes the resulting messages. Failed ones are in `self.failed` afterwards.
     fn results(&mut self, mut messages: Vec<Message>, ack: &mut Ack) -> Vec<Message> {
         self.finisher.begin();
         let (done, kept) = self.finish_at_hand(&mut messages);
@@ -139,8 +139,8 @@ impl TagProcessor {
         messages
     }
 
-    /// Finishes messages from the first one on, in their place, as long as what they leave with is at hand. Returns how many there
-    /// were, and how many of these are left, in front.
+    /// Finishes messages in place, from the first one on, as long as their results are memoized. Returns how many were
+    /// finished, and how many of these remain, at the front.
     fn finish_at_hand(&mut self, messages: &mut [Message]) -> (usize, usize) {
         let Some(program) = self.program.as_deref_mut() else {
             return (0, 0);
@@ -186,7 +186,7 @@ impl TagProcessor {
         (done, kept)
     }
 
-    /// Takes messages through all stages, one stage after the other, and puts the results in their place.
+    /// Takes messages through all stages, one stage after the other, and replaces them with the results.
     fn stagewise(&mut self, mut messages: Vec<Message>, ack: &mut Ack) -> Vec<Message> {
         let steps = self.steps.clone();
         self.items.extend(messages.drain(..).map(StageItem::new));
@@ -273,9 +273,10 @@ impl TagProcessor {
     }
 }
 
-/// Computes the payload of a message by one half of a script. `None` if it takes more than that; the message is as it was then.
+/// Computes the payload of a message with the payload half of a script. `None` if that is not enough; the message is
+/// then unchanged.
 fn compute(script: usize, message: &mut Message, program: &mut dyn Program) -> Option<Provenance> {
-    // Scripts see the parsed form of other payloads, which is made once for all stages.
+    // Scripts see the parsed form of other payloads, which is created once for all stages.
     let Payload::Value(value) = &message.payload else {
         return None;
     };
@@ -292,7 +293,7 @@ fn compute(script: usize, message: &mut Message, program: &mut dyn Program) -> O
 impl StageItem {
     fn new(mut message: Message) -> StageItem {
         let raw = match &message.payload {
-            // Every stage and the value itself need the parsed form, so it is made once.
+            // Every stage and the value itself need the parsed form, so it is created once.
             Payload::Raw(_) | Payload::Sample { .. } => {
                 let value = Payload::Value(payload_value(&message.payload).into_owned());
                 Some(std::mem::replace(&mut message.payload, value))
@@ -311,7 +312,7 @@ impl StageItem {
         self.origin.as_ref().unwrap_or(&self.message.meta)
     }
 
-    /// One more message from the same source, as it is now.
+    /// Another message from the same source, in its current state.
     fn copy(&self) -> StageItem {
         StageItem {
             message: self.message.clone(),
@@ -321,7 +322,7 @@ impl StageItem {
         }
     }
 
-    /// Adds what a stage makes of it to `next`. Returns 1 if it is filtered.
+    /// Adds the results of a stage to `next`. Returns 1 if the message is filtered.
     fn become_of(mut self, returned: ScriptOutput, next: &mut Vec<StageItem>, ack: &mut Ack) -> usize {
         match returned {
             ScriptOutput::Nothing => return 1,
@@ -376,7 +377,7 @@ impl StageItem {
         }
     }
 
-    /// The message for the dead letter: with the bytes it came with, unless a script replaced them.
+    /// The message for the dead letter output: with its original bytes, unless a script replaced them.
     fn into_failed(mut self) -> Message {
         if let Some(raw) = self.raw {
             self.message.payload = raw;

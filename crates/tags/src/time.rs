@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use thalweg_record::{Metadata, Ticks, TimeForm, key};
 
-/// Where a sample's time comes from when metadata does not say.
+/// The source of a sample's time if metadata has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimestampSource {
     Now,
@@ -15,7 +15,8 @@ pub(crate) enum TimestampSource {
 pub(crate) const TIMESTAMP_MS: &str = "timestamp_ms";
 pub(crate) const TIMESTAMP: &str = "timestamp";
 
-/// The time in milliseconds since 1970, if metadata or the value say one. `warn` is told of metadata that is no time.
+/// The time in milliseconds since 1970, if metadata or the value contain one. Calls `warn` if the metadata is not a
+/// valid time.
 pub(crate) fn sample_time(meta: &Metadata, source: TimestampSource, mut warn: impl FnMut(String)) -> Option<i64> {
     if let Some(text) = meta.get(TIMESTAMP_MS) {
         if let Some(ms) = parse(&text) {

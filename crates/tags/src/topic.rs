@@ -1,13 +1,13 @@
-//! Topics of the unified namespace: four parts in, one checked topic out, or the reason why there is none.
+//! Topics of the unified namespace: builds and checks a topic from its four parts, or returns why there is none.
 //!
-//! A topic is `umh.v1.<location>.<contract>[.<virtual path>].<name>`. Parts are joined as they are and the whole is read
-//! again: the contract is the first segment after level 0 that starts with `_` and is not the last one. So a dot in the
-//! name extends the virtual path, and a location segment that starts with `_` becomes the contract. Every topic that
-//! [`build`] returns passes [`check`].
+//! A topic is `umh.v1.<location>.<contract>[.<virtual path>].<name>`. Parts are joined as they are and the whole is
+//! parsed again: the contract is the first segment after level 0 that starts with `_` and is not the last one. So a dot
+//! in the name extends the virtual path, and a location segment that starts with `_` becomes the contract. Every topic
+//! that [`build`] returns passes [`check`].
 
 const PREFIX: &str = "umh.v1";
 
-/// Why there is no topic. The text is the one that consumers of the reference system know.
+/// Why there is no topic. The texts are those of the reference system, which consumers know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
     #[error("topic construction failed: level0 is required - set using SetLevel0() or SetLocationLevels()")]
@@ -49,7 +49,7 @@ pub enum TopicError {
     OuterDots(String),
 }
 
-/// Joins the parts and checks the result. `virtual_path` is taken as metadata has it, see [`virtual_path`].
+/// Joins the parts and checks the result. `virtual_path_text` is the text from the metadata, see [`virtual_path`].
 pub fn build(
     location_path: &str,
     data_contract: &str,
@@ -76,7 +76,7 @@ pub fn build(
     Ok(topic)
 }
 
-/// The virtual path that a metadata text stands for: trimmed, and empty for the words that scripts use for "none".
+/// The virtual path of a metadata text: trimmed, and empty for the words that scripts use for "none".
 pub fn virtual_path(text: &str) -> &str {
     let text = text.trim();
     let none = ["null", "nil", "<nil>", "undefined"];
@@ -86,18 +86,19 @@ pub fn virtual_path(text: &str) -> &str {
     text
 }
 
-/// Where a text that begins like a topic points to, up to its contract and what stands behind that.
+/// The parts of a text that begins like a topic: location, contract, and the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicParts<'a> {
-    /// Level 0 and the sublevels, with dots between them.
+    /// Level 0 and the sublevels, joined with dots.
     pub location: &'a str,
     pub contract: &'a str,
-    /// Segments behind the contract; empty if there are none.
+    /// Segments after the contract; empty if there are none.
     pub path: &'a str,
 }
 
 impl TopicParts<'_> {
-    /// `None` if the text has another prefix or no contract. Nothing else is checked, and the contract may be the end of it.
+    /// `None` if the text has another prefix or no contract. Nothing else is checked, and the contract may be the last
+    /// segment.
     pub fn of(text: &str) -> Option<TopicParts<'_>> {
         let rest = text.strip_prefix(PREFIX)?.strip_prefix('.')?;
         let (location, contract_on) = rest.split_at_checked(rest.find("._")?)?;
@@ -119,20 +120,20 @@ impl TopicParts<'_> {
     }
 }
 
-/// Takes a topic apart at its contract. Its path ends with the name.
+/// Splits a topic at its contract. The path ends with the name.
 pub fn place(topic: &str) -> Result<TopicParts<'_>, TopicError> {
     check(topic)?;
     TopicParts::of(topic).ok_or(TopicError::ContractMissing)
 }
 
-/// Takes a topic apart: its place, whose path is the virtual path, and its name.
+/// Splits a topic into its place, whose path is the virtual path, and its name.
 pub fn parts(topic: &str) -> Result<(TopicParts<'_>, &str), TopicError> {
     check(topic)?;
     let (place, name) = topic.rsplit_once('.').ok_or(TopicError::TooShort)?;
     Ok((TopicParts::of(place).ok_or(TopicError::ContractMissing)?, name))
 }
 
-/// Whether a text is a topic.
+/// Checks that a text is a topic.
 pub fn check(topic: &str) -> Result<(), TopicError> {
     if topic.is_empty() {
         return Err(TopicError::Empty);
@@ -353,7 +354,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the parts hold, the result is a topic by its own rules, or an error whose text can be shown.
+        /// For any parts the result is a valid topic, or an error whose text can be shown.
         #[test]
         fn any_parts_give_a_valid_topic_or_an_error(
             location in "[a-z_. ]{0,8}|\\PC{0,6}", contract in "_?[a-z._]{0,5}|\\PC{0,6}",

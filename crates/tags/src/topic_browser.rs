@@ -1,13 +1,14 @@
-//! `topic_browser`: what topics there are, and what they said last, in one message per interval.
+//! `topic_browser`: reports all topics and their latest events, in one message per interval.
 //!
-//! Messages end here. Each stays unacknowledged as long as its event waits for the bundle; one of them becomes the bundle and
-//! carries the answers of the others, which are filtered. So a source hears that an event is done when the bundle with it was
-//! delivered. An event that a newer one of its topic replaces before that is filtered at once: that is what it was for.
+//! Messages end here. Each stays unacknowledged while its event waits for the bundle. One of them becomes the bundle
+//! and carries the acknowledgements of the others, which are filtered. So a source is acknowledged for an event when
+//! the bundle with it was delivered. An event that a newer one of its topic replaces before that is filtered at once.
 //!
-//! All instances gather into one place, because whoever reads a bundle takes its topics for all there are. The first interval begins
-//! with the first message, each further one with the bundle before it; one without messages has a bundle that tells the topics
-//! alone, for whoever begins to read. The instance that sees its end first makes the bundle. A flow runs such a chain by one worker
-//! ([`ProcessorSpec::joins_series`]): what a bundle says of a topic holds until the next one, so none may overtake another.
+//! All instances collect into one table, because consumers take the topics of a bundle for all that exist. The first
+//! interval begins with the first message, each further one with the previous bundle. An interval without messages
+//! produces a bundle with only the topics, for new consumers. The instance that first notices its end builds the
+//! bundle. A flow runs such a chain with one worker ([`ProcessorSpec::joins_series`]): a bundle is valid until the next
+//! one, so none may overtake another.
 
 mod bundle;
 mod directory;
@@ -33,7 +34,7 @@ use crate::topic::{self, TopicError};
 
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Of the topics whose ids an instance remembers.
+/// Limit for the topics whose ids an instance caches.
 const IDS_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) fn register(registry: &mut ComponentRegistry, directory: &Arc<TopicDirectory>) {
@@ -62,7 +63,7 @@ fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<BrowserLimit
     if !is_usable {
         fields.error(
             "emit_interval",
-            "an interval is longer than nothing and at most 24h, such as 1s",
+            "an interval is more than 0 and at most 24h, such as 1s",
         );
     }
     fields.finish();
@@ -77,7 +78,8 @@ fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<BrowserLimit
 struct TopicBrowserSpec {
     limits: BrowserLimits,
     directory: Arc<TopicDirectory>,
-    /// Of the instances that run. Not held here, so that events which no instance will emit any more are given up.
+    /// State of the running instances. It is a weak reference, so that events which no instance will emit any more are
+    /// dropped.
     shared: Mutex<Weak<BrowserState>>,
 }
 
@@ -111,7 +113,7 @@ impl TopicBrowserSpec {
     }
 }
 
-/// What the instances have in common.
+/// State shared by the instances.
 struct BrowserState {
     gathered: Mutex<TopicTable>,
     counters: TopicBrowserMetrics,
@@ -125,7 +127,7 @@ impl Drop for BrowserState {
     }
 }
 
-/// `processed = emitted + not emitted`, once nothing is held.
+/// `processed = emitted + not emitted`, once nothing is pending.
 struct TopicBrowserMetrics {
     processed: IntCounter,
     failed: IntCounter,
@@ -142,7 +144,7 @@ impl TopicBrowserMetrics {
             failed: counter("messages_failed", "Messages that could not become an event."),
             not_emitted: counter(
                 "messages_not_emitted",
-                "Messages whose event is in no bundle: it was overwritten, or the flow was given up.",
+                "Messages whose event is in no bundle: it was overwritten, or the flow was abandoned.",
             ),
             overwritten: counter(
                 "events_overwritten",
@@ -159,7 +161,7 @@ struct TopicBrowser {
     context: StageContext,
 }
 
-/// Ids of topics that an instance has seen, within bounds; when there are more it starts over.
+/// Cache of topic ids of an instance, with limits; it is cleared when it is full.
 struct TopicIdCache {
     known: HashMap<Text, u64>,
     count_max: usize,
@@ -249,8 +251,8 @@ impl TopicBrowser {
         Ok((topic, id, EventContent::of(&message.payload)?))
     }
 
-    /// Puts events to those of the other instances. What had to leave for want of room, and the answers of events that are not
-    /// needed any more, are dealt with by the caller, without the lock.
+    /// Adds events to those of the other instances. Bundles that had to be taken to make room, and acknowledgements of
+    /// replaced events, are handled by the caller, outside of the lock.
     fn gather(&self, events: Vec<TopicEvent>, ack: &mut Ack) -> (Vec<BundleContents>, Vec<Ack>) {
         let (mut taken, mut overwritten) = (Vec::new(), Vec::new());
         let counters = &self.shared.counters;
@@ -270,7 +272,7 @@ impl TopicBrowser {
         (taken, overwritten)
     }
 
-    /// The message that stands for all that was held, or for the topics alone; none if there are none.
+    /// The message with all pending events, or with only the topics; `None` if there are no topics.
     fn bundle(&self, taken: BundleContents) -> Option<Batch> {
         let BundleContents { topics, held } = taken;
         if topics.is_empty() {

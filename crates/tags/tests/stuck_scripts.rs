@@ -1,4 +1,4 @@
-//! Scripts that cannot be stopped, in a flow that runs: only their messages are lost, and nobody waits for them.
+//! Scripts that cannot be stopped, in a running flow: only their messages are lost, and nothing waits for them.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use thalweg_record::DropReason;
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a flow of ten messages, `1` to `10`, through a script into a file. Stopped within `time`, or when it has ended by itself.
+/// Runs a flow of ten messages, `1` to `10`, through a script into a file. It is stopped within `time`, or when it has
+/// ended by itself.
 fn run(settings: &str, script: &str, time: Option<Duration>) -> (Vec<String>, StopReport) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -69,7 +70,7 @@ fn a_flow_goes_on_behind_a_message_that_is_given_up_with_its_thread() {
     );
 }
 
-/// A timeout of an hour is a wish of who wrote the script, not of who stops the process.
+/// A timeout of an hour must not delay a stop of the process.
 #[test]
 fn a_stop_does_not_wait_for_a_script_and_every_message_is_accounted_for() {
     let started = Instant::now();

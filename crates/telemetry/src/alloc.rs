@@ -1,19 +1,18 @@
-//! A counting layer over any global allocator: how many allocations and bytes the process has asked for so far, and how many
-//! of these bytes live.
+//! A counting wrapper for any global allocator: the allocations and bytes requested so far, and the live bytes.
 //!
-//! Operators see from it what a message costs (`thalweg_process_allocated_bytes_total`) and whether memory is given back
-//! (`thalweg_process_heap_bytes`); benchmarks and soaks of the real binary need no special build. The cost is two relaxed
-//! additions for an allocation, and one for its end, to a cache line that the thread shares with few others.
+//! Operators see what a message costs (`thalweg_process_allocated_bytes_total`) and whether memory is released
+//! (`thalweg_process_heap_bytes`); benchmarks and soak tests of the real binary need no special build. An allocation
+//! costs two relaxed additions and its release one, on a cache line that the thread shares with few others.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// How the program sets its allocator, ended by a zero.
+/// The configuration of the allocator, terminated by a zero byte.
 ///
-/// `/debug/pprof/heap` tells where memory was asked for: one sample per 2 MiB, which costs about one percent. What was freed goes
-/// back to the system within seconds, by a thread of the allocator: threads of queries may not ask for memory again for hours,
-/// and until then what they freed would be kept.
+/// `/debug/pprof/heap` shows where memory was allocated, with one sample per 2 MiB, which costs about one percent. A
+/// background thread of the allocator returns freed memory to the system within seconds: query threads may not allocate
+/// again for hours and would keep their freed memory until then.
 pub const JEMALLOC_SETTINGS: &[u8] =
     b"prof:true,prof_active:true,lg_prof_sample:21,background_thread:true,dirty_decay_ms:2000,muzzy_decay_ms:0\0";
 
@@ -36,7 +35,7 @@ static COUNTS: [Shard; SHARDS] = [const {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    // Without a destructor, so that it may be used from within the allocator at any time of a thread's life.
+    // Without a destructor, so the allocator can use it at any time of a thread's life.
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -62,16 +61,16 @@ fn free(bytes: usize) {
     own().freed.fetch_add(bytes as u64, Relaxed);
 }
 
-/// Allocations so far, and the bytes asked for by them. A reallocation counts as one allocation of its new size.
+/// The number of allocations so far and their bytes. A reallocation counts as one allocation of its new size.
 pub fn allocated() -> (u64, u64) {
     COUNTS.iter().fold((0, 0), |(n, b), s| {
         (n + s.allocations.load(Relaxed), b + s.bytes.load(Relaxed))
     })
 }
 
-/// Bytes that were asked for and are not freed. What libraries in C ask for is not counted.
+/// Bytes that were allocated and not freed, not counting allocations by C libraries.
 pub fn live() -> u64 {
-    // In this order: what is freed meanwhile was not counted as freed, so the sum is never too small.
+    // In this order, bytes freed in between still count as live, so the result is never too small.
     let freed: u64 = COUNTS.iter().map(|shard| shard.freed.load(Relaxed)).sum();
     allocated().1.saturating_sub(freed)
 }
@@ -103,7 +102,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
         count(size);
         // SAFETY: as above; `pointer` came from the inner allocator.
         let moved = unsafe { self.0.realloc(pointer, layout, size) };
-        // Where there is no room, the old one stays.
+        // If the reallocation fails, the old block stays.
         free(if moved.is_null() { size } else { layout.size() });
         moved
     }
@@ -128,7 +127,7 @@ mod tests {
     #[test]
     fn what_is_freed_lives_no_more_however_often_it_grew() {
         const EACH: usize = 64 << 20;
-        // Other tests run beside this one: what they hold may be gone, or new, when it is counted again.
+        // Other tests run in parallel and may allocate or free between the two counts.
         const OTHERS: u64 = EACH as u64 / 8;
         let before = live();
         let mut bytes: Vec<u8> = Vec::new();
@@ -137,7 +136,7 @@ mod tests {
         }
         let grown = live();
         assert!(grown + OTHERS >= before + EACH as u64, "{before} before, {grown} now");
-        // Another thread may free it.
+        // Freed on another thread.
         let freed = std::thread::spawn(move || drop(std::hint::black_box(bytes)));
         assert!(freed.join().is_ok());
         let kept = live();

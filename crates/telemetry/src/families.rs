@@ -1,4 +1,4 @@
-//! Metrics that are computed when they are asked for, with labels that come and go: what is not told any more vanishes.
+//! Metrics that are computed on request, with labels that come and go: a value that is no longer reported disappears.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
@@ -12,12 +12,12 @@ pub struct MetricFamilies {
     families: Vec<proto::MetricFamily>,
 }
 
-/// A distribution, counted in buckets.
+/// A histogram.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
-    /// Upper bound (inclusive) of each bucket, ascending, and how many values are in it alone.
+    /// The inclusive upper bound of each bucket, ascending, and the number of values in that bucket alone.
     pub buckets: Vec<(f64, u64)>,
-    /// Values above the last bound.
+    /// The number of values above the last bound.
     pub beyond: u64,
     pub sum: f64,
 }
@@ -85,14 +85,14 @@ fn metric(labels: Labels<'_>) -> proto::Metric {
     metric
 }
 
-/// Calls `tell` whenever the metrics are asked for.
+/// Calls `tell` for each request of the metrics.
 pub(crate) struct CallbackCollector<F> {
     desc: Desc,
     tell: F,
 }
 
 impl<F: Fn(&mut MetricFamilies) + Send + Sync> CallbackCollector<F> {
-    /// `name` is one of the metrics that it tells, and is told by nobody else.
+    /// `name` is one of the metrics that `tell` reports; no other collector reports it.
     pub fn new(name: &str, tell: F) -> prometheus::Result<CallbackCollector<F>> {
         let desc = Desc::new(name.to_owned(), name.to_owned(), Vec::new(), Default::default())?;
         Ok(CallbackCollector { desc, tell })

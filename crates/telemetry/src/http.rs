@@ -1,4 +1,4 @@
-//! How components add paths to the one HTTP listener without knowing it.
+//! The interface by which components add paths to the HTTP listener without knowing it.
 
 use axum::Router;
 use axum::http::Method;
@@ -6,11 +6,11 @@ use axum::http::Method;
 /// What a request must prove to use a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// Whatever the path itself asks for: it has credentials of its own, and those of the listener say nothing of it.
+    /// The path has its own credentials; the listener's do not apply.
     Own,
     /// Anyone who can connect.
     Open,
-    /// Role `read`, whatever the method: for questions that are too long for an address and come by POST.
+    /// Role `read` for every method: for queries that are too long for an address and arrive by POST.
     Read,
     /// Role `read`; requests that change something need `write`.
     ReadWrite,
@@ -18,37 +18,37 @@ pub enum Access {
     Admin,
 }
 
-/// Routes that belong together.
+/// Routes with common settings.
 pub struct Mount {
     pub router: Router,
     pub access: Access,
-    /// Whether the paths also appear under `http.root_path`, where clients of the reference system look for them.
+    /// Whether the paths also appear under `http.root_path`, where clients of the reference system expect them.
     pub under_root_path: bool,
 }
 
-/// Implemented by whatever serves HTTP paths.
+/// Implemented by components that serve HTTP paths.
 pub trait HttpRoutes: Send + Sync {
     fn mounts(&self) -> Vec<Mount>;
 
-    /// What `/endpoints` says of these routes: each path, as far as it is fixed, and what it is for. The listener refuses
-    /// to start when two components declare one path, and the console offers its SQL box when `/api/sql` is declared.
+    /// The entries of `/endpoints`: the fixed part of each path, and its purpose. The listener refuses to start when
+    /// two components declare the same path, and the console offers its SQL box when `/api/sql` is declared.
     fn endpoints(&self) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// What this request asks for, if that is not what its mount says: the router takes a segment of a path as a whole,
-    /// so actions behind a colon share a mount. `path` is as the client wrote it, escapes included.
+    /// The access of this request, if it differs from the mount's: the router matches whole segments, so actions after
+    /// a colon share a mount. `path` is as the client wrote it, with escapes.
     fn access(&self, _method: &Method, _path: &str) -> Option<Access> {
         None
     }
 
-    /// Paths whose token can stand in the address, which no page of another site knows.
+    /// Paths that accept a token in the address, which pages of other sites cannot know.
     fn tokens_in_address(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Paths that do something on GET: they take messages, or run what their address says. No link opens them
-    /// ([`ActingPaths`](crate::ActingPaths)). A segment in braces is any one.
+    /// Paths with side effects on GET: they take messages, or run what their address says. Links cannot open them
+    /// ([`ActingPaths`](crate::ActingPaths)). A segment in braces matches any segment.
     fn acting_reads(&self) -> Vec<String> {
         Vec::new()
     }
@@ -58,7 +58,7 @@ pub trait HttpRoutes: Send + Sync {
         Vec::new()
     }
 
-    /// Paths at and below which the listener's own refusals are `application/problem+json`, too.
+    /// Path prefixes under which the listener's own refusals are `application/problem+json` too.
     fn problem_paths(&self) -> Vec<&'static str> {
         Vec::new()
     }

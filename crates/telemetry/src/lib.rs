@@ -1,5 +1,5 @@
-//! What a running Thalweg tells about itself: metrics, logs, allocations, the state that the console draws, and the
-//! trait by which components add HTTP routes to the one listener.
+//! Observability of a running Thalweg: metrics, logs, allocation counts, the state that the console shows, and the
+//! trait by which components add HTTP routes to the listener.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod alloc;

@@ -1,4 +1,5 @@
-//! Keeps repeated events from flooding the log: the first of each kind in full, then one summary per 10 seconds.
+//! Keeps repeated events from flooding the log: the first event of each kind is logged in full, then one summary per 10
+//! seconds.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,10 +8,10 @@ use parking_lot::Mutex;
 
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Kinds that are remembered. More of them (a program error) share the last place.
+/// The most kinds. Any further kinds, which would be a bug, share one more entry.
 const KINDS_MAX: usize = 256;
 
-/// One per component; kinds are reasons, which are few.
+/// One per component. Kinds are reasons, of which there are few.
 #[derive(Default)]
 pub struct LogLimiter {
     kinds: Mutex<HashMap<&'static str, EventWindow>>,
@@ -24,7 +25,7 @@ struct EventWindow {
 /// What to do with an event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LogDecision {
-    /// Log it, and mention how many like it were held back since the last one.
+    /// Log it, and mention how many of its kind were suppressed since the last line.
     Log {
         held_back: u64,
     },
@@ -32,7 +33,7 @@ pub enum LogDecision {
 }
 
 impl LogLimiter {
-    /// Call once per event, or once per batch with the number of events in it.
+    /// Call once per event, or once per batch with its number of events.
     pub fn check(&self, kind: &'static str, n: u64) -> LogDecision {
         self.check_at(kind, n, Instant::now())
     }
@@ -70,8 +71,8 @@ impl LogLimiter {
         }
     }
 
-    /// Events held back for the whole period, with their kinds: their summary is due, whether or not another one comes.
-    /// To be asked every second or so. The period of each kind begins anew, so it gets one line per period.
+    /// Kinds with events that were suppressed for a whole period: their summary is due even if no further event
+    /// arrives. Call about once a second. Each returned kind starts a new period, so it gets one line per period.
     pub fn due(&self) -> Vec<(&'static str, u64)> {
         self.due_at(Instant::now())
     }
@@ -88,7 +89,7 @@ impl LogLimiter {
         .collect()
     }
 
-    /// All events held back, with their kinds: for the end.
+    /// All suppressed events by kind, for the shutdown.
     pub fn drain(&self) -> Vec<(&'static str, u64)> {
         let mut kinds = self.kinds.lock();
         let held = kinds.iter_mut().filter(|(_, seen)| seen.held_back > 0);

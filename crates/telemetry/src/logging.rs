@@ -1,7 +1,7 @@
-//! The process's log: logfmt or JSON lines with the static fields of the configuration.
+//! The log of the process: logfmt or JSON lines with the static fields of the configuration.
 //!
-//! Nobody who logs waits for whoever reads the log: a pipe that takes nothing gets nothing, and the first line that goes out later
-//! says how many are missing. A thread with a queue between was rejected: the last lines of a process would be lost with it.
+//! Logging never blocks on the reader: a full pipe loses lines, and the next line that is written says how many are
+//! missing. A queue with a writer thread was rejected because the last lines of a process would be lost with it.
 //!
 //! The layout is our own and small, because consumers of the reference system's logs match on it: `level=info
 //! @service=thalweg msg="..."` with further fields after the message.
@@ -29,7 +29,7 @@ pub enum LineFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     Stdout,
-    /// When the data goes to stdout.
+    /// For processes that write data to stdout.
     Stderr,
 }
 
@@ -73,18 +73,18 @@ pub fn start(options: LoggingOptions) {
         .try_init();
 }
 
-/// What is let through at a level, in the language of the filter.
+/// The filter directives for a level.
 fn directives(level: LevelFilter, only_errors_of: &[&str]) -> String {
     let quiet: String = only_errors_of.iter().map(|module| format!(",{module}=error")).collect();
     if level >= LevelFilter::DEBUG {
         return format!("{},thalweg={level}{quiet}", LevelFilter::DEBUG);
     }
-    // The libraries' own events matter only when they are errors: what an operator must know, Thalweg says itself.
+    // Only errors of libraries matter: Thalweg itself logs what an operator must know.
     let libraries = level.min(LevelFilter::ERROR);
     format!("{libraries},opcua=off,thalweg={level}{quiet}")
 }
 
-/// What a pipe that can be written at all takes without a wait: `PIPE_BUF` of Linux.
+/// The most that a writable pipe accepts without blocking: Linux's `PIPE_BUF`.
 const PIECE_BYTES: usize = 4096;
 
 struct LineLayer {
@@ -92,11 +92,11 @@ struct LineLayer {
     missing: Mutex<MissingLines>,
 }
 
-/// What nobody took.
+/// Lines that could not be written.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct MissingLines {
     lines: u64,
-    /// The last line that went out has no end.
+    /// The last written line has no end.
     is_cut: bool,
 }
 
@@ -113,7 +113,7 @@ impl<S: Subscriber> Layer<S> for LineLayer {
 }
 
 impl LineLayer {
-    /// A log that cannot be written must not stop the data.
+    /// Writes a line unless that would block. A log that cannot be written must not stop the data.
     fn offer(&self, out: &mut (impl Write + AsFd), line: &str) {
         let mut missing = self.missing.lock();
         if !takes_more(out) {
@@ -126,7 +126,7 @@ impl LineLayer {
         }
         if missing.lines > 0 {
             let fields = EventFields {
-                message: "lines of this log are missing, since nobody took them".to_owned(),
+                message: "lines of this log are missing, because nothing read them".to_owned(),
                 others: vec![("lines", std::mem::take(&mut missing.lines).to_string())],
             };
             text.push_str(&self.line(Level::WARN, &fields));
@@ -141,7 +141,7 @@ impl LineLayer {
         }
     }
 
-    /// With its end.
+    /// The line with its line end.
     fn line(&self, level: Level, fields: &EventFields) -> String {
         let mut line = match self.options.format {
             LineFormat::Logfmt => self.logfmt(level, fields),
@@ -193,11 +193,11 @@ impl LineLayer {
     }
 }
 
-/// Whether a write of a piece returns at once, be it with an error.
+/// Whether a write of one piece returns at once, possibly with an error.
 fn takes_more(out: &impl AsFd) -> bool {
     let mut asked = [PollFd::new(out, PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // Who cannot be asked is a file, or gone.
+    // If polling fails, the target is a file or gone.
     poll(&mut asked, Some(&now)).is_err() || asked.iter().any(|one| !one.revents().is_empty())
 }
 
@@ -263,7 +263,7 @@ mod tests {
         let (mut reader, mut writer) = io::pipe().unwrap();
         let log = lines(LineFormat::Logfmt);
         let long = "x".repeat(1000) + "\n";
-        // Far more than a pipe holds.
+        // Far more than the capacity of a pipe.
         (0..1000).for_each(|_| log.offer(&mut writer, &long));
         let lost = log.missing.lock().lines;
         assert!((1..1000).contains(&lost), "{lost} lines");
@@ -274,7 +274,7 @@ mod tests {
             found.extend_from_slice(&held[..len]);
         }
         log.offer(&mut writer, "again\n");
-        // A line that is longer than all that there is room for is cut, and the next begins a new one.
+        // A line that does not fit is cut, and the next one begins on a new line.
         log.offer(&mut writer, &("y".repeat(1 << 20) + "\n"));
         assert_eq!(*log.missing.lock(), MissingLines { lines: 1, is_cut: true });
         std::thread::scope(|scope| {
@@ -291,7 +291,7 @@ mod tests {
             let rest = reading.join().unwrap();
             let told: Vec<&str> = rest.lines().collect();
             let missing =
-                "level=warn @service=thalweg msg=\"lines of this log are missing, since nobody took them\" lines=";
+                "level=warn @service=thalweg msg=\"lines of this log are missing, because nothing read them\" lines=";
             assert_eq!(told[..2], [format!("{missing}{lost}").as_str(), "again"]);
             assert!(told[2].starts_with("yyy"));
             assert_eq!(told[3..], [format!("{missing}1").as_str(), "last"]);

@@ -1,4 +1,4 @@
-//! One registry for the process, and the labels by which components are told apart.
+//! The metrics registry of the process, and the labels that distinguish components.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use prometheus::{IntCounter, IntGauge, Opts, Registry, TextEncoder};
 use crate::Timing;
 use crate::families::{CallbackCollector, MetricFamilies};
 
-/// Who a metric belongs to: the labels `label`, `path` and, when a file has several flows, `flow`.
+/// The component that a metric belongs to: the labels `label`, `path` and, when a file has several flows, `flow`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ComponentId {
     /// `None` when the file has the single-flow shorthand: then metrics carry no `flow` label.
     pub flow: Option<String>,
     /// `root.pipeline.processors.0`
     pub path: String,
-    /// Given by the user; empty if not.
+    /// Chosen by the user; may be empty.
     pub label: String,
 }
 
@@ -39,9 +39,9 @@ impl ComponentId {
 pub struct Metrics {
     registry: Registry,
     use_histogram_timing: bool,
-    /// By name and labels: the instances of one component, on several threads, count together.
+    /// By name and labels: instances of a component on several threads share a metric.
     known: Arc<Mutex<HashMap<String, RegisteredMetric>>>,
-    /// Held while they are made into text for somebody: their number grows with what the process has.
+    /// Held while the text is rendered, whose size grows with what the process manages.
     encoding: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -99,7 +99,7 @@ impl Metrics {
         }
     }
 
-    /// The metric of this name and these labels, made when it is asked for the first time.
+    /// The metric with this name and these labels, created on first use.
     fn known(
         &self,
         id: &ComponentId,
@@ -115,14 +115,14 @@ impl Metrics {
         self.known.lock().entry(key).or_insert(made).clone()
     }
 
-    /// Adds a collector that computes its values when asked.
+    /// Adds a collector that computes its values on request.
     pub fn register(&self, collector: impl Collector + 'static) {
         if let Err(error) = self.registry.register(Box::new(collector)) {
             tracing::error!(%error, "a metric could not be registered and will be missing from /metrics");
         }
     }
 
-    /// Has metrics told when they are asked for; `name` is one of them.
+    /// Registers a callback that reports metrics on request; `name` is one of them.
     pub fn tell(&self, name: &str, tell: impl Fn(&mut MetricFamilies) + Send + Sync + 'static) {
         self.register(CallbackCollector::new(name, tell).expect(VALID));
     }
@@ -136,14 +136,14 @@ impl Metrics {
         text
     }
 
-    /// The same, made on a thread that may be held up, and once at a time: so many who ask at once take neither its memory nor the
-    /// processor many times. `None`: it ended by a fault, or the process does.
+    /// The same, rendered on a blocking thread and once at a time, so that many concurrent requests multiply neither
+    /// memory nor CPU. `None` if rendering panicked or the process shuts down.
     pub async fn text_aside(&self) -> Option<String> {
         let turn = self.encoding.clone().lock_owned().await;
         let metrics = self.clone();
         let text = tokio::task::spawn_blocking(move || {
             let text = metrics.text();
-            // The turn ends with the work, also when nobody waits for it any more.
+            // The lock is released when the work ends, even if the caller has gone.
             drop(turn);
             text
         });
@@ -169,7 +169,7 @@ impl Metrics {
     }
 }
 
-/// Label values come from the configuration as text, which may be anything; names are constants of this program.
+/// Label values come from the configuration and may be any text; names are constants of this program.
 const VALID: &str = "metric names and label names are valid constants";
 
 fn opts(id: &ComponentId, name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {

@@ -1,14 +1,14 @@
-//! Answers that take longer to make than a thread of the runtime may be held up: they grow with what the process has, and other
-//! connections, probes among them, have their turn meanwhile.
+//! Renders responses on blocking threads if they take too long for a runtime thread: their size grows with what the
+//! process manages, and other connections, including probes, must be served meanwhile.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-/// Makes an answer, to its last byte, on a thread that may be held up.
+/// Renders a response completely on a blocking thread.
 pub async fn aside<T: IntoResponse>(make: impl FnOnce() -> T + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(move || make().into_response()).await {
         Ok(response) => response,
-        // It ended by a fault, or the process does.
+        // It panicked, or the process shuts down.
         Err(_ended) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
     use crate::Metrics;
 
-    /// Longer than anything takes; reaching it fails the test.
+    /// Longer than any step takes; reaching it fails the test.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[tokio::test]
@@ -64,7 +64,7 @@ mod tests {
             })
             .collect();
         for (n, asked) in asked.into_iter().enumerate() {
-            // Whoever leaves has no part in it, and what was begun for him does not run beside another.
+            // A cancelled caller gets nothing, and its work does not run in parallel with another's.
             match n % 2 {
                 0 => asked.abort(),
                 _ => assert!(asked.await.unwrap().unwrap().contains("told 1")),

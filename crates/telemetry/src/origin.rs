@@ -1,10 +1,10 @@
-//! Whether a web page of another site may have sent a request.
+//! Decides whether a web page of another site may have caused a request.
 //!
-//! A browser on an operator's machine sends requests for any page that it shows, with the operator's address and with a login
-//! that it remembers. So every listener judges every request, whatever its method, before a path sees it: browsers say
-//! where a request comes from (`Origin`, `Sec-Fetch-Site`, `Referer`), and where that is another place, only what costs
-//! little and tells nothing is answered. A page that has its own name point at this machine says nothing of that, so without
-//! a login the name in the request must be one that no outsider can have.
+//! A browser on an operator's machine sends requests for any page that it shows, with the operator's address and with
+//! remembered logins. So every listener checks every request, whatever its method, before a path gets it. Browsers say
+//! where a request comes from (`Origin`, `Sec-Fetch-Site`, `Referer`); if that is another site, only what is cheap and
+//! reveals nothing is answered. DNS rebinding defeats this check, because the page's own name then points at this
+//! machine; so without a login the request must use a host name that no outsider can control.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,62 +16,64 @@ const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 const REQUESTED_WITH: HeaderName = HeaderName::from_static("x-requested-with");
 
-/// Of what they say of themselves, all that page scripts cannot send to another origin without asking first.
+/// The start of a browser's `User-Agent`, a header that scripts cannot change for another origin without a preflight
+/// request.
 const BROWSERS: &[u8] = b"Mozilla/";
 
-/// Whose pages may send requests to a listener, and under which names it answers.
+/// Which pages may send requests to a listener, and under which host names it answers.
 #[derive(Clone, Debug, Default)]
 pub struct OriginPolicy {
-    /// Names as `https://grafana.example`; `*` is all.
+    /// Origins such as `https://grafana.example`; `*` allows all.
     pub allowed: Vec<String>,
-    /// Where the name in a request matters, the one that is ours beside those that nobody else can have.
+    /// With [`HostNames::Own`]: the listener's own name, besides those that no outsider can control.
     pub own_name: Option<String>,
     pub names: HostNames,
-    /// What a link on any page may open.
+    /// Paths that a link on any page may open.
     pub links: LinkablePaths,
-    /// What no link may open, nor an address that a person was given: it does something when it is read.
+    /// Paths with side effects on GET, which neither a link nor an address given to a person may open.
     pub acting: ActingPaths,
-    /// Paths whose token can stand in the address (`?token=`); there it is proof that no page could have sent the request.
+    /// Paths that accept a token in the address (`?token=`), which proves that no page of another site caused the
+    /// request.
     pub tokens_in_address: Vec<String>,
 }
 
-/// Under which names a listener answers.
+/// The host names under which a listener answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HostNames {
-    /// Any: a login is asked for, a path decides by itself, or everyone may do everything.
+    /// Any: a login is required, a path decides by itself, or everyone may do everything.
     #[default]
     Any,
-    /// Those that no outsider can have point at this machine.
+    /// Only names that no outsider can point at this machine.
     Own,
 }
 
-/// What costs as little as a page and does nothing.
+/// Paths that are as cheap as a page and have no side effects.
 #[derive(Clone, Debug, Default)]
 pub struct LinkablePaths(Vec<String>);
 
-/// Paths that do something on GET: they take messages, or run what their address says. A browser that opens an address by itself,
-/// from an e-mail, a bookmark or another program, says that no page sent it (`Sec-Fetch-Site: none`), so where a request comes
-/// from is not enough here.
+/// Paths with side effects on GET: they take messages, or run what their address says. When a browser opens an address
+/// from an e-mail, a bookmark or another program, it reports that no page caused it (`Sec-Fetch-Site: none`), so the
+/// origin check is not enough here.
 #[derive(Clone, Debug, Default)]
 pub struct ActingPaths(Vec<String>);
 
-/// Why a request is not answered, as a sentence with the cure.
+/// Why a request is refused, displayed as a sentence with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginRefusal {
-    /// The name of the host is missing, there twice, or no name.
+    /// The host name is missing, given twice, or invalid.
     Host(&'static str),
-    /// A name that an outsider may have had point at this machine.
+    /// A host name that an outsider may control.
     Name,
-    /// A page of this origin, as far as that is known.
+    /// A page of this origin, if it is known.
     Page(Option<String>),
-    /// A browser that does not say what page it was.
+    /// A browser that does not say which page it was.
     Silent,
-    /// A browser that opens as a page what does something when it is read.
+    /// A browser that opens a path with side effects as a page.
     Opened,
 }
 
 impl ActingPaths {
-    /// Paths as in a list of routes: a segment in braces is any one.
+    /// Paths as in a list of routes: a segment in braces matches any segment.
     pub fn new(paths: impl IntoIterator<Item = String>) -> ActingPaths {
         ActingPaths(paths.into_iter().collect())
     }
@@ -92,7 +94,7 @@ impl ActingPaths {
 }
 
 impl LinkablePaths {
-    /// Paths as they are; one that ends in a slash is all that is below it.
+    /// Exact paths; one that ends in a slash includes everything below it.
     pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> LinkablePaths {
         LinkablePaths(paths.into_iter().map(str::to_owned).collect())
     }
@@ -111,7 +113,7 @@ impl LinkablePaths {
 }
 
 impl OriginPolicy {
-    /// Of a listener without a login at this address.
+    /// For a listener without a login at this address.
     pub fn of_own_machine(address: &str) -> OriginPolicy {
         OriginPolicy {
             own_name: host_of(address).map(str::to_ascii_lowercase),
@@ -120,14 +122,14 @@ impl OriginPolicy {
         }
     }
 
-    /// Looks at the head of a request. `is_encrypted`: it came over TLS.
+    /// Checks the head of a request. `is_encrypted`: it arrived over TLS.
     pub fn judge<B>(&self, request: &Request<B>, is_encrypted: bool) -> Result<(), OriginRefusal> {
         let headers = request.headers();
         let host = host(request)?;
         if self.names == HostNames::Own && !self.has_name(host) {
             return Err(OriginRefusal::Name);
         }
-        // Nothing that a browser adds by itself, and no page of another origin may add it.
+        // Browsers do not add this by themselves, and pages of other origins cannot.
         let is_bearer = |value: &[u8]| value.len() > 7 && value[..7].eq_ignore_ascii_case(b"bearer ");
         if headers
             .get(header::AUTHORIZATION)
@@ -146,7 +148,8 @@ impl OriginPolicy {
         let headers = request.headers();
         let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(origin) = text(&header::ORIGIN) {
-            // A page of the same name without TLS is another one, and the browser says so where the scheme seen here does not.
+            // A page of the same name without TLS is another origin. The browser reports that where this listener does
+            // not see the scheme.
             let is_own = || {
                 is_of(origin, host)
                     && (!is_encrypted || origin.starts_with("https://"))
@@ -162,7 +165,7 @@ impl OriginPolicy {
         let from = || Err(OriginRefusal::Page(referer.map(str::to_owned)));
         match text(&FETCH_SITE) {
             Some("same-origin" | "none") => return Ok(()),
-            // Of a site are all its ports, so a page of another service on this machine is of the same site, too.
+            // A site includes all ports, so a page of another service on this machine is on the same site too.
             Some(_) => {
                 let is_opened = text(&FETCH_MODE) == Some("navigate") && text(&FETCH_DEST) == Some("document");
                 return match is_link && is_opened || self.allows("*") {
@@ -181,7 +184,7 @@ impl OriginPolicy {
             Some(_) => return from(),
             None => {}
         }
-        // Browsers say where a request comes from only where they trust the connection, and old ones nowhere.
+        // Browsers send these headers only where they trust the connection, and old browsers never do.
         let is_browser = text(&header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(BROWSERS));
         match !is_browser || headers.contains_key(REQUESTED_WITH) {
             true => Ok(()),
@@ -199,8 +202,8 @@ impl OriginPolicy {
             && self.tokens_in_address.iter().any(|known| known == path)
     }
 
-    /// Whether a name is one that nobody but the owner of this machine can have point at it: a name with a dot can be made to by
-    /// whoever owns its domain, but for those of domains that are kept.
+    /// Whether only the owner of this machine can point the name at it. The owner of a domain controls every name with
+    /// a dot, except in reserved domains.
     pub fn has_name(&self, host: Option<&str>) -> bool {
         let Some(name) = host.map(bare) else { return true };
         is_address(&name)
@@ -234,7 +237,7 @@ impl fmt::Display for OriginRefusal {
             ),
             OriginRefusal::Opened => write!(
                 f,
-                "this does something when it is asked for, so neither a link nor the address bar may open it; use the console, thalweg or curl, or send a token (Authorization: Bearer …)"
+                "this path has side effects, so neither a link nor the address bar may open it; use the console, thalweg or curl, or send a token (Authorization: Bearer …)"
             ),
         }
     }
@@ -244,7 +247,7 @@ fn is_read(method: &Method) -> bool {
     *method == Method::GET || *method == Method::HEAD
 }
 
-/// What is to be shown as a page or a frame, whoever opened it. Scripts of a page cannot ask for that.
+/// A request to show a page or a frame, whoever caused it. Scripts cannot make one.
 fn is_navigation(headers: &HeaderMap) -> bool {
     let is = |name: &HeaderName, values: &[&str]| {
         let value = headers.get(name).and_then(|value| value.to_str().ok());
@@ -254,7 +257,7 @@ fn is_navigation(headers: &HeaderMap) -> bool {
         || is(&FETCH_DEST, &["document", "iframe", "frame", "embed", "object"])
 }
 
-/// The one host that a request names, with its port.
+/// The single host that a request names, with its port.
 fn host<B>(request: &Request<B>) -> Result<Option<&str>, OriginRefusal> {
     let mut given = request.headers().get_all(header::HOST).iter();
     let (first, more) = (given.next(), given.next());
@@ -268,14 +271,14 @@ fn host<B>(request: &Request<B>) -> Result<Option<&str>, OriginRefusal> {
         Some(Ok(value)) if value.is_empty() || is_host(value) => Some(value),
         Some(_) => {
             return Err(OriginRefusal::Host(
-                "the header Host is no name of a host; send host or host:port",
+                "the header Host is not a host name; send host or host:port",
             ));
         }
     };
     let of_address = request.uri().authority().map(|authority| authority.as_str());
     match (of_address, named) {
         (Some(address), Some(host)) if !address.eq_ignore_ascii_case(host) => Err(OriginRefusal::Host(
-            "the address and the header Host name two hosts; send one",
+            "the address and the header Host name different hosts; send one",
         )),
         (Some(address), _) => Ok(Some(address)),
         (None, None) if request.version() == Version::HTTP_11 => {
@@ -290,7 +293,7 @@ fn is_host(text: &str) -> bool {
     text.bytes().all(plain)
 }
 
-/// The scheme is not compared: behind a proxy that ends TLS it is another one.
+/// The scheme is not compared: it differs behind a proxy that ends TLS.
 fn is_of(origin: &str, host: Option<&str>) -> bool {
     let Some((scheme, own)) = origin.split_once("://") else {
         return false;
@@ -306,18 +309,18 @@ fn is_of(origin: &str, host: Option<&str>) -> bool {
         .eq_ignore_ascii_case(host.trim_end_matches(usual))
 }
 
-/// Of an address of a page.
+/// The origin of a page's address.
 fn origin_of(referer: &str) -> Option<&str> {
     let (scheme, rest) = referer.split_once("://")?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     referer.get(..scheme.len() + "://".len() + end)
 }
 
-/// Without its port and what else does not name it.
+/// The bare name, without port, brackets and final dot.
 fn bare(host: &str) -> String {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {
-        // An address of IPv6 in brackets ends with one.
+        // An IPv6 address in brackets ends with a bracket.
         Some((name, port)) if is_port(port) => name,
         _ => host,
     };
@@ -329,7 +332,7 @@ fn is_address(name: &str) -> bool {
     name.parse::<IpAddr>().is_ok()
 }
 
-/// The host of `host:port`, if it is there.
+/// The host of `host:port`, if there is one.
 pub fn host_of(address: &str) -> Option<&str> {
     let (host, port) = address.rsplit_once(':')?;
     (port.parse::<u16>().is_ok() && !host.is_empty()).then_some(host)

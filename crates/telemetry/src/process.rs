@@ -1,4 +1,4 @@
-//! What the operating system says of this process.
+//! What the operating system reports about this process.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
 }
 
-/// Adds `process_*` (the usual names), `thalweg_process_allocat*` and `thalweg_process_heap_bytes` to the registry.
+/// Registers `process_*` (the usual names), `thalweg_process_allocat*` and `thalweg_process_heap_bytes`.
 pub fn register_process_metrics(metrics: &Metrics) {
     metrics.register(ProcessCollector::default());
 }
@@ -56,15 +56,9 @@ impl Default for ProcessCollector {
             ))),
             resident: gauge("process_resident_memory_bytes", "Resident memory."),
             files: gauge("process_open_fds", "Open file descriptors."),
-            allocations: counter("thalweg_process_allocations_total", "Memory allocations asked for."),
-            allocated: counter(
-                "thalweg_process_allocated_bytes_total",
-                "Bytes asked for by memory allocations.",
-            ),
-            heap: gauge(
-                "thalweg_process_heap_bytes",
-                "Bytes asked for by memory allocations and not freed.",
-            ),
+            allocations: counter("thalweg_process_allocations_total", "Memory allocations."),
+            allocated: counter("thalweg_process_allocated_bytes_total", "Bytes allocated."),
+            heap: gauge("thalweg_process_heap_bytes", "Bytes allocated and not freed."),
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The state that people look at: the running graph with its counts, told by whoever runs it, drawn by the console and
-//! the terminal. Counts are totals since start; viewers derive rates from two looks.
+//! The state that people see: the running graph with its counts, reported by the components and drawn by the console
+//! and the terminal. Counts are totals since the start; viewers derive rates from two snapshots.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use serde::Serialize;
 
-/// One look at one flow.
+/// A snapshot of a flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowStatus {
     pub name: String,
-    /// In the order of the stream: input, processors, output; children of a component follow it.
+    /// In stream order: input, processors, output; children follow their component.
     pub nodes: Vec<NodeStatus>,
     pub balance: BalanceStatus,
     /// From entering the flow to the acknowledgement, in nanoseconds.
@@ -38,15 +38,15 @@ pub struct NodeStatus {
     pub received: u64,
     pub sent: u64,
     pub errors: u64,
-    /// Only of inputs and outputs: whether data can flow.
+    /// For inputs and outputs only: whether data can flow.
     pub connected: Option<bool>,
-    /// Why not, in one sentence.
+    /// Why data cannot flow, in one sentence.
     pub not_ready: Option<String>,
     /// What the component itself wants to show.
     pub details: Vec<StatusDetail>,
 }
 
-/// One named figure or text of a component.
+/// A named number or text of a component.
 #[derive(Clone, Debug, Serialize)]
 pub struct StatusDetail {
     pub name: String,
@@ -78,7 +78,7 @@ pub struct BalanceStatus {
     pub dropped_by: Vec<(String, u64)>,
 }
 
-/// One look at a table of the lake.
+/// A snapshot of a lake table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TableStatus {
     pub name: String,
@@ -86,14 +86,14 @@ pub struct TableStatus {
     pub files: u64,
     pub bytes: u64,
     pub version: i64,
-    /// Rows accepted and not yet committed.
+    /// Rows that are accepted and not yet committed.
     pub buffered_rows: u64,
     pub last_commit_unix_ms: Option<i64>,
-    /// Why the table takes no more data, if so.
+    /// Why the table accepts no more data, if it does not.
     pub failed: Option<String>,
 }
 
-/// Whoever runs flows or keeps tables.
+/// Implemented by components that run flows or keep tables.
 pub trait StatusSource: Send + Sync {
     fn flows(&self) -> Vec<FlowStatus> {
         Vec::new()
@@ -108,7 +108,7 @@ pub trait StatusSource: Send + Sync {
         Vec::new()
     }
 
-    /// One sentence for each thing that is wrong while data flows all the same.
+    /// One sentence for each fault that does not stop the data.
     fn degraded(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,7 +1,7 @@
 //! Distributions of durations: cheap to record, exported as a Prometheus summary or histogram.
 //!
-//! Values fall into buckets of four per power of two (at most 19 % wide), so a quantile is off by less than that and
-//! recording is one relaxed addition, at most once per batch.
+//! There are four buckets per power of two, each at most 25 % wide, so a quantile is off by less than that. Recording
+//! is two relaxed additions, at most once per batch.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct TimingInner {
 }
 
 impl Timing {
-    /// `name` should end in `_ns`. As a histogram only when asked, since most dashboards for these names expect a summary.
+    /// `name` should end in `_ns`. The default is a summary, because most dashboards for these names expect one.
     pub fn new(
         name: &str,
         help: &str,
@@ -52,7 +52,7 @@ impl Timing {
         self.observe_many(duration, 1);
     }
 
-    /// The same duration for each of `n` messages of a batch.
+    /// Records the same duration for each of the `n` messages of a batch.
     pub fn observe_many(&self, duration: Duration, n: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         if let Some(bucket) = self.inner.buckets.get(bucket_of(nanos)) {
@@ -61,7 +61,7 @@ impl Timing {
         }
     }
 
-    /// The upper bound of the bucket that holds the quantile, in nanoseconds; 0 before the first observation.
+    /// The upper bound of the bucket that contains the quantile, in nanoseconds; 0 before the first observation.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         let counts: Vec<u64> = self.inner.buckets.iter().map(|b| b.load(Relaxed)).collect();
         quantile_of(&counts, quantile)
@@ -81,7 +81,7 @@ fn quantile_of(counts: &[u64], quantile: f64) -> u64 {
     0
 }
 
-/// Values below 4 have a bucket each; above, the top bit and the two bits below it choose.
+/// Each value below 4 has its own bucket; above, the top bit and the two bits below it select the bucket.
 fn bucket_of(nanos: u64) -> usize {
     if nanos < 1 << SUB_BITS {
         return nanos as usize;

@@ -62,6 +62,24 @@ pub enum Command {
     Auth(AuthCommand),
     /// Run the event store alone, or ask one: append, follow, export, import, verify
     Events(Box<EventsOptions>),
+    /// Print the completions of a shell
+    #[command(hide = true)]
+    Completions(CompletionsOptions),
+    /// Write the manual pages, one for each command, into a folder
+    #[command(hide = true)]
+    Man(ManOptions),
+}
+
+#[derive(Args)]
+pub struct CompletionsOptions {
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Args)]
+pub struct ManOptions {
+    /// An existing folder
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
 }
 
 /// Which configuration, and how it is read.

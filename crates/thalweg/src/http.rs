@@ -50,7 +50,7 @@ impl HttpClient {
             .build();
         Ok(HttpClient {
             agent: match encrypted {
-                true => thalweg_assemble::http_agent(config, target.ca_file)?,
+                true => thalweg_http::tls_client::agent(config, target.ca_file)?,
                 false => config.into(),
             },
             base: url.to_owned(),

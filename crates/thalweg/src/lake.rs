@@ -1,6 +1,7 @@
 //! `thalweg lake`: tables by hand, beside a running process or without one.
 
 pub mod args;
+mod bulk;
 mod ingest;
 mod inspect;
 mod maintenance;

@@ -12,12 +12,15 @@ mod echo;
 mod events;
 mod http;
 mod lake;
+mod lake_location;
 mod list;
 mod log;
 mod out;
 mod parquet;
 mod queue;
+mod refusal;
 mod run;
+mod shell_files;
 mod signals;
 mod simulate;
 mod sql;
@@ -60,6 +63,8 @@ fn main() -> ExitCode {
         Command::Queue(options) => queue::main(&options),
         Command::Auth(command) => auth::main(&command),
         Command::Events(options) => events::main(&options),
+        Command::Completions(options) => shell_files::completions(&options),
+        Command::Man(options) => shell_files::man(&options),
     };
     match result {
         Ok(code) => code,

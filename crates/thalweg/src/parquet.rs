@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use thalweg_assemble::download;
-use thalweg_lake::delta::schema::TableSchema;
-use thalweg_lake::delta::{DeltaLog, SnapshotDetail};
-use thalweg_lake::store::SyncedStore;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::store::SyncedStore;
+use thalweg_delta::{DeltaLog, SnapshotDetail};
 use thalweg_query::BytesAs;
 use thalweg_query::parquet::{Cat, ColumnStatistics, FileInfo, ParquetFile, SchemaInfo, cat, schema, stats};
 
+use crate::lake_location::download;
 use crate::{out, text_table};
 
 const VALUE_CHARACTERS_MAX: usize = 32;

@@ -2,6 +2,8 @@
 //! over HTTP, since its limits, its login and what it remembers of files are there already, and rows that are not committed;
 //! without one, and when that is asked for, the files are read here.
 
+mod process;
+mod session;
 mod shell;
 mod statements;
 
@@ -9,10 +11,10 @@ use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use thalweg_assemble::sql::{SqlOutputFormat, SqlRequest, SqlSession, SqlSource, answer};
 
 use crate::cli::{SqlFormat, SqlOptions};
 use crate::http::token;
+use session::{SqlOutputFormat, SqlRequest, SqlSession, SqlSource, answer};
 
 pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     let terminal = std::io::stdout().is_terminal();

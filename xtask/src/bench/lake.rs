@@ -19,7 +19,7 @@ pub fn run(effort: Effort, only: Option<&str>, input: Option<&str>) -> Result<Ve
     let mut rows = Vec::new();
     if only.is_none_or(|word| !word.starts_with("otlp")) {
         let more: Vec<&str> = input.map(|file| ["--input", file]).into_iter().flatten().collect();
-        rows = in_process("thalweg-lake", "lake", effort, only, &more)?;
+        rows = in_process("thalweg-otlp", "lake", effort, only, &more)?;
     }
     if input.is_some() || outside.is_empty() {
         return Ok(rows);

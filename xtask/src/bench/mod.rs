@@ -13,7 +13,7 @@ mod events;
 mod events_scale;
 pub(crate) mod export;
 #[allow(dead_code, reason = "the benchmark of the crate uses the rest")]
-#[path = "../../../crates/lake/benches/lake/generator.rs"]
+#[path = "../../../crates/otlp/benches/lake/generator.rs"]
 pub(crate) mod generator;
 pub(crate) mod lake;
 mod otlp;

@@ -8,7 +8,7 @@ const ELSEWHERE: &[&str] = &[
     "crates/kit/src/files.rs",
     "crates/flow/src/outputs/files.rs",
     "crates/thalweg/src/events/files.rs",
-    "crates/lake/src/store/simulated.rs",
+    "crates/delta/src/store/simulated.rs",
 ];
 
 const MAKES: &[&str] = &[

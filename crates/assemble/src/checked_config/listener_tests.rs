@@ -88,7 +88,7 @@ fn what_a_start_would_refuse_is_found_at_its_place() {
         (
             "http: {cors: {enabled: true, allowed_origins: [\"a\\nb\"]}}",
             "f.yaml:1:47: ",
-            "is no origin; write it like https://example.org",
+            "is not an origin; write it like https://example.org",
         ),
         (
             "http: {root_path: \"/a b\"}",

@@ -1,8 +1,8 @@
 //! What the section `ingest` says.
 
+use thalweg_columns::rows::record_limits::RecordLimits;
+use thalweg_columns::rows::times::ArrivalWindow;
 use thalweg_config::{Config, Diagnostics, Fields, ListenerConfig, Pos};
-use thalweg_lake::otlp::decode::ArrivalWindow;
-use thalweg_lake::otlp::validate::OtlpRecordLimits;
 use thalweg_otlp::ReceiverOptions;
 
 use crate::lake::not_there;
@@ -67,7 +67,7 @@ fn receiver(fields: &mut Fields<'_>) -> ReceiverOptions {
         zstd_window_max: count(fields.size("zstd_window", "8MiB")),
         requests_max: count(fields.int_in("max_requests", 4096, 1..=1_000_000).unsigned_abs()),
         body_timeout: fields.duration("body_timeout", "30s"),
-        walk: OtlpRecordLimits {
+        walk: RecordLimits {
             nesting: count(fields.int_in("max_nesting", 64, 1..=256).unsigned_abs()),
             attributes: count(fields.int_in("max_attributes", 1024, 1..=65_535).unsigned_abs()),
             name_bytes: count(fields.size("max_name_bytes", "512B")),

@@ -1,7 +1,6 @@
 //! Flows: one input, an optional buffer, processors and one output.
 //!
-//! A file has a list `flows`, or at top level the parts of one flow, which is then named
-//! `default`; never both.
+//! A file has either a list `flows`, or the parts of one flow at top level, which is then named `default`; never both.
 
 use std::thread::available_parallelism;
 
@@ -12,9 +11,9 @@ use crate::names::nearest;
 use crate::node::Node;
 use crate::source::Pos;
 
-/// The parts of a flow that may stand at top level.
+/// The parts of a flow that may be at top level.
 const SHORTHAND: [&str; 4] = ["input", "buffer", "pipeline", "output"];
-/// Longest name of a flow: `buffer.<name>` is a queue, whose name has at most 128 characters.
+/// Maximum length of a flow's name: `buffer.<name>` is a queue, whose name has at most 128 characters.
 const NAME_CHARS_MAX: usize = 120;
 const MEMORY_BUFFER_BYTES: &str = "524288000";
 const THREADS_MAX: i64 = 1024;
@@ -26,22 +25,22 @@ pub struct FlowConfig {
     pub buffer: BufferConfig,
     pub pipeline: PipelineConfig,
     pub output: ComponentNode,
-    /// Where the flow begins.
+    /// Position of the flow.
     pub pos: Pos,
 }
 
-/// What stands between the input and the pipeline.
+/// The buffer between the input and the pipeline.
 #[derive(Debug, Clone)]
 pub enum BufferConfig {
     None,
     /// Messages wait in memory, up to `limit` bytes of the memory budget; a crash loses them.
     Memory {
-        /// 500 MiB where the file does not say, which the budget may lower.
+        /// Default 500 MiB, which the budget may lower.
         limit: u64,
-        /// Where the file says it, if it does.
+        /// Its position in the file, if it is given.
         given: Option<Pos>,
     },
-    /// Messages wait in a durable queue; the node holds the queue's fields.
+    /// Messages wait in a durable queue; the node has the queue's fields.
     Queue(Node),
 }
 

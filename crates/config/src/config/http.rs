@@ -13,18 +13,18 @@ pub struct HttpConfig {
     pub enabled: bool,
     /// `host:port`.
     pub address: String,
-    /// Where the reference system's paths are served a second time.
+    /// A second prefix for the reference system's paths.
     pub root_path: String,
     pub debug_endpoints: bool,
-    /// Given together or not at all.
+    /// Both files or neither.
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     pub cors: CorsConfig,
     /// Allows listeners beyond loopback without TLS and authentication.
     pub insecure: bool,
-    /// Open connections; `None`: as many as what is served here usually has.
+    /// Maximum open connections; `None`: the usual number for the services of this listener.
     pub max_connections: Option<usize>,
-    /// One more user with all roles, from files of the reference system.
+    /// An additional user with all roles, from files of the reference system.
     pub basic_auth: Option<BasicAuth>,
 }
 
@@ -76,7 +76,7 @@ impl HttpConfig {
         };
         cors_fields.finish();
         let insecure = f.bool("insecure", false);
-        // Asked for whether it is given or not: only what was asked for is among the valid names.
+        // Read even if it is not given, because only fields that were read are listed as valid names.
         let connections = max_connections(&mut f);
         let max_connections = f.has("max_connections").then_some(connections);
         let effect = "is read as one more user for auth, with all roles; move it there";
@@ -98,7 +98,7 @@ impl HttpConfig {
     }
 }
 
-/// Usual where no event store is served.
+/// The usual number without an event store.
 pub const CONNECTIONS_USUAL: usize = 16_384;
 
 pub(super) fn max_connections(f: &mut Fields<'_>) -> usize {
@@ -106,7 +106,7 @@ pub(super) fn max_connections(f: &mut Fields<'_>) -> usize {
     usize::try_from(most).unwrap_or(CONNECTIONS_USUAL)
 }
 
-/// `cert_file` and `key_file`, which are given together or not at all.
+/// `cert_file` and `key_file`: both or neither.
 pub(super) fn tls_files(f: &mut Fields<'_>) -> (Option<PathBuf>, Option<PathBuf>) {
     let cert_file = f.opt_string("cert_file").filter(|path| !path.is_empty());
     let key_file = f.opt_string("key_file").filter(|path| !path.is_empty());
@@ -121,7 +121,7 @@ pub(super) fn tls_files(f: &mut Fields<'_>) -> (Option<PathBuf>, Option<PathBuf>
     (cert_file.map(PathBuf::from), key_file.map(PathBuf::from))
 }
 
-/// `host:port`; the host may be empty, for all interfaces.
+/// `host:port`; an empty host means all interfaces.
 pub(super) fn is_address(text: &str) -> bool {
     let port = text.rsplit_once(':').map(|(_, port)| port);
     port.is_some_and(|port| port.parse::<u16>().is_ok())
@@ -162,14 +162,14 @@ impl BasicAuth {
     }
 }
 
-/// 32 bytes are 43 characters and one to fill up.
+/// 32 bytes are 43 characters and one of padding.
 fn is_base64_of_sha256(text: &str) -> bool {
     let digit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
     let digits = text.strip_suffix('=').unwrap_or_default();
     digits.len() == 43 && digits.bytes().all(digit)
 }
 
-/// What a token or user may do.
+/// The role of a token or user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Read,
@@ -188,7 +188,7 @@ impl Role {
         }
     }
 
-    /// Whoever may administer may write, and whoever may write may read.
+    /// Admin includes write, and write includes read.
     pub fn includes(self, needed: Role) -> bool {
         self >= needed
     }
@@ -210,7 +210,7 @@ pub struct AuthConfig {
 }
 
 impl AuthConfig {
-    /// Whether somebody has to say who he is.
+    /// Whether authentication is required.
     pub fn is_given(&self) -> bool {
         !self.tokens.is_empty() || self.tokens_file.is_some() || self.users_file.is_some()
     }
@@ -221,16 +221,16 @@ pub struct TokenConfig {
     pub name: String,
     pub secret: TokenSecret,
     pub roles: Vec<Role>,
-    /// Where the token is defined.
+    /// Position of the token.
     pub pos: Pos,
 }
 
-/// How a token is known.
+/// How a token is verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenSecret {
     /// The SHA-256 of the token's text.
     Sha256([u8; 32]),
-    /// A file that holds the token's text.
+    /// A file that contains the token's text.
     File(PathBuf),
 }
 
@@ -299,7 +299,7 @@ impl TokenConfig {
     }
 }
 
-/// What can stand in a line of a file, and in a login by name.
+/// Whether a name can be used in a line of a file and in a login.
 pub fn is_login_name(name: &str) -> bool {
     let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != ':';
     (1..=128).contains(&name.chars().count()) && name.chars().all(plain) && !name.starts_with('#')
@@ -325,7 +325,7 @@ fn read_roles(entry: &Node, node: Option<Node>, diags: &Diagnostics) -> Vec<Role
             Some(role) => roles.push(role),
             None => {
                 let hint = nearest(item.scalar_text().unwrap_or_default(), Role::NAMES);
-                diags.error(item, format!("{} is no role{hint}", item.describe()));
+                diags.error(item, format!("{} is not a role{hint}", item.describe()));
             }
         }
     }

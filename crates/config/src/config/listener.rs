@@ -1,4 +1,4 @@
-//! An address beside that of `http`, with TLS of its own.
+//! An additional address beside that of `http`, with its own TLS.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use super::http::{is_address, max_connections, tls_files};
 use crate::fields::Fields;
 use crate::node::Node;
 
-/// Where something is served.
+/// Address and TLS of a listener.
 #[derive(Debug, Clone)]
 pub struct ListenerConfig {
-    /// Where it is configured, as `ingest.otlp.grpc`.
+    /// Its configuration path, such as `ingest.otlp.grpc`.
     pub section: &'static str,
     pub enabled: bool,
     /// `host:port`.
     pub address: String,
-    /// Given together or not at all.
+    /// Both files or neither.
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
     /// Allows an address beyond loopback without TLS and authentication.
     pub insecure: bool,
-    /// Open connections.
+    /// Maximum open connections.
     pub max_connections: usize,
 }
 

@@ -7,18 +7,18 @@ use crate::machine::memory_bytes;
 use crate::names::{closest, quoted};
 use crate::source::Pos;
 
-/// Components take shares of one budget; nothing comes on top.
+/// Components take shares of one budget; there is no memory beside it.
 #[derive(Debug, Clone)]
 pub struct MemoryConfig {
     /// Bytes; by default half of the machine's memory.
     pub limit: u64,
-    /// Where the file says it, if it does.
+    /// Its position in the file, if it is given.
     pub given: Option<Pos>,
 }
 
-/// With less, no share is large enough to work with.
+/// With less, no share would be large enough to work with.
 pub const MEMORY_MIN: u64 = 64 << 20;
-/// What is said of less.
+/// The error text for less.
 pub const MEMORY_NEEDED: &str = "the process needs at least 64MiB; give a size such as 2GiB";
 
 impl MemoryConfig {
@@ -60,7 +60,7 @@ pub struct ScriptingConfig {
     /// Messages.
     pub results: usize,
     pub cache_entries: usize,
-    /// Threads that may be lost in calls that do not end, in the process.
+    /// Maximum number of lost threads in the process, which are stuck in calls that do not end.
     pub lost_threads: usize,
 }
 
@@ -110,7 +110,7 @@ impl LogLevel {
     /// The reference system's names; `FATAL` is `ERROR` here, `ALL` is `TRACE`.
     const NAMES: [&'static str; 9] = ["OFF", "NONE", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL"];
 
-    /// A level by its name in any case, or which names there are.
+    /// A level by its name in any case; the error lists the valid names.
     pub fn parse(name: &str) -> Result<LogLevel, String> {
         match name.to_ascii_uppercase().as_str() {
             "OFF" | "NONE" => Ok(LogLevel::Off),
@@ -142,7 +142,7 @@ pub struct LoggerConfig {
     pub level: LogLevel,
     pub format: LogFormat,
     pub add_timestamp: bool,
-    /// Written with every line.
+    /// Added to every line.
     pub static_fields: Vec<(String, String)>,
 }
 

@@ -235,7 +235,7 @@ fn mistakes_in_sections() {
         ),
         (
             "auth: {tokens: [{name: a, file: f, roles: [reed]}]}\n",
-            "f.yaml:1:44: auth.tokens[0].roles[0]: the text \"reed\" is no role, did you mean \"read\"?\n",
+            "f.yaml:1:44: auth.tokens[0].roles[0]: the text \"reed\" is not a role, did you mean \"read\"?\n",
         ),
         (
             "auth: {tokens: [{name: a, file: f}]}\n",

@@ -127,7 +127,7 @@ fn shape() -> impl Strategy<Value = Shape> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// What is written as YAML reads back as the same tree.
+    /// The written YAML reads back as the same tree.
     #[test]
     fn yaml_round_trip(shape in shape()) {
         let node = build(&shape, NodePath::default());
@@ -136,7 +136,7 @@ proptest! {
         prop_assert!(read == node, "{}\n{:?}", written, shape);
     }
 
-    /// What is written as JSON is JSON, and as YAML the same tree as far as JSON can tell.
+    /// The written JSON is valid, and as YAML it is the same tree as far as JSON can express it.
     #[test]
     fn json_is_always_valid(shape in shape()) {
         let node = build(&shape, NodePath::default());

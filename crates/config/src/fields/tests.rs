@@ -1,7 +1,7 @@
 use super::*;
 use crate::describe::describe;
 
-/// Reads `text` below the path `input.opcua` and gives the messages.
+/// Reads `text` below the path `input.opcua` and returns the messages.
 fn run<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T) -> (T, String) {
     let indented: String = text.lines().map(|line| format!("    {line}\n")).collect();
     let diags = Diagnostics::new("flow.yaml");

@@ -222,7 +222,7 @@ fn long_lines_are_located_quickly() {
     );
 }
 
-/// Text made of the pieces that YAML gives a meaning to.
+/// Text made of pieces with a meaning in YAML.
 fn yaml_like() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         proptest::sample::select(vec![
@@ -297,7 +297,7 @@ fn yaml_like() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// No text makes the loader panic, and whoever gets a tree or no tree gets a reason with it.
+    /// No text makes the loader panic, and a missing tree always comes with a reason.
     #[test]
     fn hostile_text_never_panics(text in yaml_like()) {
         let env = |name: &str| (name == "A").then(|| "x\n- y: 1".to_owned());

@@ -1,4 +1,4 @@
-//! The one user of the reference system's `http.basic_auth`, who has all roles.
+//! The single user of the reference system's `http.basic_auth`, who has all roles.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -16,8 +16,8 @@ pub struct BasicLogin {
 }
 
 impl BasicLogin {
-    /// Only `sha256`: the other hashes of that section would be one more library each for a section that is on its way
-    /// out, and `users_file` takes the same person with a better hash.
+    /// Supports only `sha256`. Each other hash would need another library for a deprecated section, and `users_file`
+    /// accepts the same user with a better hash.
     pub fn new(config: &BasicAuth) -> Result<BasicLogin, StartError> {
         let problem = |problem: &str| StartError::Auth {
             problem: format!("http.basic_auth: {problem}"),
@@ -45,7 +45,7 @@ impl BasicLogin {
         right.then(|| Identity {
             name: username.to_owned(),
             roles: vec![Role::Admin],
-            // The section is read at the start alone.
+            // The section is read only at the start.
             ended: CancellationToken::new(),
         })
     }

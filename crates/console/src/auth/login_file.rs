@@ -1,5 +1,5 @@
-//! Files of logins: one line for each, `name:hash:role,…`; empty lines and lines that begin with `#` say nothing. A line that cannot
-//! be used lets nobody in, and takes nothing from the others.
+//! Login files: one line per login, `name:hash:role,…`; empty lines and lines that begin with `#` are ignored. An
+//! invalid line lets nobody in and does not affect the others.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 use thalweg_config::{Role, is_login_name, nearest};
 
-/// What a login is known by.
+/// The stored secret of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginSecret {
     /// The SHA-256 of a token: 64 hexadecimal digits.
     Token([u8; 32]),
-    /// The hash of a password by argon2id.
+    /// The argon2id hash of a password.
     Password(PasswordHashString),
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Display for LoginSecret {
     }
 }
 
-/// A token that nobody can guess.
+/// An unguessable token.
 pub fn new_token() -> std::io::Result<String> {
     Ok(format!("twg_{}", BASE64_URL_SAFE_NO_PAD.encode(super::random()?)))
 }
@@ -57,25 +57,25 @@ pub struct LoginLine {
     pub roles: Vec<Role>,
 }
 
-/// What is in a file.
+/// The kind of a login file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginFileKind {
     Tokens,
     Users,
 }
 
-/// All lines that can be used, and of the others their numbers and what is wrong with them.
+/// All valid lines; of the others their numbers and errors.
 #[derive(Debug, Default)]
 pub struct LoginFile {
     pub lines: Vec<LoginLine>,
     pub wrong: Vec<(usize, String)>,
 }
 
-/// More is no file of logins. A login has 200 bytes.
+/// A larger file is no login file. A login has 200 bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 impl LoginFile {
-    /// An error: nothing of it is known.
+    /// On an error, nothing of the file is used.
     pub fn read(path: &Path, kind: LoginFileKind) -> std::io::Result<LoginFile> {
         use std::io::Read as _;
         let mut text = String::new();
@@ -109,7 +109,7 @@ impl LoginFile {
 }
 
 impl LoginLine {
-    /// Of a file of this kind, without the white space around it.
+    /// Parses a trimmed line of a file of this kind.
     pub fn parse(line: &str, kind: LoginFileKind) -> Result<LoginLine, String> {
         let form = match kind {
             LoginFileKind::Tokens => "expected name:sha256:role,role",
@@ -122,7 +122,7 @@ impl LoginLine {
         }
         if !is_login_name(name) {
             return Err(format!(
-                "{name:?} is no name; it has 1 to 128 characters, none of them a space"
+                "{name:?} is not a name; it has 1 to 128 characters, none of them a space"
             ));
         }
         let secret = match kind {
@@ -143,7 +143,7 @@ impl LoginLine {
         let mut parsed = Vec::new();
         for role in roles.split(',').map(str::trim).filter(|role| !role.is_empty()) {
             let hint = || nearest(role, Role::NAMES);
-            parsed.push(Role::parse(role).ok_or_else(|| format!("\"{role}\" is no role{}", hint()))?);
+            parsed.push(Role::parse(role).ok_or_else(|| format!("\"{role}\" is not a role{}", hint()))?);
         }
         Ok(LoginLine {
             name: name.to_owned(),
@@ -225,7 +225,7 @@ mod tests {
                 format!("edge:{}:read", "é".repeat(64)),
                 "64 hexadecimal digits",
             ),
-            (LoginFileKind::Tokens, format!("a b:{digits}:read"), "is no name"),
+            (LoginFileKind::Tokens, format!("a b:{digits}:read"), "is not a name"),
             (
                 LoginFileKind::Tokens,
                 format!("good:{digits}:read"),
@@ -244,7 +244,7 @@ mod tests {
             (
                 LoginFileKind::Users,
                 format!("ada:{PASSWORD}:reed"),
-                "\"reed\" is no role, did you mean \"read\"?",
+                "\"reed\" is not a role, did you mean \"read\"?",
             ),
             (
                 LoginFileKind::Users,

@@ -1,4 +1,4 @@
-//! Who is known at a moment, and what ends when somebody is known no more.
+//! The current logins, and revocation of those that are removed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::Identity;
 use super::login_file::{LoginFile, LoginFileKind, LoginLine, LoginSecret};
 use crate::StartError;
 
-/// Passwords that were right, remembered so that only a user's first request pays for the check.
+/// Cached successful password checks, so that only a user's first request pays for the check.
 const REMEMBERED_MAX: usize = 1024;
 
 /// All logins as they were read.
@@ -23,7 +23,7 @@ const REMEMBERED_MAX: usize = 1024;
 pub struct LoginRegistry {
     tokens: Vec<LoginEntry<[u8; 32]>>,
     users: BTreeMap<String, UserEntry>,
-    /// Salted hashes of user and password that were right. They go with what is known.
+    /// Salted hashes of user and password for successful checks. They are dropped with the registry.
     remembered: Mutex<HashSet<[u8; 32]>>,
 }
 
@@ -33,7 +33,7 @@ struct LoginEntry<H> {
     name: String,
     hash: H,
     roles: Vec<Role>,
-    /// Cancelled when it is taken away, or becomes another one.
+    /// Cancelled when the login is removed or changed.
     ended: CancellationToken,
 }
 
@@ -47,12 +47,12 @@ impl<H> LoginEntry<H> {
     }
 }
 
-/// What is wrong with one file or one of its lines, with the cure.
+/// An error in a file or one of its lines, with the cure.
 #[derive(Debug)]
 pub struct LoginFileError(pub StartError);
 
 impl LoginRegistry {
-    /// Reads all files. What cannot be read lets nobody in.
+    /// Reads all files. An unreadable file or line lets nobody in.
     pub fn read(config: &AuthConfig) -> (LoginRegistry, Vec<LoginFileError>) {
         let (mut known, mut flaws) = (LoginRegistry::default(), Vec::new());
         for token in &config.tokens {
@@ -109,7 +109,7 @@ impl LoginRegistry {
         });
     }
 
-    /// Takes over from what was known before: whoever is the same goes on, and what the others hold open ends.
+    /// Takes over from the previous registry: unchanged logins continue, and open requests of the others end.
     pub fn succeed(&mut self, before: &LoginRegistry) {
         let mut kept: HashSet<*const CancellationToken> = HashSet::new();
         for token in &mut self.tokens {
@@ -134,7 +134,7 @@ impl LoginRegistry {
             .for_each(CancellationToken::cancel);
     }
 
-    /// Compares with every token, so that the time tells nothing. With `name`, only the token of that name fits.
+    /// Compares with every token, so that the time reveals nothing. With `name`, only the token of that name matches.
     pub fn token(&self, presented: &str, name: Option<&str>) -> Option<Identity> {
         let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let mut found = None;
@@ -151,7 +151,8 @@ impl LoginRegistry {
         self.users.get(name).map(LoginEntry::identity)
     }
 
-    /// Takes tens of milliseconds. An unknown name takes as long as a wrong password, so that it does not tell who exists.
+    /// Takes tens of milliseconds. An unknown name takes as long as a wrong password, so that the time does not reveal
+    /// which users exist.
     pub fn check_password(&self, name: &str, password: &str) -> bool {
         let Some((user, is_known)) = self.user_to_check(name) else {
             return false;
@@ -162,7 +163,7 @@ impl LoginRegistry {
         right && is_known
     }
 
-    /// Whose hash a password is compared with, and whether it is that user's own.
+    /// The user whose hash a password is compared with, and whether the name is known.
     fn user_to_check(&self, name: &str) -> Option<(&UserEntry, bool)> {
         match self.users.get(name) {
             Some(user) => Some((user, true)),
@@ -183,7 +184,7 @@ impl LoginRegistry {
     }
 }
 
-/// Those whose change is a change of what is known.
+/// The files whose changes affect the logins.
 pub fn files(config: &AuthConfig) -> Vec<PathBuf> {
     let of_tokens = config.tokens.iter().filter_map(|token| match &token.secret {
         TokenSecret::File(path) => Some(path.clone()),

@@ -194,7 +194,7 @@ async fn what_is_taken_from_a_file_is_out_and_what_it_holds_open_ends() {
     }
     let is_in = async |who: &HeaderMap| credentials.identify(who).await.is_ok();
 
-    // One line is taken out; another becomes wrong, which takes nothing from the rest.
+    // One line is removed; another becomes invalid, which does not affect the rest.
     std::fs::write(&tokens, token_line("ops", "o", "admin")).unwrap();
     std::fs::write(&users, format!("ada:nonsense:read\n{}", password_line("bob", "read"))).unwrap();
     eventually("edge and ada are out", async || !is_in(edge).await && !is_in(ada).await).await;
@@ -288,7 +288,7 @@ async fn so_many_wrong_passwords_keep_no_token_out_and_hold_nothing_up() {
     let waiting: Vec<_> = (0..PASSWORD_CHECKS_WAITING_MAX + PASSWORD_CHECKS_MAX)
         .map(|n| {
             let credentials = credentials.clone();
-            // Whether there is such a user makes no difference.
+            // Whether such a user exists makes no difference.
             let name = ["ada", "nobody"][n % 2];
             tokio::spawn(async move { credentials.identify(&basic(&format!("{name}:{n}"))).await.unwrap_err() })
         })

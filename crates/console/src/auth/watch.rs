@@ -1,4 +1,4 @@
-//! Notices when files change, without asking the file system more than once per second.
+//! Detects changes of files. [`FileWatch::changed`] checks the file system at most once per second.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Where a file is and when it or its name was changed: one that is put in its place in the same moment and has the same length
-/// is another one, too.
+/// Identity of a file and its change times, so that a replacement in the same moment with the same length is detected
+/// too.
 type FileStamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
 pub struct FileWatch {
@@ -17,7 +17,7 @@ pub struct FileWatch {
 }
 
 impl FileWatch {
-    /// Call it before the files are read, so that a change in between is seen.
+    /// Call it before the files are read, so that a change in between is detected.
     pub fn new(files: Vec<PathBuf>) -> FileWatch {
         let stamps = stamps(&files);
         FileWatch {
@@ -27,12 +27,12 @@ impl FileWatch {
         }
     }
 
-    /// Whether a file is another one than at the last look.
+    /// Whether a file has changed since the last check.
     pub fn changed(&mut self) -> bool {
         self.looked.elapsed() >= LOOK_EVERY && self.look()
     }
 
-    /// The same of these files, at once.
+    /// Like `changed` for these files, without the time limit.
     pub fn look_at(&mut self, files: Vec<PathBuf>) -> bool {
         if files == self.files {
             return self.look();

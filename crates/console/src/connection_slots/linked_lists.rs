@@ -1,5 +1,5 @@
-//! Numbers in doubly linked lists: each is in one of them or in none. To put one at the end of a list, to take one out of
-//! wherever it is, and to see the first of a list costs the same, however many there are.
+//! Doubly linked lists of numbers, each of which is in at most one list. Appending, removing from anywhere and reading
+//! the first are O(1).
 
 /// No number.
 const NONE: u32 = u32::MAX;
@@ -37,7 +37,7 @@ impl<const N: usize> LinkedLists<N> {
             .filter(|first| *first != NONE)
     }
 
-    /// Behind all others of the list. It must be in none.
+    /// Appends to the list. The number must be in no list.
     pub fn push(&mut self, list: usize, number: u32) {
         let Some(ends) = self.ends.get_mut(list) else { return };
         let last = ends.1;
@@ -67,7 +67,7 @@ impl<const N: usize> LinkedLists<N> {
         }
     }
 
-    /// From the list that it is in, if it is in one.
+    /// Removes the number from its list, if it is in one.
     pub fn remove(&mut self, number: u32) {
         let Some(link) = self.links.get_mut(number as usize) else {
             return;

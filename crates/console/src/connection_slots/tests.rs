@@ -4,7 +4,7 @@ fn at(places: &Arc<ConnectionSlots>) -> Option<(ConnectionPermit, Option<Evictio
     places.take(false, &CancellationToken::new())
 }
 
-/// As if so much time had passed.
+/// As if this much time had passed.
 fn pass(places: &ConnectionSlots, time: Duration) {
     places.ahead.fetch_add(time.as_millis() as u32, Relaxed);
 }
@@ -26,7 +26,7 @@ fn the_half_open_leave_first_then_the_slow_then_the_longest_idle() {
     let _served = whole(&held[3]);
     let _slow = held[2].server().begin(false);
     pass(&places, Duration::from_secs(6));
-    // One sends, and has not done so for long.
+    // One sends, but not for long.
     held.push(at(&places).unwrap().0);
     let _sends = held[5].server().begin(false);
     let (mut order, mut new) = (Vec::new(), Vec::new());
@@ -52,7 +52,7 @@ fn the_half_open_leave_first_then_the_slow_then_the_longest_idle() {
     assert_eq!(places.taken(), 6);
 }
 
-/// None of them is among so many as one could look at for each that comes.
+/// With this many connections, a scan for each new one would be too slow.
 #[test]
 fn one_of_a_hundred_thousand_is_found_at_once() {
     for (why, one) in [
@@ -91,7 +91,7 @@ fn who_opens_requests_on_one_connection_and_sends_none_whole_is_slow() {
     let requests = held.server();
     let mut first = requests.begin(false);
     pass(&places, Duration::from_secs(4));
-    // One more begun is no proof of anything, and one whole is.
+    // The start of another request proves nothing; a complete request does.
     let second = requests.begin(false);
     pass(&places, Duration::from_secs(2));
     assert!(places.table.lock().lists.first(EvictionReason::Slow as usize).is_some());
@@ -106,7 +106,7 @@ fn who_opens_requests_on_one_connection_and_sends_none_whole_is_slow() {
     let (_new, why) = at(&places).expect("it sends nothing");
     assert_eq!(why, Some(EvictionReason::Slow));
     assert!(held.place.leave.is_cancelled());
-    // What it leaves behind is nobody's.
+    // Its later changes affect nobody.
     drop((second, held));
     assert_eq!(places.taken(), 1);
 }
@@ -152,7 +152,7 @@ fn streams_leave_a_tenth_to_others() {
 /// One connection with its requests.
 type Holder = (ConnectionPermit, Vec<(ActiveRequest, Option<PendingBody>)>);
 
-/// What is told of a place, found by looking at all.
+/// The expected eviction, found by a scan.
 fn who_leaves(places: &ConnectionSlots, held: &[Holder]) -> Option<EvictionReason> {
     let table = places.table.lock();
     let now = places.now();

@@ -1,7 +1,7 @@
-//! `/debug/pprof/profile?seconds=`: where the processor's time goes, sampled 99 times per second of CPU time.
+//! `/debug/pprof/profile?seconds=`: a CPU profile, sampled 99 times per second of CPU time.
 //!
-//! The sampler interrupts whatever runs. It must not walk the stack of code that may itself hold the unwinder's or the
-//! allocator's locks, so samples that land in the C library, the unwinder or the kernel's page are skipped.
+//! The sampler interrupts whatever runs. It must not walk the stack of code that may itself have the unwinder's or the
+//! allocator's locks, so samples in the C library, the unwinder or the vDSO are skipped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{SymbolCacheGuard, download, gzipped, problem};
 
-/// Not a divisor of the periods that programs like, so that periodic work is not always or never hit.
+/// Not a divisor of common periods, so that periodic work is not sampled always or never.
 const SAMPLES_PER_SECOND: i32 = 99;
 const SECONDS_MAX: u64 = 300;
 const SECONDS_DEFAULT: u64 = 30;
@@ -61,9 +61,9 @@ pub async fn profile(Query(wanted): Query<CpuProfileQuery>) -> Response {
         Ok(sampler) => sampler,
         Err(error) => return failed(&error.to_string()),
     };
-    // A client that leaves early drops this future, and with it the sampler.
+    // A client that disconnects early drops this future, and with it the sampler.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    // Names are looked up in the debug information, which takes seconds in a large binary.
+    // Symbol look-up in the debug information takes seconds for a large binary.
     let built = tokio::task::spawn_blocking(move || {
         let _names = SymbolCacheGuard;
         let report = sampler.report().build().map_err(|error| error.to_string())?;

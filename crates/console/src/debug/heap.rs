@@ -1,4 +1,5 @@
-//! `/debug/pprof/heap`: which code holds the live memory, sampled by jemalloc when it was started to do so.
+//! `/debug/pprof/heap`: a profile of live memory by allocating code, sampled by jemalloc if it was started with
+//! profiling.
 
 use std::io::Read;
 
@@ -13,7 +14,7 @@ const OFF: &str = "heap profiling is off; start Thalweg with the environment var
     MALLOC_CONF=prof:true,prof_active:true,lg_prof_sample:19 to turn it on (it costs about one percent)";
 
 /// The allocator's own functions end every stack. Readers leave out what this matches and everything it calls, so that
-/// memory is shown at the function that asked for it.
+/// memory is shown at the function that requested it.
 const ALLOCATOR: &str = "_rjem_.*|prof_.*|malloc|calloc|realloc|posix_memalign|aligned_alloc|.*GlobalAlloc.*|\
     (.*::)?(__rust_|__rdl_|__rg_)?(alloc|realloc|alloc_zeroed)|alloc_impl(_runtime)?|(try_)?allocate(_in|_zeroed)?|\
     (try_)?with_capacity_in|finish_grow|grow_(one|amortized|exact)|box_new_uninit|exchange_malloc";
@@ -26,7 +27,7 @@ pub async fn profile() -> Response {
     if !control.activated() {
         return problem(StatusCode::NOT_IMPLEMENTED, OFF);
     }
-    // Writes a file, reads it, and looks names up in the debug information.
+    // Writes a file, reads it, and looks up symbols in the debug information.
     let dumped = tokio::task::spawn_blocking(move || {
         let _names = SymbolCacheGuard;
         let dumped = control.dump_pprof().map_err(|error| error.to_string())?;

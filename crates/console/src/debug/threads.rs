@@ -1,7 +1,7 @@
-//! `/debug/stack` and `/debug/pprof/goroutine`: what each thread is doing, as the kernel tells it in `/proc/self/task`.
+//! `/debug/stack` and `/debug/pprof/goroutine`: what each thread is doing, according to `/proc/self/task`.
 //!
-//! The kernel's side of the stack says what a thread waits for. It is readable by root alone; others get the function
-//! the thread sleeps in. Where a running thread spends its time is a matter for the CPU profile.
+//! The kernel stack shows what a thread waits for. Only root can read it; others get the function in which the thread
+//! sleeps. For the time of running threads, use the CPU profile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -17,7 +17,7 @@ use thalweg_telemetry::aside;
 
 use super::{download, gzipped, problem};
 
-/// More threads than these are left out.
+/// Further threads are left out.
 const THREADS_MAX: usize = 4096;
 
 #[derive(Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub struct ThreadInfo {
     stack: Vec<String>,
 }
 
-/// All threads of the process, in the order of their ids. One that ends meanwhile is left out.
+/// All threads of the process, ordered by id. Threads that end meanwhile are left out.
 pub fn read() -> Vec<ThreadInfo> {
     let Ok(entries) = std::fs::read_dir("/proc/self/task") else {
         return Vec::new();
@@ -47,7 +47,7 @@ fn read_thread(folder: &Path) -> Option<ThreadInfo> {
     let (id, name, state, cpu) = parse_stat(&text("stat")?)?;
     let mut stack = text("stack").map(|stack| parse_stack(&stack)).unwrap_or_default();
     if stack.is_empty() {
-        // `0` for a thread that does not sleep, or where the kernel does not tell.
+        // `0` for a thread that does not sleep, or if the kernel does not report it.
         stack.extend(
             text("wchan")
                 .map(|name| name.trim().to_owned())
@@ -126,11 +126,11 @@ pub fn text(threads: &[ThreadInfo]) -> String {
 
 #[derive(Deserialize)]
 pub struct ThreadProfileQuery {
-    /// As in Go: 1 and 2 ask for text.
+    /// As in Go: 1 and 2 select text.
     debug: Option<String>,
 }
 
-/// Made aside: the kernel is asked for thousands of threads.
+/// Runs on a blocking thread, because the kernel is queried for thousands of threads.
 pub async fn profile(Query(form): Query<ThreadProfileQuery>) -> Response {
     aside(move || profile_of(&form)).await
 }
@@ -157,7 +157,7 @@ fn to_profile(threads: &[ThreadInfo], now: SystemTime) -> Profile {
         ty: strings.index(ty),
         unit: strings.index(unit),
     };
-    // Readers show the last one unless told otherwise.
+    // Readers show the last one by default.
     profile.sample_type = vec![
         kind(&mut strings, "cpu", "nanoseconds"),
         kind(&mut strings, "threads", "count"),
@@ -213,7 +213,7 @@ fn to_profile(threads: &[ThreadInfo], now: SystemTime) -> Profile {
     profile
 }
 
-/// The format's table of texts, each once; the first is empty.
+/// The format's string table, each string once; the first is empty.
 struct StringTable {
     table: Vec<String>,
     index: HashMap<String, i64>,

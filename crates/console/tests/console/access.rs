@@ -6,10 +6,10 @@ use tokio::net::TcpStream;
 
 use crate::support::{Answer, connect, exchange, fetch, options, send, start_with, token};
 
-/// An address of this machine that is not loopback: seen from there, the machine is another host. `None` without a network.
+/// A non-loopback address of this machine: connections from it look like another host. `None` without a network.
 fn outside_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Nothing is sent; the system only chooses the way.
+    // Nothing is sent; the system only chooses the route.
     socket.connect("192.0.2.1:9").ok()?;
     let ip = socket.local_addr().unwrap().ip();
     (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
@@ -35,7 +35,7 @@ async fn unprotected_on_all_addresses_other_hosts_get_only_the_paths_of_the_refe
     let Some(ip) = outside_address() else { return };
     // Its tokens would be sent in the clear.
     assert_eq!(from_outside(ip, port, "/own").await.status, 403);
-    // Whoever asks from here: the path itself says who may do what, here that it is no GET.
+    // From this machine the path authorizes by itself; here it rejects the GET.
     assert_eq!(from_outside(local, port, "/own").await.status, 405);
     for path in [
         "/ping",
@@ -179,7 +179,7 @@ async fn users_of_the_users_file_come_with_basic_and_changes_need_no_restart() {
     while send(&running, "POST", "/echo", &[ada], "x").await.status != 200 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    // A line that cannot be read lets nobody in, and a file that is gone neither.
+    // An invalid line lets nobody in, and neither does a missing file.
     std::fs::write(&file, "nonsense\n").unwrap();
     while send(&running, "POST", "/echo", &[ada], "x").await.status != 401 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -238,7 +238,7 @@ async fn what_a_revoked_token_holds_open_ends() {
             .expect("it ends");
         ends.push(String::from_utf8(rest).unwrap());
     }
-    // A stream of events is at its end; part of an answer is never taken for the whole; who waits is told.
+    // An event stream ends normally; a partial answer is not mistaken for the whole; a waiting client gets an error.
     assert!(ends[0].ends_with("0\r\n\r\n"), "{}", ends[0]);
     assert!(!ends[1].ends_with("0\r\n\r\n"), "{}", ends[1]);
     assert!(ends[2].starts_with("HTTP/1.1 401"), "{}", ends[2]);

@@ -168,13 +168,13 @@ async fn the_history_begins_with_the_start() {
 async fn the_list_of_endpoints_holds_those_of_components() {
     let (running, _) = start().await;
     let list = fetch(&running, "/endpoints").await.json();
-    assert_eq!(list["/ping"], "Answers pong while the process lives.");
+    assert_eq!(list["/ping"], "Answers pong while the process runs.");
     assert_eq!(list["/echo"], "For tests.");
     let missing = fetch(&running, "/nowhere").await;
     assert_eq!(missing.status, 404);
     assert_eq!(
         missing.text(),
-        "there is no path /nowhere here; /endpoints lists those that there are\n"
+        "there is no path /nowhere here; /endpoints lists the existing ones\n"
     );
 }
 

@@ -22,7 +22,7 @@ async fn a_body_up_to_the_limit_is_taken_and_one_beyond_is_told_so() {
         declared.text(),
         "the request body is larger than 1000 bytes; send it in parts\n"
     );
-    // Without a declared length it is noticed on the way.
+    // Without a declared length it is detected while reading.
     let chunk = format!("3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1001));
     let request = format!(
         "POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{chunk}"
@@ -50,7 +50,7 @@ async fn a_body_that_drips_is_given_up() {
     let answer = exchange(&mut connect(&running).await, request).await.unwrap();
     assert_eq!(answer.status, 408);
     assert!(
-        answer.text().starts_with("the request body came slower than"),
+        answer.text().starts_with("the request body arrived more slowly than"),
         "{}",
         answer.text()
     );
@@ -107,7 +107,7 @@ async fn refusals_are_counted_by_their_status() {
         send(&running, "GET", "/ping", &[&large], "").await.status,
     ];
     assert_eq!(statuses, [400, 403, 408, 413, 431]);
-    // The connection of what was too large to be read ends by itself, and is counted then.
+    // The connection of a request that was too large to be read ends by itself, and is counted then.
     let counted = async |code: u16| {
         let metrics = fetch(&running, "/metrics").await;
         let name = format!("thalweg_http_refused_total{{code=\"{code}\"}} ");
@@ -132,7 +132,7 @@ async fn refusals_are_counted_by_their_status() {
 async fn one_connection_of_http2_has_so_many_requests_at_a_time() {
     let running = start_with(options()).await;
     let mut stream = connect(&running).await;
-    // The preface, and a frame of settings without any.
+    // The preface, and an empty settings frame.
     stream
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .await
@@ -206,7 +206,7 @@ async fn one_connection_too_many_is_told_so_and_room_is_reused() {
         (refused.status == 503).then_some(refused)
     };
     let refused = loop {
-        // Until both have asked.
+        // Until both have sent a request.
         match refused().await {
             Some(refused) => break refused,
             None => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -230,7 +230,7 @@ async fn however_many_listen_probes_and_the_status_page_are_served_and_no_more_m
         assert_eq!(status, if n < 57 { 200 } else { 503 }, "stream {n}");
         streams.push(stream);
     }
-    // Others have what is left, and for as long as they are idle make room for each other.
+    // Other clients share the remaining slots; idle ones are closed for each other.
     for path in [
         "/ping",
         "/ready",

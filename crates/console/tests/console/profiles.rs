@@ -8,7 +8,7 @@ use thalweg_console::RunningListener;
 
 use crate::support::{Answer, fetch, options, start_with};
 
-/// The sampler is one per process, and tests run beside each other.
+/// There is one sampler per process, and tests run in parallel.
 static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 async fn start() -> RunningListener {
@@ -53,7 +53,7 @@ impl Load {
         }
     }
 
-    /// All threads went on to the end.
+    /// All threads ran to the end.
     fn finish(self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads {
@@ -68,7 +68,7 @@ fn allocate() {
 }
 
 fn unwind() {
-    // Without the hook that would print.
+    // Without the panic hook, which would print.
     let caught = std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new(7)));
     assert!(caught.is_err());
 }
@@ -132,7 +132,7 @@ async fn a_second_profile_at_the_same_time_waits_its_turn() {
             break;
         }
     }
-    // A client that leaves gives the sampler back.
+    // A client that disconnects releases the sampler.
     drop(first);
     while fetch(&running, "/debug/pprof/profile?seconds=1").await.status != 200 {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::support::{connect, fetch, options, start_with, try_start};
 
-/// `/slow` says when it began and answers when told.
+/// `/slow` signals when it began and answers on request.
 #[derive(Default)]
 struct Slow {
     began: Arc<Notify>,

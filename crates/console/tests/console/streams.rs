@@ -1,4 +1,4 @@
-//! HTTP/2 clients that keep requests and answers waiting.
+//! HTTP/2 clients that stall requests and answers.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -19,12 +19,12 @@ use tokio::task::JoinHandle;
 use crate::support::{connect, fetch, options, try_start};
 
 const LONG: Duration = Duration::from_secs(60);
-/// More than a client of this library takes unasked.
+/// More than a client of this library accepts unread.
 const LARGE: usize = 16 << 20;
 const SHORT: Duration = Duration::from_millis(200);
 
-/// `/large` answers with so many bytes, `/later` after five times [`SHORT`], `/events` says one thing and no more; `/take`
-/// takes a body of its own.
+/// `/large` answers with this many bytes, `/later` after five times [`SHORT`], `/events` sends one event and no more;
+/// `/take` has its own body limit.
 struct Slow;
 
 impl HttpRoutes for Slow {
@@ -158,7 +158,7 @@ async fn one_that_takes_it_or_waits_for_it_is_not() {
     assert_eq!(large.len(), LARGE);
     assert!(!client.ended.is_finished());
     drop(events);
-    // Nothing is asked any more.
+    // There are no requests any more.
     client.ends().await;
 }
 

@@ -70,11 +70,11 @@ impl StatusSource for FakeSource {
     }
 }
 
-/// Paths of another component: `/echo` answers with the body it got, `/open` to anyone, `/own` to whom it likes and with the
-/// length of a body of any size.
+/// Paths of another component: `/echo` returns its body, `/open` is for everybody, `/own` authorizes by itself and
+/// returns the length of a body of any size.
 pub struct Extra;
 
-/// A body whose end does not come.
+/// A body whose end never arrives.
 fn begun() -> axum::body::Body {
     use futures::StreamExt as _;
     let first = futures::stream::once(async { Ok::<_, std::io::Error>("data: begun\n\n") });
@@ -187,7 +187,7 @@ pub async fn start_with(options: ConsoleOptions) -> RunningListener {
     try_start(options, vec![Arc::new(Extra)]).await.unwrap()
 }
 
-/// A console whose source is in the caller's hands.
+/// A console whose source the caller controls.
 pub async fn start() -> (RunningListener, Arc<FakeSource>) {
     let source = Arc::new(FakeSource::default());
     let board = StatusBoard::default();
@@ -200,7 +200,7 @@ pub async fn start() -> (RunningListener, Arc<FakeSource>) {
     (running, source)
 }
 
-/// What came back, headers in lower case.
+/// The answer, with headers in lower case.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -227,7 +227,7 @@ pub async fn connect(running: &RunningListener) -> TcpStream {
     TcpStream::connect(running.address()).await.unwrap()
 }
 
-/// Sends bytes and reads until the server closes. A connection that is closed without an answer gives `None`.
+/// Sends bytes and reads until the server closes. Returns `None` if the connection is closed without an answer.
 pub async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &[u8]) -> Option<Answer> {
     // The server may answer and close before it has read everything.
     let _ = stream.write_all(request).await;
@@ -243,7 +243,7 @@ pub async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request
     })
 }
 
-/// One request on a connection of its own. `headers` are whole lines.
+/// One request on its own connection. `headers` are whole lines.
 pub async fn send(running: &RunningListener, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
     let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     if !body.is_empty() || method != "GET" {

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion
 use crate::support::{connect, exchange, fetch, options, start_with, try_start};
 
 fn data(name: &str) -> PathBuf {
-    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    // Cargo sets this at each run; the value at build time may be another clone.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.join("tests/console/data").join(name)
 }
@@ -128,7 +128,7 @@ async fn a_renewed_certificate_needs_no_restart_and_a_broken_one_changes_nothing
     handshake(&running, &[]).await.unwrap();
 }
 
-/// A certificate with its key, signed by `ca`, or by itself.
+/// A certificate with its key, signed by `ca`, or self-signed.
 fn certify(folder: &std::path::Path, name: &str, ca: Option<&str>) {
     let at = |name: &str| folder.join(name).to_string_lossy().into_owned();
     let mut command = std::process::Command::new("openssl");
@@ -180,7 +180,7 @@ async fn serve(tls: &Arc<Tls>) -> RunningListener {
     all.remove(0)
 }
 
-/// What a client gets that trusts `ca`, proves to be `identity`, and speaks one version of the protocol.
+/// The answer to a client that trusts `ca`, has the certificate `identity`, and uses one version of the protocol.
 async fn ask(
     running: &RunningListener,
     folder: &std::path::Path,

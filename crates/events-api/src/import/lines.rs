@@ -1,4 +1,4 @@
-//! A body as lines, each of which is in memory only until the next one. A line that is too long ends them.
+//! Splits a body into lines; each is in memory only until the next one. A line that is too long ends the reading.
 
 use axum::body::BodyDataStream;
 use bytes::{Bytes, BytesMut};
@@ -9,10 +9,10 @@ use super::ImportError;
 pub(super) struct LineReader {
     pub body: BodyDataStream,
     buffer: BytesMut,
-    /// So much of the buffer has no end of a line.
+    /// The length of the buffer's prefix that is known to have no line end.
     searched: usize,
     line_max: usize,
-    /// Of the line that was given last, from 1.
+    /// The number of the last returned line, from 1.
     number: u64,
     ended: bool,
 }
@@ -29,12 +29,12 @@ impl LineReader {
         }
     }
 
-    /// Of the line that was given last, from 1.
+    /// The number of the last returned line, from 1.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// With the end of the line, where it has one. Whoever gives up waiting loses nothing.
+    /// Includes the line end if there is one. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ImportError> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A line as a message with its place, within the same limits as one that is written.
+//! Parses a line as a message with its positions. The limits are those of appends.
 
 use thalweg_events::json::{self, Json, JsonKind};
 use thalweg_events::{ImportRecord, MessageId, POSITION_MAX, time};
@@ -24,7 +24,7 @@ pub(super) fn record(line: &[u8], n: u64, message_bytes_max: usize) -> Result<Im
 
 fn read(json: Json<'_>, message_bytes_max: usize) -> Result<ImportRecord, String> {
     if json.kind() != JsonKind::Object {
-        return Err("it is no object".to_owned());
+        return Err("it is not an object".to_owned());
     }
     let required = |name: &str| {
         let value = json.get(name).and_then(Json::string).filter(|value| !value.is_empty());
@@ -75,7 +75,7 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<ImportRecord, String
     }
 }
 
-/// What a record adds to its batch.
+/// The size that a record adds to its batch.
 pub(super) fn bytes_of(record: &ImportRecord) -> usize {
     let id = match &record.id {
         Some(MessageId::Text(text)) => text.len(),
@@ -156,7 +156,7 @@ mod tests {
         );
         assert_eq!(
             record(b"[]", 3, 24).unwrap_err().message,
-            "invalid record at line 3: it is no object"
+            "invalid record at line 3: it is not an object"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Messages in: one, several for a stream, several for several streams at once.
+//! Appends: one message, several for a stream, or several for several streams at once.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use crate::auth::RequiredScope;
 use crate::json_text::number;
 use crate::problem::{Problem, Result};
 
-/// Of a message in a batch, as its mistakes are told.
+/// The name of a message of a batch in error messages.
 const MESSAGE: &str = "message";
 
 pub(super) async fn write(call: RpcCall<'_>) -> Result<RpcResponse> {
@@ -53,7 +53,7 @@ pub(super) async fn write(call: RpcCall<'_>) -> Result<RpcResponse> {
     Ok(RpcResponse::Text(out))
 }
 
-/// The one way into the store, which is timed.
+/// The only call of the store's append; measures its duration.
 async fn store(call: &RpcCall<'_>, appends: &[Append<'_>]) -> thalweg_events::Result<Vec<AppendOutcome>> {
     let Ok(namespace) = call.caller.namespace() else {
         return Err(EventsError::NamespaceNotFound(call.caller.name.clone()));
@@ -92,7 +92,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What one append may still have. Counted while it is read, so that nothing is kept of one that has too much.
+/// What an append may still add. Counted while the request is parsed, so that nothing of an oversized append is kept.
 struct AppendBudget {
     streams: usize,
     messages: usize,
@@ -183,7 +183,7 @@ pub(super) async fn append_many(call: RpcCall<'_>) -> Result<RpcResponse> {
         let stream = stream.ok_or_else(|| Problem::invalid("append.stream must be a non-empty string"))?;
         room.stream()?;
         if !seen.insert(stream.clone()) {
-            let message = format!("append.stream '{stream}' comes more than once");
+            let message = format!("append.stream '{stream}' occurs more than once");
             return Err(Problem::invalid(message));
         }
         batches.push(Batch {
@@ -210,7 +210,7 @@ pub(super) async fn append_many(call: RpcCall<'_>) -> Result<RpcResponse> {
     Ok(RpcResponse::Text(out))
 }
 
-/// `many`: a conflict says of which stream it is.
+/// With `many`, a conflict names its stream.
 async fn append_batches(call: &RpcCall<'_>, batches: &[Batch<'_>], many: bool) -> Result<Vec<AppendOutcome>> {
     let bytes_max = call.server.options.message_bytes_max;
     batches.iter().try_for_each(|batch| batch.within(bytes_max))?;

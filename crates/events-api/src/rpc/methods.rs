@@ -1,4 +1,5 @@
-//! All calls that there are. What is not in this table cannot be called, and a test makes, uses and removes what each is about.
+//! All methods. A method that is not in this table cannot be called, and a test creates, uses and removes what each
+//! method is about.
 
 pub const METHODS: [&str; 37] = [
     "stream.write",

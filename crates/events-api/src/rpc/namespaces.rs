@@ -1,4 +1,4 @@
-//! `ns.*`: namespaces, and the streams and categories of one.
+//! `ns.*`: namespaces, and the streams and categories of a namespace.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use crate::problem::{Problem, Result};
 const ID_BYTES_MAX: usize = 255;
 const STREAMS: i64 = 100;
 const STREAMS_MAX: i64 = 1000;
-/// Of a description, and of metadata: they stand in the list of all namespaces, which is in memory.
+/// The limit for a description and for metadata: both are in the list of all namespaces, which is in memory.
 const ABOUT_BYTES_MAX: usize = 1 << 20;
 
 pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
@@ -73,7 +73,7 @@ async fn create(call: RpcCall<'_>) -> Result<RpcResponse> {
     Ok(RpcResponse::Text(out))
 }
 
-/// A token that is to be one of this namespace.
+/// A token that the caller chose for this namespace.
 pub(super) fn given_token(options: CallOptions<'_>, id: &str) -> Result<Option<(Token, String)>> {
     let Some(given) = options.string("token")? else {
         return Ok(None);
@@ -112,7 +112,7 @@ async fn delete(call: RpcCall<'_>) -> Result<RpcResponse> {
     Ok(RpcResponse::Text(out))
 }
 
-/// Without `admin`, the caller's own.
+/// Without `admin`, only the caller's own namespace.
 async fn list(call: RpcCall<'_>) -> Result<RpcResponse> {
     if !call.sees_all() {
         call.caller.may(RequiredScope::Read)?;
@@ -125,7 +125,7 @@ async fn list(call: RpcCall<'_>) -> Result<RpcResponse> {
         }
         match namespace.info().await {
             Ok(info) => infos.push(info),
-            // It was deleted meanwhile.
+            // The namespace was deleted meanwhile.
             Err(EventsError::NamespaceNotFound(_)) => {}
             Err(error) => return Err(action(error)),
         }
@@ -209,7 +209,7 @@ async fn categories(call: RpcCall<'_>) -> Result<RpcResponse> {
 }
 
 impl RpcCall<'_> {
-    /// Whether the caller sees namespaces of others.
+    /// Whether the caller sees other namespaces.
     fn sees_all(&self) -> bool {
         self.caller.is_admin() || self.server.options.open_admin
     }

@@ -40,7 +40,7 @@ impl<'a> RuleTarget<'a> {
         let (RuleTarget::Stream(name) | RuleTarget::Category(name)) = &target;
         stream_within(name)?;
         match &target {
-            // A rule for what cannot be would never be noticed.
+            // A rule for a category that cannot exist would never be noticed.
             RuleTarget::Category(name) if name.contains('-') => Err(Problem::invalid("category must not contain '-'")),
             _ => Ok(target),
         }
@@ -54,7 +54,7 @@ impl<'a> RuleTarget<'a> {
     }
 }
 
-/// Parts that are not named stay as they are; `null` in place of one, or of all, clears.
+/// Parts that are not named stay as they are; `null` for a part, or for all of them, clears.
 async fn set(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(2, "retention.set requires at least 2 arguments: streamName and options")?;
@@ -87,7 +87,7 @@ async fn get(call: RpcCall<'_>) -> Result<RpcResponse> {
     Ok(RpcResponse::Text(told(rule.map_err(Problem::of("get retention"))?)))
 }
 
-/// Of each part: whether it is named, and what it is to be.
+/// For each part: whether it is named, and its new value.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RetentionChange {
     max_age: Option<Option<i64>>,
@@ -102,7 +102,7 @@ impl RetentionChange {
             null if null.is_null() => Ok(None),
             json => {
                 let number = json.integer().filter(|number| *number >= least);
-                let wrong = || Problem::invalid(format!("options.{told} must be a number from {least} on"));
+                let wrong = || Problem::invalid(format!("options.{told} must be a number >= {least}"));
                 number.map(|number| Some(number.unsigned_abs())).ok_or_else(wrong)
             }
         };

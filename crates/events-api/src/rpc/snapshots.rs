@@ -1,4 +1,4 @@
-//! `snapshot.*`: what a stream came to at a version.
+//! `snapshot.*`: the state of a stream at a version.
 
 use thalweg_events::json::{Json, JsonKind};
 use thalweg_events::snapshot::{self, Snapshot};

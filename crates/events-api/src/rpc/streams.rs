@@ -1,4 +1,4 @@
-//! `stream.*`, `category.get`, `message.get`: messages out, and streams that go.
+//! `stream.*`, `category.get`, `message.get`: reading messages, and deleting streams.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::json_text::{row, text};
 use crate::problem::{Problem, Result};
 
 const WAIT_MS_MAX: i64 = 30_000;
-/// Who waits for what never comes, in a namespace where much does, reads for one part in so many of the time.
+/// A caller that waits for a rare match in a busy namespace pauses this many times as long as its last read took.
 const READING_PART: u32 = 4;
 const REST_MIN: Duration = Duration::from_millis(1);
 
@@ -97,7 +97,7 @@ async fn category(call: RpcCall<'_>) -> Result<RpcResponse> {
         Direction::Backward => position.max(0) as u64,
     });
     let namespace = call.caller.namespace()?.clone();
-    // No category and no correlation has a `-` in its name.
+    // Categories and correlations never contain a `-`.
     let nothing = category.contains('-') || correlation.as_ref().is_some_and(|text| text.contains('-'));
     let read = move |place: PageStart, max: usize| {
         let (namespace, category, types) = (namespace.clone(), category.clone(), types.clone());
@@ -136,7 +136,7 @@ fn wait(options: CallOptions<'_>) -> Result<Duration> {
     }
 }
 
-/// An array of messages, read page by page: what is longer than one page goes out while the next is read.
+/// An array of messages, read page by page: a long result is sent while the next page is read.
 async fn pages<R, F>(call: &RpcCall<'_>, read: R, max: usize, wait: Duration, with_stream: bool) -> Result<RpcResponse>
 where
     R: Fn(PageStart, usize) -> F + Send + Sync + 'static,
@@ -178,7 +178,7 @@ where
             let Some(next) = next.filter(|_| left > 0) else {
                 return Ok(Some((Bytes::from_static(b"]\n"), None)));
             };
-            // An array that is not whole must not look so.
+            // A truncated array must not look complete.
             if stopping.is_cancelled() {
                 return Err(std::io::Error::other("the server is shutting down"));
             }
@@ -199,7 +199,7 @@ where
     Ok(RpcResponse::Stream(Body::from_stream(chunks)))
 }
 
-/// About as much as its messages are as text.
+/// The approximate size of the messages as text.
 fn text_bytes(page: &Page) -> usize {
     page.events.iter().map(|event| event.bytes() + 128).sum()
 }
@@ -207,15 +207,15 @@ fn text_bytes(page: &Page) -> usize {
 /// Where a page begins.
 #[derive(Clone, Copy)]
 enum PageStart {
-    /// Where the caller said.
+    /// Where the caller asked.
     Asked,
-    /// Behind the page before.
+    /// After the previous page.
     Next(u64),
-    /// At the first of all: what is here now came after everything was removed.
+    /// At the first message: the namespace was cleared while the caller waited.
     First,
 }
 
-/// A page with something in it, or an empty one when time is up.
+/// The first page that is not empty, or an empty page after the timeout.
 async fn first_match<R, F>(call: &RpcCall<'_>, read: &R, max: usize, wait: Duration) -> Result<Page>
 where
     R: Fn(PageStart, usize) -> F,
@@ -305,7 +305,7 @@ async fn message(call: RpcCall<'_>) -> Result<RpcResponse> {
     Ok(row_or_null(found.map_err(Problem::of("get messages"))?, true))
 }
 
-/// Hides all messages of a stream; what is written later goes on behind them, unless it is deleted for good.
+/// Hides all messages of a stream. Later messages continue after them, unless the stream is tombstoned.
 async fn delete(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "stream.delete requires at least 1 argument: streamName")?;

@@ -28,7 +28,7 @@ const WAIT_MS_MAX: i64 = 30_000;
 const DELAY_MS_MAX: i64 = 43_200_000;
 const LIST: i64 = 100;
 const LIST_MAX: i64 = 1000;
-/// Leases of one call, and messages of one replay.
+/// The most leases of a call, and the most messages of a replay.
 const LEASES_MAX: usize = 10_000;
 
 pub(super) async fn call(name: &str, call: RpcCall<'_>) -> Option<Result<RpcResponse>> {
@@ -61,7 +61,7 @@ impl<'a> RpcCall<'a> {
         Ok(name.into_owned())
     }
 
-    /// The namespace, for whoever may do this.
+    /// The namespace, if the caller has the scope.
     fn namespace_for(&self, need: RequiredScope) -> Result<&'a Arc<dyn Namespace>> {
         self.caller.may(need)?;
         self.caller.namespace()
@@ -158,7 +158,7 @@ async fn fetch(call: RpcCall<'_>) -> Result<RpcResponse> {
     let max = within(options, "max", 1, 1, FETCH_MAX)?;
     let wait = within(options, "waitMs", 0, 0, WAIT_MS_MAX)?;
     name_within(&consumer, NAME_BYTES_MAX, "options.consumer")?;
-    // It hands out messages, and keeps who has them.
+    // A fetch leases messages, which is stored.
     call.caller.may(RequiredScope::Read)?;
     let namespace = call.namespace_for(RequiredScope::Write)?;
     let ask = FetchRequest {
@@ -302,10 +302,12 @@ fn leases(json: Option<Json<'_>>) -> Result<Vec<Lease>> {
     for lease in array.ok_or_else(wrong)? {
         let lease = lease.string().ok_or_else(wrong)?;
         if out.len() == LEASES_MAX {
-            return Err(Problem::invalid(format!("leases must be at most {LEASES_MAX}")));
+            return Err(Problem::invalid(format!(
+                "leases must have at most {LEASES_MAX} entries"
+            )));
         }
         let lease = lease.parse();
-        out.push(lease.map_err(|()| Problem::invalid("leases must be those that sub.fetch gave"))?);
+        out.push(lease.map_err(|()| Problem::invalid("leases must be those that sub.fetch returned"))?);
     }
     Ok(out)
 }

@@ -1,4 +1,4 @@
-//! `sys.*`: about the server.
+//! `sys.*`: information about the server, and maintenance.
 
 use thalweg_events::{Health, ScavengeReport, VerifyReport};
 

@@ -1,4 +1,4 @@
-//! `token.*`: several tokens of a namespace, so that one can take the place of another without a gap.
+//! `token.*`: a namespace may have several tokens, so that one can replace another without a gap.
 
 use thalweg_events::json::Json;
 use thalweg_events::{NewToken, Scopes, TokenInfo, new_token, time};
@@ -119,7 +119,7 @@ async fn revoke(call: RpcCall<'_>) -> Result<RpcResponse> {
     Ok(RpcResponse::Text(out))
 }
 
-/// Nothing of its text.
+/// Writes nothing of the token's text.
 fn about(out: &mut String, token: &TokenInfo) {
     out.push_str("{\"createdAt\":");
     instant(out, Some(token.created_at));

@@ -1,24 +1,25 @@
-//! Pokes of which only the newest of each stream goes out.
+//! Coalesces pokes: only the newest of each stream is sent.
 
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
-/// So many streams are held back for newer ones at a time.
+/// The most streams whose pokes are held back at a time.
 const STREAMS_MAX: usize = 1000;
 
-/// Pokes that wait for those of the same streams that are stored already.
+/// Pokes that wait for newer ones of the same streams that are already stored.
 #[derive(Default)]
 pub(super) struct PokeCoalescer {
-    /// In the order in which they go out, by global position.
+    /// In sending order, by global position.
     pokes: BTreeMap<u64, Bytes>,
     streams: HashMap<Box<str>, u64>,
-    /// Everything up to here is looked at first, and nothing of what comes meanwhile: there may be no end to that.
+    /// Everything up to this global position is read before the pokes are sent. Later messages are not waited for: they
+    /// may never end.
     until: u64,
 }
 
 impl PokeCoalescer {
-    /// The newest one of its stream, while everything up to `last` is stored.
+    /// Adds the newest poke of its stream. `last` is the end of what is stored.
     pub fn add(&mut self, stream: &str, global: u64, poke: Bytes, last: u64) {
         if self.pokes.is_empty() {
             self.until = last;
@@ -35,12 +36,12 @@ impl PokeCoalescer {
         self.pokes.insert(global, poke);
     }
 
-    /// Whether they wait no longer, everything up to `covered` having been looked at.
+    /// Whether the pokes are due, after everything up to `covered` has been read.
     pub fn are_due(&self, covered: u64) -> bool {
         covered >= self.until || self.pokes.len() >= STREAMS_MAX
     }
 
-    /// Leaves none.
+    /// Leaves the coalescer empty.
     pub fn take(&mut self) -> impl Iterator<Item = Bytes> + use<> {
         self.streams = HashMap::new();
         std::mem::take(&mut self.pokes).into_values()

@@ -1,12 +1,12 @@
-//! A subscriber: a place in the order of a namespace, or of a stream, and what is on its way to the client. It is no queue:
-//! one that is slow reads later, from the store, and misses nothing.
+//! A subscriber: its position in a namespace or in a stream, and what is being sent to the client. It is not a queue: a
+//! slow subscriber reads later from the store and misses nothing.
 //!
-//! | where it is | what it does | ends with |
+//! | state | action | leaves the state when |
 //! |---|---|---|
-//! | behind what its topic has | reads pages from the store | everything read that the topic lacks |
-//! | at its topic | takes what is there, or sleeps until something comes | the topic having dropped what it lacks |
+//! | behind its topic | reads pages from the store | it has read everything that the topic lacks |
+//! | at its topic | takes its messages, or sleeps until there is one | the topic has evicted a message that it needs |
 //!
-//! When all messages were removed (`cleared`), it begins at the first position from wherever it was.
+//! When the namespace is cleared, it starts again at the first position in either state.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,49 +30,49 @@ use crate::EventsApiServer;
 use crate::memory::{MemoryBudget, ResponsePermit};
 use crate::metrics::SubscriberMetrics;
 
-/// Pokes taken or read at once, which are about as many bytes as a connection buffers.
+/// Pokes taken or read at once: about as many bytes as a connection buffers.
 const POKES: usize = 100;
-/// Where only the newest of each stream goes out, more are looked at.
+/// With coalescing, more pokes are read at once.
 const COALESCED: usize = 1000;
 /// Whole messages read at once: at first, and at most while they are small.
 const MESSAGES: usize = 1;
 const MESSAGES_MAX: usize = 64;
 const MESSAGES_BYTES: usize = 64 << 10;
-/// A longer event goes out in several chunks.
+/// A longer event is sent in several chunks.
 const CHUNK_MAX: usize = 16 << 10;
 
 pub(super) struct SubscriberCursor {
     feed: Arc<NamespaceTailer>,
-    /// `None`: there is nothing that it could be told.
+    /// `None`: nothing can match the request.
     seat: Option<TopicSubscription>,
     of: SubscribeTarget,
     filter: MessageFilter,
-    /// Whole messages, and what is missing between them.
+    /// For whole messages: the gaps between them.
     data: Option<PendingGaps>,
-    /// Pokes, where only the newest of each stream goes out.
+    /// For coalesced pokes.
     newest: Option<PokeCoalescer>,
-    /// As with [`NamespaceWatermark::cleared`], what it has seen.
+    /// The clearing generation that it has seen, as in [`NamespaceWatermark::cleared`].
     cleared: u64,
-    /// Everything that is for it up to this global position has been taken.
+    /// Everything for this subscriber up to this global position has been taken.
     covered: u64,
-    /// Of a stream: the position that comes next, if it is behind the global position `after`.
+    /// For a stream: the next position, among messages after the global position `after`.
     next: u64,
     after: u64,
-    /// Messages of the next page.
+    /// The messages of the next page.
     page: usize,
     ready: OutboundQueue,
-    /// Of an event that is in several chunks.
+    /// The unsent rest of an event that is sent in several chunks.
     rest: Bytes,
     memory: Arc<MemoryBudget>,
     /// For whole messages from the store.
     room: ResponsePermit,
-    /// For so many bytes of them there was none.
+    /// The number of bytes for which there was no room.
     lacks_room: Option<usize>,
     begun: bool,
     heartbeat: Duration,
     /// When a heartbeat is due.
     due: Instant,
-    /// Of the caller's right to be told, of the namespace, or of the server.
+    /// Resolves when the caller's token, the namespace or the server ends.
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     listening: SubscriberMetrics,
 }
@@ -97,7 +97,7 @@ impl SubscriberCursor {
         let covered = match (&wanted.of, wanted.resumed) {
             (SubscribeTarget::Stream(_), _) => 0,
             (_, Some(resumed)) => resumed,
-            // History only for those who ask: clients open it at any position and expect what is new.
+            // History is sent on request only: clients subscribe at any position and expect new messages.
             (SubscribeTarget::All, None) if !wanted.catchup => wanted.position.saturating_sub(1).max(now.last),
             (_, None) => wanted.position.saturating_sub(1),
         };
@@ -148,7 +148,7 @@ impl SubscriberCursor {
         }
     }
 
-    /// What goes out next; `None` when there is nobody to be told, or nothing more.
+    /// The next chunk; `None` at the end of the subscription.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         let chunk = self.next_chunk().await?;
         self.due = Instant::now() + self.heartbeat;
@@ -166,7 +166,7 @@ impl SubscriberCursor {
                 return Some(chunk);
             }
             tokio::task::coop::consume_budget().await;
-            // A subscriber that has always more to be told is as much at an end as one that waits.
+            // A subscriber that always has more to send must end as promptly as a waiting one.
             if (&mut self.over).now_or_never().is_some() {
                 return None;
             }
@@ -182,7 +182,7 @@ impl SubscriberCursor {
                     () = sleep_until(self.due) => continue,
                 }
             }
-            // What comes from here on is heard.
+            // From here on no wake-up is lost.
             let wake = self.seat.as_ref().map(|seat| seat.wake.clone());
             let mut woken = std::pin::pin!(wake.as_ref().map(|wake| wake.notified()));
             if let Some(woken) = woken.as_mut().as_pin_mut() {
@@ -205,7 +205,8 @@ impl SubscriberCursor {
         }
     }
 
-    /// At what is to go out next: it may have been deleted or hidden since it was read. `None` when the store cannot be read.
+    /// Checks again whether the next messages are visible: they may have been deleted or hidden since they were read.
+    /// `None` if the store cannot be read.
     async fn look_again(&mut self) -> Option<()> {
         if self.data.is_none() || !self.rest.is_empty() {
             return Some(());
@@ -239,7 +240,7 @@ impl SubscriberCursor {
 
     fn ends(&self, error: &EventsError) {
         let namespace = self.feed.namespace().name();
-        tracing::warn!(namespace, reason = %error, "a subscription ends");
+        tracing::warn!(namespace, reason = %error, "a subscription ended");
     }
 
     fn take_ready(&mut self) -> Option<Bytes> {
@@ -248,7 +249,7 @@ impl SubscriberCursor {
             self.listening.told();
             self.rest = event;
         }
-        // Some clients forget half a poke between reads, so it is never divided.
+        // Some clients lose half a poke between reads, so a poke is never split.
         let len = if self.data.is_some() {
             part_of(&self.rest)
         } else {
@@ -257,8 +258,8 @@ impl SubscriberCursor {
         Some(self.rest.split_to(len))
     }
 
-    /// Has something ready, or has come farther; `false` when there is nothing to be had now, `None` when the store cannot
-    /// be read.
+    /// `true` if something is ready or the position advanced, `false` if there is nothing now, `None` if the store
+    /// cannot be read.
     async fn look(&mut self) -> Option<bool> {
         let Some(seat) = &self.seat else { return Some(false) };
         let seen = self.feed.visible();
@@ -280,7 +281,7 @@ impl SubscriberCursor {
                         self.take(items, seen.last);
                         Some(true)
                     }
-                    // The store knows what is missing, and has the rest, too.
+                    // The store knows what is missing, and has the rest.
                     _ => self.look_into_store(seen).await,
                 }
             }
@@ -292,7 +293,8 @@ impl SubscriberCursor {
                 }
                 Some(!self.ready.is_empty())
             }
-            // The feed hears of it, too, and wakes everybody; if only this has not heard, it looks again.
+            // The feed notices the clearing too and wakes every subscriber. If only this one has not noticed yet, it
+            // looks again.
             TopicLookup::Other => Some(self.feed.visible().cleared != self.cleared),
             TopicLookup::Stored => {
                 self.listening.is_behind(seen.last.saturating_sub(self.covered));
@@ -311,7 +313,7 @@ impl SubscriberCursor {
         }
     }
 
-    /// How many of the topic's items follow each other without a message that may have been removed.
+    /// How many of the topic's items follow each other without a message that may have been removed between them.
     fn without_gap(&self, items: &[Arc<TailedMessage>]) -> usize {
         let Some(gaps) = self.data.as_ref().filter(|gaps| !gaps.unknown) else {
             return items.len();
@@ -319,7 +321,7 @@ impl SubscriberCursor {
         let mut next = match &self.of {
             SubscribeTarget::Category(category) if self.feed.namespace().may_lose(category) => return 0,
             SubscribeTarget::Category(_) | SubscribeTarget::Nothing => return items.len(),
-            // Where it is in its stream is known once something was read.
+            // The position in the stream is known only after a read.
             SubscribeTarget::Stream(_) if self.after > 0 => return 0,
             SubscribeTarget::Stream(_) => self.next,
             SubscribeTarget::All => gaps.looked,
@@ -336,7 +338,7 @@ impl SubscriberCursor {
         items.iter().take_while(is_next).count()
     }
 
-    /// While everything up to `last` is stored.
+    /// `last` is the end of what is stored.
     fn take(&mut self, items: &[Arc<TailedMessage>], last: u64) {
         let mut wanted = Vec::new();
         for item in items {
@@ -377,7 +379,7 @@ impl SubscriberCursor {
         self.let_go();
     }
 
-    /// Of the newest pokes, if it is time to.
+    /// Sends the coalesced pokes if they are due.
     fn let_go(&mut self) {
         if let Some(newest) = self.newest.as_mut().filter(|newest| newest.are_due(self.covered)) {
             self.ready.extend(newest.take());
@@ -390,14 +392,14 @@ impl SubscriberCursor {
         }
     }
 
-    /// Everything up to what is `seen` can be read.
+    /// Everything up to `seen` can be read.
     async fn read_on(&mut self, seen: NamespaceWatermark) -> Result<()> {
         let when = VisibilityCheck::now(seen.hidden_at);
         let PageWithGaps { page, gaps, looked } = self.read().await?;
         if self.data.is_some() && !self.has_room(&page.events) {
             return Ok(());
         }
-        // What was read while all was removed may be of before or after.
+        // What was read while the namespace was cleared may be from before or after.
         if self.feed.visible().cleared != self.cleared {
             return Ok(());
         }
@@ -405,7 +407,7 @@ impl SubscriberCursor {
         match (&self.of, page.next) {
             (SubscribeTarget::Stream(_), next) => {
                 let behind = last.map(|last| last.position.saturating_add(1));
-                // Where gaps are known, the part behind the page is looked at again.
+                // Where gaps are known, the part after the page is read again.
                 let behind = looked.or(behind.max(next)).unwrap_or(0);
                 if last.is_some() || behind > self.next {
                     (self.next, self.after) = (self.next.max(behind), 0);
@@ -435,13 +437,13 @@ impl SubscriberCursor {
         Ok(())
     }
 
-    /// Whether there is room for messages; without, they are read again when there is.
+    /// Whether there is room for the messages; if not, they are read again once there is.
     fn has_room(&mut self, events: &[StoredEvent]) -> bool {
         let bytes = events.iter().map(|stored| stored.bytes() + 256).sum();
         if self.room.is_for(&self.memory, bytes) {
             return true;
         }
-        // It is another one now.
+        // The size has changed since the last read.
         drop(std::mem::take(&mut self.room));
         match self.memory.room_now(bytes) {
             Some(room) => self.room = room,
@@ -476,7 +478,7 @@ impl SubscriberCursor {
                 SubscribeTarget::Category(category) => Some(category),
                 _ => None,
             },
-            // Behind what was looked at nothing was there: it may be found to have been.
+            // Starts where the search for gaps ended: the empty range after it may still turn out to be a gap.
             from: Some(self.data.as_ref().map_or(from, |gaps| gaps.looked.clamp(1, from))),
             direction,
             max: self.page,
@@ -490,7 +492,7 @@ impl SubscriberCursor {
         }
     }
 
-    /// Of a page from the store, which knows no correlation of streams; everything up to what is `seen` is stored.
+    /// Sends a page from the store, which cannot filter streams by correlation. Everything up to `seen` is stored.
     fn tell(&mut self, page: &[StoredEvent], seen: NamespaceWatermark, when: VisibilityCheck) {
         let correlated = |stored: &&StoredEvent| match &self.filter.correlation {
             Some(wanted) => frame::correlation(&stored.event()).as_ref() == Some(wanted),
@@ -522,7 +524,7 @@ impl SubscriberCursor {
     }
 }
 
-/// Bytes of the next chunk of an event. A character is not divided: some clients decode each chunk by itself.
+/// The length of an event's next chunk. Characters are not split: some clients decode each chunk by itself.
 fn part_of(event: &[u8]) -> usize {
     if event.len() <= CHUNK_MAX {
         return event.len();

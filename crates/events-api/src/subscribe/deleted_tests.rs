@@ -1,4 +1,4 @@
-//! What is deleted while it waits for a client is not handed out.
+//! A message that is deleted while it waits for a client is not sent.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ async fn listen(double: &Arc<NamespaceDouble>, query: &str) -> BodyDataStream {
     events
 }
 
-/// Nothing is read for the client before it is asked for.
+/// Nothing is read for the client before it asks.
 async fn next(events: &mut BodyDataStream) -> String {
     let event = events.next().await.unwrap().unwrap();
     String::from_utf8(event.to_vec()).unwrap()
 }
 
-/// Of the next message; that one is missing may be told before it.
+/// The id of the next message; gap events before it are skipped.
 async fn next_id(events: &mut BodyDataStream) -> u64 {
     let mut event = next(events).await;
     while event.starts_with("event: gap") {

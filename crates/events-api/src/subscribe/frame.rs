@@ -1,4 +1,4 @@
-//! Events as they go over the wire, each a text that ends with a blank line.
+//! Encodes server-sent events; each ends with a blank line.
 
 use bytes::Bytes;
 use thalweg_events::event::EventRef;
@@ -10,7 +10,7 @@ use crate::json_text::{number, row, text};
 pub(super) const READY: &[u8] = b": ready\n\n";
 pub(super) const HEARTBEAT: &[u8] = b": hb\n\n";
 
-/// That a message exists.
+/// Announces a message.
 pub(super) fn poke(event: &EventRef<'_>) -> Bytes {
     let mut out = String::with_capacity(96 + event.stream.len());
     out.push_str("event: poke\nid: ");
@@ -25,7 +25,7 @@ pub(super) fn poke(event: &EventRef<'_>) -> Bytes {
     Bytes::from(out)
 }
 
-/// The whole of it.
+/// A whole message.
 pub(super) fn message(stored: &StoredEvent) -> String {
     let mut out = String::with_capacity(256 + stored.bytes());
     out.push_str("event: message\nid: ");
@@ -36,7 +36,7 @@ pub(super) fn message(stored: &StoredEvent) -> String {
     out
 }
 
-/// That messages were removed before they were read. It has no id: whoever comes again is told again.
+/// Announces that messages were removed before they were read. It has no id: a client that resumes gets it again.
 pub(super) fn gap(gap: Gap) -> Bytes {
     let mut out = String::with_capacity(80);
     out.push_str("event: gap\ndata: {\"from\":");
@@ -47,7 +47,7 @@ pub(super) fn gap(gap: Gap) -> Bytes {
     Bytes::from(out)
 }
 
-/// The category of the stream that its metadata say it was written for.
+/// The category of the stream that the metadata name as the correlation.
 pub(super) fn correlation(event: &EventRef<'_>) -> Option<Box<str>> {
     let metadata = Json::new(event.metadata?);
     let stream = metadata.get("correlationStreamName")?.string()?;

@@ -1,20 +1,20 @@
-//! Gaps that a subscriber is to be told of: messages that were removed before it had read them. Each is told once, before the
-//! message behind it.
+//! Gaps to report to a subscriber: messages that were removed before it read them. Each is reported once, before the
+//! message after it.
 
 use std::collections::VecDeque;
 
 use thalweg_events::Gap;
 
-/// So many wait for the message behind them; then they are told without it.
+/// The most gaps that wait for the message after them; beyond that they are sent without it.
 const WAITING_MAX: usize = 1000;
 
 pub(super) struct PendingGaps {
     waiting: VecDeque<Gap>,
-    /// Places before it were looked at: of a stream positions, else global positions.
+    /// Everything before this place was examined. Places are positions for a stream and global positions otherwise.
     pub looked: u64,
-    /// The store knows of none.
+    /// The store does not record gaps.
     pub unknown: bool,
-    /// Of a category: places in between are others'.
+    /// For a category: places in between belong to others.
     sparse: bool,
 }
 
@@ -28,13 +28,13 @@ impl PendingGaps {
         }
     }
 
-    /// All messages were removed: what comes has the first places again.
+    /// The namespace was cleared: new messages start at the first places again.
     pub fn begin_anew(&mut self) {
         self.waiting.clear();
         self.looked = 0;
     }
 
-    /// What was found in the part that ends before `looked`. Nothing was told of what lies behind the gaps that wait.
+    /// Adds gaps from the part that ends before `looked`. Nothing after the waiting gaps has been sent.
     pub fn found(&mut self, gaps: &[Gap]) {
         for gap in gaps {
             let sparse = self.sparse;
@@ -45,13 +45,13 @@ impl PendingGaps {
         }
     }
 
-    /// Those that lie before a place.
+    /// Takes the gaps that lie before a place.
     pub fn before(&mut self, place: u64) -> impl Iterator<Item = Gap> {
         let count = self.waiting.iter().take_while(|gap| gap.from < place).count();
         self.waiting.drain(..count)
     }
 
-    /// More than may wait.
+    /// Takes all gaps if too many wait.
     pub fn surplus(&mut self) -> impl Iterator<Item = Gap> {
         let count = match self.waiting.len() > WAITING_MAX {
             true => self.waiting.len(),

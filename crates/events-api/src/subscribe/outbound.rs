@@ -1,11 +1,11 @@
-//! Events that are on their way to a client. A client may be slow, and a message may be deleted or hidden while it waits here: so
-//! what was read some time ago is looked at again before it is handed out.
+//! Events on their way to a client. A client may be slow, and a message may be deleted or hidden while it waits here,
+//! so the visibility of older messages is checked again before they are sent.
 //!
-//! | a message that waits | when it is its turn |
+//! | a waiting message | in its turn |
 //! |---|---|
-//! | nothing was hidden since it was read, which is not long ago | goes out |
-//! | something was hidden since, or it has waited for some time | the store is asked, for it and for those behind it |
-//! | is not shown any more | is left out, and told of as a gap |
+//! | nothing was hidden since it was read, and that is recent | is sent |
+//! | something was hidden since, or it has waited too long | the store is asked about it and those after it |
+//! | is no longer visible | is left out and reported as a gap |
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -16,15 +16,16 @@ use tokio::time::Instant;
 
 use super::frame;
 
-/// So many are asked for together.
+/// The most messages of one visibility check.
 const ASKED: usize = 64;
-/// A message that is older than its rule allows is hidden without any change of the namespace.
+/// Retention by age hides messages without any change of the namespace.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// When a message was known to be shown.
+/// When a message was known to be visible.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisibilityCheck {
-    /// As with [`NamespaceWatermark::hidden_at`](thalweg_events::NamespaceWatermark::hidden_at), before it was read.
+    /// As in [`NamespaceWatermark::hidden_at`](thalweg_events::NamespaceWatermark::hidden_at), before the message was
+    /// read.
     pub hidden_at: u64,
     pub at: Instant,
 }
@@ -42,18 +43,18 @@ impl VisibilityCheck {
     }
 }
 
-/// A message as the store is asked for it.
+/// A message in the form in which the store is asked about it.
 #[derive(Clone, Debug)]
 pub(super) struct PendingMessage {
     pub message: StoredEvent,
-    /// Of its stream, or of all, as gaps are told.
+    /// The position in its stream or the global position, as gaps report it.
     pub place: u64,
     pub seen: VisibilityCheck,
 }
 
 struct OutboundEvent {
     bytes: Bytes,
-    /// `None` for what says nothing of the content of a message.
+    /// `None` if the event reveals no content of a message.
     waiting: Option<PendingMessage>,
 }
 
@@ -74,24 +75,24 @@ impl OutboundQueue {
         self.0.push_back(OutboundEvent { bytes, waiting });
     }
 
-    /// The next one, which was looked at.
+    /// The next event. Its visibility has been checked.
     pub fn pop(&mut self) -> Option<Bytes> {
         match self.0.pop_front() {
             Some(event) => Some(event.bytes),
             None => {
-                // Who waits for long keeps no room for many.
+                // An idle subscriber keeps no capacity.
                 self.0 = VecDeque::new();
                 None
             }
         }
     }
 
-    /// All messages were removed.
+    /// The namespace was cleared.
     pub fn forget_messages(&mut self) {
         self.0.retain(|event| event.waiting.is_none());
     }
 
-    /// Messages for which the store is to be asked before anything goes out.
+    /// The messages that must be checked with the store before anything is sent.
     pub fn to_ask(&self, hidden_at: u64) -> Vec<StoredEvent> {
         let is_due = |waiting: &&PendingMessage| !waiting.seen.holds(hidden_at);
         let first = self.0.front().and_then(|event| event.waiting.as_ref());
@@ -102,13 +103,13 @@ impl OutboundQueue {
         waiting.filter(is_due).map(|waiting| waiting.message.clone()).collect()
     }
 
-    /// Whether the next one needs no look, or the store was asked for it at that time: it may change again with every answer.
+    /// Whether the next event needs no check, or was checked at `when`: the state may change again with every answer.
     pub fn was_looked_at(&self, when: VisibilityCheck) -> bool {
         let first = self.0.front().and_then(|event| event.waiting.as_ref());
         first.is_none_or(|waiting| waiting.seen.at == when.at)
     }
 
-    /// What the store said of those: the global positions that it still shows.
+    /// Applies the answer of the store: `shown` has the global positions that are still visible.
     pub fn answered(&mut self, asked: &[StoredEvent], shown: &HashSet<u64>, seen: VisibilityCheck, tell_gaps: bool) {
         let asked: HashSet<u64> = asked.iter().map(|stored| stored.event().global).collect();
         let front: Vec<OutboundEvent> = self.0.drain(..ASKED.min(self.0.len())).collect();

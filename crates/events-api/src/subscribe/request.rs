@@ -1,4 +1,4 @@
-//! What a subscriber asks for in its address and headers.
+//! Parses the address and headers of a subscriber.
 
 use axum::http::HeaderName;
 use axum::http::request::Parts;
@@ -9,22 +9,22 @@ use crate::query_value;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// With the number of [`TYPES_MAX`].
+/// Contains the value of [`TYPES_MAX`].
 const TOO_MANY_TYPES: &str = "types must have at most 255 entries";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SubscribeRequest {
     pub of: SubscribeTarget,
-    /// Of a stream the position, else the global position, from which on it is told.
+    /// The first position for a stream, and the first global position otherwise.
     pub position: u64,
-    /// The global position behind which it is told, in place of the position.
+    /// The global position after which the subscription resumes, in place of `position`.
     pub resumed: Option<u64>,
-    /// Also of everything there is what was stored before.
+    /// With `all`: also sends what was stored before.
     pub catchup: bool,
     pub filter: MessageFilter,
-    /// Whole messages, not pokes.
+    /// Whole messages instead of pokes.
     pub data: bool,
-    /// Of the pokes that wait, only the newest of each stream.
+    /// Of the waiting pokes, sends only the newest of each stream.
     pub coalesce: bool,
 }
 
@@ -33,14 +33,14 @@ pub(super) enum SubscribeTarget {
     Stream(Box<str>),
     Category(Box<str>),
     All,
-    /// No name has what was asked for.
+    /// The request can match nothing.
     Nothing,
 }
 
-/// Which messages of those are told.
+/// Which of these messages are sent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct MessageFilter {
-    /// Any, if none is named.
+    /// Empty: any type.
     pub types: Vec<String>,
     pub correlation: Option<Box<str>>,
     pub member: Option<GroupMember>,
@@ -57,10 +57,10 @@ impl MessageFilter {
 }
 
 impl SubscribeRequest {
-    /// What is wrong is told as it is shown.
+    /// Errors are returned as the client shows them.
     pub fn read(request: &Parts) -> Result<SubscribeRequest, &'static str> {
         let query = request.uri.query();
-        // An empty value is none.
+        // An empty value counts as absent.
         let value = |name: &str| query_value(query, name).filter(|value| !value.is_empty());
         let is_true = |name: &str| value(name).as_deref() == Some("true");
         let (stream, category, all) = (value("stream"), value("category"), is_true("all"));
@@ -87,7 +87,7 @@ impl SubscribeRequest {
         let correlation = value("correlation").map(String::into_boxed_str);
         let has_dash = |name: &Option<Box<str>>| name.as_ref().is_some_and(|name| name.contains('-'));
         let of = match (stream, category) {
-            // No category has a `-` in its name.
+            // Categories never contain a `-`.
             _ if has_dash(&correlation) => SubscribeTarget::Nothing,
             (None, Some(category)) if category.contains('-') => SubscribeTarget::Nothing,
             (Some(stream), _) => SubscribeTarget::Stream(stream.into()),
@@ -109,7 +109,7 @@ impl SubscribeRequest {
             },
             of,
             position,
-            // Some clients send the header with whatever they had; what is in the address was meant.
+            // Some clients send an invalid header; then the parameter in the address counts.
             resumed: header.or_else(|| value("lastEventId")?.trim().parse().ok()),
             catchup: is_true("catchup"),
             data: is_true("data"),
@@ -118,7 +118,7 @@ impl SubscribeRequest {
     }
 }
 
-/// Those before the first are the first.
+/// Negative positions mean the first position.
 fn position(value: &str) -> Option<u64> {
     let signed = value.parse::<i64>().map(|value| value.max(0).unsigned_abs());
     signed.or_else(|_| value.parse()).ok()
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Each is compared with every message that is looked at, on behalf of anybody who may read.
+    /// Each type is compared with every message that is read, for every caller with read access.
     #[test]
     fn types_are_bounded() {
         let of = |count: usize| read(&format!("all=true&types={}", vec!["T"; count].join(",")), None);

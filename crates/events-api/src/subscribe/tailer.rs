@@ -1,9 +1,9 @@
-//! What is new in a namespace, read once for all of its subscribers. One task follows the order of the namespace and puts
-//! each message, encoded, into the topics that somebody listens to: a stream, a category, or everything.
+//! Reads the new messages of a namespace once for all its subscribers. One task follows the namespace and puts each
+//! message, encoded, into the topics that have subscribers: a stream, a category, or everything.
 //!
-//! A topic has the newest of its messages, and knows up to which global position it may lack some: `evicted`. Who has
-//! everything up to there goes on from the topic; who has not reads from the store until it has. So memory is bounded by
-//! what the feed keeps, whatever its subscribers do, and nobody misses anything.
+//! A topic caches its newest messages and knows up to which global position it may lack some: `evicted`. A subscriber
+//! that has everything up to there continues from the topic; any other reads from the store first. So the tailer's
+//! limits bound the memory whatever the subscribers do, and no subscriber misses anything.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,34 +22,34 @@ use crate::EventsApiOptions;
 
 /// Messages read at once.
 const PAGE: usize = 256;
-/// A larger message is not kept: whoever wants it reads it from the store.
+/// A larger message is not cached: its subscribers read it from the store.
 const KEPT_MESSAGE_MAX: usize = 64 << 10;
-/// What a message takes beside its texts.
+/// The overhead of a message beyond its texts.
 const ITEM_BYTES: usize = 256;
 
-/// A message as all subscribers get it, with what filters ask for.
+/// A message as all subscribers get it, with the values that filters need.
 pub(super) struct TailedMessage {
     pub global: u64,
     pub position: u64,
     pub stream: Box<str>,
     pub kind: Box<str>,
     pub correlation: Option<Box<str>>,
-    /// Of its stream, in consumer groups.
+    /// The consumer group hash of its stream.
     pub group: Option<u64>,
     pub poke: Bytes,
-    /// The whole message, if somebody wanted it when it came and it is not large.
+    /// The whole message, if it is small and a subscriber wanted whole messages when it arrived.
     pub message: Option<WholeMessage>,
 }
 
 pub(super) struct WholeMessage {
     pub event: Bytes,
-    /// By which the store is asked whether it is still shown.
+    /// The form in which the store is asked whether it is still visible.
     pub asked: StoredEvent,
     pub seen: VisibilityCheck,
 }
 
 impl TailedMessage {
-    /// `event` is what is stored, looked at once.
+    /// `event` is the decoded form of `stored`.
     pub fn new(stored: &StoredEvent, event: &EventRef<'_>, with_message: bool, seen: VisibilityCheck) -> TailedMessage {
         let small = with_message && stored.bytes() <= KEPT_MESSAGE_MAX;
         TailedMessage {
@@ -74,7 +74,7 @@ impl TailedMessage {
     }
 }
 
-/// What a subscriber listens to.
+/// The source of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TopicKey {
     All,
@@ -86,19 +86,19 @@ pub(super) enum TopicKey {
 struct Topic {
     /// By global position.
     items: VecDeque<Arc<TailedMessage>>,
-    /// Every message of the topic behind this is among the items, up to where the feed is.
+    /// Every message of the topic after this is cached, up to the tailer's position.
     evicted: u64,
     subscribers: usize,
     wake: Arc<Notify>,
-    /// The last page that had something for it, which wakes once.
+    /// The last page with a message for this topic; each page wakes once.
     page: u64,
 }
 
 #[derive(Default)]
 struct TailerState {
-    /// As with [`NamespaceWatermark::cleared`], of what is here.
+    /// The clearing generation of the cache, as in [`NamespaceWatermark::cleared`].
     cleared: u64,
-    /// Everything up to this global position has passed.
+    /// Everything up to this global position was processed.
     passed: u64,
     /// All items of all topics, by global position, and their bytes.
     recent: VecDeque<Arc<TailedMessage>>,
@@ -138,7 +138,7 @@ impl TailerState {
         }
     }
 
-    /// Those that have the messages of a stream.
+    /// The topics that contain the messages of a stream.
     fn of_stream(&mut self, stream: &str) -> impl Iterator<Item = &mut Topic> {
         let own = self.streams.get_mut(stream);
         let category = self.categories.get_mut(names::category(stream));
@@ -150,12 +150,12 @@ impl TailerState {
         self.all.iter_mut().chain(named)
     }
 
-    /// The oldest goes from wherever it is.
+    /// Removes the oldest message from every topic.
     fn evict(&mut self) {
         let Some(oldest) = self.recent.pop_front() else { return };
         self.bytes = self.bytes.saturating_sub(oldest.bytes());
         for topic in self.of_stream(&oldest.stream) {
-            // One that is younger than the item has never had it.
+            // A topic that is younger than the item never contained it.
             if topic.items.front().is_some_and(|front| Arc::ptr_eq(front, &oldest)) {
                 topic.items.pop_front();
                 topic.evicted = oldest.global;
@@ -164,15 +164,15 @@ impl TailerState {
     }
 }
 
-/// What a subscriber finds in its topic.
+/// The result of a lookup in a topic.
 pub(super) enum TopicLookup {
-    /// By global position, the first ones behind what it has.
+    /// By global position, the first ones after the subscriber's position.
     Items(Vec<Arc<TailedMessage>>),
-    /// Nothing behind what it has; everything up to this global position has passed.
+    /// Nothing new; everything up to this global position was processed.
     Nothing(u64),
-    /// Some of what it lacks is in the store only.
+    /// Some missing messages are only in the store.
     Stored,
-    /// All messages were removed, and the feed has not heard yet, or the subscriber.
+    /// The namespace was cleared, and either the tailer or the subscriber has not noticed yet.
     Other,
 }
 
@@ -182,11 +182,11 @@ pub(super) struct NamespaceTailer {
     state: Mutex<TailerState>,
     recent_messages: usize,
     recent_bytes: usize,
-    /// Subscribers that want whole messages.
+    /// The number of subscribers that want whole messages.
     whole: AtomicUsize,
-    /// The namespace is gone, or cannot be read.
+    /// Cancelled when the namespace is deleted or cannot be read.
     ended: CancellationToken,
-    /// Ends its task.
+    /// Ends the task when dropped.
     _task: DropGuard,
 }
 
@@ -243,7 +243,7 @@ impl NamespaceTailer {
         }
     }
 
-    /// Reads all that can be read and has not passed.
+    /// Processes everything that can be read.
     async fn catch_up(&self, visible: &mut watch::Receiver<NamespaceWatermark>) -> Result<()> {
         loop {
             let seen = *visible.borrow_and_update();
@@ -262,7 +262,7 @@ impl NamespaceTailer {
             };
             let when = VisibilityCheck::now(seen.hidden_at);
             let page = self.namespace.read_category(read).await?;
-            // What was read while all was removed may be of before or after.
+            // What was read while the namespace was cleared may be from before or after.
             if self.visible().cleared != seen.cleared {
                 continue;
             }
@@ -275,7 +275,7 @@ impl NamespaceTailer {
         }
     }
 
-    /// Where to read on. After all messages were removed it begins anew, and so do all subscribers.
+    /// Returns where to read on. After a clearing the tailer and all subscribers start again.
     fn passed(&self, seen: NamespaceWatermark) -> u64 {
         let mut state = self.state.lock();
         if state.cleared != seen.cleared {
@@ -326,7 +326,7 @@ impl NamespaceTailer {
     }
 }
 
-/// Has the feed read whatever comes, for as long as somebody has it.
+/// Keeps the tailer up to date while a subscriber uses it.
 async fn follow(
     feed: Weak<NamespaceTailer>,
     mut visible: watch::Receiver<NamespaceWatermark>,
@@ -335,8 +335,8 @@ async fn follow(
     loop {
         let Some(feed) = feed.upgrade() else { return };
         if let Err(error) = feed.catch_up(&mut visible).await {
-            // Clients come back by themselves, and are told why there is nothing to be had.
-            tracing::warn!(namespace = feed.namespace.name(), reason = %error, "its subscriptions end");
+            // Clients reconnect by themselves and then get the reason.
+            tracing::warn!(namespace = feed.namespace.name(), reason = %error, "the subscriptions of a namespace end");
             feed.ended.cancel();
             return;
         }
@@ -352,17 +352,18 @@ async fn follow(
     }
 }
 
-/// The place of a subscriber at its topic.
+/// A subscriber's handle to its topic.
 pub(super) struct TopicSubscription {
     feed: Arc<NamespaceTailer>,
     key: TopicKey,
     whole: bool,
-    /// Wakes when something came.
+    /// Notified when there is something new.
     pub wake: Arc<Notify>,
 }
 
 impl TopicSubscription {
-    /// What comes behind the global position `covered`, at most `max`; `cleared` is what the subscriber has seen.
+    /// At most `max` messages after the global position `covered`. `cleared` is the clearing generation that the
+    /// subscriber has seen.
     pub fn find(&self, covered: u64, cleared: u64, max: usize) -> TopicLookup {
         let mut state = self.feed.state.lock();
         let (passed, own) = (state.passed, state.cleared);
@@ -376,8 +377,8 @@ impl TopicSubscription {
         let (mut there, mut bytes) = (Vec::new(), 0);
         for item in topic.items.range(first..).take(max) {
             if self.whole {
-                // Of a message that is not here as a whole the store has it; and what waits for a slow client stays small,
-                // whatever is kept for all.
+                // If only part of a message is cached, the store has the whole. The size limit keeps what waits for a
+                // slow client small, however much is cached.
                 let Some(message) = &item.message else { break };
                 bytes += message.event.len();
                 if bytes > KEPT_MESSAGE_MAX && !there.is_empty() {
@@ -406,7 +407,7 @@ impl Drop for TopicSubscription {
     }
 }
 
-/// The feeds of all namespaces that somebody listens to.
+/// The tailers of all namespaces with subscribers.
 pub(crate) struct NamespaceTailers {
     recent_messages: usize,
     recent_bytes: usize,
@@ -422,7 +423,7 @@ impl NamespaceTailers {
         }
     }
 
-    /// That of a namespace. One that was deleted and made again is another.
+    /// The tailer of a namespace. A namespace that was deleted and created again gets a new one.
     pub(super) fn of(&self, namespace: &Arc<dyn Namespace>) -> Arc<NamespaceTailer> {
         let visible = namespace.watch();
         let mut feeds = self.feeds.lock();

@@ -1,4 +1,4 @@
-//! What the fuzz targets call takes any bytes: calls that are right, with some of their bytes changed.
+//! The fuzz entry points accept any bytes: valid calls with some bytes changed.
 
 use serde_json::Value;
 use thalweg_events_api::{EventsApiOptions, fuzz};
@@ -20,7 +20,7 @@ const LINE: &str =
 const QUERY: &str =
     "category=c&consumer=1&size=2&position=5&types=A,B&correlation=d&lastEventId=7&data=true&catchup=true";
 
-/// Some of its bytes are others, are missing, or are there twice.
+/// Replaces, removes or duplicates some bytes.
 fn changed(text: &str, random: &mut Random) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     for _ in 0..random.below(4) {

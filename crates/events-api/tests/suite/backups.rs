@@ -1,4 +1,4 @@
-//! Backups: who gets one, and how it ends when it cannot go on.
+//! Backups: who may get one, and how one ends that cannot go on.
 
 use serde_json::json;
 use thalweg_events::backup::{BackupPart, BackupReader};
@@ -13,7 +13,7 @@ fn header(token: &str) -> String {
     format!("authorization: Bearer {token}\r\n")
 }
 
-/// More than the buffers between client and server hold.
+/// More than the buffers between client and server can store.
 async fn with_much() -> Face {
     let face = Face::start().await;
     for _ in 0..40 {
@@ -24,7 +24,7 @@ async fn with_much() -> Face {
     face
 }
 
-/// A client that has read the head of the answer and no more.
+/// A client that has read only the head of the response.
 async fn begun(face: &Face, token: &str) -> Client {
     let mut client = face.client().await;
     let head = format!("GET {PATH} HTTP/1.1\r\nhost: x\r\n{}\r\n", header(token));
@@ -36,7 +36,7 @@ async fn begun(face: &Face, token: &str) -> Client {
     client
 }
 
-/// The rest, and whether it ends as a body does.
+/// The rest, and whether the body ends properly.
 async fn rest(mut client: Client) -> (Vec<u8>, bool) {
     let mut bytes = Vec::new();
     loop {
@@ -103,7 +103,7 @@ async fn a_backup_ends_early_with_its_token_or_the_server_and_is_seen_to() {
     face.server.stop();
     let (bytes, ended) = rest(beside).await;
     assert!(!ended && bytes.len() < 40 << 20, "{}", bytes.len());
-    // Of the little that was sent not even the head may be whole.
+    // Even the head may be incomplete in the little that was sent.
     let is_seen = match BackupReader::new(&bytes[..]) {
         Err(_) => true,
         Ok(mut backup) => loop {

@@ -1,4 +1,4 @@
-//! Calls: what they answer, in which order mistakes are told, and which limits hold.
+//! Calls: their results, the order in which mistakes are reported, and the limits.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -89,11 +89,11 @@ async fn mistakes_of_the_added_methods_are_told_in_their_order() {
         (json!(["retention.set", "s", {"maxAge": 0}]), age),
         (
             json!(["retention.set", "s", {"maxCount": 0}]),
-            "options.maxCount must be a number from 1 on",
+            "options.maxCount must be a number >= 1",
         ),
         (
             json!(["retention.set", "s", {"$tb": -1}]),
-            "options.truncateBefore must be a number from 0 on",
+            "options.truncateBefore must be a number >= 0",
         ),
         (
             json!(["retention.get"]),
@@ -385,7 +385,7 @@ async fn a_namespace_that_goes_while_something_is_written_is_not_found() {
             .contains("\"NAMESPACE_NOT_FOUND\",\"message\":\"Namespace 'x' not found\""),
         "{written:?}"
     );
-    // Of one that is there it is the storage's failure.
+    // With an existing namespace it is a failure of the storage.
     let failed = face.refusal(write).await;
     let told = "Failed to write message: partition 5 does not exist".to_owned();
     assert_eq!(failed, (500, "BACKEND_ERROR".to_owned(), told));

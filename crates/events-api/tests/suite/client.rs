@@ -1,4 +1,4 @@
-//! HTTP as bytes: what came in which chunk matters here.
+//! An HTTP client on raw bytes: the boundaries of chunks matter here.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ impl Client {
         self.0.get_mut().write_all(bytes).await.unwrap();
     }
 
-    /// A request, and its answer to the end.
+    /// Sends a request and reads the complete response.
     pub async fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {}\r\n\r\n",
             body.len()
         );
         self.write(head.as_bytes()).await;
-        // A server that has refused it may close before all is there.
+        // A server that refuses the request may close before everything is sent.
         let _ = self.0.get_mut().write_all(body).await;
         self.answer().await
     }
@@ -72,7 +72,7 @@ impl Client {
         (status, headers.collect())
     }
 
-    /// Of a chunked body; `None` for its proper end.
+    /// A chunk of a body; `None` at its proper end.
     pub async fn chunk(&mut self) -> Option<String> {
         let mut size = String::new();
         assert!(self.0.read_line(&mut size).await.unwrap() > 0, "the body is cut off");
@@ -83,14 +83,14 @@ impl Client {
         (len > 0).then(|| String::from_utf8(chunk).unwrap())
     }
 
-    /// Whether the server closes without a word.
+    /// Whether the server closes without a response.
     pub async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         self.0.read_to_end(&mut rest).await.is_ok_and(|len| len == 0)
     }
 }
 
-/// What `/subscribe` sends, chunk by chunk.
+/// The events of `/subscribe`, chunk by chunk.
 pub struct Pokes(pub Client);
 
 impl Pokes {
@@ -114,7 +114,7 @@ impl Pokes {
         Pokes(client)
     }
 
-    /// The next one, but heartbeats.
+    /// The next event that is not a heartbeat.
     pub async fn next(&mut self) -> String {
         loop {
             match self.0.chunk().await.expect("the body has ended") {
@@ -124,7 +124,7 @@ impl Pokes {
         }
     }
 
-    /// Its global position.
+    /// The global position of the next event.
     pub async fn global(&mut self) -> u64 {
         let chunk = self.next().await;
         let id = chunk.split("\nid: ").nth(1).and_then(|rest| rest.split('\n').next());
@@ -139,7 +139,7 @@ impl Pokes {
         globals
     }
 
-    /// Reads on until the body has properly ended.
+    /// Reads until the body has ended properly.
     pub async fn end(&mut self) {
         while self.0.chunk().await.is_some() {}
     }

@@ -1,4 +1,4 @@
-//! What holds of every connection, before and beside what is asked on it.
+//! Rules for every connection, whatever is requested on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ async fn a_refused_request_leaves_its_connection_usable_or_says_that_it_does_not
         client
             .write(b"POST /rpc HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n")
             .await;
-        // By now it is known that nobody wants it.
+        // By now the server has refused the request and will not process the body.
         tokio::time::sleep(Duration::from_millis(20)).await;
         client.write(b"[\"sys.version\"]").await;
         let answer = client.answer().await;
@@ -213,7 +213,7 @@ async fn while_the_store_is_recovering_the_server_says_that_it_lives_and_is_not_
     }
 }
 
-/// As the listener of the whole process has it, and any with TLS.
+/// With HTTP/2, as the listener of the whole process and every listener with TLS allow it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_and_subscriptions_go_through_http2_too() {
     let limits = HttpLimits {

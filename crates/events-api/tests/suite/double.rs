@@ -1,5 +1,4 @@
-//! A store that is real but for what the tests want to see or to decide: tokens, rules, how often it is read, and what
-//! goes wrong.
+//! A real store, except for what the tests observe or control: tokens, rules, the number of reads, and failures.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,19 +27,19 @@ pub struct Double {
     pub seen: Arc<Seen>,
 }
 
-/// What all namespaces of a store share.
+/// The state that all namespaces of a store share.
 #[derive(Default)]
 pub struct Seen {
     /// Pages read.
     pub reads: AtomicU64,
-    /// The next append deletes its namespace first, as somebody else might.
+    /// The next append first deletes its namespace, as another caller might.
     pub vanish: AtomicBool,
-    /// The next append meets a mistake of the program.
+    /// The next append panics.
     pub panics: AtomicBool,
-    /// Appends wait for so many milliseconds.
+    /// Appends wait for this many milliseconds.
     pub append_ms: AtomicU64,
     pub clears: AtomicU64,
-    /// Clearing does nothing but say why it cannot.
+    /// Clearing only fails with an error.
     pub clear_fails: AtomicBool,
     pub clear_ms: AtomicU64,
 }
@@ -52,7 +51,7 @@ struct Known {
     valid: watch::Sender<()>,
 }
 
-/// A namespace that is watched as the contract says: until it is deleted.
+/// A namespace whose watch channel follows the contract: it closes on deletion.
 struct Watched {
     inner: Arc<dyn Namespace>,
     visible: Mutex<Option<watch::Sender<NamespaceWatermark>>>,
@@ -135,7 +134,7 @@ impl Double {
 }
 
 impl Watched {
-    /// What can be read now, told in the order in which it became so.
+    /// Publishes what can be read now, in order.
     fn tell(&self) {
         if let Some(visible) = self.visible.lock().as_ref() {
             visible.send_modify(|visible| *visible = *self.inner.watch().borrow());

@@ -1,4 +1,4 @@
-//! A server with what stands behind it.
+//! A server with a store behind it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::client::{Answer, Client, Pokes};
 use crate::double::Double;
 
-/// Of `default`, with all scopes.
+/// A token of `default` with all scopes.
 pub const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
 
 pub struct Face {
@@ -64,7 +64,7 @@ impl Face {
         self.client().await.send(method, path, headers, body).await
     }
 
-    /// Status and text of a call, without the newline at its end.
+    /// Status and text of a call, without the final newline.
     pub async fn rpc(&self, call: &str) -> (u16, String) {
         self.rpc_as(TOKEN, call).await
     }

@@ -1,4 +1,4 @@
-//! Imports: what is stored, what is told while it goes on, and what a client may do meanwhile.
+//! Imports: what is stored, which progress is sent, and what a client may do meanwhile.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn line(global: u64, bytes: usize) -> String {
         + "\n"
 }
 
-/// The events of an answer.
+/// The events of a response.
 fn told(text: &str) -> Vec<&str> {
     let events = text.split("\n\n").filter(|event| !event.is_empty());
     events.map(|event| event.strip_prefix("data: ").unwrap()).collect()
@@ -28,7 +28,7 @@ fn told(text: &str) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn progress_is_told_at_each_thousand_also_where_batches_are_cut_by_their_bytes() {
     let face = Face::start().await;
-    // 2500 records of 20 kB each: about 24 MB in 1200 of them.
+    // 2500 records of 20 kB each: 1200 of them have about 24 MB.
     let lines: String = (1..=2500).map(|n| line(n, 20_000)).collect();
     let answer = face.send("POST", "/import", &header(), lines.as_bytes()).await;
     assert_eq!(answer.headers["content-type"], "text/event-stream");
@@ -63,7 +63,7 @@ async fn after_a_mistake_the_rest_is_read_and_the_mistake_is_told_to_who_reads_a
         (
             "[]\n".to_owned(),
             "INVALID_RECORD",
-            "invalid record at line 2: it is no object",
+            "invalid record at line 2: it is not an object",
         ),
         (
             line(2, 1 << 20),
@@ -73,7 +73,7 @@ async fn after_a_mistake_the_rest_is_read_and_the_mistake_is_told_to_who_reads_a
         (line(2, 3 << 20), "READ_ERROR", "line 2 exceeds 2097152 bytes"),
     ] {
         let body = format!("\n{bad}{rest}");
-        // All of it is sent before anything is read.
+        // Everything is sent before anything is read.
         let answer = face.send("POST", "/import", &header(), body.as_bytes()).await;
         let events = told(&answer.text);
         let start = format!("{{\"error\":\"{code}\",\"message\":\"{message}");
@@ -97,7 +97,7 @@ async fn what_was_stored_before_a_mistake_stays() {
     assert_eq!(face.call(json!(["ns.info", "default"])).await["messageCount"], 1000);
 }
 
-/// It has read the head of the answer, and that is all that it wanted.
+/// The client reads only the head of the response.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_lines_of_a_client_that_leaves_are_stored() {
     let face = Face::start().await;
@@ -110,7 +110,7 @@ async fn whole_lines_of_a_client_that_leaves_are_stored() {
     );
     client.write(head.as_bytes()).await;
     client.write(&lines.as_bytes()[..cut]).await;
-    // A half of the last line has come, and nothing more does.
+    // Half of the last line has been sent, and nothing more is.
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(client);
     for _ in 0..500 {

@@ -1,4 +1,4 @@
-//! The face over a real listener, with a store in memory behind it. One test binary for all.
+//! Tests of the API over a real listener with an in-memory store. One test binary for all.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod any_bytes;

@@ -1,4 +1,4 @@
-//! A stop: what is being stored is answered, everything else ends, and all at once.
+//! Shutdown: what is being stored is answered, and everything else ends at once.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn a_stop_ends_subscriptions_properly_answers_what_is_stored_and_refuses_t
         let query = ["all=true", "category=c", "stream=c-1"][n % 3];
         subscribers.push(face.subscribe(query).await);
     }
-    // One waits for a message, one for the rest of its body, and one is just being stored.
+    // One client waits for a message, one has its body half sent, and one has an append in progress.
     let mut waits = face.client().await;
     let wait = br#"["stream.get","s",{"waitMs":30000}]"#;
     let head = |len: usize| format!("POST /rpc HTTP/1.1\r\nhost: x\r\n{header}content-length: {len}\r\n\r\n");

@@ -1,4 +1,4 @@
-//! Who listens hears of everything that is for them, once, in order, whatever else goes on.
+//! A subscriber gets every message that matches, once and in order, whatever else happens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use thalweg_events_api::EventsApiOptions;
 use crate::client::{Client, Pokes, poke};
 use crate::face::{Face, TOKEN, limits};
 
-/// Global positions of a page, as `category.get` has them.
+/// The global positions of a page, as `category.get` returns them.
 async fn stored(face: &Face, call: Value) -> Vec<u64> {
     let at = if call[0] == "stream.get" { 3 } else { 4 };
     let rows = face.call(call).await;
@@ -266,7 +266,7 @@ async fn options_choose_what_is_told_of_history_and_of_what_comes_alike() {
     for (pokes, expected) in subscribers.iter_mut().zip(&expected) {
         assert_eq!(&pokes.globals(2).await, expected);
     }
-    // Of a stream and a category alike: the second message counts, too, since `order` is its own category.
+    // Same for a stream and a category: the second message counts too, because `order` is its own category.
     for query in ["stream=c-1&correlation=order", "category=c&correlation=order"] {
         assert_eq!(
             face.subscribe(query).await.globals(6).await,
@@ -416,7 +416,7 @@ async fn who_leaves_is_forgotten() {
     let pokes = face.subscribe("stream=s").await;
     assert!(face.metrics.text().contains("thalweg_events_subscribers 1\n"));
     drop(pokes);
-    // A failed write tells that nobody is there; messages are such writes.
+    // Only a failed write shows that the client has left; messages cause writes.
     loop {
         face.write("s").await;
         if face.metrics.text().contains("thalweg_events_subscribers 0\n") {
@@ -435,7 +435,7 @@ async fn who_takes_nothing_for_too_long_is_closed_and_resumes() {
     let face = Face::within(EventsApiOptions::default(), limits).await;
     let mut idle = face.subscribe("stream=other").await;
     let mut stalled = face.subscribe("stream=s&data=true").await;
-    // More than the system keeps for a connection.
+    // More than the system buffers for a connection.
     let text = "x".repeat(1 << 20);
     let globals = 1..=24;
     for _ in globals.clone() {
@@ -445,7 +445,7 @@ async fn who_takes_nothing_for_too_long_is_closed_and_resumes() {
     while !face.metrics.text().contains("thalweg_events_subscribers 1\n") {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Of whom nothing waits is left alone.
+    // A connection with nothing to send is left alone.
     face.write("other").await;
     assert_eq!(idle.global().await, 25);
     let mut taken = Vec::new();
@@ -457,7 +457,7 @@ async fn who_takes_nothing_for_too_long_is_closed_and_resumes() {
     let taken = String::from_utf8(taken).unwrap();
     let mut began = taken.matches("event: message\nid: ").count() as u64;
     assert!((1..24).contains(&began), "{began}");
-    // The last one is not whole.
+    // The last one is incomplete.
     began -= 1;
     let header = format!("last-event-id: {began}\r\n");
     let mut resumed = face.subscribe_as(TOKEN, "stream=s", &header).await;
@@ -482,7 +482,7 @@ async fn in_test_mode_a_namespace_that_is_not_there_is_told() {
             .text
             .contains("\"NAMESPACE_NOT_FOUND\",\"message\":\"Namespace 'x' not found\"")
     );
-    // Everybody else is `default`, and stays for as long as it is there.
+    // Any other caller gets `default`, and stays while it exists.
     let mut client = Client::connect(&face.address).await;
     client
         .write(b"GET /subscribe?all=true&token=nonsense HTTP/1.1\r\nhost: x\r\n\r\n")

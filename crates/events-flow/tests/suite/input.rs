@@ -65,7 +65,7 @@ fn what_was_not_acked_comes_again() {
             .any(|last| last.meta.get("event_type").as_deref() == Some("C"))
     });
     world.stop(flow);
-    // A stop that is cut short may repeat what was confirmed last; nothing is missing and the order stays.
+    // An interrupted stop may repeat what was confirmed last; nothing is missing and the order is preserved.
     let mut kinds = world.kept.meta("event_type");
     kinds.dedup();
     assert_eq!(kinds, ["A", "B", "C"]);
@@ -77,7 +77,7 @@ fn the_end_is_where_it_was_at_the_first_start() {
     world.append("order-1", &["Old"]);
     let text = "input: {events: {all: true, from: end}}\noutput: {kept: {}}\n";
     let flow = world.start(text);
-    // The checkpoint is stored at once; a stop before the first message moves nothing.
+    // The checkpoint is stored at once; a stop before the first message changes nothing.
     world
         .runtime
         .block_on(async { tokio::time::sleep(std::time::Duration::from_millis(100)).await });
@@ -136,7 +136,7 @@ fn a_checkpoint_of_something_else_is_not_used() {
     let report = world.stop(flow);
     let why = report.failure.unwrap_or_default();
     assert!(
-        why.contains("the checkpoint c is of category order, and this input reads category invoice"),
+        why.contains("the checkpoint c belongs to category order, but this input reads category invoice"),
         "{why}"
     );
 }

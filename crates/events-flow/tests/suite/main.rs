@@ -1,4 +1,4 @@
-//! Flows into the event store and out of it, with the store in memory.
+//! Flows into the event store and out of it, with an in-memory store.
 #![allow(clippy::unwrap_used)]
 
 mod input;

@@ -14,7 +14,8 @@ fn mistakes_of_an_input_are_told_at_their_place() {
         ),
         (
             "{category: a-b}",
-            "t.yaml:1:28: input.events.category: a category has no '-', which ends it in the name of a stream\n",
+            "t.yaml:1:28: input.events.category: a category cannot contain '-', which ends it in the name of a \
+             stream\n",
         ),
         (
             "{all: true, from: later}",
@@ -53,8 +54,8 @@ fn mistakes_of_an_output_are_told_at_their_place() {
         ),
         (
             "{stream: s, type: t, expected_version: none}",
-            "t.yaml:2:57: output.events.expected_version: the expected version is a number from -1 on, any, exists or \
-             noStream, and not \"none\"\n",
+            "t.yaml:2:57: output.events.expected_version: the expected version must be a number >= -1, any, exists or \
+             noStream, not \"none\"\n",
         ),
         ("{stream: s, type: t, expected_version: -1, metadata: {a: b}}", ""),
         ("{stream: s, type: t, metadata: '{\"a\": 1}'}", ""),

@@ -56,7 +56,7 @@ fn the_same_ids_again_are_stored_once() {
     let line = |n: u32| format!(r#"{{"id": 1, "type": "T{n}", "uuid": "0190b5c2-7a00-7c1f-a2b3-c4d5e6f7081{n}"}}"#);
     let (one, two, three) = (line(1), line(2), line(3));
     world.run(&[&one, &two], OUTPUT);
-    // In other company than before, one of them is new.
+    // In another batch than before, with one new message.
     let report = world.run(&[&two, &three, &one], OUTPUT);
     assert_eq!(report.counts.out, 3, "{}", report.counts);
     let kinds: Vec<String> = world.all().into_iter().map(|(_, kind)| kind).collect();

@@ -1,4 +1,4 @@
-//! A store in memory, flows that use it, and an output that keeps what it gets and refuses what it is told to.
+//! An in-memory store, flows that use it, and an output that records messages and fails on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use thalweg_record::Message;
 use thalweg_telemetry::Metrics;
 use tokio::sync::watch;
 
-/// Longer than anything takes; reaching it fails the test.
+/// Longer than any step takes; reaching it fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct World {
@@ -107,7 +107,7 @@ impl World {
         handle.stop_report()
     }
 
-    /// Lets these lines through a flow to its end.
+    /// Runs a flow over these lines to its end.
     pub fn run(&self, lines: &[&str], output: &str) -> StopReport {
         std::fs::write(self.folder.path().join("in"), lines.join("\n") + "\n").unwrap();
         let flow = self.start(&format!("input: {{file: {{paths: [DIR/in]}}}}\noutput:\n{output}\n"));
@@ -134,7 +134,7 @@ impl World {
         self.runtime.block_on(namespace.append(&[append])).unwrap();
     }
 
-    /// Stream and type of each message of the namespace, in its order.
+    /// Stream and type of each message of the namespace, in order.
     pub fn all(&self) -> Vec<(String, String)> {
         let of = |stored: &StoredEvent| {
             let event = stored.event();
@@ -205,11 +205,11 @@ async fn in_memory(deleted_behind: &DeletedBehind) -> Arc<dyn Store> {
     })
 }
 
-/// `kept: {}` keeps what it gets.
+/// The output `kept: {}` records its messages.
 #[derive(Clone, Default)]
 pub struct Kept {
     pub messages: Arc<Mutex<Vec<Message>>>,
-    /// So many messages are taken; from then on writes fail for now.
+    /// Accepts this many messages; further writes fail temporarily.
     pub room: Arc<Mutex<Option<usize>>>,
 }
 
@@ -247,7 +247,7 @@ impl Output for Kept {
 
 type Documents = Arc<Mutex<BTreeMap<String, Document>>>;
 
-/// A stream that somebody deletes when the next page was read, and nobody has been given it yet.
+/// A stream to delete after the next page was read and before it is delivered.
 type DeletedBehind = Arc<Mutex<Option<String>>>;
 
 /// The store, with documents that are kept here.

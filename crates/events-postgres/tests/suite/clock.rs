@@ -1,4 +1,4 @@
-//! The clock of the database is that of all its servers: what is kept for a time is kept by it, whatever a server's own machine shows.
+//! The database's clock is the clock of all its servers: retention follows it whatever a server's machine shows.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ async fn count(namespace: &Arc<dyn Namespace>) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_kept_for_a_time_goes_by_the_clock_of_the_database() {
-    // A week behind the machine that this server runs on: by its own clock all were too old at once.
+    // A week behind this machine's clock: by that clock every message would be too old at once.
     let server = Server::start_with_clock();
     server.set_clock(-7 * DAY);
     let store = open(&server).await;
@@ -33,7 +33,7 @@ async fn what_is_kept_for_a_time_goes_by_the_clock_of_the_database() {
         .unwrap();
     write(&namespace, "a-1", "{}").await.unwrap();
     assert_eq!(count(&namespace).await, 1);
-    // It is set: whoever asks it from then on goes by its new time.
+    // After the clock is set, new stores use its new time.
     for (ahead, shown) in [(-7 * DAY + 20 * HOUR, 1), (-7 * DAY - 30 * HOUR, 1), (-5 * DAY, 0)] {
         server.set_clock(ahead);
         let other = open(&server).await;

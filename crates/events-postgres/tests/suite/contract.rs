@@ -1,4 +1,4 @@
-//! The store keeps the contract of every store.
+//! The PostgreSQL store fulfils the contract of every store.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Connections that break and a database that is killed: what was answered stays, and positions have no gap.
+//! Broken connections and a killed database: what was answered is kept, and positions have no gaps.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::servers::{create, open, read, write};
 
 type Answered = Arc<Mutex<HashMap<u64, String>>>;
 
-/// Writes until it is told to stop; keeps what was answered, and tries again what was not.
+/// Writes until it is stopped; records what was answered and retries what was not.
 async fn writer(namespace: Arc<dyn thalweg_events::Namespace>, name: usize, answered: Answered, stop: Arc<AtomicBool>) {
     let mut n = 0;
     while !stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The store against a real PostgreSQL, which each test starts for itself.
+//! Tests of the store with a real PostgreSQL, which each test starts itself.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! A PostgreSQL of a test's own: its folder, its port, and a process that ends with it. It needs Debian's `postgresql`, and
-//! fails without.
+//! A PostgreSQL server per test: its own folder, port and process, which ends with the test. Requires Debian's
+//! `postgresql` and fails without it.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub struct Server {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How far the wall clock is ahead, and what has a process show it; see `tests/clocks/wall_clock.c`.
+/// The offset of the wall clock, and the library that applies it; see `tests/clocks/wall_clock.c`.
 const CLOCK: &str = "wall-clock";
 const CLOCK_LIBRARY: &str = "wall_clock.so";
 
@@ -50,12 +50,12 @@ impl Server {
         server
     }
 
-    /// With a wall clock of its own, see [`Server::set_clock`].
+    /// With an adjustable wall clock, see [`Server::set_clock`].
     pub fn start_with_clock() -> Server {
         let library = std::env::var_os("THALWEG_TEST_WALL_CLOCK");
         let library = library.expect("THALWEG_TEST_WALL_CLOCK is not set: run the tests with `cargo xtask test`");
         let mut server = Server::start();
-        // Where its user may read it.
+        // A place that the database's user can read.
         std::fs::copy(library, server.folder.path().join(CLOCK_LIBRARY)).unwrap();
         server.set_clock(0);
         server.kill();
@@ -63,16 +63,16 @@ impl Server {
         server
     }
 
-    /// Sets its wall clock to so many seconds from what it really is.
+    /// Sets its wall clock to this many seconds from the real time.
     pub fn set_clock(&self, seconds: i64) {
         let path = self.folder.path().join(CLOCK);
-        // In its place: the processes have it mapped.
+        // Written in place: the processes have the file mapped.
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).open(path).unwrap();
         file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();
     }
 
-    /// With a certificate of its own, which is its authority too.
+    /// With a self-signed certificate, which is also its authority.
     pub fn start_with_tls() -> Server {
         let mut server = Server::start();
         let (key, certificate) = (server.data().join("server.key"), server.certificate());
@@ -151,7 +151,7 @@ impl Server {
         command
     }
 
-    /// Returns when it answers.
+    /// Returns when the server answers.
     pub fn run_postgres(&mut self) {
         let (data, port) = (self.data(), self.port.to_string());
         let mut command = self.command("postgres");
@@ -171,7 +171,7 @@ impl Server {
         {
             assert!(Instant::now() < until, "PostgreSQL did not start");
             std::thread::sleep(Duration::from_millis(50));
-            // It does not start beside the processes of one that was killed, which end soon.
+            // The server does not start beside the processes of a killed one, which end soon.
             if postgres.try_wait().unwrap().is_some() {
                 postgres = command.spawn().unwrap();
             }
@@ -179,7 +179,7 @@ impl Server {
         self.postgres = Some(postgres);
     }
 
-    /// As `kill -9` does: nothing is written any more. Its own processes end when they see that it is gone.
+    /// Like `kill -9`: nothing more is written. The child processes end when they notice.
     pub fn kill(&mut self) {
         if let Some(mut postgres) = self.postgres.take() {
             postgres.kill().unwrap();
@@ -187,7 +187,7 @@ impl Server {
         }
     }
 
-    /// As a machine that hangs: its kernel takes connections, and nobody answers. Or goes on.
+    /// Like a machine that hangs: the kernel accepts connections and nobody answers. `false` resumes.
     pub fn freeze(&self, is_frozen: bool) {
         let postgres = self.postgres.as_ref().unwrap().id().to_string();
         let signal = |process: &str| {
@@ -196,11 +196,11 @@ impl Server {
                 .args(["-c", &format!("kill -{signal} {process}")])
                 .status();
         };
-        // First the one that makes processes, so that none is missed.
+        // The postmaster first, so that no new process is missed.
         signal(&postgres);
         for process in std::fs::read_dir("/proc").unwrap() {
             let process = process.unwrap().file_name().into_string().unwrap();
-            // Behind the name, which may have any characters: the state, and the parent.
+            // After the name, which may contain any characters, come the state and the parent.
             let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
             let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
             if parent == Some(postgres.as_str()) {
@@ -209,7 +209,7 @@ impl Server {
         }
     }
 
-    /// Runs SQL as an operator would, and returns what it prints.
+    /// Runs SQL as an operator would, and returns the output.
     pub fn sql(&self, sql: &str) -> String {
         let output = Command::new(bin().join("psql"))
             .args([
@@ -237,7 +237,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // What is frozen does not end by itself.
+        // A frozen process does not end by itself.
         if self.postgres.is_some() {
             self.freeze(false);
         }
@@ -255,7 +255,7 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// Where the newest version lies.
+/// The folder of the newest version's programs.
 fn bin() -> PathBuf {
     if let Some(named) = std::env::var_os("THALWEG_TEST_POSTGRES") {
         return PathBuf::from(named);

@@ -12,7 +12,7 @@ use thalweg_events_postgres::{PostgresOptions, PostgresStore};
 
 use crate::server::Server;
 
-/// Longer than anything takes; reaching it fails the test.
+/// Longer than any step takes; reaching it fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn open(server: &Server) -> PostgresStore {
@@ -149,7 +149,7 @@ async fn what_no_notification_told_is_found_by_looking() {
     let namespace = other.namespace("shared").await.unwrap();
     let mut watch = namespace.watch();
     let mut valid = other.authorize(&token).await.unwrap().unwrap().valid.clone();
-    // In the place of the database's own.
+    // Replaces the database's own function.
     server.sql(
         "CREATE TABLE thalweg_events.unheard (payload text); \
          CREATE FUNCTION thalweg_events.pg_notify(text, text) RETURNS void LANGUAGE sql \
@@ -201,11 +201,11 @@ async fn errors_name_the_place_and_never_the_password_and_a_newer_schema_is_refu
     assert!(error.contains("has version 99"), "{error}");
 }
 
-/// Without a bound, who had asked would wait as long as the database is silent.
+/// Without a timeout, callers would wait as long as the database is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_a_database_that_says_nothing_any_more_is_told_and_it_goes_on_when_it_speaks() {
     let server = Server::start();
-    // Another host answers, at least that nobody is there: that this one is silent must not be forgotten for it.
+    // Another host answers, even if only with a refusal: it must not hide the silence of the first.
     let refuses = tokio::net::TcpSocket::new_v4().unwrap();
     refuses.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (_, place) = server
@@ -237,26 +237,26 @@ async fn who_waits_for_a_database_that_says_nothing_any_more_is_told_and_it_goes
         let told = tokio::time::timeout(PATIENCE, asked).await.unwrap().unwrap();
         let why = told.expect("nobody answers");
         assert!(matches!(why, EventsError::Unavailable(_)), "{why}");
-        // 1 s until it is looked at, 10 s for that, and 5 s for a new connection; the rest is for a slow machine.
+        // 1 s until the next poll, 10 s for the poll, and 5 s for a new connection; the rest is for a slow machine.
         assert!(began.elapsed() < Duration::from_secs(40), "{why}");
     }
     assert!(matches!(store.health(), Health::ReadOnly(_)), "{:?}", store.health());
     let began = Instant::now();
     let opened = PostgresStore::open(&server.url(), PostgresOptions::default()).await;
     let why = opened.err().unwrap().to_string();
-    assert!(why.ends_with("it does not answer within 5s"), "{why}");
+    assert!(why.ends_with("it did not answer within 5s"), "{why}");
     assert!(began.elapsed() < Duration::from_secs(20));
     server.freeze(false);
     until("it is healthy", || store.health() == Health::Healthy).await;
-    // Who says that it is healthy has something that answers.
+    // A store that reports itself healthy must answer.
     write(&namespace, "a-1", "2").await.unwrap();
     let kept: Vec<String> = read(&namespace, 1).await.into_iter().map(|(_, data)| data).collect();
-    // Of what got no answer nothing is known; what was answered is there, once.
+    // The fate of unanswered writes is unknown; an answered write is stored once.
     assert_eq!(kept.first().unwrap(), "1");
     assert_eq!(kept.iter().filter(|data| *data == "2").count(), 1, "{kept:?}");
 }
 
-/// A table that somebody has locked, as a change of its columns does.
+/// A locked table, as during a change of its columns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_locked_is_waited_for_ten_seconds_on_ten_connections_and_then_told() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! What the database cannot hold as text is refused, or held all the same.
+//! Text that the database cannot store is refused, or stored in another form.
 
 use thalweg_events::{
     Append, CategoryRead, Direction, EventsError, ExpectedVersion, ImportRecord, MessageId, NewEvent, NewNamespace,
@@ -52,11 +52,11 @@ async fn null_characters_are_kept_in_ids_and_descriptions_and_refused_in_names_b
             expected: ExpectedVersion::Any,
             events,
         };
-        // Beside others, which are committed together with it.
+        // Beside other appends, which are committed with it.
         let appends = [append];
         let (refused, others) = tokio::join!(namespace.append(&appends), write(&namespace, "b", "[]"));
         let error = refused.unwrap_err();
-        assert!(error.to_string().contains("no text with U+0000"), "{error}");
+        assert!(error.to_string().contains("cannot store text with U+0000"), "{error}");
         others.unwrap();
     }
     assert_eq!(read(&namespace, 1).await.len(), 3);
@@ -71,7 +71,7 @@ async fn null_characters_are_kept_in_ids_and_descriptions_and_refused_in_names_b
     assert!(store.create(named).await.is_err());
 }
 
-/// An index stands for a category by a number, which another one may have.
+/// The index contains a hash of the category, and hashes may collide.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_of_another_correlation_with_the_same_number_are_left_out() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! TLS to the database, as `sslmode` says it.
+//! TLS to the database, as `sslmode` asks.
 
 use thalweg_events_postgres::{PostgresOptions, PostgresStore};
 

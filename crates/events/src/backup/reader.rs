@@ -1,4 +1,4 @@
-//! Reading a backup: each frame as it comes, with its checksum, its place, and what is in it.
+//! Reads a backup frame by frame and verifies checksum, order and content.
 
 use std::io::Read;
 
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::embedded::PartitionRecord;
 
-/// Reads a backup part by part, looking at each checksum and at the order. What it has given out is as it was written; that
-/// nothing is missing is known with [`BackupPart::End`].
+/// Reads a backup part by part and verifies every checksum and the order. Each returned part is undamaged; only
+/// [`BackupPart::End`] confirms that nothing is missing.
 pub struct BackupReader<R> {
     source: R,
-    /// Bytes read.
+    /// The number of bytes read.
     at: u64,
     crc: u32,
     sum: Xxh3,
@@ -32,7 +32,7 @@ pub struct BackupReader<R> {
 #[derive(Debug)]
 enum BackupReaderState {
     Start,
-    /// Between two namespaces; so many are still to come.
+    /// Between two namespaces, with the number of namespaces that remain.
     Between {
         left: u64,
     },
@@ -46,7 +46,7 @@ enum BackupReaderState {
 }
 
 impl<R: Read> BackupReader<R> {
-    /// Looks how it begins.
+    /// Reads and verifies the start of the backup.
     pub fn new(source: R) -> BackupResult<BackupReader<R>> {
         let mut reader = BackupReader {
             source,
@@ -58,7 +58,7 @@ impl<R: Read> BackupReader<R> {
         };
         let mut head = Vec::with_capacity(16);
         reader.read(16, &mut head).map_err(|error| match error {
-            // Something short is none, unless it may be the start of one.
+            // A short input is not a backup, unless it can be the start of one.
             BackupError::CutOff { .. } if head.is_empty() || !(head.starts_with(MAGIC) || MAGIC.starts_with(&head)) => {
                 BackupError::NotABackup
             }
@@ -79,12 +79,12 @@ impl<R: Read> BackupReader<R> {
         Ok(reader)
     }
 
-    /// Bytes read so far.
+    /// The number of bytes read so far.
     pub fn bytes(&self) -> u64 {
         self.at
     }
 
-    /// The next part; `None` behind the end.
+    /// The next part; `None` after the end.
     pub fn next_part(&mut self) -> BackupResult<Option<BackupPart>> {
         if matches!(self.place, BackupReaderState::Ended) {
             return Ok(None);
@@ -101,15 +101,15 @@ impl<R: Read> BackupReader<R> {
                 let Failure { why, damaged } = json(at, &body)?;
                 return Err(BackupError::Failed { why, damaged });
             }
-            other => return Err(damaged(at, format!("a frame of kind {other} is not known"))),
+            other => return Err(damaged(at, format!("a frame has the unknown kind {other}"))),
         };
         Ok(Some(part))
     }
 
-    /// Appends so many bytes.
+    /// Appends the next `bytes` bytes.
     fn read(&mut self, bytes: usize, out: &mut Vec<u8>) -> BackupResult<()> {
         let before = out.len();
-        // A length that is not true takes no more memory than there are bytes.
+        // A wrong length allocates no more memory than there are bytes.
         let read = (&mut self.source).take(bytes as u64).read_to_end(out)?;
         self.at += read as u64;
         self.sum.update(out.get(before..).unwrap_or_default());
@@ -119,7 +119,7 @@ impl<R: Read> BackupReader<R> {
         }
     }
 
-    /// A frame that is as it was written.
+    /// The next frame, with a verified checksum.
     fn frame(&mut self) -> BackupResult<(u8, Vec<u8>)> {
         let start = self.at;
         let mut bytes = Vec::new();
@@ -127,7 +127,7 @@ impl<R: Read> BackupReader<R> {
         let mut take = FieldReader(&bytes);
         let (kind, len) = (take.u8().unwrap_or_default(), take.u32().unwrap_or_default() as usize);
         if len > BODY_MAX {
-            return Err(damaged(start, format!("a frame of {len} bytes cannot be")));
+            return Err(damaged(start, format!("a frame cannot have {len} bytes")));
         }
         self.crc = crc32c::crc32c_append(self.crc, &bytes);
         bytes.clear();
@@ -160,7 +160,7 @@ impl<R: Read> BackupReader<R> {
             let (first, next) = (head.first, head.next);
             return Err(damaged(
                 at,
-                format!("offsets {first} to {next} of a namespace cannot be"),
+                format!("a namespace cannot have the offsets {first} to {next}"),
             ));
         }
         self.place = BackupReaderState::Within {
@@ -181,7 +181,7 @@ impl<R: Read> BackupReader<R> {
         };
         let (piece, counts) = BackupRecords::read(&body).map_err(|what| damaged(at, what))?;
         if piece.base < *next || piece.next > *end {
-            return Err(damaged(at, "its records have offsets that are not theirs"));
+            return Err(damaged(at, "its records have offsets outside their namespace"));
         }
         *next = piece.next;
         (own.records, own.messages) = (own.records + counts.records, own.messages + counts.messages);
@@ -194,14 +194,14 @@ impl<R: Read> BackupReader<R> {
             return Err(disordered(at));
         };
         if said != own {
-            return Err(damaged(at, "a namespace has not as much as its end says"));
+            return Err(damaged(at, "a namespace does not have what its end frame says"));
         }
         self.all = self.all.and(own);
         self.place = BackupReaderState::Between { left };
         Ok(BackupPart::NamespaceEnd(own))
     }
 
-    /// `sum` is of all before it.
+    /// `sum` is the checksum of everything before it.
     fn end(&mut self, at: u64, sum: u64, body: &[u8]) -> BackupResult<BackupPart> {
         let end: BackupTrailer = json(at, body)?;
         if !matches!(self.place, BackupReaderState::Between { left: 0 }) {
@@ -213,7 +213,7 @@ impl<R: Read> BackupReader<R> {
             sum,
         };
         if end != found {
-            return Err(damaged(at, "there is not as much as the end says, or something else"));
+            return Err(damaged(at, "the content is not what the end frame says"));
         }
         let mut rest = Vec::new();
         match self.read(1, &mut rest) {
@@ -227,14 +227,14 @@ impl<R: Read> BackupReader<R> {
 }
 
 impl BackupRecords {
-    /// With what it has, or what is wrong with it.
+    /// Decodes records and counts them, or returns what is wrong with them.
     fn read(bytes: &Bytes) -> std::result::Result<(BackupRecords, BackupCounts), String> {
         let mut take = FieldReader(bytes);
         let (kind, base) = (take.u8(), take.u64());
         let kind = match kind {
             Some(kind) if kind == FrameKind::Data as u8 => FrameKind::Data,
             Some(kind) if kind == FrameKind::State as u8 => FrameKind::State,
-            _ => return Err("its records are of no kind that a namespace has".to_owned()),
+            _ => return Err("its records are of a kind that no namespace has".to_owned()),
         };
         let base = base
             .filter(|base| base >> 62 == 0)
@@ -242,12 +242,12 @@ impl BackupRecords {
         let body = bytes.slice_ref(take.0);
         let (mut counts, mut next) = (BackupCounts::default(), 0);
         for record in records(&body) {
-            let record = record.map_err(|_| "it has something else than records")?;
+            let record = record.map_err(|_| "it has something that is not a record")?;
             let delta = record.delta.filter(|delta| u64::from(*delta) >= next);
-            let delta = delta.ok_or("the offsets of its records do not rise")?;
+            let delta = delta.ok_or("the offsets of its records do not increase")?;
             next = u64::from(delta) + 1;
             let lies = PartitionRecord::decode(record.value, record.time)
-                .ok_or("it has a record that is none of a namespace")?;
+                .ok_or("it has a record that cannot belong to a namespace")?;
             counts.records += 1;
             counts.messages += u64::from(matches!(lies, PartitionRecord::Event(_)));
         }
@@ -260,7 +260,7 @@ impl BackupRecords {
 }
 
 fn json<T: DeserializeOwned>(at: u64, body: &[u8]) -> BackupResult<T> {
-    serde_json::from_slice(body).map_err(|error| damaged(at, format!("a frame is in no form that is known: {error}")))
+    serde_json::from_slice(body).map_err(|error| damaged(at, format!("a frame has an unknown form: {error}")))
 }
 
 fn damaged(at: u64, what: impl Into<String>) -> BackupError {
@@ -268,5 +268,5 @@ fn damaged(at: u64, what: impl Into<String>) -> BackupError {
 }
 
 fn disordered(at: u64) -> BackupError {
-    damaged(at, "a frame stands where it does not belong")
+    damaged(at, "a frame is out of order")
 }

@@ -1,4 +1,4 @@
-//! Backups that are whole, cut off, bent and made up.
+//! Backups that are whole, cut off, damaged and forged.
 
 use proptest::prelude::*;
 use thalweg_log::format::record::RecordRef;
@@ -37,7 +37,7 @@ fn value(position: u64, data: &str) -> Vec<u8> {
     value
 }
 
-/// Messages with their offsets less the first.
+/// Messages with their offsets minus the first.
 fn body(messages: &[(u32, &str)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (delta, data) in messages {
@@ -60,7 +60,7 @@ fn counts(messages: u64) -> BackupCounts {
     }
 }
 
-/// Where each frame begins, and the end.
+/// A small backup, and the positions of its frames and of its end.
 fn small() -> (Vec<u8>, Vec<usize>) {
     let (mut out, mut starts) = (Vec::new(), vec![16]);
     let begin = BackupHeader {
@@ -219,7 +219,7 @@ fn whoever_made_it_says_why_it_could_not_go_on() {
     writer.failed(&error, &mut out).unwrap();
     let error = read(&out).unwrap_err();
     assert!(error.is_damage());
-    assert_eq!(error.to_string(), "the backup was not made to its end: the disk");
+    assert_eq!(error.to_string(), "the backup was not completed: the disk");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Frames of a backup as they are made.
+//! Writes the frames of a backup.
 
 use serde::Serialize;
 use thalweg_log::Offset;
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::error::{EventsError, Result};
 
-/// Adds frames to whatever it is given, one behind the other.
+/// Appends frames to the given buffers.
 pub(crate) struct BackupWriter {
     crc: u32,
     sum: Xxh3,
@@ -22,7 +22,7 @@ pub(crate) struct BackupWriter {
 }
 
 impl BackupWriter {
-    /// Writes how it begins.
+    /// Writes the start of a backup.
     pub fn new(begin: &BackupHeader, out: &mut Vec<u8>) -> Result<BackupWriter> {
         let mut writer = BackupWriter::started(out);
         writer.json(BEGIN, begin, out)?;
@@ -54,7 +54,7 @@ impl BackupWriter {
         self.json(NAMESPACE, head, out)
     }
 
-    /// Records, each with its offset less that of the first, of which so many are messages.
+    /// Writes records, each with its offset minus that of the first. `has` has their counts.
     pub fn records(&mut self, (kind, base): (FrameKind, Offset), body: &[u8], has: BackupCounts, out: &mut Vec<u8>) {
         let mut head = Vec::with_capacity(16);
         FieldWriter(&mut head).u8(kind as u8).u64(base);
@@ -77,7 +77,7 @@ impl BackupWriter {
         self.json(END, &end, out)
     }
 
-    /// It cannot be made to its end.
+    /// Records that the backup cannot be completed.
     pub fn failed(&mut self, error: &EventsError, out: &mut Vec<u8>) -> Result<()> {
         let failure = Failure {
             why: error.to_string(),
@@ -109,7 +109,7 @@ impl BackupWriter {
     }
 }
 
-/// Frames of any kind and content with the right checksums, for those who try what a reader does with them.
+/// Frames of any kind and content with valid checksums, for tests of the reader.
 #[doc(hidden)]
 pub fn sealed(frames: &[(u8, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Appending: versions, places, all or nothing, ids.
+//! Appends: versions, positions, atomicity, ids.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub async fn run(suite: &Suite) {
     limits(suite).await;
 }
 
-/// 1, 5, 15.
+/// Rules 1, 5 and 15.
 async fn places(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -60,7 +60,7 @@ async fn places(suite: &Suite) {
     assert_eq!(namespace.version("b").await.unwrap(), 29, "15");
 }
 
-/// 2, 3: each form of an expected version.
+/// Rules 2 and 3: each form of an expected version.
 async fn expectations(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -102,7 +102,7 @@ async fn expectations(suite: &Suite) {
     assert_eq!(done.unwrap()[0].first_global, 6, "2: what is refused takes no place");
 }
 
-/// 2: all streams or none.
+/// Rule 2: all streams or none.
 async fn several_streams(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -145,7 +145,7 @@ async fn several_streams(suite: &Suite) {
     assert_eq!(data(&all(&namespace).await), ["{}", "[1]", "[2]", "[3]"], "2");
 }
 
-/// 3.
+/// Rule 3.
 async fn one_winner(suite: &Suite) {
     const WRITERS: usize = 8;
     let store = suite.open().await;
@@ -185,7 +185,7 @@ fn with_id<'a>(id: &MessageId, data: &'a str) -> NewEvent<'a> {
     }
 }
 
-/// 4.
+/// Rule 4.
 async fn ids(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -201,7 +201,7 @@ async fn ids(suite: &Suite) {
     };
     let first = namespace.append(&batch(ExpectedVersion::Version(0))).await.unwrap()[0];
     for _ in 0..2 {
-        // The version is not what is expected any more.
+        // The stream no longer has the expected version.
         let again = namespace.append(&batch(ExpectedVersion::Version(0))).await.unwrap()[0];
         assert!(again.duplicate, "4: it was there");
         assert_eq!(
@@ -282,7 +282,7 @@ async fn conflicts(namespace: &Arc<dyn Namespace>, reuse: &[Append<'_>], id: &Me
     );
 }
 
-/// 4: retries that meet each other.
+/// Rule 4: concurrent retries.
 async fn same_at_once(namespace: &Arc<dyn Namespace>, id: &MessageId) {
     let mut tasks = Vec::new();
     for _ in 0..8 {
@@ -303,7 +303,7 @@ async fn same_at_once(namespace: &Arc<dyn Namespace>, id: &MessageId) {
     assert_eq!(stored, 1, "4: one of them is stored");
 }
 
-/// What was written is read as it was.
+/// Content is read back unchanged.
 async fn content(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -336,7 +336,7 @@ async fn content(suite: &Suite) {
     }
 }
 
-/// Too large, and nothing of it stored.
+/// Appends above a limit are refused and store nothing.
 async fn limits(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;

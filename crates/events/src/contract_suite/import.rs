@@ -1,4 +1,4 @@
-//! Messages that come with their places, and removing all of them.
+//! Importing messages with their positions, and clearing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn import(stream: &str, position: u64, global: u64) -> ImportRecord {
     }
 }
 
-/// 8, 14, 15: any order, gaps, free places below the end.
+/// Rules 8, 14 and 15: any order, gaps, free positions below the end.
 async fn places(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -83,7 +83,7 @@ async fn places(suite: &Suite) {
     assert_eq!((done.first_position, done.first_global), (0, 42), "8");
 }
 
-/// 8: one place that is taken refuses the batch.
+/// Rule 8: one taken position refuses the batch.
 async fn taken(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -120,7 +120,7 @@ async fn taken(suite: &Suite) {
     assert_eq!(globals(&all(&namespace).await), [1, 5]);
 }
 
-/// 12: no position is given again when its message was deleted, and nothing comes behind a tombstone.
+/// Rule 12: the position of a deleted message is not reused, and nothing follows a tombstone.
 async fn gone(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -159,7 +159,7 @@ async fn gone(suite: &Suite) {
     assert_eq!(positions(&stream_pages(&namespace, of_stream("a-1")).await), [3], "12");
 }
 
-/// 8: behind the largest number that every client has exactly, nothing is stored.
+/// Rule 8: nothing is stored above the largest number that every client can represent exactly.
 async fn last_position(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -168,7 +168,7 @@ async fn last_position(suite: &Suite) {
     let error = refused(namespace.append(&two).await);
     assert_eq!(
         error.to_string(),
-        "stream 'full' is full: its last message has the last position that there is",
+        "stream 'full' is full: its last message has the largest position",
         "8"
     );
     assert_eq!(
@@ -184,13 +184,13 @@ async fn last_position(suite: &Suite) {
     let error = refused(namespace.append(&one("other")).await);
     assert_eq!(
         error.to_string(),
-        "the namespace is full: its last message has the last position that there is",
+        "the namespace is full: its last message has the largest position",
         "8"
     );
     assert_eq!(all(&namespace).await.len(), 4, "8");
 }
 
-/// Clearing removes messages and no document; positions begin anew.
+/// Clearing removes messages but no documents; positions start again.
 async fn cleared(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -227,8 +227,7 @@ async fn cleared(suite: &Suite) {
     assert_eq!((done.first_position, done.first_global), (0, 1), "positions begin anew");
 }
 
-/// A persistent subscription whose messages were all removed begins at the first of the new ones; one of a namespace that
-/// was deleted is gone.
+/// After clearing, a persistent subscription begins at the first new message; it is gone if its namespace was deleted.
 async fn subscriptions_begin_anew(suite: &Suite) {
     let mut store = suite.open().await;
     let name = suite.unused_name(&store).await;
@@ -260,7 +259,7 @@ async fn subscriptions_begin_anew(suite: &Suite) {
     for _ in 0..3 {
         write(&namespace, "a-1", "T", "{}").await;
     }
-    // Another process, or this one. What answers has let go of the namespace a moment after its answer.
+    // Another process, or this one. The task that replied releases the namespace shortly after its reply.
     drop(namespace);
     tokio::time::sleep(Duration::from_millis(50)).await;
     store = suite.again(store).await;

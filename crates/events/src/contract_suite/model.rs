@@ -1,5 +1,5 @@
-//! Random work of several writers at once. What they were answered is put beside what can be read: a model that knows only the
-//! rules, and no store.
+//! Random concurrent writers. Their replies are compared with what can be read, using a model that knows only the
+//! rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const STREAMS: u64 = 4;
 /// By global position: stream, position, content.
 type ExpectedEvents = BTreeMap<u64, (String, u64, String)>;
 
-/// The same numbers at each run.
+/// A deterministic random generator.
 struct SeededRandom(u64);
 
 impl SeededRandom {
@@ -29,7 +29,7 @@ impl SeededRandom {
     }
 }
 
-/// 1, 2, 3, 5, 15.
+/// Rules 1, 2, 3, 5 and 15.
 pub async fn run(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -55,7 +55,7 @@ pub async fn run(suite: &Suite) {
     }
 }
 
-/// Appends to one or two streams, with every kind of expectation.
+/// Appends to one or two streams with every kind of expected version.
 async fn work(
     namespace: Arc<dyn Namespace>,
     name: String,

@@ -16,7 +16,7 @@ pub async fn run(suite: &Suite) {
     ended(suite).await;
 }
 
-/// 10, 15.
+/// Rules 10 and 15.
 async fn namespaces(suite: &Suite) {
     let mut store = suite.open().await;
     let name = suite.unused_name(&store).await;
@@ -89,7 +89,7 @@ async fn namespaces(suite: &Suite) {
     );
 }
 
-/// 10.
+/// Rule 10.
 async fn isolation(suite: &Suite) {
     let store = suite.open().await;
     let base = suite.unused_name(&store).await;
@@ -120,7 +120,7 @@ async fn isolation(suite: &Suite) {
     assert_eq!(all(&left).await.len(), 1, "10: another stays");
 }
 
-/// 11, 15.
+/// Rules 11 and 15.
 async fn tokens(suite: &Suite) {
     let mut store = suite.open().await;
     let name = suite.unused_name(&store).await;
@@ -167,7 +167,7 @@ async fn tokens(suite: &Suite) {
         refused(store.create_token(&other, new(None)).await),
         EventsError::NamespaceNotFound(_)
     ));
-    // The same digest again: other scopes, and no second token.
+    // The same digest again replaces the scopes and adds no second token.
     let wider = NewToken {
         scopes: Scopes::ALL,
         ..new(Some(end))
@@ -202,7 +202,7 @@ async fn tokens(suite: &Suite) {
     );
 }
 
-/// 11: whatever is wrong, the answer is one.
+/// Rule 11: the answer is the same whatever is wrong.
 async fn nothing_is_granted(store: &Arc<dyn Store>, name: &str) {
     for name in [name, "no such namespace", "\0", "' OR true --"] {
         let (token, _) = new_token(name).unwrap();
@@ -210,7 +210,7 @@ async fn nothing_is_granted(store: &Arc<dyn Store>, name: &str) {
     }
 }
 
-/// 11: grants end.
+/// Rule 11: grants end.
 async fn ended(suite: &Suite) {
     let store = suite.open().await;
     let name = suite.unused_name(&store).await;

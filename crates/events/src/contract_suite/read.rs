@@ -1,4 +1,4 @@
-//! Reads, counts, lists and what is told of changes.
+//! Reads, counts, lists and change notifications.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub async fn run(suite: &Suite) {
     changes(suite).await;
 }
 
-/// 6: from a place, in both directions, of some types.
+/// Rule 6: from a position, in both directions, filtered by type.
 async fn streams(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -98,7 +98,7 @@ async fn streams(suite: &Suite) {
     assert!(namespace.last("unknown", None).await.unwrap().is_none());
 }
 
-/// 6: many messages, and large ones.
+/// Rule 6: many messages, and large ones.
 async fn pages(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -136,7 +136,7 @@ async fn pages(suite: &Suite) {
     }
 }
 
-/// 7.
+/// Rule 7.
 async fn categories(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -182,7 +182,7 @@ async fn categories(suite: &Suite) {
     }
 }
 
-/// 7: the table of the specification.
+/// Rule 7: the table of the specification.
 async fn groups(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -233,7 +233,7 @@ async fn groups(suite: &Suite) {
     );
 }
 
-/// 7.
+/// Rule 7.
 async fn correlations(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -274,7 +274,7 @@ async fn correlations(suite: &Suite) {
     }
 }
 
-/// 9, 15.
+/// Rules 9 and 15.
 async fn counts(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -345,7 +345,7 @@ async fn counts(suite: &Suite) {
     }
 }
 
-/// 14.
+/// Rule 14.
 async fn changes(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -368,7 +368,7 @@ async fn changes(suite: &Suite) {
     reader_beside_writers(&namespace).await;
 }
 
-/// 1, 5, 14: who reads on from where he was whenever something is told gets every message once.
+/// Rules 1, 5 and 14: a reader that continues after each notification gets every message once.
 async fn reader_beside_writers(namespace: &Arc<dyn Namespace>) {
     const EACH: u64 = 50;
     let first = namespace.watch().borrow().last + 1;

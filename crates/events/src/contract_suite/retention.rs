@@ -1,4 +1,4 @@
-//! What hides messages, and documents.
+//! Retention, deletion, and documents.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub async fn retention(suite: &Suite) {
     read_ahead(suite).await;
 }
 
-/// 12: what was deleted is not handed out by a subscription that had read ahead of it.
+/// Rule 12: a subscription that has read ahead does not deliver a message that was deleted since.
 async fn read_ahead(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
@@ -115,7 +115,7 @@ async fn is_counted(namespace: &Arc<dyn Namespace>, messages: u64, streams: u64)
     );
 }
 
-/// 12: a stream that is deleted goes on behind its last position.
+/// Rule 12: a deleted stream continues after its last position.
 async fn deleted(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -174,7 +174,7 @@ async fn deleted(suite: &Suite) {
     assert_eq!(store.verify().await.unwrap().faults, []);
 }
 
-/// 12.
+/// Rule 12.
 async fn tombstones(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -209,7 +209,7 @@ async fn tombstones(suite: &Suite) {
     }
 }
 
-/// 12: messages are counted and not positions, of which an import may leave out some.
+/// Rule 12: the count rule counts messages, not positions, because an import may leave gaps.
 async fn gaps(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -257,7 +257,7 @@ async fn gaps(suite: &Suite) {
     assert_eq!(store.verify().await.unwrap().faults, [], "12");
 }
 
-/// 12: how many, and from where on; a stream's rule stands in place of its category's.
+/// Rule 12: maximum count and first position; a stream's rule replaces that of its category.
 async fn rules(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -333,7 +333,7 @@ async fn rules(suite: &Suite) {
     assert_eq!(store.verify().await.unwrap().faults, []);
 }
 
-/// 12: each message by its own time.
+/// Rule 12: the age is that of each message.
 async fn ages(suite: &Suite) {
     const HOUR: i64 = 3_600_000_000;
     let store = suite.open().await;
@@ -381,7 +381,7 @@ async fn ages(suite: &Suite) {
         .unwrap();
     write(&namespace, "a-1", "T", "{}").await;
     let version = namespace.version("a-1").await.unwrap();
-    // Later than that where the clock of the machine is just being set.
+    // Later if the clock of the machine is being set.
     let until = Instant::now() + Duration::from_secs(120);
     while namespace.last("a-1", None).await.unwrap().is_some() {
         assert!(Instant::now() < until, "12: it does not become too old");
@@ -391,7 +391,7 @@ async fn ages(suite: &Suite) {
     assert_eq!(namespace.version("a-1").await.unwrap(), version, "12");
 }
 
-/// 13, 15.
+/// Rules 13 and 15.
 async fn revisions(suite: &Suite) {
     let mut store = suite.open().await;
     let mut namespace = suite.namespace(&store).await;
@@ -443,7 +443,7 @@ async fn revisions(suite: &Suite) {
     assert_eq!(namespace.document("a/1").await.unwrap().unwrap().content.len(), 0);
 }
 
-/// 9, 13.
+/// Rules 9 and 13.
 async fn listed(suite: &Suite) {
     let store = suite.open().await;
     let (namespace, other) = (suite.namespace(&store).await, suite.namespace(&store).await);
@@ -458,7 +458,7 @@ async fn listed(suite: &Suite) {
     assert_eq!(other.document("a/2").await.unwrap(), None, "10");
 }
 
-/// 13.
+/// Rule 13.
 async fn one_winner(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;

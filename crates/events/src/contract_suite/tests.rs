@@ -1,4 +1,4 @@
-//! The store of this crate keeps the contract.
+//! Runs the contract suite against the store of this crate.
 
 use parking_lot::Mutex;
 use thalweg_log::disk::{Disk, FolderDisk};

@@ -1,4 +1,5 @@
-//! Messages and documents on their way into the log: looked at, numbered, handed over, and told of when they are stored.
+//! Appends messages and documents: validates them, assigns positions, submits them to the log, and publishes them when
+//! they are stored.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -24,53 +25,53 @@ use crate::store::{
     APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, ExpectedVersion, POSITION_MAX,
 };
 
-/// A part of a submission that is so large is ended: a message is read with the frame that it lies in.
+/// A part of a submission ends at this size, because a message is read together with its frame.
 pub(super) const PART_BYTES: usize = 16 << 10;
-/// Of a record beside what the client wrote.
+/// Overhead of a record beside the client's data.
 const RECORD_BYTES: usize = 64;
 
-/// What came of looking whether an append may be done.
+/// The outcome of trying to submit an append.
 pub(super) enum SubmitOutcome {
-    /// It is on its way.
+    /// Submitted to the log.
     Submitted(Submission, Vec<AppendOutcome>),
-    /// It depends on what is on its way already.
+    /// It depends on a submission that is in progress.
     Wait,
-    /// It depends on what is on a disk.
+    /// It depends on data on disk.
     Ask,
-    /// With ids that may be there, at these offsets: what was asked for may have been done before.
+    /// Some ids may already exist, at these offsets, so this may be a retry.
     Known(Vec<Offset>),
 }
 
-/// What is in memory, and the tables beside it: of one moment, since what is in memory becomes a table at any time.
+/// The in-memory index and the tables at the same moment, because in-memory entries can become a table at any time.
 struct IndexLookup<'a> {
     index: &'a NamespaceIndex,
     view: IndexView,
 }
 
-/// A document, and the moment in which it was looked at.
+/// The state of a document, and the moment of the lookup.
 pub(super) struct DocumentLookup {
     at: Option<DocumentAt>,
     next: Offset,
     flushed: u64,
 }
 
-/// What comes of putting a document.
+/// The outcome of trying to put a document.
 pub(super) enum PutDocumentOutcome {
-    /// It has to be looked at anew.
+    /// The document must be looked up again.
     Again,
-    /// It has another revision than the expected one.
+    /// The document does not have the expected revision.
     Refused,
     Submitted(Submission, u64),
 }
 
-/// What was found on disk for an append. It holds as long as no more tables are written and nothing is cleared.
+/// The result of looking up an append on disk. It is valid until another table is written or the namespace is cleared.
 #[derive(Default)]
 pub(super) struct DiskLookup {
     flushed: u64,
     space: Option<KeySpace>,
     versions: HashMap<String, i64>,
     ids: HashMap<MessageId, Vec<Offset>>,
-    /// Of messages with other ids than those that were looked for.
+    /// Offsets of messages whose ids only looked like the requested ones.
     others: HashSet<Offset>,
 }
 
@@ -80,7 +81,7 @@ impl EmbeddedNamespace {
         self.until_indexed().await?;
         let mut asked = DiskLookup::default();
         loop {
-            // What ends from here on is heard.
+            // Register before checking, so that no completion is missed.
             let mut ended = std::pin::pin!(self.ended.notified());
             ended.as_mut().enable();
             match self.submit(appends, &asked)? {
@@ -108,7 +109,7 @@ impl EmbeddedNamespace {
                 }
                 SubmitOutcome::Submitted(submitted, places) => match submitted.await {
                     Ok(()) => return Ok(places),
-                    // Numbered behind something that was refused.
+                    // It was numbered after a submission that was refused.
                     Err(LogError::OffsetTaken { .. }) => {}
                     Err(error) => return Err(or_gone(error, &self.about().name)),
                 },
@@ -116,7 +117,7 @@ impl EmbeddedNamespace {
         }
     }
 
-    /// Waits while so much is in no table that a start would take long; while none can be written, in vain.
+    /// Waits while so much is unindexed that a start would take long. Fails while no table can be written.
     pub(super) async fn until_indexed(&self) -> Result<()> {
         let shelf = &self.place.shelf;
         while shelf.is_behind() {
@@ -131,7 +132,7 @@ impl EmbeddedNamespace {
         Ok(())
     }
 
-    /// Numbers the messages and hands them to the log, if the versions of their streams are as expected.
+    /// Assigns positions and submits the messages to the log, if their streams have the expected versions.
     pub(super) fn submit(self: &Arc<Self>, appends: &[Append<'_>], asked: &DiskLookup) -> Result<SubmitOutcome> {
         let mut sequencer = self.sequencer.lock();
         if !sequencer.is_open() {
@@ -177,7 +178,7 @@ impl EmbeddedNamespace {
         Ok(SubmitOutcome::Submitted(self.begin(sequencer, unit, None), places))
     }
 
-    /// What has to be known of given ids first; `None` if they are new.
+    /// What must be known about the given ids first; `None` if they are new.
     fn ids_of(
         &self,
         appends: &[Append<'_>],
@@ -207,7 +208,7 @@ impl EmbeddedNamespace {
         Ok((!known.is_empty()).then_some(SubmitOutcome::Known(known)))
     }
 
-    /// The version behind which an append is numbered, if it is the expected one.
+    /// The version after which the append is numbered, if it is the expected one.
     fn version_for(
         &self,
         append: &Append<'_>,
@@ -234,7 +235,7 @@ impl EmbeddedNamespace {
         if append.expected.allows(version) {
             return Ok(Ok(version));
         }
-        // What is not stored yet is nothing to tell of, as long as it decides.
+        // A conflict is not reported while it depends on messages that are not stored yet.
         let may_fit = |version| append.expected.allows(version);
         if (stored..version).any(may_fit) {
             return Ok(Err(SubmitOutcome::Wait));
@@ -259,7 +260,7 @@ impl EmbeddedNamespace {
         let streams: Vec<String> = appends.iter().map(|append| append.stream.to_owned()).collect();
         let ids: Vec<MessageId> = given_ids(appends).cloned().collect();
         let found = self.in_background(move |namespace| {
-            // Only what stands in tables, which do not change.
+            // Only tables are read, which do not change.
             let (view, space) = {
                 let index = namespace.index.read();
                 (index.view(), index.space())
@@ -304,7 +305,8 @@ impl EmbeddedNamespace {
         .await
     }
 
-    /// Hands to the log what was just numbered, before anything else is: what is submitted first is stored first.
+    /// Submits what was just numbered while the sequencer is locked, because the log must get submissions in the order
+    /// of their numbers.
     pub(super) fn begin(
         self: &Arc<Self>,
         sequencer: MutexGuard<'_, Sequencer>,
@@ -332,7 +334,7 @@ impl EmbeddedNamespace {
         content: Option<&[u8]>,
         expected: u64,
     ) -> Result<Option<u64>> {
-        // What is the engine's own is little.
+        // The engine's own documents are small.
         if !name.starts_with(OWN) {
             self.until_indexed().await?;
         }
@@ -342,7 +344,8 @@ impl EmbeddedNamespace {
             let seen = self.look_at_document(name).await?;
             match self.put_document_as_seen(name, content, expected, &seen)? {
                 PutDocumentOutcome::Refused => return Ok(None),
-                // Something of it was or is being changed; if it is indexed already, nothing is waited for.
+                // The document has changed or is changing. If the change is already indexed, there is nothing to wait
+                // for.
                 PutDocumentOutcome::Again if self.has_pending_document(name) => ended.await,
                 PutDocumentOutcome::Again => tokio::task::yield_now().await,
                 PutDocumentOutcome::Submitted(submitted, revision) => match submitted.await {
@@ -385,7 +388,7 @@ impl EmbeddedNamespace {
             return Ok(PutDocumentOutcome::Again);
         }
         let index = self.index.read();
-        // A change since is in memory, or in a table that was written since.
+        // A change since then is in memory, or in a table that was written since.
         if index.view().flushed() != seen.flushed || index.document_since(name, seen.next) {
             return Ok(PutDocumentOutcome::Again);
         }
@@ -396,7 +399,7 @@ impl EmbeddedNamespace {
         drop(index);
         let document = DocumentRef {
             name,
-            // Larger than any before, also of one that was removed and forgotten.
+            // Larger than every earlier revision, including those of a removed and forgotten document.
             revision: sequencer.next_offset + 1,
             content,
         };
@@ -430,7 +433,7 @@ impl EmbeddedNamespace {
             }],
             ..PendingEntries::default()
         };
-        // What hides messages frees space, and is taken while the disk is full.
+        // Documents that hide messages help to free space and must be accepted on a full disk.
         let kind = match document.name.starts_with(OWN) {
             true => FrameKind::State,
             false => FrameKind::Data,
@@ -442,7 +445,7 @@ impl EmbeddedNamespace {
     }
 }
 
-/// Messages that get their places, in parts for the log.
+/// Assigns positions to messages and groups them into parts for the log.
 struct SubmissionBuilder<'a> {
     now: Micros,
     sequencer: &'a mut Sequencer,
@@ -532,7 +535,7 @@ impl<'a> SubmissionBuilder<'a> {
         let mut expected = self.first_offset;
         for (records, n) in self.parts.into_iter().zip(0..) {
             let next = expected + records.len() as u64;
-            // The rest follows the first, or nothing of it is stored.
+            // The other parts follow the first, or none of them is stored.
             let records = if n == 0 { records.expecting(expected) } else { records };
             unit = unit.and(namespace.partition, records);
             expected = next;
@@ -541,7 +544,7 @@ impl<'a> SubmissionBuilder<'a> {
     }
 }
 
-/// An id, and whether it says where its message is.
+/// A new id, and whether it encodes the offset of its message.
 pub(super) fn new_id(now: Micros, offset: Offset, sequencer: &mut Sequencer) -> Result<(Uuid, bool)> {
     let (unix_ms, chance) = ((now / 1000).unsigned_abs(), sequencer.chance()?);
     match Uuid::made(unix_ms, offset, chance) {
@@ -559,7 +562,7 @@ fn given_ids<'a>(appends: &'a [Append<'_>]) -> impl Iterator<Item = &'a MessageI
         .flat_map(|append| append.events.iter().filter_map(|event| event.id.as_ref()))
 }
 
-/// Types, data and metadata.
+/// The size of types, data and metadata.
 fn bytes_of(append: &Append<'_>) -> usize {
     let events = append.events.iter();
     events
@@ -594,8 +597,8 @@ fn within_limits(appends: &[Append<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Where messages are that were appended before, if they are those of this append; the first that is not is told. `None` if
-/// none of the ids is there.
+/// The positions of messages that were appended before, if they match this append; otherwise the first conflict. `None`
+/// if none of the ids exists.
 fn known(appends: &[Append<'_>], found: &HashMap<MessageId, StoredEvent>) -> Result<Option<Vec<AppendOutcome>>> {
     let mut places = Vec::with_capacity(appends.len());
     let (mut all, mut conflict) = (true, None);
@@ -632,17 +635,17 @@ fn known(appends: &[Append<'_>], found: &HashMap<MessageId, StoredEvent>) -> Res
     }
 }
 
-/// On its way to the log. If nobody waits for it any more, it is brought to its end all the same.
+/// A submission to the log. If the caller drops it, it is still completed in the background.
 pub(super) struct Submission {
-    /// `None` once its end is known.
+    /// `None` once the outcome is known.
     namespace: Option<Arc<EmbeddedNamespace>>,
-    /// Nothing else is numbered before it is known.
+    /// Keeps the sequencer closed until the outcome is known.
     held: Option<SequencerHold>,
     stored: Pin<Box<dyn Future<Output = std::result::Result<(), LogError>> + Send>>,
 }
 
 impl Submission {
-    /// Hands it to the log. Its answer, if that is known at once.
+    /// Submits to the log. Returns the reply if it is immediately available.
     fn begin(&mut self) -> Option<std::result::Result<(), LogError>> {
         let mut context = Context::from_waker(std::task::Waker::noop());
         match self.stored.as_mut().poll(&mut context) {
@@ -676,7 +679,7 @@ impl Drop for Submission {
         let Some(namespace) = self.namespace.take() else { return };
         let stored = std::mem::replace(&mut self.stored, Box::pin(std::future::ready(Ok(()))));
         let held = self.held.take();
-        // Where no runtime is left, the process ends.
+        // Without a runtime, the process is ending.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 namespace.ended(stored.await.is_ok());
@@ -686,7 +689,7 @@ impl Drop for Submission {
     }
 }
 
-/// Whether there are so many positions left, in the streams and of all messages.
+/// Fails unless the streams and the namespace have enough positions left.
 fn have_positions(appends: &[Append<'_>], versions: &[i64], next_global: u64) -> Result<()> {
     let mut globals = next_global;
     for (append, version) in appends.iter().zip(versions) {
@@ -705,7 +708,7 @@ fn have_positions(appends: &[Append<'_>], versions: &[i64], next_global: u64) ->
     }
 }
 
-/// Which version a stream must have for what is to be done with it.
+/// Fails unless the stream has an expected version.
 pub(super) fn as_expected(stream: &str, expected: ExpectedVersion, version: i64) -> Result<()> {
     match expected.allows(version) {
         true => Ok(()),

@@ -1,7 +1,7 @@
-//! A backup while others write: all indexes are held for one moment, in which it is noted how far each namespace is and what its
-//! index says; then the log is read up to there. What is visible is so in an index before it is answered, so whatever was done
-//! because of an answer stands behind it here as well. Records that no reader could see are left out, those that scavenging
-//! would remove; offsets, and with them ids and revisions, stay what they are.
+//! A backup during concurrent writes. All indexes are locked for one moment, in which the end of each namespace and the
+//! state of its index are recorded; then the log is read up to those ends. A change is in an index before its reply, so
+//! everything that was caused by a reply comes later in the backup too. Records that no reader can see are left out, as
+//! scavenging would do; offsets, and with them ids and revisions, stay unchanged.
 
 mod producer;
 #[cfg(test)]
@@ -23,14 +23,14 @@ use crate::error::{EventsError, Result};
 use crate::store::{BackupPieces, BoxFuture};
 use producer::Producer;
 
-/// What waits for the end of the backups that are being made.
+/// Work that waits for the end of running backups.
 #[derive(Default)]
 pub(crate) struct BackupTracker(Mutex<BackupTrackerState>);
 
 #[derive(Default)]
 struct BackupTrackerState {
     made: usize,
-    /// Of namespaces that were deleted: their partitions are still read.
+    /// Deleted namespaces whose partitions are still being read.
     numbers: Vec<u32>,
 }
 
@@ -39,7 +39,7 @@ impl BackupTracker {
         self.0.lock().made > 0
     }
 
-    /// Whether the partition of a deleted namespace has to stay, which goes when the backups have ended.
+    /// Whether the partition of a deleted namespace must be kept. It is then removed when the backups have ended.
     pub fn keep(&self, number: u32) -> bool {
         let mut waiting = self.0.lock();
         if waiting.made > 0 {
@@ -49,7 +49,7 @@ impl BackupTracker {
     }
 }
 
-/// Nothing that a backup reads is removed before it is dropped.
+/// Prevents the removal of data that a backup reads until it is dropped.
 struct BackupGuard {
     inner: Arc<StoreInner>,
     _unscavenged: OwnedRwLockReadGuard<()>,
@@ -76,7 +76,7 @@ impl Drop for BackupGuard {
                 _ => Vec::new(),
             }
         };
-        // Where no runtime is left, the next start removes them.
+        // Without a runtime, the next start removes them.
         if tokio::runtime::Handle::try_current().is_ok() {
             for number in numbers {
                 self.inner.free(number);
@@ -85,30 +85,30 @@ impl Drop for BackupGuard {
     }
 }
 
-/// A namespace as it was at the instant.
+/// A namespace at the instant of the backup.
 struct NamespaceCut {
     namespace: Arc<EmbeddedNamespace>,
     named: CatalogEntry,
     first: Offset,
     next: Offset,
     cleared_at: Offset,
-    /// What stands before it is in the view, if it is in a list.
+    /// Messages before this offset are in the view if they are in a list at all.
     active_from: Offset,
     view: IndexView,
-    /// Documents that the view does not know yet.
+    /// Documents that are not in the view yet.
     documents: BTreeMap<String, DocumentAt>,
 }
 
 pub(super) async fn begin(inner: Arc<StoreInner>) -> Result<Box<dyn BackupPieces>> {
     let kept = BackupGuard::new(inner.clone()).await;
-    // So that little is in memory that has to be copied in the moment in which everything is held.
+    // This reduces the in-memory data that must be copied while all indexes are locked.
     let flushing = inner.clone();
     let flushed = tokio::task::spawn_blocking(move || maintenance::flush_all(&flushing)).await;
     if let Ok(Err(error)) = flushed {
-        // As on a full disk, of which a backup is wanted all the more.
-        tracing::warn!(%error, "before a backup the indexes were not written");
+        // The disk may be full, which makes a backup even more desirable.
+        tracing::warn!(%error, "the indexes were not written before a backup");
     }
-    // No namespace and no token comes or goes meanwhile.
+    // Prevents changes to namespaces and tokens meanwhile.
     let catalog = inner.catalog.lock().await;
     let cuts = cut(&inner)?;
     let time = inner.now();
@@ -128,7 +128,7 @@ pub(super) async fn begin(inner: Arc<StoreInner>) -> Result<Box<dyn BackupPieces
 fn cut(inner: &StoreInner) -> Result<Vec<NamespaceCut>> {
     let mut all: Vec<OpenNamespace> = inner.namespaces.read().all().cloned().collect();
     all.sort_by_key(|opened| opened.namespace.number);
-    // Nobody holds an index and waits for another meanwhile: only scavenging would, which waits.
+    // No deadlock: nobody holds one index while waiting for another, except for scavenging, which is blocked.
     let held: Vec<_> = all.iter().map(|opened| opened.namespace.index.read()).collect();
     let cuts = all.iter().zip(&held).map(|(opened, index)| {
         let namespace = opened.namespace.clone();
@@ -149,16 +149,16 @@ fn cut(inner: &StoreInner) -> Result<Vec<NamespaceCut>> {
     cuts.collect()
 }
 
-/// Between two pieces nobody works on it, and no thread waits for whoever takes them.
+/// Produces nothing between two pieces, and blocks no thread while it waits for its consumer.
 struct BackupStream {
-    /// `None` while a piece is made, and behind the end.
+    /// `None` while a piece is being produced, and after the end.
     producer: Option<Producer>,
 }
 
 impl BackupPieces for BackupStream {
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>>> {
         Box::pin(async move {
-            // Where much is left out nothing may come for a while; whoever gives up is noticed all the same.
+            // If much is left out, a piece may be empty. Returning in between lets a cancelled caller be noticed.
             while let Some(mut producer) = self.producer.take() {
                 let made = tokio::task::spawn_blocking(move || {
                     let piece = producer.piece();
@@ -166,7 +166,7 @@ impl BackupPieces for BackupStream {
                 });
                 let (producer, piece) = made
                     .await
-                    .map_err(|_| EventsError::Unavailable("the backup was given up".to_owned()))?;
+                    .map_err(|_| EventsError::Unavailable("the backup was interrupted".to_owned()))?;
                 let Some(piece) = piece? else { return Ok(None) };
                 self.producer = Some(producer);
                 if !piece.is_empty() {

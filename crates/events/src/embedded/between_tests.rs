@@ -1,4 +1,4 @@
-//! What is done between two steps of something else, each time in the same way.
+//! Deterministic tests of operations that run between two steps of another operation.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn engine(store: &EmbeddedStore, name: &str) -> Arc<EmbeddedNamespace> {
     store.inner.opened(name).unwrap().namespace
 }
 
-/// As a flush does that fails when everything is frozen.
+/// Like a flush that fails after everything was frozen.
 async fn freeze_in_vain(store: &EmbeddedStore) {
     let inner = store.inner.clone();
     let frozen = tokio::task::spawn_blocking(move || {
@@ -62,7 +62,7 @@ async fn what_waits_since_a_failed_attempt_is_in_no_table_before_it_is_written()
     }
     other.append(&to("s", events(None, 3))).await.unwrap();
     freeze_in_vain(&store).await;
-    // Writes what is frozen of this namespace alone.
+    // Writes only the frozen part of this namespace.
     other.clear().await.unwrap();
     check(&store, &own, &model, &mut Chance(1)).await;
     append(&own, &mut model, &mut Chance(11)).await;
@@ -115,7 +115,7 @@ async fn a_number_of_a_namespace_is_given_once_also_after_its_changes_were_left_
     }
     store.delete("a").await.unwrap();
     closed(store).await;
-    // The first start leaves changes out, the second one has what is left.
+    // The first start drops obsolete changes; the second one sees the result.
     closed(disks.open().await).await;
     let store = disks.open().await;
     store.create(new("b")).await.unwrap();
@@ -130,7 +130,7 @@ async fn the_id_of_a_message_that_was_cleared_is_free() {
     let disks = Disks::new();
     let store = disks.open().await;
     let own = store.namespace(DEFAULT).await.unwrap();
-    // With it nothing leaves the log.
+    // With a document, clearing does not trim the log.
     own.put_document("thing/x", Some(b"1"), 0).await.unwrap();
     own.append(&to("s", events(None, 1))).await.unwrap();
     let stored = own.last("s", None).await.unwrap().unwrap();
@@ -371,7 +371,7 @@ async fn whoever_stores_more_waits_while_too_much_is_in_no_table_and_is_refused_
     let own = store.namespace(DEFAULT).await.unwrap();
     let shelf = &store.inner.place.shelf;
     own.append(&to("s", events(None, 1))).await.unwrap();
-    // As after as many bytes of messages.
+    // Simulates this many bytes of unindexed messages.
     shelf.grown(0, MUCH);
     let waiting = tokio::spawn({
         let own = own.clone();

@@ -1,8 +1,9 @@
-//! Which namespaces and tokens there are: changes in a partition of the log, each in a frame of its own, read at the start.
+//! The catalog of namespaces and tokens: changes in a partition of the log, each in a frame of its own, which a start
+//! replays.
 //!
-//! A number is marked as unfinished before its partition is made, and nothing takes that mark back: the namespace's own change
-//! does, by being there. So a damaged frame loses one change and no other, and never makes a partition look like a leftover.
-//! What becomes of partitions that no namespace has is decided in [`orphans`].
+//! A number is marked as unfinished before its partition is created, and the mark is never removed: the `Created`
+//! change of the namespace supersedes it. Thus a damaged frame loses only one change and never makes a partition look
+//! like a leftover. [`orphans`] decides what happens to partitions without a namespace.
 
 mod log_loss;
 #[cfg(test)]
@@ -25,15 +26,15 @@ use crate::token::TokenDigest;
 
 const FIRST: u32 = PartitionId::EVENTS;
 const CATALOG: PartitionId = PartitionId::new(FIRST, 0);
-/// Bytes read at once.
+/// Size of a read.
 const READ: usize = 1 << 20;
 
-/// The partition of a namespace. A number is never used again.
+/// The partition of a namespace. Numbers are never reused.
 pub(crate) fn partition(number: u32) -> PartitionId {
     PartitionId::new(FIRST + number, 0)
 }
 
-/// The same, if the number is one that a namespace may have.
+/// Like `partition`, for a number that may be out of range.
 pub(crate) fn checked_partition(number: u32) -> Option<PartitionId> {
     let queue = FIRST.checked_add(number).filter(|_| number > 0)?;
     Some(PartitionId::new(queue, 0))
@@ -41,11 +42,12 @@ pub(crate) fn checked_partition(number: u32) -> Option<PartitionId> {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum CatalogChange {
-    /// Partitions hold what earlier formats did not have, so that an earlier version refuses them. Format 1 does not say so.
+    /// The partitions use features that earlier formats do not have, so that earlier versions refuse them. Format 1
+    /// does not write this.
     Format {
         version: u32,
     },
-    /// A partition is about to be made under this number. Earlier versions do not write it.
+    /// A partition with this number is about to be created. Earlier versions do not write this.
     Unfinished {
         number: u32,
     },
@@ -65,7 +67,7 @@ pub(crate) enum CatalogChange {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CatalogEntry {
-    /// From 1.
+    /// Starts at 1.
     pub number: u32,
     pub name: String,
     pub description: String,
@@ -74,7 +76,7 @@ pub(crate) struct CatalogEntry {
     pub tokens: Vec<TokenEntry>,
 }
 
-/// A token that is valid.
+/// A valid token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TokenEntry {
     pub id: String,
@@ -89,7 +91,7 @@ impl TokenEntry {
     pub fn new(token: NewToken, created_at: Micros) -> TokenEntry {
         let digest = *token.digest.as_bytes();
         TokenEntry {
-            // Chance, as the digest is of it, and not enough of that to find the token.
+            // The digest of a random token is random too, and these bytes do not suffice to find the token.
             id: digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect(),
             digest,
             scopes: token.scopes,
@@ -118,11 +120,11 @@ impl TokenEntry {
     }
 }
 
-/// Of the tokens of a namespace that have ended, so many are known: should a clock have been set ahead by mistake, they are valid
-/// again when it is right.
+/// The number of expired tokens that are kept per namespace. If a clock was set ahead by mistake, they become valid
+/// again when it is corrected.
 pub(crate) const EXPIRED_KEPT: usize = 100;
 
-/// Forgets the others of those that have ended, the first ones first: tokens that live for minutes are made without an end.
+/// Drops the other expired tokens, oldest first, because clients may keep creating tokens that live for minutes.
 pub(crate) fn forget_expired<T>(tokens: &mut Vec<T>, now: Micros, admitted: impl Fn(&T) -> &TokenEntry) {
     let ended = |token: &T| admitted(token).expires_at.filter(|end| *end <= now);
     let mut ends: Vec<Micros> = tokens.iter().filter_map(ended).collect();
@@ -130,7 +132,7 @@ pub(crate) fn forget_expired<T>(tokens: &mut Vec<T>, now: Micros, admitted: impl
     ends.sort_unstable();
     ends.truncate(surplus);
     let Some(last) = ends.last().copied() else { return };
-    // Of those that ended at the same moment, those that were made first.
+    // Of those that expired at the same moment, drop those that were created first.
     let mut of_last = ends.iter().filter(|end| **end == last).count();
     tokens.retain(|token| match ended(token) {
         Some(end) if end == last && of_last > 0 => {
@@ -145,55 +147,55 @@ pub(crate) fn forget_expired<T>(tokens: &mut Vec<T>, now: Micros, admitted: impl
 pub(crate) struct Catalog {
     log: Arc<dyn Log>,
     durability: Durability,
-    /// The largest number that was ever given.
+    /// The largest number ever assigned.
     last: u32,
     format: u32,
 }
 
-/// With marks of what was scavenged, and deleted streams of which no message is left.
+/// The format with scavenge marks, and with deleted streams that have no messages left.
 pub(crate) const MARKS: u32 = 2;
-/// With documents that say which clear a damaged log has lost.
+/// The format with documents that name a clearing which a damaged log has lost.
 pub(crate) const CLEARS: u32 = 3;
 
-/// The namespaces that a log has.
+/// The namespaces in a log.
 #[derive(Default)]
 pub(crate) struct CatalogState {
     pub there: BTreeMap<u32, CatalogEntry>,
-    /// Deleted, and their partitions are still there for whoever reads the log itself.
+    /// Deleted namespaces whose partitions still exist for programs that read the log themselves.
     pub deleted: BTreeMap<u32, CatalogEntry>,
-    /// All numbers that are said to be removed, also those of which damage has taken what they were.
+    /// All numbers with a `Removed` change, including those whose `Created` change is lost.
     removed: BTreeSet<u32>,
-    /// Numbers that were marked before their partitions were made.
+    /// Numbers that were marked before their partitions were created.
     unfinished: BTreeSet<u32>,
-    /// Changes before this offset were lost with damage that was given up; 0: none was.
+    /// Changes before this offset were lost and given up; 0 if none were.
     lost_before: Offset,
     format: u32,
 }
 
 impl CatalogState {
-    /// Whether namespaces may have marks of what was scavenged.
+    /// Whether namespaces may have scavenge marks.
     pub fn may_have_marks(&self) -> bool {
         self.format >= MARKS || self.lost_before > 0
     }
 }
 
-/// So many changes that stand for nothing any more are left out at a start.
+/// A start rewrites the catalog when it has more than this number of obsolete changes.
 const CHANGES_MAX: usize = if cfg!(test) { 20 } else { 10_000 };
 
-/// How a catalogue is opened.
+/// Options for opening the catalog.
 #[derive(Default)]
 pub(crate) struct CatalogOptions {
     pub durability: Durability,
     pub keep_deleted: bool,
-    /// By number of a namespace, the offset that its indexes expect next in the log.
+    /// For each namespace number, the next log offset that its index expects.
     pub indexed: Vec<(u32, Offset)>,
-    /// What the log has lost is given up.
+    /// Give up what the log has lost.
     pub accept_loss: bool,
     pub now: Micros,
 }
 
 impl Catalog {
-    /// With the namespaces that there are, and those that are deleted if they are kept. Blocks.
+    /// Opens the catalog and returns the existing namespaces, and the deleted ones if they are kept. Blocks.
     pub async fn open(log: Arc<dyn Log>, options: CatalogOptions) -> Result<(Catalog, CatalogState)> {
         let CatalogOptions {
             durability,
@@ -246,9 +248,10 @@ impl Catalog {
         Ok((catalog, known))
     }
 
-    /// What stands before `end` is said again, shorter. A crash in between leaves the same, or a part of it, said twice.
+    /// Rewrites the changes before `end` in a shorter form. After a crash in between, some changes are there twice,
+    /// which is harmless.
     async fn rewrite(&mut self, known: &CatalogState, end: Offset) -> Result<()> {
-        // What said so may be among what was lost, of which nothing tells when this is done.
+        // The `Format` change may have been lost, and after the rewrite nothing would indicate that.
         let version = if known.lost_before > 0 { CLEARS } else { known.format };
         if version > 0 {
             self.store(&CatalogChange::Format { version }, 0).await?;
@@ -260,14 +263,14 @@ impl Catalog {
         for number in known.deleted.keys().copied() {
             self.store(&CatalogChange::Removed { number }, 0).await?;
         }
-        // That a number was given stays known: of whom it was is said in indexes and files that live longer.
+        // Keep the highest assigned number, because indexes and files that refer to it may live longer.
         if !known.there.contains_key(&self.last) && !known.deleted.contains_key(&self.last) {
             self.store(&CatalogChange::Removed { number: self.last }, 0).await?;
         }
         Ok(self.log.trim(CATALOG, end)?)
     }
 
-    /// Partitions are about to hold what only this format has.
+    /// Records that partitions are about to use features of this format.
     pub async fn needs(&mut self, version: u32, now: Micros) -> Result<()> {
         if self.format < version {
             self.store(&CatalogChange::Format { version }, now).await?;
@@ -276,18 +279,19 @@ impl Catalog {
         Ok(())
     }
 
-    /// Durable when it returns.
+    /// Stores a change. Durable when it returns.
     pub async fn store(&mut self, change: &CatalogChange, now: Micros) -> Result<()> {
         let value = serde_json::to_vec(change).map_err(|error| EventsError::Damaged(error.to_string()))?;
         let mut records = Records::new();
         records.push(&RecordRef::of(now, &value))?;
-        // Also while the disk is full: what removes a namespace frees space.
+        // Accepted on a full disk too, because removing a namespace frees space.
         let unit = WriteBatch::default().and_of(FrameKind::State, CATALOG, records);
         self.log.append(unit, None).await?;
         Ok(())
     }
 
-    /// A partition for a namespace that is to be made. Until that is stored it is nobody's, which the mark says to the next start.
+    /// Creates a partition for a new namespace. The mark tells the next start that the partition belongs to nobody
+    /// until the namespace is stored.
     pub async fn new_partition(&mut self, now: Micros) -> Result<u32> {
         loop {
             let number = self.last + 1;
@@ -298,7 +302,7 @@ impl Catalog {
                     self.last = number;
                     return Ok(number);
                 }
-                // Of a namespace that a crash has ended before it was made.
+                // Left behind by a crash during the creation of a namespace.
                 Err(LogError::PartitionExists(_)) => self.last = number,
                 Err(error) => return Err(error.into()),
             }
@@ -310,13 +314,13 @@ impl Catalog {
     }
 }
 
-/// What the catalogue's partition says.
+/// The content of the catalog partition.
 #[derive(Default)]
 struct CatalogLog {
     known: CatalogState,
     last: u32,
     changes: usize,
-    /// Behind the last change.
+    /// One past the last change.
     end: Offset,
 }
 
@@ -332,7 +336,7 @@ impl CatalogLog {
                 synced: false,
             };
             let frames = match log.read(CATALOG, read.end, want) {
-                // Given up by a recovery that was told to skip what is damaged.
+                // Given up by a recovery that skipped damage.
                 Err(LogError::Gap { to, .. }) => {
                     read.lose(to.max(read.end + 1));
                     continue;
@@ -343,7 +347,7 @@ impl CatalogLog {
                 return Ok(read);
             }
             for frame in &frames {
-                // Nothing is ever left out in between, so what is not there was lost, too.
+                // Changes are never removed from the middle, so missing offsets were lost too.
                 if frame.header.base > read.end {
                     read.lose(frame.header.base);
                 }
@@ -356,13 +360,13 @@ impl CatalogLog {
         }
     }
 
-    /// The changes before an offset, from where it was read to, were lost.
+    /// Records that the changes up to `to` were lost.
     fn lose(&mut self, to: Offset) {
         tracing::error!(
             from = self.end,
             to,
-            "changes of namespaces and tokens were lost with damage that was given up: a token that was revoked then is valid \
-             again, one that was made then is not (token.list, token.create)"
+            "changes of namespaces and tokens were lost to damage that was given up: tokens revoked by them are valid \
+             again, and tokens created by them are not valid (token.list, token.create)"
         );
         self.end = to;
         self.known.lost_before = to;
@@ -374,7 +378,7 @@ impl CatalogLog {
             let change = record.ok().and_then(|record| serde_json::from_slice(record.value).ok());
             let change = change.ok_or_else(|| {
                 EventsError::Damaged(format!(
-                    "a change of namespaces at offset {base} is in no form that this version knows"
+                    "a change of namespaces at offset {base} has a form that this version does not know"
                 ))
             })?;
             self.last = self.last.max(apply(&mut self.known, change));
@@ -384,7 +388,7 @@ impl CatalogLog {
     }
 }
 
-/// What a start asks for holds for all that is there. Nobody appends yet.
+/// Applies the durability of this start to an existing partition, before anything is appended.
 async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Result<()> {
     if log.durability(id)? != durability {
         log.set_durability(id, durability).await?;
@@ -392,7 +396,7 @@ async fn promise(log: &dyn Log, id: PartitionId, durability: Durability) -> Resu
     Ok(())
 }
 
-/// Returns the number that it is about.
+/// Applies a change and returns the namespace number in it.
 fn apply(known: &mut CatalogState, change: CatalogChange) -> u32 {
     match change {
         CatalogChange::Format { version } => {
@@ -405,7 +409,8 @@ fn apply(known: &mut CatalogState, change: CatalogChange) -> u32 {
         }
         CatalogChange::Created(named) => {
             let number = named.number;
-            // Numbers are given once: it is what a rewrite says again that a crash cut off before it said that it is deleted.
+            // Numbers are unique, so this is a change that a rewrite repeated before a crash prevented it from
+            // repeating the deletion.
             if known.removed.contains(&number) {
                 known.deleted.insert(number, named);
             } else {

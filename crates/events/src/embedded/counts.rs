@@ -1,8 +1,8 @@
-//! How many messages and streams are shown, while rules hide some of those that are stored.
+//! Counts the visible messages and streams when rules hide some of the stored ones.
 //!
-//! Counted is what there was at one moment: rows that came later in the log are passed over, so writers need not stand still, and are
-//! never held. Only what goes meanwhile (scavenged, cleared) has it begin anew. Whoever asks while others count gets what they find,
-//! if they began after he asked; and as long as nothing is written and no rule has an age, what was found is good.
+//! A count is a snapshot: rows that were added later are skipped, so writers continue and are never blocked. Only
+//! removals meanwhile (scavenging, clearing) restart it. Concurrent callers share the result of a count that started
+//! after their call, and a result stays valid as long as nothing is written and no rule has an age.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,53 +20,54 @@ use crate::error::Result;
 use crate::names;
 use crate::store::{CategoryInfo, CategoryRead, Direction};
 
-/// Attempts while something is scavenged, before scavenging waits.
+/// Attempts during scavenging before scavenging has to wait.
 const ATTEMPTS: u32 = 8;
 
-/// Streams looked at together.
+/// Number of streams in one step.
 const STREAMS: usize = 1000;
 
-/// Namespaces that are counted at a time: it is work for a core and for a disk, and nobody waits for it but those who ask.
+/// Limits the number of concurrent counts, because a count keeps a core and a disk busy, and only its callers wait for
+/// it.
 static COUNTING: Semaphore = Semaphore::const_new(2);
 
-/// What is shown of a namespace.
+/// The visible content of a namespace.
 #[derive(Debug)]
 pub(super) struct VisibleCounts {
     began: Instant,
-    /// Up to where in the log, since which clearing, and by which rules.
+    /// The state that was counted: the end of the log, the clearing generation, and the rules.
     next_offset: Offset,
     cleared: u32,
     rules: Arc<VisibilityRules>,
     pub messages: u64,
     pub streams: u64,
     pub last_activity: Option<Micros>,
-    /// Those with messages, in their order.
+    /// Categories with messages, in order.
     pub categories: Vec<CategoryInfo>,
 }
 
-/// An index at one moment.
+/// The state of an index at one moment.
 struct CountSnapshot {
     state: IndexState,
     rules: Arc<VisibilityRules>,
     categories: BTreeMap<String, CategoryValue>,
     view: IndexView,
-    /// How often something had gone by then.
+    /// The number of removals by then.
     removals: u64,
 }
 
-/// What is hidden of a category.
+/// The hidden part of a category.
 #[derive(Clone, Copy, Debug, Default)]
 struct HiddenCounts {
     messages: u64,
     streams: u64,
 }
 
-/// What is hidden of a stream.
+/// The hidden part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HiddenInStream {
     Some(u64),
     All(u64),
-    /// It had no message yet.
+    /// The stream had no messages yet.
     New,
 }
 
@@ -89,7 +90,7 @@ impl EmbeddedNamespace {
         Ok(self.counted().await?.categories.clone())
     }
 
-    /// What was counted since it was asked for.
+    /// A count that started after this call, or a cached one that is still valid.
     async fn counted(self: &Arc<Self>) -> Result<Arc<VisibleCounts>> {
         let asked = Instant::now();
         let (next_offset, cleared) = {
@@ -107,7 +108,8 @@ impl EmbeddedNamespace {
             }
         }
         let turn = COUNTING.acquire().await;
-        // It is brought to its end, whoever waits: a client that goes away and comes again begins no second one beside it.
+        // Runs to completion even if the caller goes away, so that a client which reconnects does not start a second
+        // count.
         self.in_background(move |namespace| {
             let _turn = turn;
             let counted = Arc::new(namespace.count()?);
@@ -117,7 +119,7 @@ impl EmbeddedNamespace {
         .await
     }
 
-    /// Blocks.
+    /// Counts. Blocks.
     fn count(&self) -> IndexReadResult<VisibleCounts> {
         let (mut attempts, mut ruling) = (0, None);
         loop {
@@ -128,7 +130,7 @@ impl EmbeddedNamespace {
             let began = Instant::now();
             let moment = self.moment();
             let less = self.less(&moment)?;
-            // What was cleared in vain so often has at least been there at some time.
+            // After this many failed attempts, accept a result that was true at some moment.
             if self.index.read().removals() == moment.removals || attempts > 2 * ATTEMPTS {
                 return self.counted_at(moment, &less, began);
             }
@@ -190,7 +192,7 @@ impl EmbeddedNamespace {
         })
     }
 
-    /// What is hidden, by category.
+    /// The hidden part of each category.
     fn less(&self, moment: &CountSnapshot) -> IndexReadResult<BTreeMap<String, HiddenCounts>> {
         let mut less: BTreeMap<String, HiddenCounts> = BTreeMap::new();
         let rules = &moment.rules;
@@ -203,12 +205,12 @@ impl EmbeddedNamespace {
             };
             let own = less.entry(names::category(stream).to_owned()).or_default();
             own.messages += messages;
-            // Of one that nothing is stored in any more nothing is counted once it is scavenged.
+            // A tombstoned stream no longer counts once it is scavenged.
             own.streams += u64::from(all && (messages > 0 || !rules.is_tombstoned(stream)));
             IndexReadResult::Ok(())
         };
         for stream in rules.named() {
-            // Those of categories with rules are met below.
+            // Streams of categories with rules are visited below.
             if !rules.has_rule(names::category(stream)) && self.has_messages(stream)? {
                 look(stream)?;
             }
@@ -230,7 +232,7 @@ impl EmbeddedNamespace {
         Ok(less)
     }
 
-    /// What was hidden of a stream at that moment.
+    /// The part of a stream that was hidden at the moment of the snapshot.
     fn less_of(
         &self,
         stream: &str,
@@ -248,7 +250,7 @@ impl EmbeddedNamespace {
             Ok(newest.is_none())
         })?;
         let Some(newest) = newest else {
-            // One that went on behind a deletion, or behind what was scavenged, does not begin at its first position.
+            // A stream that continued after a deletion or after scavenging does not begin at its first position.
             let is_new = later == Some(0) && !rules.is_deleted(stream);
             return Ok(if is_new {
                 HiddenInStream::New
@@ -266,7 +268,7 @@ impl EmbeddedNamespace {
             .max(rule.truncate_before.unwrap_or(0))
             .max(of_count);
         let oldest = hidden.oldest(stream);
-        // Everything before it is older.
+        // All messages before this offset are older.
         let young: Offset = match oldest {
             Some(oldest) => self.place.log.offset_at(self.partition, oldest).unwrap_or(0),
             None => 0,
@@ -289,7 +291,7 @@ impl EmbeddedNamespace {
                 return Ok(true);
             }
             shown = true;
-            // What comes later is younger, unless it was imported or stamped by a clock that was set back.
+            // Later messages are younger, unless they were imported or stamped by a clock that was set back.
             Ok(mixed)
         })?;
         Ok(if shown {
@@ -299,10 +301,10 @@ impl EmbeddedNamespace {
         })
     }
 
-    /// The position of the oldest of so many newest messages of a stream, the newest of which is known.
+    /// The position of the oldest of the `count` newest messages of a stream, given the position of the newest.
     fn floor_at(&self, list: &ListId, count: u64, newest: u64, state: &IndexState) -> IndexReadResult<u64> {
         let floor = (newest + 1).saturating_sub(count);
-        // Only what is imported leaves out positions, so that nothing else has to be counted.
+        // Only imports leave gaps between positions; without them no counting is needed.
         if floor == 0 || count == 0 || !state.has_imports {
             return Ok(floor);
         }
@@ -316,7 +318,7 @@ impl EmbeddedNamespace {
         Ok(if found < count { 0 } else { oldest })
     }
 
-    /// Of those that are shown.
+    /// The time of the newest visible message.
     fn time_of_newest(&self) -> IndexReadResult<Option<Micros>> {
         let read = CategoryRead {
             category: None,

@@ -1,5 +1,5 @@
-//! Frames of a namespace that are damaged, one at a time and several: nothing goes with them but what they had, what was removed
-//! before stays so where anything tells of it, and indexes that are made again show what those showed that were kept.
+//! Damaged frames of a namespace, alone and several at once: only their own content is lost, removed messages stay
+//! removed as far as anything records it, and rebuilt indexes show the same as kept ones.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::store::*;
 /// What was appended and removed.
 #[derive(Default)]
 struct Model {
-    /// With their streams.
+    /// Stream and data.
     live: Vec<(String, String)>,
     cleared: BTreeSet<String>,
     deleted: BTreeSet<String>,
-    /// The indexes on disk know of every clear.
+    /// Whether the indexes on disk know every clearing.
     clears_are_indexed: bool,
 }
 
@@ -25,7 +25,7 @@ async fn fill(disks: &Disks, chance: &mut Chance) -> Model {
     let store = disks.open().await;
     let namespace = store.namespace(DEFAULT).await.unwrap();
     let mut model = Model::default();
-    // Beside a document what a clear removes stays in the log for a time.
+    // With a document, cleared messages stay in the log for a while.
     namespace.put_document("kept", Some(b"x"), 0).await.unwrap();
     for step in 0..STEPS {
         let stream = format!("s-{}", chance.below(3));
@@ -55,14 +55,14 @@ async fn fill(disks: &Disks, chance: &mut Chance) -> Model {
             }
         }
     }
-    // So that nothing of the namespace is what the log ends with.
+    // Ensures that the log does not end with this namespace.
     store.create(new("last")).await.unwrap();
     drop(namespace);
     closed(store).await;
     model
 }
 
-/// Returns the bytes that these frames had.
+/// Damages the frames and returns their former bytes.
 fn damaged(disks: &Disks, frames: &[FrameOnDisk]) -> Vec<u8> {
     let had = parking_lot::Mutex::new(Vec::new());
     for frame in frames {
@@ -79,7 +79,7 @@ fn has(bytes: &[u8], text: &str) -> bool {
     memchr::memmem::find(bytes, text.as_bytes()).is_some()
 }
 
-/// First with the indexes as they are, unless they are lost too, and then with others.
+/// Starts with the existing indexes, unless they are lost too, and then with rebuilt ones.
 async fn holds_what_is_left(disks: &Disks, model: &Model, had: &[u8], one: bool, what: &str) {
     let are_kept = !disks.tables().is_empty();
     let mut before: Option<Vec<String>> = None;
@@ -99,7 +99,7 @@ async fn holds_what_is_left(disks: &Disks, model: &Model, had: &[u8], one: bool,
             "{what}: {shown:?}"
         );
         let back = |removed: &BTreeSet<String>| shown.iter().any(|data| removed.contains(data));
-        // Nothing tells of the last clear if nothing came behind it.
+        // The last clearing leaves no other trace if nothing followed it.
         let is_told = one && !wanted.is_empty() || are_kept && model.clears_are_indexed;
         assert!(
             !is_told || !back(&model.cleared),
@@ -135,7 +135,7 @@ async fn damage(seed: u64) {
     let all = filled.frames_of(partition);
     let mut cases: Vec<Vec<FrameOnDisk>> = all.iter().map(|frame| vec![frame.clone()]).collect();
     for _ in 0..STEPS / 2 {
-        // Runs of frames, so that there is more than one gap.
+        // Runs of frames, so that there are several gaps.
         let mut some = Vec::new();
         for _ in 0..1 + chance.below(3) {
             let first = chance.below(all.len() as u64) as usize;
@@ -168,7 +168,7 @@ async fn what_was_scavenged_is_not_back_when_an_older_file_stands_in_for_one_tha
     let store = disks.open().await;
     let namespace = store.namespace(DEFAULT).await.unwrap();
     let mut all = Vec::new();
-    // More than a commit file, which stays as the newest that is full.
+    // More than one commit file. The newest full file is not rewritten.
     for n in 0..30 {
         let data = format!("{{\"n\":\"<{n}>\",\"x\":\"{}\"}}", ".".repeat(12_000));
         append_one(&namespace, "s-1", &data).await;
@@ -176,7 +176,7 @@ async fn what_was_scavenged_is_not_back_when_an_older_file_stands_in_for_one_tha
     }
     keep_newest(&namespace, RetentionTarget::Stream("s-1"), Some(20)).await;
     assert_eq!(store.scavenge().await.unwrap().messages, 10);
-    // Nothing hides them any more.
+    // No rule hides them any more.
     keep_newest(&namespace, RetentionTarget::Stream("s-1"), None).await;
     drop(namespace);
     closed(store).await;
@@ -211,7 +211,7 @@ async fn a_namespace_that_is_back_since_its_deletion_was_lost_has_each_message_o
     let older = disks.copied();
     let store = disks.open().await;
     store.delete("other").await.unwrap();
-    // Which forgets that it was indexed.
+    // With this flush, the index forgets that the namespace was indexed.
     append_one(&store.namespace(DEFAULT).await.unwrap(), "s-1", "{}").await;
     store.flush_indexes().await.unwrap();
     closed(store).await;

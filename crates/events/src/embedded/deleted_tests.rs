@@ -1,4 +1,4 @@
-//! Messages of deleted namespaces, where somebody reads the log himself and is behind.
+//! Messages of deleted namespaces while a program reads the log itself and is behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,13 +68,13 @@ async fn what_a_deleted_namespace_had_stays_until_it_is_let_go_over_restarts_and
     assert_eq!(deleted(&store), both);
     assert!(has_bytes(&store, &first) && has_bytes(&store, &second));
     store.let_go(first.number);
-    // Of one that is there, or was let go, nothing is freed.
+    // Releasing an existing or already released namespace frees nothing.
     store.let_go(third.number);
     store.let_go(first.number);
     is_freed(&store, &first).await;
     assert_eq!(deleted(&store), both[1..]);
     assert!(has_bytes(&store, &second) && has_bytes(&store, &third));
-    // The catalogue is written again, shorter, at a start that finds many changes.
+    // A start with many changes rewrites the catalog.
     for _ in 0..30 {
         let other = fill(&store, "b", 1).await;
         store.delete("b").await.unwrap();
@@ -123,7 +123,7 @@ async fn a_crash_while_the_catalogue_is_written_again_brings_nothing_back() {
         let partition = fill(&store, "a", 3).await;
         let named = store.inner.opened("a").unwrap().named();
         store.delete("a").await.unwrap();
-        // As it is said again, and then the process ends.
+        // The rewrite repeats the creation, and then the process ends.
         let again = CatalogChange::Created(named);
         store.inner.catalog.lock().await.store(&again, 0).await.unwrap();
         closed(store).await;
@@ -136,7 +136,7 @@ async fn a_crash_while_the_catalogue_is_written_again_brings_nothing_back() {
     }
 }
 
-/// Looks until tables have less than this.
+/// Waits until the tables are smaller than this.
 async fn have_less(store: &EmbeddedStore, bytes: u64, what: &str) {
     for _ in 0..2000 {
         if store.index_sizes().file_bytes < bytes {
@@ -159,7 +159,7 @@ async fn what_tables_have_of_a_namespace_that_is_gone_leaves_disk_and_memory_alt
     let before = store.index_sizes();
     let resident_before = store.inner.place.shelf.tables().resident_bytes();
     store.delete("a").await.unwrap();
-    // Half is of use: it is not copied again and again.
+    // Half of the table is still useful, so it is not copied again and again.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(store.index_sizes().file_bytes, before.file_bytes);
     store.delete("b").await.unwrap();
@@ -171,7 +171,7 @@ async fn what_tables_have_of_a_namespace_that_is_gone_leaves_disk_and_memory_alt
     );
     let kept = store.namespace("kept").await.unwrap();
     assert_eq!(all_of(&kept).await.len(), 10);
-    // The same of one that is cleared, and of one that was deleted when the process ended.
+    // The same for a cleared namespace, and for one that was deleted just before the process ended.
     for how in ["cleared", "ended"] {
         fill(&store, how, 10_000).await;
         store.flush_indexes().await.unwrap();

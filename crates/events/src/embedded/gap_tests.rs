@@ -1,5 +1,5 @@
-//! What a reader is told of messages that were removed before it came: by retention, before and after scavenging, and not of
-//! what an import has left out.
+//! The gaps that a reader gets for messages removed by retention, before and after scavenging, but not for positions
+//! that an import left out.
 
 use super::test_support::keep_newest;
 use super::tests::Disks;
@@ -28,7 +28,7 @@ async fn append(namespace: &Arc<dyn Namespace>, stream: &str, count: usize) {
 /// Global positions, and gaps.
 type Seen = (Vec<u64>, Vec<(u64, u64)>);
 
-/// Read in pages of `max`, each of which begins where the one before has looked to.
+/// Reads pages of `max` messages, each starting where the one before stopped.
 async fn seen(namespace: &Arc<dyn Namespace>, of: &str, max: usize) -> Seen {
     let (mut globals, mut gaps, mut from) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -106,7 +106,7 @@ async fn retention_leaves_gaps_that_scavenging_and_a_restart_do_not_close() {
     assert!(own.may_lose("a") && !own.may_lose("b"));
 }
 
-/// Each message that is gone has one of another category beside it, so holes are many and the gap is one.
+/// Each removed message is next to one of another category, so there are many holes but one gap.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holes_that_others_divide_are_one_gap_between_two_messages_that_are_shown() {
     let disks = Disks::new();
@@ -125,7 +125,7 @@ async fn holes_that_others_divide_are_one_gap_between_two_messages_that_are_show
         assert_eq!(seen(&own, "category a", 1).await, of_a);
         store.scavenge().await.unwrap();
     }
-    // Between two of them, too.
+    // Also between two of them.
     append(&own, "a-2", 3).await;
     for _ in 0..2 {
         let of_a = (vec![597, 599, 604], vec![(1, 595), (601, 603)]);
@@ -153,7 +153,7 @@ async fn what_an_import_leaves_out_was_never_there() {
     for of in ["stream a-1", "category a", "category b", "all"] {
         assert_eq!(seen(&own, of, 1).await.1, [], "{of}");
     }
-    // What a rule hides of it is told, and with it what nobody knows any more.
+    // A message that a rule hides is reported, together with neighbouring positions whose history is unknown.
     keep_newest(&own, RetentionTarget::Category("a"), Some(1)).await;
     assert_eq!(seen(&own, "category b", 1).await.1, []);
     assert_eq!(seen(&own, "stream a-1", 1).await, (vec![90], vec![(0, 8)]));
@@ -218,7 +218,7 @@ async fn what_is_hidden_is_scavenged_now_and_then_by_itself() {
     let engine = store.inner.opened(DEFAULT).unwrap().namespace;
     let stored = || engine.index.read().state.messages;
     assert_eq!(stored(), 10, "they are hidden, and stored");
-    // As at the start, but sooner.
+    // The same task as at the start, with a shorter period.
     tokio::spawn(maintenance::scavenges(Arc::downgrade(&store.inner), 1));
     let scavenged = async {
         while stored() > 3 {

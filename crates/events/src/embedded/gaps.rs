@@ -1,28 +1,28 @@
-//! Which messages of a part that is read are not there any more. Rows of hidden and of unreadable messages say so themselves.
-//! Where there is no row, a message was scavenged or lost, or an import has left its place out: rules of retention and deletion,
-//! and whether there ever was an import, tell these apart as far as they can be.
+//! Finds the messages that are missing in a range that is read. Rows of hidden and unreadable messages identify
+//! themselves. If there is no row, a message was scavenged or lost, or an import left the position out. The rules for
+//! retention and deletion, and whether there ever was an import, distinguish these cases as far as possible.
 
 use super::index::{IndexReadError, IndexReadResult, Io, ListId, ListKind};
 use super::namespace::EmbeddedNamespace;
 use crate::store::{Direction, Gap, Page, PageWithGaps};
 
-/// A page ends at so many.
+/// A page ends at this number of gaps.
 const GAPS_MAX: usize = 1000;
-/// Rows that are looked at before the rest is left to a thread of its own.
+/// After this number of rows, the search continues on a blocking thread.
 const ROWS_MAX: usize = 4096;
 
-/// What was passed over while a page was read.
+/// Collects gaps while a page is read.
 #[derive(Default)]
 pub(super) struct GapCollector {
     gaps: Vec<Gap>,
-    /// Where it began, and the place behind the last row.
+    /// The first position, and the position after the last row.
     first: u64,
     next: u64,
-    /// A place without a row was a message's.
+    /// Whether a position without a row counts as a missing message.
     holes: bool,
-    /// The rows are of a category: places in between are others'.
+    /// The rows are of a category: positions in between belong to other categories.
     sparse: bool,
-    /// Nothing was shown behind the last gap.
+    /// Nothing visible has followed the last gap.
     open: bool,
 }
 
@@ -36,7 +36,7 @@ impl GapCollector {
             ListId::Of(ListKind::Category, category) => {
                 let own = rules.concern_some_of(category);
                 let nobodys = rules.is_empty() && !state.has_imports;
-                // Without a missing message nothing has to be looked for.
+                // If no message is missing, there is nothing to find.
                 ((own || nobodys) && state.messages < state.last_global, true)
             }
         };
@@ -48,7 +48,6 @@ impl GapCollector {
     }
 
     pub fn begin(&mut self, from: u64) {
-        // The first global position is 1.
         (self.first, self.next) = (from, from);
     }
 
@@ -74,7 +73,7 @@ impl GapCollector {
         self.open = false;
     }
 
-    /// What came so far is before what was asked for.
+    /// Drops the gaps so far, because they are before the requested range.
     pub fn forget(&mut self) {
         self.gaps.clear();
         self.open = false;
@@ -100,7 +99,8 @@ impl GapCollector {
         })
     }
 
-    /// Of a category: global positions that no message has, between the first place and the last row. No message is read.
+    /// Finds global positions of a category's range without a row, between the first position and the last row. It
+    /// reads no messages.
     fn find_holes(&mut self, namespace: &EmbeddedNamespace, page: &Page, io: Io) -> IndexReadResult<()> {
         let (first, end) = (self.first.max(1), self.next);
         let (mut holes, mut next, mut rows) = (Vec::<Gap>::new(), first, 0);
@@ -117,7 +117,8 @@ impl GapCollector {
                     from: next,
                     to: place - 1,
                 };
-                // One between two that are shown, however many there are: no more of them are kept than of the page's messages.
+                // Holes between two visible messages are merged, so that there are no more holes than messages in the
+                // page.
                 let mut is_divided = false;
                 while passed.next_if(|global| *global < hole.from).is_some() {
                     is_divided = true;

@@ -1,4 +1,4 @@
-//! Messages that come with their places. Nothing is numbered meanwhile: a place may be any that is free.
+//! Imports messages with their positions. Nothing is appended meanwhile, because an import can use any free position.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::event::{EventRef, IdRef};
 use crate::id::MessageId;
 use crate::store::{Direction, ImportRecord};
 
-/// Nothing is numbered until it is dropped.
+/// Keeps the sequencer closed until it is dropped.
 pub(super) struct SequencerHold(Arc<EmbeddedNamespace>);
 
 impl Drop for SequencerHold {
@@ -27,7 +27,7 @@ impl Drop for SequencerHold {
     }
 }
 
-/// What is asked of the index about a message to be imported.
+/// The index lookups for a message to be imported.
 struct ImportKey {
     stream: Arc<str>,
     position: u64,
@@ -35,11 +35,11 @@ struct ImportKey {
     id: Option<MessageId>,
 }
 
-/// Which streams have no message yet, or the first place or id that is taken, and why.
+/// The streams that have no messages yet, or the first conflict and the index of its record.
 type ImportCheck = std::result::Result<HashSet<Arc<str>>, (String, usize)>;
 
 impl EmbeddedNamespace {
-    /// Returns when nothing is on its way, and sees that nothing is until it is dropped.
+    /// Waits until no submission is in progress, and keeps the sequencer closed until the result is dropped.
     pub(super) async fn hold(self: &Arc<Self>) -> SequencerHold {
         #[cfg(test)]
         self.holds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -137,16 +137,16 @@ impl EmbeddedNamespace {
         let part = std::mem::take(records);
         let is_first = pending.bytes == 0;
         pending.bytes += part.bytes() as u64;
-        // The rest follows the first, or nothing of it is stored.
+        // The other parts follow the first, or none of them is stored.
         unit.and(self.partition, if is_first { part.expecting(first) } else { part })
     }
 
-    /// Whether nobody has the places and ids, in the namespace or in the batch.
+    /// Checks that all positions and ids are free, in the namespace and within the batch.
     fn all_free(&self, batch: &[ImportKey], io: Io) -> IndexReadResult<ImportCheck> {
         let (mut globals, mut positions, mut ids) = (HashSet::new(), HashSet::new(), HashSet::<&MessageId>::new());
         let mut versions: HashMap<&Arc<str>, i64> = HashMap::new();
         let last_global = self.index.read().state.last_global;
-        // Nobody deletes a stream meanwhile.
+        // No stream is deleted meanwhile.
         let rules = self.rules();
         if let Some(asked) = batch.iter().find(|asked| rules.is_tombstoned(&asked.stream)) {
             let stream = asked.stream.to_string();
@@ -170,7 +170,7 @@ impl EmbeddedNamespace {
             }
             let version = versions.get(stream).copied().unwrap_or(-1);
             let list = || ListId::Of(ListKind::Stream, stream.to_string());
-            // A position is not given again when the message that had it is gone.
+            // The position of a removed message is not reused.
             let is_stored = *position < rules.deleted_before(stream)
                 || *position as i64 <= version && self.has_row(&list(), *position, io)?;
             if is_stored || !positions.insert((stream, *position)) {
@@ -195,13 +195,13 @@ impl EmbeddedNamespace {
         Ok(found)
     }
 
-    /// Of a namespace that may be given up by whoever asked: it is done all the same.
+    /// Removes all messages. It completes even if the caller goes away.
     pub(super) async fn remove_all(self: &Arc<Self>) -> Result<()> {
         let namespace = self.clone();
         let removed = tokio::spawn(async move { namespace.remove_all_now().await });
         removed
             .await
-            .unwrap_or_else(|_| Err(EventsError::Unavailable("the removal was given up".to_owned())))
+            .unwrap_or_else(|_| Err(EventsError::Unavailable("the removal was interrupted".to_owned())))
     }
 
     async fn remove_all_now(self: &Arc<Self>) -> Result<()> {
@@ -217,7 +217,7 @@ impl EmbeddedNamespace {
             let offset = sequencer.next_offset;
             let mut records = Records::new();
             records.push(&RecordRef::of((self.place.clock)(), &super::record::cleared()))?;
-            // It frees space, and is taken while the disk is full.
+            // It frees space and is accepted on a full disk.
             let unit = WriteBatch::default().and_of(FrameKind::State, self.partition, records.expecting(offset));
             sequencer.submitted(PendingEntries {
                 entries: vec![IndexEntry::Cleared { offset }],
@@ -227,22 +227,22 @@ impl EmbeddedNamespace {
         };
         submitted.await.map_err(|error| or_gone(error, &self.about().name))?;
         self.forget_deleted();
-        // Documents lie between the messages: with some of them, and while a backup may still read what was there, the space is
-        // freed when it is scavenged.
+        // Documents are stored between the messages. If there are documents, or a backup may still read the messages,
+        // scavenging frees the space later.
         if has_documents || self.place.backups.are_made() {
             return Ok(());
         }
         let namespace = self.clone();
         let trimmed = tokio::task::spawn_blocking(move || {
-            // That documents were removed is said in what goes, and has to be known without it.
+            // The log also has the removals of documents, which must be in the index before that part is trimmed.
             let place = &namespace.place;
             let is_written = || !place.shelf.is_on_disk() || namespace.index.read().is_written(offset);
-            // Twice, if something waits of an attempt that failed.
+            // Twice, if something is left from a failed attempt.
             for _ in 0..2 {
                 if !is_written()
                     && let Err(error) = super::maintenance::flush(place, || vec![namespace.clone()], &|_| true)
                 {
-                    tracing::warn!(%error, "the space of what was cleared is free after the next scavenging only");
+                    tracing::warn!(%error, "the space of cleared messages will be freed by the next scavenging only");
                     return Ok(());
                 }
             }

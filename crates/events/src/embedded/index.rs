@@ -1,5 +1,5 @@
-//! Where messages and documents of a namespace are in the log: by stream, by category, by global position and by id. Derived
-//! from the log, and filled in its order: what is new is in memory, what is older in tables.
+//! The index of a namespace: the log offsets of messages by stream, category, global position and id, and of documents.
+//! It is derived from the log in log order. New entries are in memory, older ones in tables.
 
 mod block;
 mod bloom;
@@ -38,7 +38,7 @@ pub use table_store::IndexSizes;
 pub(crate) use table_store::{FrozenMemtable, IndexState, MemtableReservation, TableStore};
 pub(crate) use view::{IndexView, ListId, StreamListing};
 
-/// What is to be indexed, made before it is stored.
+/// An index entry, prepared before its record is stored.
 #[derive(Clone, Debug)]
 pub(crate) enum IndexEntry {
     Event(IndexedEvent),
@@ -46,7 +46,7 @@ pub(crate) enum IndexEntry {
         name: Arc<str>,
         at: DocumentAt,
     },
-    /// Nothing of before lives but the documents.
+    /// Everything before it is removed, except for documents.
     Cleared {
         offset: Offset,
     },
@@ -77,9 +77,9 @@ impl IndexEntry {
     }
 }
 
-/// As the index keeps texts by which it filters: it says no for good, and yes for the message to be looked at.
+/// A short hash for filters in the index. A mismatch is certain; a match must be verified in the message.
 pub(super) fn short_hash(text: &str) -> u16 {
-    // Zero says that there is none.
+    // Zero means that there is no text.
     (keys::hash(text.as_bytes()) as u16).max(1)
 }
 
@@ -97,26 +97,26 @@ pub(super) fn correlation(metadata: Option<&str>) -> Option<String> {
     Some(names::category(&name).to_owned())
 }
 
-/// Of one namespace.
+/// The index of one namespace.
 pub(crate) struct NamespaceIndex {
     shelf: Arc<TableStore>,
     active: Memtable,
     frozen: Option<Arc<FrozenMemtable>>,
     pub state: IndexState,
-    /// The number of its clearings that tables know of.
+    /// The clearing generation that the tables know.
     clears_written: u32,
-    /// What is in memory and not frozen.
+    /// The memory reservation for the active memtable.
     share: MemtableReservation,
-    /// How often it was frozen or cleared: who has seen another number begins anew.
+    /// Incremented when it is frozen or cleared. Readers that see a change start again.
     moves: u64,
-    /// How often something of it was left out or cleared.
+    /// Incremented when messages are removed.
     removals: u64,
-    /// What lies before it in the log is in no memory that still changes.
+    /// Entries before this log offset are no longer in the active memtable.
     active_from: Offset,
 }
 
 impl NamespaceIndex {
-    /// With what the tables have of it.
+    /// The index with the content of its tables.
     pub fn new(shelf: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
         NamespaceIndex::with(shelf, namespace, shelf.state(namespace).unwrap_or_default())
     }
@@ -136,7 +136,7 @@ impl NamespaceIndex {
         }
     }
 
-    /// Of a namespace whose number no other ever had.
+    /// The index of a new namespace, whose number was never used.
     pub fn of_new(shelf: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
         NamespaceIndex::with(shelf, namespace, IndexState::default())
     }
@@ -145,7 +145,7 @@ impl NamespaceIndex {
         self.active.space
     }
 
-    /// In the order of the log. `log_bytes`: that it takes there.
+    /// Adds an entry, in the order of the log. `log_bytes` is its size in the log.
     pub fn add(&mut self, entry: &IndexEntry, log_bytes: u64) {
         let before = self.active.bytes();
         match entry {
@@ -167,7 +167,7 @@ impl NamespaceIndex {
                     ..IndexState::default()
                 };
                 self.active.clear(space_of(self.active.space.namespace, &self.state));
-                // One that is found late has what came behind it indexed again.
+                // If a clearing is found late, what followed it is indexed again.
                 self.active_from = self.active_from.min(offset + 1);
                 self.moves += 1;
                 self.removals += 1;
@@ -177,7 +177,8 @@ impl NamespaceIndex {
         self.share.grow(self.active.bytes() - before, log_bytes);
     }
 
-    /// A stream whose messages were all deleted and scavenged goes on behind a version. `is_first`: the index has nothing of it.
+    /// Records that a stream whose messages were all deleted and scavenged continues after a version. `is_first`: the
+    /// index has nothing of the stream.
     pub fn add_version(&mut self, stream: &Arc<str>, version: u64, is_first: bool) {
         let before = self.active.bytes();
         self.active.add_version(stream, version, is_first);
@@ -185,11 +186,11 @@ impl NamespaceIndex {
         self.share.grow(self.active.bytes() - before, 0);
     }
 
-    /// What is in memory is to be written with a table, or that it was cleared; new things go beside it.
+    /// Freezes the active memtable to be written as a table. Returns `None` if there is nothing to write.
     pub fn freeze(&mut self) -> Option<Arc<FrozenMemtable>> {
-        // Whoever wrote it may not have come to it yet; in two tables it would count twice.
+        // The writer may not have released it yet. In two tables it would count twice.
         self.thaw();
-        // Of an attempt that failed: what came since waits for the next one.
+        // A failed attempt is repeated first; newer entries wait for the next one.
         if self.frozen.is_some() {
             return self.frozen.clone();
         }
@@ -210,7 +211,7 @@ impl NamespaceIndex {
         Some(frozen)
     }
 
-    /// What was frozen is in a table.
+    /// Releases the frozen memtable once it is in a table.
     pub fn thaw(&mut self) {
         let tables = self.shelf.tables();
         if let Some(frozen) = self.frozen.take_if(|frozen| frozen.is_in(&tables)) {
@@ -218,18 +219,18 @@ impl NamespaceIndex {
         }
     }
 
-    /// Whether tables keep what they have of a space of this namespace. What was cleared goes once they know of the clearing: before
-    /// that a power cut or damage may take it back, and with it all that was cleared.
+    /// Whether tables keep what they have of a key space of this namespace. Cleared messages are dropped only once the
+    /// tables know of the clearing, because until then a power cut or damage may undo it.
     pub fn keeps(&self, space: KeySpace) -> bool {
         space.cleared >= self.clears_written
     }
 
-    /// Messages that are in no table any more. `in_memory`: there are no tables.
+    /// Removes messages that are no longer in any table. `in_memory`: there are no tables.
     pub fn leave_out(&mut self, gone: &NamespaceRemovals, in_memory: bool) {
         if let Some(frozen) = self.frozen.as_ref().filter(|frozen| frozen.mem.space == gone.space) {
             frozen.state.lock().leave_out(gone);
         }
-        // Or all of them have gone meanwhile, and others have come.
+        // Unless everything was cleared meanwhile.
         if self.space() == gone.space {
             if in_memory {
                 self.active.leave_out(gone);
@@ -240,9 +241,9 @@ impl NamespaceIndex {
         self.removals += 1;
     }
 
-    /// What is not in memory, or does not change there any more.
+    /// The frozen memtable and the tables.
     pub fn view(&self) -> IndexView {
-        // Before the tables: what is in none of them then is in what was frozen.
+        // Before the tables: whatever is in none of the tables is then still in the frozen memtable.
         let frozen = self.frozen.clone();
         let tables = self.shelf.tables();
         IndexView {
@@ -252,7 +253,7 @@ impl NamespaceIndex {
         }
     }
 
-    /// It is deleted: nothing of it is waited for.
+    /// Releases its memory reservation after the namespace was deleted.
     pub fn forsake(&self) {
         self.share.give_back();
         if let Some(frozen) = &self.frozen {
@@ -260,7 +261,7 @@ impl NamespaceIndex {
         }
     }
 
-    /// Whether all that was said up to an offset is in tables.
+    /// Whether everything up to an offset is in tables.
     pub fn is_written(&self, offset: Offset) -> bool {
         self.frozen.is_none() && (self.active.is_empty() || self.active_from > offset)
     }
@@ -273,13 +274,13 @@ impl NamespaceIndex {
         self.removals
     }
 
-    /// What stands before it in the log, and in no list of the [`view`](NamespaceIndex::view), was scavenged.
+    /// A message before this log offset that is in no list of the [`view`](NamespaceIndex::view) was scavenged.
     pub fn active_from(&self) -> Offset {
         self.active_from
     }
 
-    /// Of what is in memory, -1 without, and whether no table knows a larger one. What is in no table of `view` is here:
-    /// tables are written meanwhile, so whoever looks in both must do so in one view.
+    /// The version in memory, -1 if there is none, and whether no table can have a larger one. Entries that are in no
+    /// table of `view` are in memory. Tables are written concurrently, so a caller must use one view for both.
     pub fn version_here(&self, view: &IndexView, stream: &str) -> (i64, bool) {
         let own = self.active.stream(stream).map(|(_, value)| value);
         if let Some(own) = own.filter(|own| own.is_newest) {
@@ -291,7 +292,7 @@ impl NamespaceIndex {
         (versions.max().unwrap_or(-1), is_newest)
     }
 
-    /// -1 without messages.
+    /// The version of a stream; -1 without messages.
     pub fn version(&self, view: &IndexView, stream: &str, io: Io) -> IndexReadResult<i64> {
         match self.version_here(view, stream) {
             (here, true) => Ok(here),
@@ -304,8 +305,8 @@ impl NamespaceIndex {
         self.active.stream(stream).map(|(name, _)| name.clone())
     }
 
-    /// Offsets at which messages with an id may be, as far as it is said by the id itself or in memory and in no table of
-    /// `view`.
+    /// Offsets of messages that may have this id, according to the id itself and to the entries in memory that are in
+    /// no table of `view`.
     pub fn id_here(&self, view: &IndexView, id: &MessageId) -> Vec<Offset> {
         let mut found = self.ids_here(view, id_hash(id));
         if let MessageId::Uuid(uuid) = id
@@ -317,7 +318,7 @@ impl NamespaceIndex {
         found
     }
 
-    /// By the hash of an id.
+    /// Like `id_here`, by the hash of the id.
     pub fn ids_here(&self, view: &IndexView, hash: u64) -> Vec<Offset> {
         let mut found = self.active.id(hash).to_vec();
         found.extend(view.frozen().map_or(&[][..], |mem| mem.id(hash)));
@@ -329,12 +330,12 @@ impl NamespaceIndex {
         self.active.document(name).or_else(frozen)
     }
 
-    /// Whether a document has changed at an offset or behind it, and is still in memory.
+    /// Whether a document changed at or after an offset and the change is still in memory.
     pub fn document_since(&self, name: &str, offset: Offset) -> bool {
         self.document_here(name).is_some_and(|at| at.offset >= offset)
     }
 
-    /// Whether a list is to be brought into order before it is read, for which it has to be changed.
+    /// Whether a list must be sorted before it is read.
     pub fn is_disordered(&self, of: &ListId) -> bool {
         match of {
             ListId::Of(list, name) => self.active.is_disordered(*list, name),
@@ -346,12 +347,12 @@ impl NamespaceIndex {
         self.active.sort();
     }
 
-    /// Rows of what is in memory.
+    /// Copies rows of the active memtable.
     pub fn copy(&self, of: &ListId, from: Option<u64>, direction: Direction, max: usize, out: &mut Vec<IndexRow>) {
         of.copy(&self.active, from, direction, max, out);
     }
 
-    /// Of what is in memory and not frozen: streams whose names have a prefix, from one on.
+    /// Streams in the active memtable with a prefix, starting from a name.
     pub fn streams_here(&self, from: &str, prefix: &str, max: usize) -> StreamListing {
         let mut found = StreamListing::default();
         found.take_from(&self.active, from, prefix, max);
@@ -375,7 +376,7 @@ impl NamespaceIndex {
 }
 
 impl IndexView {
-    /// Shows rows of a list, but those that were in memory and could still change, until `show` says false.
+    /// Visits the rows of a list outside of the active memtable, until `show` returns false.
     pub fn rows(&self, of: &ListId, from: u64, show: &mut dyn FnMut(IndexRow) -> bool) -> IndexReadResult<()> {
         let nothing = |_: &ListId, _, _, _, _: &mut Vec<IndexRow>| IndexReadResult::Ok(());
         let mut walk = MergingIterator::new(self, of, Some(from), Direction::Forward, Io::MayBlock, &nothing);
@@ -395,7 +396,7 @@ fn space_of(namespace: u32, state: &IndexState) -> KeySpace {
     }
 }
 
-/// A list over all places where parts of it are, in one direction.
+/// Merges a list from all places that have parts of it, in one direction.
 pub(super) struct MergingIterator<'a> {
     of: &'a ListId,
     space: KeySpace,
@@ -405,7 +406,7 @@ pub(super) struct MergingIterator<'a> {
 }
 
 impl<'a> MergingIterator<'a> {
-    /// `active` copies rows of what is in memory, and tells when that was moved.
+    /// `active` copies rows of the active memtable and reports when it was frozen or cleared.
     pub fn new(
         view: &IndexView,
         of: &'a ListId,

@@ -1,4 +1,4 @@
-//! What goes on behind: tables are written and merged, and space is freed.
+//! Background work: writes and merges tables, and frees space.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -11,14 +11,14 @@ use super::namespace::{EmbeddedNamespace, StoreContext};
 use super::{StoreInner, scavenge};
 use crate::error::{EventsError, Result};
 
-/// After a failure, and to look whether the store is still there.
+/// The pause after a failure, and the interval for checking whether the store still exists.
 const AGAIN: Duration = Duration::from_secs(1);
-/// So often `AGAIN`.
+/// The scavenge interval in units of `AGAIN`.
 const SCAVENGED: u32 = 600;
-/// How long a sync that was asked for is waited for at a time.
+/// The polling interval while waiting for a sync.
 const SYNC: Duration = Duration::from_millis(5);
 
-/// Ends when the store is dropped.
+/// Starts the background tasks. They end when the store is dropped.
 pub(super) fn start(inner: &Arc<StoreInner>) {
     tokio::spawn(flushes(Arc::downgrade(inner)));
     tokio::spawn(merges(Arc::downgrade(inner)));
@@ -39,11 +39,11 @@ async fn flushes(weak: Weak<StoreInner>) {
         }
         let done = tokio::task::spawn_blocking(move || flush_all(&inner));
         match done.await {
-            // Something that is being deleted may stay counted for a moment.
+            // A namespace that is being deleted may stay counted for a moment.
             Ok(Ok(())) if shelf.has_enough() => tokio::time::sleep(SYNC).await,
             Ok(Ok(())) | Err(_) => {}
             Ok(Err(error)) => {
-                tracing::error!(%error, "indexes of events are not written; it is tried again");
+                tracing::error!(%error, "cannot write indexes of events; retrying");
                 tokio::time::sleep(AGAIN).await;
             }
         }
@@ -61,14 +61,14 @@ async fn merges(weak: Weak<StoreInner>) {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) | Err(_) => tokio::time::sleep(AGAIN).await,
             Ok(Err(error)) => {
-                tracing::error!(%error, "indexes of events are not merged; it is tried again");
+                tracing::error!(%error, "cannot merge indexes of events; retrying");
                 tokio::time::sleep(10 * AGAIN).await;
             }
         }
     }
 }
 
-/// What is hidden is looked for now and then, if there is a rule that hides something.
+/// Scavenges periodically if a rule may hide messages.
 pub(super) async fn scavenges(weak: Weak<StoreInner>, every: u32) {
     loop {
         for _ in 0..every {
@@ -85,15 +85,15 @@ pub(super) async fn scavenges(weak: Weak<StoreInner>, every: u32) {
             Ok(scavenged) => tracing::info!(
                 messages = scavenged.messages,
                 bytes = scavenged.bytes,
-                "the space of hidden messages is free"
+                "the space of hidden messages was freed"
             ),
-            Err(error) => tracing::warn!(%error, "the space of hidden messages is not freed; it is tried again"),
+            Err(error) => tracing::warn!(%error, "cannot free the space of hidden messages; retrying"),
         }
     }
 }
 
 impl EmbeddedNamespace {
-    /// Whether something may be stored that nobody sees.
+    /// Whether there may be stored messages that nobody can see.
     fn has_leftovers(&self) -> bool {
         let cleared_at = self.index.read().state.cleared_at;
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
@@ -110,13 +110,13 @@ impl StoreInner {
             .collect()
     }
 
-    /// Whether a space is still somebody's.
+    /// Whether a key space is still in use.
     pub(super) fn lives(&self, space: KeySpace) -> bool {
         let own = self.namespaces.read().of_number(space.namespace).cloned();
         own.is_some_and(|namespace| space.cleared == 0 || namespace.index.read().keeps(space))
     }
 
-    /// Has tables leave out what is of no use, when that is most of what they have. Blocks.
+    /// Removes dead entries from tables if they are the majority. Blocks.
     fn clear_out(&self) -> Result<bool> {
         let shelf = &self.place.shelf;
         let of_use = || {
@@ -128,7 +128,7 @@ impl StoreInner {
         let Some(useless) = shelf.useless_beyond(of_use) else {
             return Ok(false);
         };
-        // So that they know of what was cleared.
+        // So that the tables know of the clearings.
         flush_all(self)?;
         let cleared_out = shelf.clear_out(useless, &|space| self.lives(space));
         cleared_out.map(|()| true).map_err(indexes_failed)
@@ -143,7 +143,7 @@ pub(super) fn flush_all(inner: &StoreInner) -> Result<()> {
     flush(&inner.place, || inner.all(), &|space| inner.lives(space))
 }
 
-/// Writes all that is in memory of some namespaces as a table. Blocks.
+/// Writes the memtables of some namespaces as a table. Blocks.
 pub(super) fn flush(
     place: &StoreContext,
     namespaces: impl FnOnce() -> Vec<Arc<EmbeddedNamespace>>,
@@ -156,7 +156,7 @@ pub(super) fn flush(
             let frozen = all.iter().filter_map(|namespace| {
                 let frozen = namespace.freeze()?;
                 let next = frozen.state.lock().next_offset;
-                // One that cannot be synced holds up none of the others.
+                // A namespace that cannot be synced does not hold up the others.
                 match until_synced(namespace, next) {
                     Ok(()) => Some(frozen),
                     Err(_) if namespace.is_gone() => None,
@@ -170,7 +170,7 @@ pub(super) fn flush(
         },
         lives,
     );
-    // Also after a failure, after which what was frozen is still there to be read, and is written with what comes.
+    // After a failure too: the frozen memtables stay readable and are written with the next attempt.
     for namespace in &all {
         namespace.index.write().thaw();
     }
@@ -180,14 +180,15 @@ pub(super) fn flush(
     done
 }
 
-/// A table has nothing that a power cut may take from the log, and is left by nothing because of it.
+/// Waits until the log is synced up to an offset. A table contains nothing that a power cut may take from the log, and
+/// nothing is removed from tables because of such records.
 pub(super) fn until_synced(namespace: &EmbeddedNamespace, next: Offset) -> Result<()> {
     let (place, id) = (&namespace.place, namespace.partition);
     while place.log.bounds(id).is_ok_and(|bounds| bounds.synced < next) {
-        // Asks for a sync, where nothing else would.
+        // The read triggers a sync if nothing else does.
         let want = ReadOptions { bytes: 1, synced: true };
         let _ = place.log.read(id, next - 1, want);
-        // Nothing is ever synced by a log that takes nothing any more, which is told to whoever stores something.
+        // A log that refuses writes never syncs; the flush returns its error.
         tokio::runtime::Handle::current().block_on(place.log.flush(&[id]))?;
         std::thread::sleep(SYNC);
     }

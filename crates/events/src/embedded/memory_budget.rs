@@ -1,18 +1,19 @@
-//! What of a store is in memory for as long as it is there, and grows with what clients make, over all namespaces.
+//! Budgets for permanent memory that grows with what clients create, across all namespaces.
 //!
-//! | share | of what | at its end |
-//! |---|---|---|
-//! | rules | rules of retention, and deletions of streams: these stay for ever, they say the version with which a stream goes on, or that it never does | a stream that has neither is not deleted and gets no rule; one that has may still be deleted again, and its rule be changed |
-//! | namespaces | names, descriptions, metadata and tokens, and what a namespace without messages has | no namespace and no token is made |
+//! - Rules: retention rules and deletions of streams. Deletions are kept forever, because they have the version at
+//!   which a stream continues, or a tombstone. When the budget is exhausted, streams without an entry can be neither
+//!   deleted nor get a rule; existing entries can be changed, and their streams deleted again.
+//! - Namespaces: names, descriptions, metadata and tokens, and the overhead of an empty namespace. When the budget is
+//!   exhausted, no namespace or token can be created.
 //!
-//! What is stored already is loaded at a start, whatever the share is.
+//! A start loads everything that is stored, whatever the budget is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{EventsError, Result};
 
-/// Parts of the memory of indexes, whose cache has the less of it the more these take.
+/// Fractions of the index memory. The use of these budgets reduces the index cache.
 const RULES_PART: usize = 4;
 const NAMESPACES_PART: usize = 8;
 const BYTES_MIN: usize = 4 << 20;
@@ -21,11 +22,11 @@ const BYTES_MIN: usize = 4 << 20;
 pub(crate) struct MemoryBudget {
     bytes_max: usize,
     taken: AtomicUsize,
-    /// What is said at its end.
+    /// The error when it is exhausted.
     full: fn(usize) -> EventsError,
 }
 
-/// What one namespace has of it, until it is dropped.
+/// The share of one namespace, which is released on drop.
 #[derive(Debug)]
 pub(super) struct MemoryReservation {
     share: Arc<MemoryBudget>,
@@ -55,7 +56,7 @@ impl MemoryBudget {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Whether so much more may come. Of two that ask at the same time both may be told so, which is one more than the bound.
+    /// Fails unless this much more fits. Of two concurrent calls both may succeed, so the limit can be exceeded by one.
     pub fn has(&self, bytes: usize) -> Result<()> {
         match self.bytes().saturating_add(bytes) <= self.bytes_max {
             true => Ok(()),
@@ -76,7 +77,7 @@ impl MemoryReservation {
         self.share.has(bytes)
     }
 
-    /// The namespace takes so much now.
+    /// Sets the current use of the namespace.
     pub fn set(&self, bytes: usize) {
         let before = self.own.swap(bytes, Ordering::Relaxed);
         self.share.taken.fetch_add(bytes, Ordering::Relaxed);

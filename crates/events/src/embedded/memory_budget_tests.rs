@@ -1,10 +1,10 @@
-//! Namespaces and tokens take no more memory than there is for them, and what is stored is there after a start all the same.
+//! Namespaces and tokens stay within their memory budget, but a start loads everything that is stored.
 
 use super::test_support::{append_one, new};
 use super::tests::Disks;
 use super::*;
 
-/// What a store with little memory for its indexes has for namespaces.
+/// The namespace budget of a store with little index memory.
 const BYTES_MAX: usize = 4 << 20;
 
 fn bytes(store: &EmbeddedStore) -> usize {
@@ -62,13 +62,13 @@ async fn namespaces_end_where_their_memory_does_and_one_that_goes_gives_its_own_
             .await
             .unwrap_err()
             .to_string();
-        assert!(told.contains("take the 4 MiB that there are for them"), "{told}");
-        // What was refused left nothing behind, and what is there goes on.
+        assert!(told.contains("have reached their limit of 4 MiB"), "{told}");
+        // A refused request leaves nothing behind, and existing namespaces work.
         let partitions = store.partitions().len();
         assert_eq!(partitions, made + 1);
         let first = store.namespace("n0").await.unwrap();
         append_one(&first, "s", "{}").await;
-        // One that still reads of it keeps nobody out.
+        // A deleted namespace that is still being read does not block new ones.
         store.delete("n1").await.unwrap();
         store.create(named("n1", description, metadata)).await.unwrap();
         let before = bytes(&store);
@@ -93,7 +93,7 @@ async fn tokens_end_where_their_memory_does_and_one_that_is_revoked_makes_room()
         assert!(made < 10_000, "there is no end");
     }
     assert!(made > 500 && bytes(&store) <= BYTES_MAX, "{made} in {}", bytes(&store));
-    // The same once more, and with other scopes, takes nothing.
+    // Repeating a token, with the same or other scopes, uses no memory.
     let again = store.create_token(DEFAULT, token(0, 4096)).await.unwrap();
     let less = NewToken {
         scopes: Scopes::READ_WRITE,
@@ -111,7 +111,7 @@ async fn tokens_end_where_their_memory_does_and_one_that_is_revoked_makes_room()
     );
 }
 
-/// Made by a version that had no bound, or where there was more memory.
+/// Created by a version without a limit, or with more memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_than_there_is_memory_for_is_loaded_at_a_start_and_can_be_made_less() {
     let disks = Disks::new();

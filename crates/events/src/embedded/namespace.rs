@@ -1,4 +1,4 @@
-//! A namespace is a partition of the log and an index of it.
+//! A namespace: a partition of the log and its index.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ use crate::store::{
     StreamPosition, StreamRead,
 };
 
-/// The wall clock, by which messages are stamped.
+/// The wall clock, which provides the timestamps of messages.
 pub(crate) type WallClock = Arc<dyn Fn() -> Micros + Send + Sync>;
 
 /// What all namespaces share.
 #[derive(Clone)]
 pub(crate) struct StoreContext {
     pub log: Arc<dyn Log>,
-    /// The log is: no disk is ever waited for.
+    /// The log is in memory, so no call waits for a disk.
     pub in_memory: bool,
     pub clock: WallClock,
     pub shelf: Arc<TableStore>,
@@ -46,10 +46,11 @@ pub(crate) struct StoreContext {
     pub namespace_memory: Arc<MemoryBudget>,
 }
 
-/// What a namespace has in allocations of its own before there are messages, and in the lists of the log and of the indexes.
+/// Overhead of a namespace without messages: its own allocations and its entries in the lists of the log and the
+/// indexes.
 const BESIDE_BYTES: usize = 1 << 10;
 
-/// What is known of a namespace beside its messages.
+/// The attributes of a namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct NamespaceAttributes {
     pub name: String,
@@ -64,22 +65,22 @@ pub(crate) struct EmbeddedNamespace {
     pub(super) partition: PartitionId,
     pub(super) place: StoreContext,
     pub(super) sequencer: Mutex<Sequencer>,
-    /// Taken while the sequencer is held, never the other way round.
+    /// Lock order: after the sequencer.
     pub(super) index: RwLock<NamespaceIndex>,
-    /// What hides messages. Held only while it is copied or changed.
+    /// What hides messages. Locked only to copy or change it.
     pub(super) rules: RwLock<Arc<VisibilityRules>>,
     pub(super) rule_room: MemoryReservation,
-    /// Of what is known of it and its tokens.
+    /// The share of the attributes and tokens.
     pub(super) own_room: MemoryReservation,
-    /// What was scavenged and may still lie in the log. Held only while it is copied or changed.
+    /// Scavenged messages that may still be in the log. Locked only to copy or change it.
     pub(super) marks: RwLock<Arc<ScavengeMarks>>,
-    /// Held while a rule is changed, and while what rules hide is scavenged for good.
+    /// Locked while a rule changes, and while scavenging removes what rules hide.
     pub(super) ruling: Arc<tokio::sync::Mutex<()>>,
-    /// It is known of another submission what became of it.
+    /// Notified when the outcome of a submission is known.
     pub(super) ended: Notify,
-    /// Held by the one import that is done at a time.
+    /// Locked by the single running import.
     pub(super) importing: tokio::sync::Mutex<()>,
-    /// What is shown, as it was counted last. Held by the one who counts.
+    /// The last count of visible messages. Locked while counting.
     pub(super) counted: Arc<tokio::sync::Mutex<Option<Arc<VisibleCounts>>>>,
     #[cfg(test)]
     pub(super) holds: std::sync::atomic::AtomicU64,
@@ -87,9 +88,9 @@ pub(crate) struct EmbeddedNamespace {
     visible: Mutex<Option<watch::Sender<NamespaceWatermark>>>,
 }
 
-/// Memory of a namespace without messages and tokens, about.
+/// Approximate memory of a namespace without messages and tokens.
 pub(super) fn weight(name: &str, description: &str, metadata: Option<&str>) -> usize {
-    // What it is found by has its name once more.
+    // The lookup map has the name once more.
     let texts = 2 * name.len() + description.len() + metadata.map_or(0, str::len);
     size_of::<EmbeddedNamespace>() + BESIDE_BYTES + texts
 }
@@ -101,7 +102,7 @@ impl NamespaceAttributes {
 }
 
 impl EmbeddedNamespace {
-    /// With an index of all that is in the partition.
+    /// A namespace whose index covers its whole partition.
     pub fn new(about: NamespaceAttributes, number: u32, place: &StoreContext, index: NamespaceIndex) -> Self {
         let visible = NamespaceWatermark {
             last: index.state.last_global,
@@ -130,7 +131,7 @@ impl EmbeddedNamespace {
         }
     }
 
-    /// Goes on behind what the index has by now.
+    /// Continues after what the index has now.
     pub fn settle(&self) {
         let mut sequencer = self.sequencer.lock();
         let index = self.index.write();
@@ -142,11 +143,11 @@ impl EmbeddedNamespace {
         &self.about
     }
 
-    /// Readers that wait are told that nothing comes any more, and nothing is numbered again.
+    /// Ends all watches, and permanently stops appends.
     pub fn gone(&self) {
         self.sequencer.lock().hold();
         self.visible.lock().take();
-        // Whoever still reads does not keep the next one from being made.
+        // Readers that still use the namespace must not block the creation of another.
         self.own_room.set(0);
         self.index.read().forsake();
         self.ended.notify_waiters();
@@ -160,11 +161,11 @@ impl EmbeddedNamespace {
         self.index.write().freeze()
     }
 
-    /// It is known what became of a submission.
+    /// Handles the outcome of a submission.
     pub(super) fn ended(&self, is_stored: bool) {
         let mut sequencer = self.sequencer.lock();
         let mut index = self.index.write();
-        // A partition that is gone takes nothing more.
+        // A removed partition has no bounds.
         let next = self.place.log.bounds(self.partition);
         let next = next.map_or(index.state.next_offset, |bounds| bounds.next);
         let before = index.state.next_offset;
@@ -176,7 +177,7 @@ impl EmbeddedNamespace {
         self.ended.notify_waiters();
     }
 
-    /// In the order of the changes: whoever calls holds the index.
+    /// Publishes the watermark. The caller holds the index lock, so changes are published in order.
     pub(super) fn tell(&self, index: &NamespaceIndex) {
         if let Some(visible) = &*self.visible.lock() {
             visible.send_modify(|visible| {
@@ -185,7 +186,7 @@ impl EmbeddedNamespace {
         }
     }
 
-    /// What can be told from memory is told at once, the rest by a thread that may wait for a disk.
+    /// Runs the work at once if memory suffices, otherwise on a blocking thread.
     pub(super) async fn ask<T, W>(self: &Arc<Self>, work: W) -> Result<T>
     where
         T: Send + 'static,
@@ -195,7 +196,7 @@ impl EmbeddedNamespace {
         Ok(found)
     }
 
-    /// The same for what owns much, which comes back with what was told.
+    /// Like `ask`, for work with large owned data, which is returned with the result.
     pub(super) async fn ask_owned<T, O, W>(self: &Arc<Self>, owned: O, work: W) -> Result<(T, O)>
     where
         T: Send + 'static,
@@ -218,7 +219,7 @@ impl EmbeddedNamespace {
         RecordReader::new(self.place.log.as_ref(), self.partition, io)
     }
 
-    /// Shows rows of a list one after the other until `show` says false.
+    /// Visits the rows of a list until `show` returns false.
     pub(super) fn walk(
         &self,
         of: &ListId,
@@ -245,7 +246,7 @@ impl EmbeddedNamespace {
         Ok(())
     }
 
-    /// At one moment, at which the list is in its order.
+    /// A view at a moment when the list is sorted.
     fn view(&self, of: &ListId) -> (IndexView, u64) {
         let index = self.index.read();
         if !index.is_disordered(of) {
@@ -281,7 +282,8 @@ impl EmbeddedNamespace {
         self.rules.read().clone()
     }
 
-    /// -1 without messages. The index is not held while a disk is waited for, here and in what follows.
+    /// The version of a stream; -1 without messages. Here and below, the index lock is not held while waiting for a
+    /// disk.
     pub(super) fn version_stored(&self, stream: &str, io: Io) -> IndexReadResult<i64> {
         let (here, view) = {
             let index = self.index.read();
@@ -329,7 +331,7 @@ impl EmbeddedNamespace {
         view.categories(found)
     }
 
-    /// By a thread that may wait for a disk.
+    /// Runs the work on a blocking thread.
     pub(super) async fn in_background<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<EmbeddedNamespace>) -> IndexReadResult<T> + Send + 'static,
@@ -346,7 +348,7 @@ impl EmbeddedNamespace {
     }
 }
 
-/// As often as a list may be moved while somebody reads it.
+/// Retries for a list that is moved while it is read.
 const TRIES: usize = 100;
 
 pub(super) fn again_if_moved<T>(work: impl Fn() -> IndexReadResult<T>) -> IndexReadResult<T> {
@@ -359,7 +361,7 @@ pub(super) fn again_if_moved<T>(work: impl Fn() -> IndexReadResult<T>) -> IndexR
     Err(IndexReadError::Moved)
 }
 
-/// A partition that is gone is a namespace that is.
+/// Maps a removed partition to a deleted namespace.
 pub(super) fn or_gone(error: LogError, name: &str) -> EventsError {
     match error {
         LogError::NoPartition(_) => EventsError::NamespaceNotFound(name.to_owned()),
@@ -420,7 +422,7 @@ impl Namespace for Arc<EmbeddedNamespace> {
         Box::pin(async move {
             let types: Vec<String> = kind.map(str::to_owned).into_iter().collect();
             let mut from = None;
-            // A page may end before it has found one.
+            // A page may end before a match was found.
             loop {
                 let read = StreamRead {
                     stream,

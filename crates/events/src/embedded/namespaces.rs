@@ -1,4 +1,4 @@
-//! The namespaces that there are, by name and by number: clients name them, tables have their numbers.
+//! The existing namespaces by name, for clients, and by number, for tables.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl Namespaces {
         self.by_number.get(&number)
     }
 
-    /// In no order.
+    /// In no particular order.
     pub fn all(&self) -> impl Iterator<Item = &OpenNamespace> {
         self.by_name.values()
     }

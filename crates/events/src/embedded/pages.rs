@@ -1,4 +1,4 @@
-//! Messages out: by stream, by category, by id.
+//! Reads messages by stream, by category and by id.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::id::MessageId;
 use crate::names::{self, GroupMember};
 use crate::store::{CategoryRead, Direction, Page, PageWithGaps, StreamPosition, StreamRead};
 
-/// Messages and bytes of messages that one page takes, beyond its first.
+/// Maximum number and size of the messages in a page, apart from its first message.
 const PAGE: usize = 1000;
 const PAGE_BYTES: usize = 4 << 20;
-/// Rows that are passed over before the rest is left to a thread of its own.
+/// After this number of skipped rows, the read continues on a blocking thread.
 pub(super) const PASSED_MAX: usize = 4096;
 
-/// What a page is made of.
+/// The parameters of a page.
 pub(super) struct PageQuery {
     pub of: ListId,
     from: Option<u64>,
     direction: Direction,
     max: usize,
     types: Vec<String>,
-    /// Their hashes.
+    /// The hashes of `types`.
     kinds: Vec<u16>,
-    /// Of a stream: globally not before, or backward not behind.
+    /// For a stream: the lowest global position, or the highest when reading backward.
     global: Option<u64>,
     correlation: Option<String>,
     member: Option<GroupMember>,
@@ -81,12 +81,12 @@ impl PageQuery {
         }
     }
 
-    /// Globally before what is asked for, which an import can mix into the rest.
+    /// The row is before the requested global position. Imports can mix such rows with the others.
     fn is_before(&self, row: &IndexRow) -> bool {
         self.global.is_some_and(|global| row.global < global)
     }
 
-    /// As far as a row says it.
+    /// Whether the row can match, as far as it has the data.
     fn may_be(&self, row: &IndexRow) -> bool {
         if let Some(global) = self.global {
             let before = match self.direction {
@@ -97,7 +97,7 @@ impl PageQuery {
                 return false;
             }
         }
-        // Rows of all messages say nothing more.
+        // Rows of the list of all messages have no other fields.
         if matches!(self.of, ListId::All) {
             return true;
         }
@@ -112,7 +112,7 @@ impl PageQuery {
     }
 
     fn is(&self, event: &EventRef<'_>) -> bool {
-        // Two names may have the same hash.
+        // Names can have the same hash.
         let is_of = match &self.of {
             ListId::Of(ListKind::Stream, name) => event.stream == name,
             ListId::Of(ListKind::Category, name) => names::category(event.stream) == name,
@@ -162,7 +162,7 @@ impl EmbeddedNamespace {
         .await
     }
 
-    /// `gaps`: where what is passed over is noted, if somebody wants to know.
+    /// `gaps` collects what is skipped, if requested.
     pub(super) fn page(&self, wanted: &PageQuery, io: Io, gaps: &mut Option<GapCollector>) -> IndexReadResult<Page> {
         let mut page = Page::default();
         if wanted.max == 0 {
@@ -194,7 +194,7 @@ impl EmbeddedNamespace {
                 }
                 return Ok(true);
             }
-            // What was lost, or scavenged a moment ago, is passed over.
+            // Lost or just scavenged messages are skipped.
             let stored = reading.message(row.offset)?;
             let found = stored.as_ref().map(StoredEvent::event);
             let is_gone = match &found {
@@ -221,8 +221,8 @@ impl EmbeddedNamespace {
         Ok(page)
     }
 
-    /// Where a page begins, past what is hidden of a stream and what is globally before; and where it would with nothing
-    /// hidden.
+    /// Where the page starts after skipping the hidden part of a stream and what is globally before, and where it would
+    /// start with nothing hidden.
     fn start(
         &self,
         wanted: &PageQuery,
@@ -240,8 +240,8 @@ impl EmbeddedNamespace {
         Ok((from.max(Some(floor).filter(|floor| *floor > 0)), from))
     }
 
-    /// The position from which on a stream's messages are globally not before a place: found by halves, since both rise
-    /// together. Where an import has mixed them all are looked at.
+    /// The position from which a stream's messages are at or after a global position. Both increase together, which
+    /// allows a binary search, unless an import has mixed them; then the search returns 0.
     fn first_behind(&self, stream: &str, global: u64, io: Io) -> IndexReadResult<u64> {
         let version = self.version_stored(stream, io)?;
         let mixed = self.index.read().state.has_imports;
@@ -265,7 +265,7 @@ impl EmbeddedNamespace {
         Ok(low)
     }
 
-    /// Of messages that were read, the global positions of those that are neither hidden nor gone.
+    /// The global positions of those messages that are neither hidden nor gone.
     pub(super) async fn shown_of(self: &Arc<Self>, messages: &[StoredEvent]) -> Result<HashSet<u64>> {
         let asked = self.ask_owned(messages.to_vec(), |namespace, messages, io| {
             let (mut hidden, mut shown) = (namespace.hidden(), HashSet::with_capacity(messages.len()));
@@ -285,7 +285,7 @@ impl EmbeddedNamespace {
         self.ask(move |namespace, io| namespace.stored_with_id(&id, io)).await
     }
 
-    /// A message that is not hidden.
+    /// Finds a message that is not hidden.
     pub(super) fn stored_with_id(&self, id: &MessageId, io: Io) -> IndexReadResult<Option<StoredEvent>> {
         let (mut offsets, cleared_at, view) = {
             let index = self.index.read();

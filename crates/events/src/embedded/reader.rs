@@ -1,4 +1,4 @@
-//! Records by their offsets in the log. The frames that were read last are kept for as long as somebody reads.
+//! Reads records by log offset. A reader keeps the frames that it used last.
 
 use bytes::Bytes;
 use thalweg_log::format::record::RecordRef;
@@ -8,24 +8,24 @@ use super::index::{IndexReadError, IndexReadResult, Io};
 use crate::error::EventsError;
 use crate::event::StoredEvent;
 
-/// Frames that a reader keeps: messages of a stream are spread among few at a time, or in order.
+/// Frames kept by a reader. The messages of a stream are spread over few frames at a time, or are in order.
 const FRAMES: usize = 8;
 
 pub(super) struct RecordReader<'a> {
     log: &'a dyn Log,
     id: PartitionId,
     io: Io,
-    /// The one that was used last at the end.
+    /// Most recently used last.
     frames: Vec<ParsedFrame>,
 }
 
-/// A frame, and where its records are.
+/// A frame with the positions of its records.
 struct ParsedFrame {
     frame: Frame,
     records: Vec<RecordLocation>,
 }
 
-/// A record of a frame: its offset from the frame's first, its time, and where in the body its value lies.
+/// A record in a frame: its offset minus the frame's first, its time, and the position of its value in the body.
 struct RecordLocation {
     delta: u32,
     time: Micros,
@@ -43,13 +43,13 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// The message at an offset; `None` if what was there is gone, or is no message.
+    /// The message at an offset; `None` if the record is gone or is not a message.
     pub fn message(&mut self, offset: Offset) -> IndexReadResult<Option<StoredEvent>> {
         let record = self.record(offset)?;
         Ok(record.and_then(|(value, time)| StoredEvent::new(value, time)))
     }
 
-    /// The value at an offset and its time; `None` if it is gone.
+    /// The value and the time at an offset; `None` if the record is gone.
     pub fn record(&mut self, offset: Offset) -> IndexReadResult<Option<(Bytes, Micros)>> {
         let own = |parsed: &ParsedFrame| (parsed.frame.header.base..parsed.frame.header.next()).contains(&offset);
         match self.frames.iter().position(own) {
@@ -107,10 +107,10 @@ impl ParsedFrame {
         while !rest.is_empty() {
             let (record, after) = RecordRef::take(rest).ok_or_else(|| {
                 let base = frame.header.base;
-                EventsError::Damaged(format!("what is behind offset {base} is no record"))
+                EventsError::Damaged(format!("the data after offset {base} is not a record"))
             })?;
             let delta = record.delta.unwrap_or(next);
-            // Records lie in the body, whose length fits.
+            // The value is within the body, whose length fits into `u32`.
             let start = (record.value.as_ptr() as usize - frame.body.as_ptr() as usize) as u32;
             records.push(RecordLocation {
                 delta,

@@ -1,7 +1,7 @@
-//! What lies in the partition of a namespace: messages, documents, and the marks of its clearings.
+//! Records in the partition of a namespace: messages, documents and clearings.
 //!
-//! A document is `0x80`, or `0x81` if it was removed · name (varint length and bytes) · revision (varint) · content up to the
-//! end. A clearing is `0x40`. Everything else is a message.
+//! A document is `0x80`, or `0x81` if it was removed · name (varint length and bytes) · revision (varint) · content up
+//! to the end. A clearing is `0x40`. Everything else is a message.
 
 use bytes::Bytes;
 use thalweg_log::Micros;
@@ -24,12 +24,12 @@ pub(crate) enum PartitionRecord<'a> {
 pub(crate) struct DocumentRef<'a> {
     pub name: &'a str,
     pub revision: u64,
-    /// `None`: it was removed.
+    /// `None` if it was removed.
     pub content: Option<&'a [u8]>,
 }
 
 impl<'a> PartitionRecord<'a> {
-    /// `None` for bytes that are nothing of these.
+    /// `None` if the bytes are none of these.
     pub fn decode(value: &'a [u8], time: Micros) -> Option<PartitionRecord<'a>> {
         let flags = *value.first()?;
         if flags == CLEARED {
@@ -66,7 +66,7 @@ pub(super) fn cleared() -> [u8; 1] {
     [CLEARED]
 }
 
-/// The content of a document in the bytes of its record.
+/// The content and revision of a document record.
 pub(super) fn content(value: &Bytes) -> Option<(Bytes, u64)> {
     match PartitionRecord::decode(value, 0)? {
         PartitionRecord::Document(document) => Some((value.slice_ref(document.content?), document.revision)),
@@ -74,7 +74,7 @@ pub(super) fn content(value: &Bytes) -> Option<(Bytes, u64)> {
     }
 }
 
-/// For the fuzz targets: what is read of any bytes is written as something that reads the same.
+/// For the fuzz targets: a decoded record must survive encoding and decoding.
 pub fn fuzz(bytes: &[u8]) {
     let mut out = Vec::new();
     match PartitionRecord::decode(bytes, 7) {

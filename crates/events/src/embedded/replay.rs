@@ -1,5 +1,5 @@
-//! What the log has and the tables do not is indexed when the store is opened: of each namespace what was stored since the
-//! last table was written, or, where there are no tables, everything.
+//! Indexes what the log has and the tables do not when the store is opened: for each namespace what was stored since
+//! the last table, or everything if there are no tables.
 
 pub(super) mod lost_clears;
 
@@ -21,13 +21,12 @@ use super::scavenge_marks::{self, RemovalMarks};
 use super::{OpenNamespace, maintenance};
 use crate::error::{EventsError, Result};
 
-/// Bytes read at once.
+/// Size of a read.
 const READ: usize = 4 << 20;
-/// How often it is told how far it is.
+/// Interval of progress messages.
 const TOLD: Duration = Duration::from_secs(5);
 
-/// Also the bytes of what was indexed. Blocks for as long as it takes.
-/// `marks`: some of what was scavenged may be marked.
+/// Also returns the number of bytes that were indexed. Blocks until done. `marks`: there may be scavenge marks.
 pub(super) fn all(place: &StoreContext, known: Vec<CatalogEntry>, marks: bool) -> Result<(Vec<OpenNamespace>, u64)> {
     let began = Instant::now();
     let mut progress = Progress {
@@ -69,7 +68,7 @@ impl Progress {
         self.told = Instant::now();
         let took = self.began.elapsed().as_secs();
         let mib = self.bytes >> 20;
-        tracing::info!(namespace, at, end, mib, seconds = took, "indexing what is stored");
+        tracing::info!(namespace, at, end, mib, seconds = took, "indexing the stored messages");
     }
 }
 
@@ -85,7 +84,7 @@ fn one(
     let bounds = log.bounds(id)?;
     let mut from = namespace.index.read().state.next_offset.max(bounds.first);
     let anew = place.shelf.state(namespace.number).is_none();
-    // What is made anew must not bring back what was scavenged or cleared: the log may have it still.
+    // A rebuilt index must not bring back scavenged or cleared messages, which the log may still have.
     let own = match anew && marks {
         true => scavenge_marks::in_log(log, id)?,
         false => RemovalMarks::default(),
@@ -108,7 +107,7 @@ fn one(
         progress.bytes += std::mem::take(&mut indexing.bytes);
         progress.tell(&namespace.about().name, from, bounds.next);
         if place.shelf.has_enough() {
-            // All that were opened, and this one.
+            // All namespaces opened so far, and this one.
             let namespaces = || {
                 others
                     .iter()
@@ -127,10 +126,10 @@ fn one(
     Ok(())
 }
 
-/// What is in the log goes into the index of a namespace.
+/// Adds the log of a namespace to its index.
 struct ReplayIndexer<'a> {
     namespace: &'a EmbeddedNamespace,
-    /// There was none.
+    /// There was no index.
     anew: bool,
     own: RemovalMarks,
     behind_gaps: LostClearDetector,
@@ -138,7 +137,8 @@ struct ReplayIndexer<'a> {
 }
 
 impl ReplayIndexer<'_> {
-    /// An offset to go back to, since what stands behind it was indexed with messages that had been removed. Blocks.
+    /// Processes an item. Returns an offset to go back to if entries behind it were indexed together with messages that
+    /// had been removed. Blocks.
     fn pass(&mut self, passed: ReplayItem) -> IndexReadResult<Option<Offset>> {
         let ReplayItem::Entry(mut entry, bytes) = passed else {
             self.behind_gaps.gap();
@@ -156,14 +156,14 @@ impl ReplayIndexer<'_> {
                     tracing::warn!(
                         namespace = self.namespace.about().name,
                         offset = event.offset,
-                        "what said that all messages before offset {} were removed was lost with damage that was given up: they stay \
-                         removed, since positions begin anew behind it",
+                        "the record that cleared all messages before offset {} was lost to damage that was given up: \
+                         they stay removed, because positions start again after it",
                         gap.end
                     );
                     self.clear(gap.start);
                     return Ok(Some(gap.end));
                 }
-                // What says that it is the first of its stream may have been scavenged or lost.
+                // The first message of a stream may have been scavenged or lost.
                 if (self.anew || self.behind_gaps.any()) && !event.is_first {
                     let version = self.namespace.version_stored(&event.stream, Io::MayBlock);
                     event.is_first = version.is_ok_and(|version| version < 0);
@@ -184,7 +184,7 @@ impl ReplayIndexer<'_> {
 }
 
 impl EmbeddedNamespace {
-    /// Streams of which the log has no message any more, but a deletion that says where they go on.
+    /// Adds the versions of streams that have a deletion but no messages in the log.
     fn add_deleted_versions(&self) -> IndexReadResult<()> {
         let rules = self.rules();
         for (stream, version) in rules.deleted_versions() {
@@ -197,17 +197,17 @@ impl EmbeddedNamespace {
     }
 }
 
-/// What a partition has.
+/// An item of a partition.
 pub(super) enum ReplayItem {
-    /// And the bytes that it takes.
+    /// An entry and its size in the log.
     Entry(IndexEntry, u64),
-    /// Nothing: it was given up by a recovery that was told to skip what is damaged, or scavenged.
+    /// A gap that a recovery gave up, or scavenged records.
     Gap(Range<Offset>),
-    /// No frame: it was scavenged, or lost with what said where it was.
+    /// Missing frames: scavenged, or lost together with their index.
     Hole(Range<Offset>),
 }
 
-/// Shows what is in some frames. Returns where the next ones begin.
+/// Visits the items of some frames. Returns the next offset to read.
 pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dyn FnMut(ReplayItem)) -> Result<Offset> {
     let want = ReadOptions {
         bytes: READ,
@@ -238,8 +238,7 @@ pub(super) fn frames(log: &dyn Log, id: PartitionId, from: Offset, show: &mut dy
         }
         let mut ordinal = 0;
         for record in records(&frame.body) {
-            let damaged =
-                || EventsError::Damaged(format!("what is behind offset {base} of partition {id} is no message"));
+            let damaged = || EventsError::Damaged(format!("a damaged message follows offset {base} of partition {id}"));
             let record = record.map_err(|_| damaged())?;
             let offset = base + record.delta.map_or(ordinal, u64::from);
             ordinal = offset - base + 1;

@@ -1,5 +1,5 @@
-//! A backup back into a log that has no namespaces yet. Records get the offsets that they had: ids say them, and revisions of
-//! documents come from them. What is derived is not in the backup; it is made from the log when the store is opened.
+//! Restores a backup into a log without namespaces. Records keep their offsets, because ids and document revisions are
+//! derived from them. Derived data is not in the backup; it is rebuilt from the log when the store is opened.
 
 use std::io;
 use std::sync::Arc;
@@ -15,26 +15,25 @@ use crate::backup::{BackupCounts, BackupError, BackupPart, BackupReader, BackupR
 use crate::error::EventsError;
 use crate::time;
 
-/// Bytes of one submission, about: so many are synced together.
+/// Approximate size of a submission, which is synced as a whole.
 const UNIT_BYTES: usize = 4 << 20;
-/// Offsets that one frame leaves empty.
+/// Maximum number of empty offsets in one frame.
 const HOLE_MAX: u64 = 1 << 31;
 
 type RestoreResult<T> = std::result::Result<T, BackupError>;
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoreReport {
     pub all: BackupCounts,
-    /// Of the backup.
+    /// Size of the backup.
     pub bytes: u64,
-    /// Messages by namespace.
+    /// Number of messages for each namespace.
     messages: Vec<(String, u64)>,
 }
 
-/// Stores all of a backup in a log that has no namespaces, and tells now and then how far it is. Everything is synced
-/// when it returns; after an error or a crash what there is in the log is not to be used. Blocks; must be
-/// called on a thread of a runtime that may.
+/// Stores a backup in a log without namespaces and reports progress. Everything is synced when it returns; after an
+/// error or a crash the log must not be used. Blocks; must be called on a thread of a runtime that may block.
 pub fn restore<R: io::Read>(
     log: &Arc<dyn Log>,
     mut backup: BackupReader<R>,
@@ -42,7 +41,7 @@ pub fn restore<R: io::Read>(
 ) -> RestoreResult<RestoreReport> {
     let runtime = Handle::current();
     if log.partitions().iter().any(|id| id.queue >= PartitionId::EVENTS) {
-        let why = "the log has namespaces of events already, and a backup is restored to one without";
+        let why = "the log already has namespaces of events, and a backup can only be restored to a log without any";
         return Err(EventsError::Unavailable(why.to_owned()).into());
     }
     let now = time::now();
@@ -83,7 +82,7 @@ pub fn restore<R: io::Read>(
                 }
             }
             (BackupPart::End(all), _) => restored.all = all,
-            // The reader sees to the order.
+            // The reader has verified the order.
             (BackupPart::Records(_), None) => {}
         }
     }
@@ -91,7 +90,7 @@ pub fn restore<R: io::Read>(
 }
 
 impl EmbeddedStore {
-    /// Whether the store that was opened over a restored log has found all of it.
+    /// Fails unless the store that was opened on a restored log has all messages.
     pub fn has_restored(&self, restored: &RestoreReport) -> crate::error::Result<()> {
         for (name, messages) in &restored.messages {
             let namespace = self.inner.opened(name)?.namespace;
@@ -106,17 +105,17 @@ impl EmbeddedStore {
     }
 }
 
-/// A partition that is being filled.
+/// Fills a partition.
 struct PartitionFiller<'a> {
     log: &'a dyn Log,
     runtime: &'a Handle,
     id: PartitionId,
     first: Offset,
     end: Offset,
-    /// Behind what was pushed.
+    /// The offset after the pushed records.
     at: Offset,
     unit: WriteBatch,
-    /// Of the unit.
+    /// Counts of the current unit.
     parts: usize,
     records: usize,
     bytes: usize,
@@ -130,7 +129,7 @@ impl<'a> PartitionFiller<'a> {
         (first, end): (Offset, Offset),
     ) -> RestoreResult<PartitionFiller<'a>> {
         let name = &named.name;
-        let no_number = || EventsError::Damaged(format!("namespace '{name}' has a number that cannot be"));
+        let no_number = || EventsError::Damaged(format!("namespace '{name}' has an impossible number"));
         let id = catalog::checked_partition(named.number).ok_or_else(no_number)?;
         runtime
             .block_on(log.create(id, Durability::Fsync))
@@ -152,14 +151,14 @@ impl<'a> PartitionFiller<'a> {
         })
     }
 
-    /// Returns how many records they are.
+    /// Returns the number of records.
     fn push(&mut self, piece: &BackupRecords) -> RestoreResult<u64> {
         self.leave_empty(piece.base)?;
         let mut part = Records::with_capacity(piece.body.len());
         let is_whole = |count: usize| count as u64 == piece.next - piece.base;
         let count = records(&piece.body).count();
         for record in records(&piece.body).flatten() {
-            // Without holes the place says the offset.
+            // Without holes, the offset follows from the position.
             let delta = record.delta.filter(|_| !is_whole(count));
             part.push(&RecordRef { delta, ..record }).map_err(EventsError::from)?;
         }
@@ -171,7 +170,7 @@ impl<'a> PartitionFiller<'a> {
         Ok(count as u64)
     }
 
-    /// Up to an offset there is nothing.
+    /// Leaves the offsets up to `to` empty.
     fn leave_empty(&mut self, to: Offset) -> RestoreResult<()> {
         while self.at < to {
             let next = to.min(self.at + HOLE_MAX);
@@ -186,7 +185,7 @@ impl<'a> PartitionFiller<'a> {
         if self.parts > 0 && (self.records + records > SUBMISSION_RECORDS_MAX || self.bytes + bytes > UNIT_BYTES) {
             self.store()?;
         }
-        // The rest follows the first.
+        // The other parts follow the first.
         let part = if self.parts == 0 { part.expecting(self.at) } else { part };
         self.unit = std::mem::take(&mut self.unit).and_of(kind, self.id, part);
         (self.parts, self.records, self.bytes) = (self.parts + 1, self.records + records, self.bytes + bytes);

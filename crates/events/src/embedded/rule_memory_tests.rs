@@ -1,4 +1,4 @@
-//! Deletions and rules take no more memory than there is for them, and what they hide stays hidden.
+//! Deletions and rules stay within their memory budget, and what they hide stays hidden.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use super::tests::{Chance, Disks};
 use crate::error::EventsError;
 use crate::store::{ExpectedVersion, Namespace, Retention, RetentionTarget, Store as _};
 
-/// What a store with little memory for its indexes has for rules.
+/// The rule budget of a store with little index memory.
 const BYTES_MAX: usize = 4 << 20;
 
 fn bytes(store: &EmbeddedStore) -> usize {
     store.inner.place.rule_memory.bytes()
 }
 
-/// Deletes streams with long names, which never were, until no more may be.
+/// Deletes nonexistent streams with long names until the budget is exhausted.
 async fn fill(namespace: &Arc<dyn Namespace>) -> usize {
     for n in 0.. {
         let stream = format!("{n:01000}");
@@ -49,16 +49,16 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
         "{deleted} in {}",
         bytes(&store)
     );
-    // The bound is that of all namespaces; what is no new name goes on.
+    // The limit is shared by all namespaces; operations without new names still work.
     let refused = b.delete_stream(&long, ExpectedVersion::Any, true).await;
     let told = refused.unwrap_err().to_string();
-    assert!(told.contains("take the 4 MiB that there are for them"), "{told}");
+    assert!(told.contains("have reached their limit of 4 MiB"), "{told}");
     append_one(&b, &long, "{}").await;
     let again = a
         .delete_stream(&format!("{:01000}", 0), ExpectedVersion::Any, true)
         .await;
     assert!(matches!(again, Err(EventsError::StreamDeleted(_))), "{again:?}");
-    // A start takes all of them, whatever the bound is.
+    // A start loads everything, whatever the limit is.
     let before = bytes(&store);
     drop((store, a, b));
     let store = disks.open().await;
@@ -73,7 +73,7 @@ async fn deletions_end_where_their_memory_does_and_a_namespace_that_goes_gives_i
     );
 }
 
-/// What a stream is, as a client knows it.
+/// The state of a stream as a client knows it.
 #[derive(Clone, Debug, Default)]
 struct Stream {
     messages: u64,
@@ -170,7 +170,7 @@ fn whatever_is_deleted_and_made_again_at_the_bound_is_as_a_client_knows_it() {
                     let rule = chance.one_in(2).then(Retention::default);
                     let told = b.set_retention(RetentionTarget::Stream(&name), rule).await;
                     if rule.is_some() && !stream.has_rule && !fits {
-                        // Its document has a longer name than the stream.
+                        // The name of its document is longer than that of the stream.
                         assert!(matches!(told, Err(EventsError::RulesFull { .. })), "{told:?}");
                     } else if told.is_ok() {
                         stream.has_rule = rule.is_some();

@@ -1,7 +1,8 @@
-//! Which messages are hidden: rules of retention, and deletions of streams. They are documents, and all in memory.
+//! The rules that hide messages: retention rules and deletions of streams. They are stored as documents and are all in
+//! memory.
 //!
-//! Whoever looks has a copy of all rules as they were at one moment. There may be as many deletions as there ever were streams,
-//! so copies share what they have in common ([`SharedMap`]).
+//! A reader uses a snapshot of all rules. There can be as many deletions as there ever were streams, so snapshots share
+//! their common parts ([`SharedMap`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -10,18 +11,18 @@ use crate::error::{EventsError, Result};
 use crate::names;
 use crate::store::{Retention, RetentionTarget};
 
-/// How the names of documents begin that are the engine's own.
+/// The prefix of the engine's own documents.
 pub(super) const OWN: &str = "~";
 pub(super) const OF_STREAM: &str = "~stream/";
 pub(super) const OF_CATEGORY: &str = "~category/";
 pub(super) const DELETED: &str = "~deleted/";
 
-/// Of a stream that was deleted.
+/// The deletion of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StreamDeletion {
     /// Messages at lower positions are hidden.
     pub before: u64,
-    /// Nothing is stored in it any more.
+    /// Nothing can be stored in the stream any more.
     pub tombstone: bool,
 }
 
@@ -30,23 +31,24 @@ pub(super) struct VisibilityRules {
     streams: SharedMap<Retention>,
     categories: SharedMap<Retention>,
     deleted: SharedMap<StreamDeletion>,
-    /// By category, how many of its streams have a rule or are deleted; counted twice if they are both.
+    /// For each category, the number of its streams with a rule or a deletion; streams with both count twice.
     concerned: SharedMap<u64>,
-    /// Memory of all names, and of those that are deleted.
+    /// Memory of all names, and of those in `deleted`.
     bytes: usize,
     deleted_bytes: usize,
 }
 
-/// Of a name in one of the maps beside its text: its place in a leaf that may be half empty, its counters, its part of the nodes.
+/// Overhead of a name in one of the maps: its place in a leaf that may be half empty, its counters, its part of the
+/// nodes.
 const NAME_BYTES: usize = 144;
 
-/// What a rule or deletion takes, about: it is in one map, and its category may be in another.
+/// Approximate memory of a rule or deletion: one map entry, and possibly one for its category.
 pub(super) fn weight(name: &str) -> usize {
     2 * NAME_BYTES + name.len() + names::category(name).len()
 }
 
 impl VisibilityRules {
-    /// Memory, about.
+    /// Approximate memory.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -70,7 +72,7 @@ impl VisibilityRules {
         self.deleted.contains(stream)
     }
 
-    /// Messages of a stream at lower positions were deleted.
+    /// Messages of the stream at lower positions were deleted.
     pub fn deleted_before(&self, stream: &str) -> u64 {
         self.deleted.get(stream).map_or(0, |deleted| deleted.before)
     }
@@ -82,18 +84,18 @@ impl VisibilityRules {
         }
     }
 
-    /// Whether the same rule hides messages of a stream. A deletion is not one: it only ever hides more.
+    /// Whether the same rule hides messages of a stream. Deletions are not compared, because they only ever hide more.
     pub fn rule_alike(&self, other: &VisibilityRules, stream: &str) -> bool {
         self.for_stream(stream) == other.for_stream(stream)
     }
 
-    /// Streams that go on behind a deletion, and the version that they had then.
+    /// Streams that continue after a deletion, with their version at that time.
     pub fn deleted_versions(&self) -> impl Iterator<Item = (&str, u64)> {
         let going_on = self.deleted.iter().filter(|(_, deleted)| !deleted.tombstone);
         going_on.filter_map(|(stream, deleted)| Some((stream, deleted.before.checked_sub(1)?)))
     }
 
-    /// That of the stream, else that of its category.
+    /// The rule of the stream, else that of its category.
     pub fn for_stream(&self, stream: &str) -> Option<Retention> {
         let own = self.streams.get(stream);
         own.or_else(|| self.categories.get(names::category(stream))).copied()
@@ -103,12 +105,12 @@ impl VisibilityRules {
         self.deleted.contains(stream) || self.for_stream(stream).is_some()
     }
 
-    /// Whether one of them is of the category, or of a stream of it. Asked by each look of a subscription.
+    /// Whether any rule or deletion affects the category or one of its streams. Subscriptions ask this on every read.
     pub fn concern_some_of(&self, category: &str) -> bool {
         self.categories.contains(category) || self.concerned.contains(category)
     }
 
-    /// Streams that are named, in their order.
+    /// Streams with a rule or a deletion, sorted.
     pub fn named(&self) -> Vec<&str> {
         let mut named: Vec<&str> = self.streams.names().chain(self.deleted.names()).collect();
         named.sort_unstable();
@@ -124,7 +126,7 @@ impl VisibilityRules {
         self.categories.names()
     }
 
-    /// Whether time alone hides messages.
+    /// Whether messages become hidden by age.
     pub fn has_ages(&self) -> bool {
         let mut rules = self.streams.iter().chain(self.categories.iter());
         rules.any(|(_, rule)| rule.max_age.is_some())
@@ -136,14 +138,14 @@ impl VisibilityRules {
         self.concern(stream, change);
     }
 
-    /// Everything was removed.
+    /// Forgets all deletions after a clearing.
     pub fn forget_deleted(&mut self) {
         let deleted = std::mem::take(&mut self.deleted);
         deleted.names().for_each(|stream| self.concern(stream, -1));
         self.bytes -= std::mem::take(&mut self.deleted_bytes);
     }
 
-    /// As a document of this name says it; one that is none of these says nothing.
+    /// Applies a document with this name. Other names are ignored.
     pub fn apply(&mut self, name: &str, content: Option<&[u8]>) -> Result<()> {
         if let Some(stream) = name.strip_prefix(OF_STREAM) {
             let change = put(&mut self.streams, stream, content)?;
@@ -189,13 +191,13 @@ impl VisibilityRules {
     }
 }
 
-/// Returns how many names more there are now.
+/// Returns the change in the number of names.
 fn put<T: Clone + for<'a> Deserialize<'a>>(map: &mut SharedMap<T>, name: &str, content: Option<&[u8]>) -> Result<i64> {
     Ok(match content {
         Some(content) => {
             let value = serde_json::from_slice(content).map_err(|error| {
                 EventsError::Damaged(format!(
-                    "the rule of {name} is in no form that this version knows: {error}"
+                    "the rule of {name} has a form that this version does not know: {error}"
                 ))
             })?;
             i64::from(map.insert(name, value))

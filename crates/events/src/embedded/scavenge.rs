@@ -1,7 +1,7 @@
-//! Frees the space of what no reader sees any more: messages that are hidden or were cleared, and documents that were changed
-//! since. First [`scavenge_marks`](super::scavenge_marks) say for good which messages go, then the indexes forget them, then the log is rewritten
-//! without them. After a crash in between the next start has the indexes follow the marks. The last message of a stream stays,
-//! for its version, unless a deletion says what that is.
+//! Frees the space of records that no reader can see: hidden or cleared messages, and outdated documents. First
+//! [scavenge marks](super::scavenge_marks) record durably which messages go, then the indexes forget them, then the log
+//! is rewritten without them. After a crash in between, the next start makes the indexes follow the marks. The last
+//! message of a stream is kept for its version, unless a deletion records the version.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::store::{Direction, ScavengeReport};
 pub(super) async fn scavenge(inner: Arc<StoreInner>) -> Result<ScavengeReport> {
     let _alone = inner.scavenging.clone().write_owned().await;
     let done = tokio::task::spawn_blocking(move || all(&inner)).await;
-    done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("scavenging was interrupted".to_owned())))
 }
 
-/// Has the bytes leave the disk, too: what is written on is closed, so that all of it can be rewritten, and no file that had them
-/// stays or is used again.
+/// Scavenges and also erases the bytes from disk: the current file is closed, so that everything can be rewritten, and
+/// no file that had the bytes stays or is reused.
 pub(super) async fn erase(inner: Arc<StoreInner>) -> Result<ScavengeReport> {
     let first = scavenge(inner.clone()).await?;
     inner.place.log.roll().await?;
@@ -42,13 +42,13 @@ pub(super) async fn erase(inner: Arc<StoreInner>) -> Result<ScavengeReport> {
         })
     });
     let done = done.await;
-    done.unwrap_or_else(|_| Err(EventsError::Unavailable("the scavenging was given up".to_owned())))
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("scavenging was interrupted".to_owned())))
 }
 
-/// So many messages are remembered at a time.
+/// Maximum number of messages that are remembered at a time.
 const ROUND: usize = 8_000_000;
 
-/// Blocks.
+/// Scavenges in rounds. Blocks.
 fn all(inner: &StoreInner) -> Result<ScavengeReport> {
     let mut scavenged = ScavengeReport::default();
     loop {
@@ -61,19 +61,19 @@ fn all(inner: &StoreInner) -> Result<ScavengeReport> {
     }
 }
 
-/// A namespace that was looked at.
+/// A namespace that was scanned.
 pub(super) struct ScannedNamespace {
     namespace: Arc<EmbeddedNamespace>,
-    /// What hid messages then.
+    /// The rules at the time of the scan.
     rules: Arc<VisibilityRules>,
-    /// The newest message of all is among what goes, at this global position.
+    /// The global position of the newest message, if that message is removed.
     last_global: Option<u64>,
-    /// Up to where.
+    /// The end of the scanned range.
     to: Offset,
     cleared_at: Offset,
 }
 
-/// As many messages as a round has, and whether these were all.
+/// Scavenges one round of messages. Returns whether that was everything.
 pub(super) fn some(inner: &StoreInner, round: usize) -> Result<(ScavengeReport, bool)> {
     finish(inner)?;
     let (mut gone, looked, is_all) = look(inner, round)?;
@@ -96,9 +96,9 @@ pub(super) fn some(inner: &StoreInner, round: usize) -> Result<(ScavengeReport, 
     Ok((scavenged, is_all))
 }
 
-/// What may go.
+/// Collects what can be removed.
 pub(super) fn look(inner: &StoreInner, round: usize) -> Result<(RemovalSet, Vec<ScannedNamespace>, bool)> {
-    // What is looked at below is in tables, if there are any.
+    // The scan below reads tables, if there are any.
     maintenance::flush_all(inner)?;
     let mut gone = RemovalSet::default();
     let mut looked = Vec::new();
@@ -116,7 +116,7 @@ pub(super) fn look(inner: &StoreInner, round: usize) -> Result<(RemovalSet, Vec<
             // It was deleted meanwhile.
             Err(_) => continue,
         };
-        // Where the tables end, if there are any: what came since is in memory and stays as it is.
+        // The end of the tables, if there are any. Newer entries are in memory and stay unchanged.
         let in_tables = inner.place.shelf.state(namespace.number).map(|state| state.next_offset);
         let to = match inner.place.shelf.is_on_disk() {
             true => in_tables.unwrap_or(0).min(state.next_offset),
@@ -140,10 +140,10 @@ pub(super) fn look(inner: &StoreInner, round: usize) -> Result<(RemovalSet, Vec<
     Ok((gone, looked, left > 0))
 }
 
-/// Nobody changes a rule that has hidden what goes until the indexes have forgotten it.
+/// Locks that keep the rules unchanged until the indexes have forgotten what they hid.
 type RuleLocks = Vec<tokio::sync::OwnedMutexGuard<()>>;
 
-/// Says for good what goes. What a rule hid that is another one by now stays.
+/// Records durably what will be removed. Messages stay if the rule that hid them has changed meanwhile.
 fn mark(inner: &StoreInner, gone: &mut RemovalSet, looked: &[ScannedNamespace]) -> Result<RuleLocks> {
     let mut ruling = Vec::new();
     if gone.0.is_empty() {
@@ -175,8 +175,8 @@ fn mark(inner: &StoreInner, gone: &mut RemovalSet, looked: &[ScannedNamespace]) 
             continue;
         };
         own.marked_to = marked_to;
-        // The mark, and what hides the messages, may be newer than what is on disk: a power cut must not take them and leave
-        // indexes without the messages.
+        // The marks and the rules may be newer than what is on disk. A power cut must not undo them and leave indexes
+        // without the messages.
         let next = namespace.index.read().state.next_offset;
         if inner.place.shelf.is_on_disk()
             && let Err(error) = maintenance::until_synced(namespace, next)
@@ -189,7 +189,7 @@ fn mark(inner: &StoreInner, gone: &mut RemovalSet, looked: &[ScannedNamespace]) 
     Ok(ruling)
 }
 
-/// Has the indexes follow marks that a crash, or an index that could not be written, has left. Blocks.
+/// Makes the indexes follow marks left by a crash or by a failed index write. Blocks.
 pub(super) fn finish(inner: &StoreInner) -> Result<()> {
     let (mut gone, mut looked) = (RemovalSet::default(), Vec::new());
     for namespace in inner.all() {
@@ -228,7 +228,7 @@ pub(super) fn finish(inner: &StoreInner) -> Result<()> {
     forget(inner, &gone, &looked)
 }
 
-/// Has the indexes leave out what goes.
+/// Removes the messages from the indexes.
 pub(super) fn forget(inner: &StoreInner, gone: &RemovalSet, looked: &[ScannedNamespace]) -> Result<()> {
     if gone.0.is_empty() {
         return Ok(());
@@ -259,13 +259,13 @@ pub(super) fn failed(unread: IndexReadError) -> EventsError {
 }
 
 impl EmbeddedNamespace {
-    /// Whether a message may go: it is hidden, and nobody needs its position to know the stream's version.
+    /// Whether a message can be removed: it is hidden, and its position is not needed for the stream's version.
     pub(super) fn may_go(&self, hidden: &mut VisibilityFilter, event: &EventRef<'_>) -> IndexReadResult<bool> {
         if !hidden.hides(self, event, Io::MayBlock)? {
             return Ok(false);
         }
         let rules = self.rules();
-        // The deletion says the version.
+        // The deletion records the version.
         if rules.is_tombstoned(event.stream) || event.position < rules.deleted_before(event.stream) {
             return Ok(true);
         }
@@ -273,7 +273,7 @@ impl EmbeddedNamespace {
         Ok((event.position as i64) < version)
     }
 
-    /// Those of a part of the log that are in the lists.
+    /// Collects the listed messages in a range of the log.
     fn listed_messages(&self, from: Offset, to: Offset, gone: &mut NamespaceRemovals) -> Result<()> {
         let mut wrong = None;
         self.place
@@ -291,8 +291,8 @@ impl EmbeddedNamespace {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Those that may go and are in the lists, up to `max`, up to where they were looked for, and the last global position if
-    /// its message is among them.
+    /// The removable messages that are in the lists, up to `max`, the end of the scanned range, and the last global
+    /// position if its message is among them.
     fn hidden_messages(
         &self,
         from: Offset,
@@ -342,7 +342,7 @@ impl EmbeddedNamespace {
             .entry(names::category(event.stream).to_owned())
             .or_default();
         category.messages += 1;
-        // With its last message a stream goes that nothing is stored in any more. Another one goes on, and is counted.
+        // A tombstoned stream disappears with its last message. Other streams continue and are still counted.
         if !self.rules().is_tombstoned(event.stream) {
             return;
         }
@@ -366,14 +366,14 @@ impl EmbeddedNamespace {
         Ok(found)
     }
 
-    /// In no list since a scavenging that a crash has ended, when there were no marks yet.
+    /// It is in no list since a scavenging that a crash interrupted, before marks existed.
     fn is_left_over(&self, hidden: &mut VisibilityFilter, event: &EventRef<'_>, offset: Offset) -> bool {
         let goes = self.may_go(hidden, event).unwrap_or(false);
         goes && self.is_listed(event, offset).is_ok_and(|listed| !listed)
     }
 
-    /// Has the log keep what is needed of what stands before `to`: all that is in a list, whatever has been hidden since
-    /// `gone` was left out of them. Returns the bytes that are freed.
+    /// Rewrites the log before `to` without the removed records. Everything that is in a list stays, even if it was
+    /// hidden after `gone` was removed from the lists. Returns the number of freed bytes.
     fn rewrite(self: &Arc<Self>, to: Offset, cleared_at: Offset, gone: &NamespaceRemovals) -> Result<u64> {
         let log = &self.place.log;
         let before = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
@@ -398,13 +398,13 @@ impl EmbeddedNamespace {
                     newest.map_or(true, |newest| !newest.as_ref().is_some_and(is_over))
                 }
                 Some(PartitionRecord::Cleared) => offset >= cleared_at,
-                // Whatever it is, it is not ours to remove.
+                // Unknown records are kept.
                 None => true,
             }
         };
         match log.rewrite(self.partition, &keep) {
             Ok(seen) => {
-                // A file that has gone out of use has them still, and stands in if the one that took its place is lost.
+                // An unused old file still has the messages and would be read again if its replacement were lost.
                 let left = log.oldest_leftover(self.partition).unwrap_or(Some(0));
                 let before = seen.min(to).min(left.unwrap_or(Offset::MAX));
                 let forgotten = tokio::runtime::Handle::current().block_on(self.forget_marks(before));

@@ -1,9 +1,10 @@
-//! Which messages were scavenged and may still lie in the log, whose current file is not rewritten. It is said in documents of the
-//! engine's own, stored before the indexes forget a message: so indexes that are made again from the log leave it out, whatever
-//! has become of the rule that hid it. A mark goes when the log has been rewritten beyond all that it names, and no file is left
-//! that had it before.
+//! Scavenge marks record which messages were scavenged but may still be in the log, whose current file is not
+//! rewritten. They are documents of the engine, stored before the indexes forget a message, so that rebuilt indexes
+//! leave it out, whatever has happened to the rule that hid it. A mark is removed when the log has been rewritten
+//! beyond everything it names and no older file has it.
 //!
-//! Content of a mark: for each run of offsets, the distance from the end of the run before and its length, as varints.
+//! Content of a mark: for each run of offsets, the distance from the end of the previous run and its length, as
+//! varints.
 
 use std::sync::Arc;
 
@@ -19,28 +20,28 @@ use super::replay::lost_clears;
 use super::rules::OWN;
 use crate::error::{EventsError, Result};
 
-/// How the names of marks begin.
+/// The prefix of the names of marks.
 pub(super) const SCAVENGED: &str = "~scavenged/";
-/// The document that says which global position was given last, when its message was scavenged.
+/// The document with the last assigned global position, written when its message is scavenged.
 pub(super) const LAST: &str = "~last";
 
-/// Runs of one mark.
+/// Maximum number of runs in one mark.
 const RUNS_MAX: usize = 64 << 10;
-/// More marks than this become one.
+/// More marks than this are merged into one.
 const MARKS_MAX: usize = 32;
 const ONE_FRAME: ReadOptions = ReadOptions {
     bytes: 1,
     synced: false,
 };
-/// Documents looked at together.
+/// Number of documents in one step.
 const NAMES: usize = 1000;
 
-/// Offsets in rising order, those that follow each other as one.
+/// Sorted offsets, with consecutive ones merged into runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OffsetRuns(Vec<(Offset, Offset)>);
 
 impl OffsetRuns {
-    /// Of offsets that rise.
+    /// Builds runs from ascending offsets.
     pub fn of(offsets: &[Offset]) -> OffsetRuns {
         let mut runs = OffsetRuns::default();
         offsets
@@ -49,7 +50,7 @@ impl OffsetRuns {
         runs
     }
 
-    /// One that begins behind the beginnings of those before it.
+    /// Adds a run. Runs must be added in the order of their starts.
     pub fn push(&mut self, start: Offset, end: Offset) {
         match self.0.last_mut() {
             Some((_, last)) if *last >= start => *last = (*last).max(end),
@@ -66,7 +67,7 @@ impl OffsetRuns {
         self.0.is_empty()
     }
 
-    /// Behind the last one; 0 without any.
+    /// One past the last offset; 0 if empty.
     pub fn end(&self) -> Offset {
         self.0.last().map_or(0, |(_, end)| *end)
     }
@@ -100,7 +101,7 @@ impl OffsetRuns {
         out
     }
 
-    /// `None` for bytes that are no mark.
+    /// `None` if the bytes are not a mark.
     fn decode(mut bytes: &[u8]) -> Option<OffsetRuns> {
         let (mut runs, mut at) = (OffsetRuns::default(), 0u64);
         while !bytes.is_empty() {
@@ -119,7 +120,7 @@ impl OffsetRuns {
 struct ScavengeMark {
     name: String,
     at: DocumentAt,
-    /// Behind the last message that it names.
+    /// One past the last message that it names.
     end: Offset,
 }
 
@@ -135,7 +136,7 @@ impl ScavengeMarks {
         self.runs.has(offset)
     }
 
-    /// The offset of the newest of them, 0 without any.
+    /// The offset of the newest mark; 0 if there is none.
     pub fn newest(&self) -> Offset {
         self.marks.iter().map(|mark| mark.at.offset).max().unwrap_or(0)
     }
@@ -147,15 +148,15 @@ impl ScavengeMarks {
     }
 }
 
-/// What documents of the engine's own say of which messages are gone, though the log may have them still.
+/// The removals that the engine's own documents record, for messages that the log may still have.
 #[derive(Debug, Default)]
 pub(super) struct RemovalMarks {
     pub scavenged: OffsetRuns,
-    /// Of a clear whose record was lost.
+    /// The offset of a clearing whose record was lost.
     pub cleared: Option<Offset>,
 }
 
-/// In the log, before there is an index of it: only frames that may hold such a document are read.
+/// Finds the marks in the log before there is an index. Only frames that can have such documents are read.
 pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<RemovalMarks> {
     let mut own = RemovalMarks::default();
     let bounds = log.bounds(id)?;
@@ -165,7 +166,7 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<RemovalMarks> {
         let header = match log.frame_at(id, at) {
             Ok(Some(header)) => header,
             Ok(None) => break,
-            // Nobody knows what frames a file has; where that is passed over, a read says where to go on.
+            // The frames of the file are unknown. If the damage was given up, a read returns where to continue.
             Err(error @ LogError::Corrupt { .. }) => {
                 at = behind_gap(log, id, at)?.ok_or(error)?;
                 continue;
@@ -204,7 +205,7 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<RemovalMarks> {
     Ok(own)
 }
 
-/// Where to go on behind what was given up; `None` if nothing was given up there.
+/// The offset behind a gap that was given up; `None` if there is no such gap.
 fn behind_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Offset>> {
     match log.read(id, from, ONE_FRAME) {
         Err(LogError::Gap { to, .. }) => {
@@ -212,8 +213,8 @@ fn behind_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Off
                 partition = %id,
                 from,
                 to,
-                "what is said here of documents and of what was scavenged was lost with damage that was given up: messages that \
-                 were scavenged may be shown again until a rule or a deletion hides them"
+                "records of documents and of scavenging were lost to damage that was given up: scavenged messages may \
+                 be visible again until a rule or a deletion hides them"
             );
             Ok(Some(to.max(from + 1)))
         }
@@ -225,7 +226,7 @@ fn behind_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Off
 fn decoded(name: &str, content: &[u8]) -> Result<OffsetRuns> {
     OffsetRuns::decode(content).ok_or_else(|| {
         EventsError::Damaged(format!(
-            "what was scavenged ({name}) is in no form that this version knows"
+            "the record of scavenged messages ({name}) has a form that this version does not know"
         ))
     })
 }
@@ -235,12 +236,12 @@ impl EmbeddedNamespace {
         self.marks.read().clone()
     }
 
-    /// Whether a message was scavenged, although the log may still have it.
+    /// Whether a message was scavenged, even if the log still has it.
     pub(super) fn is_marked(&self, offset: Offset) -> bool {
         self.marks.read().has(offset)
     }
 
-    /// The marks as the index has them, and the position that was given last. Blocks.
+    /// Loads the marks from the index, and the last assigned position. Blocks.
     pub(super) fn load_marks(&self) -> IndexReadResult<()> {
         let (mut marks, mut cursor) = (ScavengeMarks::default(), String::new());
         loop {
@@ -277,7 +278,7 @@ impl EmbeddedNamespace {
         Ok(content.map(|(content, _)| (at, content)))
     }
 
-    /// Marks that the indexes have not followed yet: a crash came between.
+    /// Marks that the indexes have not followed yet, because of a crash.
     pub(super) fn pending_marks(&self) -> Result<OffsetRuns> {
         let followed = self.index.read().state.marks_followed;
         let mut pending = OffsetRuns::default();
@@ -290,7 +291,7 @@ impl EmbeddedNamespace {
         Ok(pending)
     }
 
-    /// Says for good that messages are scavenged. Returns the offset behind the marks.
+    /// Records durably that messages are scavenged. Returns the offset behind the marks.
     pub(super) async fn mark(self: &Arc<Self>, runs: &OffsetRuns, last_global: Option<u64>) -> Result<Offset> {
         if let Some(last) = last_global {
             let mut content = Vec::new();
@@ -318,7 +319,7 @@ impl EmbeddedNamespace {
         Ok(self.marks().newest() + 1)
     }
 
-    /// Nothing before an offset is in any file of the log any more that is not in the indexes.
+    /// Removes marks before an offset, because no file of the log has messages before it that are not in the indexes.
     pub(super) async fn forget_marks(self: &Arc<Self>, before: Offset) -> Result<()> {
         for mark in self.marks().marks.iter().filter(|mark| mark.end <= before) {
             self.unmark(mark).await?;
@@ -338,17 +339,17 @@ impl EmbeddedNamespace {
         Ok(())
     }
 
-    /// Nobody else writes these documents.
+    /// Stores a document of the engine, which nobody else writes.
     pub(super) async fn put_own(self: &Arc<Self>, name: &str, content: Option<&[u8]>) -> Result<DocumentAt> {
         let own = name.to_owned();
         let at = self.ask(move |namespace, io| namespace.document_at(&own, io)).await?;
         let known = at.filter(|at| !at.removed).map_or(0, |at| at.revision);
         let stored = self.store_document(name, content, known).await?;
         let revision = stored.ok_or_else(|| {
-            EventsError::Unavailable(format!("document {name} was changed by somebody else at the same time"))
+            EventsError::Unavailable(format!("document {name} was changed by another writer meanwhile"))
         })?;
         Ok(DocumentAt {
-            // A revision is one more than the offset, see where it is given.
+            // A revision is the offset plus one, see where it is assigned.
             offset: revision.saturating_sub(1),
             revision,
             removed: content.is_none(),
@@ -383,7 +384,7 @@ mod tests {
         fn bytes_are_no_mark_or_one_that_is_read_as_it_is_written(
             bytes in prop_oneof![any::<Vec<u8>>(), proptest::collection::vec(0..4u8, 0..40)],
         ) {
-            // Neighbouring runs are joined, so what is read may be written shorter, but says the same.
+            // Neighbouring runs are merged, so the encoding may become shorter, with the same meaning.
             if let Some(runs) = OffsetRuns::decode(&bytes) {
                 prop_assert!(runs.iter().all(|(start, end)| start < end));
                 prop_assert!(runs.0.windows(2).all(|pair| pair[0].1 < pair[1].0));

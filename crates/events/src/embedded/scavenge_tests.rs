@@ -1,4 +1,4 @@
-//! What was deleted or scavenged stays gone, whatever becomes of rules and indexes; and what was not is never lost.
+//! Deleted and scavenged messages stay gone, whatever happens to rules and indexes, and others are never lost.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ async fn a_deleted_stream_leaves_no_message_and_goes_on_where_it_ended() {
     own.append(&to("b-1", events(None, 2))).await.unwrap();
     own.append(&to("a-1", events(None, 5))).await.unwrap();
     own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
-    // Also the last message of the stream, and of all.
+    // Including the last message of the stream and of the namespace.
     assert_eq!(store.scavenge().await.unwrap().messages, 5);
     for step in ["scavenged", "started", "indexed anew"] {
         if step != "scavenged" {
@@ -86,7 +86,7 @@ async fn a_deleted_stream_leaves_no_message_and_goes_on_where_it_ended() {
     is_healthy(&store, "goes on").await;
 }
 
-/// The mark is stored, and then the indexes cannot be written: as when the process ends there.
+/// The mark is stored, but the indexes cannot be written, as if the process had ended there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_ends_a_scavenging_that_was_cut_off() {
     for lose_indexes in [false, true] {
@@ -134,7 +134,7 @@ async fn bytes_of_what_is_deleted_are_in_no_file_once_they_are_erased() {
         .await
         .unwrap();
     }
-    // The last message of the stream and of all is the secret.
+    // The secret is in the last message of the stream and of the namespace.
     own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
     let revision = own.document("kept").await.unwrap().unwrap().revision;
     own.put_document("kept", None, revision).await.unwrap();
@@ -155,7 +155,7 @@ async fn bytes_of_what_is_deleted_are_in_no_file_once_they_are_erased() {
     assert_eq!((next.first_position, next.first_global), (6, 7));
 }
 
-/// A message, as long as it was not scavenged.
+/// A message that was not scavenged.
 #[derive(Clone, Debug)]
 struct Kept {
     global: u64,
@@ -182,7 +182,7 @@ impl StreamModel {
         self.kept.range(floor..).map(|(position, kept)| (*position, kept))
     }
 
-    /// The last one stays, unless it is deleted.
+    /// The last message stays, unless it is deleted.
     fn scavenge(&mut self) {
         let (floor, next, deleted_before) = (self.floor(), self.next, self.deleted_before);
         self.kept
@@ -207,7 +207,7 @@ impl StreamModel {
 struct Model {
     streams: BTreeMap<String, StreamModel>,
     next_global: u64,
-    /// That the server has made, with their messages: they say themselves where in the log these are.
+    /// Ids from the server, which encode the log offset, with their messages.
     ids: Vec<(MessageId, u64)>,
 }
 
@@ -261,7 +261,7 @@ async fn life(seed: u64, steps: u64) {
         match chance.below(16) {
             0..6 => {
                 for _ in 0..1 + chance.below(6) {
-                    // Commit files are soon full, in most lives.
+                    // In most lives, commit files fill up soon.
                     let filler = "x".repeat((chance.below(3) * 8000) as usize);
                     let data = format!("{{\"n\":{step},\"x\":\"{filler}\"}}");
                     let at = append_one(&namespace, &name, &data).await;
@@ -297,7 +297,7 @@ async fn life(seed: u64, steps: u64) {
             }
             12 => store.flush_indexes().await.unwrap(),
             13 if chance.one_in(2) => {
-                // Cut off behind the marks.
+                // Interrupted after the marks were stored.
                 store.flush_indexes().await.unwrap();
                 disks.fail_indexes(true);
                 let _ = store.scavenge().await;

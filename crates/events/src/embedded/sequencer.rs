@@ -1,6 +1,6 @@
-//! Gives messages their places before they are stored. One submission after the other goes to the log without waiting for
-//! the one before it; each expects the offset that it was numbered for, so if one is refused, all behind it are, and are
-//! numbered again.
+//! Assigns positions to messages before they are stored. Submissions go to the log without waiting for earlier ones.
+//! Each expects the offset for which it was numbered, so if one is refused, all later ones are refused too and numbered
+//! again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use crate::id::MessageId;
 pub(crate) struct Sequencer {
     pub next_offset: Offset,
     pub next_global: u64,
-    /// Numbered and not indexed yet, in their order.
+    /// Numbered but not yet indexed, in order.
     pending: VecDeque<PendingEntries>,
     /// Streams with pending messages.
     heads: HashMap<Arc<str>, StreamHead>,
-    /// That clients gave to pending messages.
+    /// Ids that clients gave to pending messages.
     ids: HashSet<MessageId>,
     /// Names of pending documents.
     documents: HashSet<Arc<str>>,
-    /// Submissions of which it is not known yet what became of them.
+    /// Number of submissions without a known outcome.
     outstanding: usize,
-    /// One was refused: nothing is numbered before it is known of all.
+    /// A submission was refused: nothing is numbered until all outcomes are known.
     refused: bool,
-    /// Somebody waits for what is on its way, and wants nothing to follow it.
+    /// Number of holders that wait for pending submissions and keep the sequencer closed.
     holds: usize,
     chance: RandomBuffer,
 }
 
-/// What is numbered and on its way.
+/// A numbered submission that is in progress.
 #[derive(Debug, Default)]
 pub(crate) struct PendingEntries {
     pub entries: Vec<IndexEntry>,
-    /// Streams, and the versions that they have then.
+    /// Streams and their new versions.
     pub streams: Vec<(Arc<str>, i64)>,
-    /// That clients gave.
+    /// Ids that clients gave.
     pub ids: Vec<MessageId>,
-    /// It takes in the log.
+    /// Size in the log.
     pub bytes: u64,
 }
 
 #[derive(Debug)]
 struct StreamHead {
     version: i64,
-    /// Submissions that are pending.
+    /// Number of pending submissions.
     pending: usize,
 }
 
-/// Random bytes, taken from the system many at a time.
+/// Random bytes, fetched from the system in bulk.
 #[derive(Debug, Default)]
 struct RandomBuffer {
     left: Vec<[u8; 4]>,
@@ -67,7 +67,7 @@ impl Sequencer {
         }
     }
 
-    /// Whether messages may be numbered now.
+    /// A random number for an id.
     pub fn chance(&mut self) -> Result<u32> {
         self.chance.take()
     }
@@ -76,7 +76,7 @@ impl Sequencer {
         !self.refused && self.holds == 0
     }
 
-    /// Nothing is numbered until that is released.
+    /// Stops numbering until `release`.
     pub fn hold(&mut self) {
         self.holds += 1;
     }
@@ -85,12 +85,12 @@ impl Sequencer {
         self.holds -= 1;
     }
 
-    /// Whether it is known of all what became of it, and all that is stored is indexed.
+    /// Whether the outcome of all submissions is known and everything stored is indexed.
     pub fn is_settled(&self) -> bool {
         self.outstanding == 0 && self.pending.is_empty()
     }
 
-    /// The version with what is pending of a stream, if something is.
+    /// The version of a stream including pending messages, if it has any.
     pub fn pending_version(&self, stream: &str) -> Option<i64> {
         self.heads.get(stream).map(|head| head.version)
     }
@@ -108,7 +108,7 @@ impl Sequencer {
         known.or_else(|| index.name(stream)).unwrap_or_else(|| stream.into())
     }
 
-    /// What was numbered is on its way.
+    /// Records a numbered submission.
     pub fn submitted(&mut self, pending: PendingEntries) {
         for (stream, version) in &pending.streams {
             let version = *version;
@@ -137,7 +137,7 @@ impl Sequencer {
         self.outstanding += 1;
     }
 
-    /// Indexes what is stored by now: everything before `next`.
+    /// Indexes what has been stored: everything before `next`.
     pub fn stored(&mut self, next: Offset, index: &mut NamespaceIndex) {
         while let Some(pending) = self.pending.pop_front() {
             if pending.entries.last().is_some_and(|last| last.offset() >= next) {
@@ -171,7 +171,7 @@ impl Sequencer {
         }
     }
 
-    /// It is known what became of a submission.
+    /// Handles the outcome of a submission.
     pub fn ended(&mut self, is_stored: bool, next: Offset, index: &mut NamespaceIndex) {
         self.stored(next, index);
         self.outstanding -= 1;

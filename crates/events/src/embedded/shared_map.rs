@@ -1,16 +1,16 @@
-//! A map by name whose copies share what they have in common: a hash array mapped trie. A copy costs nothing, and a change costs
-//! the way from the root to one leaf, however many names there are.
+//! A map by name whose copies share their common parts: a hash array mapped trie. Copying is free, and a change copies
+//! only the path from the root to one leaf, however many names there are.
 
 use std::sync::Arc;
 
 use super::index::hash;
 
-/// Of the hash, for each level.
+/// Hash bits per level.
 const BITS: u32 = 4;
 const WIDTH: usize = 1 << BITS;
-/// Beyond that the hash is used up, and a leaf grows.
+/// At this depth the hash is used up, and leaves grow.
 const DEPTH_MAX: u32 = u64::BITS / BITS;
-/// Names of a leaf before it is divided.
+/// A leaf with more names is split.
 const LEAF_MAX: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl<V> SharedMap<V> {
 
     pub fn get(&self, name: &str) -> Option<&V> {
         let (mut node, mut depth) = (&self.root, 0);
-        // A map without names asks for no hash.
+        // An empty map needs no hash.
         let hash = if self.is_empty() { 0 } else { hash(name.as_bytes()) };
         loop {
             match &**node {
@@ -56,7 +56,7 @@ impl<V> SharedMap<V> {
         self.get(name).is_some()
     }
 
-    /// In no order.
+    /// In no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
         let mut waiting = vec![&self.root];
         let mut leaf: std::slice::Iter<'_, (Arc<str>, V)> = [].iter();
@@ -79,16 +79,16 @@ impl<V> SharedMap<V> {
 }
 
 impl<V: Clone> SharedMap<V> {
-    /// Whether the name is new.
+    /// Returns whether the name is new.
     pub fn insert(&mut self, name: &str, value: V) -> bool {
         let is_new = put(&mut self.root, hash(name.as_bytes()), 0, name, value);
         self.len += usize::from(is_new);
         is_new
     }
 
-    /// Whether it was there.
+    /// Returns whether the name existed.
     pub fn remove(&mut self, name: &str) -> bool {
-        // Nothing is copied for what is not there.
+        // Copy nothing if the name does not exist.
         let was_there = self.contains(name) && take(&mut self.root, hash(name.as_bytes()), 0, name);
         self.len -= usize::from(was_there);
         was_there
@@ -131,7 +131,7 @@ fn divided<V: Clone>(entries: Vec<(Arc<str>, V)>, depth: u32) -> Node<V> {
             leaf.push((name, value));
         }
     }
-    // One that has all of them is divided when the next one comes.
+    // A child with all the names is split at the next insertion.
     Node::Branch(leaves.map(|leaf| (!leaf.is_empty()).then(|| Arc::new(Node::Leaf(leaf)))))
 }
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is changed, in a map and in copies of it: each has what was put into it, and no other.
+        /// After any changes to a map and its copies, each has exactly its own entries.
         #[test]
         fn copies_are_apart(changes in prop::collection::vec((0..4usize, 0..120u32, prop::option::of(any::<u32>())), 0..400)) {
             let mut maps = vec![(SharedMap::default(), BTreeMap::new())];
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// A change of a copy makes a few nodes anew, not all of them.
+    /// Changing a copy clones a few nodes, not all of them.
     #[test]
     fn a_change_costs_the_way_to_one_leaf() {
         let mut map = SharedMap::default();

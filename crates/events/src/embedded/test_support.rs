@@ -1,4 +1,4 @@
-//! What the tests of the engine have in common: one message appended, everything read, and lives from seeds.
+//! Helpers for the tests of the engine: appending one message, reading everything, and random lives from seeds.
 
 use std::future::Future;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub async fn keep_newest(namespace: &Arc<dyn Namespace>, of: RetentionTarget<'_>
     namespace.set_retention(of, rule).await.unwrap();
 }
 
-/// Every message that is shown, by global position.
+/// Every visible message, by global position.
 pub async fn all_of(namespace: &Arc<dyn Namespace>) -> Vec<StoredEvent> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
@@ -79,8 +79,8 @@ pub async fn data_of(namespace: &Arc<dyn Namespace>) -> Vec<String> {
     all.iter().map(|stored| stored.event().data.to_owned()).collect()
 }
 
-/// Returns when nothing of it goes on any more, as when its process has ended: what writes a table behind would meet the tables of
-/// whoever opens the same folder next.
+/// Waits until all background work of the store has ended, as if its process had. Otherwise a table that is still being
+/// written would conflict with the next store on the same folder.
 pub async fn closed(store: EmbeddedStore) {
     let inner = Arc::downgrade(&store.inner);
     drop(store);
@@ -93,7 +93,7 @@ pub async fn is_healthy(store: &EmbeddedStore, what: &str) {
     assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
 }
 
-/// A life for each of so many seeds; more with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
+/// Runs a life for each seed. `THALWEG_SIM_SEEDS` sets the number of seeds, `THALWEG_SIM_SEED` the first one.
 pub fn lives<F: Future<Output = ()>>(seeds: u64, life: impl Fn(u64) -> F + Send + Sync + Copy + 'static) {
     let number = |name: &str, default: u64| {
         let text = std::env::var(name).ok();
@@ -101,7 +101,7 @@ pub fn lives<F: Future<Output = ()>>(seeds: u64, life: impl Fn(u64) -> F + Send 
     };
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", seeds));
     for seed in first..first + count {
-        // The name is told if it fails.
+        // The thread name appears in a panic message.
         let lived = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(2).enable_all().build().unwrap();

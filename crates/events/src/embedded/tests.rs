@@ -1,4 +1,4 @@
-//! The store against a model of it, while its indexes are written, merged, lost and made again.
+//! Compares the store with a model while its indexes are written, merged, lost and rebuilt.
 
 mod disks;
 
@@ -16,7 +16,7 @@ use crate::{StoredEvent, TokenDigest};
 
 pub(super) use disks::{Disks, FrameOnDisk};
 
-/// Chance that can be repeated.
+/// A deterministic random generator.
 pub(super) struct Chance(pub u64);
 
 impl Chance {
@@ -58,17 +58,17 @@ impl Told {
     }
 }
 
-/// All there is, by global position.
+/// The expected content, by global position.
 #[derive(Default)]
 pub(super) struct Model {
     all: BTreeMap<u64, Told>,
     versions: BTreeMap<String, i64>,
     last_global: u64,
-    /// Of each stream where messages begin to be shown, and how many of the newest are.
+    /// The first visible position and the maximum count for each stream.
     floors: BTreeMap<String, u64>,
     counts: BTreeMap<String, u64>,
     documents: BTreeMap<String, (u64, Vec<u8>)>,
-    /// The last one of each, also of those that were removed.
+    /// The last revision of each document, including removed ones.
     revisions: BTreeMap<String, u64>,
 }
 
@@ -87,7 +87,7 @@ impl Model {
         self.last_global + 1
     }
 
-    /// What is hidden never comes back here: rules are only made stricter.
+    /// Removes hidden messages for good, because rules here only become stricter.
     fn settle(&mut self) {
         for told in self.all.values() {
             let version = self.versions.entry(told.stream.clone()).or_insert(-1);
@@ -350,7 +350,7 @@ async fn whole_category(namespace: &Arc<dyn Namespace>, mut read: CategoryRead<'
     found
 }
 
-/// Ids that the server made are what it says they are.
+/// Ids from the server are accepted as they are.
 fn same(found: &[Told], expected: &[&Told], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (found, expected) in found.iter().zip(expected) {
@@ -534,7 +534,7 @@ async fn check_names(namespace: &Arc<dyn Namespace>, model: &Model, streams: &[&
     }
 }
 
-/// What a lost index looks like.
+/// Damages an index.
 fn damage(disk: &RamDisk, chance: &mut Chance) {
     let names = disk.names().unwrap();
     let Some(name) = names.get(chance.below(names.len().max(1) as u64) as usize) else {
@@ -543,7 +543,7 @@ fn damage(disk: &RamDisk, chance: &mut Chance) {
     match chance.below(3) {
         0 => disk.remove(name).unwrap(),
         _ => {
-            // Its end, where what is read at the start lies.
+            // Near its end, which is read at the start.
             let file = disk.open(name).unwrap();
             let at = file.len().unwrap().saturating_sub(1 + chance.below(60));
             let mut byte = [0];
@@ -558,7 +558,8 @@ async fn life(seed: u64, steps: u64) {
     let disks = Disks::new();
     let mut model = Model::default();
     let mut store = disks.open().await;
-    // What becomes of the places of hidden messages depends on when they are scavenged: imports have a life of their own.
+    // Imports can reuse positions of scavenged messages at a time that the model does not know, so they have separate
+    // lives.
     let hides = seed % 2 == 1;
     for step in 0..steps {
         let namespace = store.namespace(DEFAULT).await.unwrap();
@@ -575,7 +576,7 @@ async fn life(seed: u64, steps: u64) {
             }
             18 if chance.one_in(6) => {
                 namespace.clear().await.unwrap();
-                // Rules stay, and hide again what comes below; here there are none that could.
+                // Rules survive a clearing and would hide the new lower positions, so they are removed here.
                 if hides {
                     for of in model.floors.keys().chain(model.counts.keys()) {
                         namespace
@@ -655,7 +656,7 @@ async fn a_deleted_namespace_takes_no_memory_of_the_indexes() {
     panic!("{:?} and not {before:?}", store.index_sizes());
 }
 
-/// A backup and a scavenging write tables too, beside what does so by itself.
+/// Backups and scavenging also write tables, concurrently with the background task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_writes_a_table_before_another_has_tidied_up_writes_nothing_twice() {
     let disks = Disks::new();

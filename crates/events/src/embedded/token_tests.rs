@@ -1,4 +1,4 @@
-//! Tokens that have ended are forgotten, so that short-lived ones can be made without an end; none that is valid is.
+//! Expired tokens are forgotten, so that short-lived ones can be created forever; valid tokens never are.
 
 use super::catalog::{EXPIRED_KEPT, forget_expired};
 use super::test_support::closed;
@@ -64,7 +64,7 @@ fn of_tokens_that_have_ended_the_newest_stay_and_of_the_others_all() {
         let mut chance = Chance(seed << 8 | 1);
         let (now, mut tokens) = (1_000, Vec::new());
         for number in 0..chance.below(400) as u32 {
-            // Many end at the same moment.
+            // Many expire at the same moment.
             let end = (!chance.one_in(4)).then(|| 900 + chance.below(130) as i64);
             tokens.push(TokenEntry::new(token(number, end), 0));
         }
@@ -75,7 +75,7 @@ fn of_tokens_that_have_ended_the_newest_stay_and_of_the_others_all() {
         let (valid, mut ended) = (ids(&tokens, false), ids(&tokens, true));
         forget_expired(&mut tokens, now, |token| token);
         assert_eq!(ids(&tokens, false), valid, "seed {seed}");
-        // By end, and of one moment in the order in which they were made.
+        // By expiry; those of the same moment in the order of creation.
         ended.sort_by_key(|(end, _)| *end);
         let wanted = ended.split_off(ended.len().saturating_sub(EXPIRED_KEPT));
         let mut left = ids(&tokens, true);

@@ -1,6 +1,6 @@
-//! Reads every message, and looks whether each is where the indexes say; and every part of them.
+//! Reads every message and verifies that it is where the indexes say, and reads every part of the indexes.
 //!
-//! Lists are looked at for many messages together: those of one list lie beside each other in it.
+//! List entries are verified for many messages at once, because entries of one list are adjacent.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::error::{EventsError, Result};
 use crate::names;
 use crate::store::{Direction, Fault, VerifyReport};
 
-/// Messages looked for together: what is known of them is a few MiB.
+/// Number of messages per batch, which takes a few MiB.
 const TOGETHER: usize = 32 << 10;
 
-/// Those that every message is in: of its stream, of its category, of all.
+/// The lists that contain every message: of its stream, of its category, and of the namespace.
 const LISTS: usize = 3;
 
-/// Told how far it is, now and then.
+/// Called with the progress from time to time.
 pub type ProgressCallback = Box<dyn FnMut(&VerifyReport) + Send>;
 
-/// Ends early when it is dropped.
+/// Ends early if the future is dropped.
 pub(super) async fn verify(inner: Arc<StoreInner>, mut tell: ProgressCallback) -> Result<VerifyReport> {
-    // Nothing leaves the lists meanwhile.
+    // Prevents removals from the lists meanwhile.
     let stays = inner.scavenging.clone().read_owned().await;
     let all = inner.all();
     let wanted = CancelOnDrop::default();
@@ -53,10 +53,10 @@ pub(super) async fn verify(inner: Arc<StoreInner>, mut tell: ProgressCallback) -
         verified
     });
     let looked = looked.await;
-    looked.map_err(|_| EventsError::Unavailable("it was given up".to_owned()))
+    looked.map_err(|_| EventsError::Unavailable("it was interrupted".to_owned()))
 }
 
-/// Until it is dropped.
+/// Clears the flag on drop.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Default for CancelOnDrop {
@@ -71,17 +71,17 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// What is wrong, and at which offset.
+/// The offset of a fault, and its description.
 type OffsetFault = (Offset, String);
 
 impl EmbeddedNamespace {
-    /// The first fault ends it, since what follows is mostly the same one.
+    /// Stops at the first fault of the namespace, because later ones usually have the same cause.
     fn look_at_all(&self, verified: &mut VerifyReport, goes_on: &mut dyn FnMut(&VerifyReport) -> bool) {
         let state = self.index.read().state;
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
         let (mut at, mut batch, mut own) = (first, Vec::new(), VerifyReport::default());
         let mut wrong: Option<OffsetFault> = None;
-        // What the log has, documents too, so that it is few runs.
+        // The offsets of all records, including documents, so that they form few runs.
         let mut there = OffsetRuns::default();
         while at < state.next_offset && wrong.is_none() {
             let read = replay::frames(self.place.log.as_ref(), self.partition, at, &mut |passed| {
@@ -108,7 +108,7 @@ impl EmbeddedNamespace {
             }
             if batch.len() >= TOGETHER || at >= state.next_offset || wrong.is_some() {
                 let misplaced = self.look_at(&batch, &mut own).err();
-                // What comes first is told.
+                // The first fault is reported.
                 wrong = misplaced.or(wrong);
                 batch.clear();
                 let mut so_far = verified.clone();
@@ -119,7 +119,7 @@ impl EmbeddedNamespace {
                 }
             }
         }
-        // What was cleared or deleted meanwhile is not where it was.
+        // What was cleared or deleted meanwhile is no longer in its place.
         if self.is_gone() || self.index.read().state.generation() != state.generation() {
             return;
         }
@@ -128,7 +128,7 @@ impl EmbeddedNamespace {
         verified.bytes += own.bytes;
         if wrong.is_none() && messages != state.messages {
             wrong = match self.given_up(&there) {
-                // They are told of as gaps where they stood, and counted until the indexes are made again.
+                // Readers get them as gaps; they are counted until the indexes are rebuilt.
                 Ok(given_up) if messages + given_up == state.messages => None,
                 Ok(given_up) => {
                     let and_given_up = match given_up {
@@ -136,7 +136,7 @@ impl EmbeddedNamespace {
                         some => format!(" and {some} were given up"),
                     };
                     let counted = state.messages;
-                    let what = format!("{messages} messages are stored{and_given_up}, and {counted} are counted");
+                    let what = format!("{messages} messages are stored{and_given_up}, but {counted} are counted");
                     Some((at, what))
                 }
                 Err(unread) => Some((at, why(unread))),
@@ -149,9 +149,11 @@ impl EmbeddedNamespace {
         }));
     }
 
-    /// Messages that the indexes have and the log has given up, after damage or because it ended before them. `there` is what it has.
+    /// The number of messages that are in the indexes but were given up by the log, after damage or because it ended
+    /// before them. `there` has the offsets in the log.
     fn given_up(&self, there: &OffsetRuns) -> super::index::IndexReadResult<u64> {
-        // What was lost at the beginning of a partition has no gap; and frames are long, and rows mostly in the order of the log.
+        // A loss at the start of a partition has no gap frame. The gap is kept between rows, because frames are long
+        // and rows are mostly in log order.
         let first = self.place.log.bounds(self.partition).map_or(0, |bounds| bounds.first);
         let (mut gap, mut given_up) = (0..0, 0);
         self.walk(&ListId::All, None, Direction::Forward, Io::MayBlock, &mut |row| {
@@ -167,7 +169,8 @@ impl EmbeddedNamespace {
         Ok(given_up)
     }
 
-    /// What was given up around an offset, if it was. Of what was scavenged there is no frame, or one without the record.
+    /// The range that was given up around an offset, if it was. A scavenged message has no frame, or a frame without
+    /// the record.
     fn gap_at(&self, offset: Offset) -> Result<Range<Offset>> {
         let (log, id) = (&self.place.log, self.partition);
         let want = ReadOptions {
@@ -184,13 +187,13 @@ impl EmbeddedNamespace {
                 Ok(if is_given_up { frame.base..frame.next() } else { 0..0 })
             }
             (Ok(_), _) => Ok(0..0),
-            // Nothing of the file can be read, and that is passed over.
+            // The file is unreadable, and its damage was given up.
             (Err(LogError::Corrupt { .. }), Some(gap)) => Ok(gap),
             (Err(error), _) => Err(error.into()),
         }
     }
 
-    /// Whether something of this namespace was given up after damage, or because the log ended before the indexes.
+    /// Whether anything of this namespace was given up, after damage or because the log ended before the indexes.
     fn has_given_up(&self) -> bool {
         let (log, id) = (&self.place.log, self.partition);
         let Ok(bounds) = log.bounds(id) else { return false };
@@ -199,14 +202,14 @@ impl EmbeddedNamespace {
             match log.frame_at(id, at) {
                 Ok(Some(frame)) if frame.kind != FrameKind::Gap => at = frame.next().max(at + 1),
                 Ok(None) => return false,
-                // A file of which nobody knows what it has is passed over, or this would not be read.
+                // An unreadable file must have been given up, or the verification would have failed before.
                 Ok(Some(_)) | Err(_) => return true,
             }
         }
         false
     }
 
-    /// Counts those that are where they should be.
+    /// Verifies a batch and counts the messages that are in place.
     fn look_at(&self, batch: &[(IndexedEvent, u64)], own: &mut VerifyReport) -> std::result::Result<(), OffsetFault> {
         let events: Vec<&IndexedEvent> = batch.iter().map(|(event, _)| event).collect();
         let mut misplaced = self.misplaced(&events)?;
@@ -218,7 +221,8 @@ impl EmbeddedNamespace {
         };
         let mut wrong = misplaced.iter().filter(|(offset, _)| !self.is_scavenged(*offset));
         let mut has_given_up = None;
-        // In no list any more, and not yet out of the log. The mark of it may be among what was given up.
+        // The message was removed from the lists, but not yet from the log, and the mark that says so may have been
+        // lost.
         let wrong = wrong
             .find(|(offset, _)| !(in_no_list(*offset) && *has_given_up.get_or_insert_with(|| self.has_given_up())));
         if let Some(wrong) = wrong {
@@ -240,16 +244,16 @@ impl EmbeddedNamespace {
         if self.is_marked(offset) {
             return true;
         }
-        // Before there were marks, the rule that hides it was all that said so.
+        // Without marks, in older versions, only the rule that hides the message shows it.
         let stored = self.reading(Io::MayBlock).message(offset);
         let stored = stored.ok().flatten();
         stored.is_some_and(|stored| self.may_go(&mut self.hidden(), &stored.event()).unwrap_or(false))
     }
 
-    /// Those that some list does not have where they are; an error if a list cannot be read.
+    /// The messages that are missing from a list, or an error if a list cannot be read.
     pub(super) fn misplaced(&self, events: &[&IndexedEvent]) -> std::result::Result<Vec<OffsetFault>, OffsetFault> {
         let (mut wrong, mut all) = (Vec::new(), events.to_vec());
-        // In the order of the tables, so that none of their blocks is read twice.
+        // In the order of the tables, so that each block is read once.
         all.sort_by_cached_key(|event| (hash(event.stream.as_bytes()), event.position));
         for group in all.chunk_by(|one, other| one.stream == other.stream) {
             let Some(first) = group.first() else { continue };
@@ -265,15 +269,12 @@ impl EmbeddedNamespace {
         all.sort_by_key(|event| event.global);
         self.not_in(&ListId::All, &all, |event| event.global, "the namespace", &mut wrong)?;
         for event in events {
-            // An id that the server made says itself where its message is.
+            // Ids from the server encode the offset and are in no index.
             let Some(id) = event.id else { continue };
             let found = self.with_id(id).map_err(|unread| (event.offset, why(unread)))?;
             if !found.contains(&event.offset) {
                 let place = format_args!("position {} of stream {}", event.position, event.stream);
-                let what = format!(
-                    "{place}: the index of ids has {found:?} in the place of {}",
-                    event.offset
-                );
+                let what = format!("{place}: the index of ids has {found:?} instead of {}", event.offset);
                 wrong.push((event.offset, what));
             }
         }
@@ -290,7 +291,7 @@ impl EmbeddedNamespace {
         Ok(found)
     }
 
-    /// Those of a list's messages, in its order, that it does not have.
+    /// Finds the messages that are missing from a list. `events` must be in list order.
     fn not_in(
         &self,
         list: &ListId,
@@ -325,15 +326,14 @@ impl EmbeddedNamespace {
         });
         for (event, found) in looked.map_err(|unread| (first.offset, why(unread)))? {
             let (position, stream, at) = (event.position, &event.stream, (ordinal_of(event), event.offset));
-            let what = format!(
-                "position {position} of stream {stream}: the index of {of} has {found:?} in the place of {at:?}"
-            );
+            let what =
+                format!("position {position} of stream {stream}: the index of {of} has {found:?} instead of {at:?}");
             wrong.push((event.offset, what));
         }
         Ok(())
     }
 
-    /// Whether the newest of a document's versions is this one or came later.
+    /// Whether the newest version of a document is this one or a later one.
     pub(super) fn misplaced_document(&self, name: &str, at: DocumentAt) -> std::result::Result<(), String> {
         let found = self.document_at(name, Io::MayBlock).map_err(why)?;
         let is_known = found.is_some_and(|found| match found.offset == at.offset {
@@ -342,9 +342,7 @@ impl EmbeddedNamespace {
         });
         match is_known {
             true => Ok(()),
-            false => Err(format!(
-                "document {name}: the index has {found:?} in the place of {at:?}"
-            )),
+            false => Err(format!("document {name}: the index has {found:?} instead of {at:?}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What `verify` finds when something is not as it was written.
+//! The findings of `verify` when data is damaged or wrong.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::id::MessageId;
 use crate::store::{Append, ExpectedVersion, Fault, NewEvent};
 
-/// Five messages of two streams, of which some have ids of their client's, and a document.
+/// Five messages in several streams, some with client ids, and a document.
 async fn filled(store: &EmbeddedStore) -> Arc<EmbeddedNamespace> {
     let namespace = store.namespace(DEFAULT).await.unwrap();
     for (n, stream) in ["a-1", "a-2", "a-1", "b", "a-1"].into_iter().enumerate() {
@@ -42,7 +42,7 @@ async fn write_tables(store: &EmbeddedStore) {
     flushed.await.unwrap().unwrap();
 }
 
-/// As a bug would have it: out of the lists and counts, and in the log.
+/// Simulates a bug: removes a message from lists and counts, but not from the log.
 async fn leave_out(store: &EmbeddedStore, namespace: &EmbeddedNamespace, offset: u64, stream: &str) {
     let mut own = NamespaceRemovals {
         space: namespace.index.read().space(),
@@ -90,7 +90,7 @@ async fn a_count_that_is_not_the_number_of_messages_is_told() {
     let [fault] = &faults[..] else {
         panic!("{faults:?}");
     };
-    assert_eq!(fault.what, "5 messages are stored, and 6 are counted");
+    assert_eq!(fault.what, "5 messages are stored, but 6 are counted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,7 +129,7 @@ async fn ids_and_documents_are_looked_for_where_the_log_has_them() {
             assert_eq!(namespace.misplaced(&[&event]), Ok(Vec::new()));
             event.id = event.id.map(|id| id ^ 1);
             let what = namespace.misplaced(&[&event]).unwrap();
-            let expected = "position 0 of stream a-1: the index of ids has [] in the place of 0";
+            let expected = "position 0 of stream a-1: the index of ids has [] instead of 0";
             assert_eq!(what, [(0, expected.to_owned())]);
             let at = namespace.document_at("kept", Io::MayBlock).unwrap().unwrap();
             assert_eq!(namespace.misplaced_document("kept", at), Ok(()));
@@ -141,12 +141,12 @@ async fn ids_and_documents_are_looked_for_where_the_log_has_them() {
             assert!(namespace.misplaced_document("lost", at).is_err());
         });
         looked.await.unwrap();
-        // The same of tables.
+        // The same with tables.
         write_tables(&store).await;
     }
 }
 
-/// Each of many messages is looked for together with others, and those that are not there are the ones that are named.
+/// Many messages are verified together, and exactly the missing ones are reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_messages_those_that_are_not_where_they_should_be_are_named() {
     let disks = Disks::new();
@@ -176,7 +176,7 @@ async fn of_many_messages_those_that_are_not_where_they_should_be_are_named() {
             };
             assert_eq!(named(&right), [0; 0]);
             for n in 0..5 {
-                // Where another one is, and where none is; once for each of three lists.
+                // At the offset of another message, and at an unused one; each is reported once per list.
                 for offset in [(n as u64 + 1) % 5, 77] {
                     let mut bent = right.clone();
                     (bent[n].offset, bent[n].id) = (offset, None);

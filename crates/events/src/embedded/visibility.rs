@@ -1,5 +1,5 @@
-//! What is stored and not shown any more: messages that a rule of retention hides, and those of deleted streams. What rules hide is
-//! looked at when it is read or counted, until scavenging removes it.
+//! Decides which stored messages are hidden: by retention rules or because their stream was deleted. Rules are
+//! evaluated on each read or count, until scavenging removes the messages.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::error::{EventsError, Result};
 use crate::event::EventRef;
 use crate::store::{Direction, ExpectedVersion, Retention, RetentionTarget, StreamInfo};
 
-/// What is hidden, as somebody who reads asks again and again.
+/// A visibility check for one reader, which caches the result per stream.
 pub(super) struct VisibilityFilter {
-    /// `None`: nothing is.
+    /// `None` if nothing is hidden.
     rules: Option<Arc<VisibilityRules>>,
-    /// Log time, and what the wall clock showed at it: messages are stamped by that.
+    /// The current log time and the clock jumps, because messages have wall-clock timestamps.
     now: Micros,
     jumps: Arc<ClockJumps>,
     floors: HashMap<String, u64>,
@@ -45,7 +45,7 @@ impl VisibilityFilter {
         Ok(floor)
     }
 
-    /// Messages of a stream that are older are hidden.
+    /// Older messages of the stream are hidden.
     pub fn oldest(&self, stream: &str) -> Option<Micros> {
         let age = self.rules.as_ref()?.for_stream(stream)?.max_age?;
         Some(self.jumps.least_wall_since(self.now.saturating_sub(age), self.now))
@@ -59,7 +59,7 @@ impl VisibilityFilter {
         Ok(is_old || event.position < self.floor(namespace, event.stream, io)?)
     }
 
-    /// Whether no message of a stream is shown. May block.
+    /// Whether all messages of a stream are hidden. May block.
     fn hides_all(&self, namespace: &EmbeddedNamespace, stream: &str) -> IndexReadResult<bool> {
         let rule = self
             .rules
@@ -82,7 +82,7 @@ impl VisibilityFilter {
                 None => false,
             };
             shown = !is_old && row.ordinal >= floor;
-            // What comes before it is older, unless it was imported or stamped by a clock that was set back.
+            // Earlier messages are older, unless they were imported or stamped by a clock that was set back.
             Ok(!shown && mixed && row.ordinal >= floor)
         })?;
         Ok(!shown)
@@ -94,15 +94,15 @@ impl VisibilityFilter {
     }
 }
 
-/// Documents looked at together.
+/// Number of documents in one step.
 const DOCUMENTS: usize = 1000;
 
 impl EmbeddedNamespace {
-    /// The position of the oldest of so many newest messages of a stream.
+    /// The position of the oldest of the `count` newest messages of a stream.
     fn floor_of_newest(&self, stream: &str, count: u64, io: Io) -> IndexReadResult<u64> {
         let version = self.version_stored(stream, io)?;
         let floor = ((version + 1) as u64).saturating_sub(count);
-        // Only what is imported leaves out positions, so that nothing else has to be counted.
+        // Only imports leave gaps between positions; without them no counting is needed.
         if floor == 0 || count == 0 || !self.index.read().state.has_imports {
             return Ok(floor);
         }
@@ -122,11 +122,11 @@ impl EmbeddedNamespace {
         self.hidden_by(self.rules())
     }
 
-    /// By the rules of some moment.
+    /// A filter for the given rules.
     pub(super) fn hidden_by(&self, rules: Arc<VisibilityRules>) -> VisibilityFilter {
         let clock = self.place.log.clock();
         if !rules.is_empty() {
-            // A message that was stamped since the clock was set is as young as it is.
+            // Otherwise a message stamped since the clock was set would get a wrong age.
             clock.notice();
         }
         VisibilityFilter {
@@ -137,7 +137,7 @@ impl EmbeddedNamespace {
         }
     }
 
-    /// The rules that are stored. Blocks.
+    /// Loads the stored rules. Blocks.
     pub(super) fn load_rules(&self) -> IndexReadResult<()> {
         let (mut rules, mut cursor) = (VisibilityRules::default(), String::new());
         let cleared_at = self.index.read().state.cleared_at;
@@ -149,7 +149,7 @@ impl EmbeddedNamespace {
                 let at = self.document_at(&name, Io::MayBlock)?;
                 let lost = at.filter(|at| !name.starts_with(DELETED) || at.offset >= cleared_at);
                 let record = match at {
-                    // What was deleted before everything was removed is forgotten with it.
+                    // Deletions from before a clearing are forgotten with it.
                     Some(at) if name.starts_with(DELETED) && at.offset < cleared_at => None,
                     Some(at) => self.reading(Io::MayBlock).record(at.offset)?,
                     None => None,
@@ -160,7 +160,8 @@ impl EmbeddedNamespace {
                         namespace = self.about().name,
                         rule = name,
                         offset = at.offset,
-                        "a rule of retention or a deletion was lost with damage: what it hid and was not scavenged is shown again"
+                        "a retention rule or a deletion was lost to damage: hidden messages that were not scavenged \
+                         are visible again"
                     );
                 }
                 rules.apply(&name, content.as_ref().map(|(content, _)| &content[..]))?;
@@ -214,10 +215,10 @@ impl EmbeddedNamespace {
             return Err(EventsError::StreamDeleted(stream.to_owned()));
         }
         let (namespace, stream) = (self.clone(), stream.to_owned());
-        // It is brought to its end, whoever waits.
+        // Runs to completion even if the caller goes away.
         let hidden = tokio::spawn(async move {
             let _alone = namespace.importing.lock().await;
-            // If a disk is waited for, then before others wait: it is in a cache afterwards.
+            // Any disk access happens before others have to wait; afterwards the data is cached.
             namespace.version_of(&stream).await?;
             let held = namespace.hold().await;
             let version = namespace.version_of(&stream).await?;
@@ -234,7 +235,7 @@ impl EmbeddedNamespace {
                 namespace.rule_room.has(weight(&stream))?;
             }
             if tombstone {
-                // Nothing comes in between.
+                // Effective before the next append.
                 namespace.change_rules(|rules| {
                     rules.delete(&stream, deleted);
                     Ok(())
@@ -257,7 +258,7 @@ impl EmbeddedNamespace {
             RetentionTarget::Stream(stream) => format!("{OF_STREAM}{stream}"),
             RetentionTarget::Category(category) => format!("{OF_CATEGORY}{category}"),
         };
-        // It stays known, or unknown: a rule that two set at the same time is one.
+        // Serves only the memory check: if two callers set a rule concurrently, there is still only one rule.
         let is_known = self.rules().has_rule_of(of);
         let namespace = self.clone();
         let set = tokio::spawn(async move {
@@ -271,7 +272,7 @@ impl EmbeddedNamespace {
         ended(set.await)
     }
 
-    /// Nobody else changes rules meanwhile.
+    /// Stores a rule. The caller ensures that nobody else changes rules.
     async fn store_rule<T: Serialize>(self: &Arc<Self>, name: &str, rule: Option<&T>) -> Result<()> {
         let content = rule.map(serde_json::to_vec).transpose();
         let content = content.map_err(|error| EventsError::Damaged(error.to_string()))?;
@@ -287,7 +288,7 @@ impl EmbeddedNamespace {
         Ok(())
     }
 
-    /// Everything was removed.
+    /// Forgets deletions after a clearing.
     pub(super) fn forget_deleted(&self) {
         let mut rules = self.rules.write();
         Arc::make_mut(&mut rules).forget_deleted();
@@ -309,5 +310,5 @@ impl EmbeddedNamespace {
 }
 
 fn ended<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
-    done.unwrap_or_else(|_| Err(EventsError::Unavailable("it was given up".to_owned())))
+    done.unwrap_or_else(|_| Err(EventsError::Unavailable("it was interrupted".to_owned())))
 }

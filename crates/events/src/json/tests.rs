@@ -137,7 +137,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What a reader of the parts sees of the whole.
+/// Rebuilds a value from its parts.
 fn rebuilt(json: Json<'_>) -> Value {
     match json.kind() {
         JsonKind::Object => {
@@ -161,7 +161,7 @@ proptest! {
         prop_assert_eq!(rebuilt(Json::new(&out)), value);
     }
 
-    /// The other parser refuses surrogates without their other half, which these texts do not have.
+    /// The other parser refuses unpaired surrogates, which these texts do not contain.
     #[test]
     fn any_text_is_json_exactly_if_another_parser_says_so(text in r#"[\[\]{}:, "a01.eE+\-tfn\\u]{0,12}"#) {
         let mut out = String::new();

@@ -1,8 +1,10 @@
-//! A subscription as it is stored. What nobody has had yet is not: it is read again.
+//! The stored form of a subscription. Messages that were never delivered are not stored, because they can be read
+//! again.
 //!
-//! Version 2 · settings · time of creation 8 · read, touched, numbered, 1 + cleared or 0 (varints; the last one is missing in version 1) · consumers (count, then texts) · open messages
-//! (count, then each: step from the one before, key 8, bytes, attempts, state) · reasons · parked messages (count, then each: step, key 8,
-//! bytes, attempts, time 8, number of the reason). A text is a varint length and UTF-8; numbers without a width are varints.
+//! Version 2 · settings · time of creation 8 · read, touched, numbered, 1 + cleared or 0 (varints; the last one is
+//! missing in version 1) · consumers (count, then texts) · open messages (count, then each: step from the one before,
+//! key 8, bytes, attempts, state) · reasons · parked messages (count, then each: step, key 8, bytes, attempts, time 8,
+//! number of the reason). A text is a varint length and UTF-8; numbers without a width are varints.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use super::{
 };
 
 const VERSION: u8 = 2;
-/// Bytes of all reasons together. A document stays small, however different they are.
+/// Maximum total length of all reasons, which keeps the document small however different they are.
 const REASONS_BYTES_MAX: usize = 256 << 10;
 const REASON_NOT_KEPT: &str = "(not kept: parked messages have more than 256 KiB of different reasons)";
 
@@ -93,7 +95,7 @@ impl Subscription {
         }
     }
 
-    /// `None` for bytes that are no subscription, or one of a later version.
+    /// `None` if the bytes are not a subscription, or one of a later version.
     pub fn decode(bytes: &[u8]) -> Option<Subscription> {
         let mut take = FieldReader(bytes);
         let version = take.u8().filter(|version| (1..=VERSION).contains(version))?;
@@ -104,7 +106,7 @@ impl Subscription {
             1 => None,
             _ => number(&mut take)?.checked_sub(1),
         };
-        // Places are added to, so none may be near the end of its range.
+        // Positions are added to, so they must not be near the end of the range.
         if read == 0 || [read, touched, numbered].iter().any(|number| *number > 1 << 62) {
             return None;
         }
@@ -177,9 +179,9 @@ fn put_message(out: &mut Vec<u8>, step: u64, key: u64, bytes: u32, attempts: u32
     varint::put(out, u64::from(attempts));
 }
 
-/// Step, key, bytes, attempts.
+/// Step, key, bytes and attempts.
 fn message(take: &mut FieldReader<'_>) -> Option<(u64, u64, u32, u32)> {
-    // Each has a place of its own.
+    // Each message has a different position.
     let step = number(take).filter(|step| *step > 0)?;
     let key = take.u64()?;
     let (bytes, attempts) = (number(take)?, number(take)?);
@@ -243,7 +245,7 @@ fn settings(take: &mut FieldReader<'_>) -> Option<SubscriptionSettings> {
     })
 }
 
-/// Texts that come again and again, each stored once.
+/// A table of repeated texts, each stored once.
 #[derive(Default)]
 struct StringTable<'a> {
     texts: Vec<&'a str>,

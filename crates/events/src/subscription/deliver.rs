@@ -1,4 +1,4 @@
-//! Messages in, and out to consumers.
+//! Reading ahead and delivery to consumers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use thalweg_log::Micros;
 
 use super::{AHEAD_MAX, Candidate, DeliveryStrategy, Lease, OpenMessage, OpenMessageState, PARKED_MAX, Subscription};
 
-/// What a consumer asks for.
+/// A consumer's request for messages.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
     pub consumer: Arc<str>,
     pub max: usize,
     pub bytes_max: u64,
-    /// One message, however large it is.
+    /// Deliver at least one message, however large it is.
     pub at_least_one: bool,
 }
 
-/// A message that is with a consumer now.
+/// A message that was just leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeasedMessage {
     pub lease: Lease,
-    /// From 1.
+    /// Starts at 1.
     pub attempt: u32,
     pub bytes: u32,
 }
 
 impl Subscription {
-    /// How many candidates it takes.
+    /// How many more candidates fit.
     pub fn room(&self) -> usize {
         (self.settings.max_in_flight + AHEAD_MAX).saturating_sub(self.open.len())
     }
 
-    /// Takes what was read from [`Subscription::next`] on, in order, up to before `next`: there it goes on. At most
-    /// [`Subscription::room`] of them.
+    /// Adds candidates that were read from [`Subscription::next`] up to but excluding `next`, in order. At most
+    /// [`Subscription::room`] are allowed.
     pub fn offer(&mut self, candidates: &[Candidate], next: u64) {
         for candidate in candidates {
             if candidate.global < self.read {
@@ -51,12 +51,12 @@ impl Subscription {
         self.read = self.read.max(next);
     }
 
-    /// Whether nothing is handed out until parked messages are replayed or discarded.
+    /// Whether delivery has stopped until parked messages are replayed or discarded.
     pub fn is_full(&self) -> bool {
         self.parked.len() >= PARKED_MAX
     }
 
-    /// Whether as many are with consumers as may be.
+    /// Whether the maximum number of messages is in flight.
     pub fn is_busy(&self, now: Micros) -> bool {
         self.leased(now).count() >= self.settings.max_in_flight
     }
@@ -66,7 +66,7 @@ impl Subscription {
         self.open.values().filter(live)
     }
 
-    /// Parks what was handed out as often as may be and was not acknowledged in time. How many.
+    /// Parks messages whose last attempt was not acknowledged in time. Returns their number.
     pub fn expire(&mut self, now: Micros) -> usize {
         let attempts_max = self.settings.max_attempts;
         let over = |open: &OpenMessage| match open.state {
@@ -95,7 +95,7 @@ impl Subscription {
         globals.len()
     }
 
-    /// Hands messages out, lower positions first. Nothing while [`Subscription::is_full`].
+    /// Delivers messages, lower positions first. Delivers nothing while [`Subscription::is_full`].
     pub fn fetch(&mut self, fetch: &LeaseRequest, now: Micros) -> Vec<LeasedMessage> {
         if self.is_full() {
             return Vec::new();
@@ -120,7 +120,7 @@ impl Subscription {
                 OpenMessageState::Delayed { until } => until <= now,
                 OpenMessageState::Leased { deadline, .. } => deadline <= now,
             };
-            // What comes first of a stream holds back the rest, whether it is handed out now or waits.
+            // The first message of a key holds back the others, whether it is delivered now or waits.
             if in_order && !held_back.insert(open.key) || !available {
                 continue;
             }

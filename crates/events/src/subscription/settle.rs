@@ -1,4 +1,4 @@
-//! What becomes of messages that were handed out or parked, and what an operator changes.
+//! Settling delivered and parked messages, and changes by an operator.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use thalweg_log::Micros;
 
 use super::{DeliveryStrategy, Lease, OpenMessage, OpenMessageState, REASON_BYTES_MAX, Subscription};
 
-/// What is to become of a message that a consumer could not do.
+/// What should happen to a message that a consumer could not process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nack {
-    /// Again, not before `delay` is over; parked if this was the last attempt.
+    /// Deliver it again after `delay`; park it if this was the last attempt.
     Retry {
         delay: Micros,
         reason: String,
@@ -17,21 +17,21 @@ pub enum Nack {
     Park {
         reason: String,
     },
-    /// It counts as done.
+    /// Treat it as done.
     Skip,
-    /// Nobody was given it: as if it had not been handed out.
+    /// It never reached a consumer, so the delivery is undone.
     Back,
 }
 
-/// What came of the leases that were named.
+/// The outcome for a list of leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettleOutcome {
     pub settled: usize,
-    /// Those that did not hold any more: settled before, or handed out anew.
+    /// Leases that are no longer valid, because the message was settled or delivered again.
     pub stale: Vec<Lease>,
 }
 
-/// Settings to be changed; the others stay.
+/// Changes of settings; absent ones stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingsChange {
     pub strategy: Option<DeliveryStrategy>,
@@ -79,7 +79,7 @@ impl Subscription {
         }
     }
 
-    /// Each message whose lease holds is taken out and given to `settle`.
+    /// Removes each message with a valid lease and passes it to `settle`.
     fn each(&mut self, leases: &[Lease], settle: impl Fn(&mut Subscription, u64, OpenMessage)) -> SettleOutcome {
         let mut out = SettleOutcome::default();
         for lease in leases {
@@ -100,13 +100,13 @@ impl Subscription {
         out
     }
 
-    /// The message is not there any more: deleted, or older than what is retained.
+    /// Removes a message that no longer exists: it was deleted or is hidden by retention.
     pub fn gone(&mut self, global: u64) {
         self.open.remove(&global);
     }
 
-    /// Has parked messages handed out again, with their attempts counted from the first: the named ones, or, if none is
-    /// named, the lowest `max`. How many.
+    /// Makes parked messages ready again with their attempts reset: the named ones or, if none are named, the lowest
+    /// `max`. Returns their number.
     pub fn replay(&mut self, globals: &[u64], max: usize) -> usize {
         let taken = self.take_parked(globals, max);
         let count = taken.len();
@@ -122,7 +122,7 @@ impl Subscription {
         count
     }
 
-    /// Parked messages count as done, chosen as for [`Subscription::replay`]. How many.
+    /// Settles parked messages, selected as in [`Subscription::replay`]. Returns their number.
     pub fn discard(&mut self, globals: &[u64], max: usize) -> usize {
         self.take_parked(globals, max).len()
     }
@@ -138,8 +138,8 @@ impl Subscription {
             .collect()
     }
 
-    /// Goes on from a global position. Nothing that is open stays: what is below counts as done, what is not below is read
-    /// again; no lease holds any more. Parked messages below stay parked.
+    /// Continues from a global position. Open messages are dropped: those below count as done, the others are read
+    /// again. All leases become invalid. Parked messages below the position stay parked.
     pub fn reset(&mut self, from: u64) {
         self.read = from.max(1);
         self.touched = self.read - 1;
@@ -147,10 +147,10 @@ impl Subscription {
         self.parked.split_off(&self.read);
     }
 
-    /// Says of which messages it is asked. After all were removed it begins at the first of those that came since, wherever
-    /// it was: they are new to it, and a place among the old ones says nothing of them. Nothing stays open or parked, and no
-    /// lease holds. `false` if it has nothing to do with that; so it is where another server has heard of it and this one
-    /// has not.
+    /// Informs the subscription of the namespace's clearing generation. After a clearing it restarts at the first
+    /// message: the new messages are unknown to it, and old positions mean nothing for them. No message stays open or
+    /// parked, and all leases become invalid. Returns whether it restarted; an older generation than the known one,
+    /// from a server that has not heard of a clearing yet, changes nothing.
     pub fn is_of(&mut self, cleared: u64) -> bool {
         let before = self.cleared.replace(cleared.max(self.cleared.unwrap_or(0)));
         if before.is_none_or(|before| before >= cleared) {
@@ -175,7 +175,7 @@ impl Subscription {
             settings.correlation = correlation;
         }
         if wanted_others {
-            // What nobody has had yet is chosen anew.
+            // Messages that were never delivered are filtered again.
             self.open.split_off(&(self.touched + 1));
             self.read = self.touched + 1;
         }

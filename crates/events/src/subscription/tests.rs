@@ -1,4 +1,4 @@
-//! A subscription against a model that remembers everything, with crashes between what was done and what was stored.
+//! Compares a subscription with a model that remembers everything, with crashes between an operation and its storage.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ fn fetch(max: usize) -> LeaseRequest {
     }
 }
 
-/// Messages 1, 2, … of streams with these keys.
+/// Offers messages 1, 2, … of streams with these keys.
 fn offer(all: &mut Subscription, keys: &[u64]) {
     let candidates: Vec<Candidate> = keys
         .iter()
@@ -112,7 +112,7 @@ fn after_the_last_attempt_a_message_is_parked_and_its_stream_goes_on() {
         (&*parked.reason, parked.attempts),
         ("not acknowledged in 3 attempts", 3)
     );
-    // It comes again when it is replayed, but not beside another of its stream.
+    // A replayed message is delivered again, but not while another of its stream is leased.
     assert_eq!(all.replay(&[], 10), 1);
     assert_eq!(globals(&all.fetch(&fetch(10), 4 * TIMEOUT)), [0_u64; 0]);
     let again = all.fetch(&fetch(10), 5 * TIMEOUT);
@@ -215,7 +215,7 @@ fn a_lease_is_read_as_it_is_written() {
 #[derive(Clone, Debug)]
 enum Op {
     Append(u64),
-    /// Up to so many, which are read so many at a time.
+    /// Maximum number of messages, and the page size of the reads.
     Fetch(usize, usize),
     Ack(Vec<usize>),
     Nack(usize, Nack),
@@ -251,12 +251,12 @@ enum Fate {
     Settled,
 }
 
-/// All that ever happened.
+/// Everything that has happened.
 #[derive(Clone, Debug, Default)]
 struct Model {
     keys: Vec<u64>,
     fates: HashMap<u64, Fate>,
-    /// With the time at which each ends; the newest of a message holds.
+    /// Leases with their deadlines; the newest one of a message is valid.
     leases: Vec<(Lease, Micros)>,
     now: Micros,
 }
@@ -284,7 +284,7 @@ impl Model {
         live.map(|(lease, _)| *lease).collect()
     }
 
-    /// What the model says of what was handed out.
+    /// Checks delivered messages against the model.
     fn handed(&mut self, all: &Subscription, handed: &[LeasedMessage]) {
         for (global, parked) in all.parked() {
             match self.fate(*global) {
@@ -371,7 +371,7 @@ impl Model {
                     Nack::Retry { .. } => Fate::Open(attempts),
                 };
                 self.fates.insert(lease.global, fate);
-                // Nothing holds until it is handed out again.
+                // No lease is valid until the next delivery.
                 let gone = Lease { number: 0, ..lease };
                 self.leases.push((gone, 0));
             }
@@ -425,7 +425,7 @@ proptest! {
             let before = model.clone();
             model.apply(&mut all, &op);
             if crash {
-                // What was done was not stored. Messages and the time are not the subscription's.
+                // The operation was not stored. Messages and time are independent of the subscription.
                 model = Model { keys: model.keys, now: model.now, ..before };
                 all = Subscription::decode(&stored).unwrap();
             }
@@ -437,7 +437,7 @@ proptest! {
             });
             prop_assert!(all.position() <= settled.last().unwrap_or(0), "the position is ahead");
         }
-        // In the end each message is settled or parked.
+        // Finally every message is settled or parked.
         loop {
             model.now += 10 * TIMEOUT;
             let handed = model.fetch(&mut all, 100, 100);

@@ -1,5 +1,5 @@
-//! One subscription in this process. What is asked of it is queued; a task takes all that is there, does it, stores the
-//! result once, and answers. The task is its own so that nobody who stops waiting leaves something half done.
+//! A subscription in this process. Requests are queued; a task executes all queued requests, stores the result once,
+//! and replies. It is a separate task so that a caller that goes away leaves nothing half done.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -16,9 +16,9 @@ use crate::error::{EventsError, Result};
 use crate::store::Namespace;
 use crate::subscription::{Lease, Nack, SettingsChange, SettleOutcome, Subscription, SubscriptionInfo};
 
-/// How often something is done again because another server was faster.
+/// Number of retries after conflicts with other servers.
 pub(super) const CONFLICTS_MAX: u32 = 32;
-/// Positions that were looked at in vain before it is stored that they were.
+/// Number of positions without a match after which the read position is stored.
 const UNSTORED_MAX: u64 = 10_000;
 
 pub(super) enum Op {
@@ -52,12 +52,12 @@ pub(super) struct SubscriptionHandle {
     pub name: String,
     pub(super) clock: Arc<dyn Clock>,
     queue: Mutex<OpQueue>,
-    /// Only the task has it.
+    /// Taken by the task only.
     cached: Mutex<Option<CachedSubscription>>,
-    /// That there may be something to be handed out.
+    /// Notifies that messages may be available.
     changed: watch::Sender<()>,
     figures: Mutex<Option<HandleStats>>,
-    /// Somebody sees that what was read ahead for nobody takes no memory.
+    /// A task is running that drops unused read-ahead messages.
     forgets: AtomicBool,
 }
 
@@ -73,7 +73,7 @@ struct HandleStats {
 #[derive(Default)]
 struct OpQueue {
     asked: Vec<QueuedOp>,
-    /// There is a task.
+    /// The task is running.
     running: bool,
 }
 
@@ -83,22 +83,22 @@ struct QueuedOp {
     answer: oneshot::Sender<Result<SubscriptionReply>>,
 }
 
-/// The state as it was stored last, and what was read since.
+/// The state as last stored, and what was read since.
 pub(super) struct CachedSubscription {
-    /// Another one of the same name has other documents.
+    /// A recreated namespace with the same name has other documents.
     namespace: Weak<dyn Namespace>,
     revision: u64,
-    /// Of the document: one that was deleted and made anew may have the same revision.
+    /// The digest of the document, because a recreated document may have the same revision.
     digest: u64,
     pub state: Subscription,
     pub bodies: ReadAheadCache,
     stored_read: u64,
 }
 
-/// What a round of all that was asked came to.
+/// The outcome of executing a batch.
 enum RoundOutcome {
     Done(Vec<Result<SubscriptionReply>>),
-    /// Another server was faster.
+    /// Another server changed the document first.
     Conflict,
 }
 
@@ -124,7 +124,7 @@ impl SubscriptionHandle {
         self.changed.subscribe()
     }
 
-    /// Has everyone who waits look again.
+    /// Makes all waiters check again.
     pub fn wake(&self) {
         self.changed.send_replace(());
     }
@@ -142,7 +142,7 @@ impl SubscriptionHandle {
         });
         let gone = |_| {
             Err(EventsError::Unavailable(format!(
-                "subscription '{}' was given up",
+                "subscription '{}' was interrupted",
                 self.name
             )))
         };
@@ -171,7 +171,7 @@ impl SubscriptionHandle {
                     }
                     return;
                 }
-                // The one that was faster answers its own consumers now: not all servers come again at once.
+                // The other server is now replying to its own consumers, so the servers do not all retry at once.
                 Ok(RoundOutcome::Conflict) => tokio::time::sleep(Duration::from_millis(u64::from(turn))).await,
                 Err(error) => {
                     for asked in batch {
@@ -186,7 +186,7 @@ impl SubscriptionHandle {
         }
     }
 
-    /// What was read ahead is of no use after a second, in which mostly somebody asks again.
+    /// Drops read-ahead messages after a second; usually a consumer has asked again by then.
     fn forget_later(self: &Arc<SubscriptionHandle>) {
         let is_left = |cached: &mut Option<CachedSubscription>, now| {
             let bodies = cached.as_mut().map(|cached| &mut cached.bodies);
@@ -202,7 +202,7 @@ impl SubscriptionHandle {
                 tokio::time::sleep(Duration::from_micros(2 * BODIES_AGE_MAX.unsigned_abs())).await;
                 let Some(handle) = handle.upgrade() else { return };
                 let mut cached = handle.cached.lock();
-                // While it is taken somebody asks.
+                // While the state is taken, a request is being executed.
                 if cached.is_some() && !is_left(&mut cached, handle.clock.now()) {
                     handle.forgets.store(false, SeqCst);
                     return;
@@ -218,7 +218,7 @@ impl SubscriptionHandle {
         if fetched.messages.is_empty() {
             return;
         }
-        // Nobody waits for them any more.
+        // The caller has gone away.
         let leases = fetched.messages.iter().map(|message| message.lease).collect();
         let (answer, _) = oneshot::channel();
         self.queue(QueuedOp {
@@ -228,7 +228,7 @@ impl SubscriptionHandle {
         });
     }
 
-    /// Does all of it with the state as it is stored now. What it leaves in the cache is stored.
+    /// Executes a batch on the stored state. Whatever it leaves in the cache has been stored.
     async fn round(&self, namespace: &Arc<dyn Namespace>, batch: &[QueuedOp]) -> Result<RoundOutcome> {
         let name = document(&self.name);
         let cached = self.cached.lock().take();
@@ -238,27 +238,27 @@ impl SubscriptionHandle {
             return Ok(RoundOutcome::Done(batch.iter().map(|_| none()).collect()));
         };
         let mut done = Vec::with_capacity(batch.len());
-        // The messages that it was about are gone, and with them what consumers have.
+        // A clearing invalidates its messages and all leases.
         let (mut dirty, mut freed) = (false, false);
         let cleared = namespace.watch().borrow().cleared;
         if cached.state.is_of(cleared) {
             tracing::info!(
                 namespace = namespace.name(),
                 subscription = self.name,
-                "all messages were removed: the subscription begins anew"
+                "all messages were removed: the subscription starts again"
             );
             cached.bodies = ReadAheadCache::default();
             (dirty, freed) = (true, true);
         }
         for asked in batch {
             if matches!(asked.op, Op::Fetch(_)) && asked.answer.is_closed() {
-                // Whoever asked went away before it was his turn.
+                // The caller went away before its turn.
                 done.push(Ok(SubscriptionReply::Nothing));
                 continue;
             }
             let parked = cached.state.parked().len();
             let did = self.apply(&mut cached, namespace, &asked.op).await;
-            // A fetch parks what was handed out too often.
+            // A fetch parks messages without remaining attempts.
             let has_parked = parked != cached.state.parked().len();
             match (&did, &asked.op) {
                 (Ok(SubscriptionReply::Fetched(fetched)), _) => dirty |= has_parked || !fetched.messages.is_empty(),
@@ -297,7 +297,7 @@ impl SubscriptionHandle {
         });
         let again = fetched.flatten().filter(|message| message.attempt > 1).count() as u64;
         let mut figures = self.figures.lock();
-        // Of another one of the same name it is counted anew.
+        // For a recreated namespace, counting starts again.
         let same = figures
             .as_ref()
             .filter(|figures| Weak::ptr_eq(&figures.namespace, &cached.namespace));
@@ -313,7 +313,7 @@ impl SubscriptionHandle {
         });
     }
 
-    /// As it was when somebody last asked something.
+    /// The metrics as of the last request.
     pub fn figures(&self) -> Option<SubscriptionStats> {
         let figures = self.figures.lock();
         let figures = figures.as_ref()?;
@@ -330,7 +330,7 @@ impl SubscriptionHandle {
         })
     }
 
-    /// From memory, if nobody has stored anything else. `None` if there is no such subscription.
+    /// Uses the cached state if the document is unchanged. `None` if the subscription does not exist.
     async fn load(
         &self,
         namespace: &Arc<dyn Namespace>,
@@ -350,7 +350,7 @@ impl SubscriptionHandle {
         }
         let state = Subscription::decode(&document.content).ok_or_else(|| {
             EventsError::Damaged(format!(
-                "subscription '{}' is in no form that this version knows: delete it and create it anew",
+                "subscription '{}' has a form that this version does not know: delete it and create it again",
                 self.name
             ))
         })?;
@@ -408,15 +408,15 @@ pub(super) fn overtaken(name: &str) -> EventsError {
     ))
 }
 
-/// What a consumer does that ends without an answer.
+/// The nack for a consumer that disconnects without settling.
 pub(super) fn went_away() -> Nack {
     Nack::Retry {
         delay: 0,
-        reason: "its consumer went away".to_owned(),
+        reason: "its consumer disconnected".to_owned(),
     }
 }
 
-/// The task of a handle. If it dies the next who asks starts another.
+/// The task of a handle. If it panics, the next request starts another one.
 struct HandleTask(Arc<SubscriptionHandle>);
 
 impl HandleTask {
@@ -427,7 +427,7 @@ impl HandleTask {
         }
     }
 
-    /// All that was asked of one namespace; `None` when there is nothing to do, from when on there is no task.
+    /// Takes all requests for one namespace. On `None` there is nothing to do, and the task counts as stopped.
     fn batch(&self) -> Option<Vec<QueuedOp>> {
         let mut queue = self.0.queue.lock();
         let Some(first) = queue.asked.first().map(|asked| asked.namespace.clone()) else {
@@ -445,7 +445,7 @@ impl HandleTask {
 
 impl Drop for HandleTask {
     fn drop(&mut self) {
-        // After `batch` has said so there may be another task already, whose mark stays.
+        // After a normal end, `batch` has reset the flag, and another task may already be running.
         if std::thread::panicking() {
             *self.0.queue.lock() = OpQueue::default();
         }

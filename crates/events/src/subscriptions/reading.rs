@@ -1,4 +1,4 @@
-//! The messages of a subscription: candidates from its source, and the bodies of what is handed out.
+//! Reads the messages of a subscription: candidates from its source, and the messages to deliver.
 
 use std::collections::HashMap;
 
@@ -15,26 +15,26 @@ use crate::subscription::{
     Candidate, Lease, LeaseRequest, LeasedMessage, SubscriptionSettings, SubscriptionSource, stream_key,
 };
 
-/// Messages read at once.
+/// Number of messages in one read.
 const PAGE_MIN: usize = 16;
 const PAGE_MAX: usize = 256;
-/// Bytes of one answer, beyond its first message.
+/// Maximum size of a reply, apart from its first message.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of messages that were read and not handed out yet.
+/// Maximum size of messages that were read ahead.
 const BODIES_BYTES_MAX: usize = 16 << 20;
-/// So long a message that was read ahead is kept. Whether it is still there is asked when it is handed out.
+/// How long a message is kept after reading ahead. Before delivery it is checked that it still exists.
 pub(super) const BODIES_AGE_MAX: Micros = 1_000_000;
 
-/// What was read ahead, so that it need not be read twice, and that there was nothing more.
+/// Messages that were read ahead, so that they need not be read twice, and whether the end was reached.
 #[derive(Default)]
 pub(super) struct ReadAheadCache {
     by_global: HashMap<u64, StoredEvent>,
     bytes: usize,
-    /// How often the namespace had been cleared by then.
+    /// The clearing generation at that time.
     cleared: u64,
-    /// The state of the namespace at which everything was read.
+    /// The watermark change at which everything had been read.
     ended_at: Option<u64>,
-    /// When the oldest of them was read.
+    /// When the oldest message was read.
     read_at: Micros,
 }
 
@@ -44,12 +44,12 @@ impl ReadAheadCache {
         self.by_global.len()
     }
 
-    /// Something else is to be read.
+    /// Clears the end marker after the filters changed.
     pub fn read_anew(&mut self) {
         self.ended_at = None;
     }
 
-    /// Whether none is left.
+    /// Drops old messages. Returns whether none are left.
     pub fn forget_old(&mut self, now: Micros) -> bool {
         if now.saturating_sub(self.read_at) > BODIES_AGE_MAX {
             self.by_global = HashMap::new();
@@ -79,7 +79,7 @@ impl ReadAheadCache {
 }
 
 impl SubscriptionHandle {
-    /// Hands out what there is, and reads on until it is enough.
+    /// Delivers available messages, reading ahead until there are enough.
     pub(super) async fn fetch(
         &self,
         cached: &mut CachedSubscription,
@@ -119,7 +119,7 @@ impl SubscriptionHandle {
             for handed in handed {
                 let global = handed.lease.global;
                 let Some(stored) = bodies.remove(&global) else {
-                    // Deleted, or too old: nobody can do it any more.
+                    // Deleted or too old, so nobody can process it.
                     cached.state.gone(global);
                     continue;
                 };
@@ -133,7 +133,7 @@ impl SubscriptionHandle {
             if messages.len() < found {
                 continue;
             }
-            // Less than was asked for is enough where the next does not fit, or may not come yet.
+            // Fewer than requested are enough if the next one does not fit or is not available yet.
             let enough = !messages.is_empty() && nothing || messages.len() >= max || cached.state.is_busy(now);
             if enough || cached.state.room() == 0 || !read_on(cached, namespace, max, now).await? {
                 break;
@@ -170,7 +170,7 @@ impl SubscriptionHandle {
     }
 }
 
-/// The messages that are to be handed out, but those that are gone. What was read ahead may have been deleted since.
+/// The messages to deliver, without those that are gone. Messages that were read ahead may have been deleted since.
 async fn bodies_of(
     bodies: &mut ReadAheadCache,
     namespace: &dyn Namespace,
@@ -209,12 +209,12 @@ async fn at(namespace: &dyn Namespace, global: u64) -> Result<Option<StoredEvent
     Ok(found.next().filter(|stored| stored.event().global == global))
 }
 
-/// Offers the next candidates. `false` if there was nothing to read.
+/// Reads and offers the next candidates. `false` if there was nothing to read.
 async fn read_on(cached: &mut CachedSubscription, namespace: &dyn Namespace, want: usize, now: Micros) -> Result<bool> {
     let seen = *namespace.watch().borrow();
     let bodies = &mut cached.bodies;
     if bodies.cleared != seen.cleared {
-        // Positions are others' now.
+        // The positions belong to other messages now.
         *bodies = ReadAheadCache {
             cleared: seen.cleared,
             ..ReadAheadCache::default()
@@ -228,7 +228,7 @@ async fn read_on(cached: &mut CachedSubscription, namespace: &dyn Namespace, wan
     let settings = cached.state.settings();
     let page = page(namespace, settings, from, max).await?;
     let last = page.events.last().map_or(0, |last| last.event().global);
-    // Everything up to what was seen before the read is in it.
+    // The page includes everything up to the watermark before the read.
     let next = page.next.unwrap_or_else(|| last.max(seen.last) + 1);
     bodies.ended_at = page.next.is_none().then_some(seen.change);
     let correlated = |stored: &StoredEvent| {
@@ -249,7 +249,7 @@ async fn read_on(cached: &mut CachedSubscription, namespace: &dyn Namespace, wan
     Ok(!candidates.is_empty() || page.next.is_some())
 }
 
-/// From a global position on; `next` is one too.
+/// Reads from a global position; `next` is a global position too.
 async fn page(namespace: &dyn Namespace, settings: &SubscriptionSettings, from: u64, max: usize) -> Result<Page> {
     let category = match &settings.source {
         SubscriptionSource::Stream(stream) => return page_of_stream(namespace, settings, stream, from, max).await,
@@ -293,7 +293,7 @@ async fn page_of_stream(
                 page.next = Some(last.event().global + 1);
                 return Ok(page);
             }
-            // None of the wanted types was among what was read.
+            // None of the messages had a wanted type.
             (Some(position), None) => from = StreamPosition::Position(position),
         }
     }

@@ -6,7 +6,7 @@ use crate::test_double::NamespaceDouble;
 
 const TIMEOUT: Micros = 30_000_000;
 
-/// A namespace, and a server that serves it.
+/// A namespace and a server for it.
 struct Scene {
     double: Arc<NamespaceDouble>,
     namespace: Arc<dyn Namespace>,
@@ -141,7 +141,7 @@ async fn two_servers_never_hand_out_a_message_twice() {
     assert_eq!(all, (1..=50).collect::<Vec<u64>>());
 }
 
-/// All at the same time.
+/// Runs all futures concurrently.
 async fn join<F: Future>(mut tasks: Vec<std::pin::Pin<Box<F>>>) -> Vec<F::Output> {
     let mut done: Vec<Option<F::Output>> = tasks.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
@@ -463,7 +463,7 @@ async fn nothing_is_kept_in_memory_of_subscriptions_and_namespaces_that_are_dele
         scene.server.delete(&scene.namespace, "s").await.unwrap();
         assert_eq!((kept(), scene.server.figures()), (0, Vec::new()));
     }
-    // Somebody waits for what never comes.
+    // A waiter for a message that never comes.
     let later = Instant::now() + Duration::from_secs(3600);
     scene
         .create(settings(SubscriptionSource::Category("none".into())))
@@ -478,7 +478,7 @@ async fn nothing_is_kept_in_memory_of_subscriptions_and_namespaces_that_are_dele
     let (fetched, ()) = tokio::join!(waits, deletes);
     assert!(matches!(fetched, Err(EventsError::SubscriptionNotFound(_))));
     assert_eq!(kept(), 0);
-    // Its namespace goes, and those of others stay.
+    // Deleting a namespace affects only its own subscriptions.
     scene.create(orders()).await;
     scene.fetch(1).await;
     let other: Arc<dyn Namespace> = Arc::new(NamespaceDouble::new("b"));

@@ -1,5 +1,4 @@
-//! Clocks that jump: leases, and what is kept for a time, count the time that passes; what people are shown is what the wall clock
-//! showed.
+//! Clocks that jump: leases and retention measure elapsed time, and people see what the wall clock showed.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use tokio::time::Instant;
 use crate::lives::machine::{DAY, Machine, Process, SECOND};
 
 const HOUR: i64 = 3600 * SECOND;
-/// Of a machine without a battery, shortly after it was switched on.
+/// A machine without a battery, shortly after power-on.
 const BOOT_1970: i64 = 20 * SECOND;
 
 async fn append(namespace: &Arc<dyn Namespace>, stream: &str) {
@@ -82,7 +81,7 @@ async fn fetch(process: &Process, namespace: &Arc<dyn Namespace>, consumer: &str
     fetched.unwrap().messages
 }
 
-/// Somebody sets the wall clock by so much, and the process sees it.
+/// Sets the wall clock by `by` and lets the process notice it.
 async fn set(process: &Process, by: i64) {
     process.set(process.wall() + by);
     process.look().await.unwrap();
@@ -116,7 +115,7 @@ async fn eight_days_forward_and_back_hide_nothing_and_end_and_freeze_no_lease() 
         (1, 2),
         "half a minute is half a minute"
     );
-    // What was stamped before the clock was set back is kept until it shows that time again.
+    // Messages stamped before the clock was set back are kept until it shows that time again.
     append(&own, "a-1").await;
     process.pass(2 * HOUR);
     assert_eq!(shown(&own).await.len(), 1);
@@ -157,12 +156,12 @@ async fn a_gateway_that_boots_in_1970_and_is_set_right_hides_nothing_then_and_at
     }
     let handed = fetch(&process, &own, "one").await;
     assert_eq!(handed.len(), 2, "and what was shown can be had");
-    // With a battery the stop is known to have taken longer than messages are kept.
+    // With a battery, the downtime is known to exceed the retention time.
     machine.wall = process.wall() + 2 * HOUR;
     drop(own);
     process.gone().await;
     let process = machine.boot().await;
-    // The newest jump is within it, so one more hour says for sure.
+    // The newest jump is within the retention time, so certainty takes one more hour.
     process.pass(HOUR);
     let own = process.namespace(DEFAULT).await;
     assert_eq!(shown(&own).await.len(), 0);
@@ -189,7 +188,7 @@ async fn times_are_shown_as_the_wall_clock_showed_them() {
         .subscriptions
         .nack(&own, "s", vec![lease], Nack::Park { reason });
     assert_eq!(parked.await.unwrap().settled, 1);
-    // Set once more: that says nothing of what was before.
+    // A later jump does not affect earlier timestamps.
     process.pass(SECOND);
     set(&process, -8 * DAY).await;
     let parked = process.subscriptions.parked(&own, "s", 0, 10).await.unwrap();

@@ -1,7 +1,7 @@
-//! Writers, a reader, and whoever writes, merges and scavenges, all at once on simulated disks, until the process is killed or
-//! the power goes, life after life. What is found is held against what was told to each of them: nothing that was
-//! acknowledged is lost, nothing that was read is taken back, no gap and no repetition in a stream or in the whole, a batch
-//! is there whole or not at all, and each append found its stream at the version that it expected.
+//! Writers, a reader, flushes, merges and scavenging run concurrently on simulated disks until the process is killed or
+//! the power is cut, life after life. The stored data is compared with the replies: nothing acknowledged is lost,
+//! nothing that was read disappears, streams and the global order have no gaps or duplicates, a batch is there as a
+//! whole or not at all, and each append found its stream at the expected version.
 
 mod ledger;
 mod work;
@@ -17,7 +17,7 @@ const MODES: [Durability; 3] = [Durability::Fsync, Durability::Os, Durability::I
 
 async fn lives(seed: u64) {
     let mut random = Random::new(seed);
-    // Two in three seeds hold the promise that matters most.
+    // Two thirds of the seeds test `fsync`, the most important durability.
     let durability = match random.below(6) {
         n @ 0..2 => MODES[1 + n as usize],
         _ => Durability::Fsync,
@@ -45,7 +45,7 @@ async fn lives(seed: u64) {
     running.closed().await;
 }
 
-/// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
+/// `THALWEG_SIM_SEEDS` sets the number of seeds, `THALWEG_SIM_SEED` the first one.
 #[test]
 fn what_was_told_to_writers_and_readers_holds_after_every_crash() {
     let number = |name: &str, default: u64| {
@@ -54,7 +54,7 @@ fn what_was_told_to_writers_and_readers_holds_after_every_crash() {
     };
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 4));
     for seed in first..first + count {
-        // The name is told if it fails.
+        // The thread name appears in a panic message.
         let lives = std::thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
             let runtime = runtime.worker_threads(3).enable_all().build().unwrap();

@@ -1,11 +1,12 @@
-//! Lives of an event store, at random: messages are appended, read, hidden by rules, deleted and erased; streams, subscriptions
-//! and whole namespaces are deleted and made again; consumers settle what they are given. Clients leave in the middle of any of
-//! it, the process is stopped or killed, the power goes, the clock jumps, indexes are lost, and files are damaged.
+//! Random lives of an event store: messages are appended, read, hidden by rules, deleted and erased; streams,
+//! subscriptions and whole namespaces are deleted and recreated; consumers settle their messages. At any moment clients
+//! go away, the process is stopped or killed, the power is cut, the clock jumps, indexes are lost, and files are
+//! damaged.
 //!
-//! Whatever happens: what was acknowledged is shown until something hides it; what was deleted or scavenged is never shown or handed
-//! out again, and is in no file once it is erased; what was settled is not handed out again, nor what somebody else has; no
-//! position is given twice; a loss is what a check of the log names. `THALWEG_SIM_SEEDS` runs more lives, and `THALWEG_SIM_SEED`
-//! begins with another.
+//! Invariants: acknowledged messages are visible until something hides them; deleted or scavenged ones are never shown
+//! or delivered again, and are in no file once erased; settled messages are not delivered again, nor are those leased
+//! to another consumer; no position is assigned twice; a check of the log names every loss. `THALWEG_SIM_SEEDS` sets
+//! the number of lives, `THALWEG_SIM_SEED` the first seed.
 
 mod damage;
 pub mod machine;
@@ -22,9 +23,9 @@ fn number(name: &str, default: u64) -> u64 {
 /// How a history ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// A consumer takes what is left.
+    /// A consumer takes everything that is left.
     Drained,
-    /// A file is damaged, and what was in it given up.
+    /// A file is damaged, and its content is given up.
     Damaged,
 }
 

@@ -1,4 +1,4 @@
-//! The event store from outside, on disks that fail and machines whose clocks are set.
+//! The event store through its public interface, on failing disks and machines with settable clocks.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,8 +1,8 @@
-//! What each version of the format has stored is read by every later one: messages, rules, deletions, marks of what was scavenged,
-//! subscriptions, snapshots, tokens; with the indexes of that version, and without them.
+//! Every later version reads what each version of the format has stored: messages, rules, deletions, scavenge marks,
+//! subscriptions, snapshots and tokens, with the indexes of that version and without them.
 //!
-//! A fixture is the two folders as [`write`] left them, its files without the zeros at their ends and with their sizes in their
-//! names. A format of another version gets a fixture beside the others; none is ever written again.
+//! A fixture consists of the two folders that [`write`] created, with files stripped of trailing zeros and named with
+//! their sizes. Each format version gets a fixture of its own; none is ever rewritten.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,13 @@ use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 use tokio::time::Instant;
 
-/// The oldest first. Format 1 had no marks, and no deletions without a message; format 3 is one whose log has lost a clear.
+/// Oldest first. Format 1 had no marks and no deletions of streams without messages; the log of format 3 has lost a
+/// clearing.
 const FIXTURES: [&str; 2] = ["events-2", "events-3"];
 const FILE: u64 = 64 << 10;
 
 fn fixture(name: &str) -> PathBuf {
-    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    // Cargo names the package folder at run time; the one from compile time may be of another clone.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.join("tests/fixtures").join(name)
 }
@@ -110,8 +111,8 @@ fn kept() -> Snapshot {
     }
 }
 
-/// Of the catalogue, three namespaces and a token; of one of them streams with rules, deleted ones, and documents. The log loses
-/// that another one was cleared.
+/// Writes a catalog with several namespaces and a token, and in one namespace streams with rules, deleted streams, and
+/// documents. The log then loses the clearing of another namespace.
 async fn write(folder: &Path) {
     let (store, log) = open(folder).await;
     for (name, n) in [(DEFAULT, 1), ("other", 2), ("gone", 3), ("cleared", 4)] {
@@ -160,7 +161,8 @@ async fn write(folder: &Path) {
     own.delete_stream("a-1", ExpectedVersion::Any, false).await.unwrap();
     own.delete_stream("b-2", ExpectedVersion::Any, true).await.unwrap();
     store.flush_indexes().await.unwrap();
-    // Its marks stay, since the newest file is not rewritten; and the rule goes, so that nothing else says what is gone.
+    // The marks stay, because the newest file is not rewritten. The rule is removed, so that only the marks say what is
+    // gone.
     store.scavenge().await.unwrap();
     own.set_retention(RetentionTarget::Stream("a-0"), None).await.unwrap();
     append(&own, "a-1", 300..302).await;
@@ -188,16 +190,16 @@ async fn write(folder: &Path) {
         .unwrap();
     snapshot::put(own.as_ref(), "a-2", &kept()).await.unwrap();
     drop(own);
-    // Scavenging would take the messages as well.
+    // Scavenging would remove the messages as well.
     let lost = clear_one(folder, &store).await;
     close(store, log).await;
     lose(folder, &lost).await;
 }
 
-/// Clears a namespace of which nothing but a document will say that it was.
+/// Clears a namespace so that only a document will record it.
 async fn clear_one(folder: &Path, store: &EmbeddedStore) -> ByteOfLog {
     let cleared = store.namespace("cleared").await.unwrap();
-    // Beside a document what a clear removes stays in the log.
+    // With a document, cleared messages stay in the log.
     cleared.put_document("kept", Some(b"x"), 0).await.unwrap();
     append(&cleared, "c-1", 6..9).await;
     let before = log_files(folder);
@@ -208,7 +210,7 @@ async fn clear_one(folder: &Path, store: &EmbeddedStore) -> ByteOfLog {
     lost
 }
 
-/// In a file of the log.
+/// The position of a byte in a log file.
 struct ByteOfLog {
     file: PathBuf,
     at: usize,
@@ -223,7 +225,7 @@ fn log_files(folder: &Path) -> Files {
     read.collect()
 }
 
-/// Of the one commit file that has changed.
+/// The last byte that changed in the only changed commit file.
 fn last_changed(before: &Files, after: &Files) -> ByteOfLog {
     let is_of_commits = |file: &Path| {
         file.file_name()
@@ -241,7 +243,7 @@ fn last_changed(before: &Files, after: &Files) -> ByteOfLog {
     found
 }
 
-/// The log loses a record, and a start that accepts the loss says again what the indexes know of it.
+/// Damages a record of the log. A start that accepts the loss then stores what the indexes know about it.
 async fn lose(folder: &Path, lost: &ByteOfLog) {
     let mut bytes = std::fs::read(&lost.file).unwrap();
     bytes[lost.at] ^= 0x55;
@@ -351,7 +353,7 @@ async fn reads_as_it_was(store: &EmbeddedStore, what: &str) {
     assert_eq!(places, [(0, 1), (1, 2)], "{what}: of a namespace that was cleared");
 
     let own = store.namespace(DEFAULT).await.unwrap();
-    // By stream: the newest five, none of before it was deleted, all, and all but the first.
+    // By stream: the newest five, none from before the deletion, all, and all but the first.
     let expected: Vec<u64> = (0..120)
         .filter(|n| n / 4 % 3 == 0)
         .rev()
@@ -409,7 +411,7 @@ async fn reads_as_it_was(store: &EmbeddedStore, what: &str) {
     assert_eq!((kept.version, &*kept.data), (7, "{\"v\":7}"), "{what}");
     assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
 
-    // It goes on.
+    // The store accepts further messages.
     append(&own, "a-0", 400..402).await;
     assert_eq!(own.version("a-0").await.unwrap(), 41, "{what}");
     assert_eq!(everything(&own, what).await.len(), expected.len() + 2, "{what}");

@@ -1,8 +1,8 @@
-//! What the log says of a connection that is down.
+//! Decides which lines the log gets about a connection that is down.
 //!
 //! | state | a failure | every second | data flows |
 //! |---|---|---|---|
-//! | up | a line, → told; within 10 s of the last line → untold | those that were untold and are over: one line | – |
+//! | up | a line, → told; within 10 s of the last line → untold | one line for untold outages that are over | – |
 //! | untold | counted | a line when the 10 s are over, → told | → up |
 //! | told | counted; another reason → untold, or a line | a line when the last one is a minute old | a line, → up |
 
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 
 use super::ConnectionFailure;
 
-/// Between two lines, so that a connection that comes and goes does not flood the log.
+/// Minimum time between two lines, so that a flapping connection does not flood the log.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Between two lines about the same.
+/// Time between two lines about the same reason.
 const REMINDER: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     /// `None` while data flows.
     since: Option<Instant>,
-    /// The last failure: what, and why.
+    /// The last failure and its reason.
     last: Option<(ConnectionFailure, String)>,
-    /// The last reason is in no line yet.
+    /// Whether no line has reported the last reason yet.
     is_untold: bool,
-    /// There was a line about this outage.
+    /// Whether a line has reported this outage.
     is_known: bool,
-    /// Of the last line, also before this outage.
+    /// The time of the last line, which may precede this outage.
     line_at: Option<Instant>,
-    /// Failures that no line was about.
+    /// Failures that no line has reported.
     more: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Outage {
 pub(super) enum OutageLogLine {
     Trouble {
         text: String,
-        /// Failures since the last line, without the one that this is about.
+        /// Failures since the last line, without the reported one.
         more: u64,
     },
     Ended(String),
@@ -57,7 +57,7 @@ impl Outage {
         self.line(now)
     }
 
-    /// `None` if nobody was told that it had begun.
+    /// `None` if no line reported its beginning.
     pub fn ended(&mut self, now: Instant) -> Option<OutageLogLine> {
         let since = self.since.take()?;
         self.is_untold = false;
@@ -74,10 +74,10 @@ impl Outage {
         let told = trouble.text();
         let (text, about) = match self.since {
             None if self.more > 0 && quiet >= PAUSE => (format!("{told} and connected again at once: {why}"), 1),
-            Some(_) if self.is_untold && quiet >= PAUSE => (format!("{told}, trying again: {why}"), 1),
+            Some(_) if self.is_untold && quiet >= PAUSE => (format!("{told}, retrying: {why}"), 1),
             Some(since) if !self.is_untold && quiet >= REMINDER => {
                 let seconds = now.duration_since(since).as_secs();
-                (format!("not connected for {seconds} s, trying on: {why}"), 0)
+                (format!("not connected for {seconds} s, still retrying: {why}"), 0)
             }
             _ => return None,
         };
@@ -93,7 +93,7 @@ impl Outage {
 mod tests {
     use super::*;
 
-    /// Lines by second. At each second what is to happen happens, then the reminder comes.
+    /// Returns the lines by second. In each second, `happens` runs before the reminder.
     fn told(seconds: u64, happens: impl Fn(u64, &mut Outage, Instant) -> Option<OutageLogLine>) -> Vec<(u64, String)> {
         let start = Instant::now();
         let mut outage = Outage::default();
@@ -124,15 +124,21 @@ mod tests {
         assert_eq!(
             lines,
             [
-                line(5, "cannot connect, trying again: there is no queue ordrs"),
-                line(65, "not connected for 60 s, trying on: there is no queue ordrs (+60)"),
-                line(125, "not connected for 120 s, trying on: there is no queue ordrs (+60)"),
+                line(5, "cannot connect, retrying: there is no queue ordrs"),
+                line(
+                    65,
+                    "not connected for 60 s, still retrying: there is no queue ordrs (+60)"
+                ),
+                line(
+                    125,
+                    "not connected for 120 s, still retrying: there is no queue ordrs (+60)"
+                ),
                 line(150, "connected again after 145 s"),
             ]
         );
     }
 
-    /// One failure is enough: whoever waits long for the next attempt is reminded of meanwhile.
+    /// One failure is enough: an outage with a long wait for the next attempt is still reported.
     #[test]
     fn a_reminder_needs_no_further_failure() {
         let lines = told(130, |second, outage, now| match second {
@@ -153,8 +159,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                line(0, "cannot connect, trying again: a"),
-                line(10, "cannot connect, trying again: b (+9)"),
+                line(0, "cannot connect, retrying: a"),
+                line(10, "cannot connect, retrying: b (+9)"),
             ]
         );
     }
@@ -171,7 +177,7 @@ mod tests {
         assert!(lines.len() <= 8, "{lines:?}");
     }
 
-    /// A connection that was gone for a moment while nothing could be told is told of afterwards.
+    /// A short outage that could not be logged at the time is logged afterwards.
     #[test]
     fn nothing_is_passed_over() {
         let lines = told(30, |second, outage, now| match second {
@@ -182,7 +188,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                line(0, "connection lost, trying again: gone"),
+                line(0, "connection lost, retrying: gone"),
                 line(1, "connected again after 1 s"),
                 line(10, "connection lost and connected again at once: gone"),
             ]

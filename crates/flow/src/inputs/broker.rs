@@ -1,4 +1,4 @@
-//! `broker`: several inputs that feed one flow. It ends when all of them have.
+//! `broker`: several inputs that feed one flow. It ends when all of them have ended.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Input for BrokerInput {
                     .collect()
             });
             context.connection.up();
-            // Tasks of their own, which end with this one however it ends.
+            // Each input has its own task, which is aborted if this one ends early.
             let running = self.0.into_iter().map(|source| {
                 let title = source.component.title().to_owned();
                 let task = AbortOnDropHandle::new(tokio::spawn(source.start(&context)));
@@ -83,7 +83,7 @@ impl Input for BrokerInput {
                     match task.await {
                         Ok(Ok(())) => None,
                         Ok(Err(error)) => Some(format!("{title}: {error}")),
-                        Err(panic) => Some(format!("{title} was stopped by a fault in it: {panic}")),
+                        Err(panic) => Some(format!("{title} was stopped by an internal error: {panic}")),
                     }
                 }
             });

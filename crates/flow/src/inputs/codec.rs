@@ -1,13 +1,13 @@
-//! How a stream of bytes is cut into messages: `lines`, `all-bytes`, `delim:x`.
+//! Splits a stream of bytes into messages: `lines`, `all-bytes`, `delim:x`.
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 use thalweg_config::Fields;
 
-/// A message of a stream may be this large unless `max_buffer` says otherwise.
+/// Default maximum size of a message of a stream (`max_buffer`).
 const MAX_BUFFER: &str = "64MiB";
 
-/// The rule by which a stream is cut.
+/// How a stream is split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InputCodec {
     cut: Delimiter,
@@ -19,7 +19,7 @@ enum Delimiter {
     /// At line feeds; a carriage return before one belongs to it.
     Lines,
     At(Vec<u8>),
-    /// Not at all.
+    /// No split: the stream is one message.
     AllBytes,
 }
 
@@ -55,21 +55,21 @@ impl InputCodec {
     }
 }
 
-/// Cuts one stream.
+/// Splits one stream.
 pub(super) struct Splitter {
     codec: InputCodec,
     buffer: BytesMut,
-    /// The delimiter does not begin before this offset of the buffer.
+    /// No delimiter begins before this offset of the buffer.
     searched: usize,
-    /// Inside a message that is too large: everything up to the next delimiter is passed over.
+    /// Inside a message that is too large: everything up to the next delimiter is skipped.
     skipping: bool,
 }
 
-/// What came out of a piece of the stream.
+/// The messages of a piece of the stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SplitMessages {
     pub messages: Vec<Bytes>,
-    /// Messages that were passed over because they are larger than `max_buffer`.
+    /// Messages that were skipped because they exceed `max_buffer`.
     pub too_large: usize,
 }
 
@@ -94,7 +94,7 @@ impl Splitter {
         cuts
     }
 
-    /// The stream's end: what is left is a message too, unless it is empty.
+    /// Ends the stream: the rest is a message too, unless it is empty.
     pub fn finish(&mut self) -> SplitMessages {
         let rest = self.buffer.split().freeze();
         let complete = !rest.is_empty() && !self.skipping;
@@ -104,7 +104,7 @@ impl Splitter {
         }
     }
 
-    /// Where the first message ends and where the next begins.
+    /// Returns the end of the first message and the beginning of the next.
     fn find(&mut self) -> Option<(usize, usize)> {
         let tail = self.buffer.get(self.searched..)?;
         match &self.codec.cut {

@@ -1,4 +1,5 @@
-//! `file`: files named by paths or patterns, one after the other, cut into messages. The flow ends after the last.
+//! `file`: reads files named by paths or patterns, one after the other, and splits them into messages. The flow ends
+//! after the last file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,13 +74,13 @@ async fn read_file(path: &Path, codec: &InputCodec, context: &InputContext) -> R
     read.await.map_err(unreadable)
 }
 
-/// What a pattern names may take long to find: a thread that may block does it.
+/// Finding the files of a pattern may take long, so it runs on a blocking thread.
 async fn find(pattern: String, context: &InputContext) -> Result<Vec<PathBuf>, InputError> {
     let component = context.component.clone();
     let search = tokio::task::spawn_blocking(move || {
         let unreadable = |folder: &Path, error: std::io::Error| {
             component.warn_limited("unreadable_folder", 1, || {
-                format!("cannot list {}, its files are left out: {error}", folder.display())
+                format!("cannot list {}, its files are skipped: {error}", folder.display())
             });
         };
         matching(&pattern, |folder| std::fs::read_dir(folder), unreadable)
@@ -89,11 +90,11 @@ async fn find(pattern: String, context: &InputContext) -> Result<Vec<PathBuf>, I
         .unwrap_or_else(|fault| Err(InputError(format!("the search for files was stopped: {fault}"))))
 }
 
-/// What makes a path a pattern.
+/// Characters that make a path a pattern.
 const SPECIAL: [char; 4] = ['*', '?', '[', '{'];
 
-/// The files that a path or a pattern names, sorted. `*` and `?` stay within a folder, `**` crosses folders. Folders
-/// that are symbolic links are not entered, because they may lead in a circle.
+/// Returns the files that a path or a pattern matches, sorted. `*` and `?` stay within a folder, `**` crosses folders.
+/// Symbolic links to folders are not followed, because they may form a cycle.
 fn matching(
     pattern: &str,
     list: impl Fn(&Path) -> std::io::Result<std::fs::ReadDir>,
@@ -115,7 +116,7 @@ fn matching(
     let rest = pattern
         .get(fixed.rfind('/').map_or(0, |slash| slash + 1)..)
         .unwrap_or_default();
-    // Levels of folders below the root that a match can lie in.
+    // Levels of folders below the root that can contain a match.
     let levels = match rest.contains("**") {
         true => usize::MAX,
         false => rest.matches('/').count(),

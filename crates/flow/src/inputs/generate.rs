@@ -1,4 +1,4 @@
-//! `generate`: messages made by a mapping, at a fixed pace or as fast as the flow takes them.
+//! `generate`: creates messages with a mapping, at a fixed interval or as fast as the flow accepts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::registry::InputSpec;
 #[derive(Clone)]
 struct GenerateInput {
     mapping: Arc<Mapping>,
-    /// `None`: no pause.
+    /// `None` means no pause.
     interval: Option<Duration>,
-    /// 0: without end.
+    /// 0 means no end.
     count: u64,
     batch_size: usize,
 }

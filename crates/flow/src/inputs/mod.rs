@@ -1,4 +1,4 @@
-//! The inputs that need nothing but this crate.
+//! The inputs that depend only on this crate.
 
 mod broker;
 mod codec;

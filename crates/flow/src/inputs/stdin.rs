@@ -1,4 +1,4 @@
-//! `stdin`: the standard input, cut into messages. The flow ends when it does.
+//! `stdin`: the standard input, split into messages. The flow ends with it.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Input for StdinInput {
 
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Reads a stream to its end or until the flow stops; `mark` adds to each message what is known of it.
+/// Reads a stream to its end or until the flow stops; `mark` adds metadata to each message.
 pub(super) async fn read_stream(
     mut stream: impl AsyncRead + Unpin,
     codec: &InputCodec,

@@ -1,6 +1,6 @@
-//! `broker`: one flow into several outputs. `fan_out` gives every message to all of them, and a message is delivered when
-//! all have it. `round_robin` gives each batch to the next of them in turn, and waits for that one; `greedy` gives it to
-//! one that is free, so the fastest get the most.
+//! `broker`: one flow into several outputs. `fan_out` writes every message to all of them, and a message is delivered
+//! when all have it. `round_robin` gives each batch to the next output in turn and waits for it; `greedy` gives it to a
+//! free one, so the fastest outputs get the most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,14 +90,14 @@ impl OutputSpec for BrokerOutputSpec {
 #[derive(Clone)]
 struct BrokerTarget {
     driven: OutputDriver,
-    /// As many as writes may be in flight there. Only of use where batches go to one of several.
+    /// One permit per write that may be in flight. Used only where a batch goes to one of several outputs.
     slots: Arc<Semaphore>,
 }
 
 struct BrokerOutput {
     pattern: BrokerPattern,
     targets: Arc<[BrokerTarget]>,
-    /// Whose turn it is.
+    /// The index of the next output in turn.
     next: AtomicUsize,
 }
 
@@ -109,7 +109,7 @@ impl Output for BrokerOutput {
                 (component.clone(), connection.clone())
             });
             context.connection.follow(connections.collect());
-            // Each is opened until it succeeds, so that those that are open already are not opened again.
+            // Each output is opened until it succeeds, so that outputs that are already open are not opened again.
             let opening = self.targets.iter().map(|target| async {
                 let opened = target.driven.open(&context.stop).await;
                 opened.map_err(|error| match error {
@@ -146,7 +146,7 @@ impl Output for BrokerOutput {
                 let all = self.targets.iter().map(|target| target.driven.output.joins());
                 all.min().unwrap_or(1)
             }
-            // Joined batches would all go to the same one.
+            // Joined batches would all go to the same output.
             BrokerPattern::RoundRobin | BrokerPattern::Greedy => 1,
         }
     }
@@ -179,7 +179,7 @@ impl Output for BrokerOutput {
 
 impl BrokerOutput {
     fn fan_out(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
-        // Every call is made now, so that each output has the batch at its place in the order.
+        // Every write is started now, so that each output has the batch at its place in the order.
         let writes: Vec<WriteFuture> = self
             .targets
             .iter()
@@ -215,7 +215,8 @@ impl BrokerOutput {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let free = |target: &&BrokerTarget| target.slots.available_permits();
         let chosen = match self.pattern {
-            // Of those that are equally free the first, hence the reversal: the last of equals is the maximum.
+            // Among equally free outputs the first one is chosen: max_by_key returns the last maximum, hence the
+            // reversal.
             BrokerPattern::Greedy => self
                 .targets
                 .iter()
@@ -229,7 +230,7 @@ impl BrokerOutput {
         };
         let target = target.clone();
         let mut slot = Box::pin(target.slots.clone().acquire_owned());
-        // The first poll takes the place in the queue, or the slot: then the write begins now.
+        // The first poll takes the place in the queue, or the slot; with the slot the write begins now.
         let first = slot.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let begun = first.is_ready().then(|| target.driven.start(&messages));
         Box::pin(async move {
@@ -245,8 +246,8 @@ impl BrokerOutput {
 }
 
 impl BrokerTarget {
-    /// Repeats this output's write until it has every message or refused it for good: the others have theirs already and
-    /// must not get it twice.
+    /// Repeats this output's write until every message is written or permanently rejected: the other outputs already
+    /// have theirs and must not get them twice.
     async fn finish(
         &self,
         write: WriteFuture,
@@ -265,7 +266,7 @@ impl BrokerTarget {
     }
 }
 
-/// A message that one output refuses is refused once, whatever the others did.
+/// A message that several outputs reject is rejected once.
 fn merge(all: &mut Vec<Rejection>, refused: Vec<PermanentRejection>) {
     for refusal in refused {
         if !all.iter().any(|known| known.index == refusal.index) {

@@ -1,9 +1,9 @@
-//! How messages are put one after the other into a stream: `lines`, `all-bytes`, `append`, `delim:x`.
+//! How messages are written to a stream: `lines`, `all-bytes`, `append`, `delim:x`.
 
 use thalweg_config::Fields;
 use thalweg_record::{Message, Payload};
 
-/// What follows each message.
+/// The bytes after each message, or the replacement of the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OutputCodec {
     Ends(Vec<u8>),

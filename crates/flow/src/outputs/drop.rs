@@ -1,4 +1,4 @@
-//! `drop`: takes everything and keeps nothing.
+//! `drop`: accepts everything and stores nothing.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `file`: messages appended to files, acknowledged after the data and the names of new files are synced to disk. The
-//! path may depend on the message.
+//! `file`: appends messages to files, and acknowledges them after the data and the names of new files are synced to
+//! disk. The path may depend on the message.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl OutputSpec for FileOutputSpec {
         if let Some(path) = self.path.is_static() {
             files.open(path.as_ref()).map_err(|error| {
                 BuildError::new(format!(
-                    "cannot write to {path}: {error}; check that the folder exists and may be written"
+                    "cannot write to {path}: {error}; check that the folder exists and is writable"
                 ))
             })?;
         }

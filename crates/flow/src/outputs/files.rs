@@ -1,7 +1,7 @@
-//! The files of a `file` output: opened when needed, appended to, synced before anything is confirmed.
+//! The files of a `file` output: opened when needed, appended to, and synced before anything is confirmed.
 //!
-//! A file that was created survives a power loss only if the folder that names it was synced too, and likewise each new
-//! folder; so the folders whose entries changed are synced before the first data in them counts as written.
+//! A new file survives a power loss only if the folder that contains it was synced too, and likewise each new folder.
+//! So the folders whose entries changed are synced before the first data in them counts as written.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, OpenOptions};
@@ -11,23 +11,23 @@ use std::path::{Path, PathBuf};
 use super::writer::Destination;
 use crate::output::{Rejection, WriteError, all_but};
 
-/// Files held open at a time; beyond it the least recently written is closed.
+/// Maximum open files; beyond it the least recently written one is closed.
 const OPEN_FILES_MAX: usize = 256;
 
-/// Messages for one file that follow each other.
+/// Consecutive messages for one file.
 pub(super) struct FileChunk {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
-    /// Which messages of the write these are.
+    /// The indices of these messages in the write.
     pub messages: Vec<usize>,
 }
 
 pub(super) struct OutputFiles {
-    /// Each part replaces the file's content.
+    /// Whether each chunk replaces the file's content.
     replaces: bool,
     open: HashMap<PathBuf, OpenFile>,
     clock: u64,
-    /// Folders with new entries that are not on the disk for certain.
+    /// Folders with new entries that may not be on disk yet.
     folders: BTreeSet<PathBuf>,
     sync_folder: fn(&Path) -> io::Result<()>,
 }
@@ -36,7 +36,7 @@ struct OpenFile {
     file: File,
     used: u64,
     unsynced: bool,
-    /// Where the file ends when everything before was written: a failed write is cut off again.
+    /// The end of the file after the last successful write: a failed write is truncated to it.
     end: u64,
 }
 
@@ -51,12 +51,12 @@ impl OutputFiles {
         }
     }
 
-    /// Opens a file, which is created with its folders if it is not there.
+    /// Opens a file, and creates it and its folders if they are missing.
     pub fn open(&mut self, path: &Path) -> io::Result<()> {
         if self.open.len() >= OPEN_FILES_MAX {
             self.close_oldest()?;
         }
-        // Noted before anything is created: an attempt that fails half-way leaves entries behind, too.
+        // Recorded before anything is created, because a failed attempt may also leave entries behind.
         let folder = folder_of(path);
         let missing = folder.ancestors().take_while(|folder| !is_folder(folder));
         let changed: Vec<PathBuf> = missing.map(folder_of).collect();
@@ -108,7 +108,7 @@ impl OutputFiles {
         }
         file.unsynced = true;
         if let Err(error) = file.file.write_all(&part.bytes) {
-            // A full disk leaves a torn message behind, which the retry would follow.
+            // A full disk leaves a torn message behind, and the retry would append to it.
             file.file.set_len(file.end)?;
             return Err(error);
         }
@@ -116,14 +116,14 @@ impl OutputFiles {
         Ok(())
     }
 
-    /// Makes everything that was written, and the names under which it was, as durable as the disk is.
+    /// Syncs all written data and the folders of new files.
     fn sync(&mut self) -> Result<(), (PathBuf, io::Error)> {
         for (path, file) in &mut self.open {
             file.sync().map_err(|error| (path.clone(), error))?;
         }
         while let Some(folder) = self.folders.first() {
             match (self.sync_folder)(folder) {
-                // Somebody took it away since, or its file system syncs no folders: nothing more can be done.
+                // The folder was removed since, or its file system cannot sync folders: nothing more can be done.
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {}
                 synced => synced.map_err(|error| (folder.clone(), error))?,
             }
@@ -143,7 +143,7 @@ impl OpenFile {
     }
 }
 
-/// The folder that holds a file or folder; `.` is the one in which the process runs.
+/// The folder that contains a file or folder; `.` is the working directory.
 fn folder_of(path: impl AsRef<Path>) -> PathBuf {
     let folder = path.as_ref().parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new(".")).to_owned()
@@ -156,7 +156,7 @@ fn is_folder(path: &Path) -> bool {
 impl Destination for OutputFiles {
     type Job = Vec<FileChunk>;
 
-    /// A file that fails keeps what is meant for it, in order, and keeps nothing from the others.
+    /// A file that fails delays its own messages, in order, and does not delay other files.
     fn write(&mut self, parts: Vec<FileChunk>) -> Result<(), WriteError> {
         let mut failed: HashMap<&Path, String> = HashMap::new();
         let mut later = Vec::new();
@@ -219,7 +219,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x");
         let mut files = OutputFiles::new(false);
-        // What is created with the output is not confirmed by anybody yet.
+        // Nobody has confirmed what is created with the output yet.
         files.open(&path).unwrap();
         files.sync_folder = |_| Err(io::ErrorKind::Other.into());
         let failed = files.write(vec![part(path.clone(), "1", &[0])]);

@@ -1,4 +1,4 @@
-//! The outputs that need nothing but this crate.
+//! The outputs that depend only on this crate.
 
 mod broker;
 mod codec;

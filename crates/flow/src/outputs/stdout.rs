@@ -1,4 +1,4 @@
-//! `stdout`: messages to the standard output, acknowledged when the pipe or terminal took them.
+//! `stdout`: writes messages to the standard output, and acknowledges them when the pipe or terminal has accepted them.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -49,13 +49,13 @@ impl Output for StdoutOutput {
         self.writer.write(bytes)
     }
 
-    /// One call of the system for all that wait.
+    /// All waiting batches share one system call.
     fn joins(&self) -> usize {
         BATCHES_JOINED
     }
 }
 
-/// Batches written together.
+/// Maximum batches per write.
 const BATCHES_JOINED: usize = 64;
 
 struct StandardOutput;
@@ -69,7 +69,7 @@ impl Destination for StandardOutput {
     }
 }
 
-/// A reader that is gone does not come back.
+/// A closed pipe is permanent, because its reader does not come back.
 fn failed(error: io::Error) -> WriteError {
     match error.kind() {
         io::ErrorKind::BrokenPipe => {

@@ -1,4 +1,4 @@
-//! A thread that writes for an output whose destination blocks, in the order in which the jobs were handed over.
+//! A thread that writes for an output whose destination blocks, in the order of the calls.
 
 use std::io;
 use std::sync::mpsc;
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use crate::BoxFuture;
 use crate::output::WriteError;
 
-/// Where the bytes go.
+/// The destination of the writes.
 pub(super) trait Destination: Send + 'static {
     type Job: Send + 'static;
 
@@ -21,7 +21,7 @@ struct WriterRequest<J> {
     reply: oneshot::Sender<Result<(), WriteError>>,
 }
 
-/// Hands jobs to the thread. The thread ends when this is dropped.
+/// Sends jobs to the thread. The thread ends when this is dropped.
 pub(super) struct WriterThread<J> {
     queue: mpsc::Sender<WriterRequest<J>>,
 }
@@ -39,12 +39,12 @@ impl<J: Send + 'static> WriterThread<J> {
         Ok(WriterThread { queue })
     }
 
-    /// The job's place in the order is fixed by this call.
+    /// This call fixes the job's place in the order.
     pub fn write(&self, job: J) -> BoxFuture<'static, Result<(), WriteError>> {
         let (reply, answer) = oneshot::channel();
         let sent = self.queue.send(WriterRequest { job, reply });
         Box::pin(async move {
-            let gone = || WriteError::Permanent("the writing thread was stopped by a fault in it".to_owned());
+            let gone = || WriteError::Permanent("the writing thread was stopped by an internal error".to_owned());
             sent.map_err(|_| gone())?;
             answer.await.unwrap_or_else(|_| Err(gone()))
         })

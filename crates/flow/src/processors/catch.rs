@@ -64,7 +64,7 @@ impl Processor for CatchProcessor {
     }
 }
 
-/// Without the marks of failures, which are dealt with.
+/// Removes the failure flags, because the failures have been handled.
 fn cleared(mut batch: Batch) -> Batch {
     for message in &mut batch.messages {
         message.failure = None;
@@ -72,7 +72,7 @@ fn cleared(mut batch: Batch) -> Batch {
     batch
 }
 
-/// Cuts a batch where flagged and unflagged messages meet, so that order is kept.
+/// Splits a batch between flagged and unflagged messages, so that the order is kept.
 fn runs(batch: Batch) -> Vec<(bool, Batch)> {
     let Batch { messages, mut ack } = batch;
     let mut parts: Vec<(bool, Vec<Message>)> = Vec::new();
@@ -158,7 +158,7 @@ impl Processor for TryProcessor {
 }
 
 impl TryProcessor {
-    /// Runs batches through the steps from `first` on; what is flagged on the way passes the rest by.
+    /// Runs batches through the steps from `first`; a message that is flagged skips the rest.
     fn run_from(&mut self, first: usize, mut batches: Vec<Batch>, out: &mut Vec<Batch>) {
         for step in self.0.iter_mut().skip(first) {
             let mut results = Vec::new();

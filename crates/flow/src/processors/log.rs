@@ -1,4 +1,4 @@
-//! `log`: one line of the process's log per message.
+//! `log`: writes one log line per message.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `mapping` (also `bloblang`) and `mutation`: a program per message. A message on which it fails is flagged and passed
-//! on unchanged; one that it deletes is filtered.
+//! `mapping` (also `bloblang`) and `mutation`: run a program per message. A message on which it fails is flagged and
+//! passed on unchanged; a message that it deletes is filtered.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The processors that need nothing but this crate and the mapping language.
+//! The processors that depend only on this crate and the mapping language.
 
 mod catch;
 mod log;

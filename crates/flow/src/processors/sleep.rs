@@ -1,5 +1,6 @@
-//! `sleep`: holds each message for a time. A message whose time cannot be told is flagged and passed on at once. A time that is
-//! computed for each message is an hour at most, since it may come from whoever sends; one that the file gives is what it is.
+//! `sleep`: delays each message. A message whose duration cannot be computed is flagged and passed on immediately. A
+//! duration computed per message is at most an hour, because it may come from the sender; a fixed one is used as
+//! configured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::context::StageContext;
 use crate::parse::ParseContext;
 use crate::registry::ProcessorSpec;
 
-/// Longer pauses that data asks for are cut to this, and told.
+/// Longer pauses from message data are cut to this, and logged.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 struct SleepSpec(Arc<Interpolation>);
@@ -68,7 +69,7 @@ impl Processor for SleepProcessor {
                 }
                 Err(error) => {
                     if let Some(message) = batch.messages.get_mut(index) {
-                        self.context.flag(message, &format!("no pause was made: {error}"));
+                        self.context.flag(message, &format!("the pause was skipped: {error}"));
                     }
                 }
             }
@@ -85,7 +86,7 @@ fn held_for(pause: Duration, is_fixed: bool) -> Duration {
 }
 
 fn told(pause: Duration) -> String {
-    format!("a message asks for a pause of {pause:?}, and is held for {PAUSE_MAX:?}, the longest that data may ask for")
+    format!("a message requests a pause of {pause:?} but is delayed by {PAUSE_MAX:?}, the maximum for a computed pause")
 }
 
 #[cfg(test)]
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(held_for(day, true), day);
         assert_eq!(
             told(day),
-            "a message asks for a pause of 86400s, and is held for 3600s, the longest that data may ask for"
+            "a message requests a pause of 86400s but is delayed by 3600s, the maximum for a computed pause"
         );
     }
 }

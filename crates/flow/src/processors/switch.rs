@@ -1,5 +1,5 @@
-//! `switch`: each message takes the processors of the first case whose check holds; a message that no case wants passes
-//! unchanged.
+//! `switch`: each message takes the processors of the first case whose check holds; a message without a matching case
+//! passes unchanged.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::parse::{ParseContext, compile_error};
 use crate::registry::ProcessorSpec;
 
 struct SwitchCaseSpec {
-    /// `None`: always.
+    /// `None` always holds.
     check: Option<Arc<Mapping>>,
     chain: ChainSpec,
     fallthrough: bool,
@@ -56,7 +56,7 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     (cases.len() == count).then(|| Arc::new(SwitchSpec(cases)) as Arc<dyn ProcessorSpec>)
 }
 
-/// An empty text is no check; `None` is a mistake, which is reported.
+/// An empty text means no check; `None` is a mistake, which is reported.
 fn compile(check: &Node, diagnostics: &Diagnostics) -> Option<Option<Arc<Mapping>>> {
     let text = check
         .expect_text()
@@ -104,7 +104,7 @@ struct SwitchProcessor {
 }
 
 impl SwitchProcessor {
-    /// The first case that wants a message; a check that fails flags it and does not hold.
+    /// Returns the first matching case; a check that fails flags the message and does not match.
     fn choose(&self, messages: &mut [Message], index: usize) -> Option<usize> {
         for (number, case) in self.cases.iter().enumerate() {
             match case.check.as_ref().map(|check| check.check(messages, index)) {
@@ -128,7 +128,7 @@ impl Processor for SwitchProcessor {
             .map(|index| self.choose(&mut batch.messages, index))
             .collect();
         let Batch { messages, mut ack } = batch;
-        // Runs of messages with the same choice stay together, so that order is kept.
+        // Consecutive messages with the same choice stay together, so that the order is kept.
         let mut messages = messages.into_iter().zip(choices).peekable();
         while let Some((message, choice)) = messages.next() {
             let mut run = vec![message];
@@ -159,7 +159,7 @@ impl Processor for SwitchProcessor {
 }
 
 impl SwitchProcessor {
-    /// Runs batches through the processors of a case, and of the next as long as each falls through.
+    /// Runs batches through the processors of a case, and of the following cases while each falls through.
     fn run_from(&mut self, first: usize, mut batches: Vec<Batch>, out: &mut Vec<Batch>) {
         for case in self.cases.iter_mut().skip(first) {
             batches = batches
@@ -173,7 +173,7 @@ impl SwitchProcessor {
         out.append(&mut batches);
     }
 
-    /// What a case held back goes on as if it had not.
+    /// Released messages continue as they would have without the delay.
     fn release(&mut self, out: &mut Vec<Batch>, what: impl Fn(&mut Chain, &mut Vec<Batch>)) {
         for at in 0..self.cases.len() {
             let mut released = Vec::new();

@@ -1,8 +1,8 @@
-//! A flow's buffer while it runs: a queue in front of it, a task that stores, a task that reads.
+//! A running buffer of a flow: a queue in front of it, a task that stores, and a task that reads.
 //!
-//! In the order of the stream: the input's sink, the queue, the storing end (driven like any output), what is stored, the
-//! reader, the workers. The storing end goes on until the input has ended and the queue is empty; only then the reader
-//! stops, since a full buffer takes more only while it is read.
+//! In the order of the stream: the input's sink, the queue, the storing end (driven like any output), the stored
+//! messages, the reader, the workers. The storing end runs until the input has ended and the queue is empty. The reader
+//! stops only then, because a full buffer accepts more only while it is read.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ use crate::output_driver::{OutputDriver, OutputMetrics};
 use crate::queue::{self, QueueLimits};
 use crate::shard::Shards;
 
-/// Where something that takes messages in puts them.
+/// Where an input or a reader sends its batches.
 pub(super) struct Downstream {
     pub shards: Arc<Shards>,
     pub open_batches: Arc<OpenBatches>,
     pub hurry: Arc<dyn Fn() + Send + Sync>,
-    /// Cancelled when all that came this way is settled, and no more will come.
+    /// Cancelled when everything sent here is settled and no more will come.
     pub ended: CancellationToken,
 }
 
-/// A buffer, built and not yet running.
+/// A buffer that is built and not yet running.
 pub(super) struct BuiltBuffer {
     store: OutputDriver,
     reader: Box<dyn BufferReader>,
@@ -39,7 +39,7 @@ pub(super) struct BuiltBuffer {
     metrics: BufferMetrics,
 }
 
-/// A running buffer, for whoever stops the flow.
+/// A running buffer, as needed to stop the flow.
 pub(super) struct RunningBuffer {
     /// The entrance of the storing end.
     pub entrance: Arc<Shards>,
@@ -80,7 +80,7 @@ impl BuiltBuffer {
         })
     }
 
-    /// Starts both ends. `behind` is where the reader puts messages; the place for the input is returned.
+    /// Starts both ends. The reader sends to `behind`; the returned `Downstream` is for the input.
     pub fn start(
         self,
         behind: Downstream,
@@ -156,7 +156,7 @@ async fn run_reader(
     give_up: CancellationToken,
 ) {
     let (sink, stop) = (context.sink.clone(), context.stop.clone());
-    // Without a reader the buffer only fills.
+    // Without a reader the buffer would only fill up.
     if let Err(why) = to_its_end(reader.run(context), &give_up).await {
         handle.fault(format!("the buffer{why}"));
     }

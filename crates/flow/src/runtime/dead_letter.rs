@@ -1,4 +1,4 @@
-//! The `dead_letter` output of the process: takes the failed messages of all flows.
+//! The `dead_letter` output of the process: writes the failed messages of all flows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::output_driver::{OutputDriver, OutputMetrics};
 use crate::queue::{self, QueueLimits};
 use crate::registry::OutputSpec;
 
-/// Failed messages that wait for the output; beyond it the stages that fail wait too.
+/// Limits of the failed messages that wait for the output; beyond them the failing stages wait too.
 const WAITING: QueueLimits = QueueLimits {
     messages: 100_000,
     bytes: 16 << 20,
@@ -31,7 +31,7 @@ pub struct DeadLetterOutput {
 }
 
 impl DeadLetterOutput {
-    /// `named`: name, path and label.
+    /// `named` is name, path and label.
     pub fn start(
         named: (&str, &str, &str),
         spec: &Arc<dyn OutputSpec>,
@@ -87,18 +87,18 @@ impl DeadLetterOutput {
         })
     }
 
-    /// What flows send their failed messages through.
+    /// The sender that flows use for their failed messages.
     pub fn letters(&self) -> DeadLetterSender {
         self.letters.clone()
     }
 
-    /// Tells whether the output is connected, as long as the process runs.
+    /// Reports whether the output is connected, for the lifetime of the process.
     pub fn status(&self) -> Arc<dyn StatusSource> {
         Arc::new(DeadLetterStatus(self.letters.nodes.clone()))
     }
 
-    /// Writes what waits. To be called after all flows have stopped and let go of their [`DeadLetterSender`]. What is not
-    /// taken when `timeout` is over is given up (counted as dropped with reason `shutdown`).
+    /// Writes what waits. To be called after all flows have stopped and dropped their [`DeadLetterSender`]. What is not
+    /// written within `timeout` is given up (counted as dropped with reason `shutdown`).
     pub async fn stop(self, timeout: Duration) {
         let nodes = self.letters.nodes.clone();
         drop(self.letters);

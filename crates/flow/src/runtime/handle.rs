@@ -1,4 +1,4 @@
-//! The state of a flow, for whoever wants to know: the console, the terminal, metrics, the end of the program.
+//! The state of a flow for the console, the terminal, metrics and the final report.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +16,7 @@ use crate::component::Component;
 use crate::connection::Connection;
 use crate::output_driver::OutputMetrics;
 
-/// What a processor wants to show, said once.
+/// The details that a processor shows, set once.
 pub(crate) type NodeDetails = Arc<OnceLock<Vec<StatusDetail>>>;
 
 /// One component's place in the graph and its counters.
@@ -27,11 +27,11 @@ pub(crate) struct NodeCounters {
     received: Option<IntCounter>,
     sent: IntCounter,
     errors: Option<IntCounter>,
-    /// Of each copy.
+    /// One per copy.
     connections: Vec<Connection>,
-    /// Of a processor.
+    /// Only for processors.
     details: NodeDetails,
-    /// Whether the graph shows it. The log speaks of all.
+    /// Whether the graph shows it. The log covers all components.
     shown: bool,
 }
 
@@ -101,7 +101,7 @@ impl NodeCounters {
         }
     }
 
-    /// Also what goes on at its ends, unless it is the end (`all`).
+    /// Logs held-back events, and ongoing outages unless it is the end (`all`).
     pub(crate) fn log_held_back(&self, all: bool) {
         self.component.log_held_back(all);
         if !all {
@@ -129,7 +129,7 @@ impl NodeCounters {
     }
 }
 
-/// The components of a flow in the order in which they were made; those inside a component follow it.
+/// The components of a flow in the order of their creation; nested components follow their parent.
 #[derive(Clone, Default)]
 pub(crate) struct GraphNodes {
     list: Arc<Mutex<Vec<NodeCounters>>>,
@@ -137,7 +137,7 @@ pub(crate) struct GraphNodes {
 }
 
 impl GraphNodes {
-    /// The same list, for components that are a part of another one and not of the stream between them.
+    /// Returns the same list for nested components that are not a stage of the stream.
     pub fn hidden(&self) -> GraphNodes {
         GraphNodes {
             list: self.list.clone(),
@@ -145,7 +145,7 @@ impl GraphNodes {
         }
     }
 
-    /// A place is in the graph once, however many threads or copies work there.
+    /// Adds a node. A path is in the graph once, however many threads or copies it has.
     pub fn add(&self, mut node: NodeCounters) {
         let mut nodes = self.list.lock();
         let known = nodes
@@ -160,7 +160,7 @@ impl GraphNodes {
         }
     }
 
-    /// The component at a place that was added before.
+    /// Returns the component that was added for a path.
     pub fn component(&self, path: &str) -> Option<Component> {
         let nodes = self.list.lock();
         let known = nodes.iter().find(|known| known.component.id.path == path);
@@ -172,7 +172,7 @@ impl GraphNodes {
     }
 }
 
-/// Why data cannot flow at one of these components, a sentence for each; `whose` says where they are.
+/// Returns one sentence per disconnected component; `whose` names the flow or the dead letter.
 pub(crate) fn troubles(nodes: &[NodeCounters], whose: &str) -> Vec<String> {
     let down = nodes.iter().filter_map(|node| {
         let why = node.connections.iter().find_map(Connection::told_here)?;
@@ -182,7 +182,7 @@ pub(crate) fn troubles(nodes: &[NodeCounters], whose: &str) -> Vec<String> {
     down.collect()
 }
 
-/// What a flow tells of itself, while it runs and after it ended.
+/// The state of a flow, while it runs and after it ended.
 pub struct FlowHandle {
     pub name: String,
     pub(crate) balance: Arc<FlowBalance>,
@@ -200,8 +200,8 @@ pub struct FlowHandle {
 pub struct StopReport {
     pub flow: String,
     pub counts: BalanceCounts,
-    /// Messages given up because the shutdown time was over or the flow failed, and those of which nothing is known. What
-    /// is in a buffer is none of them: the next start goes on with it.
+    /// Messages that were given up because the shutdown time was over or the flow failed, and messages with unknown
+    /// outcome. Messages in a buffer do not count: the next start continues with them.
     pub unacknowledged: u64,
     /// Why the flow ended by itself, if it failed.
     pub failure: Option<String>,
@@ -221,7 +221,7 @@ impl FlowHandle {
         self.failure.lock().get_or_insert(why);
     }
 
-    /// A part without which the flow is no flow cannot go on: the input stops, and the flow has come to its end.
+    /// An essential part failed: stops the input and ends the flow.
     pub(crate) fn fault(&self, why: String) {
         self.fail(why);
         self.stop.cancel();
@@ -236,8 +236,8 @@ impl FlowHandle {
             .for_each(|node| node.log_held_back(all));
     }
 
-    /// How the flow ended. Final once the flow and the dead letter have stopped: until then, failed messages may be on
-    /// their way to the dead letter.
+    /// Reports how the flow ended. Final once the flow and the dead letter have stopped: until then, failed messages
+    /// may still be on their way to the dead letter.
     pub fn stop_report(&self) -> StopReport {
         let counts = self.counts();
         StopReport {
@@ -309,7 +309,7 @@ fn balance_status(counts: &BalanceCounts) -> BalanceStatus {
     }
 }
 
-/// Exports a flow's account. All figures of one scrape come from one snapshot, so they add up in it.
+/// Exports a flow's balance. All values of one scrape come from one snapshot, so they add up.
 struct BalanceCollector {
     balance: Arc<FlowBalance>,
     flow: Option<String>,

@@ -1,6 +1,6 @@
-//! A flow from its checked configuration to its end: `spec` reads and checks, `start` builds and wires (`buffer` what keeps messages
-//! over a restart), `stop` drains in
-//! order (input, workers, output), `handle` tells the state, `dead_letter` takes the failed messages of all flows.
+//! A flow from its checked configuration to its end: `spec` reads and checks, `start` builds and wires, `buffer` keeps
+//! messages across a restart, `stop` drains in order (input, workers, output), `handle` reports the state,
+//! `dead_letter` writes the failed messages of all flows.
 
 mod buffer;
 mod dead_letter;

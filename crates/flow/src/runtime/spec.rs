@@ -1,4 +1,4 @@
-//! One flow of the configuration file, checked: every component's mistakes have been reported.
+//! One flow of the configuration file, checked; the mistakes of every component have been reported.
 
 use std::sync::Arc;
 
@@ -13,41 +13,41 @@ use crate::registry::{InputSpec, OutputSpec};
 /// A flow that can be started.
 pub struct FlowSpec {
     pub name: String,
-    /// Whether metrics carry the label `flow`: the file has a list of flows.
+    /// Whether metrics carry the label `flow`, because the file has a list of flows.
     pub(crate) labelled: bool,
     pub(crate) input: NamedSpec<dyn InputSpec>,
     pub(crate) buffer: Option<NamedSpec<dyn BufferSpec>>,
-    /// Those at the input, of the pipeline, and at the output: the workers run them all.
+    /// The processors at the input, in the pipeline and at the output; the workers run all of them.
     pub(crate) processors: ChainSpec,
     pub(crate) output: NamedSpec<dyn OutputSpec>,
     pub(crate) threads: usize,
-    /// Of each queue in it.
+    /// Limit of each queue of the flow.
     pub(crate) queue_bytes: usize,
 }
 
-/// What waits in a flow when nothing else is said.
+/// Default for all bytes that wait in a flow.
 const WAITING_BYTES: usize = 128 << 20;
-/// What shares that: the queue in front of the processors and the one in front of the output.
+/// The number of shares: the queue in front of the processors and the one in front of the output.
 const PARTS: usize = 2;
-/// With a buffer also the queue in front of it, and what its reader remembers.
+/// With a buffer, also the queue in front of it and the memory of its reader.
 const PARTS_BUFFERED: usize = 4;
 
 impl FlowSpec {
-    /// Lets messages that take `bytes` in all wait in the flow: half in front of the processors, half in front of the
-    /// output. With a buffer it is a quarter each, and one in front of the buffer.
+    /// Limits the messages that wait in the flow to `bytes`: half in front of the processors, half in front of the
+    /// output. With a buffer each share is a quarter, one of them in front of the buffer.
     pub fn limit_waiting(&mut self, bytes: usize) {
         let parts = if self.buffer.is_some() { PARTS_BUFFERED } else { PARTS };
         self.queue_bytes = (bytes / parts).max(1);
     }
 
-    /// Reads a flow; `None` if it has mistakes, all of which are in the diagnostics then.
+    /// Reads a flow; `None` if it has mistakes, all of which are then in the diagnostics.
     pub fn parse(flow: &FlowConfig, context: &mut ParseContext<'_>) -> Option<FlowSpec> {
         let (inputs, outputs) = (context.resolve(&flow.input), context.resolve(&flow.output));
         let input = inputs.as_deref().and_then(|way| {
             let spec = context.bare_input(way.last()?)?;
             Some(found(way, spec))
         });
-        // In the order of the stream: what stands at the resource is nearer to the source, or to the destination.
+        // In the order of the stream: the processors of a resource are nearer to the source, or to the destination.
         let before = inputs.iter().flatten().rev().flat_map(|node| &node.processors);
         let after = outputs.iter().flatten().flat_map(|node| &node.processors);
         let wanted: Vec<&ComponentNode> = before.chain(&flow.pipeline.processors).chain(after).collect();
@@ -104,7 +104,7 @@ fn buffer_of(spec: Arc<dyn BufferSpec>) -> NamedSpec<dyn BufferSpec> {
     }
 }
 
-/// A component of the flow at its own place, under the name and label of the resource that it stands for.
+/// Returns a component at its own path in the flow, with the name and label of the resource that it refers to.
 fn found<S: ?Sized>(way: &[ComponentNode], spec: Arc<S>) -> NamedSpec<S> {
     let name = way.last().map(|node| node.name.clone());
     NamedSpec {

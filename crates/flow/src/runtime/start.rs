@@ -28,10 +28,10 @@ use crate::runtime::spec::FlowSpec;
 use crate::shard::Shards;
 use crate::worker::{ResultDestination, ResultSender, Worker, WorkerJoinHandle};
 
-/// Messages that wait in front of the workers or the output of one flow.
+/// Maximum messages that wait in front of the workers or the output of one flow.
 pub(super) const QUEUE_MESSAGES: usize = 100_000;
 
-/// What flows share in a process.
+/// State that the flows of a process share.
 #[derive(Clone)]
 pub struct FlowEnvironment {
     pub metrics: Arc<Metrics>,
@@ -50,13 +50,13 @@ pub struct Flow {
     pub(super) input: JoinHandle<()>,
     pub(super) buffer: Option<RunningBuffer>,
     pub(super) delivery: JoinHandle<()>,
-    /// Each ends when its worker has.
+    /// One task per worker, which ends with it.
     pub(super) workers: Vec<JoinHandle<()>>,
-    /// Logs what the limits of the log hold back.
+    /// Logs summaries of rate-limited log lines.
     pub(super) _summaries: AbortOnDropHandle<()>,
 }
 
-/// How often it is asked whether a summary of held back log lines is due.
+/// How often due summaries are checked.
 const SUMMARY_CHECK: Duration = Duration::from_secs(1);
 
 /// A flow's components, built and not yet running.
@@ -74,7 +74,7 @@ struct BuiltFlow {
 }
 
 impl Flow {
-    /// Builds every component first, so that nothing runs if one of them cannot.
+    /// Builds every component first, so that nothing runs if one of them fails.
     pub fn start(spec: FlowSpec, environment: &FlowEnvironment) -> Result<Flow, BuildError> {
         let flow = spec.labelled.then_some(spec.name.as_str());
         let (stop, give_up) = (CancellationToken::new(), CancellationToken::new());
@@ -155,7 +155,7 @@ impl Flow {
         self.handle.clone()
     }
 
-    /// Waits until the flow has come to its own end (its input has no more and everything is delivered), or failed.
+    /// Waits until the flow ended by itself (its input is exhausted and everything is delivered), or failed.
     pub async fn ended(&self) {
         self.handle.ended.cancelled().await;
     }
@@ -233,7 +233,7 @@ fn build(
     })
 }
 
-/// Starts what drives the output; beside it how to have it write what it collects.
+/// Starts the delivery task; also returns the function that makes the output flush its batch.
 fn start_delivery(
     driven: OutputDriver,
     from_workers: queue::QueueReceiver<Batch>,
@@ -259,7 +259,7 @@ fn start_delivery(
     (delivery, hurry)
 }
 
-/// One thread for each chain, with the entrances to them and what tells their ends.
+/// Starts one thread per chain; returns the entrances and the tasks that watch for their end.
 fn start_workers(
     spec: &FlowSpec,
     chains: Vec<Chain>,
@@ -290,24 +290,22 @@ fn start_workers(
 
 async fn watch_worker(ended: WorkerJoinHandle, handle: Arc<FlowHandle>) {
     if let Ok(Err(panic)) = ended.await {
-        handle.fault(format!(
-            "the processors were stopped by a fault in one of them: {panic}"
-        ));
+        handle.fault(format!("the processors were stopped by an internal error: {panic}"));
     }
 }
 
 /// Drives an output until nothing more comes.
 pub(super) async fn run_delivery(delivery: Delivery, queue: queue::QueueReceiver<Batch>, handle: Arc<FlowHandle>) {
     let title = delivery.driven.component.title().to_owned();
-    // A task of its own, so that a panic in it ends this flow with a message instead of leaving it silent.
+    // It runs in its own task, so that a panic ends this flow with a message instead of stalling it silently.
     match AbortOnDropHandle::new(tokio::spawn(delivery.run(queue))).await {
         Ok(Ok(())) => {}
         Ok(Err(why)) => handle.fault(format!("output {title}: {why}")),
-        Err(panic) => handle.fault(format!("output {title} was stopped by a fault in it: {panic}")),
+        Err(panic) => handle.fault(format!("output {title} was stopped by an internal error: {panic}")),
     }
 }
 
-/// Runs an input until its end. `ended` is cancelled when all that it gave is settled.
+/// Runs an input until its end. `ended` is cancelled when everything that it sent is settled.
 async fn run_input(
     input: Box<dyn Input>,
     context: InputContext,
@@ -328,12 +326,12 @@ async fn run_input(
     }
 }
 
-/// Runs something that takes messages in until it ends, or the flow gives up. `Err`: how a sentence about it goes on.
+/// Runs an input or a reader until it ends or the flow gives up. `Err` is the predicate of a sentence about it.
 pub(super) async fn to_its_end(
     run: BoxFuture<'static, Result<(), InputError>>,
     give_up: &CancellationToken,
 ) -> Result<(), String> {
-    // A task of its own, so that a panic in it ends this flow with a message instead of leaving it silent.
+    // It runs in its own task, so that a panic ends this flow with a message instead of stalling it silently.
     let mut task = AbortOnDropHandle::new(tokio::spawn(run));
     let result = tokio::select! {
         result = &mut task => result,
@@ -346,7 +344,7 @@ pub(super) async fn to_its_end(
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(format!(": {error}")),
         Err(error) if error.is_cancelled() => Ok(()),
-        Err(panic) => Err(format!(" was stopped by a fault in it: {panic}")),
+        Err(panic) => Err(format!(" was stopped by an internal error: {panic}")),
     }
 }
 

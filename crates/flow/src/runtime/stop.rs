@@ -1,5 +1,5 @@
-//! The end of a flow: in order while there is time (the input, what is queued, what processors hold back, the output),
-//! and at once when the time is over. Everything that is not interrupted then gets a moment, and only one.
+//! Stops a flow: in order while there is time (the input, the queues, the messages that processors hold back, the
+//! output), and immediately when the time is over. Uninterruptible parts then get one short grace period.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use super::handle::StopReport;
 use super::start::Flow;
 use crate::output_driver::GRACE;
 
-/// How long aborted tasks are waited for.
+/// How long to wait for aborted tasks.
 const LET_GO: Duration = Duration::from_millis(200);
 
 impl Flow {
-    /// Stops in order: the input, then what is queued, processors with what they hold back, the output. With a buffer what
-    /// waits in front of it is stored, and what is stored waits for the next start. What is not
-    /// acknowledged when `time` is over is given up (counted as dropped with reason `shutdown`); then this returns
+    /// Stops in order: the input, the queues, the processors with the messages they hold back, the output. With a
+    /// buffer, the messages in front of it are stored, and stored messages wait for the next start. Messages that are
+    /// not acknowledged within `time` are given up (counted as dropped with reason `shutdown`); then this returns
     /// within two seconds, even if a processor or the output cannot be interrupted.
     pub async fn stop(mut self, time: Duration) -> StopReport {
         let deadline = Instant::now() + time;
@@ -26,7 +26,7 @@ impl Flow {
             if let Some(buffer) = &mut self.buffer {
                 buffer.entrance.close();
                 ended([&mut buffer.storing]).await;
-                // What is stored now is for the next start.
+                // Messages stored now are for the next start.
                 buffer.stop.cancel();
                 ended([&mut buffer.reading]).await;
             }
@@ -48,8 +48,8 @@ impl Flow {
                     let _ = timeout(LET_GO, buffer.open_batches.none(|| {})).await;
                 }
                 ended(&mut self.workers).await;
-                // Tasks that were aborted let go of their batches a moment later. Failed messages wait for the dead letter,
-                // which stops after this.
+                // Aborted tasks drop their batches a moment later. Failed messages wait for the dead letter, which
+                // stops after this.
                 let _ = timeout(LET_GO, self.open_batches.none(|| {})).await;
             };
             let _still_running = timeout_at(deadline + 2 * GRACE, at_once).await;
@@ -59,7 +59,7 @@ impl Flow {
     }
 }
 
-/// Waits for tasks, some of which may have been waited for before.
+/// Waits for tasks, some of which may have been awaited before.
 async fn ended(tasks: impl IntoIterator<Item = &mut JoinHandle<()>>) {
     for task in tasks {
         if !task.is_finished() {

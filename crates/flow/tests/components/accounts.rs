@@ -68,7 +68,7 @@ dead_letter: {kept: {name: dead, open_fails: 1000000}}
     until("it says why", || {
         status.not_ready() == ["dead_letter: kept root.dead_letter is not connected: dead is away"]
     });
-    // The message waits: neither lost nor counted.
+    // The message waits: it is neither lost nor counted.
     until("the message has entered", || running.handle.counts().in_flight == 1);
     let report = world.stop(running, Duration::from_millis(20));
     assert_eq!((report.unacknowledged, report.counts.in_flight), (1, 0));
@@ -92,7 +92,7 @@ output: {{kept: {{}}}}
 "
         ));
         let failed = report.counts.dropped(DropReason::ScriptError);
-        // What was being written when the dead letter ended may have been given up.
+        // Messages of the last write when the dead letter ended may have been given up.
         assert_eq!(report.counts.dropped_total(), 2, "for {dead_letter}");
         assert!(failed >= 1, "for {dead_letter}: {report:?}");
     }

@@ -1,4 +1,4 @@
-//! Outputs that are away, children that are down, faults in the program: what waits, what ends, and what is told.
+//! Unreachable outputs, disconnected children and panics: what waits, what ends, and what is reported.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn messages_wait_while_the_output_cannot_be_opened() {
         );
         let opened = world.seen.opened.lock().clone();
         assert_eq!(opened.get("out"), Some(&4));
-        // What is open is not opened again.
+        // An open output is not opened again.
         assert_eq!(opened.get("other").copied().unwrap_or(1), 1);
         assert_eq!(world.metric("output_connection_failed", ""), 3.0);
     }
@@ -80,9 +80,14 @@ fn a_fault_in_a_processor_or_an_output_ends_the_flow_and_is_named() {
             given,
             "[]",
             "{kept: {panics: true}}",
-            "output root.output was stopped by a fault",
+            "output root.output was stopped by an internal error",
         ),
-        (given, "[]", broken_child, "its processors stopped by a fault"),
+        (
+            given,
+            "[]",
+            broken_child,
+            "its processors were stopped by an internal error",
+        ),
     ] {
         let world = World::new();
         let text = format!("input: {input}\npipeline: {{processors: {processors}}}\noutput: {output}\n");
@@ -100,7 +105,7 @@ fn a_fault_in_a_processor_or_an_output_ends_the_flow_and_is_named() {
         report
             .failure
             .unwrap()
-            .contains("its processors stopped by a fault: a fault in the processor")
+            .contains("its processors were stopped by an internal error: a fault in the processor")
     );
 }
 

@@ -1,5 +1,5 @@
-//! An input that sends what the configuration says, an output that keeps what it gets and fails as it is told to, a
-//! processor that does the worst; and a world in which flows of them and of the real components run.
+//! An input that sends the configured batches, an output that records messages and fails as configured, a processor
+//! that misbehaves, and a world in which flows of these and of the real components run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use thalweg_record::{AckResult, Batch, DropReason, Message, Payload};
 use thalweg_telemetry::{Metrics, StatusSource};
 use tokio::sync::watch;
 
-/// Longer than anything takes; reaching it fails the test.
+/// Longer than any test takes; reaching it fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until a state is reached.
@@ -30,10 +30,10 @@ pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// What the test components of one world have seen.
+/// What the test components of one world recorded.
 #[derive(Clone, Default)]
 pub struct Seen {
-    /// What each output took, write by write.
+    /// The messages of each output, write by write.
     pub written: Arc<Mutex<BTreeMap<String, Vec<Vec<Message>>>>>,
     pub opened: Arc<Mutex<BTreeMap<String, usize>>>,
     pub settled: Arc<AtomicUsize>,
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// The mistakes in a configuration, as an operator reads them. `DIR` is the folder of the world.
+    /// Returns the mistakes in a configuration, as an operator reads them. `DIR` is the folder of the world.
     pub fn check(&self, text: &str) -> String {
         self.parse(text).2
     }
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// Runs a flow to its own end.
+    /// Runs a flow until it ends by itself.
     pub fn run(&self, text: &str) -> StopReport {
         let running = self.start(text);
         self.runtime.block_on(async {
@@ -158,7 +158,7 @@ impl World {
         running.handle.stop_report()
     }
 
-    /// What an output took, as text.
+    /// Returns the messages of an output as text.
     pub fn texts(&self, name: &str) -> Vec<String> {
         self.messages(name).iter().map(text).collect()
     }
@@ -202,11 +202,11 @@ pub fn text(message: &Message) -> String {
 #[derive(Clone)]
 struct Given {
     batches: Vec<Vec<Message>>,
-    /// Stays when everything was sent.
+    /// Keeps running when everything was sent.
     forever: bool,
-    /// Ends when everything that it sent is settled, as one that tells its server.
+    /// Ends when everything that it sent is settled, like an input that reports to its server.
     settles: bool,
-    /// Says that it waits for answers.
+    /// Declares that it waits for acknowledgements.
     waits: bool,
     seen: Seen,
 }
@@ -276,18 +276,18 @@ impl Input for Given {
     }
 }
 
-/// `kept: {name: out}` keeps what it gets, unless a further field says otherwise.
+/// `kept: {name: out}` records its messages, unless another field says otherwise.
 struct Kept {
     name: String,
-    /// This many attempts to open fail.
+    /// Number of attempts to open that fail.
     open_fails: i64,
     /// It never opens, for this reason.
     never: String,
-    /// This many writes fail for now.
+    /// Number of writes that fail temporarily.
     fails: Mutex<i64>,
-    /// Messages with this text are refused for good.
+    /// Messages with this text are rejected permanently.
     refuses: String,
-    /// Nothing can be written any more, for this reason.
+    /// All writes fail permanently, for this reason.
     ends: String,
     /// Writes wait until the gate of the world is open.
     gated: Option<watch::Receiver<bool>>,
@@ -416,7 +416,8 @@ impl Output for Kept {
 }
 
 /// `trip: fails` fails on every message, `panics` panics, `blocks` blocks the thread for longer than any test, `holds`
-/// keeps everything until a tick some milliseconds later, `keeps` until it is flushed, `joins` makes one series of all: each message becomes its number.
+/// holds everything until a tick some milliseconds later, `keeps` until a flush. `joins` makes one series of all: each
+/// message becomes its number.
 struct Trip {
     how: String,
     /// Messages that all instances have numbered.

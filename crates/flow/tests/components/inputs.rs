@@ -1,4 +1,4 @@
-//! What each input makes messages of.
+//! The messages of each input.
 
 use crate::harness::World;
 

@@ -1,5 +1,5 @@
-//! Flows of the components that need nothing but this crate: a configuration goes in, and what arrives, what is counted
-//! and what is shown comes out.
+//! Flows of the components that depend only on this crate: for each configuration, the tests check what arrives, what
+//! is counted and what is shown.
 #![allow(clippy::unwrap_used)]
 
 mod accounts;

@@ -1,4 +1,4 @@
-//! Mistakes in a configuration: each is reported at its place, and none is taken for something else.
+//! Mistakes in a configuration: each is reported at its position, and none is misread as something else.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ fn resources_that_name_each_other_in_a_circle_are_found() {
     );
 }
 
-/// Stands in a flow that is only checked.
+/// A buffer in a flow that is only checked.
 struct AnyBuffer;
 
 impl BufferSpec for AnyBuffer {
@@ -105,9 +105,9 @@ fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
     world.registry.buffer(|_, _, _| Some(Arc::new(AnyBuffer)));
     let at = |place: &str| {
         format!(
-            "t.yaml:{place}: trip holds messages back until later ones come, and the input hands out none of these before \
-             the earlier ones are acknowledged, so nothing would flow; say waits: false, or let this stand in the pipeline \
-             of a flow with buffer: {{queue: {{}}}}\n"
+            "t.yaml:{place}: trip holds messages back until later ones come, but the input delivers these only after the \
+             earlier ones are acknowledged, so nothing would flow; say waits: false, or move it to the pipeline of a flow \
+             with buffer: {{queue: {{}}}}\n"
         )
     };
     let pipeline = "output: {kept: {}}\npipeline: {processors: [{mapping: root = this}, {trip: holds}]}";
@@ -118,7 +118,7 @@ fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
             "input: {given: {waits: true}}\noutput: {kept: {}}\npipeline: {processors: [{trip: joins}]}".to_owned(),
             String::new(),
         ),
-        // Wherever either of them stands.
+        // At any position of either.
         (
             format!("input: {{broker: {{inputs: [{{given: {{}}}}, {{given: {{waits: true}}}}]}}}}\n{pipeline}"),
             at("3:50"),
@@ -136,7 +136,7 @@ fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
             "input: {given: {waits: true}, processors: [{try: [{catch: [{trip: holds}]}]}]}\noutput: {kept: {}}".to_owned(),
             at("1:45"),
         ),
-        // What stands in a broker runs in front of the buffer, all else behind it.
+        // Processors inside a broker run in front of the buffer, all others behind it.
         (
             format!("input: {{given: {{waits: true}}}}\n{pipeline}\nbuffer: {{queue: {{}}}}"),
             String::new(),

@@ -1,4 +1,4 @@
-//! Where each output puts messages, and what several of them behind a broker make of one stream.
+//! Where each output writes messages, and how several outputs behind a broker share one stream.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ output: {file: {path: 'DIR/${! @to }.txt'}}
 fn batches_that_wait_share_one_write_of_an_output_that_joins_them() {
     for (joins, expected) in [(1, vec![1, 1, 2, 1]), (3, vec![1, 4])] {
         let world = World::new();
-        // One at a time through one worker: the first write is under way while the others come in.
+        // One at a time through one worker: the first write is in progress while the others arrive.
         let running = world.start(&format!(
             "
 input: {{given: {{batches: [[a], [b], [c, d], [e]], forever: true}}}}
@@ -115,7 +115,7 @@ output:
                 )
             );
         }
-        // Each child counts its own, the one that failed its failures too.
+        // Each child has its own counters; the failed one also counts its failures.
         let count =
             |name: &str, child: usize| world.metric(name, &format!("path=\"root.output.broker.outputs.{child}\""));
         assert_eq!(
@@ -196,7 +196,7 @@ output:
     );
     assert_eq!(world.texts("plain"), ["1", "2", "X"]);
     assert_eq!(world.texts("made"), ["2!", "3!", "X!"]);
-    // What one output refuses is refused, whatever the others did; what its processors filter is not.
+    // A message that one output rejects is rejected, whatever the others did; one that its processors filter is not.
     assert_eq!((report.counts.out, report.counts.dropped_total()), (3, 1));
     assert_eq!(
         world.metric("output_sent", "path=\"root.output.broker.outputs.1\""),

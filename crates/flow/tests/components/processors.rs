@@ -1,4 +1,4 @@
-//! What each processor makes of messages.
+//! The results of each processor.
 
 use crate::harness::World;
 
@@ -16,7 +16,7 @@ fn made(batches: &str, processors: &str) -> Vec<String> {
 #[test]
 fn processors_make_of_messages_what_they_promise() {
     let cases: &[(&str, &str, &[&str])] = &[
-        // catch: only what is flagged takes its processors, and comes out without the flag.
+        // catch: only flagged messages take its processors, and come out without the flag.
         (
             "[[1, x, 2]]",
             "
@@ -26,7 +26,7 @@ fn processors_make_of_messages_what_they_promise() {
     - mapping: 'root = content().string() + errored().string()'",
             &["2false", "caught xfalse", "3false"],
         ),
-        // try: a message leaves at the first step that fails on it, and keeps its mark.
+        // try: a message leaves at the first step that fails on it, and keeps its flag.
         (
             "[[1, x]]",
             "
@@ -36,7 +36,7 @@ fn processors_make_of_messages_what_they_promise() {
     - mapping: 'root = if errored() { \"bad \" + content().string() }'",
             &["2", "bad x"],
         ),
-        // switch: the first case that holds, with the next if it falls through; none that holds changes nothing.
+        // switch: the first matching case, with the next if it falls through; without a match nothing changes.
         (
             "[[a, b, c, d]]",
             "
@@ -59,7 +59,7 @@ fn processors_make_of_messages_what_they_promise() {
         - processors: [{mapping: root = \"else\"}]",
             &["a", "else"],
         ),
-        // sleep: a pause that cannot be told marks the message.
+        // sleep: an invalid duration flags the message.
         (
             "[[1ms, soon]]",
             "
@@ -116,7 +116,7 @@ processor_resources:
     assert_eq!(world.texts("out"), ["aaaa"]);
 }
 
-/// Workers that shared what such a processor knows would overtake each other behind it.
+/// Workers that shared the state of such a processor would overtake each other behind it.
 #[test]
 fn one_worker_runs_a_processor_that_makes_one_series_of_several() {
     let of_topic = |topic: usize| format!("[{{text: a, meta: {{umh_topic: t{topic}}}}}]");
@@ -144,7 +144,7 @@ processor_resources: [{{label: joining, trip: joins}}]
     }
 }
 
-/// Held messages come out of a processor inside another one by its tick: the flow does not end here.
+/// A tick releases held messages from a processor inside another one: the flow does not end here.
 #[test]
 fn ticks_reach_processors_inside_processors() {
     for processor in [

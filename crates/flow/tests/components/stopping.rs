@@ -1,4 +1,4 @@
-//! A stop has one deadline. Whatever is stuck then, the flow ends, and what it could not deliver is counted once.
+//! A stop has one deadline. Whatever is stuck, the flow ends, and undelivered messages are counted once.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use thalweg_record::DropReason;
 
 use crate::harness::{World, until};
 
-/// Stops with a short deadline, in a thread that must come back.
+/// Stops with a short deadline, on a thread that must return.
 fn given_up(world: World, running: crate::harness::Running, entered: u64) -> World {
     let (report, world) = stop_shortly(world, running);
     assert_eq!(report.unacknowledged, entered, "{report:?}");
@@ -42,7 +42,7 @@ dead_letter: {kept: {name: dead, gated: true}}
         .replace("root = \"x\".repeat(1)", "root = \"x\"")
         .as_str(),
     );
-    // More than the queue of the dead letter holds: the workers are blocked at it.
+    // More messages than the queue of the dead letter admits: the workers block on it.
     let mut last = 0;
     until("nothing moves any more", || {
         std::thread::sleep(Duration::from_millis(100));
@@ -55,7 +55,7 @@ dead_letter: {kept: {name: dead, gated: true}}
     std::thread::spawn(move || {
         let report = world.stop(running, Duration::from_millis(50));
         let _ = sender.send(report);
-        // The runtime goes on another thread than its own.
+        // The runtime must be dropped outside of its own threads.
         drop(world);
     });
     let report = receiver.recv_timeout(Duration::from_secs(60)).expect("the flow stops");
@@ -78,7 +78,7 @@ output: {{kept: {{}}}}
     ));
     until("all are queued", || running.handle.counts().entered == 12);
     let (report, world) = stop_shortly(world, running);
-    // The batch whose pause was cut short may still have been delivered; none of those behind it.
+    // The batch whose pause was cut short may still have been delivered; later ones were not.
     let out = world.texts("out");
     assert!(out.is_empty() || out == ["a", "b"], "{out:?}");
     assert_eq!(
@@ -155,11 +155,12 @@ dead_letter: {kept: {name: dead, fails: 5}}
     assert_eq!(world.texts("dead").len() as u64, report.counts.entered);
 }
 
-/// The input ends when everything is settled, and the workers when the input has: what one holds back must not wait for that.
+/// The input ends when everything is settled, and the workers end after the input: messages that a worker holds back
+/// must not wait for that.
 #[test]
 fn an_input_that_waits_for_its_acknowledgements_gets_those_of_what_processors_hold_back() {
     let keeps = "[{trip: keeps}]";
-    // Of the second worker the first one's is held back when the second has released already.
+    // The first worker may release to the second after the second has already released.
     for (at_input, in_pipeline) in [
         ("[]", keeps),
         (keeps, "[]"),

@@ -1,4 +1,4 @@
-//! Records that were read and not passed on yet, with the places that they have in their partitions.
+//! Records that were read and not passed on yet, with their offset ranges.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ impl BatchBuilder {
         self.len() >= BATCH_RECORDS || self.bytes >= BATCH_BYTES
     }
 
-    /// Takes a record in, if it is wanted.
+    /// Adds a record if its partition is being read.
     pub fn add(&mut self, record: &BorrowedMessage<'_>, shared: &ConsumerState, convert: &mut impl RecordDecoder) {
         if self.cover(record, shared) {
             self.bytes += bytes(record);
@@ -42,16 +42,17 @@ impl BatchBuilder {
         }
     }
 
-    /// Notes where a record lies; `false` if it is not wanted, since its partition is to be read again from an earlier place.
+    /// Records the offset; returns `false` if the record must be skipped, because its partition will be read again from
+    /// an earlier offset.
     fn cover(&mut self, record: &BorrowedMessage<'_>, shared: &ConsumerState) -> bool {
         let (topic, number, offset) = (record.topic(), record.partition(), record.offset());
-        // Records come in runs of a partition, so it is found at the end.
+        // Records come in runs of a partition, so search from the end.
         let known = |span: &&mut OffsetRange| span.partition.number == number && *span.partition.topic == *topic;
         if let Some(span) = self.spans.iter_mut().rev().find(known) {
             if offset < span.to || shared.was_reset.load(Ordering::Relaxed) {
                 let before = span.to;
                 tell_jump(shared, &span.partition, offset, Some(before));
-                // What comes before it in the batch is of a log that is gone: nothing of it is to be committed.
+                // The earlier records in the batch belong to a log that is gone: none of them may be committed.
                 span.from = span.from.min(offset);
             }
             span.to = offset + 1;
@@ -79,13 +80,13 @@ impl BatchBuilder {
     }
 }
 
-/// What a record holds, and so what its message may.
+/// The size of a record, and thus roughly of its message.
 fn bytes(record: &impl RecordWithHeaders) -> usize {
     let headers = headers::of(record).map(|header| header.name.len() + header.value.map_or(0, <[u8]>::len));
     record.payload().map_or(0, <[u8]>::len) + record.key().map_or(0, <[u8]>::len) + headers.sum::<usize>()
 }
 
-/// Tells when a record is not what comes next. `read_to`: of what is not passed on yet.
+/// Logs if a record is not the next one. `read_to` is the position including records that are not passed on yet.
 fn tell_jump(shared: &ConsumerState, partition: &TopicPartition, offset: i64, read_to: Option<i64>) {
     let mut tracker = shared.tracker.lock();
     let jump = tracker.jump(partition, offset);
@@ -98,14 +99,14 @@ fn tell_jump(shared: &ConsumerState, partition: &TopicPartition, offset: i64, re
     match jump.or(back) {
         None => {}
         Some(Jump::From(old)) => component.warn_limited("jump", 1, || {
-            format!("{topic}, partition {number}: instead of offset {old}, which is not there any more, it is read on from offset {offset}")
+            format!("{topic}, partition {number}: offset {old} no longer exists; reading continues at offset {offset}")
         }),
         Some(Jump::Back(old)) => {
             shared.meters.offset_resets.inc();
             component.warn_limited("jump", 1, || {
                 format!(
-                    "{topic}, partition {number}: after offset {old} it goes on with offset {offset}: the topic was made anew, or \
-                     lost records; it is read on from there"
+                    "{topic}, partition {number}: offset {old} is followed by offset {offset}: the topic was recreated or lost \
+                     records; reading continues there"
                 )
             });
         }

@@ -1,5 +1,5 @@
-//! What the client calls back: partitions come and go, commits are answered, connections fail. All of it runs on the thread that
-//! polls, within its calls.
+//! The callbacks of the client: rebalances, commit responses, connection errors. All of them run on the polling thread,
+//! within its calls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub struct ConsumerCallbacks(pub Arc<ConsumerState>);
 impl ClientContext for ConsumerCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.0.link.log(level, facility, line);
-        // Nowhere else the client says which partition it was.
+        // Only the log line names the partition.
         if let Some((partition, at)) = reset(line) {
             self.0.reset(&partition, at);
         }
@@ -37,15 +37,16 @@ impl ConsumerContext for ConsumerCallbacks {
     fn pre_rebalance(&self, consumer: &BaseConsumer<ConsumerCallbacks>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Assign(partitions) => {
-                // Rights that were missing are there.
+                // The permissions that were missing have been granted.
                 *self.0.denied.lock() = None;
                 let mut tracker = self.0.tracker.lock();
                 of(partitions).for_each(|partition| tracker.assigned(partition));
                 drop(tracker);
-                // The client would begin at what is committed, whatever topic that was in. Nothing is fetched until it is known better:
-                // paused before it is assigned, and again behind it in case the client did not know it yet. The place is a number, as
-                // the client would ask the broker where any other one is, and with the answer, however late, go there again, away from
-                // where it was told to read meanwhile, and over all records between.
+                // The client would start at the committed offset, even if it belongs to a deleted topic of the same
+                // name. Nothing is fetched until the starting point is known: the partition is paused before the
+                // assignment, and again after it in case the client did not know it yet. The offset is a number,
+                // because for any other start the client would query the broker, and seek to the answer whenever it
+                // arrives, overriding a seek made meanwhile and skipping all records in between.
                 let _ = consumer.pause(partitions);
                 for mut partition in partitions.elements() {
                     let _ = partition.set_offset(Offset::Offset(0));
@@ -59,7 +60,7 @@ impl ConsumerContext for ConsumerCallbacks {
 
     fn post_rebalance(&self, consumer: &BaseConsumer<ConsumerCallbacks>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(partitions) = rebalance {
-            // Each is resumed when it is known where it begins; while nothing is to be fetched, with all others.
+            // Each is resumed when its starting point is known; while fetching is on hold, together with all others.
             let _ = consumer.pause(partitions);
         }
     }
@@ -79,20 +80,18 @@ impl ConsumerContext for ConsumerCallbacks {
             self.0.tracker.lock().uncommitted(&partition);
             let TopicPartition { topic, number } = partition;
             self.0.link.component.warn_limited("commit", 1, || {
-                format!(
-                    "what was confirmed of {topic}, partition {number}, was not committed and is tried again: {why}"
-                )
+                format!("the commit of {topic}, partition {number}, failed and is retried: {why}")
             });
         }
     }
 }
 
 impl ConsumerCallbacks {
-    /// Another member reads on where the last commit is, so what is confirmed is committed first. The request leaves before the
-    /// one with which the partitions are given back, so the answer need not be waited for.
+    /// Another member will continue from the last commit, so confirmed offsets are committed first. This request is
+    /// sent before the one that gives the partitions back, so its response need not be awaited.
     fn revoked(&self, consumer: &BaseConsumer<ConsumerCallbacks>, partitions: &TopicPartitionList) {
         let mut tracker = self.0.tracker.lock();
-        // Taken away after a silence, they are another's already.
+        // If the assignment was lost (after a session timeout), the partitions already belong to another member.
         if !consumer.assignment_lost() {
             let due = tracker.due();
             let own =
@@ -105,13 +104,13 @@ impl ConsumerCallbacks {
 }
 
 impl ConsumerState {
-    /// A partition goes on elsewhere, since what was to come next is not there.
+    /// Handles an offset reset: the next offset does not exist, and the partition continues elsewhere.
     fn reset(&self, partition: &TopicPartition, at: Option<i64>) {
         let TopicPartition { topic, number } = partition;
         let at = at.unwrap_or(-1);
         {
             let mut tracker = self.tracker.lock();
-            // Where it is until then is nobody's place.
+            // Before the partition is placed, its position has no meaning.
             if !tracker.is_placed(partition) {
                 return;
             }
@@ -122,13 +121,13 @@ impl ConsumerState {
         self.probe_now.store(true, Ordering::Relaxed);
         self.link.component.warn_limited("reset", 1, || {
             format!(
-                "{topic}, partition {number}: offset {at} is not there any more (it was deleted before it was read, or the topic was \
-                 made anew); it is read on from the oldest record"
+                "{topic}, partition {number}: offset {at} no longer exists (its record was deleted before it was read, or the topic \
+                 was recreated); reading continues at the oldest record"
             )
         });
     }
 
-    /// Sends a commit; [`ConsumerCallbacks::commit_callback`] hears the answer ([`send_commit`]).
+    /// Sends a commit; [`ConsumerCallbacks::commit_callback`] receives the response ([`send_commit`]).
     pub fn commit(
         &self,
         consumer: &BaseConsumer<ConsumerCallbacks>,
@@ -141,7 +140,7 @@ impl ConsumerState {
         let mut offsets = TopicPartitionList::with_capacity(due.len());
         for (partition, to, mark) in &due {
             let mut offset = offsets.add_partition(&partition.topic, partition.number);
-            // Fails for an offset below zero only, which no broker gives.
+            // This fails only for negative offsets, which no broker returns.
             let _ = offset.set_offset(Offset::Offset(*to));
             offset.set_metadata(mark.text());
             tracker.committing(partition, *to);
@@ -154,16 +153,13 @@ impl ConsumerState {
                 self.answered();
                 due.iter().for_each(|(partition, ..)| tracker.uncommitted(partition));
                 self.link.component.warn_limited("commit", 1, || {
-                    format!(
-                        "what was confirmed was not committed and is tried again: {}",
-                        reason(&error)
-                    )
+                    format!("the commit failed and is retried: {}", reason(&error))
                 });
             }
         }
     }
 
-    /// A commit was answered, or none was sent.
+    /// A commit was answered, or could not be sent.
     fn answered(&self) {
         if let Some(since) = self.commits.lock().pop_front() {
             self.meters.commit_time.observe(since.elapsed());
@@ -171,11 +167,12 @@ impl ConsumerState {
     }
 }
 
-/// As the library's own commit, which asks for no answer since it takes events and no callbacks: neither a success nor a failure
-/// would be heard of. The answer to this one comes to the queue that is polled.
+/// Commits like the library's own function, which requests no response because it uses events and not callbacks, so
+/// neither success nor failure would be reported. The response to this one goes to the queue that is polled.
 fn send_commit(consumer: &BaseConsumer<ConsumerCallbacks>, offsets: &TopicPartitionList) -> KafkaResult<()> {
     let client = consumer.client().native_ptr();
-    // SAFETY: client and offsets outlive the call, which copies the offsets; the queue is counted, and let go once.
+    // SAFETY: client and offsets outlive the call, which copies the offsets; the queue is reference counted, and
+    // released once.
     let code = unsafe {
         let queue = bindings::rd_kafka_queue_get_consumer(client);
         if queue.is_null() {
@@ -191,12 +188,13 @@ fn send_commit(consumer: &BaseConsumer<ConsumerCallbacks>, offsets: &TopicPartit
     }
 }
 
-/// Of `t [0]: offset reset (at offset 5 (leader epoch 0), broker 1) to …`: the partition, and the offset that was not there.
+/// Parses `t [0]: offset reset (at offset 5 (leader epoch 0), broker 1) to …` into the partition and the missing
+/// offset.
 fn reset(line: &str) -> Option<(TopicPartition, Option<i64>)> {
     let (partition, rest) = line.split_once(": offset reset (at ")?;
     let (topic, number) = partition.strip_suffix(']')?.rsplit_once(" [")?;
     let partition = TopicPartition {
-        // What stands before it is the name of a thread; names of topics have no spaces.
+        // The name of a thread may precede it; topic names contain no spaces.
         topic: topic.rsplit(' ').next()?.into(),
         number: number.parse().ok()?,
     };

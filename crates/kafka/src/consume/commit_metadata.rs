@@ -1,20 +1,20 @@
-//! Which topic an offset belongs to. A group commits offsets by the names of topics, and a topic that is deleted and made again has
-//! the name of its predecessor; so the id of the topic is committed with the offset, as its metadata.
+//! The topic that a committed offset belongs to. A group commits offsets by topic name, and a topic that is deleted and
+//! recreated has the same name; so the id of the topic is committed with the offset, as its metadata.
 
 use crate::admin::TopicId;
 
-/// What other clients write there does not begin so.
+/// Distinguishes this metadata from that of other clients.
 const BEGINNING: &str = "thalweg";
 const TOPIC_ID: &str = "topic-id";
 const NEWEST_BELOW: &str = "newest-below";
 
-/// What is committed with an offset: `thalweg topic-id=<32 hexadecimal digits> newest-below=<number>`.
+/// The metadata of a committed offset: `thalweg topic-id=<32 hexadecimal digits> newest-below=<number>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitMetadata {
-    /// `None`: the broker has no ids of topics.
+    /// `None` if the broker has no topic ids.
     pub topic: Option<TopicId>,
-    /// The group began to read the topic at the newest records of the partitions below this number. Those that were added since
-    /// are read from their oldest.
+    /// The group started to read the topic at the newest records of the partitions below this number. Partitions added
+    /// since are read from their oldest record.
     pub newest_below: i32,
 }
 
@@ -27,7 +27,7 @@ impl CommitMetadata {
         }
     }
 
-    /// `None` for the metadata of other clients.
+    /// Returns `None` for the metadata of other clients.
     pub fn parse(text: &str) -> Option<CommitMetadata> {
         let mut words = text.split(' ').filter(|word| !word.is_empty());
         if words.next() != Some(BEGINNING) {
@@ -41,7 +41,7 @@ impl CommitMetadata {
             match word.split_once('=')? {
                 (TOPIC_ID, id) => mark.topic = Some(id.parse().ok()?),
                 (NEWEST_BELOW, number) => mark.newest_below = number.parse().ok()?,
-                // Of a later version.
+                // From a later version.
                 _ => {}
             }
         }

@@ -1,5 +1,5 @@
-//! The thread that drives the client: gathers batches while there is room for them, and keeps the group's promises while there is
-//! none.
+//! The thread that drives the client: it collects batches while the flow has room for them, and keeps the group
+//! membership alive while there is none.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,20 +20,20 @@ use super::{ConsumerOptions, ConsumerState, FetchedBatch, RecordDecoder};
 use crate::admin::PinnedTopic;
 use crate::link::reason;
 
-/// A poll that finds nothing ends after this; what else the thread has to do waits so long at most.
+/// An empty poll ends after this time, which also bounds the delay of the thread's other work.
 const POLL: Duration = Duration::from_millis(100);
-/// A flow that takes nothing for longer stops the fetching: to pause and resume gives up what was fetched ahead. Until then what
-/// the client holds fills up to its limit, and what the group has to say waits.
+/// Fetching stops when the flow accepts nothing for longer than this. Pausing and resuming discards prefetched records,
+/// so until then the client's fetch queue fills up to its limit, and messages of the group wait.
 const HOLD_AFTER: Duration = Duration::from_secs(5);
-/// The last commit is waited for so long.
+/// Maximum wait for the last commit.
 const LAST_COMMIT: Duration = Duration::from_secs(3);
-/// Partitions are told to begin elsewhere within this; those that are left the next time.
+/// Maximum time for the seeks of one round; the remaining partitions follow in the next round.
 const SEEK: Duration = Duration::from_secs(5);
-/// Between the tries to read what does not fit its checksum, longer each time.
+/// Pause between attempts to read records with a wrong checksum; it grows with each attempt.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub struct ConsumerThread<C> {
-    /// Dropped first: they are the client's.
+    /// Dropped first, because they belong to the client.
     _topics: Vec<PinnedTopic>,
     consumer: Arc<BaseConsumer<ConsumerCallbacks>>,
     shared: Arc<ConsumerState>,
@@ -45,7 +45,7 @@ pub struct ConsumerThread<C> {
     gathered: BatchBuilder,
     damage: ChecksumFailures,
     last_commit: Instant,
-    /// Since when the flow takes nothing.
+    /// Since when the flow has accepted nothing.
     blocked_since: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         }
     }
 
-    /// Ends when all is settled and committed; `Err`: reading on is pointless.
+    /// Ends when everything is settled and committed; `Err` if it is pointless to continue.
     pub fn run(mut self) -> Result<(), String> {
         self.prober.subscribe()?;
         let read = self.read();
@@ -104,13 +104,13 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         Ok(())
     }
 
-    /// Whether the flow takes nothing for so long that the group must not wait any more.
+    /// Whether the flow has accepted nothing for so long that the group must not wait any more.
     fn is_blocked(&mut self) -> bool {
         let since = *self.blocked_since.get_or_insert_with(Instant::now);
         since.elapsed() >= HOLD_AFTER || self.shared.draining.load(Ordering::Relaxed)
     }
 
-    /// Place for a batch, if the flow gives it soon.
+    /// Reserves room for a batch, if the flow has some soon.
     fn room(&self) -> Option<mpsc::OwnedPermit<FetchedBatch>> {
         if self.shared.draining.load(Ordering::Relaxed) {
             return None;
@@ -120,10 +120,10 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         self.runtime.block_on(in_time).ok()?.ok()
     }
 
-    /// What else there is to do, between two polls.
+    /// Does the other work between two polls.
     fn tend(&mut self) {
         if self.prober.tend() {
-            // Where partitions begin is committed at once.
+            // Starting points are committed immediately.
             self.commit();
         }
         self.read_again();
@@ -133,12 +133,13 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         }
     }
 
-    /// Takes partitions to where they are to be read from: where they begin, or where the flow gave a batch back.
+    /// Seeks partitions to the positions from which they are to be read: their starting points, or batches that the
+    /// flow gave back.
     fn read_again(&mut self) {
         let mut tracker = self.shared.tracker.lock();
         let mut rewinds = tracker.rewinds();
         if !rewinds.is_empty() && self.gathered.len() > 0 {
-            // It lies behind what comes now.
+            // The collected batch is newer than the records to be read again.
             tracker.unsent(&std::mem::take(&mut self.gathered).spans);
             rewinds = tracker.rewinds();
         }
@@ -152,7 +153,8 @@ impl<C: RecordDecoder> ConsumerThread<C> {
             };
             let rest = SEEK.saturating_sub(begun.elapsed());
             if rest.is_zero() {
-                // The group waits for this thread. Without time the client would not say whether it is done.
+                // The group waits for this thread. Without time left, the client would not report whether the seek has
+                // succeeded.
                 break;
             }
             match self.consumer.seek(topic, *number, offset, rest) {
@@ -160,7 +162,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
                     self.shared.tracker.lock().rewound(&partition, start);
                     self.resume_one(topic, *number);
                 }
-                // As while it is assigned and not fetched yet: the next round tries again.
+                // This fails while the partition is assigned but not fetched yet: the next round tries again.
                 Err(error) => self.shared.link.component.warn_limited("seek", 1, || {
                     format!("{topic}, partition {number}, cannot be read from {offset:?} yet: {error}")
                 }),
@@ -168,7 +170,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         }
     }
 
-    /// Until it is known where they begin, partitions are not fetched.
+    /// Resumes one partition. Partitions are not fetched until their starting points are known.
     fn resume_one(&self, topic: &str, number: i32) {
         if !self.shared.holding.load(Ordering::Relaxed) {
             let mut one = TopicPartitionList::new();
@@ -183,7 +185,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         self.shared.commit(&self.consumer, &mut tracker, due);
     }
 
-    /// Reads what there is, up to a batch, and passes it on.
+    /// Reads the available records, up to a batch, and passes them on.
     fn gather(&mut self, room: mpsc::OwnedPermit<FetchedBatch>) -> Result<(), String> {
         self.resume();
         let mut timeout = POLL;
@@ -209,7 +211,8 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         Ok(())
     }
 
-    /// Goes back to behind what was passed on, in all partitions, since the client does not say which one it is.
+    /// Rewinds all partitions to the last batch that was passed on, because the client does not say which partition is
+    /// affected.
     fn read_on_again(&mut self) {
         std::thread::sleep(PAUSE * self.damage.tries());
         let mut tracker = self.shared.tracker.lock();
@@ -217,7 +220,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         tracker.read_on_again();
     }
 
-    /// Takes a record in; `None` if none came in time.
+    /// Receives a record; `None` if none arrived in time.
     fn poll(&mut self, timeout: Duration) -> Result<Option<PollAction>, String> {
         match self.consumer.poll(timeout) {
             None => Ok(None),
@@ -246,7 +249,8 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         } = std::mem::take(&mut self.gathered);
         let mut tracker = self.shared.tracker.lock();
         if tracker.epoch() != epoch {
-            // Some of them may be another member's now. It happens at a rebalance, so the rest is simply read again.
+            // Some of them may belong to another member now. This happens only at a rebalance, so the rest is simply
+            // read again.
             tracker.unsent(&spans);
             return;
         }
@@ -262,7 +266,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         });
     }
 
-    /// Fetches nothing, and stays a member of the group all the same.
+    /// Fetches nothing but stays a member of the group.
     fn hold(&mut self) -> Result<(), String> {
         if !self.shared.holding.swap(true, Ordering::Relaxed) {
             self.pause();
@@ -282,7 +286,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
 
     fn resume(&self) {
         if self.shared.holding.swap(false, Ordering::Relaxed) {
-            // The others follow when they are where they are to be read from.
+            // The others follow when they have been moved to their positions.
             let mut read = TopicPartitionList::new();
             for TopicPartition { topic, number } in self.shared.tracker.lock().read() {
                 read.add_partition(&topic, number);
@@ -300,8 +304,8 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         }
     }
 
-    /// A client that has no partitions closes without a word to its group, which then waits, at its next change, until the session of
-    /// this member is over. One that gives its subscription up says so.
+    /// Unsubscribes explicitly if there are no partitions. A client without partitions closes without notifying its
+    /// group, which then waits at its next rebalance for this member's session to time out.
     fn leave(&self) {
         if self.shared.tracker.lock().is_empty() {
             self.consumer.unsubscribe();
@@ -311,8 +315,8 @@ impl<C: RecordDecoder> ConsumerThread<C> {
 
     fn commit_at_last(&self) {
         let begun = Instant::now();
-        // Brokers forget what was committed in a topic that is deleted. If it was made again and nobody has seen it yet, what is
-        // committed now says so to the next member.
+        // Brokers discard the offsets committed in a topic that is deleted. If it was recreated unnoticed, this commit
+        // lets the next member notice.
         self.shared.tracker.lock().all_uncommitted();
         let under_way = || !self.shared.commits.lock().is_empty();
         while begun.elapsed() < LAST_COMMIT {
@@ -322,7 +326,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
             if !under_way() {
                 return;
             }
-            // Nothing is sent any more, so nothing that comes is confirmed.
+            // Nothing more is sent to the flow, so records that arrive now are never confirmed.
             let _ = self.consumer.poll(POLL);
         }
     }

@@ -1,24 +1,25 @@
-//! Whether the partitions of all topics are read by some member of the group. A client that met its topics, or its group, at the wrong
-//! moment stays a member to which nothing is assigned, for good and without a word; this finds it out and ends it.
+//! Checks whether the partitions of all topics are read by some member of the group. A client that joined its group or
+//! found its topics at the wrong moment may stay a member without partitions, permanently and silently; this monitor
+//! detects and fixes that.
 //!
 //! | the partitions | then |
 //! |---|---|
-//! | are all this member's, or others' | covered |
-//! | have no member, while the group settles | waiting: nothing is said for [`SETTLING_MAX`], then the input is not connected |
-//! | have no member although the group is settled | the client looks at its topics again; after [`OWN_NONE`], or [`OWN_SOME`] if this member has others, it subscribes anew, and the input is not connected |
-//! | cannot be asked for | as if they were covered |
+//! | are all assigned to this or other members | covered |
+//! | have no member while the group rebalances | waiting: nothing is reported for [`SETTLING_MAX`], then the input is not connected |
+//! | have no member although the group is stable | the client refreshes its topics; after [`OWN_NONE`], or [`OWN_SOME`] if this member has other partitions, it resubscribes, and the input is not connected |
+//! | cannot be queried | as if they were covered |
 //!
-//! To subscribe anew gives back what the member has, so that it is done less and less often while it does not help.
+//! A new subscription gives back the member's partitions, so it happens less and less often while it does not help.
 
 use std::time::{Duration, Instant};
 
-/// So long a group may take to give partitions out.
+/// Maximum time for a group to assign its partitions.
 pub const SETTLING_MAX: Duration = Duration::from_secs(20);
-/// A member that has no partitions loses nothing by subscribing anew.
+/// A member without partitions loses nothing by resubscribing.
 pub const OWN_NONE: Duration = Duration::from_secs(3);
-/// New partitions are found by all members within ten seconds; other clients may take longer.
+/// All members find new partitions within ten seconds; other clients may take longer.
 pub const OWN_SOME: Duration = Duration::from_secs(30);
-/// A new subscription is given so long to help; then twice of that, and so on.
+/// First pause between two new subscriptions; it doubles each time.
 const PAUSE: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
@@ -30,12 +31,12 @@ pub struct CoverageMonitor {
     pause: Option<Duration>,
 }
 
-/// What was found out of the partitions.
+/// What is known about the assignment of the partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupCoverage {
     Covered,
     Settling,
-    /// These belong to nobody.
+    /// These partitions have no member.
     Bare {
         partitions: String,
         own_none: bool,
@@ -45,11 +46,11 @@ pub enum GroupCoverage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoverageAction {
     Connected,
-    /// It is too early to tell.
+    /// It is too early to decide.
     Wait,
-    /// The client is to look at its topics again.
+    /// The client must refresh its topics.
     Refresh,
-    /// The reason why the input is not connected, and whether it is to subscribe anew.
+    /// Why the input is not connected, and whether to resubscribe.
     Down {
         why: String,
         subscribe: bool,
@@ -69,7 +70,7 @@ impl CoverageMonitor {
                 match now.saturating_duration_since(since) < SETTLING_MAX {
                     true => CoverageAction::Wait,
                     false => CoverageAction::Down {
-                        why: "the consumer group has given no partitions out yet; is one of its members hung?"
+                        why: "the consumer group has assigned no partitions yet; check whether a member hangs"
                             .to_owned(),
                         subscribe: false,
                     },
@@ -95,7 +96,7 @@ impl CoverageMonitor {
         }
         CoverageAction::Down {
             why: format!(
-                "the consumer group is settled, and {partitions} is given to none of its members; it is subscribed to again"
+                "the consumer group is stable, but {partitions} is assigned to none of its members; subscribing again"
             ),
             subscribe,
         }
@@ -115,7 +116,7 @@ mod tests {
         }
     }
 
-    /// After how many seconds of such findings it subscribes anew.
+    /// Returns the seconds at which it resubscribes, if the state is `found` all the time.
     fn subscriptions(found: &GroupCoverage, seconds: u32) -> Vec<u32> {
         let (mut coverage, begun) = (CoverageMonitor::default(), Instant::now());
         let subscribes = |second: &u32| {

@@ -1,11 +1,11 @@
-//! Which topics an input has met under the names that it reads. A name may come to mean another topic at any time; and while brokers
-//! do not agree yet, one of them may still speak of the one before.
+//! The identities of the topics behind the names that an input reads. A name may refer to another topic at any time;
+//! and until all brokers agree, one of them may still return the predecessor.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::admin::{TopicDescription, TopicId};
 
-/// Predecessors that are remembered, of each name. None of them comes back.
+/// Maximum predecessors remembered per name. None of them comes back.
 const PREDECESSORS_MAX: usize = 16;
 
 #[derive(Clone, Debug, Default)]
@@ -16,25 +16,25 @@ pub struct TopicIdentities {
 #[derive(Clone, Debug, Default)]
 struct TopicIdentity {
     now: Option<TopicId>,
-    /// It was told that this one took the place of another.
+    /// The topic whose replacement of another was logged.
     told: Option<TopicId>,
     predecessors: VecDeque<TopicId>,
     was_missing: bool,
 }
 
-/// What a description says of a name.
+/// What a description says about a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityMatch {
-    /// The topic that was met before, or the first one, or one without an id.
+    /// The known topic, or the first one, or one without an id.
     Same,
     /// Another topic than before.
     Recreated,
-    /// A predecessor: the broker does not know it yet.
+    /// A predecessor: the broker's metadata is stale.
     Outdated,
 }
 
 impl TopicIdentities {
-    /// There was no topic of this name when it was asked for.
+    /// Records that no topic of this name existed.
     pub fn missing(&mut self, topic: &str) {
         self.of(topic).was_missing = true;
     }
@@ -54,7 +54,7 @@ impl TopicIdentities {
         seen
     }
 
-    /// As [`TopicIdentities::seen`], and forgets it.
+    /// As [`TopicIdentities::seen`], without recording it.
     pub fn compare(&self, topic: &str, description: &TopicDescription) -> IdentityMatch {
         let (Some(identity), Some(id)) = (self.topics.get(topic), description.id) else {
             return IdentityMatch::Same;
@@ -66,13 +66,13 @@ impl TopicIdentities {
         }
     }
 
-    /// Whether it is to be told that a topic took the place of another, which it is once.
+    /// Whether the replacement of a topic has not been logged yet; true once per topic.
     pub fn is_news(&mut self, topic: &str, id: Option<TopicId>) -> bool {
         let told = &mut self.of(topic).told;
         std::mem::replace(told, id) != id
     }
 
-    /// Whether a topic was not there when the input was: all that is in it is new.
+    /// Whether the topic was created after the input started, so that all its records are new.
     pub fn appeared(&self, topic: &str, description: &TopicDescription) -> bool {
         let was_missing = self.topics.get(topic).is_some_and(|identity| identity.was_missing);
         was_missing || self.has_predecessors(topic) || self.compare(topic, description) == IdentityMatch::Recreated

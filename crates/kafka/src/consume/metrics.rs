@@ -1,4 +1,4 @@
-//! What a consumer counts, under the names that dashboards of the reference system know for its `uns` input.
+//! The metrics of a consumer, under the names that dashboards of the reference system use for its `uns` input.
 
 use thalweg_flow::Component;
 use thalweg_telemetry::{IntCounter, IntGauge, Timing};
@@ -11,14 +11,14 @@ pub struct ConsumerMetrics {
     pub offset_resets: IntCounter,
     pub topics_recreated: IntCounter,
     pub received: IntCounter,
-    /// Those that the filter lets through; the name is the reference system's.
+    /// Records that pass the filter; the name is the reference system's.
     pub matching: IntCounter,
     pub batch_time: Timing,
     pub commit_time: Timing,
 }
 
 impl ConsumerMetrics {
-    /// `input_uns` is the beginning of the names of the input `uns`.
+    /// `prefix` starts the names; it is `input_uns` for the input `uns`.
     pub fn new(component: &Component, prefix: &str) -> ConsumerMetrics {
         let name = |end: &str| format!("{prefix}_{end}");
         let counter = |end: &str, help: &str| component.counter(&name(end), help);

@@ -1,12 +1,12 @@
-//! What the client says between records, and what is done about it.
+//! Errors that the client reports between records, and their handling.
 //!
 //! | error | then |
 //! |---|---|
-//! | a record set with a wrong checksum | it is read again, a few times; then the input ends, since the client would pass over it |
-//! | a compression that this build does not read | the input ends, since the client would pass over it |
+//! | a record set with a wrong checksum | it is read again a few times; then the input ends, because the client would skip it |
+//! | a compression that this build does not support | the input ends, because the client would skip the records |
 //! | the client gave up | the input ends |
-//! | missing rights | shown until something is read, or the group gives partitions |
-//! | anything else | told; the client tries again by itself |
+//! | missing permissions | shown until something is read, or the group assigns partitions |
+//! | anything else | logged; the client retries by itself |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use super::callbacks::ConsumerCallbacks;
 use super::tracker::{OffsetRange, TopicPartition};
 use crate::link::{died_of, reason};
 
-/// So often a record set may be wrong.
+/// Maximum reads of a record set with a wrong checksum.
 const TRIES_MAX: u32 = 5;
-/// Places that are remembered.
+/// Maximum offsets remembered.
 const DAMAGED_MAX: usize = 100;
 
 /// What follows an error.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PollAction {
     GoOn,
-    /// All that was read behind the last good record is read again.
+    /// Everything after the last good record is read again.
     ReadAgain,
 }
 
-/// Record sets that do not fit their checksum: how often they were read, by the offset where they begin.
+/// Record sets with a wrong checksum: the number of reads, by their base offset.
 #[derive(Debug, Default)]
 pub struct ChecksumFailures {
     tries: BTreeMap<Option<i64>, u32>,
@@ -40,7 +40,7 @@ pub struct ChecksumFailures {
 }
 
 impl ChecksumFailures {
-    /// Returns how often it was found wrong.
+    /// Returns how often its checksum was wrong.
     fn again(&mut self, offset: Option<i64>) -> u32 {
         if self.tries.len() >= DAMAGED_MAX {
             self.tries.clear();
@@ -51,22 +51,22 @@ impl ChecksumFailures {
         self.last
     }
 
-    /// Of the last one.
+    /// The number of reads of the last one.
     pub fn tries(&self) -> u32 {
         self.last
     }
 }
 
-/// Rights that are missing. The client tells it once, and not of which topic.
+/// Missing permissions. The client reports them once, without the topic.
 #[derive(Debug)]
 pub struct AuthorizationFailure {
     pub why: String,
-    /// Topics of which something was read since.
+    /// Topics that were read since.
     read: BTreeSet<Arc<str>>,
 }
 
 impl ConsumerState {
-    /// Something was read of these topics. Once it is so of all, no right is missing any more.
+    /// Records were read from these topics. Once all topics were read, no permission is missing.
     pub fn read_of<'t>(&self, topics: impl Iterator<Item = &'t Arc<str>>) {
         let mut denied = self.denied.lock();
         if let Some(AuthorizationFailure { read, .. }) = &mut *denied {
@@ -77,7 +77,7 @@ impl ConsumerState {
         }
     }
 
-    /// A partition was read to its end; of which topic, nobody says.
+    /// A partition was read to its end; the topic is unknown.
     fn read_to_end(&self) {
         if self.topics == 1 {
             *self.denied.lock() = None;
@@ -85,7 +85,7 @@ impl ConsumerState {
     }
 }
 
-/// `gathered`: what was read and is not passed on yet. `Err`: what follows the error must not be read.
+/// `gathered` is what was read and not passed on yet. `Err`: the records after the error must not be read.
 pub fn after(
     error: &KafkaError,
     consumer: &BaseConsumer<ConsumerCallbacks>,
@@ -101,7 +101,7 @@ pub fn after(
     let why = reason(error);
     match error {
         KafkaError::MessageConsumption(RDKafkaErrorCode::NotImplemented) => Err(
-            "records are compressed with zstd, which this build does not read; let the producer or the topic use lz4, snappy or gzip"
+            "records are compressed with zstd, which this build cannot read; configure the producer or the topic to use lz4, snappy or gzip"
                 .to_owned(),
         ),
         KafkaError::MessageConsumptionFatal(_) => Err(format!(
@@ -119,7 +119,7 @@ pub fn after(
         }
         _ => {
             let component = &shared.link.component;
-            component.warn_limited("poll", 1, || format!("fetching failed, it is tried again: {why}"));
+            component.warn_limited("poll", 1, || format!("fetching failed and is retried: {why}"));
             Ok(PollAction::GoOn)
         }
     }
@@ -130,7 +130,7 @@ fn denied(error: &KafkaError, heard: &str) -> String {
         Some(RDKafkaErrorCode::GroupAuthorizationFailed) => "the right to read in this consumer_group",
         _ => "the right to describe and read all of its topics",
     };
-    format!("the broker lets nothing be read ({heard}); give this client {cure}")
+    format!("the broker denies reading ({heard}); grant this client {cure}")
 }
 
 fn damaged(
@@ -146,27 +146,29 @@ fn damaged(
     let tries = damage.again(offset);
     if tries >= TRIES_MAX {
         return Err(format!(
-            "{place} does not fit its checksum, and was read {tries} times ({heard}); look at the disk of the broker and at the \
-             network; to pass over it, set the offset of the consumer group behind it"
+            "{place} does not match its checksum after {tries} reads ({heard}); check the disk of the broker and the network; \
+             to skip it, set the offset of the consumer group behind it"
         ));
     }
     shared.link.component.warn_limited("checksum", 1, || {
-        format!("{place} does not fit its checksum and is read again ({heard})")
+        format!("{place} does not match its checksum and is read again ({heard})")
     });
     Ok(PollAction::ReadAgain)
 }
 
-/// Of `MessageSet at offset 5 (100 bytes) failed CRC32C check …`, the client's only word on where it is.
+/// Parses `MessageSet at offset 5 (100 bytes) failed CRC32C check …`, the only place where the client reports the
+/// position.
 fn set_offset(heard: &str) -> Option<i64> {
     let (_, rest) = heard.split_once(" at offset ")?;
     rest.split([' ', ':', ',']).next()?.parse().ok()
 }
 
-/// Where a record set lies that begins at an offset, as far as it can be told: the partition is not named, but it is one that was
-/// read up to there.
+/// Describes the location of a record set by its base offset, as far as possible: the partition is not named, but it
+/// must be one that was read up to this offset.
 fn place(places: &BTreeMap<TopicPartition, Option<i64>>, offset: Option<i64>) -> String {
     let is_there = |next: Option<i64>| next.is_some() && next == offset;
-    // Reading may have begun within the set, and what lies before it may be compacted away: then it may be any of them.
+    // Reading may have begun within the set, and records before it may be compacted away: then it may be in any
+    // partition.
     let is_known = places.values().any(|next| is_there(*next));
     let found = places.iter().filter(|(_, next)| !is_known || is_there(**next));
     let found: Vec<String> = found

@@ -1,5 +1,5 @@
-//! One look at what brokers say, on a thread of its own: which topics there are, where partitions begin that were assigned, and whether
-//! the group reads all of them. The thread that drives the client must not wait for any of it.
+//! One query of the brokers, on its own thread: which topics exist, where newly assigned partitions start, and whether
+//! the group reads all partitions. The thread that drives the client must not wait for any of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -19,29 +19,29 @@ use super::tracker::{PartitionStart, SeekPosition, TopicPartition};
 use crate::admin::{self, GroupDescription, TopicDescription, TopicDescriptions};
 use crate::link::{ANSWER, reason};
 
-/// To find out where partitions begin may take so long; those that are left are looked at the next time.
+/// Maximum time to find starting points; the remaining partitions follow in the next probe.
 const BEGINNINGS: Duration = Duration::from_secs(5);
-/// Partitions that nobody reads of which is told.
+/// Maximum unread partitions that are named.
 const TOLD_MAX: usize = 3;
 
-/// What to look at.
+/// What to query.
 pub struct ConsumerProbe {
     pub topics: Vec<String>,
     pub group: String,
     pub starts_from_oldest: bool,
 }
 
-/// What was found out.
+/// The results.
 #[derive(Default)]
 pub struct ConsumerProbeReport {
     pub topics: TopicDescriptions,
-    /// Why nothing can be read, or not all.
+    /// Why nothing can be read, or not everything.
     pub wrong: Option<String>,
     pub placed: Vec<(PartitionStart, StartingPoint)>,
     pub found: Option<GroupCoverage>,
 }
 
-/// Partitions of a topic that were assigned.
+/// Newly assigned partitions of a topic.
 struct UnresolvedPartitions<'a> {
     name: &'a str,
     now: TopicDescription,
@@ -51,7 +51,7 @@ struct UnresolvedPartitions<'a> {
 }
 
 impl ConsumerProbe {
-    /// Blocks, for a bounded time. `identities`: the topics that were met before.
+    /// Runs the probe. Blocks for a bounded time. `identities` are the known topics.
     pub fn look(
         &self,
         consumer: &BaseConsumer<ConsumerCallbacks>,
@@ -70,7 +70,7 @@ impl ConsumerProbe {
             .topics
             .iter()
             .find_map(|(name, topic)| trouble(name, *topic.as_ref().err()?));
-        // Who leaves the group waits for this look.
+        // A member that leaves the group waits for this probe.
         let is_leaving = || shared.draining.load(Ordering::Relaxed);
         if is_leaving() {
             return findings;
@@ -95,11 +95,11 @@ impl ConsumerProbe {
         let topics = admin::describe_topics(client, &metadata, &self.topics, ANSWER);
         topics.map_err(|error| {
             let (topics, why) = (self.topics.join(", "), reason(&error));
-            format!("the broker does not describe {topics}, which is asked for again: {why}")
+            format!("the broker does not describe {topics}, retrying: {why}")
         })
     }
 
-    /// Finds out where partitions begin that were assigned. Returns, too, why it could not be found out for all.
+    /// Finds the starting points of newly assigned partitions. Also returns why this failed for some.
     fn place(
         &self,
         consumer: &BaseConsumer<ConsumerCallbacks>,
@@ -126,7 +126,7 @@ impl ConsumerProbe {
             };
             if let Err(error) = self.place_in(consumer, &unplaced, begun, &mut placed) {
                 let why = reason(&error);
-                let why = format!("where {name} is to be read from cannot be found out, which is tried again: {why}");
+                let why = format!("cannot determine where to start reading {name}, retrying: {why}");
                 return (placed, Some(why));
             }
         }
@@ -158,11 +158,12 @@ impl ConsumerProbe {
             let (beginning, mark) = topic.beginning(partition.number);
             let (start, is_to_be_committed) = match beginning {
                 StartingPoint::Committed { offset, is_marked } => (SeekPosition::At(offset), !is_marked),
-                // A new topic begins with this offset. To ask for its oldest one was rejected: the answer may be of the old topic.
-                // Committed, it says after a restart that the group has begun.
+                // A new topic starts with this offset. Querying its oldest offset was rejected, because the response
+                // may be of the old topic. Committing it tells a restart that the group has started.
                 StartingPoint::Recreated { .. } | StartingPoint::First => (SeekPosition::At(0), true),
                 StartingPoint::Oldest => (SeekPosition::Oldest, false),
-                // Else the group would begin at its end as it is after a restart: what came in between would be nobody's.
+                // Without this commit the group would start at the end as it is after a restart, and would skip the
+                // records in between.
                 StartingPoint::Newest => (SeekPosition::At(end(consumer, partition, rest())?), true),
             };
             let placement = PartitionStart {
@@ -177,7 +178,7 @@ impl ConsumerProbe {
         Ok(())
     }
 
-    /// `None`: it cannot be told.
+    /// Returns `None` if the coverage is unknown.
     fn find(
         &self,
         consumer: &BaseConsumer<ConsumerCallbacks>,
@@ -203,7 +204,7 @@ impl ConsumerProbe {
         }
         let assigned = match admin::describe_group(consumer.client(), &self.group, ANSWER) {
             Ok(GroupDescription::Stable(assigned)) => assigned,
-            // Those of this member are read; the others are on their way.
+            // This member's partitions are read; the others are being assigned.
             Ok(GroupDescription::Unsettled) if own_none => return Some(GroupCoverage::Settling),
             Ok(GroupDescription::Unsettled) | Err(_) => return None,
         };
@@ -231,14 +232,14 @@ fn trouble(topic: &str, error: RDKafkaErrorCode) -> Option<String> {
             Some(format!("the topic {topic} does not exist; it is read once it does"))
         }
         RDKafkaErrorCode::TopicAuthorizationFailed => Some(format!(
-            "the topic {topic} must not be seen by this client; give it the right to describe and read it"
+            "this client has no access to the topic {topic}; grant it the right to describe and read it"
         )),
-        // As a topic that is being made: it is there, and its partitions say the rest.
+        // For example, a topic being created: it exists, and its partitions will show the rest.
         _ => None,
     }
 }
 
-/// What the group has committed in a topic.
+/// Returns the offsets that the group has committed in a topic.
 fn commits(
     consumer: &BaseConsumer<ConsumerCallbacks>,
     topic: &str,
@@ -256,7 +257,7 @@ fn commits(
     }
     let known = consumer.committed_offsets(asked, timeout)?;
     let mut commits = Vec::new();
-    // SAFETY: the list is there, and unchanged, until the end of this function.
+    // SAFETY: the list is valid and unchanged until the end of this function.
     for element in unsafe { admin::partitions(known.ptr()) } {
         match RDKafkaErrorCode::from(element.err) {
             RDKafkaErrorCode::NoError => {}
@@ -273,12 +274,12 @@ fn commits(
     Ok(commits)
 }
 
-/// The library's own reading of it was rejected: it takes for granted that every client writes UTF-8.
+/// The library's own accessor was rejected, because it assumes that every client writes UTF-8.
 fn mark(element: &rdkafka::bindings::rd_kafka_topic_partition_t) -> Option<CommitMetadata> {
     if element.metadata.is_null() {
         return None;
     }
-    // SAFETY: the metadata has as many bytes as the element says, and lives as long as that.
+    // SAFETY: the metadata has as many bytes as the element says, and is valid as long as the element.
     let bytes = unsafe { std::slice::from_raw_parts(element.metadata.cast::<u8>(), element.metadata_size) };
     CommitMetadata::parse(std::str::from_utf8(bytes).ok()?)
 }

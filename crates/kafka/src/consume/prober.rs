@@ -1,5 +1,6 @@
-//! Looks at brokers again and again ([`probe`](super::probe)), and does what follows: shows whether records can come, says where
-//! partitions begin, moves them to a topic that took the place of another, and subscribes anew when the group gives nothing.
+//! Probes the brokers periodically ([`probe`](super::probe)) and acts on the results: shows whether records can arrive,
+//! sets the starting points of partitions, moves partitions to a recreated topic, and resubscribes when the group
+//! assigns nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,13 +20,13 @@ use super::tracker::{PartitionStart, TopicPartition};
 use super::{ConsumerOptions, ConsumerState};
 use crate::admin::TopicId;
 
-/// While all is well, brokers are looked at so often: so long records of a topic that was recreated may be read at places that belong
-/// to the one before, and then again at their own.
+/// Interval while all is well. For this long, records of a recreated topic may be read at offsets of the old topic;
+/// they are then read again at their own offsets.
 const EVERY: Duration = Duration::from_secs(2);
-/// While something is wrong.
+/// Interval while something is wrong.
 const SOON: Duration = Duration::from_secs(1);
-/// A look that has begun is waited for so long at the end: it shares the client, which says farewell to the group when the last one
-/// lets it go.
+/// Maximum wait for a running probe at the end: it shares the client, which leaves the group when its last reference is
+/// dropped.
 const LAST_LOOK: Duration = Duration::from_secs(3);
 
 pub struct Prober {
@@ -40,9 +41,9 @@ pub struct Prober {
     is_well: bool,
     /// Since when nothing can be read; `None` while it can.
     down_since: Option<Instant>,
-    /// A topic did not exist when it was last looked at.
+    /// Whether a topic was missing in the last probe.
     is_missing: bool,
-    /// It was told that the brokers have no ids of topics.
+    /// Whether it was logged that the brokers have no topic ids.
     is_without_ids: bool,
 }
 
@@ -79,14 +80,14 @@ impl Prober {
         subscribed.map_err(|error| format!("cannot subscribe to {}: {error}", topics.join(", ")))
     }
 
-    /// `true`: it was found out where partitions begin.
+    /// Returns `true` if starting points were found.
     pub fn tend(&mut self) -> bool {
         let mut has_placed = false;
         if let Some(running) = &self.running {
             match running.try_recv() {
                 Ok(findings) => has_placed = self.act(findings),
                 Err(TryRecvError::Empty) => return false,
-                // The process stops.
+                // The process is stopping.
                 Err(TryRecvError::Disconnected) => {}
             }
             self.running = None;
@@ -97,10 +98,10 @@ impl Prober {
         has_placed
     }
 
-    /// Waits for a look that has begun.
+    /// Waits for a running probe.
     pub fn end(&mut self) {
         if let Some(running) = self.running.take() {
-            // Not with the runtime, which may be gone by then.
+            // This must not use the runtime, which may be gone by then.
             let _ = running.recv_timeout(LAST_LOOK);
         }
     }
@@ -131,12 +132,12 @@ impl Prober {
         });
     }
 
-    /// `true`: partitions have places.
+    /// Returns `true` if partitions were placed.
     fn act(&mut self, findings: ConsumerProbeReport) -> bool {
         self.place(&findings.placed);
         self.compare(&findings);
         let is_missing = |topic: &Result<_, _>| *topic == Err(RDKafkaErrorCode::UnknownTopicOrPartition);
-        // Without an answer nothing is known.
+        // Without a response the state is unknown.
         let is_missing = match findings.topics.is_empty() {
             true => self.is_missing,
             false => findings.topics.values().any(is_missing),
@@ -145,10 +146,10 @@ impl Prober {
         self.is_missing = is_missing;
         let mut wrong = findings.wrong;
         if has_appeared {
-            // So that the group learns of it now and not with the client's next look at all topics.
+            // The group learns of the topic now instead of at the client's next metadata refresh.
             wrong = wrong.or_else(|| self.subscribe().err());
         }
-        // Told by what was fetched: who may describe a topic need not have the right to read it.
+        // Reported by fetches: the permission to describe a topic does not include reading it.
         let denied = self.shared.denied.lock().as_ref().map(|denied| denied.why.clone());
         wrong = wrong.or(denied);
         match wrong {
@@ -177,7 +178,7 @@ impl Prober {
         }
     }
 
-    /// Compares the topics with those that were met before.
+    /// Compares the topics with the known ones.
     fn compare(&mut self, findings: &ConsumerProbeReport) {
         for (name, topic) in &findings.topics {
             let topic = match topic {
@@ -202,15 +203,15 @@ impl Prober {
         }
     }
 
-    /// A place in a partition belongs to another topic. It is told and counted once for each topic.
+    /// The position in a partition belongs to a deleted topic. This is logged and counted once per topic.
     fn recreated(&mut self, partition: &TopicPartition, place: i64, id: Option<TopicId>) {
         let TopicPartition { topic, number } = partition;
         if self.identities.is_news(topic, id) {
             self.shared.meters.topics_recreated.inc();
             self.shared.link.component.warn_limited("recreated", 1, || {
                 format!(
-                    "the topic {topic} was deleted and made again: offset {place} of partition {number} belongs to the one before, and \
-                     all records of the new one are read"
+                    "the topic {topic} was deleted and recreated: offset {place} of partition {number} belongs to the old topic; all \
+                     records of the new one are read"
                 )
             });
         }
@@ -220,17 +221,17 @@ impl Prober {
         if !std::mem::replace(&mut self.is_without_ids, true) {
             self.shared.link.component.warn_limited("without_ids", 1, || {
                 format!(
-                    "the brokers have no ids of topics (they are older than Kafka 2.8, or do not give them): if {topic} is deleted and \
-                     made again, records of the new one can be passed over"
+                    "the brokers provide no topic ids (they are older than Kafka 2.8 or omit them): if {topic} is deleted and \
+                     recreated, records of the new topic may be skipped"
                 )
             });
         }
     }
 
-    /// The group gives this member nothing to read.
+    /// The group assigns nothing to this member.
     fn not_given(&mut self, why: &str, subscribe: bool) {
         if subscribe {
-            // It would take the same topics for the same subscription.
+            // Without unsubscribing, the client would treat the same topics as the same subscription.
             self.consumer.unsubscribe();
             if let Err(why) = self.subscribe() {
                 return self.down(&why);

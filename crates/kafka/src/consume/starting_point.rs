@@ -1,34 +1,34 @@
-//! Where a partition is read from when a member gets it, decided from what the group has committed of its topic.
+//! Where a partition is read from after an assignment, decided from the group's commits in its topic.
 //!
 //! | the group has committed | the partition is read from |
 //! |---|---|
-//! | an offset in this topic, or one that does not say in which topic | that offset |
-//! | an offset in a predecessor of the topic | its first record: all of it is new |
-//! | nothing of this partition, but of others of the topic | its oldest record, as one that was added; its newest, if the mark of the others says that it was there when the group began |
-//! | nothing of the topic, and the input has known its predecessor, or has waited for it | its first record |
-//! | nothing of the topic | where the group is to begin: `start_from_oldest` |
+//! | an offset in this topic, or one without a topic id | that offset |
+//! | an offset in a predecessor of the topic | its first record: everything in it is new |
+//! | nothing of this partition, but of others of the topic | its oldest record, as it was added later; its newest record if the metadata of the others says that it existed when the group started |
+//! | nothing of the topic, and the input has known its predecessor or waited for it | its first record |
+//! | nothing of the topic | the configured start: `start_from_oldest` |
 
 use super::commit_metadata::CommitMetadata;
 use crate::admin::TopicDescription;
 
-/// What a group has committed of a partition.
+/// The group's commit of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedOffset {
     pub partition: i32,
     pub offset: i64,
-    /// `None`: another client, or an older version of this one, has committed it.
+    /// `None` if another client, or an older version of this one, committed it.
     pub mark: Option<CommitMetadata>,
 }
 
-/// Where a partition begins.
+/// The position at which reading a partition starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartingPoint {
-    /// Behind what the group has committed; whether the commit says all that it should.
+    /// At the committed offset; `is_marked` says whether the commit has complete metadata.
     Committed {
         offset: i64,
         is_marked: bool,
     },
-    /// The offset that is committed belongs to a topic that is gone.
+    /// The committed offset belongs to a deleted topic.
     Recreated {
         committed: i64,
     },
@@ -38,19 +38,19 @@ pub enum StartingPoint {
     Newest,
 }
 
-/// A topic, and what is known of it.
+/// A topic, and what is known about it.
 #[derive(Clone, Debug)]
 pub struct TopicHistory<'c> {
     pub now: TopicDescription,
-    /// All commits of the group in the topic of this name.
+    /// All commits of the group under this topic name.
     pub commits: &'c [CommittedOffset],
-    /// The input has known the topic under another id, or there was none when it asked: whatever is in it is new.
+    /// The input has known another topic under this name, or found none: everything in this one is new.
     pub appeared: bool,
     pub starts_from_oldest: bool,
 }
 
 impl TopicHistory<'_> {
-    /// Returns, too, what is to be committed with offsets of the partition from now on.
+    /// Returns the starting point, and the metadata for later commits of the partition.
     pub fn beginning(&self, partition: i32) -> (StartingPoint, CommitMetadata) {
         let mark = |newest_below| CommitMetadata {
             topic: self.now.id,
@@ -80,11 +80,11 @@ impl TopicHistory<'_> {
 
     fn is_of_predecessor(&self, commit: &CommittedOffset) -> bool {
         let counted_in = commit.mark.and_then(|mark| mark.topic);
-        // What does not say where it belongs is taken at its word, as the group's other clients do.
+        // A commit without a topic id is trusted, as the group's other clients do.
         counted_in.is_some() && self.now.id.is_some() && counted_in != self.now.id
     }
 
-    /// Of a topic in which some partition has no commit.
+    /// The value for a topic with uncommitted partitions.
     fn newest_below(&self) -> i32 {
         if self.commits.is_empty() {
             return match self.starts_from_oldest {
@@ -93,7 +93,7 @@ impl TopicHistory<'_> {
             };
         }
         let of_this = self.commits.iter().filter(|commit| !self.is_of_predecessor(commit));
-        // Where they do not agree, more is read rather than less.
+        // If they disagree, more is read rather than less.
         let said = of_this.map(|commit| commit.mark.map_or(0, |mark| mark.newest_below));
         said.min().unwrap_or(0)
     }
@@ -151,12 +151,12 @@ mod tests {
 
     #[test]
     fn partitions_that_were_added_begin_at_their_oldest_record_and_those_of_the_beginning_at_their_newest() {
-        // Another member has partition 0, and has begun when there were three.
+        // Another member has partition 0, and started when there were three partitions.
         let commits = [commit(0, 7, Some(mark(1, 3)))];
         let grown = topic(1, 5, &commits);
         assert_eq!(grown.beginning(2), (StartingPoint::Newest, mark(1, 3)));
         assert_eq!(grown.beginning(3), (StartingPoint::Oldest, mark(1, 3)));
-        // An older version has committed all that there were.
+        // An older version committed all partitions of its time.
         let commits = [commit(0, 7, None)];
         assert_eq!(topic(1, 5, &commits).beginning(3), (StartingPoint::Oldest, mark(1, 0)));
     }
@@ -170,7 +170,7 @@ mod tests {
             (StartingPoint::Recreated { committed: 7 }, mark(2, 0))
         );
         assert_eq!(recreated.beginning(1), (StartingPoint::Oldest, mark(2, 0)));
-        // Without ids nobody can tell.
+        // Without ids the two cannot be distinguished.
         let offset = 7;
         let (beginning, _) = topic(0, 3, &commits).beginning(0);
         let is_marked = false;
@@ -198,8 +198,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is committed by whom: a position is never one of another topic, and only a group that has begun at the newest
-        /// records passes any over.
+        /// Whatever was committed by whom: a position never belongs to another topic, and only a group that started at
+        /// the newest records skips any.
         #[test]
         fn nothing_is_passed_over_that_was_not_read_or_not_wanted(
             id in 1..4_u128,

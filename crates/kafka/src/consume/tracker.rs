@@ -1,19 +1,19 @@
-//! How far each partition that this consumer holds was taken, and how far the flow has confirmed it. Batches may be settled in
-//! any order; what may be committed is where the confirmed ones at the front end.
+//! Tracks how far each assigned partition was read, and how far the flow has confirmed it. Batches may be settled in
+//! any order; the commit position is the end of the confirmed ones at the front.
 //!
 //! | a batch | then, in each of its partitions |
 //! |---|---|
-//! | is sent | its span is open |
-//! | is confirmed | its span closes; the floor rises over the closed ones at the front |
-//! | is given back | its span and all behind it are forgotten and read again, so that their order stays |
+//! | is sent | its range is open |
+//! | is confirmed | its range closes; the floor rises over the closed ranges at the front |
+//! | is given back | its range and all later ones are dropped and read again, so that their order is kept |
 //!
 //! | a partition | then |
 //! |---|---|
-//! | is assigned | nothing of it is wanted until it is known where it begins |
-//! | is placed | it is to be read from there |
-//! | is revoked | it is forgotten with its spans: whatever is heard of them later commits nothing |
-//! | is found in another topic of the same name | its spans are forgotten, and it is to be read from its first record |
-//! | goes back behind what was read of it | it has lost records: its spans are forgotten, and it is read on from there |
+//! | is assigned | its records are not wanted until its starting point is known |
+//! | is placed | it is to be read from its starting point |
+//! | is revoked | it is dropped with its ranges: later acknowledgements commit nothing |
+//! | belongs to another topic of the same name | its ranges are dropped, and it is to be read from its first record |
+//! | goes back behind what was read | it has lost records: its ranges are dropped, and reading continues from there |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct TopicPartition {
     pub number: i32,
 }
 
-/// Records of one partition within a batch: `to` is behind the last of them.
+/// Records of one partition within a batch; `to` is exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetRange {
     pub partition: TopicPartition,
@@ -41,57 +41,57 @@ pub struct OffsetRange {
 #[derive(Debug, Default)]
 pub struct OffsetTracker {
     held: BTreeMap<TopicPartition, PartitionState>,
-    /// Of the batch that was sent last.
+    /// The number of the last batch sent.
     number: u64,
-    /// Of the assignment that came last.
+    /// The number of the last assignment.
     assignment: u64,
-    /// Changes when a partition is taken away: what was read before may be another's by now.
+    /// Changes when a partition is revoked: records read before may belong to another member by now.
     epoch: u64,
 }
 
 #[derive(Debug, Default)]
 struct PartitionState {
-    /// Tells it from earlier assignments of the same partition.
+    /// Distinguishes this assignment from earlier ones of the same partition.
     assignment: u64,
-    /// What is committed with its offsets; `None` until it is known where it begins.
+    /// The metadata of its commits; `None` until its starting point is known.
     mark: Option<CommitMetadata>,
-    /// Behind what was read, or is not wanted; `None` before the first record.
+    /// The offset after the last record that was sent or is not wanted; `None` before the first record.
     next: Option<i64>,
-    /// All below is confirmed, or not wanted; `None` while nothing is.
+    /// All records below are confirmed or not wanted; `None` while there are none.
     floor: Option<i64>,
     committed: Option<i64>,
     open: VecDeque<InFlightRange>,
-    /// It is to be read from here; until that is done, what comes of it is not wanted.
+    /// The position to seek to; until that is done, records of the partition are not wanted.
     rewind: Option<SeekPosition>,
-    /// Where it was to be read and cannot; told with the first record that comes instead.
+    /// The missing offset after a reset; reported with the first record that arrives instead.
     lost: Option<i64>,
 }
 
-/// Where a partition is to be read from.
+/// A position to seek to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekPosition {
     At(i64),
-    /// At the oldest record that there is.
+    /// The oldest available record.
     Oldest,
 }
 
-/// Where a partition begins that was assigned.
+/// The starting point of an assigned partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionStart {
     pub partition: TopicPartition,
     pub assignment: u64,
     pub mark: CommitMetadata,
     pub start: SeekPosition,
-    /// What is before its beginning is to be committed: the group has committed nothing, or it does not say in which topic.
+    /// Whether to commit the starting point: the group has committed nothing, or without a topic id.
     pub is_to_be_committed: bool,
 }
 
-/// Where a partition goes on.
+/// A discontinuity in the offsets of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jump {
-    /// Behind records that are not there any more.
+    /// After records that do not exist any more.
     From(i64),
-    /// Before what was read: nobody has told of it.
+    /// Before records already read, without a reported reset.
     Back(i64),
 }
 
@@ -113,7 +113,7 @@ impl OffsetTracker {
         self.held.insert(partition, held);
     }
 
-    /// Partitions of which it is not known yet where they begin, with the numbers of their assignments.
+    /// Returns the partitions without a known starting point, with the numbers of their assignments.
     pub fn unplaced(&self) -> Vec<(TopicPartition, u64)> {
         let unplaced = self.held.iter().filter(|(_, held)| held.mark.is_none());
         unplaced
@@ -125,7 +125,7 @@ impl OffsetTracker {
         self.held.get(partition).is_some_and(|held| held.mark.is_some())
     }
 
-    /// It is known where a partition begins.
+    /// Sets the starting point of a partition.
     pub fn placed(&mut self, placed: &PartitionStart) {
         let held = self.held.get_mut(&placed.partition);
         let Some(held) = held.filter(|held| held.assignment == placed.assignment && held.mark.is_none()) else {
@@ -140,8 +140,8 @@ impl OffsetTracker {
         }
     }
 
-    /// The topic of this name is this one. Returns the partitions that were read in another one, and how far: they are read from
-    /// their first record now, whatever was read.
+    /// Records the id of the topic with this name. Returns the partitions that were read in another topic, and how far:
+    /// they are now read from their first record.
     pub fn found_in(&mut self, topic: &str, id: TopicId) -> Vec<(TopicPartition, Option<i64>)> {
         let mut moved = Vec::new();
         for (partition, held) in &mut self.held {
@@ -149,7 +149,7 @@ impl OffsetTracker {
                 continue;
             };
             if mark.topic.is_none() {
-                // The brokers have learned to tell topics apart meanwhile.
+                // The brokers have been upgraded to topic ids.
                 mark.topic = Some(id);
             } else if mark.topic != Some(id) {
                 moved.push((partition.clone(), held.next));
@@ -161,7 +161,7 @@ impl OffsetTracker {
                     assignment: held.assignment,
                     mark: Some(mark),
                     next: Some(0),
-                    // To be committed: brokers forget what a group has committed in a topic that is deleted.
+                    // To be committed: brokers forget the commits of a group in a topic that is deleted.
                     floor: Some(0),
                     rewind: Some(SeekPosition::At(0)),
                     ..PartitionState::default()
@@ -190,7 +190,7 @@ impl OffsetTracker {
         self.epoch
     }
 
-    /// Partitions of which records are wanted now.
+    /// Returns the partitions whose records are wanted now.
     pub fn read(&self) -> Vec<TopicPartition> {
         let read = self.held.iter().filter(|(_, held)| held.is_read());
         read.map(|(partition, _)| partition.clone()).collect()
@@ -201,8 +201,9 @@ impl OffsetTracker {
         self.held.get(partition).is_some_and(PartitionState::is_read)
     }
 
-    /// A batch of these records goes to the flow; returns the number under which it is settled. Of a partition that is to be
-    /// read again they come once more, so nothing is confirmed by them.
+    /// Records that a batch with these ranges goes to the flow; returns the number under which it is settled.
+    /// Partitions that are to be read again are skipped: their records arrive once more, so this batch confirms nothing
+    /// of them.
     pub fn sent(&mut self, spans: &[OffsetRange]) -> u64 {
         self.number += 1;
         for span in spans {
@@ -230,26 +231,26 @@ impl OffsetTracker {
         self.number
     }
 
-    /// Where a partition was to be read there is nothing; it goes on elsewhere.
+    /// Records an offset reset of a partition.
     pub fn lost(&mut self, partition: &TopicPartition, at: i64) {
         if let Some(held) = self.held.get_mut(partition) {
             held.lost = Some(at);
         }
     }
 
-    /// Whether a record of a partition comes from where it goes on after something else; told once.
+    /// Returns the discontinuity at a record, if there is one; a reset is reported once.
     pub fn jump(&mut self, partition: &TopicPartition, offset: i64) -> Option<Jump> {
         let held = self.held.get_mut(partition)?;
         let back = held.next.filter(|next| offset < *next);
         held.lost.take().map(Jump::From).or(back.map(Jump::Back))
     }
 
-    /// Whether of some partition a record is still to come that tells where it goes on.
+    /// Whether the first record after a reset is still missing for some partition.
     pub fn is_any_lost(&self) -> bool {
         self.held.values().any(|held| held.lost.is_some())
     }
 
-    /// Partitions with where they are read on, if that is known.
+    /// Returns the partitions with their read positions, if known.
     pub fn places(&self) -> BTreeMap<TopicPartition, Option<i64>> {
         let places = self.held.iter();
         places
@@ -257,7 +258,7 @@ impl OffsetTracker {
             .collect()
     }
 
-    /// All partitions are read again from where that ended which was passed on.
+    /// Rewinds all partitions to the end of the last batch that was passed on.
     pub fn read_on_again(&mut self) {
         for held in self.held.values_mut().filter(|held| held.is_read()) {
             held.rewind = Some(held.next.map_or(SeekPosition::Oldest, SeekPosition::At));
@@ -274,7 +275,7 @@ impl OffsetTracker {
         }
     }
 
-    /// What became of a batch. `true`: some of it is to be read again.
+    /// Settles a batch. Returns `true` if some of it is to be read again.
     pub fn settled(&mut self, number: u64, outcome: AckResult) -> bool {
         let mut again = false;
         for held in self.held.values_mut() {
@@ -286,14 +287,14 @@ impl OffsetTracker {
         again
     }
 
-    /// What may be committed and is not yet.
+    /// Returns the offsets that may be committed and are not committed yet.
     pub fn due(&self) -> Vec<(TopicPartition, i64, CommitMetadata)> {
         let due = self.held.iter().filter(|(_, held)| held.floor > held.committed);
         due.filter_map(|(partition, held)| Some((partition.clone(), held.floor?, held.mark?)))
             .collect()
     }
 
-    /// A commit is under way.
+    /// A commit was sent.
     pub fn committing(&mut self, partition: &TopicPartition, to: i64) {
         if let Some(held) = self.held.get_mut(partition) {
             held.committed = Some(to);
@@ -307,12 +308,12 @@ impl OffsetTracker {
         }
     }
 
-    /// What was committed is due once more.
+    /// Makes all committed offsets due again.
     pub fn all_uncommitted(&mut self) {
         self.held.values_mut().for_each(|held| held.committed = None);
     }
 
-    /// Where to read again.
+    /// Returns the pending seeks.
     pub fn rewinds(&self) -> Vec<(TopicPartition, SeekPosition)> {
         let rewinds = self.held.iter();
         rewinds
@@ -320,8 +321,8 @@ impl OffsetTracker {
             .collect()
     }
 
-    /// What comes of a partition from now on begins at this place. It may be meant to go back further by now: then it is not
-    /// there yet.
+    /// A seek to this position has succeeded. If an earlier position was requested meanwhile, the seek is still
+    /// pending.
     pub fn rewound(&mut self, partition: &TopicPartition, start: SeekPosition) {
         let held = self.held.get_mut(partition);
         if let Some(held) = held.filter(|held| held.rewind == Some(start)) {
@@ -341,12 +342,12 @@ impl SeekPosition {
 }
 
 impl PartitionState {
-    /// What comes of it now is wanted.
+    /// Whether records of the partition are wanted now.
     fn is_read(&self) -> bool {
         self.mark.is_some() && self.rewind.is_none()
     }
 
-    /// Where it is read on, if that is known.
+    /// The read position, if known.
     fn place(&self) -> Option<i64> {
         match self.rewind {
             Some(start) => start.offset(),
@@ -355,7 +356,7 @@ impl PartitionState {
     }
 
     fn confirmed(&mut self, number: u64) {
-        // The numbers rise, and of each batch there is one span at most.
+        // The numbers increase, and each batch has at most one range here.
         if let Ok(at) = self.open.binary_search_by_key(&number, |sent| sent.number)
             && let Some(sent) = self.open.get_mut(at)
         {
@@ -367,14 +368,14 @@ impl PartitionState {
         }
     }
 
-    /// `false` for a batch that was forgotten already.
+    /// Returns `false` for a batch that was dropped already.
     fn given_back(&mut self, number: u64) -> bool {
         let Ok(at) = self.open.binary_search_by_key(&number, |sent| sent.number) else {
             return false;
         };
         let from = self.open.get(at).map(|sent| sent.from);
         self.open.truncate(at);
-        // An earlier place than the one that waits already.
+        // This is earlier than a pending position.
         self.rewind = from.map(SeekPosition::At);
         self.next = from;
         true

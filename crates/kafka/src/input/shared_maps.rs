@@ -1,8 +1,10 @@
-//! The metadata of records. What many say alike (topic, partition, headers) is in a map that their messages share, which the
-//! stages behind know by its address; what each has for itself (key, offset, time) is its message's own, on top.
+//! The metadata of records. Parts common to many records (topic, partition, headers) are in a map that their messages
+//! share, which later stages recognise by its address. Parts of one record (key, offset, time) are the message's own,
+//! on top.
 //!
-//! Headers are in the map from the second time on that they come: those of a trace come once, and a map of each would be kept
-//! behind for nothing. A map is of one series, so keys are spread over a number of them and do not make a map each.
+//! Headers go into a shared map from their second occurrence: trace headers occur once, and a map for each would only
+//! waste memory in later stages. A map belongs to one series, so keys are hashed into a fixed number of series instead
+//! of one map per key.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
@@ -21,31 +23,32 @@ const OFFSET: &str = "kafka_offset";
 const TIMESTAMP_MS: &str = "kafka_timestamp_ms";
 const TIMESTAMP_UNIX: &str = "kafka_timestamp_unix";
 
-/// Keys are kept in order in so many groups. Most numbers of threads divide it, so that each has as many of them.
+/// Number of series for keys; order is kept per series. Most thread counts divide it, so that every thread gets the
+/// same number of series.
 const KEYED_SERIES: u64 = 240;
-/// Of the maps with what finds them.
+/// Limit of the maps with their keys.
 const BYTES_MAX: usize = 64 << 20;
-/// Of an entry, beside its texts: places in the table, in vectors and in the metadata.
+/// Overhead of an entry, besides its texts: in the table, in vectors and in the metadata.
 const ENTRY_BYTES: usize = 400;
-/// What is longer than this is never in a map, so that a few records do not push out all others.
+/// Longer keys never get a shared map, so that a few records do not evict all others.
 const PLACE_BYTES_MAX: usize = 32 << 10;
-/// Headers of which is remembered that they came.
+/// Maximum header sets remembered as seen.
 const SEEN_MAX: usize = 1 << 17;
 
-/// After so many new headers one record of `LOOKED_AT` is looked at, until some come again.
+/// After this many new header sets, only one record in `LOOKED_AT` is examined, until one recurs.
 const STRANGERS_MAX: u64 = 1000;
 const LOOKED_AT: u64 = 16;
 
 #[derive(Default)]
 pub struct SharedMaps {
-    /// By the hash of their places. Of two with the same hash the newer one is kept.
+    /// By the hash of their keys. Of two with the same hash the newer one is kept.
     maps: HashMap<u64, SharedMapEntry>,
     bytes: usize,
-    /// Hashes of places that came once, or more often.
+    /// Hashes of keys that occurred at least once.
     seen: HashSet<u64>,
-    /// Records with headers since the last one of which they had come before.
+    /// Records with headers since the last one whose headers had occurred before.
     strangers: u64,
-    /// Scratch: all that the map of a record says.
+    /// Scratch buffer: the key, which is the content of a record's shared map.
     place: Vec<u8>,
 }
 
@@ -77,14 +80,14 @@ impl SharedMaps {
         meta
     }
 
-    /// Where all headers are new, not all are looked at.
+    /// Whether to examine the headers of this record; skips most records while all headers are new.
     fn is_worth_a_look(&mut self) -> bool {
         let is_worth = self.strangers < STRANGERS_MAX || self.strangers.is_multiple_of(LOOKED_AT);
         self.strangers += 1;
         is_worth
     }
 
-    /// `None` if they have not come before.
+    /// Returns `None` if the headers have not occurred before.
     fn with_headers(&mut self, place: &[u8], record: &impl RecordWithHeaders, series: u64) -> Option<Arc<MetaMap>> {
         let hash = xxh3_64(place);
         let map = match self.find(hash, place) {
@@ -108,7 +111,7 @@ impl SharedMaps {
         Some(found.map.clone())
     }
 
-    /// Two with the same hash only make a map too early.
+    /// A hash collision only creates a map too early.
     fn came_before(&mut self, hash: u64) -> bool {
         if self.seen.len() >= SEEN_MAX {
             self.seen.clear();
@@ -132,7 +135,7 @@ impl SharedMaps {
         ];
         let own = own.map(|(name, text)| (Text::new_static(name), text));
         let map = Arc::new(MetaMap::new(headers.chain(own), Some(series)));
-        // More than this does not come again and again; to begin anew is cheap.
+        // A larger set does not recur, and starting over is cheap.
         if self.bytes + weight(place) > BYTES_MAX {
             self.maps.clear();
             self.bytes = 0;
@@ -149,12 +152,12 @@ impl SharedMaps {
     }
 }
 
-/// Its texts are there twice, and in a vector that may have grown to twice of what it holds.
+/// The texts are stored twice, and in a vector whose capacity may be twice its length.
 fn weight(place: &[u8]) -> usize {
     ENTRY_BYTES + 3 * place.len()
 }
 
-/// What is kept in order: a key, with some others, and without one the partition.
+/// The unit of ordering: a key together with some others, or the partition if there is no key.
 fn series(record: &impl RecordWithHeaders) -> u64 {
     match record.key() {
         Some(key) => xxh3_64(key) % KEYED_SERIES,
@@ -169,7 +172,7 @@ fn tombstone(record: &impl RecordWithHeaders) -> &'static str {
     }
 }
 
-/// Of what is in a map, all but the headers.
+/// Writes the content of the map except the headers.
 fn write_place(place: &mut Vec<u8>, record: &impl RecordWithHeaders, series: u64) {
     place.extend_from_slice(&series.to_le_bytes());
     place.extend_from_slice(&record.partition().to_le_bytes());
@@ -177,7 +180,7 @@ fn write_place(place: &mut Vec<u8>, record: &impl RecordWithHeaders, series: u64
     write(place, record.topic().as_bytes());
 }
 
-/// `false` if they are too long.
+/// Returns `false` if they are too long.
 fn write_headers(place: &mut Vec<u8>, record: &impl RecordWithHeaders) -> bool {
     for header in headers(record) {
         let value = header.value.unwrap_or_default();
@@ -190,13 +193,14 @@ fn write_headers(place: &mut Vec<u8>, record: &impl RecordWithHeaders) -> bool {
     true
 }
 
-/// With its length, so that no two texts read as two others.
+/// Prefixes the length, so that the concatenation is unambiguous.
 fn write(place: &mut Vec<u8>, part: &[u8]) {
     place.extend_from_slice(&part.len().to_le_bytes());
     place.extend_from_slice(part);
 }
 
-/// Those that are seen: a record that was read and written again has the metadata of its first reading among its headers.
+/// Returns the visible headers. A record that was read and written again has the metadata of its first reading among
+/// its headers, which is hidden.
 fn headers<R: RecordWithHeaders>(record: &R) -> impl Iterator<Item = RecordHeader<'_>> {
     let (has_key, has_time) = (record.key().is_some(), record.timestamp().to_millis().is_some());
     let is_hidden = move |name: &str| match name {
@@ -208,10 +212,10 @@ fn headers<R: RecordWithHeaders>(record: &R) -> impl Iterator<Item = RecordHeade
     headers::of(record).filter(move |header| !is_hidden(&header.name))
 }
 
-/// So many headers are set one by one, without a list of them.
+/// Up to this many headers are set one by one, without collecting them.
 const HEADERS_FEW: usize = 32;
 
-/// What a message has for itself.
+/// Adds the metadata of this record alone.
 fn add_own(meta: &mut Metadata, record: &impl RecordWithHeaders, with_headers: bool) {
     let time_ms = record.timestamp().to_millis();
     let headers_max = match with_headers {
@@ -223,11 +227,11 @@ fn add_own(meta: &mut Metadata, record: &impl RecordWithHeaders, with_headers: b
         let entries = headers(record).map(|header| (Text::from(&*header.name), text(header.value.unwrap_or_default())));
         match headers_max <= HEADERS_FEW {
             true => entries.for_each(|(key, value): (Text, Text)| meta.set(key, value)),
-            // Each on its own would have its place searched and made among the others.
+            // Setting each separately would search and shift the sorted entries each time.
             false => meta.set_all(entries.collect()),
         }
     }
-    // In the order of their names, which is how they are kept.
+    // In the order of their names, in which they are stored.
     if let Some(key) = record.key() {
         meta.set(Text::new_static(KEY), text(key));
     }
@@ -245,7 +249,7 @@ fn text(bytes: &[u8]) -> Text {
     }
 }
 
-/// Without a `String` in between, since each record has some.
+/// Avoids a `String`, because each record has several numbers.
 fn number(number: i64) -> Text {
     let mut digits = std::io::Cursor::new([0; 20]);
     write!(digits, "{number}").expect("no number of 64 bits has more digits and a sign");

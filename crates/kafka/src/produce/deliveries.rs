@@ -1,4 +1,4 @@
-//! How the broker's answers find the write that waits for them. They come in on the client's thread, record by record.
+//! Routes delivery reports to the write that waits for them. They arrive on the client's thread, record by record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,31 +15,31 @@ use crate::link::BrokerLink;
 
 pub struct ProducerCallbacks(pub Arc<BrokerLink>);
 
-/// A record on its way: the write that it belongs to, and its index in it.
+/// A record in flight: its write, and its index in it.
 pub struct InFlightRecord {
     pub write: Arc<PendingDeliveries>,
     pub index: usize,
 }
 
-/// The writes on their way of which some record failed for now. It counts from the first such record on: until the others have an
-/// answer too, much that is newer could be sent.
+/// The number of writes in flight with a temporary failure. A write counts from its first failed record, because many
+/// newer records could be sent before its other reports arrive.
 pub type FailingWrites = Arc<AtomicUsize>;
 
-/// The records of a write that are on their way.
+/// The records of a write that are in flight.
 pub struct PendingDeliveries {
-    /// One more than records, while they are being sent.
+    /// The number of records in flight, plus one while they are being sent.
     left: AtomicUsize,
     failed: Mutex<FailedRecords>,
     done: Notify,
     failing: FailingWrites,
-    /// A topic that is refused holds up no other.
+    /// A rejected topic does not delay others.
     is_of_many_topics: bool,
 }
 
 #[derive(Default)]
 struct FailedRecords {
     records: Vec<(usize, KafkaError)>,
-    /// It is among the failing ones.
+    /// Whether the write is counted in `failing`.
     is_counted: bool,
 }
 
@@ -65,7 +65,8 @@ impl ProducerContext for ProducerCallbacks {
 }
 
 impl PendingDeliveries {
-    /// Records are being sent, until [`PendingDeliveries::ended`] is called once more than there are records.
+    /// Starts with a count of one for the sender, so [`PendingDeliveries::ended`] is called once per record and once
+    /// more.
     pub fn new(failing: FailingWrites, is_of_many_topics: bool) -> Arc<PendingDeliveries> {
         Arc::new(PendingDeliveries {
             left: AtomicUsize::new(1),
@@ -100,7 +101,7 @@ impl PendingDeliveries {
         }
     }
 
-    /// Waits for all of them; returns those that the broker did not take.
+    /// Waits for all reports; returns the failed records.
     pub async fn finished(&self) -> Vec<(usize, KafkaError)> {
         while self.left.load(Ordering::Acquire) > 0 {
             self.done.notified().await;

@@ -1,8 +1,8 @@
-//! Which writes are behind which: a write that the broker has is not done before every older one that shares a topic with it is.
-//! Until then the older one may have to be sent again, and with it what overtook it.
+//! The order of writes: a write that the broker has is not finished before every older one that shares a topic with it.
+//! Until then the older one may have to be resent, and with it the records that overtook it.
 //!
-//! By topic, and not by key: a key per record would cost more than it saves. Not for all writes together: one topic whose
-//! leader is away would hold up all others.
+//! The order is kept by topic. By key, the bookkeeping per record would cost more than it saves. For all writes
+//! together, one topic without a leader would delay all others.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,12 +10,12 @@ use thalweg_record::Text;
 
 #[derive(Default)]
 pub struct WriteOrder {
-    /// The places of the writes that are not done.
+    /// The places of the unfinished writes.
     topics: HashMap<Text, BTreeSet<u64>>,
 }
 
 impl WriteOrder {
-    /// A write has records of these topics. It may have been told before.
+    /// Adds a write with records of these topics. Repeated calls are allowed.
     pub fn enter(&mut self, place: u64, topics: &BTreeSet<Text>) {
         for topic in topics {
             if let Some(places) = self.topics.get_mut(topic) {
@@ -26,13 +26,13 @@ impl WriteOrder {
         }
     }
 
-    /// Whether it is behind nothing.
+    /// Whether no older write shares a topic.
     pub fn is_first(&self, place: u64, topics: &BTreeSet<Text>) -> bool {
         let first_of = |topic: &Text| self.topics.get(topic).and_then(BTreeSet::first).copied();
         topics.iter().filter_map(first_of).all(|first| first >= place)
     }
 
-    /// A write is done; returns those which may be behind nothing now.
+    /// Removes a finished write; returns the writes that may be first now.
     pub fn leave(&mut self, place: u64, topics: &BTreeSet<Text>) -> Vec<u64> {
         let mut next = Vec::new();
         for topic in topics {

@@ -1,5 +1,6 @@
-//! What a broker is asked while writes go on: whether it is there, which topics there are again, and why records are not
-//! confirmed. The client tells nothing of the last: what waits for a leader, or for replicas, waits without a word.
+//! Queries to a broker while writes continue: whether it responds, which rejected topics exist again, and why records
+//! are not confirmed. The client does not report the last: records that wait for a leader or for replicas wait
+//! silently.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,37 +13,37 @@ use thalweg_record::Text;
 use super::{ProducerClient, topic_metadata};
 use crate::link::{BrokerLink, TopicAccessError};
 
-/// Topics that are asked for one by one. More are asked for together, with all others that the client knows.
+/// Maximum topics queried one by one. More are queried together, with all others that the client knows.
 const ALONE_MAX: usize = 8;
-/// Partitions of which is told what is wrong.
+/// Maximum partitions that are named.
 const TOLD_MAX: usize = 3;
 
-/// A write that is not confirmed for long.
+/// A write that has not been confirmed for long.
 pub struct StalledWrite {
     pub place: u64,
     pub since: Instant,
     pub topics: Vec<Text>,
 }
 
-/// What to ask.
+/// What to query.
 #[derive(Default)]
 pub struct ProducerProbe {
-    /// Whether a broker answers at all; for an output with one topic: whether it has it.
+    /// Whether a broker responds at all; for an output with one topic, whether it has it.
     pub is_there: bool,
-    /// How many partitions the one topic has.
+    /// The partition count of the one topic.
     pub partitions: bool,
     pub stalled: Option<StalledWrite>,
     pub refused: Vec<Text>,
 }
 
-/// What was found out.
+/// The results.
 pub struct ProducerProbeReport {
     pub broker: Option<Result<(), String>>,
-    /// `None` without an answer, and without a topic.
+    /// `None` without a response or without a topic.
     pub partitions: Option<usize>,
     /// The write, and why it is not confirmed.
     pub stalled: Option<(u64, String)>,
-    /// Topics with why they are still refused, or that they are not.
+    /// Topics with the reason why they are still rejected, or `None` if they are not.
     pub refused: Vec<(Text, Option<String>)>,
 }
 
@@ -51,7 +52,7 @@ impl ProducerProbe {
         !self.is_there && !self.partitions && self.stalled.is_none() && self.refused.is_empty()
     }
 
-    /// Asks. Blocks.
+    /// Runs the queries. Blocks.
     pub fn ask(self, link: &BrokerLink, client: &ProducerClient, own: Option<&str>) -> ProducerProbeReport {
         let stalled = self.stalled.map(|stalled| (stalled.place, stalled.why(link, client)));
         let refused = match self.refused.len() <= ALONE_MAX {
@@ -71,7 +72,7 @@ impl ProducerProbe {
     }
 }
 
-/// What is wrong with topics, up to the first for which no answer comes: each of the others would be waited for as long.
+/// Queries what is wrong with topics, up to the first without a response, because each further one would time out too.
 fn one_by_one(link: &BrokerLink, client: &ProducerClient, topics: Vec<Text>) -> Vec<(Text, Option<TopicAccessError>)> {
     let answers = topics.into_iter().map_while(|topic| {
         let trouble = link.trouble(client.client(), &topic).ok()?;
@@ -80,7 +81,7 @@ fn one_by_one(link: &BrokerLink, client: &ProducerClient, topics: Vec<Text>) -> 
     answers.collect()
 }
 
-/// Asks whether a broker answers and has a topic. Does not block.
+/// Queries whether a broker responds and has a topic. Does not block.
 pub async fn ask_whether_there(
     link: &Arc<BrokerLink>,
     client: &ProducerClient,
@@ -100,10 +101,10 @@ fn is_there(link: &BrokerLink, client: &ProducerClient, topic: Option<&str>) -> 
     match link.trouble(client.client(), topic)? {
         None => Ok(()),
         Some(TopicAccessError::Missing) => Err(format!(
-            "the topic {topic} does not exist; make it, or let brokers make topics"
+            "the topic {topic} does not exist; create it, or let the brokers create topics"
         )),
         Some(TopicAccessError::Denied) => Err(format!(
-            "the topic {topic} must not be seen by this client; give it the right to describe and write it"
+            "this client has no access to the topic {topic}; grant it the right to describe and write it"
         )),
     }
 }
@@ -132,7 +133,7 @@ impl StalledWrite {
         let told = answers.flatten().next();
         let topics: Vec<&str> = self.topics.iter().map(Text::as_str).collect();
         let told = told.unwrap_or_else(|| {
-            "its leader is there and gives no reason; look into the log of the broker, and at its disk and load"
+            "its leader is available and reports no reason; check the log, the disk and the load of the broker"
                 .to_owned()
         });
         let (topics, seconds) = (topics.join(", "), self.since.elapsed().as_secs());
@@ -140,7 +141,7 @@ impl StalledWrite {
     }
 }
 
-/// What may keep records of a topic from being confirmed.
+/// Returns what may prevent the confirmation of a topic's records.
 fn trouble(metadata: &Metadata, name: &str) -> Option<String> {
     let topic = metadata.topics().iter().find(|topic| topic.name() == name)?;
     if let Some(error) = topic.error() {
@@ -160,7 +161,7 @@ fn in_partitions(topic: &MetadataTopic, what: impl Fn(&MetadataPartition) -> Opt
 
 fn without_leader(partition: &MetadataPartition) -> Option<String> {
     match partition.error().map(RDKafkaErrorCode::from) {
-        // A follower is away; the leader goes on.
+        // A follower is away; the leader continues.
         Some(RDKafkaErrorCode::ReplicaNotAvailable) => None,
         Some(error) => Some(format!("{error}; are all brokers running?")),
         None => (partition.leader() < 0).then(|| "it has no leader; are all brokers running?".to_owned()),

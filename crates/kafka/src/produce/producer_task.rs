@@ -1,24 +1,26 @@
-//! The order of writes, through their failures.
+//! Keeps the order of writes through failures.
 //!
 //! | state | new writes | what happens |
 //! |---|---|---|
-//! | flowing | are sent as they come | any number is on its way, and a client keeps the order of each partition |
-//! | draining: some record failed for now, or a topic is there again | wait | the writes on their way are waited for; what fails of them joins |
-//! | repeating: nothing is on its way | wait | what waited for a topic is sent; after a pause, what failed is sent again in the order of its writes; then flowing |
+//! | flowing | are sent as they arrive | any number is in flight, and the client keeps the order of each partition |
+//! | draining: a record failed temporarily, or a topic exists again | wait | the writes in flight are awaited; their failures join |
+//! | repeating: nothing is in flight | wait | records that waited for a topic are sent; after a pause, failed records are resent in the order of their writes; then flowing |
 //!
-//! A client hands many requests to a broker, and when one fails for good the next may be taken. So a record that the broker has
-//! although an older one of its topic and key failed is sent again behind that one: it is there twice, and the last of its key
-//! is the newest. For this a write that the broker has is held, and not confirmed, until the older ones with its topics are done
-//! ([`order`](super::order)); a crash in between then sends both again. Held writes count as being in flight, which bounds them.
+//! A client pipelines many requests to a broker, and when one fails, the next may succeed. So a record that the broker
+//! has although an older one of its topic and key failed is resent after that one: it is stored twice, and the last
+//! record of its key is the newest. For this, a write that the broker has is held, and not confirmed, until the older
+//! ones that share its topics are finished ([`order`](super::order)); after a crash in between, both are resent. Held
+//! writes count as in flight, which bounds them.
 //!
-//! A record that is refused for good ends in any state. One whose topic is refused waits beside all of this
-//! ([`topics`](super::topics)), unless there is one topic only. To give failures back to the flow, which repeats writes too, was
-//! rejected: it repeats each write by itself, so that two of them would change places.
+//! A permanent rejection ends a record in any state. A record whose topic is rejected waits separately
+//! ([`topics`](super::topics)), unless there is only one topic. Returning failures to the flow, which retries writes
+//! too, was rejected: it retries each write by itself, so two of them could be reordered.
 //!
-//! Messages are prepared one write at a time, beside whatever is on its way, and those that come later wait behind them.
+//! Messages are prepared one write at a time, concurrently with writes in flight, and later ones wait.
 //!
-//! A broker refuses requests, and a client puts records of several writes into one. So a request that is too large, or has an
-//! invalid record, says nothing of the others: each is sent again with nothing else on its way, and only then it is refused by itself.
+//! A broker rejects whole requests, and the client puts records of several writes into one. So a rejection as too large
+//! or with an invalid record does not identify the record: each is resent with nothing else in flight, and rejected
+//! only if it fails alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,16 +49,16 @@ use crate::link::{BrokerLink, died_of};
 
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Whether something has to be asked of a broker is looked at so often.
+/// Interval of the checks whether a broker must be queried.
 const ASK: Duration = Duration::from_secs(1);
-/// A write that is not confirmed for longer is told of.
+/// A write that is not confirmed for longer is reported.
 const STALLED: Duration = Duration::from_secs(10);
-/// To name its topics, so many of its messages are looked at.
+/// Maximum messages examined to name the topics of a stalled write.
 const STALLED_MESSAGES: usize = 100;
-/// A topic that must have one partition is looked at so often.
+/// Interval of the checks of a topic that must have one partition.
 const COUNT_PARTITIONS: Duration = Duration::from_secs(2);
 
-/// A write on its way, for those who wonder where it is.
+/// A write in flight, for the detection of stalled writes.
 struct InFlightWrite {
     since: Instant,
     messages: Arc<Vec<Message>>,
@@ -73,10 +75,10 @@ pub struct ProducerTask {
     topic: Option<String>,
     topics: TopicGates,
     bytes_max: usize,
-    /// Of what is on its way.
+    /// Bytes in flight.
     bytes: usize,
     jobs: mpsc::UnboundedReceiver<WriteRequest>,
-    /// What was called last, until its messages are prepared; one at most.
+    /// The last write, until its messages are prepared; at most one.
     preparing: FuturesUnordered<BoxFuture<'static, WriteRequest>>,
     /// The newest write, until it may be sent.
     next: Option<WriteState>,
@@ -84,25 +86,25 @@ pub struct ProducerTask {
     begun: BTreeMap<u64, InFlightWrite>,
     failing: FailingWrites,
     order: WriteOrder,
-    /// Writes with records that are to be sent again.
+    /// Writes with records to be resent.
     again: BTreeMap<u64, WriteState>,
-    /// Writes of which no record is to be sent now, behind older ones that are not done.
+    /// Writes without a record to send, behind older unfinished ones.
     held: BTreeMap<u64, WriteState>,
-    /// Writes of which all that is left waits for a topic.
+    /// Writes whose remaining records wait for a topic.
     parked: BTreeMap<u64, WriteState>,
-    /// Of the records of parked writes.
+    /// The keys of the records of parked writes.
     late: WaitingKeys,
-    /// The newest write when a topic was closed: what is newer has no records of it that were sent.
+    /// The newest write when a topic was closed: newer writes have sent no records of that topic.
     closed_at: u64,
-    /// Topics that are there again, and open when nothing is on its way.
+    /// Topics that exist again; they open when nothing is in flight.
     opening: Vec<Text>,
-    /// One at most.
+    /// At most one.
     inquiries: FuturesUnordered<BoxFuture<'static, Option<ProducerProbeReport>>>,
     place: u64,
     pause: Duration,
     is_client_lost: bool,
     last_count: Option<Instant>,
-    /// Why nothing new is written any more.
+    /// Why no new writes are accepted.
     over: Option<String>,
 }
 
@@ -147,7 +149,7 @@ impl ProducerTask {
         }
     }
 
-    /// Ends when nobody can write any more; what is on its way then is nobody's.
+    /// Ends when no more writes can arrive; the writes in flight are then abandoned.
     pub async fn run(mut self) {
         let mut ticks = tokio::time::interval(ASK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -157,7 +159,7 @@ impl ProducerTask {
                 self.launch(write);
                 continue;
             }
-            // The ticks are always waited for, so that one branch is whatever the others wait for.
+            // The ticks are always polled, so that the select never has all branches disabled.
             tokio::select! {
                 Some((write, failed)) = self.on_their_way.next() => self.ended(write, failed),
                 Some(findings) = self.inquiries.next() => self.found(findings),
@@ -179,7 +181,7 @@ impl ProducerTask {
         drop_aside(self.client).await;
     }
 
-    /// Whether something new may be sent. The client's thread may end this at any time.
+    /// Whether a new write may be sent. The client's thread may change this at any time.
     fn is_flowing(&self) -> bool {
         let has_room = self.has_room();
         let is_failing = self.failing.load(Ordering::Acquire) > 0;
@@ -192,7 +194,7 @@ impl ProducerTask {
 
     fn begin(&mut self, job: WriteRequest) {
         let mut preparing = self.encode.clone().prepare(job.messages.clone());
-        // So it is for nearly every write.
+        // The usual case: nothing needs to be loaded.
         match preparing.as_mut().now_or_never() {
             Some(()) => self.prepared(job),
             None => self.preparing.push(Box::pin(async move {
@@ -211,7 +213,7 @@ impl ProducerTask {
         self.next = Some(WriteState::new(self.place, job));
     }
 
-    /// Sends what is wanted of a write, together with whatever else is sent.
+    /// Sends the wanted records of a write, concurrently with other writes.
     fn launch(&mut self, mut write: WriteState) {
         let wanted = std::mem::take(&mut write.wanted);
         write.bytes = 0;
@@ -229,12 +231,12 @@ impl ProducerTask {
         }));
     }
 
-    /// Gives records to the client, which sends them in this order.
+    /// Passes records to the client, which sends them in this order.
     fn send(&mut self, write: &mut WriteState, indexes: &[usize]) -> Arc<PendingDeliveries> {
         let pending = PendingDeliveries::new(self.failing.clone(), self.topics.is_many());
         let mut stopped: Option<KafkaError> = None;
         for &index in indexes {
-            // What is behind a record that has to wait waits, too.
+            // Records after one that must wait also wait.
             if let Some(error) = &stopped {
                 pending.failed(index, error.clone());
                 continue;
@@ -251,7 +253,7 @@ impl ProducerTask {
             }
             match self.topics.gate(&record.topic) {
                 Gate::Open => stopped = self.hand_over(record, index, write, &pending),
-                // No broker has refused it.
+                // No broker has rejected it.
                 Gate::Closed => write.astray.push(index),
                 Gate::Over(why) => write.give_up(index, why),
             }
@@ -261,7 +263,7 @@ impl ProducerTask {
         pending
     }
 
-    /// Returns the error if the records behind it have to wait.
+    /// Returns the error if later records must wait.
     fn hand_over(
         &mut self,
         record: ProducerRecord,
@@ -276,7 +278,7 @@ impl ProducerTask {
         });
         let bytes = bytes(&record);
         let mut out = BaseRecord::with_opaque_to(&record.topic, place).headers(record.headers);
-        // Should it get more, until that is seen the order is kept.
+        // If the topic gets more partitions, the order is kept until that is noticed.
         out.partition = self.encode.needs_one_partition().then_some(0);
         out.payload = record.value.as_deref();
         out.key = record.key.as_ref().map(|key| key.as_bytes());
@@ -286,7 +288,7 @@ impl ProducerTask {
         };
         pending.ended();
         match fate(&error) {
-            // It is larger than this client is allowed to send, by itself.
+            // The record by itself exceeds the client's size limit.
             RetryDecision::Together(reason, why) => write.refuse(index, reason, why),
             RetryDecision::Topic(why) if self.topics.is_many() => {
                 self.close(&record.topic, &why);
@@ -301,7 +303,7 @@ impl ProducerTask {
         None
     }
 
-    /// All records of a write have an answer.
+    /// All records of a write have a delivery report.
     fn ended(&mut self, mut write: WriteState, mut failed: RecordErrors) {
         if let Some(begun) = self.begun.remove(&write.place) {
             self.bytes = self.bytes.saturating_sub(begun.bytes);
@@ -331,15 +333,16 @@ impl ProducerTask {
             }
         }
         if let Some(why) = why_again {
-            self.link
-                .down(&format!("records are not taken for now, and sent again: {why}"));
+            self.link.down(&format!(
+                "records are temporarily not accepted, and are sent again: {why}"
+            ));
         } else {
             self.pause = PAUSE;
         }
         self.keep(write);
     }
 
-    /// What is left of a write waits where it has to.
+    /// Stores a write where its remaining records have to wait.
     fn keep(&mut self, mut write: WriteState) {
         if !write.wanted.is_empty() {
             write.want_astray();
@@ -351,7 +354,7 @@ impl ProducerTask {
         }
     }
 
-    /// Lets a held write go if it is behind nothing, and then those that were behind it.
+    /// Finishes a held write if it is first, and then the writes behind it.
     fn release(&mut self, place: u64) {
         let mut next = vec![place];
         while let Some(place) = next.pop() {
@@ -365,7 +368,7 @@ impl ProducerTask {
         }
     }
 
-    /// Nothing older has to be sent again before it, except for what waits for a topic.
+    /// No older record must be resent before this write, except those that wait for a topic.
     fn finish(&mut self, mut write: WriteState) {
         let may_overtake = !self.late.is_empty() && write.place <= self.closed_at;
         if may_overtake || !write.astray.is_empty() {
@@ -376,7 +379,7 @@ impl ProducerTask {
         if write.astray.is_empty() {
             let _ = write.job.done.send(all_but(write.refused));
         } else {
-            // Next time it is not alone.
+            // It need not be alone the next time.
             write.is_split = false;
             self.parked.insert(write.place, write);
         }
@@ -387,7 +390,7 @@ impl ProducerTask {
         self.closed_at = self.place;
     }
 
-    /// The topic of a record is refused.
+    /// The topic of a record is rejected.
     fn leave_aside(&mut self, write: &mut WriteState, index: usize, why: &str) {
         let record = match self.encode.record(&write.job.messages, index) {
             Ok(record) => record,
@@ -400,11 +403,11 @@ impl ProducerTask {
         }
         let topic = &record.topic;
         self.link.component.warn_limited("topic", 1, || {
-            format!("records to the topic {topic} wait, and are refused in the end if it does not take them: {why}")
+            format!("records to the topic {topic} wait, and are rejected if it keeps refusing them: {why}")
         });
     }
 
-    /// Sends what failed again, in order, with what overtook it, and before anything newer.
+    /// Resends failed records in order, with the records that overtook them, before anything newer.
     async fn repeat(&mut self) {
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -435,7 +438,7 @@ impl ProducerTask {
         }
     }
 
-    /// What overtook something that is to be sent again is sent again, too.
+    /// Adds the records that overtook a record to be resent.
     fn join_overtakers(&mut self) {
         let mut writes = std::mem::take(&mut self.again);
         writes.append(&mut self.held);
@@ -452,7 +455,7 @@ impl ProducerTask {
         }
     }
 
-    /// Sends each record by itself, up to one that has to wait.
+    /// Sends each record alone, up to one that must wait.
     async fn send_each(&mut self, write: &mut WriteState, wanted: &[usize]) -> RecordErrors {
         let mut failed = RecordErrors::new();
         let mut rest = wanted.iter();
@@ -468,7 +471,7 @@ impl ProducerTask {
         failed
     }
 
-    /// Whether what is behind a record with this error has to wait.
+    /// Whether records after one with this error must wait.
     fn holds_up(&self, error: &KafkaError) -> bool {
         match fate(error) {
             RetryDecision::Again(_) | RetryDecision::ClientLost(_) => true,
@@ -477,7 +480,7 @@ impl ProducerTask {
         }
     }
 
-    /// Waits for the answers to what was sent while nothing else is, and tells when none comes.
+    /// Waits for the reports of these records while nothing else is in flight, and reports a stall.
     async fn wait_for(&mut self, write: &WriteState, indexes: &[usize], sent: &Arc<PendingDeliveries>) -> RecordErrors {
         let since = Instant::now();
         loop {
@@ -485,7 +488,7 @@ impl ProducerTask {
                 return failed;
             }
             if self.jobs.is_closed() {
-                // Nobody waits for it; the lane is about to end.
+                // Nobody waits for it; the task is about to end.
                 let gone = KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue);
                 return indexes.iter().map(|index| (*index, gone.clone())).collect();
             }
@@ -502,13 +505,13 @@ impl ProducerTask {
         }
     }
 
-    /// Asks a broker, if there is doubt that one is there, a write that is not confirmed, or a topic that is refused.
+    /// Queries a broker if its availability is in doubt, a write is stalled, or a topic is rejected.
     fn look(&mut self) {
         self.purge_if_dead();
         let now = Instant::now();
         let stalled = self.oldest_stalled(now);
         if stalled.is_some() {
-            // It would keep the topics from opening, and these all that is new.
+            // It would keep the topics from opening, and these would block all new writes.
             self.opening.clear();
         }
         if !self.inquiries.is_empty() {
@@ -537,7 +540,8 @@ impl ProducerTask {
         self.inquiries.push(asked);
     }
 
-    /// A client that died sends nothing any more. What it had on its way comes back into its queue, and stays there without a word.
+    /// Purges the queue of a client that died. It sends nothing any more, and records in flight return to its queue and
+    /// stay there silently.
     fn purge_if_dead(&self) {
         if self.client.client().fatal_error().is_some() {
             let client = self.client.clone();
@@ -581,7 +585,7 @@ impl ProducerTask {
         if let (Some(topic), Some(count)) = (&self.topic, findings.partitions) {
             self.over = self.over.take().or(not_one_partition(topic, count));
         }
-        // What waits for an answer for long would keep topics from opening, and these all that is new: they are asked for again.
+        // A stalled write would keep topics from opening, and these would block all new writes: query them again later.
         let may_open = self.oldest_stalled(Instant::now()).is_none();
         for (topic, why) in findings.refused.drain(..) {
             match why {
@@ -605,8 +609,8 @@ impl ProducerTask {
         self.tell(&findings);
     }
 
-    /// Opens topics that are there again, which happens here and nowhere else, and when nothing is on its way: a record that found
-    /// the topic closed and waits for others of its write would be sent behind newer ones.
+    /// Opens topics that exist again. This happens only here and only when nothing is in flight: otherwise a record
+    /// that found its topic closed and waits for other records of its write would be sent after newer ones.
     fn open_topics(&mut self) {
         if self.opening.is_empty() || !self.on_their_way.is_empty() {
             return;
@@ -614,7 +618,7 @@ impl ProducerTask {
         for topic in self.opening.drain(..) {
             self.topics.heard(&topic, None);
         }
-        // What is held is behind something that is sent again, and so are its records that wait for a topic.
+        // A held write is behind one that is resent, and so are its records that wait for a topic.
         let held = self.held.extract_if(.., |_, write| !write.astray.is_empty());
         self.again.extend(held.map(|(place, mut write)| {
             write.want_astray();
@@ -623,21 +627,22 @@ impl ProducerTask {
         self.unpark();
     }
 
-    /// Some topics may be over, or forgotten for others: what waits for them is refused, or tried again.
+    /// Some topics may be over, or evicted for others: records that wait for them are rejected or retried.
     fn unpark_if_changed(&mut self) {
         if self.topics.take_changed() {
             self.unpark();
         }
     }
 
-    /// Tries what waits for its topic: with what is sent again, if there is any, since that comes before anything newer.
+    /// Retries records that wait for their topic: together with resends, if there are any, because these precede
+    /// anything newer.
     fn unpark(&mut self) {
         self.late.clear();
         for (place, mut write) in std::mem::take(&mut self.parked) {
             write.want_astray();
-            // What there is no room for, and then all that is behind it, is sent when nothing else is on its way.
+            // If there is no room, this write and all later ones are sent when nothing else is in flight.
             if self.again.is_empty() && self.has_room() {
-                // What has only its other topics does not wait for it.
+                // Writes that share only its other topics do not wait for it.
                 write.topics.clear();
                 self.launch(write);
             } else {
@@ -647,7 +652,7 @@ impl ProducerTask {
         }
     }
 
-    /// What messages wait for before they can be sent.
+    /// Why messages cannot be sent yet.
     fn waits_for(&self) -> Option<String> {
         match self.preparing.is_empty() {
             true => None,
@@ -668,17 +673,17 @@ impl ProducerTask {
     }
 }
 
-/// What is wrong with a topic that has to have one partition.
+/// Returns the error for a topic that must have one partition.
 pub fn not_one_partition(topic: &str, partitions: usize) -> Option<String> {
     (partitions != 1).then(|| {
         format!(
-            "the topic {topic} has {partitions} partitions, and the unified namespace needs exactly one, which keeps the order of \
-             all messages; make the topic anew with one partition"
+            "the topic {topic} has {partitions} partitions, but the unified namespace needs exactly one, which keeps the order of \
+             all messages; recreate the topic with one partition"
         )
     })
 }
 
-/// What the client copies of a record.
+/// The bytes of a record that the client copies.
 fn bytes(record: &ProducerRecord) -> usize {
     let headers = record.headers.iter();
     let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));

@@ -1,4 +1,4 @@
-//! What becomes of a record that a broker did not take.
+//! Decides what happens to a record that a broker did not accept.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use thalweg_record::DropReason;
@@ -7,14 +7,14 @@ use crate::link::reason;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// Sending it again may help.
+    /// A retry may succeed.
     Again(String),
-    /// A request was refused, for it or for a record that it was sent with; with no other one it is told which.
+    /// A request was rejected because of this record or another in it; a resend alone shows which.
     Together(DropReason, String),
     Refused(DropReason, String),
-    /// Its topic is not there, or must not be written to: records of other topics have nothing to do with it.
+    /// The topic does not exist or must not be written to; records of other topics are unaffected.
     Topic(String),
-    /// No record is taken by this client any more.
+    /// This client accepts no records any more.
     ClientLost(String),
 }
 
@@ -25,7 +25,7 @@ pub fn fate(error: &KafkaError) -> RetryDecision {
         return RetryDecision::Refused(DropReason::OutputRejected, why);
     };
     match code {
-        // The second is of a request whose records are larger together than a segment of the topic's log.
+        // MessageBatchTooLarge is for a request whose records exceed a segment of the topic's log together.
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
             RetryDecision::Together(DropReason::TooLarge, why)
         }
@@ -43,7 +43,7 @@ pub fn fate(error: &KafkaError) -> RetryDecision {
         | Code::UnknownTopicOrPartition
         | Code::UnknownPartition
         | Code::TopicAuthorizationFailed => RetryDecision::Topic(why),
-        // Absent leaders, too few replicas: an operator or the cluster can end them.
+        // Missing leaders or too few replicas: an operator or the cluster can fix them.
         _ => RetryDecision::Again(why),
     }
 }

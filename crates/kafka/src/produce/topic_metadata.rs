@@ -1,9 +1,9 @@
-//! Asks a broker for all topics that the client knows, in one request: many can be missing at a time, and each needs several
-//! answers until it is given up.
+//! Requests the metadata of all topics that the client knows, in one request: many can be missing at a time, and each
+//! needs several responses until it is given up.
 //!
-//! A client asks for one topic, for those that it knows, or for all of the cluster. The last was rejected: a topic that it must not
-//! see is left out there as one that does not exist is, brokers make no topic that is asked for like this, and most of
-//! a large cluster's topics are none of this output's.
+//! A client can query one topic, those that it knows, or all of the cluster. The last was rejected: such a response
+//! omits unauthorised topics as it omits missing ones, brokers do not auto-create topics for it, and most topics of a
+//! large cluster do not concern this output.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -16,7 +16,7 @@ use thalweg_record::Text;
 use super::ProducerClient;
 use crate::link::{ANSWER, TopicAccessError};
 
-/// What is wrong with topics, of those for which there is an answer. Blocks.
+/// Returns what is wrong with topics, for those with a response. Blocks.
 pub fn troubles(client: &ProducerClient, topics: Vec<Text>) -> Vec<(Text, Option<TopicAccessError>)> {
     let Some(listing) = MetadataResponse::fetch(client) else {
         return Vec::new();
@@ -26,7 +26,7 @@ pub fn troubles(client: &ProducerClient, topics: Vec<Text>) -> Vec<(Text, Option
     for topic in topics {
         match said.get(topic.as_bytes()) {
             Some(trouble) => answers.push((topic, *trouble)),
-            // The client is in the place of one that died. From now on it asks for this topic, too.
+            // The client replaced one that died. From now on it also queries this topic.
             None => get_to_know(client, &topic),
         }
     }
@@ -37,7 +37,7 @@ fn get_to_know(client: &ProducerClient, topic: &Text) {
     let Ok(name) = CString::new(topic.as_str()) else {
         return;
     };
-    // SAFETY: client and name outlive the calls, which copy the name; what comes of the first is null or let go once.
+    // SAFETY: client and name outlive the calls, which copy the name; the handle is null or released once.
     unsafe {
         let known = bindings::rd_kafka_topic_new(client.client().native_ptr(), name.as_ptr(), std::ptr::null_mut());
         if !known.is_null() {
@@ -46,22 +46,23 @@ fn get_to_know(client: &ProducerClient, topic: &Text) {
     }
 }
 
-/// A broker's answer.
+/// A broker's response.
 struct MetadataResponse(*const bindings::rd_kafka_metadata);
 
 impl MetadataResponse {
-    /// `None` without an answer.
+    /// Returns `None` without a response.
     fn fetch(client: &ProducerClient) -> Option<MetadataResponse> {
         let (client, answer_ms) = (client.client().native_ptr(), i32::try_from(ANSWER.as_millis()).ok()?);
         let mut answer = std::ptr::null();
-        // SAFETY: the client outlives the call, and no topic stands for those that it knows.
+        // SAFETY: the client outlives the call; a null topic selects all topics that it knows.
         let code = unsafe { bindings::rd_kafka_metadata(client, 0, std::ptr::null_mut(), &mut answer, answer_ms) };
         let is_there = RDKafkaErrorCode::from(code) == RDKafkaErrorCode::NoError && !answer.is_null();
         is_there.then_some(MetadataResponse(answer))
     }
 
     fn topics(&self) -> impl Iterator<Item = (&[u8], Option<TopicAccessError>)> {
-        // SAFETY: the answer is there until it is dropped, with as many topics as it says, whose names end with a zero.
+        // SAFETY: the response is valid until it is dropped, with as many topics as it says, whose names end with a
+        // zero.
         let topics = unsafe {
             let answer = &*self.0;
             match usize::try_from(answer.topic_cnt) {
@@ -79,7 +80,7 @@ impl MetadataResponse {
 
 impl Drop for MetadataResponse {
     fn drop(&mut self) {
-        // SAFETY: it is this one's alone.
+        // SAFETY: this value owns the response.
         unsafe { bindings::rd_kafka_metadata_destroy(self.0) }
     }
 }
@@ -88,7 +89,7 @@ fn trouble(code: RDKafkaErrorCode) -> Option<TopicAccessError> {
     match code {
         RDKafkaErrorCode::UnknownTopicOrPartition => Some(TopicAccessError::Missing),
         RDKafkaErrorCode::TopicAuthorizationFailed => Some(TopicAccessError::Denied),
-        // As a topic that is being made.
+        // For example, a topic being created.
         _ => None,
     }
 }
@@ -128,7 +129,7 @@ mod tests {
         let client = connect(&settings, &link).await.unwrap();
         let (asking, wanted) = (client.clone(), names.clone());
         let asked = tokio::task::spawn_blocking(move || {
-            // It knows one of them, as one that is in the place of another that died.
+            // It knows one of them, like a client that replaced one that died.
             link.trouble(asking.client(), &wanted[0]).unwrap();
             let inquiry = || ProducerProbe {
                 refused: wanted.clone(),

@@ -1,35 +1,35 @@
-//! Topics that cannot be written to for now, of an output that writes to more than one: their records wait by themselves and those
-//! of all other topics go on. An output with one topic has nothing else to go on with, and waits for it.
+//! Topics that cannot be written to at the moment, for an output with more than one topic: their records wait
+//! separately, and records of other topics continue. An output with one topic waits for it as a whole.
 //!
 //! | a topic | its records | then |
 //! |---|---|---|
-//! | is refused by the broker: it is closed | wait | the broker is asked for it every second |
-//! | is there again: it is open | are sent, those that wait first | refused once more, it is closed; else forgotten after a while |
-//! | was refused [`ANSWERS_MAX`] times: it is over | are refused at once | the broker is asked for it every 10 s |
+//! | is rejected by the broker: closed | wait | the broker is queried every second |
+//! | exists again: open | are sent, waiting ones first | if it is rejected again, it is closed; otherwise it is forgotten after a while |
+//! | was rejected [`ANSWERS_MAX`] times: over | are rejected immediately | the broker is queried every 10 s |
 //!
-//! Answers are counted, not time: while no broker answers, nobody has said that the topic is not there.
+//! Responses are counted instead of time: while no broker responds, it is unknown whether the topic exists.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use thalweg_record::Text;
 
-/// So often a broker has to refuse a topic; with one question per second, and what the client itself waits for a new topic,
-/// this takes 15 s or so.
+/// Rejections until a topic is over; with one query per second, and the client's own wait for a new topic, this takes
+/// about 15 s.
 pub const ANSWERS_MAX: u32 = 10;
 const ASK: Duration = Duration::from_secs(1);
 const ASK_WHEN_OVER: Duration = Duration::from_secs(10);
-/// An open topic that is not refused for so long is as any other.
+/// A topic that stays open for this long is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// More wrong topics than this are remembered only while records wait for them, which bounds them, too: were a closed one forgotten,
-/// newer records would be sent before those that wait.
+/// Limit of remembered topics. Beyond it, a topic is remembered only while records wait for it, which bounds them too:
+/// if a closed one were forgotten, newer records would be sent before the waiting ones.
 const REMEMBERED_MAX: usize = 1000;
 
 pub struct TopicGates {
-    /// One topic does not hold up another.
+    /// Whether there may be more than one topic, so that one does not delay another.
     is_many: bool,
     refused: BTreeMap<Text, RefusedTopic>,
-    /// Some topic is over since it was asked, or forgotten.
+    /// Whether a topic became over or was evicted since the last query.
     is_changed: bool,
 }
 
@@ -62,7 +62,7 @@ impl TopicGates {
     }
 
     pub fn gate(&self, topic: &Text) -> Gate {
-        // So it is for nearly every record.
+        // The usual case.
         if self.refused.is_empty() {
             return Gate::Open;
         }
@@ -70,7 +70,7 @@ impl TopicGates {
             Some(refused) if refused.opened.is_none() => match refused.answers < ANSWERS_MAX {
                 true => Gate::Closed,
                 false => Gate::Over(format!(
-                    "the topic {topic} cannot be written to ({}); make it or let brokers make topics, and give this client the \
+                    "the topic {topic} cannot be written to ({}); create it or let the brokers create topics, and grant this client the \
                      right to write to it",
                     refused.why
                 )),
@@ -79,7 +79,7 @@ impl TopicGates {
         }
     }
 
-    /// A record of a topic was refused.
+    /// A record of a topic was rejected.
     pub fn failed(&mut self, topic: &Text, why: &str) {
         if self.refused.len() >= REMEMBERED_MAX && !self.refused.contains_key(topic) {
             self.forget_one();
@@ -90,7 +90,7 @@ impl TopicGates {
             opened: Some(Instant::now()),
             asked: None,
         });
-        // What waited behind a closed one has told nothing new.
+        // Records that waited behind a closed topic are no new evidence.
         if refused.opened.take().is_some() {
             refused.answers += 1;
             refused.why = why.to_owned();
@@ -98,7 +98,7 @@ impl TopicGates {
         }
     }
 
-    /// Each is found out again.
+    /// Evicts one topic; if it still fails, it is detected again.
     fn forget_one(&mut self) {
         let is_free = |refused: &RefusedTopic| refused.opened.is_some() || refused.answers >= ANSWERS_MAX;
         let free = self.refused.iter().find(|(_, refused)| is_free(refused));
@@ -108,7 +108,7 @@ impl TopicGates {
         }
     }
 
-    /// A broker says whether a topic is there; `Some`: why it is not.
+    /// A broker reported whether a topic exists; `Some` is the reason why it cannot be used.
     pub fn heard(&mut self, topic: &Text, missing: Option<String>) {
         let Some(refused) = self.refused.get_mut(topic) else {
             return;
@@ -123,12 +123,12 @@ impl TopicGates {
         }
     }
 
-    /// Whether what waits for a topic may have to wait no more, though it is not there.
+    /// Whether waiting records may have become rejectable or retryable although their topic does not exist.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.is_changed)
     }
 
-    /// Topics for which a broker is to be asked now.
+    /// Returns the topics to query now.
     pub fn due(&mut self, now: Instant) -> Vec<Text> {
         let since = |at: Instant| now.saturating_duration_since(at);
         self.refused
@@ -163,7 +163,7 @@ mod tests {
         topics.failed(&topic, WHY);
         for _ in 1..ANSWERS_MAX {
             assert!(matches!(topics.gate(&topic), Gate::Closed));
-            // What waits is no answer.
+            // A waiting record is no response.
             topics.failed(&topic, "it waits");
             topics.heard(&topic, Some(WHY.to_owned()));
         }
@@ -213,7 +213,7 @@ mod tests {
         }
         assert!(topics.take_changed() && !topics.take_changed());
         assert!(names.iter().all(|topic| matches!(topics.gate(topic), Gate::Over(_))));
-        // Of what is over nothing is asked for a while; what records wait for is, all the same.
+        // A topic that is over is not queried for a while; one with waiting records still is.
         let waited_for = Text::from("z");
         topics.failed(&waited_for, WHY);
         assert_eq!(topics.due(now + ASK * ANSWERS_MAX), [waited_for]);

@@ -1,5 +1,5 @@
-//! A write on its way through the lane: which of its records are to be sent, which wait, and which are refused. All others the
-//! broker has.
+//! A write in progress: which of its records are to be sent, which wait, and which are rejected. The broker has all
+//! others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,32 +10,33 @@ use tokio::sync::oneshot;
 
 use super::RecordEncoder;
 
-/// A write that was called.
+/// A write as called.
 pub struct WriteRequest {
     pub messages: Arc<Vec<Message>>,
     pub done: oneshot::Sender<Result<(), WriteError>>,
 }
 
 pub struct WriteState {
-    /// In the order.
+    /// Its position in the order.
     pub place: u64,
     pub job: WriteRequest,
-    /// What is to be sent, by index, in order.
+    /// Records to be sent, by index, in order.
     pub wanted: Vec<usize>,
-    /// What waits for its topic.
+    /// Records that wait for their topic.
     pub astray: Vec<usize>,
     pub refused: Vec<Rejection>,
-    /// What the broker has, and is to be sent again all the same.
+    /// Records that the broker has and that are to be resent.
     repeated: BTreeSet<usize>,
-    /// Of the records that were sent.
+    /// Topics of the records that were sent.
     pub topics: BTreeSet<Text>,
-    /// That the client took.
+    /// Bytes that the client accepted.
     pub bytes: usize,
-    /// Some request with its records was too large: each is sent with nothing else on its way.
+    /// A request with its records was too large: each is sent with nothing else in flight.
     pub is_split: bool,
 }
 
-/// Records that wait, by topic and key: those of the same are in one partition. Without a key all of a topic are taken for that.
+/// Waiting records, by topic and key: records with the same key are in one partition. Without a key, all records of a
+/// topic count as one.
 pub type WaitingKeys = BTreeSet<(Text, Option<Text>)>;
 
 impl WriteState {
@@ -57,29 +58,29 @@ impl WriteState {
         self.refused.push(Rejection::permanent(index, reason, why));
     }
 
-    /// The client took a record.
+    /// The client accepted a record.
     pub fn sent(&mut self, index: usize, bytes: usize) {
         self.bytes += bytes;
-        // What the broker has of it lies before older ones by now.
+        // The broker's earlier copy of it now precedes older records.
         self.repeated.remove(&index);
     }
 
-    /// No record of its topic is sent any more, so that what the broker has of it stays in order.
+    /// No record of its topic is sent any more, so the copies that the broker has stay in order.
     pub fn give_up(&mut self, index: usize, why: String) {
         if !self.repeated.contains(&index) {
             self.refuse(index, DropReason::OutputRejected, why);
         }
     }
 
-    /// All that waits is to be sent.
+    /// Makes all waiting records wanted.
     pub fn want_astray(&mut self) {
         self.wanted.append(&mut self.astray);
         self.wanted.sort_unstable();
         self.wanted.dedup();
     }
 
-    /// Returns the records that the broker has although one that waits should lie before them, and adds those that wait here. They
-    /// have to be sent again, or the older value would be the last of its key.
+    /// Returns the records that the broker has although a waiting one should precede them, and adds the waiting records
+    /// of this write. They must be resent, or the older value would be the last of its key.
     pub fn overtakers(&mut self, encode: &dyn RecordEncoder, late: &mut WaitingKeys) -> Vec<usize> {
         let waiting: BTreeSet<usize> = self.wanted.iter().chain(&self.astray).copied().collect();
         let refused: BTreeSet<usize> = self.refused.iter().map(|refused| refused.index).collect();
@@ -89,7 +90,7 @@ impl WriteState {
             if !is_waiting && (late.is_empty() || refused.contains(&index)) {
                 continue;
             }
-            // What is no record is refused when it is sent.
+            // A message that cannot be converted is rejected when it is sent.
             let Ok(record) = encode.record(&self.job.messages, index) else {
                 continue;
             };

@@ -1,5 +1,5 @@
-//! Why a message is not checked by its contract: it says so in its headers, a counter counts it, and the log tells when checking begins
-//! and ends.
+//! Why a message is not checked by its contract: its headers say so, a counter counts it, and the log reports when
+//! checking starts and stops.
 
 use thalweg_flow::Component;
 use thalweg_record::Text;
@@ -13,15 +13,15 @@ pub enum BypassReason {
     Tombstone,
     /// The registry has no schema for the contract.
     NoSubject,
-    /// The registry has a schema of a type that is not JSON.
+    /// The registry has a schema of a type other than JSON.
     OtherType,
-    /// The registry has a JSON schema that is none, or has parts that are not known here.
+    /// The registry's JSON schema is invalid, or has unsupported parts.
     UnsupportedSchema,
-    /// The registry answers with an error, or with nonsense.
+    /// The registry returns an error, or an invalid response.
     RegistryRefuses,
-    /// The registry does not answer.
+    /// The registry does not respond.
     RegistrySilent,
-    /// The registry has not answered yet.
+    /// The registry has not responded yet.
     RegistrySlow,
 }
 
@@ -37,7 +37,7 @@ impl BypassReason {
         BypassReason::RegistrySlow,
     ];
 
-    /// As metrics call it.
+    /// The label value in metrics.
     fn name(self) -> &'static str {
         match self {
             BypassReason::NoVersion => "no_version",
@@ -51,7 +51,7 @@ impl BypassReason {
         }
     }
 
-    /// Whether the registry may have a schema, and cannot be asked for it now.
+    /// Whether the registry may have a schema but cannot be queried now.
     pub fn is_registry_failure(self) -> bool {
         matches!(
             self,
@@ -63,7 +63,7 @@ impl BypassReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
     pub reason: BypassReason,
-    /// As headers and the log say it.
+    /// The text for headers and the log.
     pub why: Text,
 }
 
@@ -74,7 +74,7 @@ impl Bypass {
     }
 }
 
-/// Messages that are not checked, by reason.
+/// Unchecked messages, by reason.
 pub struct BypassMetrics([IntCounter; BypassReason::ALL.len()]);
 
 impl BypassMetrics {

@@ -1,4 +1,4 @@
-//! Which contract a message is under, and what becomes of it by that: it is checked, or passes with the reason why it is not.
+//! The contract of a message, and its outcome: the message is checked, or passes with the reason why it is not.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use thalweg_tags::topic::TopicParts;
 use super::bypass::{Bypass, BypassReason};
 use super::registry::{ContractLookup, SchemaRegistryClient, Subject};
 
-/// `_pump_v2` in its parts.
+/// The parts of a name such as `_pump_v2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionedContract<'c> {
-    /// With its underscore.
+    /// Includes the underscore.
     pub name: &'c str,
     pub version: &'c str,
 }
@@ -25,17 +25,17 @@ impl<'c> VersionedContract<'c> {
     }
 }
 
-/// What the headers of a record say of its contract.
+/// What the headers of a record say about its contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContractVerdict<'c> {
     Checked(VersionedContract<'c>),
     Bypassed(Bypass),
 }
 
-/// A message has to satisfy one of these.
+/// A message must satisfy one of these.
 type SubjectList = Arc<Vec<Arc<Subject>>>;
 
-/// Why a message is not checked; `Ok`: it is, by one of these subjects.
+/// Returns the subjects to check a message with; `Err` is why it is not checked.
 pub fn subjects<'c>(
     contract: &'c str,
     message: &Message,
@@ -45,7 +45,7 @@ pub fn subjects<'c>(
         let why = format!("{contract} has no version; only contracts that end in _v and a number are checked");
         return Err(Bypass::new(BypassReason::NoVersion, why));
     };
-    // A deletion has nothing that could break a contract, and has to come through where its key did.
+    // A deletion has no content that could break a contract, and must pass where its key passed.
     if message.bytes().is_empty() {
         let why = "the message has no payload: it deletes its key";
         return Err(Bypass::new(BypassReason::Tombstone, why));
@@ -68,14 +68,14 @@ pub fn check<'c>(
         Err(bypass) => return Ok(ContractVerdict::Bypassed(bypass)),
     };
     let payload: Value = serde_json::from_slice(&message.bytes())
-        .map_err(|error| format!("the payload is no JSON, which the contract {name} asks for: {error}"))?;
+        .map_err(|error| format!("the payload is not the JSON that the contract {name} requires: {error}"))?;
     let sample = json!({"fields": payload, "virtual_path": place.path});
     let mut nearest: Option<String> = None;
     for subject in subjects.iter() {
         let Err(why) = subject.schema.check(&sample) else {
             return Ok(ContractVerdict::Checked(versioned));
         };
-        // A schema that is for this path says more of what is wrong than one that is for another.
+        // The error of a schema for this virtual path is more useful than one of a schema for another path.
         let says_more = !why.starts_with("virtual_path");
         if nearest.is_none() || says_more {
             nearest = Some(format!("{}: {why}", subject.name));

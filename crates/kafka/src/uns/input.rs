@@ -1,5 +1,5 @@
-//! The input `uns`: records whose key one of the expressions finds. Headers become metadata; those of one key mostly say the same,
-//! so their messages share it.
+//! The input `uns`: records whose key matches one of the expressions. Headers become metadata; the records of one key
+//! mostly have the same headers, so their messages share it.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl KeyPatterns {
         }
     }
 
-    /// `None` after a mistake.
+    /// Returns `None` after a mistake.
     fn set(mut self, fields: &Fields<'_>) -> Option<RegexSet> {
         if self.texts.is_empty() {
             self.texts.push(".*".to_owned());
@@ -96,7 +96,7 @@ impl KeyPatterns {
     }
 }
 
-/// What is wrong, without the drawing of where.
+/// Returns the message of an error without the drawing of its position.
 fn last_line(error: &str) -> &str {
     let last = error.lines().last().unwrap_or_default();
     last.strip_prefix("error: ").unwrap_or(last)
@@ -152,7 +152,7 @@ impl RecordDecoder for UnsRecordDecoder {
         if let Some(ms) = record.timestamp().to_millis() {
             meta.set("kafka_timestamp_ms", ms.to_string());
         }
-        // Its key is to be forgotten. All other records say nothing of it, as in the reference system.
+        // A deletion of its key. Other records lack this metadata, as in the reference system.
         if record.payload().is_none() {
             meta.set(TOMBSTONE, "true");
         }
@@ -180,14 +180,14 @@ impl UnsRecordDecoder {
             (Text::new_static("kafka_topic"), record_topic),
             (Text::new_static(key::UMH_TOPIC), topic),
         ];
-        // Messages are of the series that their topic says.
+        // The series of a message follows from its topic.
         MetaMap::new(headers.chain(own), None)
     }
 
     fn text(&self, bytes: &[u8]) -> Text {
         match std::str::from_utf8(bytes) {
             Ok(text) => text.into(),
-            // Metadata is text: what is none stays whole as base64 where bytes are asked for.
+            // Metadata is text: invalid UTF-8 is kept as base64 if bytes are requested.
             Err(_) if self.is_bytes => BASE64_STANDARD.encode(bytes).into(),
             Err(_) => String::from_utf8_lossy(bytes).into(),
         }

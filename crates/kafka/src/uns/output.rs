@@ -1,4 +1,5 @@
-//! The output `uns`: messages under their topic of the unified namespace, checked by the schema of their contract if it has one.
+//! The output `uns`: writes messages under their topic of the unified namespace, checked by the schema of their
+//! contract if it has one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     produce::settle(&mut client);
     client
         .set("acks", "1")
-        // One leader's word has no numbers by which a second request could be told from one that was sent again.
+        // acks=1 excludes the idempotent producer, so a second request in flight could overtake a resent one.
         .set("max.in.flight.requests.per.connection", "1")
         .set("allow.auto.create.topics", "false");
     let topic = fields.node("umh_topic");
@@ -144,7 +145,7 @@ impl RecordEncoder for UnsRecordEncoder {
                 true => self.registry.wait_for(&to_ask).await,
                 false => self.registry.learn(&to_ask).await,
             }
-            // Here and not where records are made, which some are more than once.
+            // Counted here, because records may be built more than once.
             for (message, contract) in messages.iter().zip(contracts).filter(|(_, name)| !name.is_empty()) {
                 if let Err(bypass) = contract::subjects(contract, message, &self.registry) {
                     self.bypassed.count(bypass.reason);
@@ -181,7 +182,7 @@ impl RecordEncoder for UnsRecordEncoder {
             && bypass.reason.is_registry_failure()
             && self.registry.holds()
         {
-            // So many contracts came meanwhile that what was known of this one is forgotten.
+            // So many contracts arrived meanwhile that the cached result of this one was evicted.
             return Err(Rejection::temporary(index, bypass.why.as_str()));
         }
         let headers = headers(message, |name| name.starts_with("kafka_") || OWN.contains(&name));
@@ -194,13 +195,13 @@ impl RecordEncoder for UnsRecordEncoder {
     }
 }
 
-/// The contract in a topic of the namespace; empty if it is none.
+/// Returns the contract in a topic of the namespace; empty if the topic is invalid.
 fn contract(key: Option<&Text>) -> &str {
     let place = key.and_then(|key| topic::place(key).ok());
     place.map_or("", |place| place.contract)
 }
 
-/// Contracts of messages that have something to check.
+/// Returns the contracts of messages that can be checked.
 fn versioned<'c>(messages: &[Message], contracts: &[&'c str]) -> impl Iterator<Item = &'c str> {
     let of_messages = messages.iter().zip(contracts);
     of_messages.filter_map(|(message, contract)| {
@@ -215,14 +216,14 @@ const VERSION: &str = "data_contract_version";
 const BYPASSED: &str = "data_contract_bypassed";
 const REASON: &str = "data_contract_bypass_reason";
 
-/// Headers that this output says itself, whatever a message from another one says.
+/// Headers that this output sets itself, whatever the message has.
 const OWN: [&str; 5] = [BRIDGED_BY, NAME, VERSION, BYPASSED, REASON];
 
 impl UnsRecordEncoder {
     fn key(&self, messages: &[Message], index: usize) -> Result<Text, Rejection> {
         let refused = |reason, text: String| Err(Rejection::permanent(index, reason, text));
         match self.topic.render(messages, index) {
-            // The text of a key that is missing.
+            // A missing key renders as `null`.
             Ok(key) if key.is_empty() || key == "null" => refused(
                 DropReason::MissingField,
                 format!("umh_topic is not set or is empty in message {index}, umh_topic is mandatory"),

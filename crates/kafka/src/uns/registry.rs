@@ -1,15 +1,16 @@
-//! Schemas of contracts, asked of a schema registry and remembered.
+//! Schemas of contracts, fetched from a schema registry and cached.
 //!
-//! | what the registry says | messages of the contract | it is asked again |
+//! | the registry returns | messages of the contract | it is queried again |
 //! |---|---|---|
-//! | subjects that begin with `<contract>-` | are checked | after 10 seconds, for subjects that are new |
+//! | subjects that begin with `<contract>-` | are checked | after 10 seconds, for new subjects |
 //! | none of these | pass | after 10 seconds |
 //! | a schema that cannot be checked | pass | after 10 minutes |
-//! | an error | are checked as before; pass, or wait, if nothing is known | after 10 seconds |
-//! | nothing | as after an error, for all contracts | after 10 seconds, for whatever contract |
+//! | an error | are checked as before; pass, or wait, if nothing is cached | after 10 seconds |
+//! | no response | as after an error, for all contracts | after 10 seconds, for any contract |
 //!
-//! It is asked in the background. The first messages of a contract wait for it, for a second at most and not at all after it was
-//! silent, since all messages behind them wait, too. Where messages must not pass while it fails, they wait for as long as it does.
+//! It is queried in the background. The first messages of a contract wait for it, at most one second and not at all
+//! after a timeout, because all later messages wait too. Where messages must not pass while it fails, they wait for as
+//! long as it does.
 
 mod requests;
 
@@ -27,27 +28,27 @@ use requests::{ContractSubjects, RegistryError, subjects};
 
 pub use requests::Subject;
 
-/// Contracts without a schema that are remembered; those that have one are as many as the registry has.
+/// Maximum cached contracts without a schema; the number of those with one is bounded by the registry.
 const MISSES_MAX: usize = 10_000;
-/// Contracts that wait to be asked for. Messages of more pass unchecked, as long as nothing is known of them.
+/// Maximum contracts queued for a query. Messages of further ones pass unchecked while nothing is cached.
 const ASKED_MAX: usize = 1000;
-/// Contracts that are asked for at a time: each keeps a thread.
+/// Maximum concurrent queries, each of which occupies a thread.
 const QUESTIONS_MAX: usize = 4;
-/// While messages wait for an answer, it is looked so often whether to ask again.
+/// While messages wait for a response, the interval of the checks whether to query again.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long what is waited for.
+/// The timeouts and intervals.
 #[derive(Clone, Copy)]
 struct RegistryTimeouts {
-    /// One request, with its answer.
+    /// One request with its response.
     answer: Duration,
-    /// Messages, for the first answer about their contract: all others wait behind them.
+    /// The wait of messages for the first response about their contract: all others wait behind them.
     messages: Duration,
-    /// After there was no answer, until the registry is asked again.
+    /// After a missing response, until the registry is queried again.
     failure: Duration,
-    /// After an answer, until it is looked for new subjects.
+    /// After a response, until the next query for new subjects.
     hit: Duration,
-    /// After a schema was fetched, or could not be checked, until it is fetched again.
+    /// After a schema was fetched or could not be checked, until it is fetched again.
     schema: Duration,
 }
 
@@ -59,10 +60,10 @@ const PATIENCE: RegistryTimeouts = RegistryTimeouts {
     schema: Duration::from_secs(600),
 };
 
-/// What is known of a contract.
+/// What is known about a contract.
 #[derive(Clone)]
 pub enum ContractLookup {
-    /// A message has to satisfy one of these.
+    /// A message must satisfy one of these.
     Subjects(Arc<Vec<Arc<Subject>>>),
     /// Messages are not checked, for this reason.
     Bypassed(Bypass),
@@ -76,7 +77,7 @@ impl ContractLookup {
         }
     }
 
-    /// The registry has said what it has.
+    /// Whether this is the registry's own answer.
     fn is_answer(&self) -> bool {
         !self.reason().is_some_and(BypassReason::is_registry_failure)
     }
@@ -101,7 +102,7 @@ pub struct SchemaRegistryClient {
 
 struct RegistryClientInner {
     component: Component,
-    /// Messages wait while it fails.
+    /// Whether messages wait while it fails.
     holds: bool,
     url: String,
     agent: ureq::Agent,
@@ -111,17 +112,17 @@ struct RegistryClientInner {
     answered: Notify,
 }
 
-/// Contracts that are remembered are those of a plant: dozens.
+/// A plant has dozens of contracts.
 #[derive(Default)]
 struct ContractCache {
     entries: HashMap<Text, CachedContract>,
-    /// Entries that were made for a contract without a schema: at least as many as there are.
+    /// Insertions of contracts without a schema: at least as many as such entries exist.
     misses: usize,
-    /// Contracts that are being asked for, since when.
+    /// Contracts that are being queried, since when.
     asked: HashMap<Text, Instant>,
-    /// It did not answer when it was asked last: nobody asks for a while, whatever the contract.
+    /// The last query got no response: no contract is queried for a while.
     silent: Option<RegistryOutage>,
-    /// It was told that messages do not wait for its answer any more.
+    /// Whether it was logged that messages do not wait for its response any more.
     is_slow: bool,
     /// Why messages wait.
     held: Option<Text>,
@@ -132,7 +133,7 @@ impl ContractCache {
         self.silent.as_ref().is_some_and(|silent| now < silent.until)
     }
 
-    /// Names of contracts come from messages, so there may be no end to those without a schema.
+    /// Contract names come from messages, so the number of those without a schema is unbounded.
     fn remember(&mut self, contract: Text, entry: CachedContract) {
         let is_hit = |entry: &CachedContract| matches!(entry.known, ContractLookup::Subjects(_));
         if !is_hit(&entry) && self.entries.get(&contract).is_none_or(is_hit) {
@@ -152,7 +153,7 @@ struct RegistryOutage {
 }
 
 impl SchemaRegistryClient {
-    /// Reads the machine's certificate authorities if the address asks for TLS.
+    /// Reads the machine's certificate authorities if the URL uses TLS.
     pub fn new(url: &str, holds: bool, component: Component) -> SchemaRegistryClient {
         SchemaRegistryClient::with_patience(url, holds, component, PATIENCE)
     }
@@ -172,7 +173,7 @@ impl SchemaRegistryClient {
         }
     }
 
-    /// What was learned of a contract last, however long ago.
+    /// Returns the last known result for a contract, however old.
     pub fn known(&self, contract: &str) -> ContractLookup {
         let state = self.shared.state.lock();
         if let Some(entry) = state.entries.get(contract) {
@@ -194,7 +195,8 @@ impl SchemaRegistryClient {
         self.shared.state.lock().held.clone()
     }
 
-    /// As [`SchemaRegistryClient::learn`], and then waits until it has answered for each contract, however long that takes.
+    /// As [`SchemaRegistryClient::learn`], and then waits until it has responded for each contract, however long that
+    /// takes.
     pub async fn wait_for(&self, contracts: &BTreeSet<String>) {
         loop {
             let answered = self.shared.answered.notified();
@@ -209,13 +211,13 @@ impl SchemaRegistryClient {
             if failing.is_none() {
                 return;
             }
-            // Whether it ended in time is seen from the state.
+            // The state shows whether it ended in time.
             let _ = tokio::time::timeout(LOOK, answered).await;
         }
     }
 
-    /// Asks for contracts of which nothing is known, or nothing that still counts, and waits for the answers, though not for long:
-    /// they are asked for in the background. On the runtime.
+    /// Queries contracts with no or expired results in the background, and waits a limited time for the responses. Must
+    /// run on the runtime.
     pub async fn learn(&self, contracts: &BTreeSet<String>) {
         let unknown: Vec<&String> = contracts.iter().filter(|contract| self.ask_for(contract)).collect();
         if unknown.is_empty() {
@@ -228,12 +230,12 @@ impl SchemaRegistryClient {
             let Some(rest) = self.shared.worth_waiting(&unknown) else {
                 return self.shared.tell_if_slow(&unknown);
             };
-            // Whether it ended in time is seen from the state.
+            // The state shows whether it ended in time.
             let _ = tokio::time::timeout(rest, answered).await;
         }
     }
 
-    /// Has a contract asked for if it has to be. `true`: nothing is known of it.
+    /// Starts a query for a contract if needed. Returns `true` if nothing is cached.
     fn ask_for(&self, contract: &str) -> bool {
         let mut state = self.shared.state.lock();
         let entry = state.entries.get(contract);
@@ -262,11 +264,11 @@ async fn ask_in_turn(shared: Arc<RegistryClientInner>, contract: Text) {
 }
 
 impl RegistryClientInner {
-    /// So long the messages of contracts may still wait; `None`: for nothing any more. Time runs from the oldest question: while
-    /// one is not answered, those that come behind it wait no longer than it does.
+    /// Returns how long messages of these contracts may still wait; `None` if there is nothing to wait for. The time
+    /// counts from the oldest query: while one is unanswered, later ones wait no longer than it does.
     fn worth_waiting(&self, contracts: &[&String]) -> Option<Duration> {
         let state = self.state.lock();
-        // Who was waited for in vain is not waited for once more.
+        // After one timeout, nothing waits again.
         if state.silent.is_some() {
             return None;
         }
@@ -279,10 +281,10 @@ impl RegistryClientInner {
         (!rest.is_zero()).then_some(rest)
     }
 
-    /// Asks for a contract. Blocks.
+    /// Queries a contract. Blocks.
     fn ask(&self, contract: Text) {
         {
-            // Before it was this one's turn, another one may have waited in vain.
+            // Another query may have timed out before this one's turn.
             let mut state = self.state.lock();
             if state.is_silent(Instant::now()) {
                 state.asked.remove(&contract);
@@ -332,7 +334,7 @@ impl RegistryClientInner {
         let before = state.entries.get_mut(&contract);
         let reason_before = before.as_ref().map(|before| before.known.reason());
         match before {
-            // What it said when it answered still counts.
+            // Its last real answer remains valid.
             Some(before) if !known.is_answer() && before.known.is_answer() => before.until = until,
             _ => {
                 let known = known.clone();
@@ -349,7 +351,7 @@ impl RegistryClientInner {
         self.tell_change(&contract, &known, reason_before);
     }
 
-    /// Checking of a contract begins or ends. `before`: what was known of it, if anything was.
+    /// Logs that checking of a contract starts or stops. `before` is the previous result, if there was one.
     fn tell_change(&self, contract: &Text, known: &ContractLookup, before: Option<Option<BypassReason>>) {
         let is_kept = |before: Option<BypassReason>| !before.is_some_and(BypassReason::is_registry_failure);
         match (known, before) {
@@ -358,7 +360,7 @@ impl RegistryClientInner {
             }),
             (ContractLookup::Bypassed(bypass), before) if before != Some(Some(bypass.reason)) => {
                 let then = match bypass.reason.is_registry_failure() {
-                    true if before.is_some_and(is_kept) => "is as it was last answered",
+                    true if before.is_some_and(is_kept) => "keeps its last answer",
                     true if self.holds => "makes its messages wait",
                     _ => "is not checked, its messages pass",
                 };
@@ -374,7 +376,7 @@ impl RegistryClientInner {
         format!("the schema registry at {} has not answered yet", self.url)
     }
 
-    /// Nobody waits for an answer any more that has not come. It is told once, until one comes.
+    /// Messages no longer wait for a missing response. Logged once until a response arrives.
     fn tell_if_slow(&self, contracts: &[&String]) {
         let mut state = self.state.lock();
         let is_open = |contract: &&&String| !state.entries.contains_key(contract.as_str());
@@ -388,7 +390,7 @@ impl RegistryClientInner {
         self.component.warn_limited("registry_slow", 1, || {
             let then = self.then();
             format!(
-                "{}; until it does, messages of {open} and of all contracts that are not known {then}",
+                "{}; until it does, messages of {open} and of all other unknown contracts {then}",
                 self.has_not_answered()
             )
         });
@@ -401,7 +403,7 @@ impl RegistryClientInner {
         }
     }
 
-    /// What is known of contracts stays.
+    /// The registry did not respond. Cached results stay.
     fn was_silent(&self, contract: &str, why: &str) {
         let why = Text::from(format!("the schema registry at {} does not answer: {why}", self.url));
         let mut state = self.state.lock();
@@ -415,10 +417,7 @@ impl RegistryClientInner {
         self.answered.notify_waiters();
         if is_news {
             self.component.warn_limited("registry_silent", 1, || {
-                format!(
-                    "{why}; until it does, messages of contracts that are not known {}",
-                    self.then()
-                )
+                format!("{why}; until it does, messages of unknown contracts {}", self.then())
             });
         }
     }

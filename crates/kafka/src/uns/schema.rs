@@ -1,8 +1,9 @@
-//! JSON schemas of contracts: compiled once, then checked against messages.
+//! JSON schemas of contracts: compiled once, then applied to messages.
 //!
-//! It knows the keywords that say something of one value (types, limits, members, items, alternatives, references within the
-//! schema), in the meaning that drafts 6 to 2020-12 share. A schema with any other is refused as a whole, because to check half of
-//! one would let through what the other half forbids. Why no library does this: see `docs/decisions/120-contract-schemas.md`.
+//! This supports the keywords that constrain one value (types, limits, members, items, alternatives, references within
+//! the schema), with the meaning that drafts 6 to 2020-12 share. A schema with any other keyword is rejected as a
+//! whole, because a partial check would accept messages that the rest forbids. For why this is not a library, see
+//! `docs/decisions/120-contract-schemas.md`.
 
 mod compile;
 mod number;
@@ -14,12 +15,12 @@ use serde_json::Value;
 
 use number::{is_integer, is_multiple};
 
-/// References within references are followed so far; a schema that goes deeper leads nowhere.
+/// Maximum depth of nested references; a deeper schema is rejected.
 const DEPTH_MAX: usize = 200;
 
 pub struct Schema {
     root: Rule,
-    /// What references name, by their number.
+    /// Referenced rules, by number.
     named: Vec<Rule>,
 }
 
@@ -36,7 +37,7 @@ struct Keywords {
     allowed: Option<Vec<Value>>,
     reference: Option<usize>,
     number: Numbers,
-    /// Characters.
+    /// In characters.
     length: CountLimits,
     pattern: Option<Regex>,
     members: Members,
@@ -98,7 +99,7 @@ struct Condition {
     otherwise: Option<Rule>,
 }
 
-/// Where in the value something is wrong, and what.
+/// The position and description of a violation.
 struct Violation {
     path: Vec<String>,
     what: String,
@@ -118,7 +119,7 @@ impl Schema {
         compile::schema(text)
     }
 
-    /// `Err`: where the value breaks the schema, and how: `fields.value: expected number, got text`.
+    /// `Err` describes the position and the violation: `fields.value: expected number, got text`.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         self.rule(&self.root, value, 0).map_err(|Violation { mut path, what }| {
             path.reverse();
@@ -130,7 +131,7 @@ impl Schema {
     fn rule(&self, rule: &Rule, value: &Value, depth: usize) -> ValidationResult {
         let keywords = match rule {
             Rule::Always => return Ok(()),
-            Rule::Never => return wrong("nothing is allowed here"),
+            Rule::Never => return wrong("no value is allowed here"),
             Rule::All(keywords) => keywords,
         };
         if depth > DEPTH_MAX {
@@ -161,19 +162,19 @@ impl Schema {
         if let Some(rules) = &keywords.any_of
             && !rules.iter().any(holds)
         {
-            return wrong(format!("none of {} alternatives holds", rules.len()));
+            return wrong(format!("none of {} alternatives matches", rules.len()));
         }
         if let Some(rules) = &keywords.one_of {
             let count = rules.iter().filter(|rule| holds(rule)).count();
             if count != 1 {
                 return wrong(format!(
-                    "{count} of {} alternatives hold, exactly one must",
+                    "{count} of {} alternatives match, exactly one must",
                     rules.len()
                 ));
             }
         }
         if keywords.not.as_ref().is_some_and(holds) {
-            return wrong("it is what it must not be");
+            return wrong("it matches the schema of \"not\"");
         }
         let Some(condition) = &keywords.condition else {
             return Ok(());
@@ -205,7 +206,7 @@ impl Schema {
             let mut known = named.into_iter().chain(matching.map(|(_, rule)| rule)).peekable();
             if known.peek().is_none() {
                 match &rules.others {
-                    Some(Rule::Never) => return inside(wrong("the schema does not know this member")),
+                    Some(Rule::Never) => return inside(wrong("the schema does not allow this member")),
                     Some(rule) => inside(self.rule(rule, value, depth))?,
                     None => {}
                 }
@@ -230,7 +231,7 @@ impl Schema {
         let repeats =
             |(index, item): (usize, &Value)| items.iter().skip(index + 1).any(|other| number::is_same(item, other));
         if rules.are_unique && items.iter().enumerate().any(repeats) {
-            return wrong("two items are the same");
+            return wrong("two items are equal");
         }
         Ok(())
     }
@@ -276,7 +277,7 @@ impl Numbers {
             (self.below.filter(|limit| value >= *limit), "not less than"),
             (
                 self.multiple_of.filter(|step| !is_multiple(value, *step)),
-                "no multiple of",
+                "not a multiple of",
             ),
         ];
         match broken.into_iter().find_map(|(limit, how)| Some((limit?, how))) {
@@ -315,7 +316,7 @@ impl JsonType {
         }
     }
 
-    /// As the schema calls it.
+    /// The name in schemas.
     fn name(self) -> &'static str {
         match self {
             JsonType::Null => "null",

@@ -1,4 +1,4 @@
-//! Metadata that the messages of a key share, for as long as their headers say the same. Bounded by what it holds, since keys and
+//! Metadata that the messages of a key share while their headers are the same. Its size is limited, because keys and
 //! headers come from outside.
 
 use std::collections::HashMap;
@@ -7,24 +7,24 @@ use std::sync::Arc;
 use thalweg_record::MetaMap;
 
 const BYTES_MAX: usize = 64 << 20;
-/// Of an entry, beside its texts: places in the map, in vectors and in the metadata.
+/// Overhead of an entry, besides its texts: in the map, in vectors and in the metadata.
 const ENTRY_BYTES: usize = 400;
 
 #[derive(Default)]
 pub struct SharedMetadata {
-    /// By key, what its last record had.
+    /// By key, the metadata of its last record.
     entries: HashMap<Box<[u8]>, SharedMetadataEntry>,
     bytes: usize,
 }
 
 struct SharedMetadataEntry {
-    /// Names and values as they came, with their lengths.
+    /// Raw names and values, with their lengths.
     headers: Vec<u8>,
     map: Arc<MetaMap>,
 }
 
 impl SharedMetadata {
-    /// What the last record of a key had, if it had the same headers.
+    /// Returns the metadata of the last record of a key, if it had the same headers.
     pub fn get(&self, key: &[u8], headers: &[u8]) -> Option<Arc<MetaMap>> {
         let entry = self.entries.get(key).filter(|entry| entry.headers == headers);
         entry.map(|entry| entry.map.clone())
@@ -34,7 +34,7 @@ impl SharedMetadata {
         let bytes = weight(key, &headers);
         let before = self.entries.get(key).map_or(0, |entry| weight(key, &entry.headers));
         self.bytes = self.bytes.saturating_sub(before) + bytes;
-        // More than this is not of tags that come again and again; to begin anew is cheap.
+        // A larger set is not one of recurring tags, and starting over is cheap.
         if self.bytes > BYTES_MAX {
             self.entries.clear();
             self.bytes = bytes;
@@ -47,7 +47,7 @@ impl SharedMetadata {
     }
 }
 
-/// The key is there by itself and three times in the metadata; headers are there as they came and in the metadata.
+/// The key is stored once by itself and three times in the metadata; headers are stored raw and in the metadata.
 fn weight(key: &[u8], headers: &[u8]) -> usize {
     ENTRY_BYTES + 4 * key.len() + 3 * headers.len()
 }

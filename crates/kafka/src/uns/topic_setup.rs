@@ -1,5 +1,5 @@
-//! The topic of the unified namespace: made if it is missing, and one of another shape is refused. What becomes of it while it is written
-//! to, the producer looks at.
+//! Sets up the topic of the unified namespace: creates it if it is missing, and rejects one of another shape. The
+//! producer monitors it while it is written to.
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -10,14 +10,14 @@ use thalweg_flow::{OpenError, OutputContext};
 use crate::link::{ANSWER, BrokerLink, reason};
 use crate::produce::not_one_partition;
 
-/// How many copies there are is the cluster's affair.
+/// The cluster decides the replication factor.
 const REPLICATION_OF_CLUSTER: i32 = -1;
 
-/// Makes sure that a topic has one partition.
+/// Ensures that a topic exists with one partition.
 pub async fn ensure(client: &ClientConfig, topic: &str, context: &OutputContext) -> Result<(), OpenError> {
     let admin: AdminClient<DefaultClientContext> = client
         .create()
-        .map_err(|error| OpenError::Permanent(format!("the Kafka client refuses its settings: {error}")))?;
+        .map_err(|error| OpenError::Permanent(format!("the Kafka client rejects its settings: {error}")))?;
     let (component, connection) = (context.component.clone(), context.connection.clone());
     let addresses = client.get("bootstrap.servers").unwrap_or_default().to_owned();
     let link = BrokerLink::new(component, connection, addresses);
@@ -41,7 +41,7 @@ fn one(topic: &str, partitions: usize) -> Result<(), OpenError> {
     }
 }
 
-/// How many partitions a topic has; `None` if there is none of that name.
+/// Returns the partition count of a topic; `None` if it does not exist.
 fn partitions(
     link: &BrokerLink,
     admin: &AdminClient<DefaultClientContext>,
@@ -54,12 +54,12 @@ fn partitions(
         None => Ok(Some(found.partitions().len())),
         Some(RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(None),
         Some(error) => Err(OpenError::Temporary(format!(
-            "the topic {topic} cannot be looked at: {error}"
+            "the topic {topic} cannot be queried: {error}"
         ))),
     }
 }
 
-/// Returns how many partitions it has in the end.
+/// Creates the topic and returns its final partition count.
 fn create(link: &BrokerLink, admin: &AdminClient<DefaultClientContext>, topic: &str) -> Result<usize, OpenError> {
     let new = NewTopic::new(topic, 1, TopicReplication::Fixed(REPLICATION_OF_CLUSTER));
     let new = new.set("cleanup.policy", "compact,delete");
@@ -67,18 +67,18 @@ fn create(link: &BrokerLink, admin: &AdminClient<DefaultClientContext>, topic: &
         .operation_timeout(Some(ANSWER))
         .request_timeout(Some(ANSWER));
     let failed =
-        |why: String| OpenError::Temporary(format!("the topic {topic} does not exist and cannot be made: {why}"));
+        |why: String| OpenError::Temporary(format!("the topic {topic} does not exist and cannot be created: {why}"));
     let created = futures::executor::block_on(admin.create_topics([&new], &options));
     let created = created.map_err(|error: KafkaError| failed(reason(&error)))?;
     match created.into_iter().next() {
         Some(Ok(_)) => Ok(1),
-        // Somebody else was faster.
+        // Another client was faster.
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => {
             let found = partitions(link, admin, topic)?;
-            found.ok_or_else(|| failed("it is being made".to_owned()))
+            found.ok_or_else(|| failed("it is being created".to_owned()))
         }
         Some(Err((_, error))) => Err(failed(error.to_string())),
-        None => Err(failed("the broker said nothing".to_owned())),
+        None => Err(failed("the broker returned no result".to_owned())),
     }
 }
 

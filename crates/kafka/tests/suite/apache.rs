@@ -1,5 +1,5 @@
-//! Apache Kafka as a process of its own: one node that is broker and controller. It starts in two seconds or so, so that tests share one
-//! where they can.
+//! Apache Kafka as a separate process: one node that is broker and controller. It starts in about two seconds, so tests
+//! share one where they can.
 
 use std::net::TcpListener;
 use std::ops::Deref;
@@ -20,14 +20,15 @@ use crate::client::{Client, tool};
 
 /// Longer than a start takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// What it needs of memory here is small.
+/// It needs little memory here.
 const JAVA: [&str; 4] = [
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
 ];
-/// The broker ends with the pipe that the tests hold, and its folder with it, however the tests end: nothing stays behind.
+/// The broker ends with the pipe that the tests hold, and its folder is removed, however the tests end: nothing stays
+/// behind.
 const UNTIL_STDIN_ENDS: &str = r#"folder=$1; shift
 "$@" & broker=$!
 cat >/dev/null
@@ -43,7 +44,7 @@ pub struct ApacheKafka {
 }
 
 impl ApacheKafka {
-    /// The one that tests share: each has topics and groups of its own.
+    /// The broker that tests share: each test has its own topics and groups.
     pub fn shared() -> &'static ApacheKafka {
         static SHARED: OnceLock<ApacheKafka> = OnceLock::new();
         SHARED.get_or_init(ApacheKafka::start)
@@ -71,7 +72,7 @@ impl ApacheKafka {
         kafka
     }
 
-    /// Another cluster, without topics and groups, at the same address.
+    /// Starts another cluster, without topics and groups, at the same address.
     pub fn rebuild_empty(&mut self) {
         self.stop();
         self.child = launch(&self.folder, self.ports);
@@ -95,13 +96,13 @@ impl ApacheKafka {
         });
     }
 
-    /// Deletes a topic, and makes one of the same name.
+    /// Deletes a topic and creates one of the same name.
     pub fn recreate(&self, topic: &str, partitions: i32) {
         self.delete(topic);
         self.create(topic, partitions);
     }
 
-    /// Adds partitions until there are so many.
+    /// Adds partitions up to this number.
     pub fn grow(&self, topic: &str, partitions: i32) {
         let new = NewPartitions::new(topic, usize::try_from(partitions).unwrap());
         self.unless_done(|| {
@@ -111,7 +112,7 @@ impl ApacheKafka {
         });
     }
 
-    /// A broker may lag behind its own controller for a moment.
+    /// Retries, because a broker may lag behind its own controller for a moment.
     fn unless_done(&self, act: impl Fn() -> Result<String, (String, RDKafkaErrorCode)>) {
         let begun = Instant::now();
         loop {
@@ -123,7 +124,7 @@ impl ApacheKafka {
         }
     }
 
-    /// Until it coordinates groups, which is the last that it learns.
+    /// Waits until it coordinates groups, which is the last capability it gains.
     fn wait_until_it_answers(&self) {
         let begun = Instant::now();
         while let Err(told) = self.attempt(&["committed", "-group", "none"], "") {
@@ -163,12 +164,12 @@ fn options() -> AdminOptions {
 }
 
 fn free_ports() -> [u16; 2] {
-    // Both at once, or the second might be the first again.
+    // Both at once, or the second could equal the first.
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
-/// Starts a broker in a folder that is made for it.
+/// Starts a broker in a folder that is created for it.
 fn launch(folder: &Path, ports: [u16; 2]) -> Child {
     std::fs::create_dir_all(folder).unwrap();
     let settings = folder.join("server.properties");
@@ -230,7 +231,7 @@ log.cleaner.dedupe.buffer.size=2000000
     )
 }
 
-/// Each cluster has its own.
+/// Each cluster has its own id.
 fn cluster_id() -> String {
     static MADE: AtomicU64 = AtomicU64::new(1);
     let id = u128::from(std::process::id()) << 64 | u128::from(MADE.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,5 @@
-//! A small broker as a process of its own (`tests/brokers/kafka`). It starts at once; what it cannot do, [`apache`](crate::apache) can.
+//! A small broker as a separate process (`tests/brokers/kafka`). It starts immediately; for features it lacks there is
+//! [`apache`](crate::apache).
 
 use std::io::{BufRead as _, BufReader};
 use std::ops::Deref;
@@ -31,18 +32,18 @@ impl Broker {
         }
     }
 
-    /// With topics of one partition each.
+    /// Starts it with topics of one partition each.
     pub fn with_topics(topics: &str) -> Broker {
         Broker::start(&["-topics", topics])
     }
 
-    /// A power cut.
+    /// Simulates a power cut.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// At the same address, with what it had acknowledged.
+    /// Restarts it at the same address, with the records it had acknowledged.
     pub fn restart(&mut self) {
         let port = self.address.rsplit(':').next().unwrap().to_owned();
         (self.child, _) = spawn(&self.arguments, &port);

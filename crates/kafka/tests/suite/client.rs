@@ -1,4 +1,4 @@
-//! The second client (`tests/brokers/kafka`), which speaks to whatever broker there is.
+//! The second client (`tests/brokers/kafka`), which works with any broker.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// A file or folder of a tool that the tests need. Never skipped: what is missing fails the test and says what to do.
+/// Returns a file or folder of a tool that the tests need. Tests are never skipped: a missing tool fails the test and
+/// says what to do.
 pub fn tool(variable: &str, below_cache: &str) -> PathBuf {
     let path = std::env::var_os(variable).map(PathBuf::from);
     let path = path.or_else(|| {
@@ -48,7 +49,7 @@ impl Client {
         self.client(&["delete", "-topic", topic, "-before", &offset.to_string()], "");
     }
 
-    /// The first records of a topic, which are waited for.
+    /// Waits for the first records of a topic.
     pub fn consume(&self, topic: &str, count: usize) -> Vec<Value> {
         let printed = self.client(&["consume", "-topic", topic, "-count", &count.to_string()], "");
         printed
@@ -65,7 +66,7 @@ impl Client {
             .collect()
     }
 
-    /// What a group has committed of each partition, in their order.
+    /// Returns the committed offset of each partition, in their order.
     pub fn committed(&self, group: &str) -> Vec<i64> {
         let printed = self.client(&["committed", "-group", group], "");
         let lines = printed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -77,7 +78,7 @@ impl Client {
         printed.unwrap_or_else(|told| panic!("{arguments:?}: {told}"))
     }
 
-    /// `Err`: what went wrong.
+    /// `Err` describes the failure.
     pub fn attempt(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut child = Command::new(program())
             .args(arguments)
@@ -96,14 +97,14 @@ impl Client {
     }
 }
 
-/// Records with these values, and keys that tell them apart.
+/// Records with these values, and varying keys.
 pub fn numbered(range: std::ops::Range<usize>) -> Vec<Value> {
     range
         .map(|n| json!({"key": format!("k{}", n % 7), "value": n.to_string()}))
         .collect()
 }
 
-/// These records, one after the other to each of this many partitions.
+/// Distributes records over this many partitions in turn.
 pub fn spread(partitions: usize, mut records: Vec<Value>) -> Vec<Value> {
     for (n, record) in records.iter_mut().enumerate() {
         record["partition"] = (n % partitions).into();

@@ -1,4 +1,5 @@
-//! What a group is told of what the flow did: only what is confirmed, and by whom it is still read.
+//! What a group learns from the flow: only confirmed offsets are committed, and only by the member that reads the
+//! partition.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -76,13 +77,14 @@ fn members_share_partitions_and_take_over_what_others_leave() {
     assert_eq!(broker.committed("g").iter().sum::<i64>(), sent as i64);
 }
 
-/// Kinds of requests.
+/// Request types of the protocol.
 const LIST_OFFSETS: i16 = 2;
 const HEARTBEAT: i16 = 12;
 const LEAVE_GROUP: i16 = 13;
 
-/// A client that asks the broker where a partition ends may go there when the answer comes, although it was told meanwhile to read
-/// elsewhere: what lies between is lost. It depends on a race, so this looks for the question.
+/// A client that queries the end of a partition may seek there when the response arrives, although it was told
+/// meanwhile to read elsewhere: the records in between are lost. That is a race, so this test looks for the query
+/// instead.
 #[test]
 fn who_takes_partitions_over_never_asks_where_they_end() {
     let world = World::new();
@@ -97,7 +99,7 @@ fn who_takes_partitions_over_never_asks_where_they_end() {
     let flow = input(&broker).replace(&broker.address, &proxy.address) + "output: {kept: {}}";
     let running = world.start(&flow);
     world.wait_for(400);
-    // A second one takes some, and gives them back when it leaves.
+    // A second member gets some partitions, and gives them back when it leaves.
     let second = World::new();
     let two = second.start(&flow);
     let mut sent = 400;
@@ -119,7 +121,7 @@ fn who_takes_partitions_over_never_asks_where_they_end() {
     assert_eq!(broker.committed("g").iter().sum::<i64>(), sent as i64);
 }
 
-/// If it did not, the next one to come or go would wait until its session is over.
+/// Otherwise the next rebalance would wait for its session to time out.
 #[test]
 fn a_member_that_has_no_partitions_says_that_it_leaves() {
     let (first, idle) = (World::new(), World::new());
@@ -131,7 +133,7 @@ fn a_member_that_has_no_partitions_says_that_it_leaves() {
     let one = first.start(&flow);
     first.wait_for(10);
     let two = idle.start(&of_idle);
-    // Whoever keeps sending these is a member.
+    // Only a member keeps sending heartbeats.
     until("the second one is a member", || proxy.requests(HEARTBEAT) >= 2);
     idle.stop(two);
     until("it has left", || proxy.requests(LEAVE_GROUP) > 0);
@@ -156,7 +158,7 @@ fn what_was_in_hand_when_a_partition_left_is_not_committed_by_the_one_who_had_it
     let one = first.start(&flow);
     until("all is in hand", || one.handle.counts().in_flight == 20);
     let two = second.start(&flow);
-    // One of the partitions, with all that the other member has in hand of it.
+    // One of the partitions, with everything that the other member has in progress from it.
     second.wait_for(10);
     broker.produce("t", &both(20..40));
     second.wait_for(20);
@@ -164,7 +166,7 @@ fn what_was_in_hand_when_a_partition_left_is_not_committed_by_the_one_who_had_it
     first.kept.shut(false);
     first.wait_for(20);
     until("the other one is committed, too", || broker.committed("g") == [20, 20]);
-    // What the first member had in hand of the partition that left it would have put its commit back to 10.
+    // The first member's records of the revoked partition would have reset its commit to 10.
     let watched = Instant::now();
     while watched.elapsed() < Duration::from_millis(300) {
         assert_eq!(broker.committed("g"), [20, 20]);
@@ -188,7 +190,7 @@ fn a_flow_that_is_full_stops_the_fetching_and_keeps_its_place_in_the_group() {
         std::thread::sleep(Duration::from_secs(1));
         std::mem::replace(&mut before, received()) == before && before > 0
     });
-    // What is in the flow, and at most two batches in front of it, of 1000 records each.
+    // Everything in the flow, and at most two batches in front of it, of 1000 records each.
     let (taken, in_flow) = (received(), running.handle.counts().in_flight as usize);
     assert!(
         taken <= in_flow + 2000 && taken < COUNT,

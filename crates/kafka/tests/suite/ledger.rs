@@ -1,5 +1,5 @@
-//! Random sequences of what happens to a topic and to the input that reads it, against Apache Kafka, with a ledger of all records: each
-//! that can be read to the end is read at least once, whatever came in between.
+//! Random sequences of changes to a topic and to the input that reads it, against Apache Kafka, with a ledger of all
+//! records: each record that can be read to the end is read at least once, whatever happened in between.
 //!
 //! `THALWEG_SIM_SEEDS=200 cargo test --release -p thalweg-kafka ledger` runs more of them.
 
@@ -14,22 +14,22 @@ use crate::proxy::Proxy;
 use crate::world::{Running, World, until};
 
 const SEEDS: u64 = 4;
-/// Sequences that run at a time: each mostly waits.
+/// Sequences that run concurrently: each mostly waits.
 const AT_ONCE: u64 = 8;
 const STEPS: u64 = 8;
-/// Longer than anything takes: a member that is stopped while it joins is waited for by its group for 45 s.
+/// Longer than anything takes: a group waits 45 s for a member that is stopped while it joins.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// So many records, to all partitions in turn.
+    /// This many records, to all partitions in turn.
     Produce(usize),
-    /// All that there is has to be read before anything else happens.
+    /// All existing records must be read before the next step.
     Settle,
     Recreate {
         partitions: i32,
     },
-    /// There is no topic for a while.
+    /// The topic is missing for a while.
     Delete {
         missing: Duration,
     },
@@ -38,7 +38,7 @@ enum Step {
     Cut,
 }
 
-/// A generator of numbers (SplitMix64): the same seed is the same sequence.
+/// A random number generator (SplitMix64): the same seed gives the same sequence.
 struct Random(u64);
 
 impl Random {
@@ -75,11 +75,11 @@ struct Ledger<'k> {
     from_oldest: bool,
     flow: String,
     partitions: i32,
-    /// Records of the topic as it is now.
+    /// Records of the current topic.
     there: BTreeSet<String>,
     written: usize,
     running: Option<Running>,
-    /// What has happened so far, for the one who reads of a failure.
+    /// The steps so far, for the failure message.
     steps: Vec<Step>,
 }
 
@@ -108,7 +108,7 @@ impl<'k> Ledger<'k> {
             steps: Vec::new(),
         };
         if !from_oldest {
-            // What comes before its beginning is nobody's.
+            // Records before its start are not read by design.
             until("the group begins", || ledger.kafka.committed(&ledger.topic) == [0]);
         }
         ledger
@@ -130,8 +130,8 @@ impl<'k> Ledger<'k> {
     }
 
     fn restart(&mut self) {
-        // Brokers forget what a group has committed in a topic that is deleted. A group that begins at the newest records then does so
-        // again: if the input had not seen the new topic yet, or is not a member yet, that is all of it.
+        // Brokers forget the commits of a group in a topic that is deleted. A group that starts at the newest records
+        // then starts over: if the input had not seen the new topic yet, or had not joined yet, it skips all of it.
         if !self.from_oldest {
             self.settle();
         }
@@ -152,7 +152,7 @@ impl<'k> Ledger<'k> {
         self.written += count;
         let record = |n: usize| json!({"value": n.to_string(), "partition": n as i32 % self.partitions});
         let records: Vec<Value> = (from..self.written).map(record).collect();
-        // A broker may not know partitions yet that were just added. Records that are written twice are read twice.
+        // A broker may not know newly added partitions yet. Records that are written twice are read twice.
         until("all are written", || {
             self.kafka.try_to_produce(&self.topic, &records).is_ok()
         });
@@ -161,7 +161,7 @@ impl<'k> Ledger<'k> {
 
     fn recreate(&mut self, partitions: i32, missing: Duration) {
         self.kafka.delete(&self.topic);
-        // What was not read yet is gone.
+        // Unread records are gone.
         self.there.clear();
         std::thread::sleep(missing);
         self.kafka.create(&self.topic, partitions);
@@ -212,7 +212,7 @@ fn run(seed: u64) {
     ledger.produce(10);
     ledger.settle();
     ledger.stop();
-    // And a member that comes later finds nothing that it passed over.
+    // A later member finds no skipped records.
     ledger.produce(10);
     ledger.running = Some(world.start(&ledger.flow));
     ledger.settle();

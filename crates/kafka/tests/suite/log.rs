@@ -1,4 +1,4 @@
-//! What the components tell in the log, from whatever thread.
+//! Captures the log lines of the components, from any thread.
 
 use std::fmt::Debug;
 use std::sync::Once;
@@ -10,13 +10,13 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Keeps warnings from now on.
+/// Captures warnings from now on.
 pub fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Listener).unwrap());
 }
 
-/// Warnings that have all of these texts in them. Tests share the log, so one of them is a name of the test's own.
+/// Returns the warnings that contain all of these texts. Tests share the log, so one text must be unique to the test.
 pub fn warnings(texts: &[&str]) -> Vec<String> {
     let told = TOLD.lock();
     let has_all = |line: &&String| texts.iter().all(|text| line.contains(text));

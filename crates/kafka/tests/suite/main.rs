@@ -1,4 +1,4 @@
-//! Flows out of and into a real broker, with a second client of Kafka at the other end.
+//! Flows into and out of a real broker, with a second Kafka client at the other end.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod apache;

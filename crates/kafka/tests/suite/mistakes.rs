@@ -8,11 +8,11 @@ fn mistakes_are_told_with_their_places() {
     for (yaml, told) in [
         (
             "input: {kafka: {topics: [t], consumer_group: g}}",
-            "t.yaml:1:16: input.kafka.addresses: no broker is given; give a list, as [\"localhost:9092\"]\n",
+            "t.yaml:1:16: input.kafka.addresses: no broker is set; set a list such as [\"localhost:9092\"]\n",
         ),
         (
             "input: {kafka: {addresses: [a], topics: [\"a b\"], consumer_group: g}}",
-            "t.yaml:1:41: input.kafka.topics: \"a b\" cannot be the name of a topic: it has letters, digits, '.', '_' and '-' only\n",
+            "t.yaml:1:41: input.kafka.topics: \"a b\" cannot be the name of a topic: only letters, digits, '.', '_' and '-' are allowed\n",
         ),
         (
             "input: {kafka: {addresses: [a], topics: [t]}}",
@@ -28,7 +28,7 @@ fn mistakes_are_told_with_their_places() {
         ),
         (
             "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, fetch_buffer_bytes: 1kB}}",
-            "t.yaml:1:85: input.kafka.fetch_buffer_bytes: what is fetched ahead is 2 MB to 1 GB\n",
+            "t.yaml:1:85: input.kafka.fetch_buffer_bytes: expected 2 MB to 1 GB\n",
         ),
         (
             "input: {uns: {brokers: a}}",

@@ -1,4 +1,4 @@
-//! What lies between a client and its broker: it damages records on their way to the client, or cuts their connections.
+//! A proxy between a client and its broker: it damages records on their way to the client, or cuts connections.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,25 +12,25 @@ pub struct Proxy {
     /// `host:port`
     pub address: String,
     connections: Arc<Mutex<Vec<TcpStream>>>,
-    /// By what is asked for.
+    /// By request type.
     requests: Requests,
 }
 
 type Requests = Arc<Mutex<BTreeMap<i16, usize>>>;
 
-/// What is done to an answer of the broker.
+/// A change to a response of the broker.
 #[derive(Clone)]
 struct Change {
-    /// The broker's own address and the proxy's, as answers spell them: the client is to come here.
+    /// The addresses of the broker and of the proxy, as responses encode them: the client must connect to the proxy.
     from: Vec<u8>,
     to: Vec<u8>,
-    /// A text in records, of which one bit is turned; empty: there is none.
+    /// A text in records, in which one bit is flipped; empty means none.
     text: Vec<u8>,
-    /// So often.
+    /// How many times.
     left: Arc<AtomicUsize>,
 }
 
-/// What is done to frames of one direction.
+/// How frames of one direction are handled.
 enum OnTheWay {
     Requests(Requests),
     Answers(Change),
@@ -42,12 +42,12 @@ impl Proxy {
         Proxy::start(broker, "", 0)
     }
 
-    /// How many requests of a kind the client has sent; kinds are numbers in the protocol.
+    /// Returns how many requests of a type the client has sent; types are numbers of the protocol.
     pub fn requests(&self, kind: i16) -> usize {
         self.requests.lock().get(&kind).copied().unwrap_or(0)
     }
 
-    /// Ends all connections that there are.
+    /// Ends all open connections.
     pub fn cut(&self) {
         for connection in self.connections.lock().drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
@@ -86,7 +86,7 @@ impl Proxy {
     }
 }
 
-/// Host and port as the protocol has them in a row: text, then number.
+/// Encodes host and port as the protocol does: text, then number.
 fn spelt(address: &str) -> Vec<u8> {
     let (host, port) = address.rsplit_once(':').unwrap();
     let mut out = host.as_bytes().to_vec();
@@ -94,7 +94,7 @@ fn spelt(address: &str) -> Vec<u8> {
     out
 }
 
-/// Passes frame after frame on, until one of both ends.
+/// Forwards frames until either end closes.
 fn pass(mut from: TcpStream, mut to: TcpStream, frames: OnTheWay) {
     std::thread::spawn(move || {
         let mut length = [0; 4];
@@ -136,7 +136,7 @@ impl Change {
 }
 
 fn found(frame: &[u8], what: &[u8]) -> Vec<usize> {
-    // There are no windows of no width.
+    // A window of zero width would panic.
     let windows = frame.windows(what.len().max(1)).enumerate();
     windows
         .filter(|(_, window)| *window == what)

@@ -1,4 +1,4 @@
-//! What a record is made of, and that all of them arrive.
+//! The contents of records, and that all of them arrive.
 
 use serde_json::json;
 
@@ -167,7 +167,7 @@ fn a_group_that_begins_at_the_end_keeps_that_place() {
         broker.address
     );
     let running = world.start(&flow);
-    // Before any record is handed over.
+    // This happens before any record is passed on.
     until("its beginning is committed", || broker.committed("g") == [5, 0]);
     world.stop(running);
     broker.produce("t", &numbered(5..8));
@@ -185,7 +185,7 @@ fn a_group_without_commits_may_begin_at_the_end() {
         "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g, start_from_oldest: false}}}}\noutput: {{kept: {{}}}}",
         broker.address
     ));
-    // Where it begins is found out a while after it is connected.
+    // Its starting point is found a while after it has connected.
     let mut next = 100;
     until("a record comes", || {
         broker.produce("t", &numbered(next..next + 1));
@@ -202,7 +202,7 @@ fn a_group_without_commits_may_begin_at_the_end() {
     );
 }
 
-/// A producer in another language writes what it likes: here the name of a header in Latin-1.
+/// Producers in other languages may write any bytes: here the name of a header in Latin-1.
 #[test]
 fn a_record_whose_header_has_a_name_that_is_no_text_becomes_a_message_and_those_behind_it_too() {
     for input in [
@@ -226,7 +226,7 @@ fn a_record_whose_header_has_a_name_that_is_no_text_becomes_a_message_and_those_
     }
 }
 
-/// A record with headers whose names are any bytes.
+/// Writes a record with headers whose names are any bytes.
 fn produce_raw(address: &str, headers: &[(&[u8], &[u8])]) {
     use rdkafka::bindings::rd_kafka_header_add;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -234,7 +234,7 @@ fn produce_raw(address: &str, headers: &[(&[u8], &[u8])]) {
     let all = rdkafka::message::OwnedHeaders::new();
     let native = std::ptr::from_ref(all.as_borrowed()).cast_mut().cast();
     for (name, value) in headers {
-        // SAFETY: the headers are this function's own; name and value are copied.
+        // SAFETY: this function owns the headers; name and value are copied.
         let error = unsafe {
             rd_kafka_header_add(
                 native,

@@ -1,5 +1,5 @@
-//! Topics that are deleted and made again under the same name, that get partitions, or lose records, while a group reads them. Each
-//! record that there is to be read is read.
+//! Topics that are deleted and recreated under the same name, that get partitions, or that lose records, while a group
+//! reads them. Every available record is read.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn records(name: &str, count: usize) -> Vec<Value> {
     (0..count).map(|n| json!({"value": format!("{name}-{n}")})).collect()
 }
 
-/// How many different messages there are whose text begins so.
+/// The number of different messages whose text begins with `name`.
 fn distinct(world: &World, name: &str) -> usize {
     let texts = world.kept.texts().into_iter();
     texts
@@ -35,7 +35,7 @@ fn committed(kafka: &ApacheKafka, topic: &str) -> Vec<i64> {
     kafka.committed(&format!("{topic}-group"))
 }
 
-/// Old records, then as many of the new topic, which is there before anybody looks.
+/// Old records, then as many of the new topic, which exists before any probe.
 fn is_recreated_while_it_is_read(topic: &str, old: usize, new: usize) {
     listen();
     let (world, kafka) = (World::new(), ApacheKafka::shared());
@@ -49,7 +49,7 @@ fn is_recreated_while_it_is_read(topic: &str, old: usize, new: usize) {
     until("the new topic is read whole", || distinct(&world, "new") == new);
     until("its end is committed", || committed(kafka, topic) == [new as i64]);
     assert_eq!(world.metric("input_kafka_topics_recreated"), 1.0);
-    let told = warnings(&[topic, "was deleted and made again"]);
+    let told = warnings(&[topic, "was deleted and recreated"]);
     assert_eq!(told.len(), 1, "{told:?}");
     world.stop(running);
     assert_eq!(distinct(&world, "old"), old);
@@ -88,7 +88,7 @@ fn a_topic_that_is_recreated_while_the_input_is_stopped_is_read_from_its_beginni
     assert_eq!(committed(kafka, topic), [300]);
 }
 
-/// The group is not at its beginning any more: where it begins says nothing of this.
+/// The group has already started: its configured start does not apply to the new topic.
 #[test]
 fn a_recreated_topic_is_read_from_its_beginning_by_a_group_that_began_at_the_end() {
     let (world, kafka, topic) = (World::new(), ApacheKafka::shared(), "recreated-newest");
@@ -117,7 +117,7 @@ fn partitions_that_are_added_are_read_from_their_oldest_record_by_a_group_that_b
     until("all are read", || distinct(&world, "added") == 400);
     world.stop(running);
     assert_eq!(committed(kafka, topic), [120, 100, 100, 100]);
-    // And those that are added while nobody reads.
+    // Also partitions that are added while nobody reads.
     kafka.grow(topic, 5);
     let mut added: Vec<Value> = records("later", 50);
     added.iter_mut().for_each(|record| record["partition"] = 4.into());
@@ -159,7 +159,7 @@ fn a_topic_that_is_made_while_it_is_waited_for_is_read_from_its_oldest_record() 
     world.stop(running);
 }
 
-/// However long the topic is missing then: a client may meet the group and the topic in any order.
+/// This holds however long the topic is missing: a client may find the group and the topic in any order.
 #[test]
 fn a_cluster_that_was_rebuilt_empty_is_read_again_once_it_has_the_topic() {
     let (world, mut kafka, topic) = (World::new(), ApacheKafka::start(), "rebuilt");

@@ -1,4 +1,4 @@
-//! A schema registry: the two requests that are asked of it.
+//! A schema registry with the two requests that the output uses.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,7 +18,7 @@ impl SchemaRegistry {
         SchemaRegistry::start_at("http://127.0.0.1:0", subjects)
     }
 
-    /// At an address where nobody is.
+    /// Listens at an address that is free.
     pub fn start_at(url: &str, subjects: &[(&str, &str)]) -> SchemaRegistry {
         let listener = TcpListener::bind(url.trim_start_matches("http://")).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -11,7 +11,7 @@ use crate::world::{World, until};
 
 const TOPIC: &str = "umh.messages";
 
-/// Takes `{"topic", "fields"}` as input of a flow to the namespace.
+/// The rest of a flow that writes messages `{"topic", "fields"}` to the namespace.
 fn output(broker: &Broker, registry: &str) -> String {
     format!(
         "pipeline:
@@ -133,7 +133,7 @@ fn what_breaks_its_contract_is_refused_by_itself() {
     assert!(
         header(3, "data_contract_bypass_reason").starts_with("the schema of _odd_v1-x cannot be checked: #/contains")
     );
-    // Subjects for each of three contracts, and three schemas; what is known is not asked for again.
+    // The subjects of three contracts, and three schemas; cached results are not queried again.
     assert_eq!(registry.requests(), 6);
 }
 
@@ -227,7 +227,7 @@ fn what_one_flow_writes_another_one_reads_with_its_metadata() {
     }
 }
 
-/// A schema that asks for a number.
+/// A schema that requires a number.
 fn number() -> String {
     let fields = json!({"type": "object", "required": ["value"], "properties": {"value": {"type": "number"}}});
     json!({"type": "object", "properties": {"fields": fields}}).to_string()
@@ -317,7 +317,7 @@ fn messages_that_wait_for_a_registry_do_not_keep_the_flow_from_stopping() {
     assert_eq!(world.abandon(running).unacknowledged, 1);
 }
 
-/// Of a topic that changes while it is written to.
+/// The topic changes while it is written to.
 #[test]
 fn the_one_partition_is_looked_at_whenever_the_topic_changes() {
     let (world, kafka) = (World::new(), ApacheKafka::shared());
@@ -340,7 +340,7 @@ output: {{uns: {{broker_address: \"{}\", umh_topic: umh.v1.acme._raw.x, schema_r
     let told = world.failure(&running);
     assert!(told.contains("the topic umh.messages has 3 partitions"), "{told}");
     world.abandon(running);
-    // Until it was seen all went where all was.
+    // Until that was noticed, all records went to the old partition.
     assert!(kafka.consume(TOPIC, 500).iter().all(|record| record["partition"] == 0));
 
     kafka.recreate(TOPIC, 1);

@@ -1,4 +1,4 @@
-//! Flows with the components of this crate, an output that keeps what it gets, and a processor that loses batches.
+//! Flows with the components of this crate, an output that records messages, and a processor that loses batches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
 pub struct World {
     registry: ComponentRegistry,
     pub kept: Kept,
-    /// So many batches are given up.
+    /// Number of batches to give up.
     pub losses: Arc<AtomicUsize>,
     pub metrics: Arc<Metrics>,
     runtime: tokio::runtime::Runtime,
@@ -66,7 +66,7 @@ impl World {
         }
     }
 
-    /// The mistakes in a configuration, as an operator reads them.
+    /// Returns the mistakes in a configuration, as an operator reads them.
     pub fn check(&self, text: &str) -> String {
         self.parse(text).1
     }
@@ -95,7 +95,7 @@ impl World {
         Running { flow, handle }
     }
 
-    /// The account adds up, with nothing in flight, or it fails the test.
+    /// Stops a flow. The test fails unless the balance adds up, with nothing in flight.
     pub fn stop(&self, running: Running) -> StopReport {
         self.runtime.block_on(running.flow.stop(PATIENCE));
         let report = running.handle.stop_report();
@@ -107,13 +107,13 @@ impl World {
         report
     }
 
-    /// As when the shutdown time is over: what is in flight is given up.
+    /// Stops as if the shutdown time were over: messages in flight are given up.
     pub fn abandon(&self, running: Running) -> StopReport {
         self.runtime.block_on(running.flow.stop(Duration::from_millis(300)));
         running.handle.stop_report()
     }
 
-    /// Until the flow has ended by itself; the reason.
+    /// Waits until the flow has ended by itself; returns the reason.
     pub fn failure(&self, running: &Running) -> String {
         until("the flow fails", || running.handle.failure().is_some());
         running.handle.failure().unwrap()
@@ -146,20 +146,20 @@ impl World {
 }
 
 impl Running {
-    /// Why data cannot flow; empty when it can.
+    /// Why data cannot flow; empty if it can.
     pub fn trouble(&self) -> String {
         self.handle.not_ready().join("\n")
     }
 }
 
-/// `kept: {}` keeps what it gets.
+/// `kept: {}` records its messages.
 #[derive(Clone, Default)]
 pub struct Kept(pub Arc<Inner>);
 
 #[derive(Default)]
 pub struct Inner {
     pub messages: Mutex<Vec<Message>>,
-    /// While it is, writes fail for now.
+    /// While set, writes fail temporarily.
     pub is_shut: std::sync::atomic::AtomicBool,
 }
 
@@ -194,7 +194,7 @@ impl Output for Kept {
     }
 }
 
-/// `lose: {}` gives up as many batches as it is told to, and passes the others on.
+/// `lose: {}` gives up as many batches as configured, and passes the others on.
 struct Lose(Arc<AtomicUsize>);
 
 impl ProcessorSpec for Lose {

@@ -31,7 +31,7 @@ fn what_is_made_is_its_users_alone() {
 #[test]
 fn what_others_may_read_is_as_the_folder_that_it_is_in() {
     let root = tempfile::tempdir().unwrap();
-    // The umask of the tests takes writing from all others, and nothing of this.
+    // The umask of the tests takes only the write bits of others.
     for (above, folder, file) in [
         (0o700, 0o700, 0o600),
         (0o750, 0o750, 0o640),
@@ -55,11 +55,11 @@ fn a_file_of_an_operator_keeps_its_link_its_owner_its_group_and_its_mode() {
     let root = tempfile::tempdir().unwrap();
     let (real, link) = (root.path().join("real"), root.path().join("tokens"));
     symlink(&real, &link).unwrap();
-    // Nothing is behind the link yet: it is a file of its own.
+    // The target of the link does not exist yet.
     replace_whole(&root.path().join("new"), b"x").unwrap();
     assert_eq!(mode(&root.path().join("new")), 0o600);
     std::fs::write(&real, "first").unwrap();
-    // Only root may give a file to others; of whoever else runs the tests the file stays as well.
+    // Only root may give a file to others. For any other user the test keeps the own ids.
     let is_root = rustix::process::geteuid().is_root();
     let (owner, group) = match is_root {
         true => (4711, 4712),
@@ -81,7 +81,7 @@ fn a_file_has_all_of_its_new_bytes_or_those_of_before() {
     let path = folder.path().join("note");
     write_whole(&path, b"first").unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"first");
-    // A process was killed while it wrote, and another name shows whether the file itself is written to.
+    // A process was killed while it wrote. The hard link shows whether the file itself is overwritten.
     std::fs::write(beside(&path), "seco").unwrap();
     let other_name = folder.path().join("other");
     std::fs::hard_link(&path, &other_name).unwrap();
@@ -90,7 +90,7 @@ fn a_file_has_all_of_its_new_bytes_or_those_of_before() {
     assert_eq!(std::fs::read(&path).unwrap(), b"second");
     assert_eq!(std::fs::read(&other_name).unwrap(), b"first");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
-    // There is no room for another.
+    // The temporary file cannot be created.
     std::fs::create_dir(beside(&path)).unwrap();
     assert!(write_whole(&path, b"third").is_err());
     assert_eq!(std::fs::read(&path).unwrap(), b"second");
@@ -132,7 +132,7 @@ fn what_others_could_read_is_closed_to_them_once_and_nothing_else_is_touched() {
     ] {
         set_mode(&path(name), mode);
     }
-    // Links within lead out of the folder; one that stands for a whole part of it was put there by its operator.
+    // Inner links lead out of the folder. A link in place of a top-level name was put there by the operator.
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("5"), "5").unwrap();
     set_mode(&outside.path().join("5"), 0o644);
@@ -147,7 +147,7 @@ fn what_others_could_read_is_closed_to_them_once_and_nothing_else_is_touched() {
     let first = mend(root.path(), &names).unwrap();
     assert_eq!((first.files, first.folders, &first.left[..]), (3, 3, &[][..]));
     for (name, expected) in [
-        // Others come to what is beside.
+        // The folder has other entries, so it stays open.
         ("", 0o755),
         ("log", 0o700),
         ("log/deep/er", 0o700),

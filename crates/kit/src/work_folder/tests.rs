@@ -13,7 +13,7 @@ fn what_a_killed_process_left_is_removed_and_what_is_used_stays() {
     let killed = WorkFolder::new(parent.path()).unwrap();
     let (path, lock) = (killed.path.clone(), killed.lock.clone());
     std::fs::write(path.join("rows"), "x").unwrap();
-    // The lock goes with the process, the folder does not.
+    // The lock ends with the process; the folder remains.
     drop(std::mem::ManuallyDrop::new(killed)._held.try_clone().unwrap());
     WorkFolder::sweep(parent.path());
     assert!(path.exists(), "its lock is still held here");
@@ -28,7 +28,7 @@ fn what_a_killed_process_left_is_removed_and_what_is_used_stays() {
     WorkFolder::sweep(&parent.path().join("nothing"));
 }
 
-/// As a lock looks to whoever comes after the clock was set forward by days, before its folder is made.
+/// The state of a lock before its folder is made, after the clock was set forward by days.
 #[test]
 fn a_lock_that_is_held_stays_whatever_the_clock_says_of_it() {
     let parent = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ fn who_begins_while_others_sweep_keeps_what_is_his() {
     });
 }
 
-/// What the child process of these tests does.
+/// The folder to sweep, for the child process of these tests.
 const CHILD: &str = "THALWEG_TEST_SWEEPS";
 
 /// Not a test by itself: the next one runs it in another process.
@@ -79,7 +79,8 @@ fn sweeps_where_it_is_told() {
     }
 }
 
-/// In a PID namespace of its own no other process has a number, and its own is one that others have, too: so it is in a container.
+/// In its own PID namespace a process sees no other process, and its own id exists outside, too: the same as in a
+/// container.
 #[test]
 fn a_process_of_another_container_removes_what_is_left_over_and_nothing_that_is_used() {
     let parent = tempfile::tempdir().unwrap();
@@ -100,7 +101,7 @@ fn a_process_of_another_container_removes_what_is_left_over_and_nothing_that_is_
     let own_test = own_test.to_str().unwrap();
     let alone = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", own_test];
     std::fs::create_dir(&left).unwrap();
-    // A machine that lets nobody make namespaces has other processes at least.
+    // Where namespaces are not permitted, the child is at least another process.
     assert!(sweep("unshare", &alone) || sweep(own_test, &[]));
     assert!(!left.exists(), "the other process has swept");
     assert!(used.path().is_dir() && used.lock.is_file());

@@ -11,8 +11,8 @@ use super::file_import::FileImport;
 use super::memtable::BulkMemtables;
 use crate::named_rows::cell::text;
 use crate::named_rows::{BadRow, CellValue, NamedRowBuilder};
-use crate::otlp::decode::OtlpChangeCounts;
-use crate::tables::TableSpec;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::tables::TableSpec;
 
 /// Between so many records it is looked whether rows are enough.
 const SETTLE_RECORDS: u64 = 512;
@@ -57,7 +57,7 @@ pub(super) fn read(
             continue;
         }
         let line = record.position().map_or(0, Position::line);
-        let mut changed = OtlpChangeCounts::default();
+        let mut changed = RowChangeCounts::default();
         let made = row(&names, &record, spec, maker, rows, &mut changed);
         reading.counts.changed(&changed);
         if let Err(bad) = made {
@@ -114,7 +114,7 @@ fn row(
     spec: &'static TableSpec,
     maker: &mut NamedRowBuilder,
     rows: &mut BulkMemtables<'_>,
-    changed: &mut OtlpChangeCounts,
+    changed: &mut RowChangeCounts,
 ) -> Result<(), BadRow> {
     if record.len() != names.len() {
         let (found, expected) = (record.len(), names.len());

@@ -15,12 +15,12 @@ use super::memtable::{BulkBatch, BulkMemtables};
 use super::quarantine::Quarantine;
 use super::report::{BulkCounts, BulkProgress};
 use super::request_splitter::RequestSplitter;
-use super::requests::{BulkRequestDecoder, probe};
+use super::requests::{RequestDecoder, RequestRules};
 use super::tables::BulkTables;
 use super::{BulkOptions, BulkRequest, csv, file_name, parquet_rows};
 use crate::error::AppendError;
 use crate::named_rows::{BadRow, ColumnMapping, NamedRowBuilder, RowRules};
-use crate::tables::{self, TableSpec};
+use thalweg_columns::tables::{self, TableSpec};
 
 /// What is read.
 pub(super) enum BulkInput {
@@ -53,15 +53,22 @@ impl FileImport<'_> {
     pub fn read(
         &mut self,
         opened: &mut BulkInput,
+        requests: &mut dyn RequestDecoder,
         tables: &mut BulkTables,
         folder: Option<&Path>,
     ) -> Result<ImportedRows, BulkError> {
+        requests.begin(&RequestRules {
+            limits: self.options.walk,
+            window: self.options.window,
+            arrival: self.arrival,
+            bytes_max: self.options.inflate.bytes,
+        });
         let spec = self.wanted.table.unwrap_or(&tables::LOGS);
         let places = ColumnMapping::new(spec, tables.promoted(spec)?, self.wanted.renamed.clone());
         let mut maker = NamedRowBuilder::new(places, self.rules());
         let Some(folder) = folder else {
             let mut rows = BulkMemtables::new(self.options.flush_bytes, None);
-            self.rows(opened, spec, &mut maker, &mut rows)?;
+            self.rows(opened, requests, spec, &mut maker, &mut rows)?;
             return Ok(read(rows));
         };
         std::thread::scope(|scope| {
@@ -70,7 +77,7 @@ impl FileImport<'_> {
                 .name("ingest-store".to_owned())
                 .spawn_scoped(scope, move || tables.stage(&parts, folder))?;
             let mut rows = BulkMemtables::new(self.options.flush_bytes, Some(&to));
-            let made = self.rows(opened, spec, &mut maker, &mut rows);
+            let made = self.rows(opened, requests, spec, &mut maker, &mut rows);
             let read = read(rows);
             drop(to);
             let fault = || {
@@ -96,17 +103,17 @@ impl FileImport<'_> {
     fn rows(
         &mut self,
         opened: &mut BulkInput,
+        requests: &mut dyn RequestDecoder,
         spec: &'static TableSpec,
         maker: &mut NamedRowBuilder,
         rows: &mut BulkMemtables<'_>,
     ) -> Result<(), BulkError> {
         let bytes_max = self.options.inflate.bytes;
         match opened {
-            BulkInput::Stream(BulkFormat::Otlp, input) => self.requests(input, rows),
+            BulkInput::Stream(BulkFormat::Otlp, input) => self.requests(input, requests, rows),
             BulkInput::Stream(kind @ (BulkFormat::Json | BulkFormat::JsonLines), input) => {
-                let requests = BulkRequestDecoder::new(self.options.walk, self.options.window, self.arrival);
                 let (signal, nesting) = (self.wanted.signal, self.options.walk.nesting);
-                let mut json = BulkJsonReader::new(requests, maker, spec, signal, nesting, bytes_max);
+                let mut json = BulkJsonReader::new(requests, maker, spec, signal, nesting);
                 json.read(*kind, input, bytes_max, self, rows)
             }
             BulkInput::Stream(BulkFormat::Csv, input) => csv::read(input, bytes_max, spec, maker, self, rows),
@@ -119,22 +126,27 @@ impl FileImport<'_> {
         Ok(())
     }
 
-    fn requests(&mut self, input: impl BufRead, rows: &mut BulkMemtables<'_>) -> Result<(), BulkError> {
+    fn requests(
+        &mut self,
+        input: impl BufRead,
+        requests: &mut dyn RequestDecoder,
+        rows: &mut BulkMemtables<'_>,
+    ) -> Result<(), BulkError> {
         let mut signal = self.wanted.signal.or_else(|| signal_of_file(file_name(self.name)));
-        let mut requests = BulkRequestDecoder::new(self.options.walk, self.options.window, self.arrival);
         let mut frames = RequestSplitter::new(input, self.options.inflate.bytes);
         let mut part = Vec::new();
         while frames.next(&mut part)? {
             if signal.is_none() {
-                signal = probe(&part)?;
+                signal = requests.probe(&part)?;
             }
             // Without one there is no record in it.
             let Some(signal) = signal else { continue };
-            let taken = requests.take(signal, &part, rows, &mut self.counts);
-            taken.map_err(|malformed| BulkError::Malformed {
+            let decoded = requests.decode(signal, &part, rows.chunk(signal.table()));
+            let decoded = decoded.map_err(|malformed| BulkError::Malformed {
                 offset: frames.begin() + malformed.offset as u64,
-                what: malformed.what.to_owned(),
+                what: malformed.what,
             })?;
+            self.counts.request(&decoded);
             if !self.goes_on(rows) {
                 break;
             }

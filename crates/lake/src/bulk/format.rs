@@ -1,7 +1,7 @@
 //! What a file is, by its name or by how it begins.
 
 use crate::entry::PayloadCompression;
-use crate::otlp::Signal;
+use crate::signal::Signal;
 
 /// What lies in a file when it is not compressed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

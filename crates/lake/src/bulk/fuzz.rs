@@ -6,7 +6,7 @@ use super::json::BulkJsonReader;
 use super::memtable::BulkMemtables;
 use super::quarantine::Quarantine;
 use super::report::{BulkCounts, BulkProgress};
-use super::requests::BulkRequestDecoder;
+use super::requests::{RequestDecoder, RequestRules};
 use super::{BulkOptions, BulkRequest, SPECS, csv};
 use crate::named_rows::{ColumnMapping, NamedRowBuilder, RowRules, promoted};
 
@@ -14,7 +14,7 @@ const NOW: i64 = 1_700_000_000_000_000_000;
 const LINE_BYTES_MAX: usize = 1 << 16;
 
 /// However they are read, a line is a row, is rejected, or is no line; the first byte picks how, and the table.
-pub fn lines(data: &[u8]) {
+pub fn lines(data: &[u8], requests: &mut dyn RequestDecoder) {
     let Some((pick, text)) = data.split_first() else {
         return;
     };
@@ -45,8 +45,13 @@ pub fn lines(data: &[u8]) {
     let read = match kind {
         BulkFormat::Csv => csv::read(text, LINE_BYTES_MAX, spec, &mut maker, &mut reading, &mut rows),
         kind => {
-            let requests = BulkRequestDecoder::new(options.walk, options.window, NOW);
-            let mut json = BulkJsonReader::new(requests, &mut maker, spec, None, options.walk.nesting, LINE_BYTES_MAX);
+            requests.begin(&RequestRules {
+                limits: options.walk,
+                window: options.window,
+                arrival: NOW,
+                bytes_max: LINE_BYTES_MAX,
+            });
+            let mut json = BulkJsonReader::new(requests, &mut maker, spec, None, options.walk.nesting);
             json.read(kind, text, LINE_BYTES_MAX, &mut reading, &mut rows)
         }
     };

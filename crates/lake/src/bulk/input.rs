@@ -13,8 +13,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::error::BulkError;
 use super::format::compression_of;
+use crate::entry::InflateLimits;
 use crate::entry::PayloadCompression;
-use crate::inflate::InflateLimits;
 
 const BLOCK_BYTES: usize = 256 << 10;
 /// Blocks that wait for whoever reads.

@@ -9,47 +9,42 @@ use super::file_import::FileImport;
 use super::format::{BYTE_ORDER_MARK, BulkFormat};
 use super::lines::{JsonValueReader, LineOutcome, LineReader};
 use super::memtable::BulkMemtables;
-use super::requests::BulkRequestDecoder;
+use super::requests::RequestDecoder;
 use crate::named_rows::{BadRow, NamedRowBuilder};
-use crate::otlp::Signal;
-use crate::otlp::decode::OtlpChangeCounts;
-use crate::otlp::json::{JsonLimits, first_signal, is_begun, to_proto};
-use crate::tables::TableSpec;
+use crate::signal::Signal;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::tables::TableSpec;
+use thalweg_kit::json_tokens::is_begun;
 
 /// Between so many bytes it is looked whether rows are enough.
 const SETTLE_BYTES: usize = 256 << 10;
 
 /// Makes rows of lines.
 pub(super) struct BulkJsonReader<'a> {
-    requests: BulkRequestDecoder,
+    requests: &'a mut dyn RequestDecoder,
     rows: &'a mut NamedRowBuilder,
     spec: &'static TableSpec,
     signal: Option<Signal>,
-    limits: JsonLimits,
     /// Objects and lists of a row, within each other.
     depth: usize,
-    proto: Vec<u8>,
     request: Finder<'static>,
 }
 
 impl<'a> BulkJsonReader<'a> {
     /// With a `signal`, requests of others are bad lines.
     pub fn new(
-        requests: BulkRequestDecoder,
+        requests: &'a mut dyn RequestDecoder,
         rows: &'a mut NamedRowBuilder,
         spec: &'static TableSpec,
         signal: Option<Signal>,
         nesting: usize,
-        bytes_max: usize,
     ) -> BulkJsonReader<'a> {
         BulkJsonReader {
             requests,
             rows,
             spec,
             signal,
-            limits: JsonLimits::new(nesting, bytes_max),
             depth: nesting + 1,
-            proto: Vec::new(),
             request: Finder::new("\"resource"),
         }
     }
@@ -134,9 +129,9 @@ impl<'a> BulkJsonReader<'a> {
     /// One object.
     fn line(&mut self, line: &[u8], reading: &mut FileImport<'_>, rows: &mut BulkMemtables<'_>) -> Result<(), BadRow> {
         // Few rows have a member that begins like those of a request.
-        let signal = self.request.find(line).and_then(|_| first_signal(line));
+        let signal = self.request.find(line).and_then(|_| self.requests.json_signal(line));
         let Some(signal) = signal else {
-            let mut changed = OtlpChangeCounts::default();
+            let mut changed = RowChangeCounts::default();
             let done = self.rows.object(line, self.depth, rows.chunk(self.spec), &mut changed);
             reading.counts.changed(&changed);
             return done;
@@ -145,9 +140,10 @@ impl<'a> BulkJsonReader<'a> {
             let (found, wanted) = (signal.name(), wanted.name());
             return Err(BadRow::line(format!("it has {found}, and --signal says {wanted}")));
         }
-        self.proto.clear();
-        to_proto(signal, line, &self.limits, &mut self.proto).map_err(|error| BadRow::line(error.to_string()))?;
-        let taken = self.requests.take(signal, &self.proto, rows, &mut reading.counts);
-        taken.map_err(|malformed| BadRow::line(malformed.to_string()))
+        let decoded = self.requests.decode_json(signal, line, rows.chunk(signal.table()));
+        reading
+            .counts
+            .request(&decoded.map_err(|malformed| BadRow::line(malformed.to_string()))?);
+        Ok(())
     }
 }

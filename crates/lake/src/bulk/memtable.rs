@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use crate::rows::chunk::MemtableChunk;
-use crate::tables::TableSpec;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::tables::TableSpec;
 
 /// Rows of one table that are stored together.
 pub(super) struct BulkBatch {

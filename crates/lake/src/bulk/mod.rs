@@ -24,29 +24,22 @@ mod report;
 mod request_splitter;
 mod requests;
 mod tables;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead as _, Read, Seek as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use thalweg_kit::WorkFolder;
+use thalweg_kit::time::unix_nanos;
 use tokio::runtime::Handle;
 
-use crate::attributes::AttributePromotion;
-use crate::file::FileRules;
-use crate::inflate::InflateLimits;
+use crate::entry::InflateLimits;
 use crate::metrics::LakeMetrics;
 pub use crate::named_rows::time::check_format;
-use crate::otlp::Signal;
-use crate::otlp::decode::ArrivalWindow;
-use crate::otlp::validate::OtlpRecordLimits;
-use crate::store::LakeStorage;
-use crate::tables::TableSpec;
+use crate::signal::Signal;
 pub use error::BulkError;
 use file_import::{BulkInput, FileImport};
 pub use format::{BulkFormat, signal_of_file};
@@ -56,8 +49,14 @@ use input::{ContentId, DecompressingReader, content_of};
 use quarantine::Quarantine;
 use report::BulkCounts;
 pub use report::{BulkProgress, BulkReport, TableReport};
-use requests::table_of;
+pub use requests::{DecodedRequest, MalformedRequest, RequestDecoder, RequestRules};
 use tables::{BulkTables, BulkWriterConfig};
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::file::FileRules;
+use thalweg_columns::rows::record_limits::RecordLimits;
+use thalweg_columns::rows::times::ArrivalWindow;
+use thalweg_columns::tables::{LOGS, METRICS, TRACES, TableSpec};
+use thalweg_delta::store::LakeStorage;
 
 /// How files become rows, as receivers are set (`ingest.*`, `lake.*`).
 #[derive(Clone, Debug)]
@@ -67,7 +66,7 @@ pub struct BulkOptions {
     pub files: FileRules,
     /// By table.
     pub promotions: Vec<(&'static str, AttributePromotion)>,
-    pub walk: OtlpRecordLimits,
+    pub walk: RecordLimits,
     pub window: ArrivalWindow,
     /// Of what is compressed; its bytes are those of a request, a line or a row.
     pub inflate: InflateLimits,
@@ -81,7 +80,7 @@ impl Default for BulkOptions {
             flush_bytes: 64 << 20,
             files: FileRules::default(),
             promotions: Vec::new(),
-            walk: OtlpRecordLimits::default(),
+            walk: RecordLimits::default(),
             window: ArrivalWindow::default(),
             inflate: InflateLimits::default(),
             checkpoint_interval: 100,
@@ -132,6 +131,7 @@ pub enum BulkSource {
 
 /// Adds files to the tables of a lake. Must be used on a thread that is none of the runtime's.
 pub struct BulkImporter {
+    requests: Box<dyn RequestDecoder>,
     tables: BulkTables,
     local: PathBuf,
     options: BulkOptions,
@@ -146,6 +146,7 @@ impl BulkImporter {
         local: &Path,
         runtime: Handle,
         metrics: LakeMetrics,
+        requests: Box<dyn RequestDecoder>,
         options: BulkOptions,
         wanted: BulkRequest,
     ) -> BulkImporter {
@@ -162,6 +163,7 @@ impl BulkImporter {
             runtime,
         });
         BulkImporter {
+            requests,
             tables,
             local,
             options,
@@ -255,7 +257,7 @@ impl BulkImporter {
             report.tables.insert(spec.name, table);
         }
         // Where it was ingested to another table, it is not in the one that is asked for.
-        let asked = [self.wanted.table, self.wanted.signal.map(table_of)];
+        let asked = [self.wanted.table, self.wanted.signal.map(Signal::table)];
         let has = |spec: &&TableSpec| report.tables.contains_key(spec.name);
         let is_whole = wanted > 0 && report.tables.len() as i64 >= wanted && asked.iter().flatten().all(has);
         Ok(is_whole.then_some(report))
@@ -278,12 +280,12 @@ impl BulkImporter {
             name,
             wanted: &self.wanted,
             options: &self.options,
-            arrival: now_nanos(),
+            arrival: unix_nanos(),
             watched,
             counts: BulkCounts::default(),
             quarantine: Quarantine::new(folder, self.wanted.bad_max),
         };
-        let read = reading.read(&mut opened, &mut self.tables, folder);
+        let read = reading.read(&mut opened, self.requests.as_mut(), &mut self.tables, folder);
         let FileImport { counts, quarantine, .. } = reading;
         let found = match &opened {
             BulkInput::Stream(_, input) => input.content(),
@@ -372,7 +374,7 @@ fn is_parquet(file: &mut File) -> Result<bool, BulkError> {
 }
 
 /// The tables that files can go to.
-pub const SPECS: [&TableSpec; 3] = [&crate::tables::LOGS, &crate::tables::METRICS, &crate::tables::TRACES];
+pub const SPECS: [&TableSpec; 3] = [&LOGS, &METRICS, &TRACES];
 /// Of the hash, in names of files.
 const ID_DIGITS: usize = 16;
 
@@ -395,9 +397,4 @@ fn work_folder(lake: &Path) -> Result<WorkFolder, BulkError> {
         path: lake.to_owned(),
         source,
     })
-}
-
-fn now_nanos() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -19,8 +19,9 @@ use super::error::BulkError;
 use super::file_import::FileImport;
 use super::memtable::BulkMemtables;
 use crate::named_rows::{BadRow, CellValue, NamedRowBuilder};
-use crate::otlp::decode::{OtlpChangeCounts, write_double};
-use crate::tables::TableSpec;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::rows::double_text::write_double;
+use thalweg_columns::tables::TableSpec;
 
 /// Rows that are in memory at a time: few, since each of their values may be long.
 const BATCH_ROWS: usize = 256;
@@ -54,7 +55,7 @@ pub(super) fn read(
         let columns: Vec<ParquetColumn> = columns.collect::<Result<_, _>>()?;
         for row in 0..batch.num_rows() {
             done += 1;
-            let mut changed = OtlpChangeCounts::default();
+            let mut changed = RowChangeCounts::default();
             let made = make(&names, &columns, row, maker).and_then(|()| maker.end(rows.chunk(spec), &mut changed));
             reading.counts.changed(&changed);
             if let Err(bad) = made {

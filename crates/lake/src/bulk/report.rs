@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::otlp::decode::OtlpChangeCounts;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+
+use super::requests::DecodedRequest;
 
 /// How far a file is, for those who look at it meanwhile.
 #[derive(Clone, Debug, Default)]
@@ -85,7 +87,14 @@ impl BulkCounts {
         }
     }
 
-    pub fn changed(&mut self, changed: &OtlpChangeCounts) {
+    pub fn request(&mut self, decoded: &DecodedRequest) {
+        self.changed(&decoded.changed);
+        for (reason, count) in &decoded.rejected {
+            self.rejected(reason, *count);
+        }
+    }
+
+    pub fn changed(&mut self, changed: &RowChangeCounts) {
         for (reason, count) in changed.reasons() {
             self.change(reason, count);
         }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, Read as _};
 
 use super::error::BulkError;
-use crate::otlp::wire::FieldKey;
+use thalweg_kit::wire::FieldKey;
 
 /// Bytes that are looked at together.
 const PART_BYTES: usize = 1 << 20;

@@ -1,92 +1,66 @@
-//! Requests of OTLP, from protobuf to rows: the same look, decoder and limits as for what receivers take.
+//! Requests of a protocol within files.
+
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::record_limits::RecordLimits;
+use thalweg_columns::rows::times::ArrivalWindow;
 
 use super::error::BulkError;
-use super::memtable::BulkMemtables;
-use super::report::BulkCounts;
-use crate::entry::RejectedRecords;
-use crate::otlp::Signal;
-use crate::otlp::decode::{ArrivalWindow, DecodeContext, OtlpDecoder};
-use crate::otlp::validate::{OtlpRecordLimits, RejectionReason, walk};
-use crate::otlp::wire::WireError;
-use crate::tables::{self, TableSpec};
+use crate::signal::Signal;
 
-/// Makes rows of requests of any signal.
-pub(super) struct BulkRequestDecoder {
-    /// By signal; each remembers what its requests are like.
-    decoders: [OtlpDecoder; 3],
-    walk: OtlpRecordLimits,
-    window: ArrivalWindow,
+/// How the requests of a file become rows, as those do that a receiver takes.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestRules {
+    pub limits: RecordLimits,
+    pub window: ArrivalWindow,
     /// When the file was begun, in nanoseconds.
-    arrival: i64,
+    pub arrival: i64,
+    /// Of a request in binary form.
+    pub bytes_max: usize,
 }
 
-impl BulkRequestDecoder {
-    pub fn new(walk: OtlpRecordLimits, window: ArrivalWindow, arrival: i64) -> BulkRequestDecoder {
-        BulkRequestDecoder {
-            decoders: Default::default(),
-            walk,
-            window,
-            arrival,
-        }
-    }
+/// A request whose rows were added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecodedRequest {
+    pub changed: RowChangeCounts,
+    /// Records that are no rows, by reason.
+    pub rejected: Vec<(&'static str, u64)>,
+}
 
-    /// The rows of a request. After an error there are none of it.
-    pub fn take(
+/// A request that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("byte {offset}: {what}")]
+pub struct MalformedRequest {
+    /// From the beginning of the request.
+    pub offset: usize,
+    pub what: String,
+}
+
+/// Makes rows of the requests of a protocol. The store itself knows none.
+pub trait RequestDecoder: Send {
+    /// Another file begins.
+    fn begin(&mut self, rules: &RequestRules);
+
+    /// The signal of a request in JSON by the members of the object that the text begins with; `None` if it is no request.
+    fn json_signal(&self, json: &[u8]) -> Option<Signal>;
+
+    /// The signal of a request in binary form by what its messages are made of; `None` if it has no record. What could be of
+    /// several signals is not guessed.
+    fn probe(&self, request: &[u8]) -> Result<Option<Signal>, BulkError>;
+
+    /// Adds the rows of a request in JSON. After an error none of it is there.
+    fn decode_json(
+        &mut self,
+        signal: Signal,
+        json: &[u8],
+        chunk: &mut MemtableChunk,
+    ) -> Result<DecodedRequest, MalformedRequest>;
+
+    /// Adds the rows of a request in binary form. After an error none of it is there.
+    fn decode(
         &mut self,
         signal: Signal,
         request: &[u8],
-        rows: &mut BulkMemtables<'_>,
-        counts: &mut BulkCounts,
-    ) -> Result<(), WireError> {
-        let walked = walk(signal, request, &self.walk)?;
-        let arrival = DecodeContext {
-            signal,
-            time: self.arrival,
-            window: self.window,
-            rejected: RejectedRecords::Listed(&walked.rejected),
-            cut_values_at: self.walk.cut_values.then_some(self.walk.value_bytes),
-        };
-        let decoder = &mut self.decoders[signal as usize];
-        let changed = decoder.decode(request, &arrival, rows.chunk(table_of(signal)))?;
-        counts.changed(&changed);
-        for (reason, count) in RejectionReason::ALL.into_iter().zip(walked.reasons) {
-            counts.rejected(reason.name(), count.into());
-        }
-        Ok(())
-    }
-}
-
-pub(super) fn table_of(signal: Signal) -> &'static TableSpec {
-    match signal {
-        Signal::Logs => &tables::LOGS,
-        Signal::Metrics => &tables::METRICS,
-        Signal::Traces => &tables::TRACES,
-    }
-}
-
-/// The signal of a request by what its messages are made of; none if it has no record. What could be of several is not guessed.
-pub(super) fn probe(request: &[u8]) -> Result<Option<Signal>, BulkError> {
-    let limits = OtlpRecordLimits::default();
-    let (mut fits, mut malformed) = (Vec::new(), None);
-    for signal in Signal::ALL {
-        match walk(signal, request, &limits) {
-            // A record that is read as one of another signal mostly lacks what it must have.
-            Ok(walked) if walked.records as usize > walked.rejected.len() => fits.push(signal.name()),
-            Ok(walked) if walked.records == 0 => {}
-            Ok(_) => malformed = malformed.max(Some((0, "its records are not what they must be"))),
-            Err(error) => malformed = malformed.max(Some((error.offset, error.what))),
-        }
-    }
-    let of_name = |name: &str| Signal::ALL.into_iter().find(|signal| signal.name() == name);
-    match (fits.as_slice(), malformed) {
-        ([name], _) => Ok(of_name(name)),
-        ([], None) => Ok(None),
-        ([], Some((offset, what))) => Err(BulkError::SignalUnknown(format!(
-            "its first records are of no signal (byte {offset}: {what})"
-        ))),
-        (names, _) => Err(BulkError::SignalUnknown(format!(
-            "its first records could be {}",
-            names.join(" or ")
-        ))),
-    }
+        chunk: &mut MemtableChunk,
+    ) -> Result<DecodedRequest, MalformedRequest>;
 }

@@ -12,17 +12,17 @@ use tokio::runtime::Handle;
 use super::error::BulkError;
 use super::memtable::BulkBatch;
 use super::report::TableReport;
-use crate::attributes::AttributePromotion;
 use crate::commit::{CommitError, CommittedOffset, Committer, StagedFile, TableHealth};
-use crate::delta::{DeltaLog, Snapshot};
 use crate::error::AppendError;
-use crate::file::FileRules;
 use crate::ingest::files::ChunkBatch;
 use crate::metrics::LakeMetrics;
 use crate::named_rows::{PromotedColumn, promoted};
 use crate::opening;
-use crate::store::LakeStorage;
-use crate::tables::TableSpec;
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::file::FileRules;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::store::LakeStorage;
+use thalweg_delta::{DeltaLog, Snapshot};
 
 /// A disk that is full or a folder that cannot be written is waited for so long.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt as _, RenameOptions, RenameTargetMode};
 
-use super::{CommitBackoff, CommitError, CommitPayload, Committer, commit_info};
-use crate::delta::actions::{Action, Add};
-use crate::delta::{CommitOutcome, DeltaError};
-use crate::store::{DiskFault, FaultKind, SyncedStore};
+use super::{CommitBackoff, CommitError, CommitPayload, Committer};
+use thalweg_delta::actions::{Action, Add, CommitInfo};
+use thalweg_delta::store::{DiskFault, FaultKind, SyncedStore};
+use thalweg_delta::{CommitOutcome, DeltaError};
 
 /// A file that waits for its commit.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ impl Committer {
                 return Ok(());
             };
             let now = self.log.now_ms();
-            let mut actions = vec![Action::CommitInfo(commit_info("ADD COLUMNS", now)), columns];
+            let mut actions = vec![Action::CommitInfo(CommitInfo::of("ADD COLUMNS", now)), columns];
             actions.extend(self.renewed(now));
             let outcome = self
                 .runtime

@@ -7,12 +7,12 @@ use prometheus::Registry;
 use tempfile::TempDir;
 
 use super::*;
-use crate::delta::SnapshotDetail;
-use crate::delta::schema::TableColumn;
 use crate::opening;
-use crate::store::flaky::{Faults, Flaky};
-use crate::store::{LakeStorage, ScratchOptions, SyncedStore};
-use crate::tables::LOGS;
+use thalweg_columns::tables::LOGS;
+use thalweg_delta::SnapshotDetail;
+use thalweg_delta::schema::TableColumn;
+use thalweg_delta::store::flaky::{Faults, Flaky};
+use thalweg_delta::store::{LakeStorage, ScratchOptions, SyncedStore};
 
 const SOON: Duration = Duration::from_secs(30);
 

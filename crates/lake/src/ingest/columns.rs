@@ -9,16 +9,16 @@ use arrow::datatypes::{DataType, Field};
 use arrow::error::ArrowError;
 use hashbrown::HashMap;
 
-use crate::attributes::AttributeBindings;
-use crate::delta::schema;
-use crate::file::{FileColumn, ValidityBitmap};
 use crate::memtable_view::overflow;
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
-use crate::rows::column_view::ColumnView;
-use crate::rows::numbers::NumberColumn;
-use crate::rows::text::{NULL, TextColumn, TextColumnEncoding};
-use crate::tables::TableSpec;
+use thalweg_columns::attributes::AttributeBindings;
+use thalweg_columns::file::{FileColumn, ValidityBitmap};
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::column_view::ColumnView;
+use thalweg_columns::rows::numbers::NumberColumn;
+use thalweg_columns::rows::text::{NULL, TextColumn, TextColumnEncoding};
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::schema;
 
 const NANOS_PER_MICRO: i64 = 1_000;
 const OVERFLOW: &str = "overflow";

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use thalweg_log::Offset;
 
 use crate::commit::CommittedOffset;
-use crate::delta::Snapshot;
+use thalweg_delta::Snapshot;
 
 /// Before the number of a namespace, in the names of partitions that a table knows. The count itself has number 0.
 pub(super) const COUNT: u32 = 0;

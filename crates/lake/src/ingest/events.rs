@@ -20,16 +20,16 @@ use super::flush::OffsetTracking;
 use super::log_ends::{LogEnds, drop_ends, kept};
 use super::table_buffer::{Memtable, TableBuffer, TableGaugeSource};
 use super::{IngestOptions, QueueSource, TableWriter, ends_error};
-use crate::attributes::AttributePromotion;
 use crate::commit::HealthComponent;
-use crate::delta::Snapshot;
 use crate::error::OpenError;
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
-use crate::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
-use crate::rows::chunk::MemtableChunk;
-use crate::store::{LakeStorage, fault_text};
-use crate::tables::{EVENTS, events as table};
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::tables::{EVENTS, events as table};
+use thalweg_delta::Snapshot;
+use thalweg_delta::store::{LakeStorage, fault_text};
 
 /// Bytes read at once.
 const READ: usize = 1 << 20;

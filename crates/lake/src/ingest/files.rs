@@ -10,17 +10,18 @@ use thalweg_record::Ticks;
 
 use super::columns::column;
 use super::order::order;
-use crate::attributes::AttributeBindings;
-use crate::commit::{CommitPayload, EncodedFile, unix_ms};
-use crate::delta::actions::Add;
-use crate::delta::schema::TableSchema;
-use crate::delta::stats::FileStats;
-use crate::file::{self, FileColumn, FileRules};
+use crate::commit::{CommitPayload, EncodedFile};
 use crate::memtable_view::overflowing;
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
-use crate::rows::memory_usage::MemoryUsage;
-use crate::tables::TableSpec;
+use thalweg_columns::attributes::AttributeBindings;
+use thalweg_columns::file::{self, FileColumn, FileRules};
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::memory_usage::MemoryUsage;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::actions::Add;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::FileStats;
+use thalweg_kit::time::unix_ms;
 
 const DATE: &str = "date";
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;

@@ -8,12 +8,13 @@ use super::event_offsets::EventOffsets;
 use super::files::ChunkBatch;
 use super::queue_source::QueueSource;
 use super::table_buffer::{CommitTask, CommittedTotals, ReplacementRequest, SealedRows, TableBuffer};
-use crate::attributes::AttributePromotion;
-use crate::commit::{CommitError, Committer, HealthComponent, unix_ms};
-use crate::delta::{DeltaLog, Snapshot};
+use crate::commit::{CommitError, Committer, HealthComponent};
 use crate::error::AppendError;
-use crate::file::FileRules;
 use crate::opening;
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::file::FileRules;
+use thalweg_delta::{DeltaLog, Snapshot};
+use thalweg_kit::time::unix_ms;
 
 /// How a commit says how far the log was taken.
 pub(super) enum OffsetTracking {

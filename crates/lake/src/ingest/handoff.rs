@@ -16,7 +16,7 @@ use thalweg_record::Message;
 use tokio::sync::Notify;
 
 use crate::entry::{EntryForm, EntryHead, RejectedRecords};
-use crate::otlp::Signal;
+use crate::signal::Signal;
 
 /// What an entry stands for.
 #[derive(Clone, Debug)]
@@ -226,8 +226,8 @@ impl HandoffQueue {
         kept
     }
 
-    #[cfg(test)]
-    pub(super) fn room_used(&self) -> usize {
+    /// Bytes of the requests that wait here.
+    pub fn room_used(&self) -> usize {
         self.room.used()
     }
 

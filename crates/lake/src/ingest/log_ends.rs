@@ -15,8 +15,8 @@ use thalweg_log::{Log, Offset, PartitionId};
 
 use super::QueueSource;
 use super::events::{EventStore, application};
-use crate::store::LakeStorage;
-use crate::tables::TableSpec;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::store::LakeStorage;
 
 /// By how a table names the partitions.
 pub(super) type LogEnds = BTreeMap<String, Offset>;

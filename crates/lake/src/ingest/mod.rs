@@ -35,19 +35,14 @@ use thalweg_log::{LogError, Offset, PartitionId, raise_next};
 use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::runtime::Handle;
 
-use crate::attributes::AttributePromotion;
 use crate::commit::FileReplacement;
-use crate::delta::{DeltaLog, Snapshot};
 use crate::entry::EntryPosition;
 use crate::error::OpenError;
-pub use crate::file::FileRules;
 use crate::memtable_view::{MemtableView, VisibilityWaitError};
 use crate::metrics::{GaugeSource, LakeMetrics};
 use crate::opening;
-use crate::store::LakeStorage;
-use crate::tables::TableSpec;
-pub(crate) use decode::EntryDecoder;
-pub use decode::EntryLimits;
+use decode::EntryDecoder;
+pub use decode::{DecodeEntry, DecodedEntry, DecoderFactory, EntryLimits};
 use event_offsets::EventOffsets;
 pub use events::{Event, EventPartition, EventStore};
 use flush::{FlushThread, OffsetTracking};
@@ -58,6 +53,11 @@ use partition_consumer::PartitionConsumer;
 pub use queue_source::{OffsetCommitListener, QueueSource};
 use queue_source::{StartOffset, TruncatedLog};
 use table_buffer::{TableBuffer, TableGaugeSource};
+use thalweg_columns::attributes::AttributePromotion;
+pub use thalweg_columns::file::FileRules;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::store::LakeStorage;
+use thalweg_delta::{DeltaLog, Snapshot};
 
 /// A commit lag of so many flush intervals means that data does not flow.
 const LAG_INTERVALS_MAX: u32 = 5;
@@ -132,6 +132,7 @@ impl TableWriter {
         site: &LakeStorage,
         spec: &'static TableSpec,
         feed: QueueSource,
+        decoder: &DecoderFactory,
         promotion: AttributePromotion,
         metrics: LakeMetrics,
         options: &IngestOptions,
@@ -178,13 +179,14 @@ impl TableWriter {
             table.fail(crate::AppendError::ReadOnly(text));
             return Ok(writer);
         }
-        writer.spawn(snapshot, promotion, options)?;
+        writer.spawn(snapshot, decoder, promotion, options)?;
         Ok(writer)
     }
 
     fn spawn(
         &self,
         snapshot: Option<Snapshot>,
+        decoder: &DecoderFactory,
         promotion: AttributePromotion,
         options: &IngestOptions,
     ) -> Result<(), OpenError> {
@@ -197,7 +199,12 @@ impl TableWriter {
                 feed: feed.clone(),
                 partition,
                 id: *id,
-                decoder: EntryDecoder::new(self.table.spec, options.entries, self.table.metrics.clone()),
+                decoder: EntryDecoder::new(
+                    self.table.spec,
+                    decoder.clone(),
+                    options.entries,
+                    self.table.metrics.clone(),
+                ),
                 remembered_bytes: options.entries.remembered_bytes,
                 site: self.site.clone(),
                 accept_gap: options.accept_gap,

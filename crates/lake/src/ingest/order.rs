@@ -1,7 +1,7 @@
 //! The order of rows in a file: by the sort columns of their table, rows without a value first; equal ones stay as they come.
 
-use crate::file::FileColumn;
-use crate::rows::text::NULL;
+use thalweg_columns::file::FileColumn;
+use thalweg_columns::rows::text::NULL;
 
 /// More columns than any table is ordered by.
 const COLUMNS_MAX: usize = 4;

@@ -21,7 +21,7 @@ use super::table_buffer::{Memtable, TableBuffer};
 use crate::commit::HealthComponent;
 use crate::entry;
 use crate::error::AppendError;
-use crate::store::{LakeStorage, fault_text};
+use thalweg_delta::store::{LakeStorage, fault_text};
 
 /// Bytes read at once.
 const READ: usize = 4 << 20;

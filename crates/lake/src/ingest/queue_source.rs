@@ -6,8 +6,8 @@ use thalweg_log::{Log, Offset, PartitionId};
 
 use super::handoff::HandoffQueue;
 use crate::commit::CommittedOffset;
-use crate::delta::Snapshot;
-use crate::tables::TableSpec;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::Snapshot;
 
 /// Told how far a partition was taken: everything before the offset is in the table for good.
 pub type OffsetCommitListener = dyn Fn(u32, Offset) + Send + Sync;

@@ -13,15 +13,15 @@ use thalweg_telemetry::TableStatus;
 use tokio::sync::{Notify, watch};
 
 use super::queue_source::QueueSource;
-use crate::attributes::AttributeBindings;
 use crate::commit::{FileReplacement, HealthComponent, TableHealth};
 use crate::error::AppendError;
 use crate::memtable_view::{MemtableView, MemtableViewPart};
 use crate::metrics::{GaugeSource, LakeMetrics, TableGauges};
-use crate::rows::attribute_columns::AttributeColumn;
-use crate::rows::chunk::MemtableChunk;
-use crate::rows::memory_usage::MemoryUsage;
-use crate::tables::TableSpec;
+use thalweg_columns::attributes::AttributeBindings;
+use thalweg_columns::rows::attribute_columns::AttributeColumn;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::memory_usage::MemoryUsage;
+use thalweg_columns::tables::TableSpec;
 
 /// Rows wait for a commit until they take `lake.flush.bytes` for themselves, or so many times as much with all that they share.
 const FLUSH_WITH_SHARED: usize = 2;
@@ -633,7 +633,7 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
-    use crate::tables::{TAGS, tags};
+    use thalweg_columns::tables::{TAGS, tags};
 
     fn table(flush_bytes: usize) -> TableBuffer {
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();

@@ -12,15 +12,16 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 
 use super::*;
-use crate::commit::commit_info;
-use crate::delta::SnapshotDetail;
-use crate::delta::actions::{Action, Txn};
-use crate::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
+use crate::entry::{EntryForm, EntryHead, PayloadCompression, RejectedRecords, put_row};
 use crate::memtable_view::MemtableView;
-use crate::otlp::Signal;
-use crate::store::SyncedStore;
-use crate::store::flaky::left_after;
-use crate::tables::LOGS;
+use crate::named_rows::RowEntryDecoder;
+use crate::signal::Signal;
+use thalweg_columns::tables::LOGS;
+use thalweg_delta::SnapshotDetail;
+use thalweg_delta::actions::CommitInfo;
+use thalweg_delta::actions::{Action, Txn};
+use thalweg_delta::store::SyncedStore;
+use thalweg_delta::store::flaky::left_after;
 
 /// A log with a queue of two partitions, and a lake folder.
 pub(crate) struct World {
@@ -100,7 +101,16 @@ impl World {
         options: &IngestOptions,
     ) -> Result<TableWriter, OpenError> {
         let site = LakeStorage::folder(self.folder.path(), SyncedStore::new());
-        TableWriter::open(&site, &LOGS, feed, AttributePromotion::default(), metrics, options).await
+        TableWriter::open(
+            &site,
+            &LOGS,
+            feed,
+            &rows_alone(&LOGS),
+            AttributePromotion::default(),
+            metrics,
+            options,
+        )
+        .await
     }
 
     async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
@@ -182,6 +192,11 @@ pub(crate) fn fast() -> IngestOptions {
     }
 }
 
+/// The decoder of a table whose entries have rows alone: the store knows no protocol.
+pub(crate) fn rows_alone(spec: &'static TableSpec) -> DecoderFactory {
+    Arc::new(move |limits| Box::new(RowEntryDecoder::new(spec, limits)))
+}
+
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -255,7 +270,7 @@ async fn a_writer_ends_where_another_one_has_taken_a_part_of_its_rows() {
         version: 2,
         last_updated: None,
     };
-    let actions = [Action::CommitInfo(commit_info("WRITE", 1)), Action::Txn(taken)];
+    let actions = [Action::CommitInfo(CommitInfo::of("WRITE", 1)), Action::Txn(taken)];
     log.commit(version + 1, &actions).await.unwrap();
     commit(["c", "d"]).await;
     let until = Instant::now() + SOON;
@@ -292,29 +307,6 @@ async fn an_entry_that_cannot_be_decoded_is_set_aside_and_the_next_one_is_taken(
     let quarantine = world.folder.path().join("_thalweg/quarantine");
     let aside = quarantine.join(format!("logs-0-{offset}.bin"));
     assert_eq!(std::fs::read(aside).unwrap(), poison);
-}
-
-/// It was acknowledged by a process that takes more than any other does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_compressed_request_that_was_taken_becomes_rows_whatever_limits_there_are_now() {
-    let world = World::new().await;
-    let long = "x".repeat(1 << 20);
-    let bodies = vec![long.as_str(); 70];
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut encoder, &request(&bodies)).unwrap();
-    let head = EntryHead {
-        records: bodies.len() as u32,
-        compression: PayloadCompression::Gzip,
-        ..HEAD
-    };
-    let mut entry = Vec::new();
-    head.encode(&mut entry);
-    entry.extend(encoder.finish().unwrap());
-    world.append_bytes(0, &entry).await;
-    let writer = world.open(&fast()).await;
-    let stored = world.wait_for(bodies.len()).await;
-    assert!(stored.iter().all(|body| *body == long));
-    writer.close(SOON).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -450,6 +442,7 @@ async fn no_power_cut_leaves_a_log_behind_its_table_whatever_modes_it_had() {
                 &site,
                 &LOGS,
                 world.feed(),
+                &rows_alone(&LOGS),
                 AttributePromotion::default(),
                 metrics,
                 &fast(),
@@ -639,137 +632,8 @@ async fn a_flush_is_not_early_because_the_one_before_left_its_room() {
     assert!((4..=8).contains(&commits), "{commits} commits");
 }
 
-/// An entry of every form in which a request comes, and what its receiver hands over.
-fn entries(count: usize) -> Vec<(Vec<u8>, Handoff)> {
-    let of = |n: usize| {
-        let bodies = [
-            format!("first of {n}"),
-            format!("second of {n}: {:200}", "x"),
-            "third".to_owned(),
-        ];
-        let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
-        let (form, sent, proto) = match n % 4 {
-            0 | 2 => (
-                EntryForm::Request(PayloadEncoding::Proto),
-                request(&bodies),
-                request(&bodies),
-            ),
-            3 => {
-                let mut rows = Vec::new();
-                for body in &bodies {
-                    let row = format!("{{\"message\":\"{body}\",\"n\":{n},\"attr_late\":\"named like a column\"}}");
-                    crate::entry::put_row(&mut rows, row.as_bytes());
-                }
-                (EntryForm::Rows, rows.clone(), rows)
-            }
-            _ => {
-                let record = |body: &&str| format!("{{\"body\":{{\"stringValue\":\"{body}\"}}}}");
-                let records: Vec<String> = bodies.iter().map(record).collect();
-                let json = format!(
-                    "{{\"resourceLogs\":[{{\"scopeLogs\":[{{\"logRecords\":[{}]}}]}}]}}",
-                    records.join(",")
-                );
-                let mut proto = Vec::new();
-                let limits = crate::otlp::json::JsonLimits::default();
-                crate::otlp::json::to_proto(Signal::Logs, json.as_bytes(), &limits, &mut proto).unwrap();
-                (EntryForm::Request(PayloadEncoding::Json), json.into_bytes(), proto)
-            }
-        };
-        let (compression, sent) = match n % 3 {
-            0 => (PayloadCompression::None, sent),
-            1 => (PayloadCompression::Zstd, zstd::bulk::compress(&sent, 1).unwrap()),
-            _ => {
-                let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-                std::io::Write::write_all(&mut gzip, &sent).unwrap();
-                (PayloadCompression::Gzip, gzip.finish().unwrap())
-            }
-        };
-        let rejected: &[u32] = if n.is_multiple_of(5) && form != EntryForm::Rows {
-            &[0, 2]
-        } else {
-            &[]
-        };
-        let head = EntryHead {
-            form,
-            compression,
-            arrival: ARRIVAL + n as i64,
-            records: bodies.len() as u32,
-            cut_values_at: n.is_multiple_of(7).then_some(100),
-            rejected: RejectedRecords::Listed(rejected),
-            ..HEAD
-        };
-        let mut entry = Vec::new();
-        head.encode(&mut entry);
-        entry.extend_from_slice(&sent);
-        (entry, Handoff::of(&head, proto.into()))
-    };
-    (0..count).map(of).collect()
-}
-
-/// What the files of the table have, byte by byte, in no order.
-fn files_of(table: &Path) -> Vec<Vec<u8>> {
-    let days = std::fs::read_dir(table).unwrap().flatten();
-    let days = days.filter(|day| day.file_name().to_string_lossy().starts_with("date="));
-    let files = days.flat_map(|day| std::fs::read_dir(day.path()).unwrap().flatten());
-    let mut files: Vec<Vec<u8>> = files.map(|file| std::fs::read(file.path()).unwrap()).collect();
-    files.sort();
-    files
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_the_same_to_the_bit_whether_requests_are_handed_over_or_read_from_the_log() {
-    let all = entries(120);
-    let rows = all
-        .iter()
-        .map(|(_, handoff)| 3 - handoff.request().unwrap().rejected.len() as u64)
-        .sum::<u64>();
-    let (mut made, mut counts) = (Vec::new(), Vec::new());
-    let room = 1 << 20;
-    // Handed over; read from the log; as it comes, too, where nothing finds room, and where some do.
-    for room in [Some(room), None, Some(0), Some(room / 1000)] {
-        let world = World::new().await;
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
-        let feed = room.map_or_else(|| world.feed(), |bytes| world.feed_with_room(bytes));
-        let handoffs = feed.handoffs.clone();
-        let writer = world.open_with(feed, metrics.clone(), &slow()).await;
-        for pair in all.chunks(2) {
-            let mut appended = Vec::new();
-            for (entry, handoff) in pair {
-                appended.push((world.append_bytes(0, entry).await, handoff.clone()));
-            }
-            // Whoever hears of his commit first is not always whose entry lies first.
-            for (offset, handoff) in appended.into_iter().rev() {
-                if let Some(handoffs) = &handoffs {
-                    handoffs.report(0, offset, handoff);
-                }
-            }
-        }
-        let until = Instant::now() + SOON;
-        while writer.tables()[0].buffered_rows < rows {
-            assert!(Instant::now() < until);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        writer.close(SOON).await;
-        made.push(files_of(&world.folder.path().join("logs")));
-        counts.push(["handoff", "log"].map(|from| metrics.entries.with_label_values(&[from]).get()));
-        assert!(
-            handoffs.is_none_or(|handoffs| handoffs.room_used() == 0),
-            "what is taken takes no room"
-        );
-    }
-    for (files, counts) in made.iter().zip(&counts) {
-        assert!(!files.is_empty() && *files == made[0], "{counts:?}");
-        assert_eq!(counts.iter().sum::<u64>(), all.len() as u64);
-    }
-    let [handed, from_log, without_room, _] = counts[..] else {
-        panic!("{counts:?}")
-    };
-    assert_eq!((from_log, without_room), ([0, 120], [0, 120]));
-    assert!(handed[0] > 60, "{handed:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_whose_rows_cannot_be_made_of_what_was_handed_over_is_taken_from_the_log() {
+async fn an_entry_whose_rows_cannot_be_made_of_what_was_handed_over_is_taken_from_the_log() {
     let world = World::new().await;
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
     let feed = world.feed_with_room(1 << 20);
@@ -777,7 +641,7 @@ async fn a_request_whose_rows_cannot_be_made_of_what_was_handed_over_is_taken_fr
     let writer = world.open_with(feed, metrics.clone(), &fast()).await;
     for (body, broken) in [("a", false), ("b", true), ("c", false)] {
         let offset = world.append(0, &[body]).await;
-        let mut handed = request(&[body]);
+        let mut handed = rows_of(&[body]);
         if broken {
             handed.extend_from_slice(&[0x0a, 0x7f]);
         }
@@ -801,7 +665,7 @@ async fn what_is_handed_over_and_not_synced_waits_for_its_sync() {
     let writer = world.open_with(feed, metrics.clone(), &slow()).await;
     for n in 0..20 {
         let offset = world.append(0, &["a"]).await;
-        handoffs.report(0, offset, Handoff::of(&HEAD, request(&["a"]).into()));
+        handoffs.report(0, offset, Handoff::of(&HEAD, rows_of(&["a"]).into()));
         let until = Instant::now() + SOON;
         while writer.tables()[0].buffered_rows < n + 1 {
             assert!(Instant::now() < until);
@@ -864,7 +728,7 @@ async fn who_waits_for_a_position_sees_its_rows() {
 const ARRIVAL: i64 = 1_700_000_000_000_000_000;
 const HEAD: EntryHead<'static> = EntryHead {
     signal: Signal::Logs,
-    form: EntryForm::Request(PayloadEncoding::Proto),
+    form: EntryForm::Rows,
     compression: PayloadCompression::None,
     arrival: ARRIVAL,
     records: 1,
@@ -873,24 +737,13 @@ const HEAD: EntryHead<'static> = EntryHead {
     peer: "",
 };
 
-/// A request with log records of these bodies.
-fn request(bodies: &[&str]) -> Vec<u8> {
-    let field = |key: u8, inner: &[u8]| {
-        let mut out = vec![key];
-        let mut len = inner.len();
-        while len >= 0x80 {
-            out.push((len & 0x7f) as u8 | 0x80);
-            len >>= 7;
-        }
-        out.push(len as u8);
-        out.extend_from_slice(inner);
-        out
-    };
-    let records: Vec<u8> = bodies
-        .iter()
-        .flat_map(|body| field(0x12, &field(0x2a, &field(0x0a, body.as_bytes()))))
-        .collect();
-    field(0x0a, &field(0x12, &records))
+/// Rows with these bodies.
+fn rows_of(bodies: &[&str]) -> Vec<u8> {
+    let mut rows = Vec::new();
+    for body in bodies {
+        put_row(&mut rows, serde_json::json!({ "body": body }).to_string().as_bytes());
+    }
+    rows
 }
 
 /// The same as an entry.
@@ -901,5 +754,5 @@ fn entry(bodies: &[&str]) -> Vec<u8> {
     };
     let mut entry = Vec::new();
     head.encode(&mut entry);
-    [entry, request(bodies)].concat()
+    [entry, rows_of(bodies)].concat()
 }

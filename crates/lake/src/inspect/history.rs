@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::summary::millis_text;
 use super::{InspectError, Lake};
-use crate::delta::actions::Action;
-use crate::delta::{FileEntry, Snapshot, SnapshotDetail, info_of};
+use thalweg_delta::actions::Action;
+use thalweg_delta::{FileEntry, Snapshot, SnapshotDetail, info_of};
 
 /// One version of a table, and what came with it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -15,8 +15,8 @@ pub(crate) use summary::date_of;
 pub use summary::{FileSummary, TableSummary, files, table};
 pub use verify::{Finding, VERIFY_THREAD, VerifyOptions, VerifyReport, verify};
 
-use crate::delta::{DeltaError, DeltaLog, Snapshot, SnapshotDetail};
-use crate::store::LakeStorage;
+use thalweg_delta::store::LakeStorage;
+use thalweg_delta::{DeltaError, DeltaLog, Snapshot, SnapshotDetail};
 
 /// Why nothing can be said of a lake.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use thalweg_record::Ticks;
 
 use super::{InspectError, Lake};
-use crate::delta::{FileEntry, Snapshot, SnapshotDetail};
+use thalweg_delta::{FileEntry, Snapshot, SnapshotDetail};
 
 const DATE: &str = "date";
 const NANOS_PER_TICK: i64 = 100;

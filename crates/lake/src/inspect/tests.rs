@@ -8,10 +8,10 @@ use thalweg_telemetry::StatusSource as _;
 
 use super::*;
 use crate::LakeMetrics;
-use crate::compaction::CompactionOptions;
 use crate::ingest::tests::{World, fast};
 use crate::maintenance::{MaintenanceOptions, MaintenanceReport, MaintenanceRequest, MaintenanceTask, by_hand_alone};
-use crate::store::{LakeStorage, SyncedStore};
+use thalweg_columns::compaction::CompactionOptions;
+use thalweg_delta::store::{LakeStorage, SyncedStore};
 
 const SOON: Duration = Duration::from_secs(30);
 

@@ -15,8 +15,8 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 use super::{InspectError, Lake};
-use crate::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
-use crate::tables::{TableSpec, spec_of};
+use thalweg_columns::tables::{TableSpec, spec_of};
+use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 
 /// The name of threads that look at files. What readers panic about in a damaged file is a finding, and nothing to be told twice.
 pub const VERIFY_THREAD: &str = "lake-verify";

@@ -6,8 +6,8 @@ use arrow::compute::kernels::cast_utils::Parser as _;
 use arrow::datatypes::Date32Type;
 
 use crate::commit::FileReplacement;
-use crate::delta::{FileEntry, Snapshot};
 use crate::inspect::date_of;
+use thalweg_delta::{FileEntry, Snapshot};
 
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;
 
@@ -45,11 +45,11 @@ fn last_time(table: &Snapshot, file: &FileEntry) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delta::SnapshotDetail;
-    use crate::delta::actions::{Action, Add};
-    use crate::delta::schema::TableSchema;
-    use crate::store::SyncedStore;
-    use crate::tables::LOGS;
+    use thalweg_columns::tables::LOGS;
+    use thalweg_delta::SnapshotDetail;
+    use thalweg_delta::actions::{Action, Add};
+    use thalweg_delta::schema::TableSchema;
+    use thalweg_delta::store::SyncedStore;
 
     /// 2031-05-06
     const DAY: i64 = 22_405;
@@ -71,10 +71,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn files_of_other_writers_leave_by_their_statistics_else_by_their_day_and_age() {
         let folder = tempfile::tempdir().unwrap();
-        let log = crate::delta::DeltaLog::new(&folder.path().join("logs"), SyncedStore::new()).unwrap();
+        let log = thalweg_delta::DeltaLog::new(&folder.path().join("logs"), SyncedStore::new()).unwrap();
         let columns: TableSchema = (LOGS.columns)();
-        let metadata = crate::delta::new_metadata(&columns, &["date"], &[], 0);
-        log.commit(0, &crate::delta::creation(metadata)).await.unwrap();
+        let metadata = thalweg_delta::new_metadata(&columns, &["date"], &[], 0);
+        log.commit(0, &thalweg_delta::creation(metadata)).await.unwrap();
         let stats = |arrival_day: i64| {
             let (time, arrival) = (DAY * NANOS_PER_DAY + 5, arrival_day * NANOS_PER_DAY);
             Some(format!(

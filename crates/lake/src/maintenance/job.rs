@@ -9,18 +9,19 @@ use std::time::Instant;
 
 use super::sinks::{FolderFileSink, RemoteFileSink};
 use super::{MaintenanceJobError, MaintenanceWorker, ReplacementCommitter, SkippedFile};
-use crate::commit::{FileReplacement, unix_ms};
-use crate::compaction::{
+use crate::commit::FileReplacement;
+use thalweg_columns::compaction::{
     CompactionJob, CompactionKind, FileSink, InputRequirements, MergeError, MergeJob, MergeOutput, MergeResult,
     RewriteJob, needs_of,
 };
-use crate::delta::actions::Add;
-use crate::delta::schema::TableSchema;
-use crate::delta::stats::FileStats;
-use crate::delta::{DeltaLog, FLUSHED, FileEntry, LEVEL, Snapshot, arrival_of};
-use crate::file::FileRules;
-use crate::store::{FaultKind, LocalFile, RateLimiter};
-use crate::tables::TableSpec;
+use thalweg_columns::file::FileRules;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::actions::Add;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::FileStats;
+use thalweg_delta::store::{FaultKind, LocalFile, RateLimiter};
+use thalweg_delta::{DeltaLog, FLUSHED, FileEntry, LEVEL, Snapshot, arrival_of};
+use thalweg_kit::time::unix_ms;
 
 /// A job that is about to be done.
 pub(super) struct PreparedCompaction {

@@ -29,15 +29,15 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use crate::commit::{FileReplacement, TableHealth};
-use crate::compaction::{CompactionOptions, MergeError, pending, plan};
-use crate::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use crate::ingest::TableWriter;
 use crate::metrics::LakeMetrics;
 use crate::rollup::Resolution;
 use crate::rollup::job::{RollupBuilder, RollupOptions};
-use crate::tables::TableSpec;
 use expire::expired;
 use rollups::MaintainedRollup;
+use thalweg_columns::compaction::{CompactionOptions, MergeError, pending, plan};
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use vacuum::Vacuum;
 
 const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_600_000 });

@@ -15,16 +15,16 @@ use super::{
     MaintainedTable, MaintenanceControl, MaintenanceJobError, MaintenanceOptions, MaintenanceWorker,
     ReplacementCommitter, SkippedFile, days_ago, now,
 };
-use crate::attributes::AttributePromotion;
 use crate::commit::{Committer, FileReplacement, TableHealth};
-use crate::compaction::{CompactionJob, CompactionOptions, SealPolicy, plan};
-use crate::delta::{FileEntry, Snapshot};
 use crate::error::OpenError;
 use crate::inspect::{InspectError, Lake, date_of};
 use crate::metrics::LakeMetrics;
 use crate::opening;
-use crate::store::LakeStorage;
-use crate::tables::{TableSpec, spec_of};
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::compaction::{CompactionJob, CompactionOptions, SealPolicy, plan};
+use thalweg_columns::tables::{TableSpec, spec_of};
+use thalweg_delta::store::LakeStorage;
+use thalweg_delta::{FileEntry, Snapshot};
 
 const CHECKPOINT_INTERVAL: i64 = 100;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{MaintainedTable, MaintenanceWorker, PAUSE, RepeatedErrorFilter, now};
-use crate::compaction::MergeError;
 use crate::ingest::TableWriter;
 use crate::rollup::job::{RollupBuilder, RollupError, RollupOptions};
+use thalweg_columns::compaction::MergeError;
 
 /// A table that another one is made of, as soon as that can be opened.
 pub(super) struct MaintainedRollup {

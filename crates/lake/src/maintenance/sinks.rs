@@ -8,9 +8,9 @@ use std::sync::Arc;
 use object_store::{MultipartUpload, PutPayload};
 use tokio::runtime::Handle;
 
-use crate::compaction::{FileSink, MergeError};
-use crate::delta::DeltaLog;
-use crate::store::{PART_BYTES, RateLimiter, RemoteStorage, SpoolWriter, fault_text};
+use thalweg_columns::compaction::{FileSink, MergeError};
+use thalweg_delta::DeltaLog;
+use thalweg_delta::store::{PART_BYTES, RateLimiter, RemoteStorage, SpoolWriter, fault_text};
 
 /// Files are written in pieces of this size, so that nobody waits long for the disk.
 const PIECE_BYTES: usize = 1 << 20;

@@ -6,11 +6,11 @@ use prometheus::Registry;
 use thalweg_telemetry::StatusSource as _;
 
 use super::*;
-use crate::attributes::AttributePromotion;
-use crate::ingest::tests::{World, fast};
-use crate::store::simulated::{SimulatedDisk, StepKind};
-use crate::store::{LakeStorage, SyncedStore};
-use crate::tables::LOGS;
+use crate::ingest::tests::{World, fast, rows_alone};
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::tables::LOGS;
+use thalweg_delta::store::simulated::{SimulatedDisk, StepKind};
+use thalweg_delta::store::{LakeStorage, SyncedStore};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -174,10 +174,12 @@ async fn who_is_stopped_while_the_disk_takes_no_commit_does_not_wait_for_it() {
     let site = LakeStorage::folder(world.folder.path(), SyncedStore::with_disk(Arc::new(disk.clone())));
     let metrics = LakeMetrics::register(&Registry::new()).unwrap();
     let options = fast();
+    let decoder = rows_alone(&LOGS);
     let opened = TableWriter::open(
         &site,
         &LOGS,
         world.feed(),
+        &decoder,
         AttributePromotion::default(),
         metrics,
         &options,

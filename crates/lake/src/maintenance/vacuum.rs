@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use futures::TryStreamExt as _;
 
-use crate::delta::actions::Action;
-use crate::delta::{DeltaError, DeltaLog, Snapshot, info_of};
+use thalweg_delta::actions::Action;
+use thalweg_delta::{DeltaError, DeltaLog, Snapshot, info_of};
 
 /// What is remembered of a table between two times.
 #[derive(Default)]
@@ -124,12 +124,12 @@ async fn files(log: &DeltaLog) -> Result<Vec<StoredDataFile>, DeltaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commit::unix_ms;
-    use crate::delta::actions::{Add, CommitInfo, Remove};
-    use crate::delta::schema::TableSchema;
-    use crate::delta::{SnapshotDetail, creation, new_metadata};
-    use crate::store::SyncedStore;
-    use crate::tables::LOGS;
+    use thalweg_columns::tables::LOGS;
+    use thalweg_delta::actions::{Add, CommitInfo, Remove};
+    use thalweg_delta::schema::TableSchema;
+    use thalweg_delta::store::SyncedStore;
+    use thalweg_delta::{SnapshotDetail, creation, new_metadata};
+    use thalweg_kit::time::unix_ms;
 
     const DAY: i64 = 86_400_000;
 

@@ -11,9 +11,9 @@ use arrow::compute::concat;
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
-use crate::rows::column_view::ColumnView;
-use crate::rows::numbers::NumberColumn;
-use crate::rows::text::{NULL, TextColumn};
+use thalweg_columns::rows::column_view::ColumnView;
+use thalweg_columns::rows::numbers::NumberColumn;
+use thalweg_columns::rows::text::{NULL, TextColumn};
 
 const NANOS_PER_MICRO: i64 = 1_000;
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;
@@ -113,7 +113,7 @@ mod tests {
     use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 
     use super::*;
-    use crate::rows::text::TextColumnEncoding;
+    use thalweg_columns::rows::text::TextColumnEncoding;
 
     #[test]
     fn rows_without_a_value_are_null_wherever_they_are() {

@@ -16,16 +16,16 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 use arrow::error::ArrowError;
 use thalweg_log::Offset;
 
-use crate::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
-use crate::delta::Snapshot;
-use crate::delta::schema::{TableColumn, TableSchema};
 use crate::entry::{BoxFuture, EntryPosition};
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
-use crate::rows::column_view::ColumnView;
-use crate::rows::text::NULL;
-use crate::tables::TableSpec;
 pub(crate) use overflow::overflow;
+use thalweg_columns::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::column_view::ColumnView;
+use thalweg_columns::rows::text::NULL;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::Snapshot;
+use thalweg_delta::schema::{TableColumn, TableSchema};
 
 /// The partition of tables.
 const DATE: &str = "date";

@@ -8,11 +8,11 @@ use arrow::buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Fields};
 use arrow::error::ArrowError;
 
-use crate::attributes::{AttributeBindings, AttributeTarget};
-use crate::delta::schema::text_map_type;
-use crate::rows::attribute_columns::{AttributeColumn, AttributeSource};
-use crate::rows::chunk::MemtableChunk;
-use crate::rows::extra_attributes::ExtraAttribute;
+use thalweg_columns::attributes::{AttributeBindings, AttributeTarget};
+use thalweg_columns::rows::attribute_columns::{AttributeColumn, AttributeSource};
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::extra_attributes::ExtraAttribute;
+use thalweg_delta::schema::text_map_type;
 
 /// A map for each row of a chunk, null where a row has nothing to put there; `None` if no row has. Their keys are the names as they were sent, behind `attr.`, `resource.` or `scope.`.
 pub(crate) fn overflow(chunk: &MemtableChunk, bindings: &AttributeBindings) -> Result<Option<ArrayRef>, ArrowError> {

@@ -1,8 +1,8 @@
 use arrow::array::AsArray;
 
 use super::*;
-use crate::rows::attribute_columns::AttributeColumnHint;
-use crate::tables::LOGS;
+use thalweg_columns::rows::attribute_columns::AttributeColumnHint;
+use thalweg_columns::tables::LOGS;
 
 /// A chunk whose columns all have other names, of three rows: whatever else they have came too late for one.
 fn full() -> MemtableChunk {

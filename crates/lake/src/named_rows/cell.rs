@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use super::time;
-use crate::otlp::decode::write_double;
+use thalweg_columns::rows::double_text::write_double;
 
 /// A value. Text is what is text in the file, whatever it says.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,9 +12,9 @@
 //!
 //! Of several columns that could be the time, the body or the severity the first in these lists is it, and the others are attributes.
 
-use crate::delta::schema::{ColumnType, TableSchema};
-use crate::rows::attribute_columns::AttributeSource;
-use crate::tables::TableSpec;
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::schema::{ColumnType, TableSchema};
 
 /// Where the values of a column go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ const MADE: [&str; 4] = ["date", "arrival_unix_nano", "fingerprint", "series_id"
 const OVERFLOW: &str = "overflow";
 
 /// What names mean for one table.
-pub(crate) struct ColumnMapping {
+pub struct ColumnMapping {
     spec: &'static TableSpec,
     columns: Vec<(String, ColumnType, bool)>,
     /// By the name of a promoted column, whose attribute it is and what that is called.
@@ -174,10 +174,10 @@ impl ColumnMapping {
 }
 
 /// A column of a table for an attribute, whose that is, and what it is called.
-pub(crate) type PromotedColumn = (String, AttributeSource, String);
+pub type PromotedColumn = (String, AttributeSource, String);
 
 /// The columns that a table has for attributes.
-pub(crate) fn promoted(schema: &TableSchema) -> Vec<PromotedColumn> {
+pub fn promoted(schema: &TableSchema) -> Vec<PromotedColumn> {
     let bound = schema.columns.iter().filter_map(|column| {
         let (source, original) = column.binding()?;
         Some((
@@ -202,7 +202,7 @@ pub(super) fn of_source(name: &str) -> Option<ColumnTarget> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::{LOGS, METRICS, TRACES};
+    use thalweg_columns::tables::{LOGS, METRICS, TRACES};
 
     fn places(spec: &'static TableSpec) -> ColumnMapping {
         let bound = |column: &str, source, name: &str| (column.to_owned(), source, name.to_owned());
@@ -243,7 +243,10 @@ mod tests {
             )
         );
         assert_eq!(of("level"), ColumnTarget::Best(FieldRole::Severity, 3));
-        assert_eq!(of("trace_id"), ColumnTarget::Column(crate::tables::logs::TRACE_ID));
+        assert_eq!(
+            of("trace_id"),
+            ColumnTarget::Column(thalweg_columns::tables::logs::TRACE_ID)
+        );
         assert_eq!(
             (of("fingerprint"), of("overflow")),
             (ColumnTarget::Made, ColumnTarget::Overflow)
@@ -258,7 +261,10 @@ mod tests {
             of("resource.host.name"),
             attribute(AttributeSource::Resource, "host.name")
         );
-        assert_eq!(of("scope_name"), ColumnTarget::Column(crate::tables::logs::SCOPE_NAME));
+        assert_eq!(
+            of("scope_name"),
+            ColumnTarget::Column(thalweg_columns::tables::logs::SCOPE_NAME)
+        );
         assert_eq!(of("usr"), attribute(AttributeSource::Attr, "user.name"));
         assert_eq!(
             (of("resource"), of("")),
@@ -277,7 +283,7 @@ mod tests {
     #[test]
     fn names_of_other_tables_go_to_theirs() {
         let spans = |name: &str| places(&TRACES).of(name);
-        use crate::tables::traces;
+        use thalweg_columns::tables::traces;
         assert_eq!(spans("span_trace_id"), ColumnTarget::Column(traces::TRACE_ID));
         assert_eq!(
             (spans("span_duration"), spans("duration_ns")),
@@ -292,7 +298,7 @@ mod tests {
         assert_eq!(points("series_id"), ColumnTarget::Made);
         assert_eq!(
             points("metric_name"),
-            ColumnTarget::Column(crate::tables::metrics::NAME)
+            ColumnTarget::Column(thalweg_columns::tables::metrics::NAME)
         );
         assert_eq!(points("level"), attribute(AttributeSource::Attr, "level"));
     }

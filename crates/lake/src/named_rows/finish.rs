@@ -4,15 +4,17 @@ use super::cell::CellValue;
 use super::column_mapping::FieldRole;
 use super::row_buffer::RowBuffer;
 use super::{BadRow, nested};
-use crate::delta::schema::{TableColumn, TableSchema};
-use crate::ids::series::{Metric, SeriesIdHasher};
-use crate::ids::span;
-use crate::ids::template::TemplateBuilder;
-use crate::otlp::decode::{ArrivalWindow, AttributeSet, OtlpChangeCounts, TimeColumns, put_sent};
-use crate::otlp::validate::RejectionReason;
-use crate::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
-use crate::rows::chunk::MemtableChunk;
-use crate::tables::{TableSpec, logs, metrics, traces};
+use thalweg_columns::ids::series::{Metric, SeriesIdHasher};
+use thalweg_columns::ids::span;
+use thalweg_columns::ids::template::TemplateBuilder;
+use thalweg_columns::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
+use thalweg_columns::rows::attribute_set::AttributeSet;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::record_limits::RejectionReason;
+use thalweg_columns::rows::times::{ArrivalWindow, TimeColumns, put_sent};
+use thalweg_columns::tables::{TableSpec, logs, metrics, traces};
+use thalweg_delta::schema::{TableColumn, TableSchema};
 
 pub(super) struct RowFinisher {
     schema: TableSchema,
@@ -83,7 +85,7 @@ impl RowFinisher {
         gathered: &mut RowBuffer,
         chunk: &mut MemtableChunk,
         cut_at: Option<usize>,
-        changed: &mut OtlpChangeCounts,
+        changed: &mut RowChangeCounts,
     ) -> Result<(), BadRow> {
         let own = gathered.take_best(FieldRole::Time).and_then(|time| time.nanos);
         match self.table {
@@ -137,7 +139,7 @@ impl RowFinisher {
         Ok(())
     }
 
-    fn texts(&self, gathered: &RowBuffer, chunk: &mut MemtableChunk, row: usize, changed: &mut OtlpChangeCounts) {
+    fn texts(&self, gathered: &RowBuffer, chunk: &mut MemtableChunk, row: usize, changed: &mut RowChangeCounts) {
         for (column, text) in gathered.texts() {
             let name = self.schema.columns.get(column).map(|column| column.name.as_str());
             let bytes = match name {
@@ -165,7 +167,7 @@ impl RowFinisher {
         chunk: &mut MemtableChunk,
         row: usize,
         cut_at: Option<usize>,
-        changed: &mut OtlpChangeCounts,
+        changed: &mut RowChangeCounts,
     ) {
         if let Some(body) = gathered.take_best(FieldRole::Body) {
             let text = match cut_at.filter(|limit| body.text.len() > *limit) {
@@ -218,7 +220,7 @@ impl RowFinisher {
         gathered: &RowBuffer,
         chunk: &mut MemtableChunk,
         row: usize,
-        (start, changed): (Option<i128>, &mut OtlpChangeCounts),
+        (start, changed): (Option<i128>, &mut RowChangeCounts),
     ) {
         if gathered.long_of(traces::DURATION).is_none()
             && let (Some(start), Some(end)) = (
@@ -258,8 +260,8 @@ impl RowFinisher {
         self.scope.clear();
         for (source, name, text) in gathered.iter() {
             match source {
-                AttributeSource::Resource => self.resource.push(name, text),
-                AttributeSource::Scope => self.scope.push(name, text),
+                AttributeSource::Resource => self.resource.push(name, Some(text)),
+                AttributeSource::Scope => self.scope.push(name, Some(text)),
                 AttributeSource::Attr => {}
             }
         }
@@ -286,7 +288,11 @@ impl RowFinisher {
     }
 }
 
-fn push(chunk: &mut MemtableChunk, column: usize, push: impl FnOnce(&mut crate::rows::column_data::ColumnData)) {
+fn push(
+    chunk: &mut MemtableChunk,
+    column: usize,
+    push: impl FnOnce(&mut thalweg_columns::rows::column_data::ColumnData),
+) {
     if let Some(data) = chunk.data(column) {
         push(data);
     }

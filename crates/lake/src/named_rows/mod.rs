@@ -5,6 +5,7 @@
 
 pub(crate) mod cell;
 pub(crate) mod column_mapping;
+mod entry_decoder;
 mod finish;
 pub(crate) mod nested;
 mod object;
@@ -13,20 +14,21 @@ pub(crate) mod time;
 
 use hashbrown::HashMap;
 
-use crate::delta::schema::ColumnType;
-use crate::otlp::decode::ArrivalWindow;
-use crate::otlp::validate::{OtlpRecordLimits, RejectionReason};
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
 pub(crate) use cell::CellValue;
-pub(crate) use column_mapping::{ColumnMapping, PromotedColumn, promoted};
+pub use column_mapping::{ColumnMapping, PromotedColumn, promoted};
 use column_mapping::{ColumnTarget, FieldRole};
+pub use entry_decoder::RowEntryDecoder;
 use finish::RowFinisher;
 use row_buffer::RowBuffer;
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::record_limits::{RecordLimits, RejectionReason};
+use thalweg_columns::rows::times::ArrivalWindow;
+use thalweg_delta::schema::ColumnType;
 
 /// Why a row is none.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BadRow {
+pub struct BadRow {
     /// As it is counted.
     pub reason: &'static str,
     /// For whoever corrects it.
@@ -54,9 +56,9 @@ impl BadRow {
 const NAMES_MAX: usize = 4096;
 
 /// Makes rows of one table.
-pub(crate) struct NamedRowBuilder {
+pub struct NamedRowBuilder {
     places: ColumnMapping,
-    limits: OtlpRecordLimits,
+    limits: RecordLimits,
     time_format: Option<String>,
     /// What names mean, as they were met.
     known: Vec<(Box<str>, ColumnTarget)>,
@@ -69,8 +71,8 @@ pub(crate) struct NamedRowBuilder {
 }
 
 /// What is the same for all rows of a file.
-pub(crate) struct RowRules {
-    pub limits: OtlpRecordLimits,
+pub struct RowRules {
+    pub limits: RecordLimits,
     pub window: ArrivalWindow,
     /// In nanoseconds.
     pub arrival: i64,
@@ -93,7 +95,7 @@ impl NamedRowBuilder {
     }
 
     /// What follows arrived then, in nanoseconds, and has other limits.
-    pub fn arrived(&mut self, arrival: i64, limits: OtlpRecordLimits) {
+    pub fn arrived(&mut self, arrival: i64, limits: RecordLimits) {
         self.finish.arrival = arrival;
         self.limits = limits;
     }
@@ -105,7 +107,7 @@ impl NamedRowBuilder {
     }
 
     /// A value of the row. After an error the row is given up by beginning another.
-    pub fn put(&mut self, name: &str, value: CellValue<'_>) -> Result<(), BadRow> {
+    pub(crate) fn put(&mut self, name: &str, value: CellValue<'_>) -> Result<(), BadRow> {
         let at = self.at;
         self.at += 1;
         if value == CellValue::Null {
@@ -332,7 +334,7 @@ impl NamedRowBuilder {
     pub fn end(
         &mut self,
         chunk: &mut MemtableChunk,
-        changed: &mut crate::otlp::decode::OtlpChangeCounts,
+        changed: &mut thalweg_columns::rows::change_counts::RowChangeCounts,
     ) -> Result<(), BadRow> {
         if let Some(body) = self.row.best_text(FieldRole::Body) {
             self.check_value("the body", body.len())?;

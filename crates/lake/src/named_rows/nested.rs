@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use super::cell::{CellValue, text, write_hex};
-use crate::delta::schema::{ColumnType, TableColumn};
-use crate::otlp::json::JsonError;
-use crate::otlp::json::tokens::{JsonLiteral, JsonTokenizer, unescape};
-use crate::rows::column_data::ColumnData;
+use thalweg_columns::rows::column_data::ColumnData;
+use thalweg_delta::schema::{ColumnType, TableColumn};
+use thalweg_kit::json_tokens::{JsonError, JsonLiteral, JsonTokenizer, unescape};
 
 /// Lists and objects within each other; those of a row have a lower limit of their own.
 const DEPTH_MAX: usize = 512;

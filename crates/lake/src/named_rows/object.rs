@@ -2,11 +2,10 @@
 
 use super::nested::{plain, value};
 use super::{BadRow, NamedRowBuilder};
-use crate::otlp::decode::OtlpChangeCounts;
-use crate::otlp::json::JsonError;
-use crate::otlp::json::tokens::JsonTokenizer;
-use crate::otlp::validate::RejectionReason;
-use crate::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::record_limits::RejectionReason;
+use thalweg_kit::json_tokens::{JsonError, JsonTokenizer};
 
 impl NamedRowBuilder {
     /// Adds the row that an object says, or nothing. `depth` is how many objects and lists there may be within each other.
@@ -15,7 +14,7 @@ impl NamedRowBuilder {
         text: &[u8],
         depth: usize,
         chunk: &mut MemtableChunk,
-        changed: &mut OtlpChangeCounts,
+        changed: &mut RowChangeCounts,
     ) -> Result<(), BadRow> {
         let wrong = |error: JsonError| match error.what {
             what if what.contains("nested too deep") => {

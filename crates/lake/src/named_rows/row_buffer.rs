@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::cell::CellValue;
 use super::column_mapping::FieldRole;
-use crate::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::attribute_columns::AttributeSource;
 
 /// What may be the time, the body or the severity of a row.
 #[derive(Debug)]

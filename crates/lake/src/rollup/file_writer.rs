@@ -13,13 +13,14 @@ use hashbrown::HashMap;
 
 use super::Resolution;
 use super::windows::RollupWindow;
-use crate::commit::{EncodedFile, unix_ms};
-use crate::compaction::{KeyedBatch, MergeError, RowRun, columns};
-use crate::delta::actions::Add;
-use crate::delta::schema::TableSchema;
-use crate::delta::stats::FileStats;
-use crate::file::{FileRules, FileWriter};
-use crate::tables::TableSpec;
+use crate::commit::EncodedFile;
+use thalweg_columns::compaction::{KeyedBatch, MergeError, RowRun, columns};
+use thalweg_columns::file::{FileRules, FileWriter};
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::actions::Add;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::FileStats;
+use thalweg_kit::time::unix_ms;
 
 /// Rows of a row group.
 const GROUP_ROWS: usize = 1 << 17;
@@ -135,7 +136,7 @@ impl<'a> RollupFileWriter<'a> {
     pub fn new(file: RollupFileSpec<'a>) -> RollupFileWriter<'a> {
         let is_stored = |name: &str| !file.spec.partitions.contains(&name);
         let columns = file.schema.columns.iter().filter(|column| is_stored(&column.name));
-        let field = |column: &crate::delta::schema::TableColumn| {
+        let field = |column: &thalweg_delta::schema::TableColumn| {
             Some(Field::new(&column.name, column.kind.arrow()?, column.nullable))
         };
         let arrow = Schema::new(columns.filter_map(field).collect::<Vec<Field>>());

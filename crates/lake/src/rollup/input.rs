@@ -6,9 +6,9 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, ListArray, PrimitiveA
 use arrow::datatypes::{ArrowPrimitiveType, Float64Type, Int32Type, Int64Type};
 
 use super::windows::{ExponentialHistogramData, HistogramData, PointData, PointKind, RollupPoint, RollupWindow};
-use crate::compaction::{KeyedBatch, MergeError};
-use crate::sketch::SketchBucketRun;
-use crate::tables::{SeriesSpec, TableSpec};
+use thalweg_columns::compaction::{KeyedBatch, MergeError};
+use thalweg_columns::tables::{SeriesSpec, TableSpec};
+use thalweg_sketch::SketchBucketRun;
 
 pub(super) const TIME: &str = "time_unix_nano";
 

@@ -19,20 +19,21 @@ use super::Resolution;
 use super::file_writer::{IdentityColumn, RollupFileSpec, RollupFileWriter};
 use super::last_points::LastPointCache;
 use super::pass::{RollupPass, SeriesTimeRanges, since};
-use crate::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
 use crate::commit::{
-    CommitError, CommitPayload, CommittedOffset, Committer, EncodedFile, FileReplacement, TableHealth, unix_ms,
+    CommitError, CommitPayload, CommittedOffset, Committer, EncodedFile, FileReplacement, TableHealth,
 };
-use crate::compaction::MergeError;
-use crate::delta::schema::TableSchema;
-use crate::delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use crate::error::{AppendError, OpenError};
-use crate::file::FileRules;
 use crate::metrics::LakeMetrics;
 use crate::opening;
-use crate::rows::attribute_columns::AttributeSource;
-use crate::store::{LakeStorage, LocalFile};
-use crate::tables::TableSpec;
+use thalweg_columns::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
+use thalweg_columns::compaction::MergeError;
+use thalweg_columns::file::FileRules;
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::store::{LakeStorage, LocalFile};
+use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
+use thalweg_kit::time::unix_ms;
 
 const NANOS_PER_S: i64 = 1_000_000_000;
 const NANOS_PER_DAY: i64 = 86_400 * NANOS_PER_S;

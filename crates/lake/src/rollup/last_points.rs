@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::windows::{ExponentialHistogramData, HistogramData, LOOKBACK_NANOS, PointData, PointKind, RollupPoint};
-use crate::sketch::SketchBucketRun;
+use thalweg_sketch::SketchBucketRun;
 
 /// What each entry takes beside its buckets.
 const ENTRY_BYTES: usize = size_of::<(i64, LastPoint)>() + 16;

@@ -13,11 +13,11 @@ use super::file_writer::RollupFileWriter;
 use super::input::{RollupInputRows, TIME};
 use super::last_points::LastPointCache;
 use super::windows::{LOOKBACK_NANOS, PointData, PointKind, RollupWindow, RollupWindowBuilder};
-use crate::compaction::{
+use thalweg_columns::compaction::{
     KeyedBatch, MergeError, MergeInput, MergeIterator, MergeReadOptions, RevisionFilter, RowRun, SortKeys,
 };
-use crate::delta::schema::TableSchema;
-use crate::tables::TableSpec;
+use thalweg_columns::tables::TableSpec;
+use thalweg_delta::schema::TableSchema;
 
 /// Of series that have late rows: the times of the first and the last of them.
 pub(super) type SeriesTimeRanges = HashMap<i64, (i64, i64)>;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
 use prometheus::Registry;
-use prost::Message as _;
 use tempfile::TempDir;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
@@ -19,16 +18,16 @@ use super::input::RollupInputRows;
 use super::job::{RollupBuilder, RollupOptions};
 use super::windows::{self, PointKind, RollupPoint, RollupWindowBuilder};
 use crate::LakeMetrics;
-use crate::attributes::AttributePromotion;
-use crate::compaction::{CompactionOptions, MergeInput, MergeIterator, MergeReadOptions, SortKeys};
-use crate::delta::{DeltaLog, Snapshot, SnapshotDetail};
-use crate::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
+use crate::entry::{EntryForm, EntryHead, PayloadCompression, RejectedRecords, put_row};
+use crate::ingest::tests::rows_alone;
 use crate::ingest::{IngestOptions, QueueSource, TableWriter};
 use crate::maintenance::{MaintenanceOptions, MaintenanceThread};
-use crate::otlp::Signal;
-use crate::otlp::json::tests::proto;
-use crate::store::{LakeStorage, SyncedStore};
-use crate::tables::{METRICS, METRICS_ROLLUP};
+use crate::signal::Signal;
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::compaction::{CompactionOptions, MergeInput, MergeIterator, MergeReadOptions, SortKeys};
+use thalweg_columns::tables::{METRICS, METRICS_ROLLUP};
+use thalweg_delta::store::{LakeStorage, SyncedStore};
+use thalweg_delta::{DeltaLog, Snapshot, SnapshotDetail};
 
 const S: i64 = 1_000_000_000;
 const HOUR: i64 = 3600 * S;
@@ -68,51 +67,35 @@ impl Dice {
     }
 }
 
-fn metric(sent: &Sent) -> proto::Metric {
-    let text = proto::Any {
-        value: Some(proto::Value::Text(format!("node {}", sent.series))),
-    };
-    let attributes = vec![proto::Pair {
-        key: "host".to_owned(),
-        value: Some(text),
-    }];
-    let number = || {
-        vec![proto::NumberPoint {
-            attributes: attributes.clone(),
-            time: sent.time as u64,
-            value: Some(proto::NumberValue::Double(sent.value)),
-            ..Default::default()
-        }]
-    };
-    let sum = |temporality| proto::Sum {
-        points: number(),
-        temporality,
-        is_monotonic: true,
-    };
-    let data = match SERIES[sent.series] {
-        PointKind::Value => proto::Data::Gauge(proto::Gauge { points: number() }),
-        PointKind::Counter => proto::Data::Sum(sum(2)),
-        PointKind::Delta => proto::Data::Sum(sum(1)),
-        PointKind::Histogram { is_cumulative } => proto::Data::Histogram(proto::Histogram {
-            points: vec![proto::HistogramPoint {
-                attributes: attributes.clone(),
-                time: sent.time as u64,
-                count: sent.counts.iter().sum::<i64>() as u64,
-                sum: Some(sent.value),
-                buckets: sent.counts.iter().map(|count| *count as u64).collect(),
-                bounds: BOUNDS.to_vec(),
-                ..Default::default()
-            }],
-            temporality: if is_cumulative { 2 } else { 1 },
-        }),
+/// The row of a point, by the names of columns.
+fn row(sent: &Sent) -> Vec<u8> {
+    let (kind, temporality) = match SERIES[sent.series] {
+        PointKind::Value => ("gauge", None),
+        PointKind::Counter => ("sum", Some("cumulative")),
+        PointKind::Delta => ("sum", Some("delta")),
+        PointKind::Histogram { is_cumulative: true } => ("histogram", Some("cumulative")),
+        PointKind::Histogram { is_cumulative: false } => ("histogram", Some("delta")),
         PointKind::Exponential { .. } => unreachable!(),
     };
-    proto::Metric {
-        name: format!("metric {}", sent.series % 2),
-        unit: "1".to_owned(),
-        data: Some(data),
-        ..Default::default()
+    let mut row = serde_json::json!({
+        "metric_name": format!("metric {}", sent.series % 2),
+        "unit": "1",
+        "metric_type": kind,
+        "temporality": temporality,
+        "is_monotonic": (kind == "sum").then_some(true),
+        "attr_host": format!("node {}", sent.series),
+        "time_unix_nano": sent.time,
+    });
+    match kind {
+        "histogram" => {
+            row["count"] = sent.counts.iter().sum::<i64>().into();
+            row["sum"] = sent.value.into();
+            row["bucket_counts"] = sent.counts.to_vec().into();
+            row["explicit_bounds"] = BOUNDS.to_vec().into();
+        }
+        _ => row["value"] = sent.value.into(),
     }
+    row.to_string().into_bytes()
 }
 
 struct World {
@@ -145,7 +128,8 @@ impl World {
         };
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let site = LakeStorage::folder(folder.path(), SyncedStore::new());
-        let writer = TableWriter::open(&site, &METRICS, feed, AttributePromotion::default(), metrics, &options);
+        let (promotion, decoder) = (AttributePromotion::default(), rows_alone(&METRICS));
+        let writer = TableWriter::open(&site, &METRICS, feed, &decoder, promotion, metrics, &options);
         World {
             writer: Arc::new(writer.await.unwrap()),
             log,
@@ -156,17 +140,9 @@ impl World {
 
     /// Points in the table, in a file of their own.
     async fn send(&mut self, points: &[Sent], arrival: i64) {
-        let scope = proto::ScopeMetrics {
-            records: points.iter().map(metric).collect(),
-            ..Default::default()
-        };
-        let group = proto::ResourceMetrics {
-            scopes: vec![scope],
-            ..Default::default()
-        };
         let head = EntryHead {
             signal: Signal::Metrics,
-            form: EntryForm::Request(PayloadEncoding::Proto),
+            form: EntryForm::Rows,
             compression: PayloadCompression::None,
             arrival,
             records: points.len() as u32,
@@ -176,7 +152,7 @@ impl World {
         };
         let mut entry = Vec::new();
         head.encode(&mut entry);
-        entry.extend(proto::Metrics { groups: vec![group] }.encode_to_vec());
+        points.iter().for_each(|sent| put_row(&mut entry, &row(sent)));
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &entry)).unwrap();
         self.log.append(WriteBatch::of(PARTITION, records), None).await.unwrap();

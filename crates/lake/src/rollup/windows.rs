@@ -57,10 +57,10 @@ mod point_deltas;
 mod tests;
 
 use super::Resolution;
-use crate::sketch::{SketchBucketRun, SketchError};
 pub use exponential_buckets::BUCKETS_MAX;
 use open_window::OpenWindow;
 use point_deltas::{CounterTracker, ExponentialHistogramTracker, HistogramTracker};
+use thalweg_sketch::{SketchBucketRun, SketchError};
 
 /// How far back a point may be that others are compared with.
 pub const LOOKBACK_NANOS: i64 = Resolution::Hour.nanos();
@@ -245,7 +245,7 @@ impl RollupWindowBuilder {
     /// Adds a window of this or a finer resolution. If it is the first one behind a window, that is ready now.
     pub fn push_window(&mut self, window: &RollupWindow<'_>) -> Result<Option<RollupWindow<'_>>, RollupPushError> {
         self.check_order(window.start)?;
-        let sketch = window.sketch.map(crate::sketch::EncodedSketch::read).transpose();
+        let sketch = window.sketch.map(thalweg_sketch::EncodedSketch::read).transpose();
         let sketch = sketch.map_err(|error| RollupPushError::Sketch {
             start: window.start,
             error,

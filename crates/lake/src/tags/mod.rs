@@ -8,7 +8,7 @@ mod series;
 
 pub use batch_writer::{RefusedMessage, TagBatch, TagBatchWriter, TagEntry};
 pub use limits::{MessageRefusal, TagRowLimits};
-pub(crate) use row_decoder::{TagChangeCounts, TagRowDecoder};
+pub use row_decoder::entry_decoder;
 pub use series::tag_id;
 
 #[doc(hidden)]

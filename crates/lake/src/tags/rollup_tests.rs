@@ -13,12 +13,12 @@ use tokio::runtime::Handle;
 
 use super::table_tests::{ARRIVAL, World, slow};
 use crate::LakeMetrics;
-use crate::delta::{DeltaLog, SnapshotDetail};
 use crate::ingest::TableWriter;
 use crate::rollup::Resolution;
 use crate::rollup::job::{RollupBuilder, RollupOptions};
-use crate::store::SyncedStore;
-use crate::tables::{TAGS, TAGS_ROLLUP};
+use thalweg_columns::tables::{TAGS, TAGS_ROLLUP};
+use thalweg_delta::store::SyncedStore;
+use thalweg_delta::{DeltaLog, SnapshotDetail};
 
 const S: i64 = 1_000_000_000;
 const BAD: u32 = 0x8034_0000;

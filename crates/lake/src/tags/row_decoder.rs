@@ -12,25 +12,17 @@ use thalweg_record::{Message, ValueQuality, key};
 use super::sample::{RowTime, TagValueCells, TimeSource, stamp_nanos};
 use super::series::TagSeriesCache;
 use crate::entry::decode_messages;
-use crate::ingest::MessagesHandoff;
-use crate::otlp::decode::ArrivalWindow;
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
-use crate::tables::tags as table;
+use crate::ingest::{DecodeEntry, DecodedEntry, DecoderFactory, Handoff};
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::times::ArrivalWindow;
+use thalweg_columns::tables::tags as table;
 
 /// Of what may be remembered, this part at most is for constant maps of messages that were read, and the rest for series made of
 /// them, and of messages that were at hand. A tag of OPC UA that has a topic takes about 0.9 KiB of the first and 1.7 KiB of the
 /// other, and costs several times as much where it is not remembered.
 const MAPS_OF_TEN: usize = 4;
-
-/// What is not in the rows as it was sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TagChangeCounts {
-    /// Times that were too far from their arrival.
-    pub times_replaced: u64,
-    /// Source or server times that no column can hold.
-    pub stamps_out_of_range: u64,
-}
 
 /// Makes rows. Remembers what the last messages were like.
 pub(crate) struct TagRowDecoder {
@@ -57,63 +49,29 @@ impl TagRowDecoder {
         }
     }
 
-    /// It may remember so many bytes of tags from now on.
-    pub fn may_remember(&mut self, bytes: usize) {
-        self.remembered_bytes_max = bytes;
-    }
-
-    /// Remembers nothing of earlier messages.
-    pub fn forget(&mut self) {
-        self.messages = MessageDecoder::new(self.maps_bytes_max);
-        self.series = TagSeriesCache::default();
-    }
-
-    /// What it remembers of tags takes about so much.
-    pub fn remembered_bytes(&self) -> usize {
-        self.messages.cached_bytes() + self.series.bytes()
-    }
-
-    /// Adds a row for each message of an entry. Returns when it arrived. After an error there may be some of them.
-    pub fn decode(&mut self, entry: &[u8], chunk: &mut MemtableChunk) -> Result<(i64, TagChangeCounts), String> {
-        let (head, parcel) = decode_messages(entry).map_err(|error| error.to_string())?;
-        let messages = self.messages.decode(&Bytes::copy_from_slice(parcel));
-        let messages = messages.map_err(|error| error.to_string())?;
-        if *self.source != *head.source {
-            self.source = head.source.into();
-        }
-        let changed = self.put_all(messages.iter(), head.arrival, chunk);
-        Ok((head.arrival, changed))
-    }
-
-    /// Adds a row for each message of an entry that is at hand.
-    pub fn put(&mut self, messages: &MessagesHandoff, chunk: &mut MemtableChunk) -> TagChangeCounts {
-        self.source = messages.source.clone();
-        self.put_all(messages.iter(), messages.arrival, chunk)
-    }
-
     fn put_all<'a>(
         &mut self,
         messages: impl Iterator<Item = &'a Message>,
         arrival: i64,
         chunk: &mut MemtableChunk,
-    ) -> TagChangeCounts {
+    ) -> RowChangeCounts {
         let of_maps = self.messages.cached_bytes();
         self.series.set_room(self.remembered_bytes_max.saturating_sub(of_maps));
-        let mut changed = TagChangeCounts::default();
+        let mut changed = RowChangeCounts::default();
         for message in messages {
             self.push(message, arrival, chunk, &mut changed);
         }
         changed
     }
 
-    fn push(&mut self, message: &Message, arrival: i64, chunk: &mut MemtableChunk, changed: &mut TagChangeCounts) {
+    fn push(&mut self, message: &Message, arrival: i64, chunk: &mut MemtableChunk, changed: &mut RowChangeCounts) {
         let source = message.source.get().unwrap_or(&self.source);
         // Marks of a gap have no columns of their own.
         let meta = message.meta.settled();
         let (found, explicit_ms) = self.series.find(source, &meta);
         let cells = TagValueCells::of(&message.payload);
         let stamps = meta.stamps();
-        let time = self.window.row_time(explicit_ms, stamps, cells.time_ms, arrival);
+        let time = RowTime::of(self.window, explicit_ms, stamps, cells.time_ms, arrival);
         let row = chunk.begin_row();
         self.series.put(found, source, &meta, row, chunk);
         chunk.longs(table::ARRIVAL).push(row, arrival);
@@ -125,8 +83,54 @@ impl TagRowDecoder {
     }
 }
 
+impl DecodeEntry for TagRowDecoder {
+    fn decode(&mut self, entry: &[u8], chunk: &mut MemtableChunk) -> Result<DecodedEntry, String> {
+        let (head, parcel) = decode_messages(entry).map_err(|error| error.to_string())?;
+        let messages = self.messages.decode(&Bytes::copy_from_slice(parcel));
+        let messages = messages.map_err(|error| error.to_string())?;
+        if *self.source != *head.source {
+            self.source = head.source.into();
+        }
+        let changed = self.put_all(messages.iter(), head.arrival, chunk);
+        Ok(DecodedEntry {
+            arrival: head.arrival,
+            changed,
+        })
+    }
+
+    fn decode_handed(&mut self, handed: &Handoff, chunk: &mut MemtableChunk) -> Result<DecodedEntry, String> {
+        let Handoff::Messages(messages) = handed else {
+            return Err("a request is not for the table of tags".to_owned());
+        };
+        self.source = messages.source.clone();
+        let changed = self.put_all(messages.iter(), messages.arrival, chunk);
+        Ok(DecodedEntry {
+            arrival: messages.arrival,
+            changed,
+        })
+    }
+
+    fn may_remember(&mut self, bytes: usize) {
+        self.remembered_bytes_max = bytes;
+    }
+
+    fn forget(&mut self) {
+        self.messages = MessageDecoder::new(self.maps_bytes_max);
+        self.series = TagSeriesCache::default();
+    }
+
+    fn remembered_bytes(&self) -> usize {
+        self.messages.cached_bytes() + self.series.bytes()
+    }
+}
+
+/// Decodes the entries of messages of the queue `lake.tags`.
+pub fn entry_decoder() -> DecoderFactory {
+    Arc::new(|limits| Box::new(TagRowDecoder::new(limits.window, limits.remembered_bytes)))
+}
+
 #[inline]
-fn put_time(row: usize, time: &RowTime, chunk: &mut MemtableChunk, changed: &mut TagChangeCounts) {
+fn put_time(row: usize, time: &RowTime, chunk: &mut MemtableChunk, changed: &mut RowChangeCounts) {
     chunk.longs(table::TIME_NANOS).push(row, time.nanos);
     let source = match time.source {
         TimeSource::Own => None,
@@ -161,7 +165,7 @@ fn put_value(row: usize, cells: &TagValueCells<'_>, chunk: &mut MemtableChunk) {
 
 /// A time that does not fit into its column is in the overflow map, under its key of metadata.
 #[inline]
-fn put_stamps(row: usize, stamps: ValueQuality, chunk: &mut MemtableChunk, changed: &mut TagChangeCounts) {
+fn put_stamps(row: usize, stamps: ValueQuality, chunk: &mut MemtableChunk, changed: &mut RowChangeCounts) {
     chunk.longs(table::QUALITY).push(row, stamps.status.into());
     for (column, key, at) in [
         (table::SOURCE_TIME, key::SOURCE_TIMESTAMP, stamps.source_time),
@@ -181,7 +185,7 @@ fn put_stamps(row: usize, stamps: ValueQuality, chunk: &mut MemtableChunk, chang
 /// Any bytes as an entry of messages: they are refused, or become as many rows as there are messages.
 #[doc(hidden)]
 pub fn fuzz(data: &[u8]) {
-    let mut chunk = MemtableChunk::new(&crate::tables::TAGS);
+    let mut chunk = MemtableChunk::new(&thalweg_columns::tables::TAGS);
     let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20);
     let entries = [data.to_vec(), [&[1, 4, 3, 0][..], data].concat()];
     for entry in entries {

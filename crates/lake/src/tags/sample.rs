@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use thalweg_record::{Object, Payload, Text, Ticks, Value, ValueQuality, json};
 
-use crate::otlp::decode::ArrivalWindow;
+use thalweg_columns::rows::times::ArrivalWindow;
 
 const NANOS_PER_MILLI: i128 = 1_000_000;
 const NANOS_PER_TICK: i128 = 100;
@@ -159,10 +159,10 @@ pub struct RowTime {
     pub original: Option<String>,
 }
 
-impl ArrivalWindow {
+impl RowTime {
     /// The script's explicit time, else the source's, else the payload's own, else the server's, else the arrival.
-    pub fn row_time(
-        &self,
+    pub fn of(
+        window: ArrivalWindow,
         explicit_ms: Option<i64>,
         stamps: Option<ValueQuality>,
         payload_ms: Option<i64>,
@@ -185,8 +185,8 @@ impl ArrivalWindow {
                 original: None,
             };
         };
-        let earliest = i128::from(arrival) - i128::from(self.past);
-        let latest = i128::from(arrival) + i128::from(self.future);
+        let earliest = i128::from(arrival) - i128::from(window.past);
+        let latest = i128::from(arrival) + i128::from(window.future);
         match i64::try_from(sent) {
             Ok(nanos) if (earliest..=latest).contains(&sent) => RowTime {
                 nanos,
@@ -350,29 +350,29 @@ mod tests {
         };
         let both = stamps(at(-2), at(-1));
         assert_eq!(
-            window.row_time(Some(1_799_999_990_000), both, Some(1), arrival),
+            RowTime::of(window, Some(1_799_999_990_000), both, Some(1), arrival),
             row(arrival - 10 * SECOND, TimeSource::Own)
         );
         assert_eq!(
-            window.row_time(None, both, Some(1), arrival),
+            RowTime::of(window, None, both, Some(1), arrival),
             row(arrival - 2 * SECOND, TimeSource::Own)
         );
         let server = stamps(Ticks::MISSING, at(-1));
         assert_eq!(
-            window.row_time(None, server, Some(1), arrival),
+            RowTime::of(window, None, server, Some(1), arrival),
             row(arrival - SECOND, TimeSource::Observed)
         );
         let none = stamps(Ticks::MISSING, Ticks::MISSING);
         assert_eq!(
-            window.row_time(None, none, Some(1), arrival),
+            RowTime::of(window, None, none, Some(1), arrival),
             row(arrival, TimeSource::Arrival)
         );
         assert_eq!(
-            window.row_time(None, None, Some(1_800_000_001_000), arrival),
+            RowTime::of(window, None, None, Some(1_800_000_001_000), arrival),
             row(arrival + SECOND, TimeSource::Own)
         );
         assert_eq!(
-            window.row_time(None, None, None, arrival),
+            RowTime::of(window, None, None, None, arrival),
             row(arrival, TimeSource::Arrival)
         );
         for (stamps, original) in [
@@ -380,7 +380,7 @@ mod tests {
             (stamps(at(86_401), at(0)), &*(arrival + 86_401 * SECOND).to_string()),
             (stamps(Ticks(i64::MAX), at(0)), "922337203685477580700"),
         ] {
-            let time = window.row_time(None, stamps, None, arrival);
+            let time = RowTime::of(window, None, stamps, None, arrival);
             assert_eq!((time.nanos, time.source), (arrival, TimeSource::Arrival));
             assert_eq!(time.original.as_deref(), Some(original));
         }

@@ -19,18 +19,18 @@ use thalweg_telemetry::StatusSource as _;
 
 use super::{TagBatchWriter, tag_id};
 use crate::LakeMetrics;
-use crate::attributes::AttributePromotion;
-use crate::commit::commit_info;
-use crate::compaction::CompactionOptions;
-use crate::delta::actions::{Action, Metadata as TableMetadata};
-use crate::delta::schema::TableColumn;
-use crate::delta::{DeltaLog, SnapshotDetail};
 use crate::error::OpenError;
 use crate::ingest::{IngestOptions, QueueSource, TableWriter};
 use crate::maintenance::{MaintenanceOptions, MaintenanceThread};
-use crate::store::simulated::{SimulatedDisk, StepKind};
-use crate::store::{LakeStorage, SyncedStore};
-use crate::tables::TAGS;
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::compaction::CompactionOptions;
+use thalweg_columns::tables::TAGS;
+use thalweg_delta::actions::CommitInfo;
+use thalweg_delta::actions::{Action, Metadata as TableMetadata};
+use thalweg_delta::schema::TableColumn;
+use thalweg_delta::store::simulated::{SimulatedDisk, StepKind};
+use thalweg_delta::store::{LakeStorage, SyncedStore};
+use thalweg_delta::{DeltaLog, SnapshotDetail};
 
 const PARTITION: PartitionId = PartitionId::new(7, 0);
 /// Of all messages.
@@ -94,7 +94,16 @@ impl World {
         };
         let metrics = LakeMetrics::register(&Registry::new()).unwrap();
         let site = LakeStorage::folder(lake, store);
-        TableWriter::open(&site, &TAGS, feed, AttributePromotion::default(), metrics, options).await
+        TableWriter::open(
+            &site,
+            &TAGS,
+            feed,
+            &crate::tags::entry_decoder(),
+            AttributePromotion::default(),
+            metrics,
+            options,
+        )
+        .await
     }
 
     async fn open_with(&self, store: SyncedStore, options: &IngestOptions) -> Result<TableWriter, OpenError> {
@@ -363,9 +372,9 @@ async fn a_table_of_an_earlier_version_goes_on() {
     let mut columns = (TAGS.columns)();
     let overflow = columns.columns.pop().unwrap();
     columns.columns.insert(7, overflow);
-    let metadata = crate::delta::new_metadata(&columns, &["date"], &[], 1);
-    let mut actions = vec![Action::CommitInfo(commit_info("CREATE TABLE", 1))];
-    actions.extend(crate::delta::creation(metadata));
+    let metadata = thalweg_delta::new_metadata(&columns, &["date"], &[], 1);
+    let mut actions = vec![Action::CommitInfo(CommitInfo::of("CREATE TABLE", 1))];
+    actions.extend(thalweg_delta::creation(metadata));
     log.commit(0, &actions).await.unwrap();
     let writer = world.open(&slow()).await;
     let mut odd = message("t", 1, &[("a", "x")]);
@@ -435,7 +444,7 @@ async fn another_writer_in_between_is_respected() {
     // A commit without new columns: ours goes in after it.
     let log = DeltaLog::new(&world.table(), SyncedStore::new()).unwrap();
     let mut snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
-    let info = || Action::CommitInfo(commit_info("WRITE", 1));
+    let info = || Action::CommitInfo(CommitInfo::of("WRITE", 1));
     log.commit(snapshot.version + 1, &[info()]).await.unwrap();
     world.store(&writer, vec![message("t", 2, &[("b", "2")])]).await;
 

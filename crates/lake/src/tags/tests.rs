@@ -10,18 +10,20 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader
 use proptest::prelude::*;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
 
-use super::row_decoder::TagChangeCounts;
-use super::sample::TagValueCells;
+use super::row_decoder::TagRowDecoder;
+use super::sample::{RowTime, TagValueCells};
 use super::*;
-use crate::attributes::{AttributeBindings, AttributePromotion, column_name};
 use crate::commit::{CommitPayload as _, EncodedFile};
-use crate::delta::schema::TableSchema;
-use crate::delta::stats::{ColumnBound, FileStats};
-use crate::file::FileRules;
 use crate::ingest::files::ChunkBatch;
-use crate::otlp::decode::ArrivalWindow;
-use crate::rows::chunk::MemtableChunk;
-use crate::tables::TAGS;
+use crate::ingest::{DecodeEntry as _, DecodedEntry, Handoff};
+use thalweg_columns::attributes::{AttributeBindings, AttributePromotion, column_name};
+use thalweg_columns::file::FileRules;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::times::ArrivalWindow;
+use thalweg_columns::tables::TAGS;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::{ColumnBound, FileStats};
 
 const ARRIVAL: i64 = 1_935_817_689_123_456_700;
 
@@ -80,10 +82,10 @@ fn chunks(messages: &[Message], way: Way) -> Vec<Arc<MemtableChunk>> {
         for entry in &packed.entries {
             if way == Way::Handed {
                 let handed = packed.handed(entry, &all, &"plant".into(), ARRIVAL);
-                samples.put(&handed, &mut chunk);
+                samples.decode_handed(&Handoff::Messages(handed), &mut chunk).unwrap();
                 continue;
             }
-            let (arrival, _) = samples.decode(&entry.bytes, &mut chunk).unwrap();
+            let DecodedEntry { arrival, .. } = samples.decode(&entry.bytes, &mut chunk).unwrap();
             assert_eq!(arrival, ARRIVAL);
         }
         assert_eq!(chunk.rows(), half.len());
@@ -145,7 +147,7 @@ fn expected(message: &Message, promoted: &dyn Fn(&str) -> bool) -> Row {
         .meta
         .get("timestamp_ms")
         .and_then(|text| text.parse::<i64>().ok());
-    let time = ArrivalWindow::default().row_time(explicit, stamps, cells.time_ms, ARRIVAL);
+    let time = RowTime::of(ArrivalWindow::default(), explicit, stamps, cells.time_ms, ARRIVAL);
     let tag = message.meta.get("umh_topic").map(Cow::into_owned);
     let mut row = Row::new();
     let mut put = |column: &str, value: Option<String>| {
@@ -496,7 +498,12 @@ fn a_chunk_has_more_rows_than_tags_however_much_tags_say() {
     let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 200 << 20);
     let mut round = |chunk: &mut MemtableChunk| {
         for entry in &packed.entries {
-            samples.put(&packed.handed(entry, &messages, &"plant".into(), ARRIVAL), chunk);
+            samples
+                .decode_handed(
+                    &Handoff::Messages(packed.handed(entry, &messages, &"plant".into(), ARRIVAL)),
+                    chunk,
+                )
+                .unwrap();
         }
     };
     // What comes again is known.
@@ -544,10 +551,10 @@ fn refused_messages_are_named_and_the_others_are_in_entries() {
         .collect();
     assert_eq!(refused, [1, 3, 4].map(|index| (index, "value_too_long")));
     let mut chunk = MemtableChunk::new(&TAGS);
-    let (_, changed) = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20)
+    let DecodedEntry { changed, .. } = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20)
         .decode(&packed.entries[0].bytes, &mut chunk)
         .unwrap();
-    assert_eq!((chunk.rows(), changed), (3, TagChangeCounts::default()));
+    assert_eq!((chunk.rows(), changed), (3, RowChangeCounts::default()));
     let handed = packed.handed(
         &packed.entries[0],
         &Arc::new(messages.to_vec()),

@@ -1,4 +1,4 @@
-//! A disk between a log and its files that counts writes, syncs and renames; what it is told goes on unchanged.
+//! A disk wrapper that counts writes, syncs and renames and passes them on unchanged.
 
 use std::io;
 use std::sync::Arc;

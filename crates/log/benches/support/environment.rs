@@ -1,18 +1,18 @@
-//! Where a benchmark runs: processor, memory, kernel, file system and device of its folder, version and commit. Figures
-//! mean nothing without these. Names of hosts and paths stay out, so that what is printed may be published.
+//! The environment of a benchmark: processor, memory, kernel, file system and device of its folder, version and commit.
+//! Results mean nothing without these. Host names and paths are left out, so that the output can be published.
 //!
-//! Benchmarks of several crates and `xtask` include this file, so it needs nothing but the standard library.
+//! Benchmarks of several crates and `xtask` include this file, so it uses the standard library only.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names and values, in the order in which they are told.
+/// Names and values in display order.
 pub type Facts = Vec<(&'static str, String)>;
 
-/// File systems that keep nothing on a disk: what a sync costs there says nothing.
+/// File systems in memory, where the cost of a sync means nothing.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
 
-/// On a real disk, usually; `THALWEG_BENCH_DIR` says otherwise.
+/// Usually on a real disk; `THALWEG_BENCH_DIR` overrides it.
 pub fn bench_folder() -> PathBuf {
     std::env::var_os("THALWEG_BENCH_DIR").map_or_else(
         || {
@@ -23,7 +23,7 @@ pub fn bench_folder() -> PathBuf {
     )
 }
 
-/// Why nothing durable can be measured in this folder.
+/// Why durable writes cannot be measured in this folder.
 pub fn refused(folder: &Path) -> Option<String> {
     let mount = Mount::of(folder)?;
     IN_MEMORY.contains(&mount.kind.as_str()).then(|| {
@@ -79,9 +79,9 @@ pub fn text(facts: &Facts) -> String {
     lines.join("\n")
 }
 
-/// Of the sources, with `+` if they have changed since.
+/// The commit of the sources, with `+` if there are uncommitted changes.
 fn commit() -> String {
-    // What cargo said at the build may be another clone, where several share a target directory.
+    // The path from compile time may be of another clone, if several share a target directory.
     let sources =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     let git = |words: &[&str]| {
@@ -104,7 +104,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// The mount that a folder, or its nearest parent that exists, is in.
+    /// The mount of a folder or of its nearest existing parent.
     fn of(folder: &Path) -> Option<Mount> {
         let real = folder.ancestors().find_map(|parent| parent.canonicalize().ok())?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -118,7 +118,7 @@ impl Mount {
             let (Some(kind), Some(source)) = (rest.next(), rest.next()) else {
                 continue;
             };
-            // The deepest counts; of several at one place, the last.
+            // The deepest mount wins; of several at one place, the last.
             let depth = Path::new(point).components().count();
             if real.starts_with(point) && found.as_ref().is_none_or(|(best, _)| depth >= *best) {
                 let (kind, source) = (kind.to_owned(), source.to_owned());
@@ -128,7 +128,7 @@ impl Mount {
         found.map(|(_, mount)| mount)
     }
 
-    /// Its name, and what the kernel says of it: a write cache decides what a sync costs.
+    /// The device name and its properties in the kernel: a write cache determines the cost of a sync.
     fn device(&self) -> String {
         let real = Path::new(&self.source).canonicalize().unwrap_or_default();
         let Some(name) = real.strip_prefix("/dev").ok().and_then(Path::to_str) else {
@@ -141,7 +141,7 @@ impl Mount {
             let text = std::fs::read_to_string(path).ok()?;
             Some(text.trim().to_owned()).filter(|text| !text.is_empty())
         };
-        // A partition has no queue of its own: its disk has.
+        // A partition has no queue of its own; its disk does.
         let disk = if block.join("partition").exists() {
             block.parent().unwrap_or(&block)
         } else {

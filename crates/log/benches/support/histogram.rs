@@ -1,11 +1,11 @@
-//! Times of single calls in buckets: recording costs nanoseconds and allocates nothing, however many there are.
+//! A latency histogram. Recording takes nanoseconds and allocates nothing, however many values there are.
 
 use std::time::Duration;
 
-/// Buckets per doubling: a value is known to 3 %.
+/// Buckets per doubling, for a precision of 3 %.
 const PARTS: u64 = 32;
 
-/// Counts of nanoseconds in buckets that grow with them; recording allocates nothing.
+/// Counts of nanoseconds in exponential buckets. Recording allocates nothing.
 pub struct Histogram {
     counts: Vec<u64>,
     max: u64,
@@ -36,7 +36,7 @@ impl Histogram {
         }
     }
 
-    /// The upper end of the bucket below which `part` of the values lie.
+    /// The upper bound of the bucket below which the fraction `part` of the values lies.
     pub fn quantile(&self, part: f64) -> Duration {
         let all: u64 = self.counts.iter().sum();
         let mut rest = (all as f64 * part).ceil() as u64;

@@ -1,4 +1,4 @@
-//! What the benchmark counts with, and where its logs go.
+//! Counters and folders for the benchmarks.
 
 mod counted;
 mod environment;
@@ -13,7 +13,7 @@ pub use histogram::Histogram;
 static ALLOCATOR: thalweg_telemetry::alloc::CountingAllocator<tikv_jemallocator::Jemalloc> =
     thalweg_telemetry::alloc::CountingAllocator(tikv_jemallocator::Jemalloc);
 
-/// Where the logs go. Memory is no disk.
+/// The folder for the logs. A file system in memory is refused.
 pub fn folder() -> PathBuf {
     let folder = environment::bench_folder();
     std::fs::create_dir_all(&folder).unwrap();
@@ -23,7 +23,7 @@ pub fn folder() -> PathBuf {
     folder
 }
 
-/// Files that are read next are read from the disk, as far as they are written there.
+/// Drops the files from the page cache, as far as they are written to disk.
 pub fn forget(folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         if let Ok(file) = std::fs::File::open(entry.path()) {

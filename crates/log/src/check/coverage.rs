@@ -1,5 +1,5 @@
-//! What a file holds of each partition: which offsets can be read from it, which are damaged, and which it says are lost.
-//! Offsets that follow each other are one span, so that a file of many frames takes little memory.
+//! What a file holds of each partition: the offsets that can be read, those that are damaged, and those it records as
+//! lost. Consecutive offsets are merged into one range, so that a file with many frames takes little memory.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use crate::format::frame::FrameKind;
 use crate::ids::{Offset, PartitionId};
 use crate::index::FrameEntry;
 
-/// From the first offset to the one behind the last.
+/// First offset (inclusive) and end offset (exclusive).
 pub(crate) type OffsetRange = (Offset, Offset);
 
 pub(crate) type FileCoverage = BTreeMap<PartitionId, PartitionCoverage>;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartitionCoverage {
-    /// Of all frames, damaged ones too.
+    /// The first offset of all frames, including damaged ones.
     pub first: Offset,
     pub next: Offset,
     pub bytes: u64,
@@ -22,12 +22,12 @@ pub(crate) struct PartitionCoverage {
     pub epoch: u32,
     pub sound: Vec<OffsetRange>,
     pub gaps: Vec<OffsetRange>,
-    /// Where checkpoints begin, and whether they can be read.
+    /// The offset of each checkpoint, and whether the checkpoint can be read.
     pub checkpoints: Vec<(Offset, bool)>,
 }
 
 impl PartitionCoverage {
-    /// The next frame, in the order of offsets.
+    /// Adds the next frame. Frames must be added in the order of their offsets.
     pub fn add(&mut self, entry: &FrameEntry, sound: bool) {
         let header = &entry.header;
         let span = (header.base, header.next());
@@ -81,7 +81,7 @@ pub(crate) fn without(whole: OffsetRange, spans: &[OffsetRange]) -> Vec<OffsetRa
     left
 }
 
-/// The parts of `spans` within `whole`.
+/// The parts of `spans` that lie within `whole`.
 pub(crate) fn within(whole: OffsetRange, spans: &[OffsetRange]) -> Vec<OffsetRange> {
     let cut = spans.iter().map(|span| (span.0.max(whole.0), span.1.min(whole.1)));
     cut.filter(|span| span.0 < span.1).collect()

@@ -1,4 +1,4 @@
-//! What a check says: one sentence for each thing it has found, and what is in the log.
+//! The report of a check: one sentence per finding, and what the log contains.
 
 use std::fmt;
 
@@ -6,70 +6,71 @@ use crate::durability::Durability;
 use crate::format::newer::NewerVersion;
 use crate::ids::{Offset, PartitionId, Sequence};
 
-/// Something that is not as it was written, or that stands out.
+/// Something that differs from what was written, or is worth a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Empty for what is in no file.
+    /// Empty if the finding belongs to no file.
     pub file: String,
     pub position: u64,
     pub bytes: u64,
     pub kind: FindingKind,
-    /// Whose records it is about, if one partition's alone.
+    /// The affected records, if they belong to a single partition.
     pub records: Option<(PartitionId, Offset, Offset)>,
-    /// Something that is needed cannot be read, or the log does not open. Otherwise it is only worth knowing.
+    /// True if data that is needed cannot be read, or if the log does not open. Otherwise the finding is only
+    /// informative.
     pub is_error: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FindingKind {
-    /// Of blocks that were being written when a process or a machine ended.
+    /// Blocks that were being written when the process or machine stopped.
     TornTail,
-    /// Blocks that were synced and are not there. `copied`: the index of the file has all that is needed of their headers.
+    /// Synced blocks are missing. `copied`: the index of the file has a copy of the headers that are needed.
     Corrupt {
         expected: Sequence,
         last: Sequence,
         copied: bool,
     },
-    /// The header of a frame in a segment. The same holds for `copied`.
+    /// The header of a frame in a segment is damaged. `copied` has the same meaning as for `Corrupt`.
     BadFrame {
         copied: bool,
     },
     BadBody,
-    /// The index of a full file is damaged or missing; the next start makes it anew.
+    /// The index of a full file is damaged or missing. The next start rebuilds it.
     BadFooter,
-    /// Offsets that are in no file; the place is where their partition goes on, or where it ends, and none if nothing is left
-    /// of it. Names the file that held them.
+    /// Offsets that are in no file. The position is where the partition continues or ends; it is empty if nothing of
+    /// the partition is left. `stood_in` names the file that held the offsets.
     Missing {
         stood_in: String,
     },
-    /// Offsets that cannot be read from where they should be.
+    /// Offsets that cannot be read from the file that should hold them.
     Unread,
-    /// Lost before and given up since.
+    /// Offsets that were lost and given up earlier.
     Gap,
     NewerFormat(NewerVersion),
-    /// A sound block of this version that names another one.
+    /// A sound block of this version whose version field names another version.
     BadVersion,
-    /// What the table of partitions says is damaged or contradicts itself.
+    /// The stored table of partitions is damaged or contradicts itself.
     BadTable,
-    /// Blocks that were synced in a file that is not there.
+    /// Synced blocks are in a file that does not exist.
     NewestMissing {
         first: Sequence,
         last: Sequence,
     },
-    /// The file is shorter than it was made.
+    /// The file is shorter than it was when it was created.
     CutShort {
         had: Option<u64>,
     },
-    /// The file says that it is of another log, or that it has another name.
+    /// The file belongs to another log, or its header contradicts its name.
     Misplaced(String),
-    /// A slot of the superblock, or all of it.
+    /// One slot of the superblock is damaged, or all of it.
     BadSuperblock,
-    /// The log does not open, for a reason that is not among the other findings.
+    /// The log does not open for a reason that no other finding covers.
     Refused(String),
 }
 
 impl FindingKind {
-    /// The word for it in JSON.
+    /// The name of the kind in JSON.
     pub fn name(&self) -> &'static str {
         match self {
             FindingKind::TornTail => "torn_tail",
@@ -115,7 +116,7 @@ impl fmt::Display for Finding {
                 } else {
                     format!("block {expected}")
                 };
-                write!(f, "{blocks} should stand in these {bytes} bytes, which are damaged")?;
+                write!(f, "{blocks} should be in these {bytes} bytes, which are damaged")?;
                 if *copied {
                     f.write_str("; the index of the file has a copy of what is needed")?;
                 }
@@ -128,30 +129,27 @@ impl fmt::Display for Finding {
             }
             FindingKind::BadBody => write!(f, "the body of a frame of {bytes} bytes is damaged")?,
             FindingKind::BadFooter => {
-                f.write_str("the index of the file is damaged or missing; every start makes it anew")?;
+                f.write_str("the index of the file is damaged or missing; every start rebuilds it")?;
             }
             FindingKind::Missing { stood_in } => write!(
                 f,
-                "records that should come here are in no file: {stood_in}, or a segment that was made of it, is not there"
+                "the records that belong here are in no file: {stood_in}, or a segment made from it, is missing"
             )?,
             FindingKind::Unread => f.write_str("records that should be here cannot be read")?,
-            FindingKind::Gap => f.write_str("lost before and given up")?,
+            FindingKind::Gap => f.write_str("lost earlier and given up")?,
             FindingKind::NewerFormat(newer) => newer.fmt(f)?,
-            FindingKind::BadVersion => f.write_str("the version of a block is damaged, all else of it is whole")?,
-            FindingKind::BadTable => f.write_str("what is said of partitions is damaged or makes no sense")?,
+            FindingKind::BadVersion => f.write_str("the version of a block is damaged; the rest is intact")?,
+            FindingKind::BadTable => f.write_str("the partition table is damaged or invalid")?,
             FindingKind::NewestMissing { first, last } => {
-                write!(
-                    f,
-                    "blocks {first} to {last} were synced in this file, which is not there"
-                )?;
+                write!(f, "blocks {first} to {last} were synced in this file, which is missing")?;
             }
-            FindingKind::CutShort { had: Some(had) } => write!(f, "the file ends here and had {had} bytes")?,
-            FindingKind::CutShort { had: None } => f.write_str("the file ends here, and no commit file is so short")?,
+            FindingKind::CutShort { had: Some(had) } => write!(f, "the file ends here, but it had {had} bytes")?,
+            FindingKind::CutShort { had: None } => f.write_str("the file ends here; no commit file is this short")?,
             FindingKind::Misplaced(why) => f.write_str(why)?,
             FindingKind::BadSuperblock if self.is_error => {
-                f.write_str("nothing of the superblock can be read, so nobody knows whether the newest file is whole")?;
+                f.write_str("the superblock cannot be read, so it is unknown whether the newest file is complete")?;
             }
-            FindingKind::BadSuperblock => f.write_str("a part of it is damaged; every start makes it anew")?,
+            FindingKind::BadSuperblock => f.write_str("a part of it is damaged; every start rewrites it")?,
             FindingKind::Refused(why) => write!(f, "the log does not open: {why}")?,
         }
         if let Some((partition, from, to)) = self.records {
@@ -161,38 +159,39 @@ impl fmt::Display for Finding {
                 to.saturating_sub(1)
             )?;
             if self.kind == FindingKind::BadBody && !self.is_error {
-                f.write_str(", which are not needed any more")?;
+                f.write_str(", which are no longer needed")?;
             }
         }
         Ok(())
     }
 }
 
-/// All that a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     pub log_id: Option<u64>,
-    /// Commit files with blocks in them, those that are ready for use, and segments.
+    /// Commit files that contain blocks. Spare files and segments are counted separately.
     pub files: usize,
     pub spares: usize,
     pub segments: usize,
-    /// Of all files.
+    /// The size of all files.
     pub bytes: u64,
     pub blocks: u64,
     pub frames: u64,
-    /// The highest sequence that anything names as synced.
+    /// The highest sequence that any header, index or superblock names as synced.
     pub synced: Sequence,
-    /// Of the last block of the log.
+    /// The sequence of the last block of the log.
     pub last: Sequence,
     pub partitions: Vec<CheckedPartition>,
     pub findings: Vec<Finding>,
-    /// What a repair would give up.
+    /// Offsets that a repair would give up.
     pub lost: Vec<LostRange>,
-    /// What cannot be read either, but stands before a checkpoint: nobody reads it, but what moves files would.
+    /// Unreadable offsets before a checkpoint. Consumers do not read them, but moving the files would.
     pub let_go: Vec<LostRange>,
-    /// So many records more, of any partitions, are known to have stood in blocks of which nothing is left.
+    /// The number of further lost records that were in blocks of which nothing is left. Their partitions are unknown.
     pub unaccounted: u64,
-    /// A repair has each partition go on so many offsets later, so that none that such a block may have had is given out again.
+    /// The number of offsets that a repair skips in each partition, so that no offset of such a block is assigned
+    /// twice.
     pub skipped: u64,
 }
 
@@ -203,17 +202,17 @@ pub struct CheckedPartition {
     pub first: Offset,
     pub next: Offset,
     pub epoch: u32,
-    /// Of frame bodies, about.
+    /// The approximate size of the frame bodies.
     pub bytes: u64,
-    /// Offsets that were given up before.
+    /// Offsets that were given up earlier.
     pub gaps: u64,
     /// Offsets that cannot be read.
     pub lost: u64,
-    /// Offsets that cannot be read either, but stand before a checkpoint.
+    /// Unreadable offsets before a checkpoint.
     pub let_go: u64,
 }
 
-/// Offsets that cannot be read, from the first to the one behind the last.
+/// Offsets that cannot be read: `from` inclusive, `to` exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostRange {
     pub partition: PartitionId,
@@ -222,18 +221,18 @@ pub struct LostRange {
 }
 
 impl CheckReport {
-    /// Whether the log opens and all that is needed can be read.
+    /// Whether the log opens and everything that is needed can be read.
     pub fn is_whole(&self) -> bool {
         self.errors() == 0
     }
 
-    /// Whether a newer program wrote some of it, so that this one cannot tell what is there and what is not.
+    /// Whether a newer program wrote part of the log, so that this one cannot say what is missing.
     pub fn is_newer(&self) -> bool {
         let newer = |finding: &Finding| matches!(finding.kind, FindingKind::NewerFormat(_));
         self.findings.iter().any(newer)
     }
 
-    /// Records that a repair gives up, as far as is known: those that are known by their offsets, and those of which nothing is left.
+    /// The number of records that a repair gives up: those with known offsets plus the unaccounted ones.
     pub fn lost_records(&self) -> u64 {
         let known: u64 = self.lost.iter().map(|lost| lost.to - lost.from).sum();
         known + self.unaccounted

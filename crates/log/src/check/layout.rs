@@ -1,5 +1,5 @@
-//! Which of the outlined files are the log, in which order, and where it ends: what is damaged up to the mark is part of it,
-//! what is not whole behind the mark ends it.
+//! Decides which of the outlined files form the log, in which order, and where the log ends. Damage up to the synced
+//! mark is part of the log; the first incomplete block behind the mark ends it.
 
 use std::collections::BTreeSet;
 
@@ -11,25 +11,25 @@ use crate::format::block::{self, BlockHeader};
 use crate::ids::Sequence;
 use crate::superblock::Superblock;
 
-/// What a commit file is to the log.
+/// The role of a commit file in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRole {
     Live,
-    /// Behind the end: ready for use.
+    /// Behind the end of the log and ready for use.
     Spare,
-    /// Between others, without one block that can be read.
+    /// Between live files, but without any readable block.
     Destroyed,
 }
 
 pub(crate) struct LogLayout {
     pub files: Vec<(FileOutline, FileRole)>,
-    /// Files that a start cannot pass, by their place in `files`.
+    /// Indexes into `files` of files that prevent a start.
     pub obstacles: Vec<usize>,
     pub findings: Vec<Finding>,
     pub last: Sequence,
 }
 
-/// `newest` is what the superblock says.
+/// `newest` is the content of the superblock.
 pub(crate) fn settle(outlines: Vec<FileOutline>, mark: Sequence, newest: Option<&Superblock>) -> LogLayout {
     let last_live = outlines.iter().rposition(|outline| !outline.stretches.is_empty());
     let role = |n: usize, outline: &FileOutline| match last_live {
@@ -59,7 +59,8 @@ pub(crate) fn settle(outlines: Vec<FileOutline>, mark: Sequence, newest: Option<
 }
 
 impl LogLayout {
-    /// Where a file does not begin with the block behind the last of the file before it, the blocks between are lost.
+    /// If a file does not begin with the block that follows the last block of the file before it, the blocks between
+    /// are lost.
     fn join(&mut self) {
         let live: Vec<usize> = (0..self.files.len())
             .filter(|n| self.files.get(*n).is_some_and(|(_, role)| *role == FileRole::Live))
@@ -77,9 +78,9 @@ impl LogLayout {
             let Some((outline, _)) = self.files.get_mut(after) else {
                 continue;
             };
-            // The numbers between are of files that nobody needed any more, or of one that is destroyed.
+            // Missing numbers belong to files that were no longer needed, or to a destroyed file.
             let adjacent = outline.file.number == number + 1;
-            // The end of a file says which block it begins with.
+            // The trailer of a file names its first block.
             let is_unknown = adjacent && outline.footer.trailer().is_none();
             if let Some(head) = outline.stretches.first_mut().filter(|head| !head.sound && is_unknown) {
                 head.first = expected.min(head.last + 1);
@@ -91,8 +92,8 @@ impl LogLayout {
         }
     }
 
-    /// Files whose blocks are in another order than their names, as when two have each other's: a start gets past as many as
-    /// can be left in their place, and the others are obstacles.
+    /// Handles files whose blocks are in another order than their names, for example after two files were swapped. As
+    /// many files as possible keep their place; the others become obstacles.
     fn set_apart(&mut self, live: &[usize]) {
         let first = |n: &usize| self.files.get(*n).and_then(|(outline, _)| outline.first());
         let begins: Vec<(usize, Sequence)> = live.iter().filter_map(|n| Some((*n, first(n)?))).collect();
@@ -117,8 +118,8 @@ impl LogLayout {
         });
     }
 
-    /// Blocks up to the mark were synced, and nothing of the last ones is left: in the last file there is, or in the one that the
-    /// superblock names.
+    /// Blocks up to the mark were synced, but the last ones are gone. They belong to the last live file, or to the file
+    /// that the superblock names.
     fn miss(&mut self, mark: Sequence, newest: Option<&Superblock>) {
         let next = self.last + 1;
         let Some(named) = newest.filter(|newest| newest.first >= next) else {
@@ -153,7 +154,7 @@ impl LogLayout {
         });
     }
 
-    /// The first block behind the mark that is not whole ends the log.
+    /// Ends the log at the first incomplete block behind the mark.
     fn cut(&mut self, mark: Sequence) {
         for n in 0..self.files.len() {
             let Some((outline, FileRole::Live)) = self.files.get_mut(n) else {
@@ -165,7 +166,7 @@ impl LogLayout {
             let torn = outline.end().saturating_sub(at);
             outline.end_before(at, sequence, mark);
             self.findings.push(torn_tail(&outline.file.name, at, torn));
-            // Where nothing of a file is left, what stands in it is to be cleared away like that of those behind it.
+            // If nothing of the file is left, its content is cleared like that of the files behind it.
             let kept = usize::from(!outline.stretches.is_empty());
             for (outline, role) in self.files.iter_mut().skip(n + kept) {
                 outline.stretches.clear();
@@ -175,7 +176,7 @@ impl LogLayout {
         }
     }
 
-    /// The next block may have been begun, behind the last one or in the next file.
+    /// Reports a block whose write had started, behind the last block or in the next file.
     fn tear(&mut self) {
         if !self.findings.is_empty() {
             return;
@@ -197,9 +198,9 @@ impl LogLayout {
     }
 }
 
-/// The places of as many as possible whose sequences rise.
+/// The indexes of a longest subsequence with rising sequences.
 fn longest_in_order(files: &[(usize, Sequence)]) -> BTreeSet<usize> {
-    // For each length the place where a row of that length ends that can best be gone on with, and what comes before each place.
+    // `ends` has the best last index for each length; `before` has the predecessor of each index.
     let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::with_capacity(files.len()));
     let sequence = |place: usize| files.get(place).map_or(0, |(_, sequence)| *sequence);
     for (place, (_, own)) in files.iter().enumerate() {
@@ -230,7 +231,7 @@ fn torn_tail(file: &str, position: u64, bytes: u64) -> Finding {
     }
 }
 
-/// About where the blocks that are lost behind the last one of a file end: what follows is zeros, or older.
+/// The approximate end of the lost blocks behind the last block of a file: where zeros or older blocks begin.
 fn tail_end(outline: &FileOutline, at: u64, expected: Sequence) -> u64 {
     let file = &outline.file;
     let header = BlockHeader::decode(&bytes(file, at, block::LEN)).filter(|header| header.sequence == expected);
@@ -270,7 +271,7 @@ impl FileOutline {
         None
     }
 
-    /// Forgets what stands at or behind `at`, but for blocks up to the mark that should be there.
+    /// Drops everything at or behind `at`, except for damaged stretches with blocks up to the mark.
     fn end_before(&mut self, at: u64, sequence: Sequence, mark: Sequence) {
         self.stretches.retain(|stretch| stretch.at <= at);
         if let Some(last) = self.stretches.last_mut() {
@@ -285,7 +286,7 @@ impl FileOutline {
     }
 }
 
-/// Goes through the blocks of a sound stretch as long as `look` says so.
+/// Visits the blocks of a sound stretch until `look` returns false.
 pub(crate) fn each_block(outline: &FileOutline, stretch: &BlockRun, mut look: impl FnMut(u64, &BlockHeader) -> bool) {
     let mut at = stretch.at;
     while at < stretch.end {

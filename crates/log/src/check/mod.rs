@@ -1,5 +1,5 @@
-//! `thalweg log check`: reads everything that is stored, changes nothing, and goes on after whatever it finds. What it
-//! finds is an error if something that is needed cannot be read or the log does not open; the rest is a note.
+//! `thalweg log check` reads everything that is stored, changes nothing, and continues after every finding. A finding
+//! is an error if data that is needed cannot be read or if the log does not open; otherwise it is a note.
 
 pub(crate) mod coverage;
 mod finding;
@@ -19,13 +19,13 @@ use crate::open;
 use crate::recovery;
 use scan::LogScan;
 
-/// Indexes of full files that are kept in memory.
+/// Memory for the indexes of full files.
 pub(crate) const INDEX_BYTES: usize = 32 << 20;
 
-/// Called with the bytes that were looked at so far, and all.
+/// Called with the number of bytes that have been checked and the total.
 pub type CheckProgress<'a> = dyn FnMut(u64, u64) + 'a;
 
-/// Reads a log as it is. Nothing may write to it meanwhile. Fails only if a file cannot be opened.
+/// Checks a log as it is. Nothing may write to the log meanwhile. Fails only if a file cannot be opened.
 pub fn check(disk: &dyn Disk, progress: &mut CheckProgress<'_>) -> Result<CheckReport> {
     let survey = LogScan::of(disk, progress)?;
     Ok(report(disk, &survey))
@@ -33,7 +33,7 @@ pub fn check(disk: &dyn Disk, progress: &mut CheckProgress<'_>) -> Result<CheckR
 
 pub(crate) fn report(disk: &dyn Disk, survey: &LogScan) -> CheckReport {
     let mut report = survey.report();
-    // The check has eyes of its own; that it agrees with the start is checked, too.
+    // The check has its own reading code, so it also verifies that a start agrees with it.
     if report.is_whole()
         && let Err(error) = opens(disk)
     {
@@ -56,7 +56,7 @@ pub(crate) fn report(disk: &dyn Disk, survey: &LogScan) -> CheckReport {
     report
 }
 
-/// Whether a start would go well, but for writing.
+/// Whether a start would succeed, apart from its writes.
 pub(crate) fn opens(disk: &dyn Disk) -> Result<()> {
     let found = recovery::recover(disk, &IndexCache::new(INDEX_BYTES))?;
     open::partitions(&found, "the log").map(drop)

@@ -1,8 +1,9 @@
-//! Which blocks stand in a commit file and where something else stands in their place. Only headers are read here, bodies
-//! later: what a bad body means depends on the mark, which is known when all files were outlined.
+//! Finds the blocks of a commit file and the places where something else stands instead. Only headers are read here.
+//! Bodies are read later, because the meaning of a damaged body depends on the synced mark, which is known only after
+//! all files were outlined.
 //!
-//! Blocks are followed one by one, and only where the row breaks every page is tried: bytes of a message that look like a
-//! block are not taken for one.
+//! Blocks are followed one by one. Every page is tried only where the sequence breaks, so that message bytes that look
+//! like a block are not mistaken for one.
 
 use std::sync::Arc;
 
@@ -14,61 +15,60 @@ use crate::format::footer::{FileKind, PartitionExtent, TRAILER_LEN, Trailer};
 use crate::format::newer::NewerVersion;
 use crate::ids::{Micros, Sequence};
 
-/// Files are looked through in pieces of this.
+/// The size of one read during a search.
 const PIECE: usize = 1 << 20;
 
-/// Blocks that follow each other, or bytes where such blocks should be.
+/// Consecutive blocks, or bytes where such blocks should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRun {
     pub at: u64,
     pub end: u64,
-    /// Of what stands here, or should.
+    /// The sequence of the first block that is here or should be.
     pub first: Sequence,
     pub last: Sequence,
     pub sound: bool,
 }
 
-/// What the end of a file says of the file.
+/// The state of the index at the end of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FooterState {
-    /// Whole.
     Whole(Trailer, Vec<PartitionExtent>),
-    /// Its trailer, and what it holds if that can be read; the rest is damaged from a position on, for so many bytes.
+    /// The trailer is readable, and so are the holdings if present. The rest is damaged: position and length.
     Part(Trailer, Option<Vec<PartitionExtent>>, u64, u64),
     /// The file is open, or its trailer is damaged.
     None,
 }
 
-/// The version field of a block.
+/// The state of the version field of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockVersion {
     Known,
     Newer(NewerVersion),
-    /// It names a newer version, though all else is a sound block of this one.
+    /// The field names a newer version, but the rest is a sound block of this version.
     Damaged,
 }
 
 pub(crate) struct FileOutline {
     pub file: Arc<LogFile>,
     pub footer: FooterState,
-    /// What a newer program has written, and where: from there on nothing can be told.
+    /// The position and version of what a newer program wrote. Nothing behind that position can be interpreted.
     pub newer: Option<(u64, NewerVersion)>,
-    /// The first block names another version, though all else of it is a sound one of this version.
+    /// The first block names another version, but its remaining bytes are a sound block of this version.
     pub bad_version: bool,
     pub stretches: Vec<BlockRun>,
 }
 
-/// What is known of a log before its next file is looked at.
+/// What is known of a log before the next file is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogWatermarks {
     pub log_id: Option<u64>,
-    /// Blocks below it are older: of a time before the file was used again.
+    /// Blocks with a lower sequence are left over from before the file was reused.
     pub least: Sequence,
-    /// The highest sequence that anything names as synced.
+    /// The highest sequence that any header, index or superblock names as synced.
     pub mark: Sequence,
-    /// The highest sequence of any block, part of the log or not.
+    /// The highest sequence of any block, whether it is part of the log or not.
     pub highest: Sequence,
-    /// When the newest of them was written, in log time.
+    /// The log time at which the newest block was written.
     pub newest_time: Micros,
 }
 
@@ -80,7 +80,7 @@ impl FooterState {
         }
     }
 
-    /// What recovery believes without looking at the blocks.
+    /// The holdings that recovery accepts without reading the blocks.
     pub fn holdings(&self) -> Option<&Vec<PartitionExtent>> {
         match self {
             FooterState::Whole(_, holdings) => Some(holdings),
@@ -114,7 +114,7 @@ impl FooterState {
 }
 
 impl FileOutline {
-    /// Looks at a commit file that comes behind what is known, which is added to.
+    /// Outlines the next commit file and updates `known`.
     pub fn of(file: Arc<LogFile>, known: &mut LogWatermarks) -> Result<FileOutline> {
         let footer = FooterState::of(&file, known.log_id)?;
         let mut walk = BlockWalker {
@@ -154,7 +154,7 @@ impl FileOutline {
         })
     }
 
-    /// Behind the last block that was found; zero in a file without one.
+    /// The end of the last block that was found; zero if the file has none.
     pub fn end(&self) -> u64 {
         self.stretches.last().map_or(0, |stretch| stretch.end)
     }
@@ -179,7 +179,7 @@ struct BlockWalker<'a> {
     expected: Option<Sequence>,
     limit: u64,
     stretches: Vec<BlockRun>,
-    /// A block of a newer program behind those of this one, or a frame of one in them.
+    /// The position and version of a block or frame that a newer program wrote behind the blocks of this one.
     newer: Option<(u64, NewerVersion)>,
 }
 
@@ -211,7 +211,8 @@ impl BlockWalker<'_> {
         }
     }
 
-    /// The block that must come here, or at the start of a file any that is not older than the log.
+    /// Whether `header` is the expected block. At the start of a file, any block is accepted that is not older than the
+    /// log.
     fn is_next(&self, header: &BlockHeader, at: u64) -> bool {
         match self.expected {
             Some(expected) => header.sequence == expected,
@@ -219,7 +220,7 @@ impl BlockWalker<'_> {
         }
     }
 
-    /// The next block is here and of a newer program. A file that this one has closed has none.
+    /// Whether the next block was written by a newer program. A file that this program closed has no such block.
     fn goes_on_newer(&mut self, at: u64) -> bool {
         let is_closed = self.limit < self.file.size;
         let expected = self.expected.filter(|_| at > 0 && !is_closed);
@@ -230,7 +231,7 @@ impl BlockWalker<'_> {
         self.newer.is_some()
     }
 
-    /// In a block that is sound.
+    /// Looks for a frame of a newer program in a sound block.
     fn newer_frame(&self, at: u64, header: &BlockHeader) -> Option<(u64, NewerVersion)> {
         match self.file.block_entries(at, header) {
             Err(LogError::NewerFormat { position, found, .. }) => Some((position, found)),
@@ -239,7 +240,7 @@ impl BlockWalker<'_> {
     }
 
     fn damaged(&mut self, at: u64, end: u64, next: Sequence) {
-        // At the start of a file it is not known how many blocks are gone: at least one.
+        // At the start of a file the number of lost blocks is unknown: at least one.
         let first = self.expected.unwrap_or_else(|| next.saturating_sub(1)).min(next);
         self.stretches.push(BlockRun {
             at,
@@ -268,7 +269,7 @@ impl BlockWalker<'_> {
         *at = end;
     }
 
-    /// What the trailer names behind the last sound block is damaged too.
+    /// Marks the blocks that the trailer names behind the last sound block as damaged.
     fn fill_up_to(&mut self, trailer: &Trailer) {
         let at = self.stretches.last().map_or(0, |stretch| stretch.end);
         let expected = self.expected.unwrap_or(trailer.first);
@@ -283,7 +284,7 @@ impl BlockWalker<'_> {
         }
     }
 
-    /// A sound header of this log, which may name something synced.
+    /// Returns a sound block header of this log. Raises the synced mark if the header names a higher one.
     fn sound(&mut self, at: u64) -> Option<BlockHeader> {
         let page = bytes(self.file, at, PAGE);
         self.sound_in(&page, at)
@@ -302,7 +303,8 @@ impl BlockWalker<'_> {
         sound.then_some(header)
     }
 
-    /// The next block of the log at or behind `from`. Each block that is missing before it took a page at least.
+    /// The next block of the log at or behind `from`. The search assumes that each missing block took at least one
+    /// page.
     fn search(&mut self, from: u64) -> Option<(u64, BlockHeader)> {
         let mut found = None;
         let mut at = from;
@@ -331,7 +333,7 @@ impl BlockWalker<'_> {
     }
 }
 
-/// As many bytes as there are, those that cannot be read as zeros, so that their checksums do not fit.
+/// Reads as many bytes as exist. Unreadable pages become zeros, so that their checksums fail.
 pub(crate) fn bytes(file: &LogFile, at: u64, len: usize) -> Vec<u8> {
     if let Ok(bytes) = file.read(at, len) {
         return bytes;
@@ -347,7 +349,7 @@ pub(crate) fn bytes(file: &LogFile, at: u64, len: usize) -> Vec<u8> {
     all
 }
 
-/// The version of the block with a sequence, if it stands here and is of a newer program.
+/// The version of the block with this sequence, if it is at `at` and was written by a newer program.
 pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Option<u64>) -> Option<NewerVersion> {
     BlockHeader::newer_in_place(&bytes(file, at, block::LEN), sequence, log_id)?;
     match version(file, at) {
@@ -356,7 +358,7 @@ pub(crate) fn newer_at(file: &LogFile, at: u64, sequence: Sequence, log_id: Opti
     }
 }
 
-/// Whether a block is of a newer program, or of this one with a damaged version.
+/// Whether a newer program wrote the block, or this one did and only its version field is damaged.
 pub(crate) fn version(file: &LogFile, at: u64) -> BlockVersion {
     let mut page = bytes(file, at, PAGE);
     let Some(newer) = BlockHeader::newer(&page) else {

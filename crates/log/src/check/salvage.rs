@@ -1,18 +1,18 @@
-//! What is left of a damaged block: its frames have checksums of their own, so those whose header and body are whole are
-//! found again, from the front as long as all headers are whole, and from the end behind the last that is not.
+//! Salvages frames from a damaged block. Each frame has its own checksums, so frames with a sound header and body can
+//! be found: from the front up to the first damaged header, and from the end back to the last damaged one.
 
 use crate::format::block::{self, BlockHeader};
 use crate::format::frame::{self, FrameHeader};
 use crate::format::{PAGE, pages};
 use crate::index::FrameEntry;
 
-/// So many frame headers in a row may be damaged before nothing more is expected.
+/// The search stops after more than this many damaged frame headers in a row.
 const DAMAGED_HEADERS_MAX: usize = 64;
 
-/// The block header may be gone, with the number of frames; so many of them may be unreadable at the end.
+/// Without a block header the number of frames is unknown. Up to this many frame headers at the end may be unreadable.
 const MISSING_AT_END_MAX: usize = 3;
 
-/// Whole frames in `bytes`, which stand at position `at` of a file where damaged blocks are.
+/// Sound frames in `bytes`, which are at position `at` of a file where damaged blocks are.
 pub(crate) fn frames(bytes: &[u8], at: u64) -> Vec<FrameEntry> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -24,7 +24,7 @@ pub(crate) fn frames(bytes: &[u8], at: u64) -> Vec<FrameEntry> {
     found
 }
 
-/// Of the block that may begin with `bytes`; and how many bytes it takes.
+/// The frames of the block that may begin with `bytes`, and the length of the block.
 fn block(bytes: &[u8], at: u64) -> (Vec<FrameEntry>, usize) {
     let header = BlockHeader::decode(bytes);
     let slots = slots(bytes);
@@ -47,7 +47,7 @@ fn block(bytes: &[u8], at: u64) -> (Vec<FrameEntry>, usize) {
     best
 }
 
-/// The frame headers in their places, up to the last that is whole.
+/// The frame headers by position, up to the last sound one.
 fn slots(bytes: &[u8]) -> Vec<Option<FrameHeader>> {
     let mut slots = Vec::new();
     let mut missing = 0;
@@ -83,11 +83,11 @@ fn with_count(
     if front == count {
         return (found, pages(position));
     }
-    // Slots that were not even seen are the last ones: nothing is known of what stands behind.
+    // If the last headers are unreadable, the positions of the bodies cannot be computed from the end.
     let back: Vec<FrameHeader> = slots.iter().rev().map_while(|slot| *slot).collect();
     if slots.len() == count && front < slots.len() {
         let sum: usize = back.iter().map(|header| header.body_len as usize).sum();
-        // Without a length the block ends with some page: the one before which its last bodies stand.
+        // Without a length, every page boundary behind the last bodies is tried as the end of the block.
         let ends = (pages(position + sum)..=bytes.len()).step_by(PAGE);
         for end in len.into_iter().chain(ends) {
             let tried = from_the_end(bytes, at, &back, position..end);
@@ -100,7 +100,7 @@ fn with_count(
     (found, len.unwrap_or(PAGE))
 }
 
-/// The last frames of a block that ends at the end of `room`, but for zeros up to the page.
+/// The last frames of a block that ends at the end of `room`, apart from zeros up to the page boundary.
 fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Range<usize>) -> Vec<FrameEntry> {
     let sum: usize = back.iter().map(|header| header.body_len as usize).sum();
     for filling in 0..PAGE {
@@ -113,7 +113,7 @@ fn from_the_end(bytes: &[u8], at: u64, back: &[FrameHeader], room: std::ops::Ran
             take(bytes, at, header, position, &mut tried);
             position += header.body_len as usize;
         }
-        // An empty body is whole anywhere.
+        // An empty body passes its checksum anywhere and proves nothing.
         if tried.iter().any(|entry| entry.header.body_len > 0) || sum == 0 {
             return tried;
         }
@@ -134,11 +134,11 @@ fn take(bytes: &[u8], at: u64, header: &FrameHeader, position: usize, found: &mu
     }
 }
 
-/// The next whole frame of a segment in `bytes`, where frames stand at any position.
+/// The next sound frame of a segment in `bytes`. Frames in segments are not aligned.
 pub(crate) fn next_frame(bytes: &[u8], from: usize) -> Option<(usize, FrameHeader)> {
     let mut at = from;
     while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= frame::LEN) {
-        // Only what begins like one is decoded.
+        // Only bytes that begin like a frame header are decoded.
         if rest.first() == Some(&b'T')
             && let Some(header) = FrameHeader::decode(rest)
             && let Some(body) = rest.get(frame::LEN..frame::LEN + header.body_len as usize)

@@ -1,5 +1,5 @@
-//! Everything that is stored, read once: which frames of which file are whole, which partitions there are, from where each
-//! of their offsets is read, and which cannot be read. A check reports it, a repair acts on it.
+//! Reads everything that is stored once and collects which frames of each file are sound, which partitions exist, which
+//! file serves each offset, and which offsets cannot be read. A check reports the result; a repair acts on it.
 
 mod untraced;
 mod whole_files;
@@ -28,36 +28,37 @@ use crate::partition_table::{self, META, PartitionTable};
 use crate::recovery;
 use crate::superblock::{self, StoredSuperblock, Superblock};
 
-/// One file and what was found in it.
+/// A file and what the scan found in it.
 pub(crate) struct ScannedFile {
     pub outline: FileOutline,
     pub role: FileRole,
-    /// Frames found in damaged stretches, by their own checksums.
+    /// Frames from damaged stretches that were identified by their own checksums.
     pub salvaged: Vec<FrameEntry>,
     pub holds: FileCoverage,
     pub holdings: Vec<PartitionExtent>,
-    /// A start cannot pass it or does not find all that is in it.
+    /// The file prevents a start, or a start does not find everything in it.
     pub obstacle: bool,
-    /// What a repair sets aside: position and length.
+    /// Position and length of what a repair sets aside.
     pub bad: Vec<(u64, u64)>,
-    /// It is full, but its index does not tell all.
+    /// The file is full, but its index is incomplete.
     pub needs_footer: bool,
 }
 
-/// A partition, where it is read from, and what of it cannot be read.
+/// A partition, the files that serve it, and the offsets that cannot be read.
 pub(crate) struct ScannedPartition {
     pub id: PartitionId,
-    /// As a start would have it.
+    /// The entry as a start would restore it.
     pub known: partition_table::PartitionEntry,
-    /// It begins later than the table says: with a checkpoint, as files with what comes before it are gone.
+    /// The partition begins later than the table says, with a checkpoint, because the files with the earlier offsets
+    /// are gone.
     pub raised: bool,
-    /// The newest checkpoint that can be read: whoever reads the partition begins there.
+    /// The newest readable checkpoint. Consumers of the partition begin there.
     pub needed: Offset,
     pub ranges: Vec<FileRange>,
-    /// Behind the last offset that is known of.
+    /// One past the last known offset.
     pub next: Offset,
     pub lost: Vec<OffsetRange>,
-    /// What cannot be read either, but comes before what is needed. It stands in the way of whoever moves all of it.
+    /// Unreadable offsets before `needed`. They matter only to code that moves all records.
     pub let_go: Vec<OffsetRange>,
     pub gaps: Vec<OffsetRange>,
 }
@@ -73,19 +74,20 @@ pub(crate) struct LogScan {
     pub skipped: u64,
     pub mark: Sequence,
     pub last: Sequence,
-    /// Of any block that is stored, part of the log or not.
+    /// The highest sequence of any stored block, whether it is part of the log or not.
     pub highest: Sequence,
-    /// When the newest block was written that is left, in log time.
+    /// The log time at which the newest remaining block was written.
     pub newest_time: Micros,
     pub table: PartitionTable,
-    /// The next offset of the partition of the log itself.
+    /// The next offset of the log's own partition.
     pub meta_next: Offset,
-    /// Something that was said of partitions is lost.
+    /// Part of what was recorded about partitions is lost.
     pub table_damaged: bool,
     /// See [`TableReplay::damaged`].
     damaged_from: Option<u64>,
     pub findings: Vec<Finding>,
-    /// What only its owner can put right: files that have changed names, or of two logs where nothing says which one it is.
+    /// An error that only the owner can resolve: renamed files, or files of two logs when nothing says which log this
+    /// is.
     pub by_hand: Option<LogError>,
     pub names: Vec<String>,
     bytes: u64,
@@ -93,7 +95,7 @@ pub(crate) struct LogScan {
     frames: u64,
 }
 
-/// Reads the files and collects what is found.
+/// Reads the files and collects findings.
 struct LogScanner<'a> {
     progress: &'a mut CheckProgress<'a>,
     done: u64,
@@ -101,12 +103,12 @@ struct LogScanner<'a> {
     findings: Vec<Finding>,
     blocks: u64,
     frames: u64,
-    /// Behind the last offset of each partition in the commit files so far.
+    /// One past the last offset of each partition in the commit files that have been read.
     next: BTreeMap<PartitionId, Offset>,
     facts: TableReplay,
-    /// The number of the last commit file that had a block, be it there or not.
+    /// The number of the last commit file that had a block, whether the file exists or not.
     last_in_use: u64,
-    /// What is to be said of files that are of another log or have another name.
+    /// Files that belong to another log or have another name.
     misplaced: Vec<LogError>,
 }
 
@@ -189,7 +191,7 @@ impl LogScan {
         Ok(survey)
     }
 
-    /// From where each offset of each partition is read, as a start would have it.
+    /// Determines which file serves each offset of each partition, as a start would.
     fn cover(&mut self) {
         let mut pieces: BTreeMap<PartitionId, Vec<RankedRange>> = BTreeMap::new();
         let live = self
@@ -213,7 +215,7 @@ impl LogScan {
             let stated = known.first;
             let ranges = {
                 let checkpoint = |range: &FileRange| Ok(self.checkpoints(id, range).map(|(base, _)| base).min());
-                // It does not fail: what cannot be read of an index has been found by now.
+                // This does not fail: unreadable parts of an index have been found before.
                 let (first, ranges) = open::needed_of(pieces, stated, checkpoint).unwrap_or_default();
                 known.first = first;
                 ranges
@@ -258,7 +260,7 @@ impl LogScan {
         }
     }
 
-    /// Where checkpoints of a partition begin that are to be read from a file, and whether they can be.
+    /// The offsets of the checkpoints of a partition that are to be read from a file, and whether they can be read.
     fn checkpoints(&self, id: PartitionId, range: &FileRange) -> impl Iterator<Item = (Offset, bool)> {
         let held = self.file_of(range).and_then(|file| file.holds.get(&id));
         let all = held.map_or(&[][..], |held| &held.checkpoints).iter().copied();
@@ -266,7 +268,8 @@ impl LogScan {
         all.filter(move |(base, _)| (first..next).contains(base))
     }
 
-    /// Where the frame of a partition with an offset stands, or the next one behind it, or where the last one ends.
+    /// The position of the frame of a partition that contains an offset, else of the next frame behind it, else the end
+    /// of the last frame.
     fn goes_on(&self, id: PartitionId, ranges: &[FileRange], at: Offset) -> (String, u64) {
         let range = ranges.iter().find(|range| range.next > at).or(ranges.last());
         let Some(file) = range.and_then(|range| self.file_of(range)) else {
@@ -288,7 +291,7 @@ impl LogScan {
         self.commits.iter().chain(&self.segments).find(own)
     }
 
-    /// What is damaged but needed by nobody is only worth knowing; and what is lost must be said by something.
+    /// Turns damage that affects no needed record into notes, and adds a finding for lost records that no error covers.
     fn grade(&mut self) {
         let needed = |file: &str, (id, first, next): (PartitionId, Offset, Offset)| {
             let partition = self.partitions.iter().find(|one| one.id == id);
@@ -336,7 +339,7 @@ impl LogScan {
         }
     }
 
-    /// Behind what a newer program wrote nothing can be told: what seems to be lost may stand there.
+    /// Removes findings behind the first data of a newer program, because what seems lost may be stored there.
     fn leave_open(&mut self) {
         let newer = |file: &&ScannedFile| file.outline.newer.is_some();
         let names = |file: &ScannedFile| file.outline.file.name.clone();
@@ -536,7 +539,7 @@ impl LogScanner<'_> {
             .copied()
             .collect();
         for stretch in &damaged {
-            // A damaged version is said already, and has the block with it.
+            // The damaged version has already been reported and covers this block.
             if stretch.at > 0 || !file.outline.bad_version {
                 self.damaged(&log_file, stretch, indexed);
             }
@@ -549,7 +552,7 @@ impl LogScanner<'_> {
         self.unknown_frames(file, indexed);
         self.footer(file, is_last);
         self.read(file);
-        // The snapshot at its start makes up for what was before, not for what is damaged behind it.
+        // The snapshot at the start of the file replaces earlier facts, but not those that are damaged behind it.
         if file.obstacle && !indexed {
             self.facts.damage(&log_file);
         }
@@ -572,7 +575,8 @@ impl LogScanner<'_> {
         file.settle_holdings();
     }
 
-    /// Frames whose offsets go on where the partition was: what a used file has of its former life does not.
+    /// Salvages frames whose offsets continue the partition. Frames that a reused file has left over from earlier do
+    /// not.
     fn salvage(&mut self, file: &mut ScannedFile, stretch: &BlockRun) {
         let bytes = bytes(&file.outline.file, stretch.at, (stretch.end - stretch.at) as usize);
         let mut next = self.next.clone();
@@ -585,7 +589,7 @@ impl LogScanner<'_> {
         }
     }
 
-    /// A block whose checksum is right, with a frame that this program does not know.
+    /// Reports blocks with a correct checksum and a frame that this program does not know.
     fn unknown_frames(&mut self, file: &mut ScannedFile, indexed: bool) {
         if indexed {
             return;
@@ -715,7 +719,7 @@ impl ScannedFile {
         }
     }
 
-    /// A segment that was not read yet.
+    /// A segment whose frames have not been read yet.
     pub fn of_segment(file: Arc<LogFile>) -> Result<ScannedFile> {
         let outline = FileOutline {
             footer: FooterState::of(&file, None)?,
@@ -729,7 +733,7 @@ impl ScannedFile {
         Ok(segment)
     }
 
-    /// What is in the file, as its index says; or, where that does not tell, as its frames say.
+    /// Sets the holdings from the index of the file, and from its frames for partitions that the index lacks.
     fn settle_holdings(&mut self) {
         let stated = self.outline.footer.holdings().cloned().unwrap_or_default();
         let mut all: BTreeMap<PartitionId, PartitionExtent> =
@@ -748,13 +752,14 @@ impl ScannedFile {
         self.holdings = all.into_values().collect();
     }
 
-    /// Reads every frame of the file and says whether its body is whole; those of a partition in the order of offsets.
+    /// Reads every frame of the file and reports whether its body is sound. Frames of one partition come in the order
+    /// of offsets.
     pub fn read_frames(&self, look: &mut dyn FnMut(&FrameEntry, bool)) {
         let file = &self.outline.file;
         self.each_entry(&mut |entry| look(entry, file.body(entry).is_ok()));
     }
 
-    /// The same, without reading bodies.
+    /// Like [`read_frames`](ScannedFile::read_frames), but without reading bodies.
     pub fn each_entry(&self, look: &mut dyn FnMut(&FrameEntry)) {
         let file = &self.outline.file;
         if let FooterState::Whole(trailer, _) = &self.outline.footer {

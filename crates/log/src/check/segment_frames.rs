@@ -1,5 +1,5 @@
-//! The frames of a segment by their own headers, which stand one behind the other: what its index should say, where one of
-//! them is damaged, and where a newer program wrote one.
+//! Follows the frames of a segment by their own headers, one after the other: what the index should contain, which
+//! frames are damaged, and where a newer program wrote one.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,23 @@ use crate::format::newer::NewerVersion;
 use crate::ids::{Offset, PartitionId};
 use crate::index::FrameEntry;
 
-/// The frames of a segment, one behind the other.
+/// The frames of a segment in file order.
 #[derive(Default)]
 pub(super) struct SegmentFrames {
     pub entries: Vec<FrameEntry>,
-    /// Bytes between them that are none.
+    /// Bytes between frames that belong to no frame.
     pub bad: Vec<(u64, u64)>,
-    /// What a newer program has written, and where the row ends for that.
+    /// The position and version of a frame of a newer program, at which the walk stops.
     pub newer: Option<(u64, NewerVersion)>,
 }
 
 impl ScannedFile {
-    /// Those of a segment, by their own headers.
+    /// Reads the frames of a segment by their own headers.
     pub(super) fn frames_in_row(&self) -> SegmentFrames {
         let file = &self.outline.file;
-        // Where the end of the frames is not known they may reach up to the end of the file, and the last of them beyond it if
-        // the file was cut short. A start takes it so, too: a frame without all of its body is damaged, and not left out.
+        // If the end of the frames is unknown, they may reach to the end of the file, and the last one beyond it if the
+        // file was cut short. A start does the same: it treats a frame with an incomplete body as damaged and does not
+        // leave it out.
         let end_known = self.outline.footer.trailer().map(|trailer| trailer.end);
         let limit = end_known.unwrap_or(file.size);
         let mut row = SegmentFrames::default();
@@ -42,7 +43,7 @@ impl ScannedFile {
             }
             let header = FrameHeader::decode(&start);
             let end = |header: &FrameHeader| at + (frame::LEN as u64) + u64::from(header.body_len);
-            // The index behind the frames begins with the header of the first one.
+            // The index behind the frames begins with the header of the first frame.
             let goes_on = |header: &FrameHeader| next.get(&header.partition).is_none_or(|next| header.base >= *next);
             match header.filter(|header| goes_on(header) && end_known.is_none_or(|known| end(header) <= known)) {
                 Some(header) => {
@@ -67,7 +68,7 @@ impl ScannedFile {
                 },
             }
         }
-        // Without a trailer the index has to stand here, or what else did is not known.
+        // Without a trailer the index must begin here; otherwise the bytes are unknown data.
         let is_index = || footer::begins(&bytes(file, at, footer::ENTRY_LEN), |entry| row.entries.contains(entry));
         if end_known.is_none() && row.newer.is_none() && !is_index() {
             row.bad.push((at.min(file.size), file.size.saturating_sub(at)));
@@ -88,7 +89,7 @@ impl ScannedFile {
         found
     }
 
-    /// Frame headers of a segment that are damaged.
+    /// Damaged frame headers of a segment.
     pub fn bad_frames(&self) -> Vec<(u64, u64)> {
         let file = &self.outline.file;
         let FooterState::Whole(trailer, _) = &self.outline.footer else {

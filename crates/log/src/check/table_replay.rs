@@ -1,4 +1,4 @@
-//! What the frames of the log's own partition say of all others, read from files of which some are damaged.
+//! Replays the table of partitions from the frames of the log's own partition when some of the files are damaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,50 +11,51 @@ use crate::ids::{Offset, PartitionId};
 use crate::index::FrameEntry;
 use crate::partition_table::{self, META, PartitionTable};
 
-/// Where a partition begins whose name was lost: with the first of its frames.
+/// The first offset of a partition whose table entry was lost. The partition then begins with its first frame.
 pub(super) const UNKNOWN: Offset = Offset::MAX;
 
-/// What the commit files say of partitions, from the newest whole snapshot on.
+/// What the commit files record about partitions since the newest sound snapshot.
 #[derive(Default)]
 pub(super) struct TableReplay {
     pub table: PartitionTable,
     pub has_snapshot: bool,
-    /// The commit file that begins with it.
+    /// The commit file that begins with the snapshot.
     snapshot_in: u64,
-    /// The first commit file since then of which something is damaged.
+    /// The first damaged commit file since the snapshot.
     pub damaged: Option<u64>,
     pub next: Offset,
-    /// Partitions with frames since then, and the highest epoch of each.
+    /// Partitions with frames since the snapshot, and the highest epoch of each.
     pub seen: BTreeMap<PartitionId, u32>,
     removed: BTreeSet<PartitionId>,
 }
 
 impl TableReplay {
-    /// A frame of a partition that exists, or did.
+    /// Records a frame of a partition that exists or existed.
     pub fn see(&mut self, header: &FrameHeader) {
         let epoch = self.seen.entry(header.partition).or_default();
         *epoch = (*epoch).max(header.epoch);
     }
 
-    /// Something that a commit file may have said is lost.
+    /// Records that something in a commit file about partitions may be lost.
     pub fn damage(&mut self, file: &LogFile) {
         self.damaged.get_or_insert(file.number);
     }
 
-    /// Blocks before those of file `newest` are lost, and what is known of them: unless its snapshot tells.
+    /// Records that the blocks before file `newest` are lost, unless the snapshot of that file covers them.
     pub fn lose_before(&mut self, newest: u64) {
         if !self.has_snapshot || self.snapshot_in < newest {
             self.damaged = Some(0);
         }
     }
 
-    /// Whether a partition may have frames in segments and a name that is lost: it was made since the snapshot, in a file before
-    /// the last one that was in use, as only what is full is moved. Of all others the snapshot tells whether they were removed.
+    /// Whether a partition may have frames in segments but no table entry. That needs a partition that was created
+    /// after the snapshot and in a file before the last one in use, because only full files are moved. For all other
+    /// partitions the snapshot says whether they were removed.
     pub fn misses_names(&self, last_in_use: u64) -> bool {
         !self.has_snapshot || self.damaged.is_some_and(|number| number < last_in_use)
     }
 
-    /// The next frame of the log's own partition.
+    /// Applies the next frame of the log's own partition.
     pub fn take(&mut self, file: &LogFile, entry: &FrameEntry, sound: bool, findings: &mut [Finding]) {
         self.next = self.next.max(entry.header.next());
         let is_snapshot = entry.header.kind == FrameKind::Checkpoint;
@@ -76,7 +77,7 @@ impl TableReplay {
         if is_snapshot {
             (self.has_snapshot, self.snapshot_in, self.damaged) = (true, file.number, None);
             self.seen.clear();
-            // What was damaged before has been said again since.
+            // The snapshot repeats what was damaged before it.
             for finding in findings.iter_mut() {
                 let own = finding.records.is_some_and(|(id, _, _)| id == META);
                 finding.is_error &= !(own && finding.kind == FindingKind::BadBody);
@@ -84,7 +85,7 @@ impl TableReplay {
         }
     }
 
-    /// If something is lost, partitions that have frames but no name are taken for what they must have been.
+    /// If something is lost, partitions that have frames but no entry are recreated with the strictest durability.
     pub fn into_table(self, damaged: bool) -> PartitionTable {
         let mut table = self.table;
         if !damaged {

@@ -1,55 +1,57 @@
-//! How far the wall clock was from log time, and since when.
+//! The history of the difference between the wall clock and log time.
 //!
-//! Stored: version 1 · ahead before the first jump 8 · number of jumps as varint · for each: log time 8, ahead from then on 8.
+//! Stored format: version 1 · wall clock minus log time before the first jump 8 · number of jumps as varint · for each
+//! jump: log time 8, wall clock minus log time from then on 8.
 
 use std::sync::{Arc, LazyLock};
 
 use crate::format::{FieldReader, FieldWriter, varint};
 use crate::ids::Micros;
 
-/// Of more jumps the oldest are forgotten: a clock that is set every second for minutes must not fill the log.
+/// Older jumps are dropped, because a clock that is set every second for minutes must not fill the log.
 pub(crate) const JUMPS_MAX: usize = 512;
 
 const VERSION: u8 = 1;
 
-/// A clock that is set back is seen within a second by a process that lives on, and by the next start else. What was stamped between
-/// carries times of before the jump as it is known; so much before it they are taken for times of behind it.
+/// A running process notices a clock that was set back within a second; otherwise the next start does. Timestamps taken
+/// in between are before the recorded log time of the jump. Up to this long before a jump, a timestamp may therefore
+/// already come from the new setting.
 const SEEN_WITHIN: Micros = 60_000_000;
 
 /// A step of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockJump {
-    /// Log time when it was seen.
+    /// The log time at which the jump was noticed.
     pub at: Micros,
-    /// Wall clock less log time, before and from then on.
+    /// Wall clock minus log time, before the jump and after it.
     pub before: Micros,
     pub offset: Micros,
 }
 
 impl ClockJump {
-    /// How far the wall clock was set; negative: back.
+    /// How far the wall clock was set. Negative if it was set back.
     pub fn by(&self) -> Micros {
         self.offset.saturating_sub(self.before)
     }
 }
 
-/// All jumps of a log that are known.
+/// All known jumps of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockJumps {
-    /// Before the first of them.
+    /// Wall clock minus log time before the first jump.
     first: Micros,
-    /// Log time, and what the wall clock is ahead of it from then on; in the order of the log times.
+    /// Log time of a jump and the wall clock minus log time from then on, in the order of log time.
     list: Vec<(Micros, Micros)>,
 }
 
 impl ClockJumps {
-    /// Of a log whose wall clock was never set.
+    /// The history of a log whose wall clock was never set.
     pub fn none() -> Arc<ClockJumps> {
         static NONE: LazyLock<Arc<ClockJumps>> = LazyLock::new(Arc::default);
         NONE.clone()
     }
 
-    /// The wall clock has always been so much ahead.
+    /// The difference has always been `first`.
     pub(crate) fn starting_with(first: Micros) -> ClockJumps {
         ClockJumps {
             first,
@@ -57,7 +59,7 @@ impl ClockJumps {
         }
     }
 
-    /// What the wall clock is ahead of log time by now.
+    /// The current wall clock minus log time.
     pub fn offset(&self) -> Micros {
         self.list.last().map_or(self.first, |(_, offset)| *offset)
     }
@@ -89,26 +91,27 @@ impl ClockJumps {
         time.saturating_add(offset.map_or(self.first, |(_, offset)| *offset))
     }
 
-    /// The last log time at which the wall clock shows a time, or has stepped over it: in the future if it has yet to come.
+    /// The last log time at which the wall clock shows a time or stepped over it. It is in the future if the wall clock
+    /// has not reached the time.
     pub fn at_wall(&self, wall: Micros) -> Micros {
         self.times_of(wall).next().unwrap_or(wall)
     }
 
-    /// The first log time at which it showed a time or a later one.
+    /// The first log time at which the wall clock showed this time or a later one.
     pub fn first_at_wall(&self, wall: Micros) -> Micros {
         self.times_of(wall).last().unwrap_or(wall)
     }
 
-    /// The earliest time that it has shown from the log time `since` up to `now`: what was stamped earlier is older, and what is
-    /// not may be.
+    /// The earliest time that the wall clock has shown between the log times `since` and `now`. Data with an earlier
+    /// timestamp is older than `since`; data with a later timestamp may be.
     pub fn least_wall_since(&self, since: Micros, now: Micros) -> Micros {
         let sets = self.list.iter().filter(|(at, _)| (since..=now).contains(at));
         let shown = sets.map(|(at, offset)| at.saturating_add(*offset).saturating_sub(SEEN_WITHIN));
         shown.fold(self.wall_at(since), Micros::min)
     }
 
-    /// Whether something stamped `wall` or later may be followed by something that was stamped before `wall`: the wall clock was
-    /// set back over that time.
+    /// Whether data stamped `wall` or later may be followed by data stamped before `wall`, because the wall clock was
+    /// set back across that time.
     pub fn may_fall_below(&self, wall: Micros) -> bool {
         let mut ahead = self.first;
         self.list.iter().any(|(at, offset)| {
@@ -118,7 +121,7 @@ impl ClockJumps {
         })
     }
 
-    /// The log times at which the wall clock came to show a time or, being set, to show a later one; the last one first.
+    /// The log times at which the wall clock reached a time or was set past it, the last one first.
     fn times_of(&self, wall: Micros) -> impl Iterator<Item = Micros> {
         let mut until = Micros::MAX;
         let first = std::iter::once((Micros::MIN, self.first));
@@ -128,14 +131,14 @@ impl ClockJumps {
             .rev()
             .filter_map(|(from, offset)| {
                 let (time, end) = (wall.saturating_sub(offset), std::mem::replace(&mut until, from));
-                // Later than the end of the span: it was stepped over there, or came to be shown in the next one, again.
+                // A time beyond the end of the span: the clock stepped over it there, or reached it in the next span.
                 let was_shown = time >= from && time < end;
                 let was_unseen = from != Micros::MIN && time < from && time >= from.saturating_sub(SEEN_WITHIN);
                 let next_begins_behind = end != Micros::MAX && time >= end && self.wall_at(end) >= wall;
                 match (was_shown, next_begins_behind) {
                     (true, _) => Some(time),
                     (_, true) => Some(end),
-                    // Only a clock that was set back can have shown it before that was seen.
+                    // Only a clock that was set back can have shown the time before the jump was noticed.
                     _ if was_unseen && self.wall_at(from - 1) > wall => Some(from),
                     _ => None,
                 }
@@ -154,7 +157,7 @@ impl ClockJumps {
         out
     }
 
-    /// `None` for bytes that are none, or whose times are in no order.
+    /// Returns `None` if the bytes are malformed or the jumps are not in order.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ClockJumps> {
         let mut take = FieldReader(bytes);
         if take.u8()? != VERSION {

@@ -1,4 +1,4 @@
-//! A machine's clocks that go on only when they are told to, for tests: time passes, or somebody sets the wall clock.
+//! Manual clocks for tests. They advance only on request, and the wall clock can be set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use super::TimeSource;
 use crate::ids::Micros;
 
-/// A wall clock that can be set, and a monotonic clock that cannot. A reboot makes another one.
+/// A wall clock that can be set, and a monotonic clock that cannot. A reboot is modelled by a new `ManualClock`.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicI64,
@@ -14,7 +14,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Of a machine that has just booted, and whose wall clock shows this.
+    /// The clocks of a machine that has just booted with this wall-clock time.
     pub fn at(wall: Micros) -> Arc<ManualClock> {
         Arc::new(ManualClock {
             wall: AtomicI64::new(wall),
@@ -22,13 +22,13 @@ impl ManualClock {
         })
     }
 
-    /// Both clocks go on by so much.
+    /// Advances both clocks.
     pub fn pass(&self, time: Micros) {
         self.wall.fetch_add(time, Ordering::SeqCst);
         self.elapsed.fetch_add(time, Ordering::SeqCst);
     }
 
-    /// The wall clock is set by so much, forward or back, in no time.
+    /// Sets the wall clock forward or back by `by`; the monotonic clock stays.
     pub fn set(&self, by: Micros) {
         self.wall.fetch_add(by, Ordering::SeqCst);
     }

@@ -10,10 +10,10 @@ use crate::options::LogOptions;
 
 const SECOND: Micros = 1_000_000;
 const DAY: Micros = 86_400 * SECOND;
-/// Some day in 2026.
+/// A day in 2026.
 const TODAY: Micros = 1_795_000_000 * SECOND;
 
-/// A log in a folder whose machine shows this time, and its clock.
+/// Opens the log of a folder with the clocks of `machine`.
 async fn start(folder: &Path, machine: &Arc<ManualClock>) -> (EmbeddedLog, Arc<LogClock>, Option<ClockJump>) {
     let clock = Arc::new(LogClock::new(machine.clone()));
     let log = open(folder, &clock);
@@ -33,7 +33,7 @@ fn open(folder: &Path, clock: &Arc<LogClock>) -> EmbeddedLog {
     EmbeddedLog::open(Arc::new(FolderDisk::open(folder).unwrap()), 7, &options).unwrap()
 }
 
-/// Something is stored now.
+/// Stores a record now.
 async fn store(log: &EmbeddedLog, clock: &LogClock) {
     let id = PartitionId::new(1, 0);
     if !log.partitions().contains(&id) {
@@ -66,7 +66,7 @@ async fn a_gateway_that_boots_in_1970_and_is_set_right_counts_what_passed_and_no
     store(&log, &clock).await;
     log.close();
 
-    // Without a battery it is 1970 again; the stop took nobody knows how long.
+    // Without a battery the clock shows 1970 again, and the downtime is unknown.
     for boot in 0..3 {
         let machine = ManualClock::at(10 * SECOND);
         let (log, clock, jump) = start(folder.path(), &machine).await;
@@ -80,7 +80,7 @@ async fn a_gateway_that_boots_in_1970_and_is_set_right_counts_what_passed_and_no
         log.close();
     }
 
-    // One with a battery knows how long it stood.
+    // A machine with a battery knows the downtime.
     let machine = ManualClock::at(TODAY + 30 * DAY + 70 * SECOND + DAY);
     let (log, clock, jump) = start(folder.path(), &machine).await;
     assert_eq!(jump, None);
@@ -88,7 +88,7 @@ async fn a_gateway_that_boots_in_1970_and_is_set_right_counts_what_passed_and_no
     log.close();
 }
 
-/// The log may begin a file, or a face store something, as soon as it is open.
+/// The log may start a file, or an API may store something, as soon as it is open.
 #[tokio::test]
 async fn what_is_written_before_the_jumps_are_known_is_not_stamped_by_the_wall_clock() {
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ async fn a_full_disk_keeps_no_start_away_and_the_jump_is_stored_when_there_is_ro
     let (log, clock, _) = start(folder.path(), &machine).await;
     store(&log, &clock).await;
     log.close();
-    // It takes nothing any more.
+    // From here on the disk refuses writes.
     let (log, _, _) = start(folder.path(), &machine).await;
     log.close();
     let machine = ManualClock::at(SECOND);
@@ -178,7 +178,7 @@ fn a_jump_is_noticed_once_whoever_looks_first() {
     let clock = LogClock::new(machine.clone());
     let oldest = clock.oldest_wall(DAY);
     machine.set(-8 * DAY);
-    // What is stamped now is young, though nobody has looked yet.
+    // A new timestamp must count as recent, although the jump has not been noticed yet.
     assert!(clock.oldest_wall(DAY) <= machine.wall());
     assert_eq!(clock.take_in(), None);
     machine.set(8 * DAY);
@@ -187,7 +187,7 @@ fn a_jump_is_noticed_once_whoever_looks_first() {
     assert_eq!(clock.oldest_wall(DAY), oldest + 2 * DAY);
 }
 
-/// Or retention takes it for as old as the clock was set back.
+/// Otherwise retention adds the length of the jump to the age of the data.
 #[test]
 fn what_is_stamped_before_a_clock_that_was_set_back_is_looked_at_is_as_old_as_it_is() {
     let machine = ManualClock::at(TODAY);
@@ -229,7 +229,7 @@ async fn without_its_jumps_a_log_counts_no_stop_but_those_that_follow() {
     let (log, clock, _) = start(folder.path(), &machine).await;
     machine.set(TODAY);
     clock.look(&log).await.unwrap();
-    // As a repair leaves it that has given the record up.
+    // A repair that gave the record up leaves this state.
     log.trim(CLOCK, log.bounds(CLOCK).unwrap().next).unwrap();
     store(&log, &clock).await;
     let before = clock.now();
@@ -239,7 +239,7 @@ async fn without_its_jumps_a_log_counts_no_stop_but_those_that_follow() {
     assert_eq!(clock.now(), before, "56 years would let everything expire");
     assert_eq!(clock.wall_at(clock.now()), TODAY + DAY);
     log.close();
-    // From then on it is known how the two differ.
+    // From then on the difference is known.
     let machine = ManualClock::at(TODAY + 3 * DAY);
     let (log, clock, jump) = start(folder.path(), &machine).await;
     assert_eq!((clock.now(), jump), (before + 2 * DAY, None), "a stop takes time again");
@@ -252,7 +252,7 @@ enum Event {
     Set(Micros),
     Looks,
     Stamps,
-    /// So long; and what is added to the wall clock meanwhile.
+    /// Duration of the stop, and the change of the wall clock during it.
     Stops(Micros, Micros),
 }
 
@@ -280,7 +280,7 @@ proptest! {
     fn log_time_goes_on_as_time_passes_whatever_the_wall_clock_does(events in prop::collection::vec(event(), 1..60)) {
         let mut machine = ManualClock::at(TODAY);
         let mut clock = LogClock::new(machine.clone());
-        // What has truly passed in log time, by all stops that could be counted.
+        // Elapsed log time, including every stop that could be counted.
         let mut passed = 0;
         let mut stamps: Vec<(Micros, Micros)> = Vec::new();
         for event in events {
@@ -344,14 +344,14 @@ proptest! {
         if let Some(found) = ClockJumps::decode(&bytes) {
             prop_assert_eq!(found.encode(), bytes);
         }
-        // However many were forgotten, the last ones are known.
+        // The last jump is known, however many were dropped.
         if let Some((_, offset)) = jumps.last() {
             prop_assert_eq!(table.wall_at(at), at.saturating_add(*offset));
         }
     }
 }
 
-/// More than CI has time for: `THALWEG_CLOCK_CASES=10000`.
+/// The number of cases. CI runs few; set `THALWEG_CLOCK_CASES=10000` for more.
 fn cases() -> u32 {
     let wanted = std::env::var("THALWEG_CLOCK_CASES").ok();
     wanted.and_then(|cases| cases.parse().ok()).unwrap_or(300)

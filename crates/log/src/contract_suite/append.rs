@@ -1,4 +1,4 @@
-//! Making partitions and appending to them: offsets, order, durability, units, owners.
+//! Creating partitions and appending to them: offsets, order, durability, units, fences.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub async fn run(suite: &ContractSuite) {
     promises(suite).await;
 }
 
-/// What a partition promises may change, for all that comes and over a restart.
+/// The durability of a partition can change for all later appends, also across a restart.
 async fn promises(suite: &ContractSuite) {
     let mut log = suite.open().await;
     let modes = lasting(&log);
@@ -62,7 +62,7 @@ async fn promises(suite: &ContractSuite) {
     ));
 }
 
-/// L2, L3: what is promised is given or refused, and named.
+/// L2, L3: a durability is provided or refused, and reported.
 async fn durabilities(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in ALL {
@@ -80,7 +80,7 @@ async fn durabilities(suite: &ContractSuite) {
     }
 }
 
-/// L1: offsets strictly increase, also over a restart.
+/// L1: offsets strictly increase, also across a restart.
 async fn offsets(suite: &ContractSuite) {
     let mut log = suite.open().await;
     let contiguous = log.caps().contiguous;
@@ -111,7 +111,7 @@ async fn offsets(suite: &ContractSuite) {
     }
 }
 
-/// L5: what one caller begins one after the other keeps its order in each partition.
+/// L5: appends that one caller starts one after the other keep their order in each partition.
 async fn order(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in offered(&log) {
@@ -127,7 +127,7 @@ async fn order(suite: &ContractSuite) {
     }
 }
 
-/// A unit is stored as a whole, each part at the offset that is named for it.
+/// A unit is stored as a whole, each part at the reported offset.
 async fn units(suite: &ContractSuite) {
     let log = suite.open().await;
     let mut ids = Vec::new();
@@ -153,7 +153,7 @@ async fn units(suite: &ContractSuite) {
     }
 }
 
-/// What is larger than the log says it takes is refused before anything is stored.
+/// A unit above the size limit is refused before anything is stored.
 async fn sizes(suite: &ContractSuite) {
     let log = suite.open().await;
     let id = suite.partition(&log, offered(&log)[0]).await;
@@ -170,7 +170,7 @@ async fn sizes(suite: &ContractSuite) {
     assert_eq!(values(&log, id)[0].len(), limit / 2 + 1);
 }
 
-/// L7: who acquired a partition later shuts out who did before, also over a restart.
+/// L7: acquiring a partition fences earlier owners, also across a restart.
 async fn owners(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
@@ -195,8 +195,8 @@ async fn owners(suite: &ContractSuite) {
     }
 }
 
-/// Records that expect an offset get it or are refused, with all of their unit where units are atomic, also when they were
-/// submitted at once.
+/// Records that expect an offset are stored there or refused, with all of their unit where units are atomic, also when
+/// several units are submitted at once.
 async fn expectations(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in lasting(&log) {
@@ -225,7 +225,7 @@ async fn expectations(suite: &ContractSuite) {
     }
 }
 
-/// Partitions are there once they are made, until they are removed.
+/// Partitions exist from their creation until their removal.
 async fn names(suite: &ContractSuite) {
     let mut log = suite.open().await;
     let (kept, gone) = (suite.new_id(), suite.new_id());

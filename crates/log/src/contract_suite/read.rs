@@ -1,4 +1,4 @@
-//! Reading: what is committed and nothing else, what is synced, waiting, times, state.
+//! Reading: committed records only, synced records, waiting, times, state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub async fn run(suite: &ContractSuite) {
     state(suite).await;
 }
 
-/// L4: readers beside writers see each record once it is committed, whole, in order, and never twice.
+/// L4: concurrent readers see each committed record whole, in order, and exactly once.
 async fn committed(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in offered(&log) {
@@ -62,7 +62,7 @@ async fn committed(suite: &ContractSuite) {
     }
 }
 
-/// L4: with `synced` only what survives a power cut is read, and all of it is sooner or later.
+/// L4: with `synced`, only records that survive a power cut are read, and eventually all of them.
 async fn synced(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in lasting(&log) {
@@ -93,7 +93,7 @@ impl PartitionListener for GrowthRecorder {
     }
 }
 
-/// Who waits or listens is told of what can be read.
+/// Waiters and listeners are notified of readable records.
 async fn waiting(suite: &ContractSuite) {
     let log = suite.open().await;
     for durability in offered(&log) {
@@ -116,7 +116,7 @@ async fn waiting(suite: &ContractSuite) {
     }
 }
 
-/// From what `offset_at` answers on, nothing of that time or later is missing.
+/// No record of a time or later is before the offset that `offset_at` returns.
 async fn times(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
@@ -158,7 +158,8 @@ fn note(log: &Arc<dyn Log>, id: PartitionId, kind: FrameKind, texts: &[&str]) {
     noted.unwrap();
 }
 
-/// L8: state is frames as everything else is: in its order, before what is appended later, and the newest checkpoint is found.
+/// L8: state is stored in frames like all other records: in order, before what is appended later, and the newest
+/// checkpoint is found.
 async fn state(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
@@ -170,7 +171,7 @@ async fn state(suite: &ContractSuite) {
         note(&log, id, FrameKind::State, &["e"]);
         log.flush(&[id]).await.unwrap();
         assert_eq!(values(&log, id), [b"a", b"b", b"c", b"d", b"e"], "L8: {durability:?}");
-        // A checkpoint makes what was before it unneeded.
+        // A checkpoint replaces the state before it.
         note(&log, id, FrameKind::Checkpoint, &["f"]);
         note(&log, id, FrameKind::State, &["g"]);
         log.flush(&[id]).await.unwrap();

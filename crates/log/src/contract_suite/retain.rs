@@ -1,4 +1,4 @@
-//! Letting go: trims, and rewriting.
+//! Retention: trims and rewrites.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::format::frame::FrameKind;
 use crate::format::record::RecordRef;
 use crate::records::Records;
 
-/// What is stored behind so many bytes is stored for good.
+/// Records with this much data behind them are permanently stored.
 const BEHIND: usize = 40 << 20;
 
 pub async fn run(suite: &ContractSuite) {
@@ -19,7 +19,7 @@ pub async fn run(suite: &ContractSuite) {
     rewrites(suite).await;
 }
 
-/// What stands before a checkpoint is not needed any more, also when the file with it is used again at once.
+/// Records before a checkpoint are not needed, also when their file is reused at once.
 async fn checkpoints(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
@@ -31,7 +31,7 @@ async fn checkpoints(suite: &ContractSuite) {
             let mut push = |records: &mut Records| records.push(&RecordRef::of(1, text.as_bytes()));
             log.journal(state, kind, &mut push).unwrap();
         };
-        // In a file in which nobody else has anything.
+        // This record goes into a file that has nothing else.
         let filling = vec![0; 4 << 20];
         for n in 0..3 * BEHIND / filling.len() {
             if n == BEHIND / filling.len() {
@@ -44,7 +44,7 @@ async fn checkpoints(suite: &ContractSuite) {
         note(&log, FrameKind::State, "behind");
         log.flush(&[state]).await.unwrap();
         log.trim(data, log.bounds(data).unwrap().next).unwrap();
-        // Whoever is to use files again does so now, or it does so later.
+        // Gives the log time to reuse files, if it does so in the background.
         tokio::time::sleep(Duration::from_millis(300)).await;
         log = suite.again(log).await;
         let checkpoint = log.last_checkpoint(state).unwrap().unwrap();
@@ -56,7 +56,7 @@ async fn checkpoints(suite: &ContractSuite) {
     }
 }
 
-/// What was let go cannot be read, the rest can; never goes back.
+/// Trimmed records cannot be read, the others can. The first offset never decreases.
 async fn trims(suite: &ContractSuite) {
     let mut log = suite.open().await;
     for durability in lasting(&log) {
@@ -72,7 +72,7 @@ async fn trims(suite: &ContractSuite) {
         log.flush(&[id]).await.unwrap();
         for round in 0..2 {
             let bounds = log.bounds(id).unwrap();
-            // A log that is closed in good order keeps it.
+            // A clean shutdown preserves the trim.
             assert_eq!(bounds.first, cut, "round {round}");
             assert_eq!(read_all(&log, id), all[12..]);
             let want = ReadOptions {
@@ -93,7 +93,7 @@ async fn trims(suite: &ContractSuite) {
     }
 }
 
-/// L9: what is wanted stays where it is; what is not may go.
+/// L9: records that are kept stay at their offsets; the others may disappear.
 async fn rewrites(suite: &ContractSuite) {
     let mut log = suite.open().await;
     if !log.caps().rewrite {

@@ -1,4 +1,4 @@
-//! The logs of this crate keep the contract.
+//! Runs the contract suite against the logs of this crate.
 
 use super::*;
 use crate::disk::sim::SimDisk;

@@ -1,4 +1,4 @@
-//! A folder of a file system.
+//! A [`Disk`] in a folder of a file system.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,12 +13,12 @@ use super::{Disk, DiskFile, DiskSpace};
 #[derive(Debug)]
 pub struct FolderDisk {
     path: PathBuf,
-    /// Open for as long as this is: names must be synced even when no more files can be opened.
+    /// The folder itself, kept open so that names can be synced even when no more files can be opened.
     names: File,
 }
 
 impl FolderDisk {
-    /// The folder, made if it is missing. What is made is the user's alone.
+    /// Opens the folder and creates it if it is missing. Only the user can access what is created.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<FolderDisk> {
         let path = path.into();
         files::create_folders(&path)?;
@@ -36,7 +36,7 @@ impl Disk for FolderDisk {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
-            // A name that is no text is none of ours.
+            // A name that is not valid UTF-8 is not one of ours.
             if let (true, Ok(name)) = (entry.file_type()?.is_file(), entry.file_name().into_string()) {
                 names.push(name);
             }
@@ -81,10 +81,10 @@ impl Disk for FolderDisk {
     }
 }
 
-/// Has the kernel read no further than it is asked to. Who reads the log asks for large pieces; what a kernel reads ahead of
-/// that, up to megabytes at once, goes to the disk before the writes of commits, which then wait for it.
+/// Disables kernel readahead. Readers of the log request large pieces. Readahead beyond these, up to megabytes at once,
+/// would reach the disk before the writes of commits and delay them.
 fn read_what_is_asked_for(file: &File) {
-    // Without it everything works as well, only slower.
+    // If this fails, everything works but is slower.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
 }
 
@@ -114,8 +114,9 @@ impl DiskFile for File {
         self.sync_data()
     }
 
-    /// One system call, where the kernel waits for these bytes only. `io_uring` was tried and rejected: a buffered write and
-    /// a sync block, so the kernel hands both to threads of its own, which costs more than it saves.
+    /// A single system call, in which the kernel waits for these bytes only. `io_uring` was tried and rejected: a
+    /// buffered write and a sync both block, so the kernel hands them to its own threads, which costs more than it
+    /// saves.
     #[cfg(target_os = "linux")]
     fn write_and_sync(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         use rustix::io::{Errno, ReadWriteFlags, pwritev2};
@@ -127,7 +128,7 @@ impl DiskFile for File {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => written += n,
                 Err(Errno::INTR) => {}
-                // A file system that has no such call.
+                // The file system does not support the call.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                     self.write_all_at(rest, at + written as u64)?;
                     return self.sync_data();

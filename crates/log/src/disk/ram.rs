@@ -1,4 +1,4 @@
-//! A disk in memory that does not fail and does not last: for a process that is to leave nothing behind.
+//! A disk in memory that never fails and is not persistent, for processes that must leave nothing behind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{Disk, DiskFile, DiskSpace};
 
-/// Files take memory in pieces of this size, and none where nothing but zeros was written.
+/// Files allocate memory in pieces of this size, and none where only zeros were written.
 const PIECE: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct RamContents {
 }
 
 impl RamDisk {
-    /// With room for so many bytes.
+    /// Creates a disk with this capacity in bytes.
     pub fn new(capacity: u64) -> RamDisk {
         RamDisk {
             files: Mutex::default(),

@@ -1,7 +1,7 @@
-//! A disk in memory that fails as disks do, from one seed: a power cut keeps of the unsynced pages some, drops others and
-//! tears one; names that were not synced are lost from some moment on; syncs fail, space ends, bits flip.
+//! A simulated disk in memory whose failures follow from one seed. A power cut keeps some unsynced pages, drops others
+//! and tears one; unsynced names are lost from some point on; syncs fail, space runs out, bits flip.
 //!
-//! A killed process is not a power cut: all it had written is still there, see [`SimDisk::kill`].
+//! Killing a process is not a power cut: everything it wrote remains, see [`SimDisk::kill`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,16 +12,16 @@ use parking_lot::Mutex;
 use super::{Disk, DiskFile, DiskSpace};
 use crate::format::PAGE;
 
-/// What a disk writes in one piece, at best.
+/// The largest unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// xorshift64*: the same numbers for the same seed, everywhere.
+/// xorshift64*: the same numbers for the same seed on every platform.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        // Neighbouring seeds must not give similar numbers, and zero would stay zero.
+        // Similar seeds must not give similar numbers, and zero would stay zero.
         let mixed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         Random((mixed ^ (mixed >> 31)) | 1)
     }
@@ -33,12 +33,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Less than `n`, which is not zero.
+    /// A number below `n`, which must not be zero.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.number()) * u128::from(n.max(1))) >> 64) as u64
     }
 
-    /// True once in `n` times.
+    /// True with probability 1/`n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -55,30 +55,30 @@ struct SimDiskState {
     files: BTreeMap<u64, SimContents>,
     next_file: u64,
     names: BTreeMap<String, u64>,
-    /// As they would be found after a power cut, and what has changed since.
+    /// The names after a power cut; `unsynced_names` has the later changes.
     durable_names: BTreeMap<String, u64>,
     unsynced_names: Vec<NameChange>,
     capacity: u64,
     faults: Faults,
-    /// Raised at each power cut: files opened before belong to a process that is gone.
+    /// Incremented at each power cut and kill. Files that were opened before belong to a dead process.
     life: u64,
     syncs: u64,
-    /// The most bytes that any sync had to write.
+    /// The largest number of bytes that any sync had to write.
     synced_bytes_max: u64,
-    /// Changes until the power goes by itself.
+    /// Number of changes until an automatic power cut.
     cut_in: Option<u64>,
 }
 
-/// What goes wrong from now on.
+/// The faults that are injected from now on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// One sync in so many fails; 0: none.
+    /// One in this many syncs fails; 0: none.
     pub failing_syncs: u64,
-    /// One write in so many fails, with a part of it done; 0: none.
+    /// One in this many writes fails after writing a part; 0: none.
     pub failing_writes: u64,
-    /// One rename, or sync of names, in so many fails; 0: none.
+    /// One in this many renames and syncs of names fails; 0: none.
     pub failing_names: u64,
-    /// One read in so many fails; 0: none.
+    /// One in this many reads fails; 0: none.
     pub failing_reads: u64,
 }
 
@@ -124,12 +124,12 @@ impl SimDisk {
         self.state.lock().capacity = bytes;
     }
 
-    /// The most bytes that any sync of one file had to write so far.
+    /// The largest number of bytes that any sync of one file had to write so far.
     pub fn synced_bytes_max(&self) -> u64 {
         self.state.lock().synced_bytes_max
     }
 
-    /// Raised when the process or the machine goes.
+    /// Incremented when the process or the machine dies.
     pub fn life(&self) -> u64 {
         self.state.lock().life
     }
@@ -138,22 +138,22 @@ impl SimDisk {
         self.state.lock().syncs
     }
 
-    /// The process is gone, the machine is not: files opened before fail, everything written stays.
+    /// Kills the process but not the machine: files opened before fail, all written data stays.
     pub fn kill(&self) {
         self.state.lock().life += 1;
     }
 
-    /// The machine is gone.
+    /// Cuts the power of the machine.
     pub fn power_cut(&self) {
         self.state.lock().power_cut();
     }
 
-    /// The power goes in the middle of the `n`th change from now on: write, sync, or change of a name.
+    /// Cuts the power in the middle of the `n`th following change: a write, a sync, or a change of a name.
     pub fn cut_power_in(&self, n: u64) {
         self.state.lock().cut_in = Some(n);
     }
 
-    /// Turns one bit of one file around, in memory and on the disk. Returns which.
+    /// Flips one random bit of one file, in memory and on the disk. Returns the file and the byte position.
     pub fn flip_bit(&self) -> Option<(String, u64)> {
         let mut state = self.state.lock();
         let SimDiskState {
@@ -196,7 +196,7 @@ impl NameChange {
 }
 
 impl SimContents {
-    /// Every dirty page reaches the disk or not; one in eight of them only in part.
+    /// Each dirty page reaches the disk or not; one in eight only in part.
     fn cut(&mut self, random: &mut Random) {
         for page in std::mem::take(&mut self.dirty) {
             let start = page * PAGE;
@@ -235,12 +235,11 @@ impl SimContents {
         }
     }
 
-    /// Of all bytes.
     fn sync(&mut self) {
         self.sync_range(0, self.now.len());
     }
 
-    /// Of pages with so many bytes from `at` on.
+    /// Syncs the pages that contain the `len` bytes at `at`.
     fn sync_range(&mut self, at: usize, len: usize) {
         let pages = at / PAGE..(at + len).div_ceil(PAGE);
         let dirty: Vec<usize> = self.dirty.extract_if(pages, |_| true).collect();
@@ -262,7 +261,7 @@ impl SimDiskState {
         let random = &mut self.random;
         self.life += 1;
         self.cut_in = None;
-        // A file system keeps changes of names in their order.
+        // A file system keeps name changes in order.
         let kept = random.below(self.unsynced_names.len() as u64 + 1) as usize;
         let kept = self.unsynced_names.drain(..).take(kept);
         kept.for_each(|change| change.apply(&mut self.durable_names));
@@ -274,7 +273,7 @@ impl SimDiskState {
         self.files.retain(|id, _| used.contains(id));
     }
 
-    /// One more change; an error if the power goes before it is done, with `partial` of it done.
+    /// Counts a change. Fails if the power goes during it, after `partial` was applied or not.
     fn step(&mut self, partial: impl FnOnce(&mut SimDiskState)) -> io::Result<()> {
         match self.cut_in {
             Some(0) => {
@@ -292,7 +291,7 @@ impl SimDiskState {
         }
     }
 
-    /// Those that are not synced stay so: a power cut leaves some of them.
+    /// Injects faults into name changes. Unsynced changes stay unsynced: a power cut leaves some of them.
     fn fail_names(&mut self) -> io::Result<()> {
         let one_in = self.faults.failing_names;
         match one_in > 0 && self.random.one_in(one_in) {
@@ -406,7 +405,7 @@ impl SimFile {
             state.step(|state| sync(state.files.entry(self.id).or_default()))?;
             let faults = state.faults;
             if faults.failing_syncs > 0 && state.random.one_in(faults.failing_syncs) {
-                // The kernel forgets what it could not write.
+                // The kernel drops pages that it could not write.
                 let SimDiskState { random, files, .. } = state;
                 files.entry(self.id).or_default().cut(random);
                 return Err(io::Error::other("simulated sync error"));
@@ -473,7 +472,7 @@ impl DiskFile for SimFile {
         self.sync_with(SimContents::sync)
     }
 
-    /// A write and then a sync, which fail each for itself, and the sync is of these bytes only.
+    /// A write and a sync that can fail independently. The sync covers only these bytes.
     fn write_and_sync(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.write_at(bytes, at)?;
         self.sync_with(|contents| contents.sync_range(at as usize, bytes.len()))

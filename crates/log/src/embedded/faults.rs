@@ -1,4 +1,4 @@
-//! What a log does on a disk that fails now and then, or for good.
+//! Tests of a log on a disk that fails sometimes or permanently.
 
 use super::*;
 use crate::disk::Disk;
@@ -9,7 +9,7 @@ use crate::test_support::{append, damage, message, open_with, small_files, value
 
 const ID: PartitionId = PartitionId::new(1, 0);
 
-/// Everything is read from the disk.
+/// Options without caches, so that everything is read from disk.
 fn unbuffered() -> LogOptions {
     LogOptions {
         tail_bytes_max: 0,
@@ -38,7 +38,7 @@ async fn a_start_on_a_disk_that_cannot_be_read_for_a_moment_gives_nothing_up() {
     for seed in 0..50 {
         let disk = SimDisk::new(seed, 64 << 20);
         let log = open(&disk).unwrap();
-        // Without a sync, so that a start looks at all of them.
+        // Without a sync, so that a start checks all blocks.
         log.create(ID, Durability::Os).await.unwrap();
         for n in 0..40 {
             append(&log, ID, &value(n)).await;
@@ -91,7 +91,7 @@ async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
     let disk = SimDisk::new(1, 64 << 20);
     let log = open(&disk).unwrap();
     fill(&log, 10).await;
-    // Not waited for to the end.
+    // The future is dropped before it completes.
     let mut given_up = None;
     for n in 0.. {
         let id = PartitionId::new(2, n);
@@ -105,7 +105,7 @@ async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
         }
     }
     assert!(given_up.is_some_and(|id| !log.partitions().contains(&id)));
-    // Refused.
+    // Creation is refused.
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
     while log.append(message(ID, &value(0)), None).await.is_ok() {}
@@ -117,7 +117,7 @@ async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
     let made = of_third(&log);
     assert!(refused > 0 && made == 500 - refused, "{refused} refused, {made} there");
     disk.set_capacity(64 << 20);
-    // Until tables of all partitions were written several times.
+    // Until table snapshots of all partitions were written several times.
     let mut stored = 0;
     while stored < 300 {
         stored += u64::from(log.append(message(ID, &value(0)), None).await.is_ok());
@@ -166,7 +166,7 @@ async fn damage_costs_a_look_at_all_and_a_rewrite_the_frames_and_the_file_that_i
         true
     };
     log.scan(ID, 0, 200, &mut show).unwrap();
-    // Some behind it went, those of its file stay.
+    // Some records behind it are removed; those in the same file stay.
     assert!(left.contains(&19) && left.contains(&21), "{left:?}");
     assert!(left.len() < 160 && (0..200).step_by(2).filter(|n| *n != 20).all(|n| left.contains(&n)));
 }
@@ -184,7 +184,7 @@ async fn a_rewrite_of_the_largest_frames_splits_them() {
     log.create(ID, Durability::Os).await.unwrap();
     let mut sizes = vec![200_000; 1];
     append(&log, ID, &vec![1; 200_000]).await;
-    // One frame with hardly a byte to spare, in one with whole records of every size before it.
+    // A frame with almost no space left, preceded by records of every size.
     let mut full = Records::new();
     for n in 0..9_000_usize {
         let size = (BODY_MAX - 9_000 * 16) / 9_000;
@@ -246,7 +246,7 @@ async fn a_short_message_in_memory_keeps_no_page() {
     for _ in 0..5000 {
         append(&log, ID, &[7; 20]).await;
     }
-    // The newest are there, so many as fit with all that they keep.
+    // The newest frames are in memory, as many as fit including their overhead.
     let in_memory = |from: Offset| log.newest(ID, from, 1).unwrap().is_some();
     let first = (0..5000).find(|from| in_memory(*from)).unwrap();
     let most = (1 << 20) / (20 + 2 * size_of::<Frame>());
@@ -291,7 +291,7 @@ async fn what_frees_space_is_stored_where_nothing_else_is_and_behind_what_was_jo
     assert_eq!(freeing.offsets.as_slice(), [taken + 1]);
     log.journal(STATE, FrameKind::State, &RecordRef::of(1, b"journaled again"))
         .unwrap();
-    // Only what was journaled.
+    // Stores only what was journaled.
     let nothing = WriteBatch::default().and_of(FrameKind::State, STATE, Records::new());
     log.append(nothing.freeing(), None).await.unwrap();
     log.remove(ID).await.unwrap();

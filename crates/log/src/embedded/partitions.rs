@@ -1,6 +1,6 @@
-//! Partitions are made and removed: one, or many in one commit, so that a queue of a thousand costs what a queue of one does.
-//! Invariant: a partition that is not stored is not found, and one whose removal is stored is gone, also when nobody waits for
-//! the end of a call any more.
+//! Creates and removes partitions, one or many in one commit, so that a queue with a thousand partitions costs what a
+//! queue with one does. Invariant: a partition that is not stored cannot be found, and one whose removal is stored is
+//! gone, even if the caller dropped the future.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::writer::group::SubmissionPart;
 use crate::writer::slots::SlotAllocator;
 use crate::writer::thread::LogWriter;
 
-/// Partitions that are made or removed in one commit.
+/// The maximum number of partitions that are created or removed in one commit.
 const TOGETHER: usize = SUBMISSION_RECORDS_MAX;
 
 impl EmbeddedLog {
-    /// A new partition, empty. Durable when this returns. An id is never used again after its partition was removed.
+    /// Creates an empty partition. Durable when it returns. An id is never reused after its partition was removed.
     pub async fn create(&self, id: PartitionId, durability: Durability) -> Result<()> {
         self.create_all(&[id], durability).await
     }
 
-    /// Several new partitions, all or none: those of one commit are all found by a start, or none of them. Durable when this
-    /// returns.
+    /// Creates several partitions, all or none: after a crash, a start finds either all or none of those that share a
+    /// commit. Durable when it returns.
     pub async fn create_all(&self, ids: &[PartitionId], durability: Durability) -> Result<()> {
         check_offered(durability)?;
         if let Some(own) = ids.iter().find(|id| [META, SCRUBBED].contains(id)) {
@@ -40,7 +40,7 @@ impl EmbeddedLog {
         }
         for some in ids.chunks(TOGETHER) {
             let made = add_partitions(&self.partitions, &self.slots, &self.writer, some, durability)?;
-            // Also when nobody waits for it any more: a partition that is not stored must not be found.
+            // Also runs if the future is dropped: a partition that is not stored must not be found.
             let unmade = scopeguard::guard(made, |made| self.forget(&made));
             let created = some.iter().map(|id| PartitionChange::Created(*id, durability));
             self.change_all(created, false).await?;
@@ -49,13 +49,13 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// A partition goes, with all that is in it. Durable when this returns. On a full disk, too: it makes room.
+    /// Removes a partition and its records. Durable when it returns. Works on a full disk, because it frees space.
     pub async fn remove(&self, id: PartitionId) -> Result<()> {
         self.remove_all(&[id]).await
     }
 
-    /// Several partitions go, in this order where they do not go together: what every file keeps for that on a full disk may
-    /// have room for some of them at a time. Durable when this returns.
+    /// Removes several partitions, in this order if they do not fit into one commit: on a full disk, the reserve of a
+    /// file may have room for only some of them at a time. Durable when it returns.
     pub async fn remove_all(&self, ids: &[PartitionId]) -> Result<()> {
         let (mut left, mut most) = (ids, TOGETHER);
         while !left.is_empty() {
@@ -78,7 +78,7 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// They are nowhere from now on.
+    /// Removes them from memory.
     fn forget(&self, gone: &[Arc<Partition>]) {
         {
             let mut partitions = self.partitions.write();
@@ -88,12 +88,12 @@ impl EmbeddedLog {
         self.writer.remove_partitions(gone);
     }
 
-    /// A fact about partitions, durable when this returns.
+    /// Stores a change to the table of partitions. Durable when it returns.
     pub(crate) async fn change(&self, change: PartitionChange) -> Result<()> {
         self.change_all([change].into_iter(), false).await
     }
 
-    /// Several, in one commit.
+    /// Stores several changes in one commit.
     async fn change_all(&self, changes: impl Iterator<Item = PartitionChange>, frees: bool) -> Result<()> {
         let (mut records, mut value, now) = (Records::new(), Vec::with_capacity(32), self.clock.now());
         for change in changes {
@@ -108,7 +108,7 @@ impl EmbeddedLog {
     }
 }
 
-/// New partitions, which the writer knows from then on: all of them or none. That they were made is still to be stored.
+/// Adds new partitions and registers them with the writer, all or none. The caller must then store their creation.
 pub(crate) fn add_partitions(
     partitions: &RwLock<HashMap<PartitionId, Arc<Partition>>>,
     slots: &Mutex<SlotAllocator>,
@@ -116,7 +116,7 @@ pub(crate) fn add_partitions(
     ids: &[PartitionId],
     durability: Durability,
 ) -> Result<Vec<Arc<Partition>>> {
-    // Before the partitions, and before the writer's inbox.
+    // Lock order: before the partitions and before the writer's inbox.
     let mut slots = slots.lock();
     let mut partitions = partitions.write();
     let mut own = HashSet::with_capacity(ids.len());

@@ -51,7 +51,7 @@ async fn what_many_publishers_append_is_there_after_a_restart_in_each_ones_order
     }
 }
 
-/// While the disk cannot keep up, nobody who came later is stored before somebody who waits, however little it is.
+/// While the disk cannot keep up, no later append is stored before one that waits, however small it is.
 #[tokio::test]
 async fn what_waits_for_room_is_stored_in_the_order_in_which_it_came() {
     let folder = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ async fn what_waits_for_room_is_stored_in_the_order_in_which_it_came() {
     let tasks: Vec<_> = (0..300)
         .map(|_| {
             let (log, size) = (log.clone(), 10 + random.below(7000) as usize);
-            // On this one thread each begins before the next.
+            // On this single thread, each append starts before the next.
             tokio::spawn(async move { append(&log, id, &vec![7; size]).await })
         })
         .collect();
@@ -82,7 +82,7 @@ impl PartitionListener for Hears {
     fn grown(&self, _next: Offset) {}
 }
 
-/// A row for each partition that there ever was stayed, and with it the partition and whoever listened to it.
+/// Every partition that ever existed used to leave a slot behind, and with it the partition and its listeners.
 #[tokio::test]
 async fn of_partitions_that_are_removed_nothing_is_left() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ async fn of_partitions_that_are_removed_nothing_is_left() {
         log.remove_all(&ids).await.unwrap();
         assert!(listeners.iter().all(|listener| listener.upgrade().is_none()));
     }
-    // Of the last ones the writer learns with the next block.
+    // The writer learns of the last removals with the next block.
     append(&log, PartitionId::new(1, 0), b"x").await;
     append(&log, PartitionId::new(1, 0), b"x").await;
     let left = partitions
@@ -111,7 +111,7 @@ async fn of_partitions_that_are_removed_nothing_is_left() {
         .count();
     assert_eq!(left, 0);
     assert!(log.slots.lock().given() < 30, "{:?}", log.slots.lock());
-    // One that fails to be made leaves nothing, either.
+    // A partition whose creation fails leaves nothing either.
     let given = log.slots.lock().given();
     for n in 0..100 {
         let id = PartitionId::new(500, n);
@@ -121,7 +121,7 @@ async fn of_partitions_that_are_removed_nothing_is_left() {
     assert!(log.slots.lock().given() <= given + 2);
 }
 
-/// Begun, and given up at once.
+/// Starts a future and drops it at once.
 fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -190,7 +190,7 @@ async fn what_is_too_large_is_refused_before_it_is_anywhere() {
     };
     assert_eq!(
         records.push(&record).unwrap_err().to_string(),
-        "a key of 70000 is more than 65536"
+        "a key of 70000 exceeds 65536"
     );
     let half = vec![0; 17 << 20];
     records.push(&RecordRef::of(1, &half)).unwrap();
@@ -209,11 +209,11 @@ async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing()
     let id = PartitionId::new(1, 0);
     let log = open();
     log.create(id, Durability::Fsync).await.unwrap();
-    // Two files are made beside; on a disk that is full before, not one message is taken.
+    // Two files are created in the background. If the disk were full before, no message would be accepted.
     until(&log, "two files are ready", || log.shelf.counts().0 >= 2).await;
     let space = crate::disk::Disk::space(&disk).unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
-    // Until nothing is taken any more: files are full, and not one page is left for a block of any kind.
+    // Until nothing is accepted: the files are full, and no page is left for a block of any kind.
     let mut stored = 0;
     while log.append(message(id, &[stored as u8; 3000]), None).await.is_ok() {
         stored += 1;
@@ -242,7 +242,7 @@ async fn whoever_watches_a_log_is_told_at_once_that_it_is_poisoned_or_closed() {
     log.create(id, Durability::Os).await.unwrap();
     drop(log);
     assert_eq!(watching.await.unwrap(), None);
-    // Nobody waits for the sync that fails: it is that of an idle writer, or of an interval.
+    // Nobody waits for the sync that fails, because an idle writer or the interval triggers it.
     let log = open();
     disk.set_faults(crate::disk::sim::Faults {
         failing_syncs: 1,
@@ -254,7 +254,7 @@ async fn whoever_watches_a_log_is_told_at_once_that_it_is_poisoned_or_closed() {
     let _ = log.append(message(id, b"x"), None).await;
     log.ask_for_sync();
     let cause = watching.await.unwrap().unwrap();
-    // The sync of a block, or of a file that is being made.
+    // The sync of a block or of a file that is being created.
     assert!(cause.contains("simulated sync error"), "{cause}");
     assert!(matches!(log.status(), LogStatus::Poisoned(_)) && log.counters().is_poisoned);
 }

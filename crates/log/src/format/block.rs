@@ -1,11 +1,11 @@
-//! The header of a block: the frames of one write and one sync, the unit of atomicity. 48 bytes.
+//! The header of a block. A block has the frames of one write and one sync and is the unit of atomicity. 48 bytes.
 //!
 //! magic `TWB1` 4 · version 2 · frame count 2 · block length 4 · crc32c of the rest of this header and of all frame
-//! headers but for their own checksums 4 · block sequence 8 · commit time 8 · log id 8 · last sequence synced when it was
-//! written 8
+//! headers without their own checksums 4 · block sequence 8 · commit time 8 · log id 8 · last synced sequence at the
+//! time of writing 8
 //!
-//! A checksum over data that ends with its own checksum of the same kind is the same whatever the data: were those of the
-//! frame headers covered, a torn block that has an older block's frame headers would pass for whole.
+//! The frame headers' checksums are excluded because a CRC over data that ends with its own CRC does not depend on the
+//! data: a torn block with the frame headers of an older block would pass as whole.
 
 use crate::format::newer::{NewerVersion, VersionedPart};
 use crate::format::{FieldReader, FieldWriter, PAGE, frame};
@@ -14,15 +14,15 @@ use crate::ids::{Micros, Sequence};
 pub const LEN: usize = 48;
 pub const VERSION: u16 = 1;
 
-/// The largest submission, its headers, and what fills the last page.
+/// The largest submission, its headers, and the padding of the last page.
 pub const BLOCK_MAX: usize = 40 << 20;
 
 const MAGIC: [u8; 4] = *b"TWB1";
 const CRC_AT: usize = 12;
 const SEQUENCE_AT: usize = 16;
 
-/// Whether any page of `bytes`, which begin with a page, looks like the start of a block, from position `from` on, which is
-/// that of a page.
+/// Whether any page of `bytes` at or behind `from` looks like the start of a block. `bytes` and `from` are aligned to
+/// pages.
 pub(crate) fn begins_within(bytes: &[u8], from: usize) -> bool {
     let pages = bytes.get(from..).unwrap_or_default().chunks(PAGE);
     pages.into_iter().any(|page| page.starts_with(&MAGIC))
@@ -30,25 +30,25 @@ pub(crate) fn begins_within(bytes: &[u8], from: usize) -> bool {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// Frames; none in the block that an idle writer leaves to name what it has synced.
+    /// Number of frames. Zero in the block that an idle writer writes to record the synced sequence.
     pub frames: u16,
-    /// With this header and up to the next page.
+    /// Length including this header and the padding to the next page.
     pub block_len: u32,
     pub sequence: Sequence,
     pub commit_time: Micros,
-    /// Files of another log, or of an earlier one in the same folder, do not belong.
+    /// Files of another log, or of an earlier one in the same folder, are ignored.
     pub log_id: u64,
-    /// Every block up to this one was on disk when this one was written.
+    /// Every block up to this one was synced when this one was written.
     pub synced: Sequence,
 }
 
 impl BlockHeader {
-    /// Bytes of this header and of those of its frames.
+    /// Length of this header and of the frame headers.
     pub fn headers_len(&self) -> usize {
         LEN + usize::from(self.frames) * frame::LEN
     }
 
-    /// Appends this header; the checksum covers `frame_headers`, which follow it.
+    /// Appends this header. The checksum covers `frame_headers`, which follow it.
     pub fn encode(&self, frame_headers: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         FieldWriter(out)
@@ -67,8 +67,8 @@ impl BlockHeader {
         }
     }
 
-    /// Only what the header says of itself; `None` for bytes that are none. The checksum needs the frame headers, whose
-    /// number is known only now: see [`BlockHeader::is_sound`].
+    /// Decodes the header without verifying the checksum; `None` if it is not a block header. The checksum needs the
+    /// frame headers, whose number is known only now: see [`BlockHeader::is_sound`].
     pub fn decode(bytes: &[u8]) -> Option<BlockHeader> {
         let mut take = FieldReader(bytes.get(..LEN)?);
         if take.bytes()? != MAGIC || take.u16()? != VERSION {
@@ -90,7 +90,7 @@ impl BlockHeader {
         (fits && header.synced <= header.sequence).then_some(header)
     }
 
-    /// The version of a block that was written by a newer program.
+    /// The version of a block that a newer program wrote.
     pub fn newer(bytes: &[u8]) -> Option<NewerVersion> {
         let mut take = FieldReader(bytes);
         let (magic, found) = (take.bytes()?, take.u16()?);
@@ -98,8 +98,9 @@ impl BlockHeader {
         (magic == MAGIC && found > VERSION).then_some(NewerVersion { what, found })
     }
 
-    /// The same of a block with this sequence, of this log if that has a name yet. Magic, version, sequence and log id stand in
-    /// the same places in every version, so that an older program knows what it must not take for damage.
+    /// Like `newer`, for a block with this sequence, and of this log if its id is known. Magic, version, sequence and
+    /// log id are at the same positions in every version, so that an older program does not mistake a newer block for
+    /// damage.
     pub fn newer_in_place(bytes: &[u8], sequence: Sequence, log_id: Option<u64>) -> Option<NewerVersion> {
         let newer = BlockHeader::newer(bytes)?;
         let mut take = FieldReader(bytes.get(SEQUENCE_AT..)?);
@@ -107,7 +108,7 @@ impl BlockHeader {
         (found == sequence && log_id.is_none_or(|own| own == id)).then_some(newer)
     }
 
-    /// Whether `headers`, its own bytes and those of its frames' headers, are as they were written.
+    /// Verifies `headers`, the bytes of this header and of the frame headers.
     pub fn is_sound(&self, headers: &[u8]) -> bool {
         let Some((own, frames)) = headers.get(..self.headers_len()).and_then(|h| h.split_at_checked(LEN)) else {
             return false;
@@ -117,7 +118,7 @@ impl BlockHeader {
     }
 }
 
-/// Of a block header without its checksum, and the frame headers behind it.
+/// The checksum of a block header without its checksum field and of the frame headers behind it.
 fn checksum(own: &[u8], frame_headers: &[u8]) -> u32 {
     let before = crc32c::crc32c(own.get(..CRC_AT).unwrap_or_default());
     let own = crc32c::crc32c_append(before, own.get(CRC_AT + 4..).unwrap_or_default());
@@ -165,7 +166,7 @@ mod tests {
         let mut bytes = Vec::new();
         header.encode(&frame(27), &mut bytes);
         assert!(header.is_sound(&[&bytes[..], &frame(27)].concat()));
-        // Whole and right by its own checksum, but not what was written with this header.
+        // The frame header is sound by its own checksum, but was not written with this block header.
         assert!(!header.is_sound(&[&bytes[..], &frame(12)].concat()));
     }
 

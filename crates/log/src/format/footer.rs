@@ -1,14 +1,15 @@
-//! The index at the end of a file that is full: every frame header in it and where the body lies, and what of each
-//! partition is in the file. Derived from the frames: missing or damaged it is made anew from them.
+//! The index at the end of a full file: every frame header in it, the position of its body, and what the file holds of
+//! each partition. It is derived from the frames and rebuilt from them if it is missing or damaged.
 //!
-//! Entries of 68 bytes (frame header without its checksum 60, position of the body 8), those of a partition side by side in the order of their
-//! offsets; then for each partition 48 bytes: id 8 · first offset 8 · next offset 8 · bytes of bodies 8 · max time 8 ·
-//! its first entry 4 · its entries 4; then the trailer, which ends with the file: magic `TWX1` 4 · version 2 · kind of the
-//! file 2 · entries 4 · crc32c of the entries 4 · partitions 4 · crc32c of their rows 4 · file number 8 · first block
-//! sequence 8 · last block sequence 8 · last sequence synced 8 · end of the frames 8 · log id 8 · crc32c of the trailer 4
+//! Entries of 68 bytes (frame header without its checksum 60, position of the body 8), grouped by partition in the
+//! order of offsets; then 48 bytes for each partition: id 8 · first offset 8 · next offset 8 · bytes of bodies 8 · max
+//! time 8 · index of its first entry 4 · number of its entries 4; then the trailer, which ends with the file: magic
+//! `TWX1` 4 · version 2 · kind of the file 2 · entries 4 · crc32c of the entries 4 · partitions 4 · crc32c of their
+//! rows 4 · file number 8 · first block sequence 8 · last block sequence 8 · last synced sequence 8 · end of the frames
+//! 8 · log id 8 · crc32c of the trailer 4
 //!
-//! Magic, version, kind, file number and log id are as far from the end of the file in every version, so that an older
-//! program knows what it must not make anew.
+//! Magic, version, kind, file number and log id have the same distance from the end of the file in every version, so
+//! that an older program does not rebuild a newer index.
 
 use crate::format::frame::{self, FrameHeader};
 use crate::format::newer::{NewerVersion, VersionedPart};
@@ -22,17 +23,17 @@ pub const TRAILER_LEN: usize = 76;
 
 const MAGIC: [u8; 4] = *b"TWX1";
 pub const VERSION: u16 = 1;
-/// The last of the kinds of files.
+/// The highest known kind.
 pub const KIND_MAX: u16 = FileKind::Segment as u16;
 
 const FILE_AT: usize = 24;
 const LOG_ID_AT: usize = 64;
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FileKind {
-    /// Blocks of all partitions, in the order of their commits.
+    /// Blocks of all partitions, in commit order.
     Commit = 0,
     /// Frames of one or more partitions that were moved out of commit files.
     Segment = 1,
@@ -44,15 +45,15 @@ pub struct PartitionExtent {
     pub partition: PartitionId,
     pub first: Offset,
     pub next: Offset,
-    /// Of frame bodies.
+    /// The size of the frame bodies.
     pub bytes: u64,
     pub max_time: Micros,
-    /// Where its entries begin, and how many they are.
+    /// The index of its first entry, and the number of its entries.
     pub entry: u32,
     pub entries: u32,
 }
 
-/// What the trailer says.
+/// The decoded trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     pub kind: FileKind,
@@ -64,18 +65,18 @@ pub struct Trailer {
     pub first: Sequence,
     pub last: Sequence,
     pub synced: Sequence,
-    /// Position behind the last frame.
+    /// The end of the last frame.
     pub end: u64,
     pub log_id: u64,
 }
 
 impl Trailer {
-    /// Bytes of entries, partitions and trailer together.
+    /// Length of entries, partition rows and trailer.
     pub fn footer_len(&self) -> u64 {
         footer_len(self.entries as usize, self.partitions as usize)
     }
 
-    /// Bytes between the start of the footer and the rows of the partitions.
+    /// Length of the entries, which precede the partition rows.
     pub fn entries_len(&self) -> usize {
         self.entries as usize * ENTRY_LEN
     }
@@ -84,7 +85,7 @@ impl Trailer {
         self.partitions as usize * HOLDING_LEN
     }
 
-    /// From the last bytes of a file; `None` for bytes that are no trailer.
+    /// Decodes the last bytes of a file; `None` if they are not a trailer.
     pub fn decode(bytes: &[u8]) -> Option<Trailer> {
         let bytes = bytes.get(..TRAILER_LEN)?;
         let mut take = FieldReader(bytes);
@@ -113,8 +114,8 @@ impl Trailer {
         (take.u32()? == crc && trailer.first <= trailer.last).then_some(trailer)
     }
 
-    /// The version or kind of a trailer that a newer program wrote, for a file of this number, and for this log if its name is
-    /// asked for. One that is sound but for its version is damaged and not newer.
+    /// The version or kind of a trailer that a newer program wrote for a file with this number, and for this log if an
+    /// id is given. A trailer that is sound except for its version is damaged, not newer.
     pub fn newer(bytes: &[u8], file: u64, log_id: Option<u64>) -> Option<NewerVersion> {
         let bytes = bytes.get(..TRAILER_LEN)?;
         let mut take = FieldReader(bytes);
@@ -144,7 +145,7 @@ impl Trailer {
         (version > VERSION && !sound(&mended)).then_some(newer)
     }
 
-    /// The index of the file from its entries; `None` if they are damaged.
+    /// The index of the file, decoded from its entries; `None` if they are damaged.
     pub(crate) fn index(&self, entries: &[u8]) -> Option<FileIndex> {
         if entries.len() != self.entries_len() || crc32c::crc32c(entries) != self.entries_crc {
             return None;
@@ -195,7 +196,7 @@ pub fn footer_len(entries: usize, partitions: usize) -> u64 {
     (entries * ENTRY_LEN + partitions * HOLDING_LEN + TRAILER_LEN) as u64
 }
 
-/// What of a file the trailer names.
+/// The fields of the trailer that the caller supplies.
 #[derive(Clone, Copy, Debug)]
 pub struct TrailerFields {
     pub kind: FileKind,
@@ -215,12 +216,12 @@ fn entry(bytes: &[u8]) -> Option<FrameEntry> {
     })
 }
 
-/// Whether an index begins with these bytes: its first entry is one of a frame that is there.
+/// Whether an index begins with these bytes: its first entry matches an existing frame.
 pub(crate) fn begins(bytes: &[u8], is_there: impl FnOnce(&FrameEntry) -> bool) -> bool {
     entry(bytes).is_some_and(|entry| is_there(&entry))
 }
 
-/// Entries, partitions and trailer, to be written so that they end with the file.
+/// Encodes entries, partition rows and trailer, to be written at the end of the file.
 pub(crate) fn encode(index: &FileIndex, holdings: &[PartitionExtent], bounds: &TrailerFields) -> Vec<u8> {
     let mut out = Vec::with_capacity(footer_len(index.frames(), holdings.len()) as usize);
     for (_, entries) in index.partitions() {

@@ -1,28 +1,28 @@
-//! The header of a frame: some records of one partition. 64 bytes.
+//! The header of a frame, which has records of one partition. 64 bytes.
 //!
 //! magic `TWF1` 4 · version 1 · kind 1 · flags 2 · body length 4 · crc32c of the body 4 · partition 8 · base offset 8 ·
 //! record count 4 · last offset delta 4 · base time 8 · max time 8 · ownership epoch 4 · crc32c of the header 4
 //!
-//! Length, magic, version, kind and checksum are in the same places in every version: whoever needs more raises the version of
-//! the block and of the index, too.
+//! Length, magic, version, kind and checksum are at the same positions in every version. A format that needs more must
+//! also raise the versions of the block and of the index.
 
 use crate::format::newer::{NewerVersion, VersionedPart};
 use crate::format::{FieldReader, FieldWriter};
 use crate::ids::{Micros, Offset, PartitionId};
 
 pub const LEN: usize = 64;
-/// Without its checksum: for those who have one over all of it.
+/// Length without the checksum, for uses that have a checksum of their own.
 pub const BARE_LEN: usize = LEN - 4;
 pub const VERSION: u8 = 1;
-/// The last of the kinds.
+/// The highest known kind.
 pub const KIND_MAX: u8 = FrameKind::Gap as u8;
 
-/// Larger bodies are refused where they are made and where they are read.
+/// Larger bodies are refused on write and on read.
 pub const BODY_MAX: usize = 32 << 20;
 
 const MAGIC: [u8; 4] = *b"TWF1";
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -30,11 +30,11 @@ pub enum FrameKind {
     Data = 1,
     /// Changes of a group's state: leases, settles, floors.
     State = 2,
-    /// The whole state of a group; what came before it is history.
+    /// The complete state of a group, which replaces everything before it.
     Checkpoint = 3,
-    /// Facts about the partition itself: where it begins.
+    /// Facts about the partition itself, such as where it begins.
     Meta = 4,
-    /// Records that were here and are lost.
+    /// A placeholder for records that are lost.
     Gap = 5,
 }
 
@@ -52,7 +52,7 @@ impl FrameKind {
     }
 }
 
-/// What a reader must know of the records before it looks at them.
+/// Properties of the records that a reader needs before decoding them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameFlags(u16);
 
@@ -64,9 +64,9 @@ impl FrameFlags {
     pub const PROPERTIES: FrameFlags = FrameFlags(1 << 3);
     pub const TTL: FrameFlags = FrameFlags(1 << 4);
     pub const NOT_BEFORE: FrameFlags = FrameFlags(1 << 5);
-    /// Meant for one group.
+    /// Addressed to one group.
     pub const TARGETED: FrameFlags = FrameFlags(1 << 6);
-    /// Compaction has removed records: each of those left says its offset.
+    /// Compaction removed records, so each remaining record has its offset.
     pub const OFFSET_DELTAS: FrameFlags = FrameFlags(1 << 7);
 
     pub fn has(self, other: FrameFlags) -> bool {
@@ -92,7 +92,7 @@ impl std::ops::BitOrAssign for FrameFlags {
     }
 }
 
-/// Whether a header is as it was written, whatever it says.
+/// Whether the checksum of a header is correct, whatever its version.
 pub fn is_sound(bytes: &[u8]) -> bool {
     let parts = bytes.get(..LEN).and_then(|bytes| bytes.split_at_checked(BARE_LEN));
     parts.is_some_and(|(bare, crc)| FieldReader(crc).u32() == Some(crc32c::crc32c(bare)))
@@ -108,7 +108,7 @@ pub struct FrameHeader {
     /// Offset of the first record.
     pub base: Offset,
     pub records: u32,
-    /// Offset of the last record less the base; after compaction more than the count says.
+    /// Offset of the last record minus the base. After compaction it can exceed `records` - 1.
     pub last_delta: u32,
     pub base_time: Micros,
     pub max_time: Micros,
@@ -116,7 +116,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The offset behind the last record.
+    /// The offset after the last record.
     pub fn next(&self) -> Offset {
         self.base + u64::from(self.last_delta) + u64::from(self.records > 0)
     }
@@ -128,7 +128,7 @@ impl FrameHeader {
         FieldWriter(out).u32(crc);
     }
 
-    /// The first [`BARE_LEN`] bytes, those before the checksum.
+    /// Encodes the first [`BARE_LEN`] bytes, those before the checksum.
     pub fn encode_bare(&self, out: &mut Vec<u8>) {
         out.reserve(LEN);
         FieldWriter(out)
@@ -147,12 +147,12 @@ impl FrameHeader {
             .u32(self.epoch);
     }
 
-    /// `None` for bytes that are no frame header of this version, or a damaged one.
+    /// `None` if the bytes are not a frame header of this version or are damaged.
     pub fn decode(bytes: &[u8]) -> Option<FrameHeader> {
         FrameHeader::decode_bare(bytes).filter(|_| is_sound(bytes))
     }
 
-    /// The version or kind of a header that a newer program wrote: it is as it was written, and not for this one.
+    /// The version or kind of a sound header that a newer program wrote.
     pub fn newer(bytes: &[u8]) -> Option<NewerVersion> {
         let mut take = FieldReader(bytes);
         let (magic, version, kind) = (take.bytes()?, take.u8()?, take.u8()?);
@@ -167,7 +167,7 @@ impl FrameHeader {
         (magic == MAGIC && found > known && is_sound(bytes)).then_some(newer)
     }
 
-    /// From the first [`BARE_LEN`] bytes, which the caller has checked.
+    /// Decodes the first [`BARE_LEN`] bytes, which the caller has verified.
     pub fn decode_bare(bytes: &[u8]) -> Option<FrameHeader> {
         let mut take = FieldReader(bytes.get(..BARE_LEN)?);
         if take.bytes()? != MAGIC || take.u8()? != VERSION {
@@ -189,7 +189,7 @@ impl FrameHeader {
         (header.body_len as usize <= BODY_MAX && header.has_room()).then_some(header)
     }
 
-    /// The offsets of its records exist.
+    /// Whether the offsets of its records are in range.
     fn has_room(&self) -> bool {
         let last = self.base.checked_add(u64::from(self.last_delta));
         let enough = self.records == 0 || self.last_delta >= self.records - 1;

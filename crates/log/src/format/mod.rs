@@ -1,5 +1,6 @@
-//! The bytes on disk, little endian. A commit file is a row of blocks; a block is a header, the headers of its frames,
-//! their bodies, and zeros up to the next page. A body is a row of records of one partition, opaque to the writer.
+//! The format on disk, little endian. A commit file is a sequence of blocks. A block is a header, the headers of its
+//! frames, their bodies, and zeros up to the next page. A body is a sequence of records of one partition, opaque to the
+//! writer.
 
 pub mod block;
 pub mod footer;
@@ -9,15 +10,14 @@ pub mod record;
 pub mod superblock;
 pub mod varint;
 
-/// Blocks start on multiples of this, so that a torn write cannot damage an earlier block.
+/// Blocks start at multiples of this, so that a torn write cannot damage an earlier block.
 pub const PAGE: usize = 4096;
 
-/// Rounds up to whole pages.
 pub const fn pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
 
-/// Fixed-width fields, written one after the other.
+/// Writes fixed-width fields.
 pub struct FieldWriter<'a>(pub &'a mut Vec<u8>);
 
 impl FieldWriter<'_> {
@@ -47,7 +47,7 @@ impl FieldWriter<'_> {
     }
 }
 
-/// Fixed-width fields, read one after the other; `None` where the bytes end.
+/// Reads fixed-width fields; `None` at the end of the bytes.
 pub struct FieldReader<'a>(pub &'a [u8]);
 
 impl<'a> FieldReader<'a> {

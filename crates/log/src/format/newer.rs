@@ -1,23 +1,23 @@
-//! What a newer version of the program has written. Its version, or its kind, is read from places that are the same in every
-//! version, so that it is named and left as it is, and never taken for damage.
+//! Data that a newer version of the program wrote. Its version or kind is at the same position in every version, so
+//! that it is reported and left alone, and never mistaken for damage.
 
 use std::fmt;
 
 use super::{block, footer, frame, superblock};
 
-/// A part of a file that has a version of its own, or a kind to which newer versions may add.
+/// A part of a file with its own version, or with a kind that newer versions may extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionedPart {
     Block,
     Frame,
     FrameKind,
-    /// Of the index at the end of a file.
+    /// The index at the end of a file.
     Index,
     FileKind,
     Superblock,
 }
 
-/// One whose version or kind this program does not know.
+/// A part whose version or kind this program does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewerVersion {
     pub what: VersionedPart,
@@ -25,7 +25,7 @@ pub struct NewerVersion {
 }
 
 impl VersionedPart {
-    /// The word for it in JSON.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             VersionedPart::Block => "block",
@@ -39,7 +39,7 @@ impl VersionedPart {
 }
 
 impl NewerVersion {
-    /// Bytes of what has the version.
+    /// The length of the part.
     pub fn bytes(self) -> u64 {
         let bytes = match self.what {
             VersionedPart::Block => block::LEN,

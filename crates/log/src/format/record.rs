@@ -1,8 +1,8 @@
-//! Records within the body of a frame, one behind the other, so that joining bodies is joining bytes.
+//! Records in the body of a frame, one after the other, so that bodies can be joined by joining their bytes.
 //!
 //! A record: length of the rest as varint · flags 1 · time 8 · offset delta varint · key, properties (varint length and
-//! bytes each) · ttl varint · not-before 8 · deliver-at 8 · value up to the end. What a flag does not announce is absent.
-//! Properties are names and values in turn, a varint length before each.
+//! bytes each) · ttl varint · not-before 8 · deliver-at 8 · value up to the end. Fields without a flag are absent.
+//! Properties are alternating names and values, each with a varint length.
 
 use bytes::Bytes;
 
@@ -10,13 +10,13 @@ use crate::format::frame::FrameFlags;
 use crate::format::{FieldReader, FieldWriter, varint};
 use crate::ids::Micros;
 
-/// Bytes of a key.
+/// Maximum length of a key in bytes.
 pub const KEY_MAX: usize = 64 << 10;
-/// Bytes of all properties together, as they are stored. Whoever takes records from others allows less, so that there is room for what
-/// is added to them on their way.
+/// Maximum encoded length of all properties together. APIs allow clients less, so that there is room for properties
+/// that are added later.
 pub const PROPERTIES_MAX: usize = 256 << 10;
 
-/// No record takes fewer bytes: its length, its flags, its time.
+/// Minimum length of a record: length, flags, time.
 pub const LEN_LEAST: u64 = 10;
 
 const HAS_KEY: u8 = 1;
@@ -27,25 +27,25 @@ const HAS_DELTA: u8 = 16;
 const HAS_DELIVER_AT: u8 = 32;
 const KNOWN: u8 = HAS_KEY | HAS_PROPERTIES | HAS_TTL | HAS_NOT_BEFORE | HAS_DELTA | HAS_DELIVER_AT;
 
-/// A record as parts of the body it lies in.
+/// A record whose fields borrow from the body of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordRef<'a> {
     pub time: Micros,
-    /// Offset less that of the frame's first record, where compaction has left gaps.
+    /// Offset minus that of the frame's first record, present where compaction has left gaps.
     pub delta: Option<u32>,
     pub key: Option<&'a [u8]>,
     pub properties: PropertiesRef<'a>,
-    /// Milliseconds, from the time of the record or from `not_before` or `deliver_at`.
+    /// Milliseconds from the time of the record, or from `not_before` or `deliver_at`.
     pub ttl_ms: Option<u64>,
-    /// Log time, as `time`.
+    /// Log time, like `time`.
     pub not_before: Option<Micros>,
-    /// The same by the wall clock, as somebody named it.
+    /// Wall-clock time, as a user gave it.
     pub deliver_at: Option<Micros>,
     pub value: &'a [u8],
 }
 
 impl<'a> RecordRef<'a> {
-    /// A record of a value and nothing else.
+    /// A record with only a value.
     pub fn of(time: Micros, value: &'a [u8]) -> RecordRef<'a> {
         RecordRef {
             time,
@@ -59,7 +59,7 @@ impl<'a> RecordRef<'a> {
         }
     }
 
-    /// What a frame with this record says of itself.
+    /// The flags that this record sets in its frame.
     pub fn flags(&self) -> FrameFlags {
         let mut flags = FrameFlags::NONE;
         for (present, flag) in [
@@ -76,7 +76,7 @@ impl<'a> RecordRef<'a> {
         flags
     }
 
-    /// Bytes in the body of a frame.
+    /// Length in the body of a frame.
     pub fn encoded_len(&self) -> usize {
         let (len, _) = self.measure();
         varint::len(len as u64) + len
@@ -105,7 +105,7 @@ impl<'a> RecordRef<'a> {
         out.extend_from_slice(self.value);
     }
 
-    /// Bytes behind the length, and the flags.
+    /// The length after the length prefix, and the flags.
     fn measure(&self) -> (usize, u8) {
         let (mut len, mut flags) = (1 + size_of::<Micros>() + self.value.len(), 0);
         let mut add = |flag, more| {
@@ -134,7 +134,7 @@ impl<'a> RecordRef<'a> {
         (len, flags)
     }
 
-    /// The first record of `body` and what follows it; `None` for bytes that are no record.
+    /// The first record of `body` and the remaining bytes; `None` if the bytes are not a record.
     pub fn take(body: &'a [u8]) -> Option<(RecordRef<'a>, &'a [u8])> {
         let (len, rest) = varint::take(body)?;
         let (bytes, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
@@ -168,7 +168,7 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// The records of a body in order; the last item is an error if the body ends in something else.
+/// The records of a body in order. The last item is an error if the body ends in other bytes.
 pub fn records(body: &[u8]) -> impl Iterator<Item = Result<RecordRef<'_>, NotARecord>> {
     let mut rest = body;
     std::iter::from_fn(move || {
@@ -181,16 +181,16 @@ pub fn records(body: &[u8]) -> impl Iterator<Item = Result<RecordRef<'_>, NotARe
     })
 }
 
-/// Bytes in a body, sound by its checksum, that are no record: written by another program.
+/// Bytes in a body with a correct checksum that are not a record. Another program wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotARecord;
 
-/// Names and values in the order they were given; names may repeat.
+/// Names and values in the order in which they were given. Names may repeat.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PropertiesRef<'a>(&'a [u8]);
 
 impl<'a> PropertiesRef<'a> {
-    /// Bytes that are not pairs, or do not end with one, are nothing. An empty list is not written.
+    /// `None` if the bytes are not complete pairs of UTF-8 texts, or are empty: an empty list is not written.
     pub fn checked(bytes: &'a [u8]) -> Option<PropertiesRef<'a>> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -218,7 +218,7 @@ impl<'a> PropertiesRef<'a> {
         self.0
     }
 
-    /// Bytes of names and values alone.
+    /// Length of names and values without their length prefixes.
     pub fn text_bytes(self) -> usize {
         self.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
@@ -230,12 +230,12 @@ impl std::fmt::Debug for PropertiesRef<'_> {
     }
 }
 
-/// Properties as they are stored, shared.
+/// Encoded properties in a shared buffer.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties(Bytes);
 
 impl Properties {
-    /// Those of a record in `body`, without copying them.
+    /// The properties of a record in `body`, without copying them.
     pub fn within(body: &Bytes, properties: PropertiesRef<'_>) -> Properties {
         Properties(body.slice_ref(properties.0))
     }

@@ -1,12 +1,13 @@
-//! What a log says of itself outside of its commit files: which log it is, how far it was synced, and which file that was in.
-//! A log whose newest file is gone looks like one that ended earlier; this tells the two apart.
+//! The superblock: facts about a log outside of its commit files, namely which log it is, how far it was synced, and
+//! which file that was in. Without it, a log whose newest file is missing would look like one that ended earlier.
 //!
-//! A slot: magic `TWS1` 4 · version 2 · flags 2 · generation 8 · log id 8 · number of the commit file 8 · bytes of that file 8 ·
-//! sequence of its first block 8 · last sequence synced 8 · offsets given out in that file 8 · crc32c of all before it 4.
-//! It lies within one sector, which a disk writes as a whole.
+//! A slot: magic `TWS1` 4 · version 2 · flags 2 · generation 8 · log id 8 · number of the commit file 8 · bytes of that
+//! file 8 · sequence of its first block 8 · last synced sequence 8 · offsets assigned in that file 8 · crc32c of all
+//! before it 4. It lies within one sector, which a disk writes as a whole.
 //!
-//! Magic, version, log id and the checksum of these 64 bytes stand in the same places in every version; one that needs more has it
-//! behind them, under a checksum of its own. So a slot of a newer version is told from a damaged one by its checksum.
+//! Magic, version, log id and the checksum of these 64 bytes are at the same positions in every version; a version that
+//! needs more puts it behind them, with its own checksum. The checksum therefore distinguishes a newer slot from a
+//! damaged one.
 
 use crate::format::newer::{NewerVersion, VersionedPart};
 use crate::format::{FieldReader, FieldWriter};
@@ -18,22 +19,22 @@ pub const VERSION: u16 = 1;
 const MAGIC: [u8; 4] = *b"TWS1";
 const CLOSED: u16 = 1;
 
-/// One slot. Everything in it was true and synced when it was written, so an old one is a lower bound.
+/// One slot. Everything in it was true and synced when it was written, so an old slot is a lower bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Superblock {
-    /// The log was closed in good order, and nothing was written since.
+    /// The log was closed cleanly, and nothing was written since.
     pub closed: bool,
-    /// Of several slots the highest is the newest.
+    /// The slot with the highest generation is the newest.
     pub generation: u64,
     pub log_id: u64,
-    /// The commit file with the last block that was synced; zero, too, for a log without a block.
+    /// The commit file with the last synced block. Also zero for a log without blocks.
     pub file: u64,
     pub file_bytes: u64,
     /// The sequence of the first block in that file.
     pub first: Sequence,
-    /// Every block up to this one is on the disk. Zero: there is none yet.
+    /// Every block up to this one is on the disk. Zero if there is none.
     pub synced: Sequence,
-    /// How many offsets the blocks of that file gave out, of all partitions together.
+    /// The number of offsets, of all partitions, that the blocks of that file assigned.
     pub offsets: u64,
 }
 
@@ -56,7 +57,7 @@ impl Superblock {
         out
     }
 
-    /// `None` for bytes that are no slot of this version.
+    /// `None` if the bytes are not a slot of this version.
     pub fn decode(bytes: &[u8]) -> Option<Superblock> {
         let bytes = bytes.get(..LEN)?;
         let mut take = FieldReader(bytes);
@@ -76,7 +77,7 @@ impl Superblock {
         (take.u32()? == crc32c::crc32c(bytes.get(..LEN - 4)?)).then_some(superblock)
     }
 
-    /// The version of a slot that a newer program wrote. One whose checksum does not say so is damaged and not newer.
+    /// The version of a slot that a newer program wrote. A slot with a wrong checksum is damaged, not newer.
     pub fn newer(bytes: &[u8]) -> Option<NewerVersion> {
         let (told, crc) = bytes.get(..LEN)?.split_last_chunk()?;
         let mut take = FieldReader(told);

@@ -1,6 +1,6 @@
-//! Unsigned integers of one to ten bytes: seven bits each, the lowest first, the high bit says that more follow.
+//! Unsigned integers of one to ten bytes: seven bits each, the lowest first; the high bit means that more follow.
 
-/// Bytes of the longest `u64`.
+/// Maximum length, that of the largest `u64`.
 pub const LEN_MAX: usize = 10;
 
 pub fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -16,7 +16,7 @@ pub fn len(value: u64) -> usize {
     (70 - (value | 1).leading_zeros() as usize) / 7
 }
 
-/// The value and what follows it; `None` for a number that is cut off, too long or written longer than it need be.
+/// The value and the remaining bytes; `None` if the number is cut off, too large or not in its shortest form.
 pub fn take(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0u64;
     for (at, &byte) in bytes.iter().enumerate().take(LEN_MAX) {

@@ -1,9 +1,9 @@
-//! The check of all that is stored, once in [`MaintenancePolicy::scrub`](super::MaintenancePolicy): a round reads every frame that is
-//! needed of the full files, one file after the other, in pieces between which the upkeep does its other work.
+//! The scrub, which reads all stored data once per [`MaintenancePolicy::scrub`](super::MaintenancePolicy). A round
+//! reads every needed frame of the full files, file by file, in pieces between which maintenance does its other work.
 //!
-//! When a round began and how far it is stands in a partition of the log itself, written when a file is done: a process that
-//! lives shorter than the time between two rounds, or than a round, goes on where the one before it was. A file that is made
-//! behind the place of a round has just been written, so the next round is early enough for it.
+//! The start time and the progress of a round are stored in a partition of the log itself after each file. A process
+//! that lives shorter than a round, or than the time between two, therefore continues where the one before it stopped.
+//! A file that is created behind the current position was just written and can wait for the next round.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use crate::partition_table::PartitionChange;
 use crate::writer::slots::SlotAllocator;
 use crate::writer::thread::LogWriter;
 
-/// Where the log keeps what it knows of its checks.
+/// The partition that stores the progress.
 pub(crate) const SCRUBBED: PartitionId = PartitionId::new(0, 2);
 
-/// Read between two looks for other work.
+/// Bytes read before checking for other work.
 const PIECE: usize = 1 << 20;
 
-/// A round of checks, over restarts.
+/// The state of a round, which persists across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScrubProgress {
     began: Micros,
-    /// The file that comes next; `None` when the round is over.
+    /// The next file; `None` when the round is finished.
     next: Option<ScrubPosition>,
 }
 
-/// Commit files come before segments, each in the order of their numbers.
+/// The position of a file: commit files before segments, each in the order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ScrubPosition {
     is_segment: bool,
@@ -100,7 +100,7 @@ impl ScrubProgress {
     }
 }
 
-/// Where the upkeep of a log writes down how far a round is.
+/// Persists the progress of a round.
 pub(crate) struct ScrubProgressStore {
     pub writer: Arc<LogWriter>,
     pub partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
@@ -109,7 +109,7 @@ pub(crate) struct ScrubProgressStore {
 }
 
 impl ScrubProgressStore {
-    /// What was written down last. What cannot be read is as good as nothing: the round begins anew.
+    /// Reads the stored progress. If it is unreadable, the round starts again.
     fn read(&self) -> Option<ScrubProgress> {
         let partition = self.partitions.read().get(&SCRUBBED).cloned()?;
         let last = partition.bounds().next.checked_sub(1)?;
@@ -118,7 +118,7 @@ impl ScrubProgressStore {
         ScrubProgress::parse(told.ok()?.value)
     }
 
-    /// Goes with the next block; nobody waits for it.
+    /// Journals the progress, which is written with the next block.
     fn write(&self, progress: ScrubProgress, now: Micros) -> Result<()> {
         let known = self.partitions.read().get(&SCRUBBED).cloned();
         let partition = match known {
@@ -126,7 +126,7 @@ impl ScrubProgressStore {
             None => {
                 let mut made =
                     add_partitions(&self.partitions, &self.slots, &self.writer, &[SCRUBBED], Durability::Os)?;
-                // In a block before the first record, or in the same.
+                // Its block precedes that of the first record, or is the same.
                 self.journal_change(PartitionChange::Created(SCRUBBED, Durability::Os), now)?;
                 made.pop().ok_or(LogError::NoPartition(SCRUBBED))?
             }
@@ -153,11 +153,11 @@ impl ScrubProgressStore {
     }
 }
 
-/// The rounds of one process.
+/// The scrubber of one process.
 pub(super) struct Scrubber<'a> {
     book: &'a ScrubProgressStore,
     progress: Option<ScrubProgress>,
-    /// Partitions of the file that is being read, each with the offset from which on it is to be read.
+    /// Partitions of the current file, each with the next offset to read.
     waiting: Option<VecDeque<(Arc<Partition>, Offset)>>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Scrubber<'a> {
         }
     }
 
-    /// How long until there is something to check; no time at all while a round goes on.
+    /// The time until the next scrub is due; zero during a round.
     pub fn due_in(&self, upkeep: &LogMaintenance, now: Micros) -> Duration {
         let every = upkeep.policy.scrub;
         let Some(oldest) = upkeep.files().into_iter().next().filter(|_| !every.is_zero()) else {
@@ -179,15 +179,15 @@ impl<'a> Scrubber<'a> {
         let began = match self.progress {
             Some(ScrubProgress { next: Some(_), .. }) => return Duration::ZERO,
             Some(ScrubProgress { began, .. }) => began,
-            // A log of which nothing was ever checked: what it has is at most as old as its oldest file.
+            // Nothing was ever scrubbed, so the age of the oldest file counts.
             None => written_at(&oldest),
         };
-        // A clock that was set back tells nothing.
+        // If the clock was set back, the elapsed time is unknown.
         let since = u64::try_from(now - began).map_or(every, Duration::from_micros);
         every.saturating_sub(since)
     }
 
-    /// Reads on, about a megabyte. What is damaged is noted; the rest goes on.
+    /// Reads about one more megabyte. Damage is noted, and the scrub continues.
     pub fn piece(&mut self, upkeep: &LogMaintenance, now: Micros) {
         if !self.due_in(upkeep, now).is_zero() {
             return;
@@ -198,7 +198,7 @@ impl<'a> Scrubber<'a> {
             .as_ref()
             .and_then(began)
             .unwrap_or((now, ScrubPosition::FIRST));
-        // The file is held for this piece only: one that nobody needs can go in between.
+        // The file is referenced for this piece only, so that it can be removed in between.
         let file = upkeep.files().into_iter().find(|file| ScrubPosition::of(file) >= place);
         let next = match &file {
             None => None,
@@ -218,12 +218,12 @@ impl<'a> Scrubber<'a> {
         self.waiting = None;
         let progress = ScrubProgress { began, next };
         self.progress = Some(progress);
-        // A log that takes nothing any more is checked all the same.
+        // A log that refuses writes is scrubbed all the same.
         let _ = self.book.write(progress, now);
     }
 }
 
-/// When the first block of a file was written; long ago if it does not tell.
+/// The time of the first block of a file; 0 if it cannot be read.
 fn written_at(file: &LogFile) -> Micros {
     let header = file
         .read(0, block::LEN)
@@ -232,7 +232,7 @@ fn written_at(file: &LogFile) -> Micros {
     header.map_or(0, |header| header.commit_time)
 }
 
-/// Reads what partitions need of a file, up to a piece. Returns whether that was all.
+/// Reads up to one piece of what partitions need of a file. Returns whether the file is finished.
 fn read_on(upkeep: &LogMaintenance, file: &Arc<LogFile>, waiting: &mut VecDeque<(Arc<Partition>, Offset)>) -> bool {
     let mut read = 0;
     while let Some((partition, from)) = waiting.front_mut() {
@@ -244,7 +244,7 @@ fn read_on(upkeep: &LogMaintenance, file: &Arc<LogFile>, waiting: &mut VecDeque<
         let entries = match file.entries(partition.id, range.first.max(*from), PIECE) {
             Ok(entries) => entries,
             Err(error) => {
-                // The index is of all partitions.
+                // The index covers all partitions, so nothing of the file can be found.
                 upkeep.note(&error);
                 return true;
             }
@@ -266,7 +266,7 @@ fn read_on(upkeep: &LogMaintenance, file: &Arc<LogFile>, waiting: &mut VecDeque<
 }
 
 impl LogMaintenance {
-    /// All that is full, in the order of places.
+    /// All full files in scrub order.
     fn files(&self) -> Vec<Arc<LogFile>> {
         let (mut files, mut segments) = (self.shelf.sealed(), self.shelf.segments());
         segments.sort_by_key(|segment| segment.number);

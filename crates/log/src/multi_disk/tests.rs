@@ -59,7 +59,7 @@ async fn many_are_made_and_removed_together_on_all_disks() {
         (log.partitions().len(), log.places.read().counts.clone()),
         (0, vec![0, 0, 0])
     );
-    // One disk refuses: what is there of the others is told, and nothing of this one.
+    // One disk refuses: the partitions on the others exist, and none on this one.
     all[1].set_faults(Faults {
         failing_writes: 1,
         ..Faults::default()
@@ -75,7 +75,7 @@ async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_aga
     let mut all = disks(3);
     let log = open(&all).await.unwrap();
     for n in 0..6 {
-        // Either may be made first.
+        // Either can be created first.
         let (one, other) = if n % 2 == 0 {
             (data(n), state(n))
         } else {
@@ -109,7 +109,7 @@ async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_aga
         assert_eq!(log.place_of(data(n)).unwrap(), log.place_of(state(n)).unwrap());
     }
     assert!(matches!(log.bounds(data(5)), Err(LogError::NoPartition(_))));
-    // Most is stored elsewhere by now.
+    // By now the other disks have more data.
     let filling = vec![0; MIB as usize / 4];
     for _ in 0..16 {
         for n in [0, 1] {
@@ -124,7 +124,7 @@ async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_aga
 async fn a_disk_is_added_one_that_is_missing_or_of_another_log_or_a_copy_is_named() {
     let all = disks(3);
     let one = std::slice::from_ref(&all[0]);
-    // A log on one disk knows nothing of others.
+    // A log on one disk has no membership record.
     let log = open(one).await.unwrap();
     log.create(data(0), Durability::Fsync).await.unwrap();
     log.append(message(data(0), b"a"), None).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_disk_is_added_one_that_is_missing_or_of_another_log_or_a_copy_is_name
     drop(log);
     let alone = open(one).await.err().unwrap().to_string();
     assert!(alone.contains("disk 2 of the 2") && alone.contains("disk0"), "{alone}");
-    // An empty folder is not the disk that is missing.
+    // An empty folder is not the missing disk.
     let unmounted = [all[0].clone(), SimDisk::new(9, 64 * MIB)];
     assert!(matches!(
         open(&unmounted).await,
@@ -160,7 +160,7 @@ async fn a_disk_is_added_one_that_is_missing_or_of_another_log_or_a_copy_is_name
         .unwrap()
         .to_string();
     assert!(mixed.contains("disk2") && mixed.contains("another log"), "{mixed}");
-    // None of it has harmed anything.
+    // None of this has damaged anything.
     let log = open(&all).await.unwrap();
     assert_eq!((values(&log, data(0)), log.logs().len()), (vec![b"a".to_vec()], 3));
 }
@@ -201,10 +201,10 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
             .and(data(1), one_record(b"dead"))
     };
     let appended = log.append(unit(), None).await.unwrap();
-    // In the order of the parts, with what holds for all of it.
+    // In the order of the parts, with the durability that holds for all of them.
     assert_eq!(appended.offsets.as_slice(), [0, 0]);
     assert_eq!(appended.durability, Durability::Os);
-    // A stale owner stores nothing anywhere.
+    // A stale fence stores nothing on any disk.
     let stale = log.acquire(data(1)).await.unwrap();
     log.acquire(data(1)).await.unwrap();
     let both = message(data(0), b"x").and(data(1), one_record(b"y"));
@@ -213,7 +213,7 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
         Err(LogError::Fenced { .. })
     ));
     assert_eq!(log.bounds(data(0)).unwrap().next, 0);
-    // The disk of the messages fails: the source is not settled.
+    // If the disk of the messages fails, their source is not settled.
     let at = log.place_of(data(1)).unwrap();
     all[at].set_faults(Faults {
         failing_syncs: 1,
@@ -233,7 +233,7 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
     let refused = log.append(unit(), None).await.unwrap_err();
     assert!(matches!(refused, LogError::Poisoned { .. }), "{refused}");
     assert!(matches!(Log::status(&log), LogStatus::Poisoned(_)));
-    // The other disk works.
+    // The other disk still works.
     log.append(message(data(0), b"z"), None).await.unwrap();
     log.flush_all(&[data(0), state(0)]).await.unwrap();
 }
@@ -263,7 +263,7 @@ fn files_of(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), bytes_of(disk, &name))).collect()
 }
 
-/// Whichever disk is the damaged one, the others are as they were: also those that come before it.
+/// Whichever disk is damaged, the others stay unchanged, including those before it.
 #[tokio::test]
 async fn no_disk_is_written_before_all_are_explained() {
     for damaged in 0..3 {
@@ -280,7 +280,7 @@ async fn no_disk_is_written_before_all_are_explained() {
         let refused = open(&all).await.err().unwrap();
         assert!(matches!(refused, LogError::Corrupt { .. }), "{refused}");
         assert!(all.iter().map(files_of).collect::<Vec<_>>() == before, "disk {damaged}");
-        // Nor when one is missing.
+        // The same holds if a disk is missing.
         let others: Vec<SimDisk> = (0..3).filter(|n| *n != damaged).map(|n| all[n].clone()).collect();
         let refused = open(&others).await.err().unwrap();
         assert!(matches!(refused, LogError::DiskMissing { .. }), "{refused}");

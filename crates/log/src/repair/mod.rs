@@ -1,10 +1,10 @@
-//! `thalweg log repair`: makes a damaged log open again. What is lost is replaced by frames of kind gap, everything else
-//! stays readable, and the damaged bytes are copied to files beside the log before anything changes.
+//! `thalweg log repair` makes a damaged log usable again. Lost records are replaced by gap frames, everything else
+//! stays readable, and damaged bytes are copied to files beside the log before anything changes.
 //!
-//! The order makes it safe against a crash at any moment, after which it is run again: first the copies; then segments with
-//! what is whole, which are believed before the damaged files; then a commit file with the table of partitions, which
-//! goes on where the log ends; only then the damaged files go. To mend blocks in place would be less to write, but a crash in
-//! the middle of it would leave neither the old bytes nor the new ones.
+//! The order makes a repair safe against a crash at any moment, after which it is run again: first the copies; then
+//! segments with the sound frames, which take precedence over the damaged files; then a commit file with the table of
+//! partitions, in which the log continues; and only then are the damaged files removed. Repairing blocks in place would
+//! write less, but a crash in the middle would leave neither the old bytes nor the new ones.
 
 mod rescue;
 
@@ -31,33 +31,33 @@ use crate::partition_table::{META, PartitionEntry, PartitionTable};
 use crate::superblock::{self, Superblock, SuperblockFile};
 use rescue::RescueWriter;
 
-/// Room for blocks in the file that the log goes on with, beside the table of partitions.
+/// Room for blocks, beside the table of partitions, in the file with which the log continues.
 const ROOM: u64 = 1 << 20;
 
-/// Bytes are copied in pieces of this.
+/// The size of one copy step.
 const PIECE: usize = 1 << 20;
 
-/// What a repair found, and what it did about it.
+/// What a repair found and did.
 #[derive(Clone, Debug)]
 pub struct RepairReport {
     pub before: CheckReport,
-    /// `None` if nothing was done: nothing had to be, or the loss was not accepted.
+    /// `None` if nothing was done, because nothing was damaged or the loss was not accepted.
     pub done: Option<RepairActions>,
 }
 
 #[derive(Clone, Debug)]
 pub struct RepairActions {
-    /// Files with the bytes that were damaged.
+    /// Files with the damaged bytes.
     pub set_aside: Vec<String>,
     /// Files that were written.
     pub written: Vec<String>,
-    /// Files that are gone, all that was whole in them is in what was written.
+    /// Files that were removed. Their sound records are in `written`.
     pub removed: Vec<String>,
-    /// The log as it is now.
+    /// The check of the repaired log.
     pub after: CheckReport,
 }
 
-/// Whether a repair has anything to do.
+/// Whether there is anything to repair.
 pub fn needs_repair(report: &CheckReport) -> bool {
     !report.is_whole()
         || !report.let_go.is_empty()
@@ -67,11 +67,12 @@ pub fn needs_repair(report: &CheckReport) -> bool {
             .any(|finding| finding.kind == FindingKind::BadFooter)
 }
 
-/// Looks at a log, and if `accept_loss` gives up what is damaged, which `before.lost` names. Nothing else may use the log.
+/// Checks a log and, if `accept_loss` is set, gives up the damaged records in `before.lost`. Nothing else may use the
+/// log.
 pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut CheckProgress<'_>) -> Result<RepairReport> {
     let survey = LogScan::of(disk, progress)?;
     let before = check::report(disk, &survey);
-    // What a newer program wrote is not damaged, whatever is to be given up.
+    // Data of a newer program is not damage, even if loss is accepted.
     for finding in &before.findings {
         if let FindingKind::NewerFormat(found) = finding.kind {
             return Err(LogError::NewerFormat {
@@ -125,7 +126,7 @@ impl Repair<'_> {
         let files = self.survey.commits.iter().chain(&self.survey.segments);
         for file in files.clone() {
             for (n, (at, len)) in file.bad.iter().enumerate() {
-                // The same bytes may have been found damaged for two reasons.
+                // The same bytes may have been reported twice.
                 if !file.bad.iter().take(n).any(|other| other == &(*at, *len)) {
                     self.copy(&file.outline.file, *at, *len)?;
                 }
@@ -164,7 +165,7 @@ impl Repair<'_> {
         self.superblock(ending)
     }
 
-    /// What is left is the log from now on, and a start does not ask for more.
+    /// Writes a superblock for the repaired log, so that a start expects no more than what is left.
     fn superblock(&mut self, ending: Option<Superblock>) -> Result<()> {
         let Some(ending) = ending.or_else(|| self.ending_as_found()) else {
             return Ok(());
@@ -176,7 +177,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Of a log that goes on where it ended, but whose superblock is damaged.
+    /// The superblock of a log that continues where it ended, if its superblock is damaged.
     fn ending_as_found(&self) -> Option<Superblock> {
         let found = self
             .survey
@@ -204,15 +205,15 @@ impl Repair<'_> {
         })
     }
 
-    /// What comes next in a partition: nothing that a lost block may have had.
+    /// The next offset of a partition, beyond every offset that a lost block may have used.
     fn next_of(&self, partition: &ScannedPartition) -> Offset {
         partition.next.saturating_add(self.survey.skipped)
     }
 
-    /// The row of commit files is broken, or what they say of partitions.
+    /// Whether the sequence of commit files or the table of partitions is damaged.
     fn is_structural(&self) -> bool {
         let survey = self.survey;
-        // What shows that it begins later than the table says may be the checkpoint that is lost.
+        // The lost record may be the checkpoint that shows the later beginning.
         let raised = |partition: &ScannedPartition| partition.raised && !partition.lost.is_empty();
         survey.partitions.iter().any(raised)
             || survey.table_damaged
@@ -221,7 +222,7 @@ impl Repair<'_> {
             || survey.commits.iter().any(|file| file.obstacle)
     }
 
-    /// Keeps what is about to go.
+    /// Copies bytes that are about to be removed.
     fn copy(&mut self, file: &LogFile, at: u64, len: u64) -> Result<()> {
         let wanted = format!("{}.{at}.bad", file.name);
         let mut name = wanted.clone();
@@ -260,8 +261,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Writes what partitions read from a file anew, if some of it is lost or the file has to go: whole ranges, so that no
-    /// partition reads from the file before and behind what was lost.
+    /// Rewrites what partitions read from a file, if part of it is lost or the file must be removed. Whole ranges are
+    /// rewritten, so that no partition reads from the file both before and behind a loss.
     fn rescue(&self, file: &ScannedFile, rescue: &mut RescueWriter<'_>) -> Result<()> {
         let all = file.obstacle || (file.outline.file.kind == FileKind::Segment && is_replaced(file));
         let wanted: Vec<(&ScannedPartition, &FileRange)> = self
@@ -292,8 +293,8 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// A file behind all others that begins with the table of partitions. Files that were ready go: a start looks for
-    /// the next block in the next file, and no further than the first that has none.
+    /// Creates a file behind all others that begins with the table of partitions. Spare files are removed, because a
+    /// start looks for the next block only up to the first file without one.
     fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
         let survey = self.survey;
         let log_id = survey.log_id.unwrap_or_else(new_id);
@@ -302,12 +303,13 @@ impl Repair<'_> {
         }
         self.sync_names()?;
         for file in survey.commits.iter().filter(|file| file.role == FileRole::Live) {
-            // What a killed process had handed to the kernel is said to be synced from now on.
+            // The superblock will name this data as synced, so data that a killed process handed to the kernel must be
+            // synced.
             file.outline.file.sync()?;
         }
         let sequence = survey.highest + 1;
         let block = self.table_block(sequence, log_id);
-        // With a number between, so that the blocks need not follow each other.
+        // With a gap in the numbers, the sequences of the blocks may have a gap too.
         let number = survey
             .commits
             .iter()
@@ -346,7 +348,7 @@ impl Repair<'_> {
                 )
             })
             .collect();
-        // No later than what it stands behind: the next start goes on from here.
+        // No later than the blocks before it, because the next start continues from this time.
         let time = match self.survey.newest_time {
             0 => wall_now(),
             newest => newest,
@@ -386,8 +388,8 @@ impl Repair<'_> {
         bytes
     }
 
-    /// Full files get the index that they lack, so that the next start need not read them. One that does not make it to
-    /// the disk is made anew by that start.
+    /// Writes the missing indexes of full files, so that the next start does not have to read them. An index that does
+    /// not reach the disk is rebuilt by that start.
     fn footers(&mut self, structural: bool) -> Result<()> {
         let last = self.survey.commits.iter().rposition(|file| file.role == FileRole::Live);
         for (n, file) in self.survey.commits.iter().enumerate() {
@@ -421,12 +423,12 @@ impl Repair<'_> {
     }
 }
 
-/// Without one block the log has lost its name, too.
+/// An id for a log without blocks, whose id is lost.
 fn new_id() -> u64 {
     wall_now() as u64
 }
 
-/// A segment whose index or frames are damaged is written anew as a whole.
+/// A segment with a damaged index or damaged frames is rewritten as a whole.
 fn is_replaced(segment: &ScannedFile) -> bool {
     segment.obstacle || segment.needs_footer
 }

@@ -1,6 +1,6 @@
-//! Segments that take the place of damaged files: the frames that are whole, and for the offsets between them frames of kind
-//! gap. A segment is believed before any file that was there earlier, so it can be written first and what is damaged goes
-//! last: a crash between leaves both.
+//! Segments that replace damaged files: they have the sound frames and gap frames for the offsets in between. A segment
+//! takes precedence over all earlier files, so it is written first and the damaged file is removed last. A crash in
+//! between leaves both.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::format::frame::{self, FrameFlags, FrameHeader, FrameKind};
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::index::{FileIndex, FrameEntry};
 
-/// A segment takes no more after so many bytes.
+/// A segment is finished at this size.
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Writes segments, one after the other.
+/// Writes segments one after the other.
 pub(super) struct RescueWriter<'a> {
     disk: &'a dyn Disk,
     log_id: u64,
@@ -30,7 +30,7 @@ struct OpenSegment {
     file: Arc<dyn DiskFile>,
     at: u64,
     index: FileIndex,
-    /// What it stands for: a row of a footer names one stretch of offsets of each partition.
+    /// The offsets that the segment covers. A footer row has one contiguous range for each partition.
     spans: Vec<(PartitionId, OffsetRange)>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> RescueWriter<'a> {
         }
     }
 
-    /// Writes the offsets of `span`: from `frames`, which are whole and in order, or as lost.
+    /// Writes the offsets of `span` from `frames`, which are sound and in order, and as gaps in between.
     pub fn range(
         &mut self,
         partition: PartitionId,
@@ -90,7 +90,7 @@ impl<'a> RescueWriter<'a> {
         Ok(())
     }
 
-    /// Frames that say that these offsets are lost. The time is that of their neighbour, so that times keep their order.
+    /// Writes gap frames for lost offsets. Their time is that of a neighbouring frame, so that times stay in order.
     fn gap(&mut self, partition: PartitionId, (from, to): OffsetRange, time: Micros) -> Result<()> {
         let mut base: Offset = from;
         while base < to {
@@ -132,7 +132,7 @@ impl<'a> RescueWriter<'a> {
         self.open.as_mut().ok_or(LogError::Closed)
     }
 
-    /// What was written so far survives a power cut, name and all.
+    /// Finishes the open segment durably, including its name.
     pub fn finish(&mut self) -> Result<()> {
         let Some(mut segment) = self.open.take() else {
             return Ok(());

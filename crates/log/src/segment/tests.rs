@@ -18,12 +18,12 @@ fn open(disk: &SimDisk) -> EmbeddedLog {
     test_support::open_with(disk, &options)
 }
 
-/// Not of a power of two bytes, so that frames and pieces do not begin together.
+/// Sizes that are not powers of two, so that frames and pieces are not aligned.
 fn value(n: u64) -> Vec<u8> {
     vec![n as u8; if n < SMALL { 600_001 } else { 2_500_003 }]
 }
 
-/// So many values are smaller than a piece, those behind them are not.
+/// The first values are smaller than a piece, those from this index on are not.
 const SMALL: u64 = 60;
 const ALL: u64 = 75;
 

@@ -1,5 +1,5 @@
-//! What the writer of a disk does with the submissions it has gathered: one block, one write, one sync if somebody waits
-//! for it, then all waiters. Single-threaded and without a clock of its own, so that a simulation can drive it.
+//! Commits gathered submissions: one block, one write, one sync if a submission needs it, then the replies.
+//! Single-threaded and without a clock of its own, so that a simulation can drive it.
 
 mod synced;
 
@@ -30,19 +30,20 @@ use crate::superblock::SuperblockFile;
 /// Records for one or more partitions, stored together or not at all.
 pub(crate) struct Submission {
     pub parts: SubmissionParts,
-    /// The strongest of what its partitions promise.
+    /// The strongest durability of its partitions.
     pub durability: Durability,
     pub bytes: usize,
-    /// Nobody waits for what was journaled.
+    /// `None` for journaled records, which need no reply.
     pub done: Option<CommitReply>,
-    /// On a full disk it is enough that what was journaled of partitions is stored: files that nobody needs by that are used
-    /// again.
+    /// On a full disk it suffices to store the journaled changes of partitions, because files that become free by them
+    /// can be reused.
     pub for_files: bool,
-    /// Stored in a block of its own, with what was journaled for its partitions, in what every file keeps if need be.
+    /// Stored in a block of its own, with everything journaled for its partitions, using the reserve of the file if
+    /// necessary.
     pub frees: bool,
 }
 
-/// Mostly one or two, which cost no allocation.
+/// Usually one or two, which need no allocation.
 pub(crate) type SubmissionParts = SmallVec<[SubmissionPart; 1]>;
 pub(crate) type Offsets = SmallVec<[Offset; 2]>;
 
@@ -52,32 +53,32 @@ pub(crate) struct WriterCore {
     files: CommitFiles,
     table: WriterPartitions,
     group: CommitGroup,
-    /// Who waits for the block that is being made. Empty between blocks, as is `undo`: kept for their memory.
+    /// The submissions of the current block. Empty between blocks, like `undo`; kept to reuse the memory.
     pending: Vec<PendingSubmission>,
-    /// Where partitions stood before it.
+    /// The next offsets of partitions before the current block.
     undo: Vec<(Slot, Offset)>,
-    /// What of it nobody waits for. Empty between blocks, too.
+    /// Journaled records of the current block. Also empty between blocks.
     journaled: Vec<JournaledRecords>,
-    /// Partitions with something journaled that could not be stored yet.
+    /// Partitions with journaled records that could not be stored yet.
     held: Vec<Arc<Partition>>,
     log_id: u64,
-    /// Of the next block.
+    /// The sequence of the next block.
     next: Sequence,
     synced: Sequence,
     superblock: SuperblockFile,
-    /// Given out by the blocks of the current file.
+    /// The number of offsets assigned by the blocks of the current file.
     offsets: u64,
-    /// When the oldest block that is not synced and that promises it was written.
+    /// When the oldest unsynced block under [`Durability::Interval`] was written.
     unsynced_since: Option<Instant>,
-    /// The same of those for which nobody waits.
+    /// When the oldest unsynced block without waiters was written.
     unawaited_since: Option<Instant>,
-    /// Frames of partitions that are not read before they are synced, in blocks for which nobody waits.
+    /// Frames in unsynced blocks without waiters whose partitions may be read only after a sync.
     unreleased: Vec<(Arc<LogFile>, Vec<BlockFrame>)>,
-    /// The age at which [`Durability::Interval`] is synced.
+    /// The maximum age of unsynced data under [`Durability::Interval`].
     interval: Duration,
-    /// Does not go back, whatever becomes of the time of day.
+    /// A monotonic clock, independent of the wall clock.
     clock: MonotonicClock,
-    /// Rows with frames in blocks that are not synced.
+    /// Partitions with frames in unsynced blocks.
     unsynced_rows: Vec<Slot>,
     block_max: usize,
     tail: TailCache,
@@ -85,12 +86,12 @@ pub(crate) struct WriterCore {
     pub measures: Arc<LogMetrics>,
 }
 
-/// After so long what nobody waits for is synced, if nothing was synced meanwhile.
+/// Blocks without waiters are synced after this time, unless another sync comes first.
 const UNAWAITED_MAX_AGE: Duration = Duration::from_secs(1);
 
 pub(crate) type MonotonicClock = Box<dyn Fn() -> Instant + Send>;
 
-/// Submissions of the block that is being made.
+/// A submission of the current block.
 struct PendingSubmission {
     durability: Durability,
     firsts: Offsets,
@@ -98,7 +99,7 @@ struct PendingSubmission {
     for_files: bool,
 }
 
-/// Records of the block that is being made for which nobody waits, and where in it their body is.
+/// Journaled records of the current block, and the position of their body in it.
 struct JournaledRecords {
     slot: Slot,
     partition: PartitionId,
@@ -108,24 +109,24 @@ struct JournaledRecords {
     records: Records,
 }
 
-/// Of a frame in memory, beside its body: where it is listed, and who holds it.
+/// The memory of a cached frame beside its body: its list entry and its owners.
 const FRAME_BYTES: usize = 2 * size_of::<Frame>() + 2 * size_of::<(Slot, PartitionId, Offset, usize)>();
 
-/// Newest frames of all partitions, kept in memory up to a number of bytes.
+/// The newest frames of all partitions in memory, limited by their size in bytes.
 struct TailCache {
     frames: VecDeque<(Slot, PartitionId, Offset, usize)>,
     bytes: usize,
     bytes_max: usize,
 }
 
-/// Where a log goes on: behind everything that was recovered.
+/// Where a recovered log continues.
 pub(crate) struct ResumePoint {
     pub files: CommitFiles,
     pub log_id: u64,
     pub next: Sequence,
     pub synced: Sequence,
     pub superblock: SuperblockFile,
-    /// Given out by the blocks of the current file.
+    /// The number of offsets assigned by the blocks of the current file.
     pub offsets: u64,
 }
 
@@ -161,20 +162,20 @@ impl WriterCore {
         }
     }
 
-    /// Before its first submission.
+    /// Adds a partition. Call it before the partition's first submission.
     pub fn add_partition(&mut self, partition: Arc<Partition>) {
         self.table.add(partition);
     }
 
-    /// Between two blocks. What comes for it later is refused.
+    /// Removes a partition. Call it between two blocks. Later submissions for it are refused.
     pub fn remove_partition(&mut self, slot: Slot, id: PartitionId) {
         self.table.remove(slot, id);
     }
 
-    /// Between two blocks. What is written is synced before, so that no frame is released by another mode than it was written
-    /// for.
+    /// Changes the durability of a partition. Call it between two blocks. It syncs first, so that no frame is released
+    /// under another durability than it was written for.
     pub fn set_durability(&mut self, partition: &Partition, durability: Durability) {
-        // A log that cannot be synced is poisoned by that, and takes nothing in any mode.
+        // A failed sync poisons the log, which then refuses writes in every mode.
         let _ = self.sync();
         partition.set_durability(durability);
     }
@@ -193,7 +194,7 @@ impl WriterCore {
         self.poison.as_ref()
     }
 
-    /// Another one has found out that nothing may be taken any more.
+    /// Takes over a poisoning that was detected elsewhere.
     pub fn set_poison(&mut self, cause: &Arc<str>) {
         self.poison.get_or_insert_with(|| cause.clone());
     }
@@ -203,7 +204,7 @@ impl WriterCore {
         self.clock = clock;
     }
 
-    /// How long from now something that is only written has to be synced.
+    /// The time until unsynced data must be synced.
     pub fn due_in(&self) -> Option<Duration> {
         if self.poison.is_some() || (self.unsynced_since, self.unawaited_since) == (None, None) {
             return None;
@@ -215,31 +216,31 @@ impl WriterCore {
         dated.into_iter().chain(unawaited).min()
     }
 
-    /// Failing, it poisons the log.
+    /// Syncs if it is due. A failure poisons the log.
     pub fn sync_if_due(&mut self) {
         if self.due_in().is_some_and(|left| left.is_zero()) {
             let _ = self.sync();
         }
     }
 
-    /// Partitions with something journaled that was refused since the last time.
+    /// Takes the partitions whose journaled records were refused since the last call.
     pub fn take_held(&mut self) -> Vec<Arc<Partition>> {
         std::mem::take(&mut self.held)
     }
 
-    /// Whether a block would say more about what is synced than the last one did.
+    /// Whether a mark block would name a higher synced sequence than the last block did.
     pub fn has_news(&self) -> bool {
         self.poison.is_none() && self.next > 1 && self.synced + 1 == self.next
     }
 
-    /// Commits as many of the waiting submissions as one block takes, the first ones, and answers them. Returns how many
-    /// of them somebody waits for.
+    /// Commits as many submissions from the front of `waiting` as fit into one block, and replies to them. Returns how
+    /// many of them have a waiter.
     #[cfg(test)]
     pub fn commit(&mut self, waiting: &mut VecDeque<Submission>, now: Micros) -> usize {
         self.commit_with(waiting, now, || {})
     }
 
-    /// The same. `synced` is called between the sync, if there is one, and the answers.
+    /// Like `commit`. `synced` is called between the sync, if there is one, and the replies.
     pub fn commit_with(&mut self, waiting: &mut VecDeque<Submission>, now: Micros, synced: impl FnOnce()) -> usize {
         self.sync_if_due();
         let (mut pending, mut undo) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.undo));
@@ -261,7 +262,7 @@ impl WriterCore {
         count
     }
 
-    /// Takes what fits into one block and gives it offsets.
+    /// Takes the submissions that fit into one block and assigns offsets to them.
     fn gather(
         &mut self,
         waiting: &mut VecDeque<Submission>,
@@ -303,7 +304,7 @@ impl WriterCore {
             pending.push(PendingSubmission {
                 firsts: firsts.collect(),
                 durability: match submission.durability {
-                    // For nobody to wait is no reason for a sync.
+                    // Journaled records have no waiter, so they do not require a sync.
                     Durability::Fsync if journaled => Durability::Os,
                     durability => durability,
                 },
@@ -314,7 +315,7 @@ impl WriterCore {
         purpose
     }
 
-    /// What was journaled for the partitions of a submission, and behind it the submission.
+    /// Adds the journaled records of a submission's partitions, followed by the submission.
     fn place_freeing(&mut self, submission: Submission, undo: &mut Vec<(Slot, Offset)>) -> PendingSubmission {
         let mut firsts = Offsets::new();
         for part in submission.parts {
@@ -336,8 +337,8 @@ impl WriterCore {
         }
     }
 
-    /// Nothing of the block was stored. Whoever waits is told; what was journaled is kept, to be tried again with a later
-    /// block, and until then nothing that comes behind it is stored or said to be.
+    /// Handles a block that was not stored. Waiters get the error. Journaled records are kept and retried with a later
+    /// block; until then nothing that follows them is stored or acknowledged.
     fn refuse(
         &mut self,
         waiting: &mut VecDeque<Submission>,
@@ -353,7 +354,8 @@ impl WriterCore {
         self.give_up(undo, &error);
         let for_files = full && pending.iter().any(|one| one.for_files);
         let stored = for_files && self.store_changes(now).is_ok();
-        // What may be on the disk in part is told by a restart: to those who wait as to those who come later.
+        // Only a restart can determine what a failed write left on the disk, so current waiters get the same error as
+        // later ones.
         let poisoned = self.poison.clone().map(|cause| LogError::Poisoned { cause });
         let error = poisoned.unwrap_or(error);
         for one in pending {
@@ -366,8 +368,8 @@ impl WriterCore {
         }
     }
 
-    /// Gives what was journaled back to its partitions, in its order: that of the block, and what waits behind it. Who waits
-    /// there waits for it, or would be stored before it.
+    /// Returns the journaled records of the block and of the submissions behind it to their partitions, in order.
+    /// Waiting submissions fail with the block, because they would otherwise be stored before the journaled records.
     fn hold(&mut self, waiting: &mut VecDeque<Submission>, pending: &mut Vec<PendingSubmission>) {
         let mut kept: Vec<(Slot, PartitionId, FrameKind, Records)> = Vec::new();
         for one in self.journaled.drain(..) {
@@ -377,7 +379,7 @@ impl WriterCore {
         let mut freeing = VecDeque::new();
         for submission in waiting.drain(..) {
             if submission.frees {
-                // It takes along what was journaled before it.
+                // A freeing submission includes what was journaled before it.
                 freeing.push_back(submission);
                 continue;
             }
@@ -401,7 +403,8 @@ impl WriterCore {
         }
     }
 
-    /// On a full disk: what was journaled of partitions, by which files may become free, in what is kept for it. Synced.
+    /// Stores and syncs the journaled changes of partitions in the reserve of the file when the disk is full, because
+    /// they may make files free.
     fn store_changes(&mut self, now: Micros) -> Result<()> {
         let Some(meta) = self.table.at(META_SLOT).map(|row| row.partition.clone()) else {
             return Ok(());
@@ -435,7 +438,8 @@ impl WriterCore {
         self.sync()
     }
 
-    /// Writes the block, answers those who do not wait for a sync, and syncs if somebody does. Returns whether one does.
+    /// Writes the block, replies to submissions that need no sync, and syncs if others do. Returns whether a sync was
+    /// needed.
     fn store(&mut self, purpose: FilePurpose, pending: &mut Vec<PendingSubmission>, now: Micros) -> Result<bool> {
         let dated = pending.iter().any(|one| one.durability == Durability::Interval);
         let strict = pending.iter().any(|one| one.durability == Durability::Fsync);
@@ -468,8 +472,8 @@ impl WriterCore {
         Ok(strict)
     }
 
-    /// Acknowledged now, what is not synced would be older than two intervals could make it if the disk was slow: then it is
-    /// synced first.
+    /// Limits the loss under [`Durability::Interval`]: if a slow disk made the oldest unsynced data older than two
+    /// intervals, a sync precedes the acknowledgement.
     fn keep_within_intervals(&mut self, began: Instant) -> Result<()> {
         if self.synced + 1 == self.next {
             return Ok(());
@@ -481,7 +485,7 @@ impl WriterCore {
         Ok(())
     }
 
-    /// What must not be read before it is synced, with the next sync: nobody waits for it.
+    /// Keeps the frames that may be read only after a sync until the next sync, which nobody waits for.
     fn release_later(&mut self, block: EncodedBlock, place: BlockPosition) {
         let strict = |frame: &BlockFrame| {
             let row = self.table.of(frame.slot, frame.header.partition);
@@ -495,7 +499,7 @@ impl WriterCore {
         }
     }
 
-    /// Whether one of the partitions is not there any more.
+    /// The error if one of the partitions no longer exists.
     fn gone(&self, parts: &[SubmissionPart]) -> Option<LogError> {
         let is_gone = |part: &&SubmissionPart| self.table.of(part.slot, part.partition).is_none();
         parts
@@ -504,7 +508,7 @@ impl WriterCore {
             .map(|part| LogError::NoPartition(part.partition))
     }
 
-    /// Whether somebody else owns one of the partitions by now.
+    /// The error if one of the partitions has a newer owner.
     fn fenced(&self, parts: &[SubmissionPart]) -> Option<LogError> {
         let epoch = |part: &SubmissionPart| self.table.at(part.slot).map_or(0, |row| row.partition.epoch());
         let stale = parts.iter().find(|part| part.epoch < epoch(part))?;
@@ -514,7 +518,7 @@ impl WriterCore {
         })
     }
 
-    /// Of parts that have to begin at an offset which is not the next of their partition, what that means.
+    /// The error if a part expects an offset that is not the next one of its partition.
     fn taken(&self, parts: &[SubmissionPart]) -> Option<LogError> {
         let mut own = parts.iter().filter_map(|part| Some((part, part.expected?)));
         own.find_map(|(part, expected)| {
@@ -543,7 +547,7 @@ impl WriterCore {
         first
     }
 
-    /// The same for a part that is not lost if the block is refused.
+    /// Like `place`, for journaled records, which are kept if the block is refused.
     fn place_journaled(&mut self, part: SubmissionPart, undo: &mut Vec<(Slot, Offset)>) -> Offset {
         let (slot, partition, kind) = (part.slot, part.partition, part.kind);
         let records = part.without_body();
@@ -560,17 +564,17 @@ impl WriterCore {
         first
     }
 
-    /// Nothing of the block was stored: its offsets are free again.
+    /// Discards the block and releases its offsets.
     fn give_up(&mut self, undo: &[(Slot, Offset)], error: &LogError) {
         for &(slot, next) in undo {
             if let Some(row) = self.table.at_mut(slot) {
-                // A table may have been stored before the group failed.
+                // A table snapshot may have been stored before the group failed.
                 let committed = row.partition.bounds().next;
                 (row.next, row.block) = (next.max(committed), Sequence::MAX);
             }
         }
         self.group = CommitGroup::default();
-        // What was journaled and has room in no file is not given up in silence.
+        // Journaled records that fit into no file must not be dropped silently, so the log is poisoned.
         let refused = match error {
             LogError::DiskFull { .. } => true,
             LogError::TooLarge { .. } => self.journaled.is_empty(),
@@ -584,8 +588,8 @@ impl WriterCore {
         }
     }
 
-    /// Writes the block of the group, in the next file if this one is full. A group without frames only asks for what was
-    /// written before it. With `sync` the block is synced by the same call if it is all that is to be synced.
+    /// Writes the block of the group, rolling to the next file if necessary. Returns `None` if the group has no frames.
+    /// With `sync`, the same call also syncs the block, if nothing else is unsynced.
     fn write_group(
         &mut self,
         purpose: FilePurpose,
@@ -598,9 +602,9 @@ impl WriterCore {
         if self.group.is_empty() {
             return Ok(None);
         }
-        // A file that was being made when all were retired comes with an older number: it is left, too.
+        // A file whose creation overlapped with `retire` has an old number and is skipped too.
         while self.files.is_retired() {
-            // It begins with the table, as each file does.
+            // Like every file, it begins with the table.
             if self.files.is_fresh() {
                 self.write_table(now)?;
             }
@@ -615,7 +619,7 @@ impl WriterCore {
             if let Some(place) = self.files.place(len, frames) {
                 break place;
             }
-            // The very first file is smaller than those that follow.
+            // The very first file is smaller than later ones.
             if rolled == 2 {
                 return Err(self.files.too_large(len, frames));
             }
@@ -633,13 +637,13 @@ impl WriterCore {
     }
 
     fn roll(&mut self, purpose: FilePurpose) -> Result<()> {
-        // So that the superblock tells of the full file, which is synced now whatever its partitions promise.
+        // The superblock must cover the full file, which is therefore synced now, whatever its partitions require.
         if self.synced + 1 < self.next {
             self.sync()?;
         }
         self.files.roll(purpose, self.next, &mut self.synced)?;
         self.offsets = 0;
-        // The full file was synced.
+        // `roll` has synced the full file.
         self.note_synced();
         Ok(())
     }
@@ -662,7 +666,7 @@ impl WriterCore {
         }
         let given = block.frames.iter().map(|frame| frame.header.next() - frame.header.base);
         self.offsets += given.sum::<u64>();
-        // The sync of a write is of its own bytes only.
+        // The sync of `write_and_sync` covers only the written bytes.
         if sync && self.synced + 1 == self.next {
             let began = Instant::now();
             place.file.write_and_sync(&block.bytes, place.at)?;
@@ -677,16 +681,17 @@ impl WriterCore {
         self.measures.commit_records.observe(records);
         self.files.written(place, block.bytes.len(), &block.frames);
         self.next += 1;
-        // Its memory serves the next one.
+        // Reuse the memory for the next group.
         if self.group.is_empty() {
             self.group = group;
         }
         Ok(block)
     }
 
-    /// Messages may hold what looks like a block where one may begin. Then the headers of the block are on the disk before
-    /// its bodies: who finds the bodies knows by the headers that they are some. Otherwise a power cut that took only the
-    /// headers would leave blocks that nobody wrote, and recovery might insist on them.
+    /// Handles messages that contain, at a page boundary, bytes that look like a block. The headers of the block are
+    /// written and synced before its bodies, so that a reader of the bodies always has the headers that identify them
+    /// as bodies. Otherwise a power cut could keep the bodies without the headers, and recovery might take the fake
+    /// blocks for real ones.
     fn write_front(&self, block: &EncodedBlock, place: &BlockPosition) -> Result<()> {
         place.file.deceives();
         let front = block.bytes.get(..block.headers_len()).unwrap_or(&block.bytes);
@@ -694,7 +699,7 @@ impl WriterCore {
         place.file.sync()
     }
 
-    /// Every file begins with all partitions as they are, so that older files are not needed for that.
+    /// Writes a table snapshot at the start of a file, so that older files are not needed for the table.
     fn write_table(&mut self, now: Micros) -> Result<()> {
         let rows = self.table.known();
         let mut value = Vec::new();
@@ -704,7 +709,7 @@ impl WriterCore {
         let Some(meta) = self.table.at_mut(META_SLOT) else {
             return Ok(());
         };
-        // It comes before what the group that waits has to say of partitions.
+        // The snapshot precedes the table changes in the pending group.
         let base = self.group.shift(META).unwrap_or(meta.next);
         let mut group = CommitGroup::default();
         group.add(
@@ -720,7 +725,7 @@ impl WriterCore {
         Ok(())
     }
 
-    /// Readers may have these frames of a block, if `which` names their partition by its durability.
+    /// Makes frames of a block readable if `which` accepts the durability of their partition.
     fn release(&mut self, frames: &[BlockFrame], file: &Arc<LogFile>, which: impl Fn(Durability) -> bool) {
         for frame in frames {
             let Some(row) = self
@@ -751,7 +756,7 @@ impl WriterCore {
         }
     }
 
-    /// Everything that was written is on disk: readers may have what waited for that.
+    /// Records that everything written is synced, and releases the frames that waited for it.
     fn note_synced(&mut self) {
         (self.unsynced_since, self.unawaited_since) = (None, None);
         for (file, frames) in std::mem::take(&mut self.unreleased) {
@@ -768,7 +773,7 @@ impl WriterCore {
 
 fn answer(pending: &mut Vec<PendingSubmission>, which: impl Fn(Durability) -> bool) {
     for one in pending.extract_if(.., |one| which(one.durability)) {
-        // Who has gone meanwhile is told nothing; what he appended stays.
+        // The caller may have dropped the future; its records stay stored.
         if let Some(done) = one.done {
             let _ = done.send(Ok(one.firsts));
         }
@@ -783,7 +788,7 @@ impl TailCache {
         self.bytes += bytes;
     }
 
-    /// The partition whose oldest frames have to go, and up to where, until all fits.
+    /// The partition whose oldest frames must be evicted, and up to which offset, until the rest fits.
     fn surplus(&mut self) -> Option<(Slot, PartitionId, Offset)> {
         if self.bytes <= self.bytes_max {
             return None;

@@ -1,5 +1,5 @@
-//! The writer and recovery on a simulated disk: whatever the moment, what was acknowledged is there, once and in order,
-//! and what was not is there as a beginning without holes.
+//! The writer and recovery on a simulated disk. After a crash at any moment, all acknowledged records are there once
+//! and in order, and the others only as a prefix without holes.
 
 mod damage;
 mod deceit;
@@ -52,7 +52,7 @@ struct Driven {
     shelf: Arc<FilePool>,
     meta: Arc<Partition>,
     partitions: Vec<Arc<Partition>>,
-    /// Some records are checkpoints, which let go of what stands before them.
+    /// Whether some records are checkpoints, which make earlier records unnecessary.
     checkpoints: bool,
 }
 
@@ -72,12 +72,12 @@ fn open(disk: &SimDisk) -> Result<Driven> {
     open_with(disk, &options())
 }
 
-/// A log of another id, if it is new.
+/// Opens a log; a new one gets this id.
 fn open_of(disk: &SimDisk, log_id: u64) -> Result<Driven> {
     open_named(disk, log_id, &options())
 }
 
-/// With files of a size of its own.
+/// Opens a log with larger files.
 fn open_wide(disk: &SimDisk) -> Driven {
     let options = LogOptions {
         file_bytes: 1 << 20,
@@ -125,7 +125,7 @@ fn open_named(disk: &SimDisk, log_id: u64, options: &LogOptions) -> Result<Drive
 
 type Answer = oneshot::Receiver<Result<Offsets>>;
 
-/// What nobody waits for.
+/// A submission without a waiter.
 fn submission(partition: &Partition, kind: FrameKind, records: Records, durability: Durability) -> Submission {
     Submission {
         bytes: records.bytes(),
@@ -137,21 +137,21 @@ fn submission(partition: &Partition, kind: FrameKind, records: Records, durabili
     }
 }
 
-/// The same with somebody who waits for it.
+/// Adds a waiter to a submission.
 fn awaited(submission: Submission) -> (Submission, Answer) {
     let (done, answer) = oneshot::channel();
     let done = Some(done);
     (Submission { done, ..submission }, answer)
 }
 
-/// Commits it alone.
+/// Commits a single submission.
 fn commit(core: &mut WriterCore, submission: Submission, now: Micros) -> Result<Offsets> {
     let (submission, mut answer) = awaited(submission);
     core.commit(&mut VecDeque::from([submission]), now);
     answer.try_recv().unwrap()
 }
 
-/// A fact about a partition.
+/// Commits a change of the partition table.
 fn change(core: &mut WriterCore, meta: &Partition, change: PartitionChange, durability: Durability) -> Result<()> {
     let mut value = Vec::new();
     change.encode(&mut value);
@@ -159,23 +159,23 @@ fn change(core: &mut WriterCore, meta: &Partition, change: PartitionChange, dura
     commit(core, submission, 1).map(drop)
 }
 
-/// What a check of all files finds.
+/// The report of a check of all files.
 fn checked(disk: &SimDisk) -> CheckReport {
     check_files(disk, &mut |_, _| {}).unwrap()
 }
 
-/// What a partition must hold: its records are the numbers from 0, each in a value of varying length.
+/// The expected state of a partition. Its records are the numbers from 0, each in a value of varying length.
 #[derive(Clone, Copy, Default, Debug)]
 struct Known {
     submitted: u64,
     acknowledged: u64,
-    /// What stands before it was let go.
+    /// Records before this offset were trimmed.
     trimmed: u64,
-    /// Before it every third record may be missing.
+    /// Before this offset every third record may be missing.
     thinned: u64,
 }
 
-/// What a rewrite leaves out.
+/// Whether a rewrite keeps the record.
 fn is_kept(number: u64) -> bool {
     !number.is_multiple_of(3)
 }
@@ -200,7 +200,7 @@ fn number_of(value: &[u8]) -> u64 {
     number
 }
 
-/// Reads a partition from its start, in pieces, as a consumer would. Every record has the number of its offset.
+/// Reads a partition from its start in pieces, like a consumer. Asserts that every record contains its own offset.
 fn read_all(partition: &Partition) -> Vec<u64> {
     let (mut numbers, start) = (Vec::new(), partition.bounds().first);
     let mut from = start;
@@ -231,7 +231,7 @@ fn read_all(partition: &Partition) -> Vec<u64> {
     }
 }
 
-/// What was submitted, where the answer comes, and how many records of which partition it was about.
+/// A submission, its reply channel, and the number of records per partition.
 type Submitted = (Submission, Answer, Vec<(usize, u64)>);
 
 fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitted {
@@ -247,12 +247,12 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             false => FrameKind::Data,
         };
         if kind == FrameKind::Checkpoint {
-            // What stands before it may be gone from now on.
+            // Records before the checkpoint may disappear from now on.
             known[slot].trimmed = known[slot].trimmed.max(known[slot].submitted);
         }
         for _ in 0..n {
             let mut value = value(known[slot].submitted, random);
-            // All of a submission has to fit into a file.
+            // A whole submission must fit into a file.
             let room = (FILE_SIZE as usize / 2).saturating_sub(bytes + body.len());
             value.truncate(room.max(8));
             known[slot].submitted += 1;
@@ -288,7 +288,7 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
     (submission, answer, counts)
 }
 
-/// Some commits of some submissions; `false` once the log takes nothing more.
+/// Runs some commits of some submissions. Returns false once the log refuses writes.
 fn work(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
     let (mut waiting, mut answers) = (VecDeque::new(), Vec::new());
     for _ in 0..1 + random.below(6) {
@@ -324,7 +324,7 @@ fn work(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
     all
 }
 
-/// A log that has worked for so many rounds, all from a seed.
+/// A log after a number of rounds, determined by a seed.
 fn worked(disk: &SimDisk, seed: u64, rounds: u32) -> (Driven, [Known; MODES.len()], Random) {
     let (mut random, mut known) = (Random::new(seed), [Known::default(); MODES.len()]);
     let mut driven = open(disk).unwrap();
@@ -334,7 +334,7 @@ fn worked(disk: &SimDisk, seed: u64, rounds: u32) -> (Driven, [Known; MODES.len(
     (driven, known, random)
 }
 
-/// What the log does beside committing; `false` once it takes nothing more.
+/// Runs a maintenance step. Returns false once the log refuses writes.
 fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
     let Driven {
         core,
@@ -346,7 +346,7 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
     let slot = random.below(MODES.len() as u64) as usize;
     let partition = &partitions[slot];
     let done = match random.below(4) {
-        // A file is free when all partitions have let go of it.
+        // A file is free when no partition needs it.
         0 => partitions
             .iter()
             .zip(known.iter_mut())
@@ -354,7 +354,7 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
                 let bounds = partition.bounds();
                 let below = bounds.next - random.below(bounds.next + 1 - bounds.first) / (1 + random.below(20));
                 known.trimmed = known.trimmed.max(below);
-                // Journaled: nobody waits for it.
+                // The trim is journaled, without a waiter.
                 let said = change(
                     core,
                     meta,
@@ -366,7 +366,7 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
                 })
             }),
         1 => {
-            // One full file, or several segments into fewer.
+            // Moves one full file, or merges several segments.
             let (sealed, mut files) = (shelf.sealed(), shelf.segments());
             match sealed.get(random.below(sealed.len().max(1) as u64) as usize) {
                 Some(file) if random.below(2) == 0 => files = vec![file.clone()],
@@ -383,18 +383,19 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
                 .iter()
                 .try_for_each(|file| segment::rewrite(shelf, file, partition, &keep, &|_| {}).map(drop))
         }
-        // As the thread does it: nothing is used again before what freed it is on disk.
+        // Like the thread: nothing is reused before the records that freed it are on disk.
         _ => core.sync().and_then(|()| {
             while shelf.prepare(2)? {}
             shelf.remove_dead_segments()
         }),
     };
-    // As the threads do it: an error that is no poison is tried again.
+    // Like the threads: an error that does not poison is retried.
     let poisoned = matches!(done, Err(LogError::Poisoned { .. }));
     !poisoned && core.poison().is_none()
 }
 
-/// After a start: everything acknowledged is there, nothing twice, nothing that was never submitted, without a hole.
+/// After a start, everything acknowledged is there, nothing is there twice, nothing was never submitted, and there are
+/// no holes.
 fn check(driven: &Driven, known: &mut [Known], power_cut: bool) {
     for (slot, partition) in driven.partitions.iter().enumerate() {
         let (first, found) = (partition.bounds().first, partition.bounds().next);
@@ -443,7 +444,7 @@ fn life_and_death(seed: u64) {
     for _ in 0..6 {
         disk.set_faults(Faults::default());
         if random.one_in(4) {
-            // Within recovery, too.
+            // Also during recovery.
             disk.cut_power_in(random.below(12));
         }
         let mut driven = match open(&disk) {
@@ -490,7 +491,7 @@ fn life_and_death(seed: u64) {
     }
 }
 
-/// Seeds that once found a fault which thousands of others did not.
+/// Seeds that once found a bug which thousands of others did not.
 const FOUND: [u64; 3] = [7_592, 57_623, 66_569];
 
 #[test]
@@ -512,7 +513,7 @@ fn no_moment_loses_what_was_acknowledged() {
     }
 }
 
-/// A log of several files, closed in good order; every bit flip in it is harmless or reported.
+/// Every bit flip in a cleanly closed log of several files is harmless or reported.
 #[test]
 fn a_flipped_bit_is_harmless_or_reported_and_never_served() {
     let (mut reported, mut harmless) = (0, 0);
@@ -579,7 +580,7 @@ fn files_follow_each_other_and_are_found_again_by_their_indexes() {
     disk.kill();
     let found = recover(&disk, &IndexCache::new(1 << 20)).unwrap();
     assert!(found.files.len() > 3, "{} files", found.files.len());
-    // Only the last one was walked through.
+    // Only the blocks of the last file were read.
     let blocks_of_a_file = FILE_SIZE / 4096;
     assert!(found.report.blocks_read <= blocks_of_a_file, "{:?}", found.report);
     assert_eq!(found.report.torn_bytes, 0);

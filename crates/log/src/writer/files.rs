@@ -1,4 +1,4 @@
-//! The row of commit files of one disk as the writer sees it: the one that is written, and the next one when it is full.
+//! The commit files of one disk as the writer uses them: the current file, and the next one when it is full.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use crate::format::footer::{self, FileKind, TrailerFields};
 use crate::ids::Sequence;
 use crate::index::FrameEntry;
 
-/// One part in so many of a file is for changes of partitions alone.
+/// This fraction of each file is reserved for changes of partitions.
 const KEPT_PART: u64 = 64;
 
 pub(crate) struct CommitFiles {
     current: Arc<LogFile>,
-    /// Behind the last block of the current file; `None` if it takes nothing more and has its index.
+    /// The end of the last block in the current file; `None` if the file is closed.
     end: Option<u64>,
     first: Sequence,
     log_id: u64,
     shelf: Arc<FilePool>,
 }
 
-/// Where a block goes.
+/// The position of a block.
 pub(crate) struct BlockPosition {
     pub file: Arc<LogFile>,
     pub at: u64,
 }
 
 impl CommitFiles {
-    /// Goes on behind the last block that was found. `first` is the first sequence of `current`.
+    /// Continues behind the last block that was found. `first` is the first sequence of `current`.
     pub fn new(
         current: Arc<LogFile>,
         end: Option<u64>,
@@ -51,34 +51,35 @@ impl CommitFiles {
         &self.current
     }
 
-    /// The sequence of the first block of the current file, whether it is written or not.
+    /// The sequence of the first block of the current file, whether or not it has been written.
     pub fn first(&self) -> Sequence {
         self.first
     }
 
-    /// Nothing more is to be written to the current file.
+    /// Whether the current file must not be written any more.
     pub fn is_retired(&self) -> bool {
         self.shelf.is_retired(self.current.number)
     }
 
-    /// Nothing is in the current file yet.
+    /// Whether the current file is empty.
     pub fn is_fresh(&self) -> bool {
         self.end == Some(0)
     }
 
-    /// A partition has let go of a file.
+    /// Signals that a partition has released a file.
     pub fn freed(&self) {
         self.shelf.wake();
     }
 
-    /// Where a block of so many bytes and frames goes; `None` if the file is full.
+    /// The position for a block of this size; `None` if the file is full.
     pub fn place(&self, len: usize, frames: usize) -> Option<BlockPosition> {
         self.place_within(len, frames, self.current.size.saturating_sub(self.kept()))
     }
 
-    /// The same in what every file keeps for changes of partitions: they make other files free when no new one can be had.
+    /// Like `place`, but may use the reserve for changes of partitions, which make other files free when no new one can
+    /// be created.
     pub fn place_of_changes(&self, len: usize, frames: usize) -> Option<BlockPosition> {
-        // The table, which comes first, needs a file that is not full.
+        // The table snapshot, which comes first, needs a file that is not full.
         self.place_within(len, frames, self.current.size)
             .filter(|place| place.at > 0)
     }
@@ -96,14 +97,14 @@ impl CommitFiles {
         (self.current.size / KEPT_PART).max(PAGE as u64)
     }
 
-    /// Bytes of the index at the end of the file if so many frames come to those that it has.
+    /// The size of the index at the end of the file with `frames` more frames.
     fn footer_with(&self, frames: usize) -> u64 {
         let (known, partitions) = self.current.counts();
         footer::footer_len(known + frames, partitions + frames)
     }
 
-    /// Goes on to the next file. The full one is synced up to its last block and gets its index. `next` is the sequence
-    /// of the block that comes first there, `synced` is raised.
+    /// Switches to the next file. The full file is synced and gets its index. `next` is the sequence of the first block
+    /// in the new file; `synced` is raised.
     pub fn roll(&mut self, purpose: FilePurpose, next: Sequence, synced: &mut Sequence) -> Result<()> {
         let ready = self.shelf.take(purpose)?;
         self.seal(next, synced)?;
@@ -113,7 +114,7 @@ impl CommitFiles {
         Ok(())
     }
 
-    /// Such a block finds no place in what the current file has left.
+    /// The error for a block that does not fit into the rest of the current file.
     pub fn too_large(&self, len: usize, frames: usize) -> LogError {
         let taken = self.kept() + self.footer_with(frames) + self.end.unwrap_or(0);
         LogError::TooLarge {
@@ -143,7 +144,7 @@ impl CommitFiles {
         })
     }
 
-    /// The block was written where it was placed.
+    /// Records that the block was written at its position.
     pub fn written(&mut self, place: &BlockPosition, len: usize, frames: &[BlockFrame]) {
         self.end = Some(place.at + len as u64);
         place.file.add(frames.iter().map(|frame| FrameEntry {

@@ -1,5 +1,5 @@
-//! Submissions that are committed together become one block: those of one partition one frame, in the order they came.
-//! No I/O and no clock: what comes out depends on what goes in.
+//! Combines submissions that are committed together into one block, with one frame per partition in the order of
+//! arrival. No I/O and no clock: the output depends on the input alone.
 
 use bytes::Bytes;
 
@@ -10,17 +10,17 @@ use crate::ids::{Micros, Offset, PartitionId, Sequence};
 use crate::partition::Partition;
 use crate::records::Records;
 
-/// Where a partition stands in the writer's table.
+/// The index of a partition in the writer's table.
 pub(crate) type Slot = usize;
 
-/// Lists that are kept for the next block.
+/// The number of lists that are kept for the next block.
 const SPARE_MAX: usize = 64;
 
-/// A frame that is so large takes no more submissions: a record is read together with its frame, and should not cost
-/// whoever wants nothing else all that was stored beside it.
+/// A frame of this size takes no more submissions. A record is read together with its frame, so a reader of one record
+/// should not have to read everything that was stored beside it.
 const FRAME_FULL: usize = 16 << 10;
 
-/// Records for one partition, as part of a submission.
+/// The records of a submission for one partition.
 #[derive(Clone, Debug)]
 pub(crate) struct SubmissionPart {
     pub slot: Slot,
@@ -32,13 +32,13 @@ pub(crate) struct SubmissionPart {
     pub base_time: Micros,
     pub max_time: Micros,
     pub epoch: u32,
-    /// The offset that the first of its records has to get.
+    /// The offset that its first record must get.
     pub expected: Option<Offset>,
-    /// Offsets that they take, if these are not as many as the records.
+    /// The number of offsets that they occupy, if it differs from the number of records.
     pub span: Option<u32>,
 }
 
-/// What identifies a block beside its frames.
+/// The header fields of a block that do not depend on its frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockIdentity {
     pub sequence: Sequence,
@@ -47,12 +47,12 @@ pub(crate) struct BlockIdentity {
     pub synced: Sequence,
 }
 
-/// The frames of the block to come. Reused from block to block.
+/// The frames of the next block. Reused from block to block.
 #[derive(Debug, Default)]
 pub(crate) struct CommitGroup {
     frames: Vec<GroupFrame>,
     bodies_len: usize,
-    /// Lists of bodies that have had their turn.
+    /// Empty body lists for reuse.
     spare: Vec<Vec<Vec<u8>>>,
     headers: Vec<u8>,
 }
@@ -64,17 +64,17 @@ pub(crate) struct GroupFrame {
     bodies: Vec<Vec<u8>>,
 }
 
-/// A block as it is written, and where in it each body lies.
+/// An encoded block and the positions of its bodies.
 #[derive(Debug)]
 pub(crate) struct EncodedBlock {
     pub bytes: Bytes,
     pub frames: Vec<BlockFrame>,
-    /// At the start of a page stands a body's byte that looks like the start of a block.
+    /// A body contains, at a page boundary, bytes that look like the start of a block.
     pub deceives: bool,
 }
 
 impl EncodedBlock {
-    /// The pages that the headers take, whole.
+    /// The size of the headers, rounded up to whole pages.
     pub fn headers_len(&self) -> usize {
         pages(block::LEN + self.frames.len() * frame::LEN)
     }
@@ -85,9 +85,9 @@ pub(crate) struct BlockFrame {
     pub slot: Slot,
     pub header: FrameHeader,
     pub body: Bytes,
-    /// What keeping the body keeps of the block.
+    /// The memory of the block that is kept alive by the body.
     pub kept_bytes: usize,
-    /// Of the body, from the start of the block.
+    /// Position of the body in the block.
     pub body_at: u32,
 }
 
@@ -100,21 +100,21 @@ impl CommitGroup {
         self.frames.len()
     }
 
-    /// Of the block, so far.
+    /// The size of the block so far.
     pub fn block_len(&self) -> usize {
         pages(block::LEN + self.frames.len() * frame::LEN + self.bodies_len)
     }
 
-    /// Whether a submission of so many parts and bytes may still come in: a block that is not empty stays within `max`.
+    /// Whether a submission of this size still fits. A block that is not empty must stay within `max`.
     pub fn has_room(&self, parts: usize, bytes: usize, max: usize) -> bool {
         let frames = self.frames.len() + parts;
         let len = block::LEN + frames * frame::LEN + self.bodies_len + bytes;
         frames <= usize::from(u16::MAX) && (self.is_empty() || pages(len) <= max)
     }
 
-    /// Adds records behind those of the same partition, whose first offset is `next` if this is its first frame here.
-    /// `newest` is the frame that took the partition's last records in this group. Returns the frame they went into
-    /// and the offset of the first of them.
+    /// Adds records behind those of the same partition. `next` is their first offset if this is the partition's first
+    /// frame in the group; `newest` is the frame with the partition's last records in the group. Returns the frame and
+    /// the first offset of the records.
     pub fn add(&mut self, part: SubmissionPart, next: Offset, newest: Option<usize>) -> (usize, Offset) {
         self.bodies_len += part.body.len();
         if let Some(at) = newest
@@ -130,18 +130,18 @@ impl CommitGroup {
         (self.frames.len() - 1, next)
     }
 
-    /// Bodies that a frame has so far.
+    /// The number of bodies in a frame.
     pub fn bodies_of(&self, frame: usize) -> usize {
         self.frames.get(frame).map_or(0, |frame| frame.bodies.len())
     }
 
-    /// One of them, out of a group that is not going to be a block.
+    /// Takes a body out of a group that will not become a block.
     pub fn take_body(&mut self, frame: usize, body: usize) -> Vec<u8> {
         let body = self.frames.get_mut(frame).and_then(|frame| frame.bodies.get_mut(body));
         body.map(std::mem::take).unwrap_or_default()
     }
 
-    /// Moves the frames of a partition up by one offset. Returns where they began, if there are any.
+    /// Moves the frames of a partition up by one offset. Returns the old base of the first one, if there is any.
     pub fn shift(&mut self, partition: PartitionId) -> Option<Offset> {
         let mut began = None;
         for frame in self
@@ -155,8 +155,8 @@ impl CommitGroup {
         began
     }
 
-    /// A body keeps the whole block that it is a part of. Where that would be mostly something else, as with one short
-    /// message in a page, bodies are kept as a copy.
+    /// A body keeps the memory of its whole block alive. If most of the block is something else, such as the padding of
+    /// one short message, the bodies are copied.
     fn bodies_to_keep(&self, block: &Bytes, frames_at: usize, kept_len: usize) -> RetainedBodies {
         if kept_len >= block.len() / 2 {
             return RetainedBodies::Block;
@@ -170,7 +170,7 @@ impl CommitGroup {
         RetainedBodies::Copy(copy.into())
     }
 
-    /// The block of all frames, which are gone from here then.
+    /// Encodes the block and clears the group.
     pub fn finish(&mut self, stamp: BlockIdentity) -> EncodedBlock {
         let block_len = self.block_len();
         let frames_at = block::LEN + self.frames.len() * frame::LEN;
@@ -180,7 +180,7 @@ impl CommitGroup {
         self.headers.clear();
         for frame in &mut self.frames {
             let start = bytes.len();
-            // Each is given back as soon as it is copied, while the processor still has it at hand.
+            // Each body is freed right after it is copied, while it is in the processor cache.
             frame.bodies.drain(..).for_each(|body| bytes.extend_from_slice(&body));
             frame.header.body_crc = crc32c::crc32c(bytes.get(start..).unwrap_or_default());
             frame.header.encode(&mut self.headers);
@@ -236,7 +236,7 @@ impl CommitGroup {
             at += len;
             self.spare.push(frame.bodies);
         }
-        // Many partitions at once are no reason to keep as many lists.
+        // Many partitions in one block must not keep as many lists.
         self.spare.truncate(SPARE_MAX);
         EncodedBlock {
             bytes,
@@ -246,13 +246,13 @@ impl CommitGroup {
     }
 }
 
-/// Where the bodies are that stay in memory for readers.
+/// The memory with the bodies that are kept for readers.
 enum RetainedBodies {
     Block,
     Copy(Bytes),
 }
 
-/// Messages are: whoever reads state does so at the start.
+/// Messages are kept. State is read only at the start.
 fn is_kept(frame: &GroupFrame) -> bool {
     frame.header.kind == FrameKind::Data
 }
@@ -274,19 +274,19 @@ impl SubmissionPart {
         }
     }
 
-    /// Offsets that it takes.
+    /// The number of offsets that it occupies.
     pub fn offsets(&self) -> u32 {
         self.span.unwrap_or(self.records)
     }
 
-    /// What it was made of.
+    /// Converts the part back to records.
     pub fn into_records(mut self) -> (Slot, PartitionId, FrameKind, Records) {
         let body = std::mem::take(&mut self.body);
         let records = self.without_body();
         (self.slot, self.partition, self.kind, Records { body, ..records })
     }
 
-    /// The same but for the bytes.
+    /// The records without their bytes.
     pub fn without_body(&self) -> Records {
         Records {
             body: Vec::new(),
@@ -307,7 +307,7 @@ impl GroupFrame {
 
     fn of(part: SubmissionPart, base: Offset, mut bodies: Vec<Vec<u8>>) -> GroupFrame {
         let body_len = part.body.len() as u32;
-        // An empty frame covers its offsets all the same.
+        // An empty frame must still cover its offsets.
         let last_delta = part.offsets().saturating_sub(u32::from(part.records > 0));
         bodies.push(part.body);
         GroupFrame {
@@ -329,7 +329,8 @@ impl GroupFrame {
         }
     }
 
-    /// Joining bodies is joining records, unless they are compressed as a whole or of different making.
+    /// Whether the part can be joined to the frame. Bodies are joined by concatenation, unless they are compressed as a
+    /// whole or differ in kind or epoch.
     fn takes(&self, part: &SubmissionPart) -> bool {
         let whole = FrameFlags::LZ4 | FrameFlags::ZSTD | FrameFlags::OFFSET_DELTAS;
         let joined = self.header.body_len as usize + part.body.len();
@@ -432,7 +433,7 @@ mod tests {
         group.add(part(0, &["a"]), 10, None);
         let mut compressed = part(0, &["b"]);
         compressed.flags = FrameFlags::ZSTD;
-        // The writer's table says where the partition stands by now.
+        // The writer's table has the current next offset of the partition.
         assert_eq!(group.add(compressed, 11, Some(0)), (1, 11));
         assert_eq!(group.add(part(0, &["c"]), 12, Some(1)), (2, 12));
         let block = group.finish(STAMP);

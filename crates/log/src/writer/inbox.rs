@@ -1,5 +1,5 @@
-//! What waits for the thread that commits: submissions up to a number of bytes, and behind them the line of those for which
-//! there was no room. Invariant: while somebody stands in the line, nothing with bytes is taken before it.
+//! The queue of the commit thread: submissions up to a number of bytes, and behind them a wait queue of those that did
+//! not fit. Invariant: while the wait queue is not empty, no submission with bytes overtakes it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use crate::wait_queue::{WaitQueue, WaitTicket};
 pub(super) struct Inbox {
     pub waiting: VecDeque<Submission>,
     pub bytes: usize,
-    /// Submissions for which there was no room, in the order in which they came.
+    /// Submissions that did not fit, in the order of arrival.
     pub line: WaitQueue<Submission>,
-    /// Made and removed since the last block, in this order.
+    /// Partitions created and removed since the last block, in this order.
     pub partitions: Vec<Arc<Partition>>,
     pub removed: Vec<(Slot, PartitionId)>,
-    /// Of partitions that promise something else from the next block on.
+    /// Changes of durability that take effect with the next block.
     pub promises: Vec<(Arc<Partition>, Durability)>,
-    /// Partitions with something journaled, and since when.
+    /// Partitions with journaled records, and since when there are any.
     pub dirty: Vec<Arc<Partition>>,
     pub dirty_since: Option<Instant>,
     pub closing: bool,
     pub closed: bool,
     pub poison: Option<Arc<str>>,
-    /// Submissions that did not have to wait for room.
+    /// Number of submissions that did not have to wait.
     pub admitted: u64,
-    /// The writer sleeps until so many submissions are there.
+    /// The writer sleeps until this many submissions are waiting.
     pub wake_at: usize,
 }
 
 impl Inbox {
-    /// Why nothing is taken any more, if that is so.
+    /// Why submissions are refused, if they are.
     pub fn refuses(&self) -> Option<LogError> {
         if let Some(cause) = &self.poison {
             return Some(LogError::Poisoned { cause: cause.clone() });
@@ -47,7 +47,8 @@ impl Inbox {
         self.closing.then_some(LogError::Closed)
     }
 
-    /// Takes a submission, or has it stand in line. What has no bytes waits for nobody: it asks for what was taken before.
+    /// Accepts a submission or queues it. A submission without bytes never waits, because it only requests the
+    /// completion of earlier ones.
     pub fn push(&mut self, submission: Submission, most: usize) -> Option<WaitTicket> {
         let bytes = submission.bytes;
         if bytes > 0 && !(self.line.is_empty() && self.has_room(bytes, most)) {
@@ -58,7 +59,7 @@ impl Inbox {
         None
     }
 
-    /// Takes from the line, in its order, what has room now.
+    /// Accepts queued submissions, in order, as far as they fit now.
     pub fn serve(&mut self, most: usize) {
         while self.line.first().is_some_and(|first| self.has_room(first.bytes, most))
             && let Some(submission) = self.line.serve()
@@ -67,7 +68,7 @@ impl Inbox {
         }
     }
 
-    /// The first is taken whatever its size, so that what is larger than all that may wait is stored, too.
+    /// The first submission is accepted whatever its size, so that one larger than the limit can be stored.
     fn has_room(&self, bytes: usize, most: usize) -> bool {
         self.waiting.is_empty() || self.bytes + bytes <= most
     }
@@ -78,11 +79,11 @@ impl Inbox {
     }
 }
 
-/// A submission that stands in line. Given up, it leaves: it was not taken.
+/// A queued submission. Dropping it removes it from the queue without accepting it.
 pub(super) struct QueuedSubmission<'a> {
     inbox: &'a Mutex<Inbox>,
     place: WaitTicket,
-    /// Bytes that may wait.
+    /// Maximum number of waiting bytes.
     most: usize,
 }
 
@@ -91,7 +92,7 @@ impl<'a> QueuedSubmission<'a> {
         QueuedSubmission { inbox, place, most }
     }
 
-    /// Whether it was taken; an error if nothing is taken any more.
+    /// Whether it was accepted. Fails if the log refuses writes.
     pub fn is_over(&self) -> Result<bool> {
         let inbox = self.inbox.lock();
         match inbox.line.holds(&self.place) {
@@ -110,11 +111,11 @@ impl Drop for QueuedSubmission<'_> {
         let mut inbox = self.inbox.lock();
         let left = inbox.line.leave(&self.place);
         if left.is_some() && inbox.refuses().is_none() {
-            // Those behind it may have room.
+            // Those behind it may fit now.
             inbox.serve(self.most);
         }
         drop(inbox);
-        // What it holds is freed without the lock.
+        // Free its memory without the lock.
         drop(left);
     }
 }
@@ -127,7 +128,7 @@ mod tests {
     use crate::writer::core::SubmissionParts;
 
     const MOST: usize = 10;
-    /// Sizes are multiples of it, and what is beyond them tells submissions apart.
+    /// Sizes are multiples of this; the remainder identifies the submission.
     const UNIT: usize = 1 << 12;
 
     fn submission(bytes: usize) -> Submission {
@@ -147,7 +148,7 @@ mod tests {
         assert!(inbox.push(submission(6), MOST).is_none());
         let large = inbox.push(submission(9), MOST);
         let small = inbox.push(submission(1), MOST);
-        // Before there was a line, the small one was taken here, and each that came after it.
+        // Before the wait queue existed, small submissions were accepted here and overtook the large one.
         assert!(large.is_some() && small.is_some());
         assert!(inbox.push(submission(0), MOST).is_none(), "a sync waits for nobody");
         inbox.waiting.clear();
@@ -158,8 +159,8 @@ mod tests {
     }
 
     proptest! {
-        /// Arrivals, rounds of the writer and callers that leave: what is taken is taken in the order of arrival, never more
-        /// at once than may wait but for one alone, and nobody stands in line for whom there is room.
+        /// For every sequence of arrivals, writer rounds and departures: submissions are accepted in the order of
+        /// arrival, the accepted ones never exceed the limit except for a single one, and none waits that would fit.
         #[test]
         fn taken_is_in_the_order_of_arrival(steps in prop::collection::vec((0..8u8, 1..15usize), 1..200)) {
             let (inbox, most) = (Mutex::new(Inbox::default()), MOST * UNIT);

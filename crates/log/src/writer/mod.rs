@@ -1,4 +1,4 @@
-//! One writer per disk: it gathers what all partitions were given, commits it together and wakes who waits for it.
+//! One writer per disk. It gathers the submissions of all partitions, commits them together and wakes the waiters.
 
 pub(crate) mod core;
 pub(crate) mod files;

@@ -1,8 +1,8 @@
-//! The writer's table of partitions: a row for each, at its slot. The slot of a partition that was removed is given to another
-//! one later, so that memory follows the partitions that there are, not those that there ever were.
+//! The writer's table of partitions, with one row per slot. Slots of removed partitions are reused, so that memory
+//! depends on the number of existing partitions, not of all that ever existed.
 //!
-//! What names a partition over the end of a block (a submission that waits, a frame that is not released yet, one in the tail)
-//! names its id beside the slot. An id is never used again, so it tells generations of a slot apart: what is late finds no row.
+//! References to a partition that outlive a block (a waiting submission, an unreleased frame, a frame in the tail) have
+//! its id beside the slot. Ids are never reused, so a stale reference finds no row.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::ids::{Offset, PartitionId, Sequence};
 use crate::partition::Partition;
 use crate::partition_table::{META, PartitionEntry};
 
-/// The partition of the log itself is the first of all.
+/// The log's own partition is always the first.
 pub(crate) const META_SLOT: Slot = 0;
 
 pub(super) struct WriterPartition {
     pub partition: Arc<Partition>,
     pub next: Offset,
-    /// The block, and the frame in it, that took the newest records.
+    /// The block and frame with the newest records.
     pub block: Sequence,
     pub frame: usize,
     pub unsynced: bool,
@@ -47,7 +47,7 @@ impl WriterPartitions {
         }
     }
 
-    /// The partition is gone; its slot may be given to another one.
+    /// Removes a partition. Its slot may be reused.
     pub fn remove(&mut self, slot: Slot, id: PartitionId) {
         if self.of(slot, id).is_some()
             && let Some(place) = self.rows.get_mut(slot)
@@ -56,7 +56,7 @@ impl WriterPartitions {
         }
     }
 
-    /// Of a partition; `None` if it is gone, whoever has its slot by now.
+    /// The row of a partition; `None` if it was removed, even if its slot was reused.
     pub fn of(&self, slot: Slot, id: PartitionId) -> Option<&WriterPartition> {
         self.at(slot).filter(|row| row.partition.id == id)
     }
@@ -65,7 +65,7 @@ impl WriterPartitions {
         self.at_mut(slot).filter(|row| row.partition.id == id)
     }
 
-    /// Within a block, whose partitions were looked up when it was gathered.
+    /// Looks up a row by slot alone. Only valid within a block, whose partitions were verified when it was gathered.
     pub fn at(&self, slot: Slot) -> Option<&WriterPartition> {
         self.rows.get(slot)?.as_ref()
     }
@@ -74,7 +74,7 @@ impl WriterPartitions {
         self.rows.get_mut(slot)?.as_mut()
     }
 
-    /// What the table of partitions says.
+    /// The rows for a table snapshot.
     pub fn known(&self) -> Vec<(PartitionId, PartitionEntry)> {
         self.rows.iter().flatten().filter_map(WriterPartition::known).collect()
     }
@@ -94,16 +94,16 @@ impl WriterPartition {
     }
 }
 
-/// Slots that are given to new partitions.
+/// Allocates slots for new partitions.
 #[derive(Debug)]
 pub(crate) struct SlotAllocator {
     next: Slot,
-    /// Of partitions that the writer knows no more.
+    /// Slots of partitions that were removed from the writer.
     free: Vec<Slot>,
 }
 
 impl SlotAllocator {
-    /// Those from `next` on were never given.
+    /// Slots from `next` on are unused.
     pub fn from(next: Slot) -> SlotAllocator {
         SlotAllocator { next, free: Vec::new() }
     }
@@ -115,7 +115,7 @@ impl SlotAllocator {
         })
     }
 
-    /// So many were ever given.
+    /// The number of slots that were ever allocated.
     #[cfg(test)]
     pub fn given(&self) -> usize {
         self.next

@@ -1,5 +1,5 @@
-//! The thread that commits. It gathers no longer than it pays: what came while the last block was being synced is the
-//! next group, and only if that group is smaller than the last one it waits for the rest, at most for `linger`.
+//! The commit thread. It waits only as long as it pays off: submissions that arrived during the last sync form the next
+//! group, and only if that group is smaller than the last one does it wait for more, at most for `linger`.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -22,27 +22,28 @@ use crate::error::{LogError, Result};
 use crate::measure::LogMetrics;
 use crate::partition::Partition;
 
-/// After so long without work the writer notes what it has synced.
+/// After this idle time the writer records the synced sequence.
 const IDLE: Duration = Duration::from_secs(1);
-/// Who waits for a barrier looks this often whether it still has to.
+/// The polling interval of a barrier.
 const BARRIER_LOOK: Duration = Duration::from_millis(1);
 
-/// What was journaled goes with the next block, and if there is none for so long, in one of its own.
+/// The maximum age of journaled records. They are written with the next block, or in one of their own if none comes in
+/// this time.
 const JOURNAL_MAX_AGE: Duration = Duration::from_millis(10);
 
-/// After the last group did not come back within the linger it is not expected to for so many groups.
+/// If the last group did not return within the linger, that many groups are not expected to return.
 const DOUBTS: u32 = 16;
 
-/// The kernel may wake the writer so much later than it asked for: by default as late as the whole linger.
+/// The timer slack of the writer thread. The kernel's default is as long as the whole linger.
 const TIMER_SLACK: NonZeroU64 = NonZeroU64::new(2_000).expect("it is not zero");
 
 #[derive(Clone, Debug)]
 pub(crate) struct WriterOptions {
-    /// Says when a block was written.
+    /// Provides the commit time of blocks.
     pub clock: Arc<LogClock>,
-    /// The longest wait for a group to become as large as the last one; zero: never.
+    /// The longest wait for a group to become as large as the last one. Zero: never wait.
     pub linger: Duration,
-    /// Bytes that may wait; more have to wait outside.
+    /// Maximum number of waiting bytes. Further submissions wait outside.
     pub waiting_bytes_max: usize,
 }
 
@@ -55,21 +56,21 @@ struct LogWriterShared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     pace: WriterOptions,
-    /// Taken by those who make partitions, before the inbox; never with the inbox held.
+    /// Lock order: before the inbox. Never locked while the inbox is.
     slots: Arc<Mutex<SlotAllocator>>,
-    /// The log is poisoned, or closed.
+    /// Notified when the log is poisoned or closed.
     over: Notify,
     measures: Arc<LogMetrics>,
 }
 
-/// How many submissions the next group is likely to have.
+/// Estimates the number of submissions in the next group.
 #[derive(Default)]
 struct GroupSizeEstimate {
-    /// Those of the last group who were waiting.
+    /// The number of waiters in the last group.
     answered: usize,
-    /// Those who came while it was synced.
+    /// The number of submissions that arrived during the last sync.
     came: usize,
-    /// So many groups more are not waited for beyond the size of the last one.
+    /// The number of further groups that are not expected to exceed the last one.
     doubts: u32,
 }
 
@@ -97,9 +98,10 @@ impl LogWriter {
         })
     }
 
-    /// Hands a submission over, waiting for its turn while too much waits already. It is answered through its own channel.
+    /// Hands over a submission and waits while too much is queued. The reply comes through the submission's own
+    /// channel.
     pub async fn submit(&self, submission: Submission) -> Result<()> {
-        // There is room nearly always, and to be told of it costs a lock.
+        // There is almost always room, and registering as a waiter costs a lock.
         let Some(waiting) = self.shared.push(submission)? else {
             return Ok(());
         };
@@ -111,9 +113,9 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Has what was written so far synced soon. Nobody waits for it.
+    /// Triggers a sync of everything written so far, without waiting for it.
     pub fn ask_for_sync(&self) {
-        // Poisoned or closed: there is nobody to sync.
+        // If the log is poisoned or closed, nothing can be synced.
         let _ = self.shared.push(Submission {
             parts: SubmissionParts::new(),
             durability: Durability::Fsync,
@@ -128,12 +130,12 @@ impl LogWriter {
         self.shared.measures.clone()
     }
 
-    /// Submissions that found room at once.
+    /// The number of submissions that did not have to wait.
     pub fn admitted(&self) -> u64 {
         self.shared.inbox.lock().admitted
     }
 
-    /// Returns as soon as nothing is taken any more, with the reason; `None` when the log was closed without one.
+    /// Resolves when the log refuses writes, with the reason, or with `None` if it was closed normally.
     pub fn over(&self) -> impl Future<Output = Option<Arc<str>>> + Send + 'static {
         let shared = self.shared.clone();
         async move {
@@ -152,7 +154,7 @@ impl LogWriter {
         }
     }
 
-    /// Something was journaled for a partition, the first since its last block.
+    /// Signals the first journaled records of a partition since its last block.
     pub fn journaled(&self, partition: &Arc<Partition>) {
         let mut inbox = self.shared.inbox.lock();
         inbox.dirty.push(partition.clone());
@@ -164,19 +166,19 @@ impl LogWriter {
         }
     }
 
-    /// Why nothing is taken any more.
+    /// Why the log refuses writes.
     pub fn poison(&self) -> Option<Arc<str>> {
         self.shared.inbox.lock().poison.clone()
     }
 
-    /// Nothing may be taken any more: somebody beside the writer has failed to store something.
+    /// Poisons the log after a failure outside of the writer.
     pub fn fail(&self, cause: &Arc<str>) {
         self.shared.poison(cause);
         self.shared.arrived.notify_one();
     }
 
-    /// Returns true when everything that was submitted and journaled before survives a power cut, or, while the disk is full,
-    /// what was journaled of partitions; false if `give_up` said so before. Blocks.
+    /// Returns true when everything submitted and journaled before survives a power cut; on a full disk only the
+    /// journaled changes of partitions must. Returns false if `give_up` returns true first. Blocks.
     pub fn barrier(&self, give_up: &dyn Fn() -> bool) -> Result<bool> {
         let (done, mut answer) = oneshot::channel();
         // It has no bytes, so it does not wait for room.
@@ -198,23 +200,23 @@ impl LogWriter {
         }
     }
 
-    /// Makes a partition known, before its first submission.
+    /// Registers a partition. Call it before the partition's first submission.
     pub fn add_partition(&self, partition: Arc<Partition>) {
         self.shared.inbox.lock().partitions.push(partition);
     }
 
-    /// Partitions are gone: their slots are free for others as soon as nothing of them can come any more.
+    /// Unregisters partitions. Their slots are reused when no reference to them can follow.
     pub fn remove_partitions(&self, gone: &[Arc<Partition>]) {
         let gone = gone.iter().map(|partition| (partition.slot, partition.id));
         self.shared.inbox.lock().removed.extend(gone);
     }
 
-    /// What is submitted from now on finds a partition in another mode.
+    /// Changes the durability of a partition for later submissions.
     pub fn set_durability(&self, partition: Arc<Partition>, durability: Durability) {
         self.shared.inbox.lock().promises.push((partition, durability));
     }
 
-    /// Commits what was submitted, syncs it and ends. Later submissions are refused.
+    /// Commits and syncs everything submitted, then stops. Later submissions are refused.
     pub fn close(&self) {
         self.shared.inbox.lock().closing = true;
         self.shared.arrived.notify_one();
@@ -225,8 +227,8 @@ impl LogWriter {
 }
 
 impl GroupSizeEstimate {
-    /// The last group comes back, and joins those who came meanwhile: without them two groups that have formed by chance
-    /// would take turns for ever, with two syncs for what one could do.
+    /// The submitters of the last group are expected to return and to join those who arrived meanwhile. Otherwise two
+    /// groups that formed by chance would alternate forever, with two syncs where one suffices.
     fn submissions(&self) -> usize {
         if self.doubts > 0 {
             return self.answered;
@@ -234,8 +236,8 @@ impl GroupSizeEstimate {
         self.answered + self.came
     }
 
-    /// After the linger so many were there. Who does not wait for an answer before he goes on does not come back because
-    /// of it.
+    /// Updates the estimate with the number of submissions after the linger. Submitters that do not wait for a reply do
+    /// not return because of it.
     fn learn(&mut self, there: usize) {
         let back = there.saturating_sub(self.came);
         self.doubts = match self.doubts {
@@ -261,7 +263,7 @@ impl LogWriterShared {
         if let Some(place) = inbox.push(submission, most) {
             return Ok(Some(QueuedSubmission::new(&self.inbox, place, most)));
         }
-        // The writer is called once, when there is enough for it.
+        // The writer is woken once, when enough submissions are waiting.
         if inbox.waiting.len() == inbox.wake_at {
             drop(inbox);
             self.arrived.notify_one();
@@ -269,7 +271,7 @@ impl LogWriterShared {
         Ok(None)
     }
 
-    /// Those who stand in line, and whoever watches, learn at once that nothing is taken any more.
+    /// Wakes queued submitters and observers when the log is poisoned.
     fn poison(&self, cause: &Arc<str>) {
         let mut inbox = self.inbox.lock();
         inbox.poison.get_or_insert_with(|| cause.clone());
@@ -279,7 +281,7 @@ impl LogWriterShared {
     }
 
     fn run(&self, mut core: WriterCore) {
-        // Refused, the groups are a little smaller.
+        // If the call fails, groups are slightly smaller.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
         let (mut waiting, mut expected, mut marked) = (VecDeque::new(), GroupSizeEstimate::default(), true);
         loop {
@@ -295,12 +297,12 @@ impl LogWriterShared {
             core.sync_if_due();
             let held = core.take_held();
             if !held.is_empty() {
-                // Tried again with the next block, or after a rest.
+                // They are retried with the next block or after a pause.
                 self.inbox.lock().dirty.extend(held);
             }
             self.tell_poison(&core);
             if closing {
-                // Those who were too late for the last group.
+                // Submissions that came too late for the last group.
                 let mut inbox = self.inbox.lock();
                 for done in inbox.waiting.drain(..).filter_map(|submission| submission.done) {
                     let _ = done.send(Err(LogError::Closed));
@@ -321,7 +323,7 @@ impl LogWriterShared {
         }
     }
 
-    /// Waits for submissions and takes them all. Returns whether they are the last.
+    /// Waits for submissions and takes all of them. Returns whether they are the last.
     fn take(
         &self,
         core: &mut WriterCore,
@@ -330,8 +332,8 @@ impl LogWriterShared {
         marked: &mut bool,
     ) -> bool {
         let mut inbox = self.inbox.lock();
-        // Those who were answered come back now. To be woken by the first of them, only to wait for the others, would be
-        // one switch of threads more for each block.
+        // The waiters of the last group submit again about now. Waking up for the first of them only to wait for the
+        // others would cost one more context switch per block.
         let mut gathers = expected.answered > 1 && !self.pace.linger.is_zero();
         if gathers {
             self.gather(&mut inbox, expected.submissions());
@@ -351,7 +353,7 @@ impl LogWriterShared {
             if timed_out && inbox.waiting.is_empty() {
                 let rested = inbox.dirty_since.is_none() && idle + patience >= IDLE;
                 if rested && !inbox.dirty.is_empty() {
-                    // The disk was full; it may have room again.
+                    // The disk was full and may have room again.
                     break;
                 }
                 drop(inbox);
@@ -360,7 +362,7 @@ impl LogWriterShared {
                     core.rest(self.pace.clock.now());
                     *marked = true;
                 }
-                // Failing, both poison the log.
+                // A failure of either poisons the log.
                 self.tell_poison(core);
                 inbox = self.inbox.lock();
             }
@@ -373,7 +375,7 @@ impl LogWriterShared {
         for partition in inbox.partitions.drain(..) {
             core.add_partition(partition);
         }
-        // Before what was submitted: who submits after he has journaled may count on that.
+        // Journaled records precede the submissions: callers that journal and then submit rely on that order.
         inbox.dirty_since = None;
         let journals = std::mem::take(&mut inbox.dirty);
         waiting.extend(journals.iter().flat_map(submissions_of));
@@ -399,13 +401,13 @@ impl LogWriterShared {
         }
         if !removed.is_empty() {
             removed.iter().for_each(|(slot, id)| core.remove_partition(*slot, *id));
-            // Whoever gets one of them comes with a later block, behind what was taken now.
+            // A partition that gets one of these slots is registered with a later block, behind what was taken now.
             self.slots.lock().free(removed.into_iter().map(|(slot, _)| slot));
         }
         closing
     }
 
-    /// Waits until so many submissions are there, at most for the linger.
+    /// Waits until `size` submissions are waiting, at most for the linger.
     fn gather(&self, inbox: &mut MutexGuard<'_, Inbox>, size: usize) {
         if inbox.waiting.len() >= size {
             return;
@@ -420,14 +422,14 @@ impl LogWriterShared {
     }
 }
 
-/// How long to sleep, idle for some time already, if nobody calls.
+/// How long to sleep without a notification, after being idle for some time.
 fn patience(core: &WriterCore, idle: Duration, journal_age: Option<Duration>) -> Duration {
     let rest = IDLE.checked_sub(idle).filter(|rest| !rest.is_zero()).unwrap_or(IDLE);
     let journal = journal_age.map(|age| JOURNAL_MAX_AGE.saturating_sub(age));
     journal.into_iter().chain(core.due_in()).fold(rest, Duration::min)
 }
 
-/// What was journaled for a partition, for which nobody waits.
+/// The journaled records of a partition as submissions without a waiter.
 fn submissions_of(partition: &Arc<Partition>) -> impl Iterator<Item = Submission> {
     let parts = partition.take_journal().into_iter();
     parts.map(|(kind, records)| Submission {

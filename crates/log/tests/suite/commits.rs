@@ -1,4 +1,4 @@
-//! When the writer writes and when it does not: what is seen of it through the log.
+//! When the writer writes, observed through the log's public interface.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn open(disk: &SimDisk, linger: Duration) -> Arc<EmbeddedLog> {
     Arc::new(open_with(disk, &options))
 }
 
-/// Blocks without frames, and blocks.
+/// The number of blocks without frames, and of all blocks.
 fn blocks(disk: &SimDisk) -> (usize, usize) {
     let (mut idle, mut all) = (0, 0);
     dump(disk, &DumpOptions::default(), &mut |line| {
@@ -58,7 +58,7 @@ async fn a_sync_of_an_interval_is_not_followed_by_an_idle_block() {
     log.create(ID, Durability::Interval).await.unwrap();
     for _ in 0..6 {
         append(&log, ID, b"x").await;
-        // It is synced meanwhile; a machine that is so slow that it is idle between is one in many.
+        // It is synced meanwhile. Few machines are so slow that the writer becomes idle in between.
         until(&log, "it is synced", || {
             log.bounds(ID).unwrap().synced == log.bounds(ID).unwrap().next
         })
@@ -71,7 +71,7 @@ async fn a_sync_of_an_interval_is_not_followed_by_an_idle_block() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_alone_never_waits_for_others() {
     let disk = SimDisk::new(1, 64 << 20);
-    // So long that a test that waits for it fails.
+    // Long enough that a test that waits for it fails.
     let log = open(&disk, Duration::from_secs(3600));
     log.create(ID, Durability::Fsync).await.unwrap();
     let alone = async {
@@ -89,7 +89,7 @@ async fn with_a_linger_of_zero_nobody_waits_for_the_size_of_the_last_group() {
     log.create(ID, Durability::Fsync).await.unwrap();
     let several = async {
         for round in 0..50 {
-            // Fewer come back each time.
+            // Fewer publishers return each time.
             let publishers: Vec<_> = (0..1 + (50 - round) / 4)
                 .map(|_| {
                     let log = log.clone();

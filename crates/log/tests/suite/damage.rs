@@ -1,4 +1,4 @@
-//! One damaged frame costs the records of that frame, and nothing before or behind it.
+//! A damaged frame costs the records of that frame, and nothing before or behind it.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::support::{append, bytes_of, damage, open, open_folder, small_files};
 
 const ID: PartitionId = PartitionId::new(3, 0);
 
-/// Twenty messages, each in a frame of its own, of which one is damaged.
+/// Twenty messages in separate frames, one of which is damaged.
 async fn damaged(folder: &Path, message: u32) {
     let log = open_folder(folder);
     log.create(ID, Durability::Fsync).await.unwrap();
@@ -22,7 +22,7 @@ async fn damaged(folder: &Path, message: u32) {
     damage(&FolderDisk::open(folder).unwrap(), &format!("message-{message}."));
 }
 
-/// The texts that one read from an offset on gives.
+/// The values that one read from an offset returns.
 fn read(log: &EmbeddedLog, from: u64) -> Result<Vec<String>, LogError> {
     let frames = log.read(ID, from, 256 << 10)?;
     let all = frames.iter().flat_map(|frame| records(&frame.body));
@@ -59,7 +59,7 @@ async fn a_damaged_frame_is_counted_once_however_often_it_is_read_and_degrades_t
     assert!(why.contains("commit-0000000000000000.log is damaged at byte"), "{why}");
 }
 
-/// Nobody knows any more which records stood where, but their offsets are known from the end of the file.
+/// The positions of the records are lost, but their offsets are known from the end of the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_segment_whose_index_and_frames_are_damaged_is_an_error_and_no_gap_until_damage_is_passed_over() {
     const OTHER: PartitionId = PartitionId::new(3, 1);
@@ -85,7 +85,7 @@ async fn a_segment_whose_index_and_frames_are_damaged_is_an_error_and_no_gap_unt
     let mut segments = segment.filter(|path| path.to_string_lossy().contains("segment-"));
     let segment = segments.next().unwrap();
     let mut bytes = std::fs::read(&segment).unwrap();
-    // All but the row of the partition and what names it.
+    // All but the row of the partition and the trailer that refers to it.
     let kept = bytes.len() - 48 - 76;
     bytes[..kept].fill(0);
     std::fs::write(&segment, bytes).unwrap();
@@ -100,7 +100,7 @@ async fn a_segment_whose_index_and_frames_are_damaged_is_an_error_and_no_gap_unt
     assert!(matches!(error, LogError::Gap { from: 5, to: 20, .. }), "{error}");
 }
 
-/// A check that names more than is lost has a repair give that up.
+/// If a check named more than is lost, a repair would give that up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_segment_that_is_cut_short_a_check_names_as_lost_what_a_start_cannot_read() {
     let disk = SimDisk::new(1, 64 << 20);
@@ -137,7 +137,7 @@ async fn of_a_segment_that_is_cut_short_a_check_names_as_lost_what_a_start_canno
         }
         copy.sync_names().unwrap();
         let report = check(&copy, &mut |_, _| {}).unwrap();
-        // What is behind the cut makes no start fail, only those that read it.
+        // Damage behind the cut does not prevent a start; only reads of it fail.
         let Ok(log) = EmbeddedLog::open(std::sync::Arc::new(copy.clone()), 7, &small_files()) else {
             assert!(!report.is_whole(), "{cut} bytes are missing");
             continue;

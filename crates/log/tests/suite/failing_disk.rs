@@ -1,4 +1,4 @@
-//! A log on a disk that fails: it takes nothing more, and the next start finds all that was acknowledged.
+//! A log on a failing disk refuses writes, and the next start finds everything that was acknowledged.
 
 use crate::support::{append, message, open};
 use thalweg_log::disk::sim::{Faults, SimDisk};

@@ -1,4 +1,4 @@
-//! A log on a disk without room: what it refuses it goes on refusing, what it said is stored is, and space comes back by itself.
+//! A log on a full disk: refused records stay refused, acknowledged ones are stored, and space is freed automatically.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ fn used(disk: &SimDisk) -> u64 {
     space.total_bytes - space.free_bytes
 }
 
-/// A log that takes no message, and of state no large piece: the disk is full, and what was kept back is used up.
+/// A log that refuses messages and large state records: the disk is full, and the reserve is used up.
 async fn filled(disk: &SimDisk) -> EmbeddedLog {
     let log = open(disk);
     for id in [DATA, STATE] {
@@ -72,7 +72,7 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
                 let refused = log.sync().await;
                 assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
             }
-            // What has room would be stored before what has not.
+            // Records that fit would be stored before those that do not.
             let small = WriteBatch::default().and_of(FrameKind::State, STATE, one_record(b"small"));
             let refused = log.append(small, None).await;
             assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
@@ -117,7 +117,7 @@ async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by
         assert!(log.flush(&[STATE]).await.is_err());
         let next = log.bounds(DATA).unwrap().next;
         log.trim(DATA, next).unwrap();
-        // No byte more than it had.
+        // Without any additional space.
         until_flushed(&log).await;
         let until = Instant::now() + PATIENCE;
         while let Err(error) = log.append(message(DATA, b"again"), None).await {
@@ -134,7 +134,7 @@ async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by
     }
 }
 
-/// A log of a version that wrote no superblock, whose disk has no byte for one.
+/// A log of a version without superblocks, on a disk without room for one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_without_a_superblock_opens_on_a_full_disk_and_has_one_as_soon_as_there_is_room() {
     let disk = SimDisk::new(3, 64 << 20);
@@ -150,7 +150,7 @@ async fn a_log_without_a_superblock_opens_on_a_full_disk_and_has_one_as_soon_as_
     for wanted in [40, 30] {
         let log = open(&disk);
         assert_eq!(values(&log, DATA).len(), wanted);
-        // What frees space is taken.
+        // Operations that free space are accepted.
         log.trim(DATA, 10).unwrap();
         log.sync().await.unwrap();
         drop(log);

@@ -1,5 +1,5 @@
-//! Lives of a log with all of its threads: appended to, thinned out, erased, killed, its power cut, its files damaged as a whole, in
-//! any order. Nothing acknowledged is lost, nothing is there twice, and what was erased is in no file.
+//! Random lives of a log with all its threads: appends, rewrites, erasure, kills, power cuts and damage to whole files,
+//! in any order. Nothing acknowledged is lost, nothing is there twice, and erased data is in no file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ fn open(disk: &SimDisk) -> Result<Arc<EmbeddedLog>, LogError> {
     EmbeddedLog::open(Arc::new(disk.clone()), 7, &small()).map(Arc::new)
 }
 
-/// A partition as it must be: each offset with the value that stands there.
+/// The expected state: the value at each offset.
 #[derive(Default)]
 struct Model {
     ids: Vec<PartitionId>,
     kept: BTreeMap<PartitionId, BTreeMap<u64, Vec<u8>>>,
-    /// Left out, or of a partition that was removed; in some file perhaps until it is erased.
+    /// Values that were removed, alone or with their partition. They may be in a file until they are erased.
     dropped: Vec<Vec<u8>>,
-    /// Of the next partition, and of the next value.
+    /// The number of the next partition and of the next value.
     number: u64,
 }
 
@@ -73,7 +73,7 @@ impl Model {
     }
 }
 
-/// All that is stored of a partition, by offsets, of which none comes twice.
+/// All stored records of a partition by offset. Asserts that none comes twice.
 fn records_of(log: &EmbeddedLog, id: PartitionId) -> BTreeMap<u64, Vec<u8>> {
     let (mut found, first) = (BTreeMap::new(), log.bounds(id).unwrap().first);
     let mut from = first;
@@ -86,7 +86,7 @@ fn records_of(log: &EmbeddedLog, id: PartitionId) -> BTreeMap<u64, Vec<u8>> {
                 let record = record.unwrap();
                 let offset = record.delta.map_or(next, |delta| frame.header.base + u64::from(delta));
                 next = offset + 1;
-                // A frame may begin before what was asked for.
+                // A frame may begin before the requested offset.
                 if offset >= from {
                     assert!(
                         found.insert(offset, record.value.to_vec()).is_none(),
@@ -99,10 +99,10 @@ fn records_of(log: &EmbeddedLog, id: PartitionId) -> BTreeMap<u64, Vec<u8>> {
     }
 }
 
-/// The first 25 bytes of a value name it.
+/// Searches all files for the values, which the first 25 bytes identify.
 fn is_somewhere(disk: &SimDisk, values: &[Vec<u8>]) -> Option<String> {
     for name in disk.names().unwrap() {
-        // A file may go meanwhile.
+        // A file may be removed meanwhile.
         let Ok(file) = disk.open(&name) else { continue };
         let mut bytes = vec![0; file.len().unwrap_or_default() as usize];
         if file.read_at(&mut bytes, 0).is_err() {
@@ -117,7 +117,7 @@ fn is_somewhere(disk: &SimDisk, values: &[Vec<u8>]) -> Option<String> {
     None
 }
 
-/// Has the log erase what was dropped, perhaps while somebody writes and somebody reads.
+/// Erases the dropped values, sometimes with a concurrent writer and reader.
 async fn erase(log: &Arc<EmbeddedLog>, disk: &SimDisk, model: &mut Model, random: &mut Random, what: &str) {
     let id = model.id(random);
     let dropped: Vec<u64> = model.kept[&id].keys().copied().filter(|_| random.one_in(3)).collect();
@@ -152,7 +152,7 @@ async fn erase(log: &Arc<EmbeddedLog>, disk: &SimDisk, model: &mut Model, random
     model.kept.get_mut(&busy).unwrap().extend(writer.await.unwrap());
 }
 
-/// A file as a whole is damaged: a start tells, or nothing is missing. Then it is as it was.
+/// Damages a whole file of a copy: a start reports it, or nothing is missing.
 fn bend(disk: &SimDisk, model: &Model, random: &mut Random, what: &str) {
     let names: Vec<String> = disk
         .names()
@@ -185,7 +185,7 @@ fn bend(disk: &SimDisk, model: &Model, random: &mut Random, what: &str) {
     let report = check(&copy, &mut |_, _| {}).unwrap();
     match open(&copy) {
         Ok(log) if report.is_whole() => model.is_held(&log, &format!("{what}: {name}")),
-        // What cannot be read is told where it is read.
+        // Unreadable data is reported when it is read.
         Ok(_) => {}
         Err(error) => {
             assert!(!report.is_whole(), "{what}: {name}: {error}");
@@ -257,7 +257,7 @@ async fn life(seed: u64, steps: u64) {
     }
 }
 
-/// More with `THALWEG_SIM_SEEDS`, others from `THALWEG_SIM_SEED` on.
+/// `THALWEG_SIM_SEEDS` sets the number of seeds, `THALWEG_SIM_SEED` the first one.
 #[test]
 fn nothing_acknowledged_is_lost_and_what_is_erased_is_gone_whatever_happens_in_any_order() {
     let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());

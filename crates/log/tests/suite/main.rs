@@ -1,4 +1,4 @@
-//! A log on a disk, through its public face. One program, because each one costs a link.
+//! Tests of a log through its public interface. A single binary, because each one costs a link.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Many partitions that are made or removed together: what that costs, and what a crash and a full disk leave of it.
+//! Creating or removing many partitions at once: the cost, and the state after a crash or on a full disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn of_queue(log: &EmbeddedLog, queue: u32) -> usize {
     log.partitions().iter().filter(|id| id.queue == queue).count()
 }
 
-/// With the number of commits that it took.
+/// Returns the number of commits that `work` took.
 fn commits_of<T>(log: &EmbeddedLog, work: impl FnOnce() -> T) -> (T, u64) {
     let commits = || {
         let told = log.counters().commit_bytes;
@@ -26,7 +26,7 @@ fn commits_of<T>(log: &EmbeddedLog, work: impl FnOnce() -> T) -> (T, u64) {
     (work(), commits() - before)
 }
 
-/// Each used to be a commit of its own: a queue of a thousand partitions cost thousands.
+/// Each creation used to be a commit of its own: a queue with a thousand partitions cost thousands.
 #[test]
 fn a_thousand_partitions_cost_what_one_costs() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -60,12 +60,12 @@ async fn one_that_is_there_keeps_all_of_them_from_being_made() {
         Err(LogError::PartitionExists(_))
     ));
     assert_eq!((of_queue(&log, 2), of_queue(&log, 3)), (1, 0));
-    // And of some one does not know, none is removed.
+    // If one of them is unknown, none is removed.
     assert!(log.remove_all(&ids(2, 10)).await.is_err());
     assert_eq!(of_queue(&log, 2), 1);
 }
 
-/// At whatever change of the disk the power goes.
+/// The power is cut at each possible disk change.
 #[test]
 fn a_crash_finds_all_that_were_made_or_removed_together_or_none() {
     let (mut none, mut some_removed) = (0, 0);
@@ -83,7 +83,7 @@ fn a_crash_finds_all_that_were_made_or_removed_together_or_none() {
         disk.cut_power_in(n % 12);
         let (made, removed) = runtime.block_on(async {
             let made = log.create_all(&ids(3, 300), Durability::Fsync).await;
-            // Enough for a new file now and then, which begins with the table of all of them.
+            // Sometimes enough for a new file, which begins with a table snapshot of all partitions.
             for _ in 0..n / 12 {
                 let _ = log.append(message(PartitionId::new(2, 5), &[7; 40_000]), None).await;
             }
@@ -111,7 +111,7 @@ fn a_crash_finds_all_that_were_made_or_removed_together_or_none() {
     assert!(none > 0 && some_removed > 0, "{none}, {some_removed}");
 }
 
-/// What every file keeps for removals on a full disk may have room for some at a time only.
+/// The reserve that each file has for removals on a full disk may have room for only some at a time.
 #[tokio::test]
 async fn on_a_full_disk_they_go_in_parts() {
     let disk = SimDisk::new(1, 8 << 20);
@@ -128,7 +128,7 @@ async fn on_a_full_disk_they_go_in_parts() {
     while log.append(message(all[0], &[7; 3000]), None).await.is_ok() {}
     let mut left = &all[..];
     while !left.is_empty() {
-        // By what has gone the next have room.
+        // Each removal makes room for the next ones.
         if log.remove_all(left).await.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
@@ -141,13 +141,13 @@ async fn on_a_full_disk_they_go_in_parts() {
     assert_eq!(of_queue(&open_with(&disk, &options), 2), 0);
 }
 
-/// What must be there of a partition, and what may be besides: it was sent and not acknowledged.
+/// Records that must be there, and others that may be: they were sent but not acknowledged.
 type Held = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 #[derive(Default)]
 struct Model {
     there: BTreeMap<PartitionId, Held>,
-    /// Made or removed, or not: nobody was told.
+    /// Partitions whose creation or removal was not acknowledged.
     unsure: BTreeMap<PartitionId, Held>,
     next_queue: u32,
     next_value: u64,
@@ -159,7 +159,7 @@ impl Model {
         self.there.keys().nth(at).copied()
     }
 
-    /// Names its partition, so that what is read from another one shows.
+    /// A value that names its partition, so that a read from a wrong partition is detected.
     fn value(&mut self, id: PartitionId, random: &mut Random) -> Vec<u8> {
         self.next_value += 1;
         format!("{id} {} {}", self.next_value, ".".repeat(random.below(3000) as usize)).into_bytes()
@@ -183,8 +183,8 @@ impl Model {
     }
 }
 
-/// Partitions come and go, and get the places of others; messages for them are on their way while they go; the process and the
-/// machine end at any moment. `THALWEG_SIM_SEEDS` runs more of these lives.
+/// Partitions are created and removed and reuse slots, while messages for them are in flight and the process or the
+/// machine may die at any moment. `THALWEG_SIM_SEEDS` runs more of these lives.
 #[test]
 fn places_of_partitions_that_are_gone_are_others_and_nobody_finds_what_is_not_his() {
     let seeds = std::env::var("THALWEG_SIM_SEEDS")
@@ -218,7 +218,7 @@ async fn life(seed: u64) {
                 }
             }
             3..9 => {
-                // Messages, among them some for a partition that goes meanwhile.
+                // Messages, some of them for a partition that is being removed.
                 let mut sent = Vec::new();
                 for _ in 0..random.below(12) {
                     let Some(id) = model.id(&mut random) else { break };
@@ -266,7 +266,7 @@ async fn life(seed: u64) {
             disk.cut_power_in(random.below(20));
         }
         if !model.unsure.is_empty() {
-            // Only a start tells.
+            // Only a restart shows the outcome.
             disk.power_cut();
             drop(log);
             log = Arc::new(start(&disk));
@@ -275,7 +275,7 @@ async fn life(seed: u64) {
     }
 }
 
-/// The power may go in the middle of a start, too.
+/// The power may be cut during a start, too.
 fn start(disk: &SimDisk) -> EmbeddedLog {
     EmbeddedLog::open(Arc::new(disk.clone()), 7, &small_files()).unwrap_or_else(|_| {
         disk.power_cut();

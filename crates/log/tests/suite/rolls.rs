@@ -1,4 +1,4 @@
-//! Files that are full: whoever looks after what is stored is told, and what is erased is in none of them.
+//! Full files: listeners are notified, and erased data is in none of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ async fn each_file_that_is_full_is_told() {
     assert_eq!(rolls.load(Ordering::SeqCst), full);
 }
 
-/// Whether a file of a folder has these bytes.
+/// Whether a file of a folder contains these bytes.
 fn holds(folder: &Path, bytes: &[u8]) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| {
         let content = std::fs::read(entry.unwrap().path()).unwrap_or_default();
@@ -66,7 +66,7 @@ async fn what_is_erased_is_in_no_file_and_the_rest_is_still_there() {
         }
         log.sync().await.unwrap();
         assert!(holds(folder.path(), SECRET), "fill {fill}");
-        // Somebody goes on writing.
+        // A concurrent writer.
         let writing = log.clone();
         let writer = tokio::spawn(async move {
             let mut more = Vec::new();

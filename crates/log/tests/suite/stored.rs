@@ -1,8 +1,8 @@
-//! What the first version of the superblock has stored is read by every later one, and believed: a log without its newest file is
-//! not taken for one that ended earlier.
+//! Every later version reads the first version of the superblock and relies on it: a log without its newest file is not
+//! taken for one that ended earlier.
 //!
-//! The fixture is a log as [`write`] left it, its files without the zeros at their ends and with their sizes in their names. A
-//! superblock of another version gets a fixture beside it; this one is never written again.
+//! The fixture is a log that [`write`] created, with files stripped of trailing zeros and named with their sizes. A
+//! superblock of another version gets its own fixture; this one is never rewritten.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogError, PartitionId, check};
 
 const FILE: u64 = 64 << 10;
-/// The one that its superblock names; those behind it are ready for use.
+/// The file that its superblock names; those behind it are spare files.
 const NEWEST: &str = "commit-0000000000000007.log";
 const ID: PartitionId = PartitionId::new(3, 0);
 
 fn fixture() -> PathBuf {
-    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    // Cargo names the package folder at run time; the one from compile time may be of another clone.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.join("tests/fixtures/superblock-1")
 }
@@ -48,7 +48,7 @@ async fn the_fixture_of_this_superblock_is_written() {
     std::fs::create_dir_all(fixture()).unwrap();
     for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
         let bytes = std::fs::read(entry.path()).unwrap();
-        // A file that is ready and was never used has nothing.
+        // An unused spare file is empty.
         let Some(last) = bytes.iter().rposition(|byte| *byte != 0) else {
             continue;
         };

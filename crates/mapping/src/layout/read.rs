@@ -1,4 +1,4 @@
-//! Reading a time by a layout.
+//! Parses a time by a layout.
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
@@ -6,7 +6,7 @@ use jiff::tz::Offset as ZoneOffset;
 
 use super::{LayoutItem, MONTHS, OffsetFormat, Pad, SHORT_NAME_CHARS, TimeField, TimeLayout, WEEKDAYS};
 
-/// What the text said so far; what it does not say is the first instant of year 0 in UTC, as in Go.
+/// The fields parsed so far. Missing fields default to the first instant of year 0 in UTC, as in Go.
 struct ParsedTime {
     year: i16,
     month: Option<i8>,
@@ -21,7 +21,7 @@ struct ParsedTime {
     offset_seconds: i32,
 }
 
-/// What was expected where the text has something else.
+/// The error names what was expected.
 type ReadResult<T> = Result<T, &'static str>;
 
 impl TimeLayout {
@@ -71,7 +71,7 @@ impl TimeLayout {
     }
 }
 
-/// A run of spaces in the layout stands for any number of spaces.
+/// A run of spaces in the layout matches any number of spaces.
 fn skip_literal(rest: &mut &str, literal: &str) -> ReadResult<()> {
     let mut literal = literal;
     while let Some(first) = literal.chars().next() {
@@ -100,7 +100,7 @@ impl ParsedTime {
             TimeField::MonthName => self.month = Some(named(rest, &MONTHS, false).ok_or("the name of a month")?),
             TimeField::MonthShort => self.month = Some(named(rest, &MONTHS, true).ok_or("the short name of a month")?),
             TimeField::Month(pad) => self.month = Some(number(rest, pad).ok_or("a month")?),
-            // A weekday is read past: it follows from the date.
+            // The weekday is skipped, because it follows from the date.
             TimeField::WeekdayName => _ = named(rest, &WEEKDAYS, false).ok_or("the name of a weekday")?,
             TimeField::WeekdayShort => _ = named(rest, &WEEKDAYS, true).ok_or("the short name of a weekday")?,
             TimeField::Day(pad) => self.day = Some(number(rest, pad).ok_or("a day")?),
@@ -120,7 +120,7 @@ impl ParsedTime {
             TimeField::Minute(pad) => self.minute = number(rest, pad).ok_or("a minute")?,
             TimeField::Second(pad) => {
                 self.second = number(rest, pad).ok_or("a second")?;
-                // Go takes a fraction after the second whether or not the layout has one.
+                // Go accepts a fraction after the seconds even if the layout has none.
                 if !next_is_fraction && has_fraction(rest) {
                     self.nanos = fraction(rest).ok_or("a fraction")?;
                 }
@@ -164,7 +164,7 @@ impl ParsedTime {
             }
         };
         let (year, month, day) = (date.year(), date.month(), date.day());
-        // A leap second has no place on the scale that timestamps count.
+        // A leap second is not representable as a timestamp.
         let civil = DateTime::new(year, month, day, hour, self.minute, self.second, self.nanos).ok()?;
         ZoneOffset::from_seconds(self.offset_seconds)
             .ok()?
@@ -173,7 +173,7 @@ impl ParsedTime {
     }
 }
 
-/// Between `least` and `most` digits.
+/// Parses between `least` and `most` digits.
 fn digits<N: std::str::FromStr>(rest: &mut &str, least: usize, most: usize) -> Option<N> {
     let count = rest.bytes().take(most).take_while(u8::is_ascii_digit).count();
     let (number, after) = rest.split_at_checked(count).filter(|_| count >= least)?;
@@ -181,7 +181,7 @@ fn digits<N: std::str::FromStr>(rest: &mut &str, least: usize, most: usize) -> O
     number.parse().ok()
 }
 
-/// One or two digits, two where the layout pads with zeros.
+/// Parses one or two digits; exactly two if the layout pads with zeros.
 fn number(rest: &mut &str, pad: Pad) -> Option<i8> {
     if pad == Pad::Space {
         *rest = rest.strip_prefix(' ').unwrap_or(rest);
@@ -189,7 +189,7 @@ fn number(rest: &mut &str, pad: Pad) -> Option<i8> {
     digits(rest, if pad == Pad::Zero { 2 } else { 1 }, 2)
 }
 
-/// The number of a name, from 1, without regard to case.
+/// Returns the number of a name, from 1, ignoring case.
 fn named(rest: &mut &str, names: &[&str], short: bool) -> Option<i8> {
     for (at, name) in names.iter().enumerate() {
         let name = if short { name.get(..SHORT_NAME_CHARS)? } else { name };
@@ -208,7 +208,7 @@ fn has_fraction(rest: &str) -> bool {
     matches!(rest.as_bytes(), [b'.' | b',', digit, ..] if digit.is_ascii_digit())
 }
 
-/// A sign and digits, as nanoseconds; digits beyond the ninth are cut off.
+/// Parses a separator and digits as nanoseconds; digits beyond the ninth are cut off.
 fn fraction(rest: &mut &str) -> Option<i32> {
     let after = rest.strip_prefix(['.', ','])?;
     let count = after.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,4 +1,4 @@
-//! Printing a time by a layout.
+//! Formats a time by a layout.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::{LayoutItem, MONTHS, OffsetFormat, Pad, SHORT_NAME_CHARS, TimeField, TimeLayout, WEEKDAYS};
 
-/// A point in time as a zone's clocks show it.
+/// A point in time in local time of a zone.
 struct ZonedClock {
     civil: DateTime,
     offset_seconds: i32,

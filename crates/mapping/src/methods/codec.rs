@@ -1,4 +1,4 @@
-//! JSON text, base64 and hex.
+//! Methods for JSON text, base64 and hex.
 
 use base64::Engine as _;
 use base64::engine::GeneralPurpose;
@@ -74,7 +74,7 @@ fn decode(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'
     context.spend_bytes(bytes.len())?;
     let decoded = match scheme(&text_argument(arguments, 0, "scheme")?)? {
         EncodingScheme::Base64(engine) => {
-            // Line breaks are part of how base64 is mailed and printed.
+            // Base64 in mail and print contains line breaks.
             let lines: Vec<u8> = bytes
                 .iter()
                 .copied()
@@ -104,7 +104,7 @@ fn unhex(text: &[u8]) -> EvalResult<Vec<u8>> {
     text.chunks(2).map(byte).collect()
 }
 
-/// JSON bytes, indented by four spaces unless told otherwise.
+/// Encodes JSON, indented by four spaces by default.
 fn format_json(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     context.check(&value)?;
     let indent = match given(arguments, 0) {
@@ -161,7 +161,7 @@ impl JsonPrinter<'_, '_> {
         Ok(())
     }
 
-    /// The indentation is chosen by the mapping, so it counts before it is written.
+    /// The mapping chooses the indentation, so it is charged before it is written.
     fn line(&mut self, comma: bool, depth: usize) -> EvalResult<()> {
         self.context.spend(self.indent.len() * depth)?;
         crate::limits::check_bytes(self.out.len() + self.indent.len() * depth)?;

@@ -1,4 +1,4 @@
-//! Arrays and objects, and what strings share with them: length, contains, paths.
+//! Methods on arrays and objects, and those they share with strings: length, contains, paths.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl PathMethod {
     }
 }
 
-/// The members by name: `keys` and `values` answer in the same order, whatever order the document has.
+/// Returns the members sorted by name, so that `keys` and `values` use the same order in every document.
 fn sorted_members(value: &Value) -> EvalResult<Vec<(Text, Value)>> {
     let object = view::object(value).ok_or_else(|| view::mismatch("object", value))?;
     let mut members: Vec<_> = object
@@ -103,7 +103,7 @@ fn contains(value: Value, arguments: &[Option<Value>], context: &mut EvalContext
     Ok(ExprValue::Value(Value::Bool(found)))
 }
 
-/// The element of an array, or the byte of bytes or a string; negative indices count from the end.
+/// Returns the element of an array, or the byte of bytes or a string; negative indices count from the end.
 fn index(value: Value, arguments: &[Option<Value>], _: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let index = integer_argument(needed(arguments, 0), "index")?;
     let resolve = |length: usize| {
@@ -131,7 +131,7 @@ fn index(value: Value, arguments: &[Option<Value>], _: &mut EvalContext<'_>) -> 
     ))
 }
 
-/// Elements, members, or bytes.
+/// The number of elements, members or bytes.
 fn length(value: Value, _: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let length = match &value {
         Value::Array(values) => values.len(),
@@ -144,8 +144,8 @@ fn length(value: Value, _: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     Ok(ExprValue::Value(Value::I64(i64::try_from(length).unwrap_or(i64::MAX))))
 }
 
-/// Objects are merged member by member; where both have a value that is not an object, the result is an array of both,
-/// arrays among them opened. An array takes in the elements of another, or one value.
+/// Merges objects member by member. Where both sides have a value that is not an object, the result is an array of
+/// both, with arrays flattened. An array appends the elements of another array, or one value.
 fn merge(into: &Value, from: &Value, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     if let Value::Array(_) = into {
         return join_values(into, from, context);

@@ -1,4 +1,4 @@
-//! From one type to another, and what to do with a value that is absent or wrong.
+//! Conversions between types, and fallbacks for absent or wrong values.
 
 use thalweg_record::{Value, json, parse_decimal};
 
@@ -60,7 +60,8 @@ fn to_bool(value: &Value) -> EvalResult<Value> {
     truth.map(Value::Bool).ok_or_else(|| view::mismatch("bool", value))
 }
 
-/// Numbers as they are; texts without losing a digit: what JSON would read as a number is read as JSON reads it.
+/// Converts text to a number without losing digits: valid JSON numbers are parsed as JSON does. Numbers stay as they
+/// are.
 fn to_number(value: &Value) -> EvalResult<Value> {
     if Number::of(value).is_some() {
         return Ok(value.clone());
@@ -73,7 +74,7 @@ fn to_number(value: &Value) -> EvalResult<Value> {
     let plain = text.strip_prefix('+').unwrap_or(&text);
     let parsed = match json::parse(plain.as_bytes()) {
         Ok(number) if number.is_number() && !plain.contains(char::is_whitespace) => Some(number),
-        // Texts that are numbers but not JSON's: `007`, `.5`.
+        // Numbers that are not valid JSON: `007`, `.5`.
         _ => match text.parse::<i64>() {
             Ok(integer) => Some(Value::I64(integer)),
             Err(_) => parse_decimal(&text).filter(|n| n.is_finite()).map(Value::F64),

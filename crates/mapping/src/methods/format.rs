@@ -1,7 +1,7 @@
 //! Go's format verbs for `format`: `"%s is %.2f".format(this.name, this.value)`.
 //!
-//! What Go would print as a fault inside the text (`%!d(string=x)`, a missing or an extra argument) is an error here.
-//! Whole numbers and floats stand in for each other where that loses nothing, because JSON does not tell 5 from 5.0.
+//! Faults that Go would print inside the text (`%!d(string=x)`, a missing or an extra argument) are errors here. Whole
+//! numbers and floats replace each other if that loses nothing, because JSON does not distinguish 5 from 5.0.
 
 use thalweg_record::{Value, g_form, json};
 
@@ -9,7 +9,7 @@ use crate::error::{EvalResult, Fault};
 use crate::limits;
 use crate::view::{self, Number, whole};
 
-/// The greatest width or precision.
+/// Maximum width or precision.
 const WIDTH_MAX: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,7 +51,7 @@ struct GoFormatter<'a> {
     rest: &'a str,
     arguments: &'a [&'a Value],
     next: usize,
-    /// Whether an argument was chosen by its number; then some may be left out.
+    /// Whether an argument was chosen by its number; then unused arguments are allowed.
     reordered: bool,
     out: String,
 }
@@ -118,7 +118,7 @@ impl<'a> GoFormatter<'a> {
         }
     }
 
-    /// Digits, or `*` for the next argument, whose sign goes to `negative`.
+    /// Reads digits, or `*` for the next argument; a negative argument sets `negative`.
     fn size(&mut self, negative: &mut bool) -> EvalResult<Option<usize>> {
         let size = if self.take('*') {
             let value = self.argument()?;
@@ -229,7 +229,7 @@ fn render(verb: char, spec: &FormatSpec, value: &Value) -> EvalResult<String> {
     }
 }
 
-/// `%v`: as Go prints the value.
+/// `%v`: formats the value as Go does.
 fn general(spec: &FormatSpec, value: &Value) -> EvalResult<String> {
     limits::check(value)?;
     Ok(print(spec, value))
@@ -266,7 +266,7 @@ fn print(spec: &FormatSpec, value: &Value) -> String {
     }
 }
 
-/// The precision of a text is its greatest length in characters.
+/// Cuts a text to its precision, in characters.
 fn cut(spec: &FormatSpec, text: &str) -> String {
     text.chars().take(spec.precision.unwrap_or(usize::MAX)).collect()
 }
@@ -347,7 +347,7 @@ fn general_float(size: f64, digits: usize) -> String {
     trim(&format!("{size:.decimals$}"))
 }
 
-/// `1.5e7` as Go writes it: `1.5e+07`.
+/// Rewrites an exponent as Go writes it: `1.5e7` becomes `1.5e+07`.
 fn go_exponent(text: &str) -> String {
     let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let exponent: i64 = exponent.parse().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Rounding, and sums and extremes of arrays.
+//! Methods for rounding, and for sums and extremes of arrays.
 
 use std::cmp::Ordering;
 
@@ -26,7 +26,7 @@ pub(super) static METHODS: &[MethodSpec] = &[
     plain("sum", |value, context| sum(&value, context)),
 ];
 
-/// An integer if it fits 64 bits, else a float.
+/// Returns an integer if it fits 64 bits, otherwise a float.
 fn round(value: &Value, rounding: fn(f64) -> f64) -> EvalResult<ExprValue> {
     Ok(ExprValue::Value(match Number::need(value)? {
         Number::Integer(_) => value.clone(),
@@ -53,7 +53,7 @@ fn extreme(value: &Value, is_better: fn(Ordering) -> bool, context: &mut EvalCon
     }
 }
 
-/// Exact as long as all are integers.
+/// The sum is exact while all elements are integers and the sum fits.
 fn sum(value: &Value, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     context.spend(shallow_size(value))?;
     let mut sum = Number::Integer(0);

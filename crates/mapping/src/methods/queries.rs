@@ -1,4 +1,4 @@
-//! Methods that run a query for the elements of an array or the members of an object.
+//! Methods that run a query for each element of an array or member of an object.
 
 use thalweg_record::{Object, Text, Value};
 
@@ -77,7 +77,7 @@ fn filter(target: &Value, test: &Lambda, context: &mut EvalContext<'_>) -> EvalR
     Ok(kept.into())
 }
 
-/// Null counts as false: the usual test of a field that not all elements have.
+/// Null counts as false, so that a test works on a field that not all elements have.
 fn passes(test: &Lambda, value: Value, context: &mut EvalContext<'_>) -> EvalResult<bool> {
     match context.call(test, value)? {
         ExprValue::Value(Value::Bool(truth)) => Ok(truth),
@@ -121,7 +121,7 @@ fn map_each(target: &Value, query: &Lambda, context: &mut EvalContext<'_>) -> Ev
     Ok(mapped.into())
 }
 
-/// A member of an object as a query sees it.
+/// Builds the object that a query receives for a member.
 fn member(name: &Text, value: &Value) -> Value {
     pair(("key", Value::Text(name.clone())), ("value", value.clone()))
 }
@@ -151,7 +151,7 @@ fn fold(target: &Value, initial: &Expr, query: &Lambda, context: &mut EvalContex
     Ok(tally)
 }
 
-/// In increasing order of numbers or strings, or as a query says of `left` and `right` whether they are in order.
+/// Sorts numbers or strings in increasing order, or by a query that says whether `left` and `right` are in order.
 fn sort(target: &Value, compare: Option<&Lambda>, context: &mut EvalContext<'_>) -> EvalResult<Value> {
     let values = elements(target)?;
     context.spend_elements(values.len())?;
@@ -172,7 +172,7 @@ fn sort(target: &Value, compare: Option<&Lambda>, context: &mut EvalContext<'_>)
     Ok(sorted.into())
 }
 
-/// Stable, and safe with a comparison that contradicts itself, which the standard library's sort may panic on.
+/// The sort is stable and safe with an inconsistent comparison, on which the standard library's sort may panic.
 fn merge_sort(
     mut values: Vec<Value>,
     less: &mut impl FnMut(&Value, &Value) -> EvalResult<bool>,

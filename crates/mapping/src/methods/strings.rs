@@ -1,4 +1,4 @@
-//! Strings: case, parts, replacement, regular expressions, formatting. Bytes that are UTF-8 count as strings.
+//! Methods on strings: case, parts, replacement, regular expressions, formatting. UTF-8 bytes count as strings.
 
 use regex::Regex;
 use thalweg_record::{Text, Value};
@@ -171,7 +171,7 @@ impl PatternMethod {
     }
 }
 
-/// All matches, with `$1` and `${name}` in the replacement; the size is watched as the text grows.
+/// Replaces all matches, with `$1` and `${name}` in the replacement, and checks the size while the text grows.
 fn replace_matches(
     pattern: &Regex,
     text: &str,

@@ -1,6 +1,6 @@
-//! Points in time: from text and to text by Go's reference layouts, and as Unix time.
+//! Points in time: parsing and formatting by Go's reference layouts, and Unix time.
 //!
-//! A method on a time takes a timestamp, a number of seconds since 1970, or a text in RFC 3339 form.
+//! A time method accepts a timestamp, a number of seconds since 1970, or a text in RFC 3339 form.
 
 use std::str::FromStr as _;
 
@@ -100,7 +100,7 @@ fn ticks(time: Timestamp) -> EvalResult<Ticks> {
     ticks.map(Ticks).map_err(|_| Fault::text("the time is out of range"))
 }
 
-/// The time that a value stands for.
+/// Converts a value to a timestamp.
 fn timestamp(value: &Value) -> EvalResult<Timestamp> {
     let nanos = match value {
         Value::Time(ticks) => i128::from(ticks.0) * 100,
@@ -122,7 +122,7 @@ fn timestamp(value: &Value) -> EvalResult<Timestamp> {
     })
 }
 
-/// By the shortest decimal that stands for the float: 1597405526.371 is 371 ms, not 371.00005.
+/// Uses the shortest decimal that represents the float: 1597405526.371 is 371 ms, not 371.00005.
 fn float_nanos(seconds: f64) -> Option<i128> {
     if !seconds.is_finite() {
         return None;
@@ -130,7 +130,7 @@ fn float_nanos(seconds: f64) -> Option<i128> {
     decimal_nanos(&seconds.to_string())
 }
 
-/// Seconds as they are written, so that no digit of the fraction is lost in a float.
+/// Parses decimal seconds directly, because a float would lose digits of the fraction.
 fn decimal_nanos(text: &str) -> Option<i128> {
     let Some((whole, fraction)) = text.split_once('.').filter(|_| !text.contains(['e', 'E'])) else {
         return match i128::from_str(text) {

@@ -1,4 +1,4 @@
-//! Arguments of functions and methods: from the call's text to the parameters of the one that is called.
+//! Arguments of functions and methods: binds what the call has written to parameters.
 
 use thalweg_record::Value;
 
@@ -6,14 +6,14 @@ use crate::error::{SyntaxError, unknown};
 use crate::expr::{Expr, Lambda};
 use crate::view;
 
-/// What a parameter takes. Literals are checked when the mapping is compiled, computed arguments when it runs.
+/// The type of a parameter. Literals are checked when the mapping is compiled, computed arguments when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParamKind {
     Any,
     Text,
     Integer,
     Bool,
-    /// Evaluated for values that the method gives: `name -> ...`, or an expression in which they are `this`.
+    /// Evaluated for values that the method supplies: `name -> ...`, or an expression in which `this` is the value.
     Query,
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct CallArgument {
 /// The arguments of one call, in the order of the parameters.
 pub(crate) struct Arguments {
     slots: Vec<Option<CallArgument>>,
-    /// Those beyond the parameters, where any number is taken.
+    /// Arguments beyond the parameters of a variadic call.
     pub rest: Vec<Expr>,
-    /// The place of the call.
+    /// The position of the call.
     call_at: usize,
 }
 
 impl Arguments {
-    /// `call` is what is called, as in "method `split`".
+    /// `call` is the callee for error messages, as in "method `split`".
     pub fn bind(
         call: &str,
         call_at: usize,
@@ -113,7 +113,7 @@ impl Arguments {
         Ok(Arguments { slots, rest, call_at })
     }
 
-    /// The place of an argument, or of the call if it is not given.
+    /// Returns the position of an argument, or of the call if it is not given.
     pub fn at(&self, index: usize) -> usize {
         self.slots
             .get(index)
@@ -143,7 +143,7 @@ impl Arguments {
         Ok(self.optional_query(index)?.map(|query| query.body))
     }
 
-    /// An integer that must be known when the mapping is compiled.
+    /// Returns an integer that must be known at compile time.
     pub fn constant(&mut self, index: usize, default: i64) -> Result<i64, SyntaxError> {
         let at = self.at(index);
         let value = match self.optional(index)? {
@@ -160,7 +160,7 @@ fn names(params: &[Param]) -> String {
     names.join(", ")
 }
 
-/// The expression of an argument that is a value.
+/// Returns the expression of an argument that must be a value.
 fn plain(value: Lambda, at: usize, call: &str) -> Result<Expr, SyntaxError> {
     if value.named {
         return Err(SyntaxError::new(

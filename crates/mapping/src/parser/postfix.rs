@@ -1,4 +1,4 @@
-//! What follows a value: fields, methods with their arguments, and `.(query)`.
+//! Parses what follows a value: fields, methods with their arguments, and `.(query)`.
 
 use thalweg_record::Text;
 
@@ -34,7 +34,7 @@ impl Parser<'_> {
         }
     }
 
-    /// After a dot.
+    /// Parses the step after a dot.
     fn step(&mut self, value: Expr) -> Result<Expr, SyntaxError> {
         self.lexer.skip_space();
         let at = self.lexer.at;
@@ -64,7 +64,7 @@ impl Parser<'_> {
         Ok(with_step(value, PostfixStep::Method(spec.name, spec.build(arguments)?)))
     }
 
-    /// The parenthesis and what is in it.
+    /// Parses the parentheses and their contents.
     pub(super) fn arguments(&mut self) -> Result<Vec<CallArgument>, SyntaxError> {
         self.expect("(", "before the arguments")?;
         let in_match = std::mem::replace(&mut self.in_match, false);
@@ -105,7 +105,7 @@ fn with_step(value: Expr, step: PostfixStep) -> Expr {
     }
 }
 
-/// Fields become part of the path that is read, so that a document is walked once.
+/// Fields are appended to the path that is read, so that a document is walked once.
 fn with_field(mut value: Expr, segment: PathSegment, at: usize) -> Result<Expr, SyntaxError> {
     let path = match &mut value {
         Expr::This(path) | Expr::Root(path) | Expr::Input(path) => path,

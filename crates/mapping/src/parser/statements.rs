@@ -11,7 +11,7 @@ use crate::limits::NESTING_MAX;
 use crate::path::{Path, PathSegment, is_plain};
 use crate::statement::Statement;
 
-/// A whole mapping: statements, or one expression that becomes `root`.
+/// Parses a whole mapping: statements, or one expression that becomes `root`.
 pub(crate) fn parse(compiler: &Compiler, source: &str, in_place: bool) -> Result<Vec<Statement>, SyntaxError> {
     if matches!(Lexer::new(source, 0).next()?.token, Token::End) {
         return Err(SyntaxError::new(0, "the mapping is empty; write `root = this`"));
@@ -22,7 +22,7 @@ pub(crate) fn parse(compiler: &Compiler, source: &str, in_place: bool) -> Result
     };
     match Parser::new(compiler, source, 0, in_place).single_expression() {
         Ok(statement) => Ok(vec![statement]),
-        // Both readings failed: the one that got further says more.
+        // Both attempts failed: report the one that got further.
         Err(other) => Err(if other.at > fault.at { other } else { fault }),
     }
 }
@@ -68,7 +68,7 @@ impl Parser<'_> {
         Err(SyntaxError::new(next.start, message))
     }
 
-    /// Statements up to a closing brace or the end.
+    /// Parses statements up to a closing brace or the end.
     fn statements(&mut self) -> Result<Vec<Statement>, SyntaxError> {
         let mut statements = Vec::new();
         loop {
@@ -208,7 +208,7 @@ impl Parser<'_> {
         })
     }
 
-    /// After `if`.
+    /// Parses what follows `if`.
     fn if_statement(&mut self) -> Result<Statement, SyntaxError> {
         let mut branches = Vec::new();
         let mut otherwise = Vec::new();

@@ -1,4 +1,4 @@
-//! What is wrong with a source text: where, what, and what to write instead.
+//! Compile errors: the position, the mistake, and what to write instead.
 
 use super::compile_error;
 

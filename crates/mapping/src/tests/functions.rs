@@ -1,4 +1,4 @@
-//! Functions: of the message, of the batch, of the host, and counters.
+//! Functions of the message, the batch and the host, and counters.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Limits: hostile sources and documents get an error, not a crash, a hang or the machine's memory.
+//! Limits: hostile sources and documents cause an error, not a crash, a hang or memory exhaustion.
 
 use thalweg_record::Message;
 

@@ -374,7 +374,7 @@ fn mappings_are_shared_between_threads() {
     assert_eq!(outcome(&counting, Message::raw("")), "2001");
 }
 
-/// The keys of a message decide how many keys its metadata gets.
+/// The number of keys of a message decides how many keys its metadata gets.
 #[test]
 fn metadata_from_a_large_object_is_a_step_for_each_key() {
     let mapping = mapping("meta = this");

@@ -1,11 +1,11 @@
-//! What holds for any text and any document.
+//! Properties of arbitrary source texts and documents.
 
 use proptest::prelude::*;
 use thalweg_record::{Message, json};
 
 use super::{compiler, eval, outcome};
 
-/// Pieces of the language and of nonsense, so that arbitrary sequences often get far into the parser.
+/// Fragments of the language and of nonsense, so that arbitrary sequences often get far into the parser.
 const PIECES: &[&str] = &[
     "root",
     "this",
@@ -96,7 +96,7 @@ fn soup() -> impl Strategy<Value = String> {
     })
 }
 
-/// Integer arithmetic with its value, or `None` for a division by zero.
+/// Integer arithmetic and its value; `None` for a division by zero.
 #[derive(Clone, Debug)]
 enum Sum {
     Number(i32),
@@ -140,7 +140,7 @@ impl Sum {
         })
     }
 
-    /// With no more parentheses than precedence asks for.
+    /// Prints with only the parentheses that precedence requires.
     fn print(&self) -> String {
         let wrap = |sum: &Sum, least: u8| match sum {
             Sum::Op(_, op, _) if level(*op) < least => format!("({})", sum.print()),
@@ -183,7 +183,7 @@ fn document() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the text: it compiles or has an error with a place inside it, and what compiles runs without a panic.
+    /// Any text compiles or has an error with a position inside it, and compiled mappings run without a panic.
     #[test]
     fn no_text_makes_the_compiler_or_a_run_panic(source in soup()) {
         let compiler = compiler();
@@ -191,7 +191,7 @@ proptest! {
             match compiled {
                 Ok(mapping) => drop(outcome(&mapping, Message::raw(r#"{"a":[1,"x",{"b":null}]}"#))),
                 Err(error) => {
-                    // One of the sources has `root = ` in front, which only moves the column.
+                    // One of the sources has the prefix `root = `, which only shifts the column.
                     let line = source.split('\n').nth(error.line - 1);
                     let length = line.map(|line| line.chars().count() + "root = ".len());
                     prop_assert!(length.is_some_and(|length| error.column <= length + 1), "{}", error);
@@ -212,7 +212,7 @@ proptest! {
         }
     }
 
-    /// A document that passes through, whole or rebuilt member by member, is the same document.
+    /// A document is unchanged when it is copied as a whole or member by member.
     #[test]
     fn documents_pass_unchanged(document in document()) {
         let parsed = json::parse(document.as_bytes()).unwrap();
@@ -234,7 +234,7 @@ proptest! {
         prop_assert_eq!(eval("this.sort(p -> p.left > p.right)", &document), format!("{sorted:?}").replace(' ', ""));
     }
 
-    /// Times survive the way through text, by every layout that has all parts.
+    /// Times survive a round trip through text in every layout with all parts.
     #[test]
     fn times_read_back_as_printed(seconds in -60_000_000_000i64..200_000_000_000, millis in 0u16..1000, layout in prop::sample::select(vec![
         "2006-01-02T15:04:05.999Z07:00", "Mon Jan _2 15:04:05.000 2006 -0700", "January 2, 2006 03:04:05.000 PM MST",

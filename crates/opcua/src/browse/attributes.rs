@@ -1,4 +1,4 @@
-//! The attributes of variables that end up in metadata and choose the filter: data type, access level, description.
+//! Reads the attributes of variables for metadata and the choice of the filter: data type, access level, description.
 
 use opcua::types::{AttributeId, NodeId, ReadValueId};
 use thalweg_record::{Structured, Value};
@@ -20,7 +20,7 @@ pub(super) fn request(id: &NodeId) -> [ReadValueId; PER_NODE] {
     .map(|a| read_id(id.clone(), a))
 }
 
-/// Takes over what was read of each node, as [`NodeTable::set_attributes`] does.
+/// Stores what was read of each node, as [`NodeTable::set_attributes`] does.
 pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataValue], bytes_max: usize) {
     for (node, values) in nodes.iter().zip(values.chunks(PER_NODE)) {
         let value = |i: usize| {
@@ -43,7 +43,7 @@ pub(super) fn apply(table: &mut NodeTable, nodes: &[NodeIndex], values: &[DataVa
     }
 }
 
-/// Many nodes have none, which servers say by a null, by a text without text, or by a status of their own.
+/// Many nodes have no description, which servers express by a null, by an empty text, or by a status.
 fn description(value: Option<&DataValue>) -> Option<&str> {
     let value = value?;
     match &value.content {
@@ -105,7 +105,7 @@ mod tests {
         let failed = [0; PER_NODE].map(|_| read(ValueContent::Nothing, timeout));
         apply(&mut table, &[node], &failed, usize::MAX);
         assert_eq!((known(&table), table.description(node)), (before.clone(), "described"));
-        // A node that has lost its description says so.
+        // A node that lost its description has an empty one.
         let without = opcua::types::StatusCode::BadAttributeIdInvalid.bits();
         for value in [read(ValueContent::Nothing, 0), read(ValueContent::Nothing, without)] {
             apply(&mut table, &[node], &good, usize::MAX);

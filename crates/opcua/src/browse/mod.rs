@@ -1,7 +1,7 @@
-//! Finding the tags: breadth first from the configured nodes, with many nodes per call and many calls in flight.
+//! Finds the tags: breadth first from the configured nodes, with many nodes per call and many calls in flight.
 //!
-//! The browser owns the node table's growth. It hands out variables as soon as their attributes are known, says when
-//! paths are final, tries failed nodes again, and brings the table up to date when the server may have changed.
+//! Only the browser adds nodes to the node table. It assigns variables as soon as their attributes are known, announces
+//! when paths are final, retries failed nodes, and updates the table when the server may have changed.
 
 mod attributes;
 mod pass;
@@ -40,10 +40,10 @@ use pass::{BrowseExtent, BrowsePass, BrowseSeeds};
 use progress::Progress;
 use roots::Root;
 
-/// How often failed nodes are looked through for those whose time has come, at most.
+/// Maximum interval of the checks for failed nodes that are due.
 const RETRY_TICK_MAX: Duration = Duration::from_secs(5);
 
-/// A usable session and what was learnt of its server. Clones are cheap.
+/// A usable session and the facts about its server. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct ConnectedServer {
     pub session: Session,
@@ -51,7 +51,7 @@ pub(crate) struct ConnectedServer {
     pub profile: Profile,
 }
 
-/// What the browse works on and with.
+/// The shared state of a browse.
 #[derive(Clone)]
 pub(crate) struct BrowseContext {
     pub table: Arc<RwLock<NodeTable>>,
@@ -59,7 +59,7 @@ pub(crate) struct BrowseContext {
     pub failures: Arc<NodeFailures>,
     pub metrics: Arc<InputMetrics>,
     pub memory: Arc<NodeMemory>,
-    /// Whether this is the table that is served, and not one that is only compared with it.
+    /// Whether this table is served, or only compared with the served one.
     pub is_served: bool,
     /// The primary connection, `None` while there is none.
     pub sessions: watch::Receiver<Option<ConnectedServer>>,
@@ -81,7 +81,7 @@ impl BrowseContext {
             .and_then(|connected| connected.clone());
         match found {
             Some(connected) => connected,
-            // Whoever makes connections is gone, and will end this task too.
+            // The tasks that create connections are gone, and this task will end too.
             None => std::future::pending().await,
         }
     }
@@ -102,7 +102,7 @@ impl BrowseContext {
         self.has_all_it_may(table) || self.is_out_of_memory(table)
     }
 
-    /// As many nodes as the file lets it have.
+    /// Whether the table has reached the configured number of nodes.
     fn has_all_it_may(&self, table: &NodeTable) -> bool {
         self.browse.nodes_max != 0 && table.len() >= self.browse.nodes_max
     }
@@ -119,7 +119,7 @@ pub(crate) struct Browser {
     pub component: Component,
     pub connection: Connection,
     pub backoff: Backoff,
-    /// The server may have changed: browse again.
+    /// Notified when the server may have changed: browse again.
     pub changed: Arc<Notify>,
 }
 
@@ -144,7 +144,7 @@ impl Browser {
         }
     }
 
-    /// One pass with progress in log and metrics; over everything, or from some nodes on.
+    /// Runs one pass with progress in log and metrics, over everything or from some nodes.
     async fn survey(&mut self, nodes: Option<BrowseSeeds>, start: Instant) -> BrowseExtent {
         let context = self.context.clone();
         let connected = context.connected().await;
@@ -164,19 +164,19 @@ impl Browser {
         reached
     }
 
-    /// Says why no more nodes are taken or looked into, if that is so.
+    /// Logs why nodes are left out, if so.
     fn tell_what_is_left_out(&self, context: &BrowseContext) {
         let table = context.table.read();
         let depth_max = context.browse.depth_max;
         let nodes = 0..NodeIndex::try_from(table.len()).unwrap_or(NodeIndex::MAX);
         let lowest = nodes.filter(|node| table.depth(*node) >= depth_max && table.class(*node) == NodeKind::Object);
         let lowest = lowest.count();
-        // Who asks for no level wants none.
+        // With a depth of 0, no level is wanted.
         if lowest > 0 && depth_max > 0 {
             self.component.warn_limited("max_depth", 1, || {
                 format!(
-                    "{lowest} objects lie {depth_max} levels below their root, and nothing is looked for below them; raise \
-                     browse.maxDepth to find it"
+                    "{lowest} objects are {depth_max} levels below their root and are not browsed; raise browse.maxDepth to \
+                     browse them"
                 )
             });
         }
@@ -189,7 +189,7 @@ impl Browser {
             let (nodes, bytes) = (table.len(), table.heap_bytes());
             self.component.warn_limited("node_memory", 1, || {
                 format!(
-                    "browsing stopped at {nodes} nodes, which take {bytes} bytes and have no more; leave some out with \
+                    "browsing stopped at {nodes} nodes, whose {bytes} bytes use up their share of memory; exclude some with \
                      browse.exclude or raise memory.limit"
                 )
             });
@@ -201,13 +201,13 @@ impl Browser {
         if renamed > 0 {
             tracing::info!(
                 component = self.component.title(),
-                "{renamed} tags share their path and are told apart by NodeID"
+                "{renamed} tags share their path and are distinguished by NodeID"
             );
         }
         self.assigner.paths_changed();
     }
 
-    /// Reads the configured nodes. If none is usable, there is nothing to do but try again.
+    /// Reads the configured nodes, and retries until one is usable.
     async fn add_roots_until_some_work(&mut self) {
         loop {
             match self.add_roots().await {
@@ -253,8 +253,8 @@ impl Browser {
         Ok(())
     }
 
-    /// A configured node whose namespace the server does not have: wanted, failed, and tried again like one that the
-    /// server does not know.
+    /// Adds a configured node whose namespace the server does not have: it counts as wanted and failed, and is retried
+    /// like one that the server does not know.
     fn add_unresolved(&self, spec: &NodeSpec, why: &str) {
         let text = spec.to_string();
         let status = StatusCode::BadNodeIdUnknown.bits();
@@ -286,7 +286,7 @@ impl Browser {
         )
     }
 
-    /// The root's index if it is usable and was not in the table.
+    /// Returns the root's index if it is usable and new in the table.
     fn add_root(&self, id: &NodeId, root: &Root) -> Option<NodeIndex> {
         let mut table = self.context.table.write();
         let metrics = &self.context.metrics;
@@ -303,7 +303,7 @@ impl Browser {
                 added
             }
             Root::Unusable { status } => {
-                // Counted as a wanted node that failed, under its own name for the moment.
+                // Counted as a wanted node that failed, with its NodeID as its name for now.
                 let name = node_id::text(id);
                 let found = DiscoveredNode {
                     id,
@@ -324,7 +324,7 @@ impl Browser {
         }
     }
 
-    /// Tries failed nodes whose time has come.
+    /// Retries failed nodes that are due.
     async fn retry(&mut self) {
         let now = Instant::now();
         let failures = self.context.failures.clone();
@@ -372,7 +372,7 @@ impl Browser {
         again
     }
 
-    /// The NodeID of a configured node; `None` while its namespace is unknown.
+    /// Returns the NodeID of a configured node; `None` while its namespace is unknown.
     fn id_of_root(&self, index: NodeIndex, namespaces: &NamespaceArray) -> Option<NodeId> {
         let (unresolved, label, id) = {
             let table = self.context.table.read();
@@ -394,7 +394,7 @@ impl Browser {
         }
     }
 
-    /// A configured node that failed can be read. Returns its index, which is another one if it had no NodeID before.
+    /// A configured node that failed can be read now. Returns its index, which is a new one if it had no NodeID before.
     fn root_usable(&self, index: NodeIndex, id: &NodeId, class: NodeKind, name: String) -> Option<NodeIndex> {
         self.context.failures.remove(NodeFailureKind::Root, index);
         if self.context.table.read().is_unresolved(index) {
@@ -406,8 +406,8 @@ impl Browser {
         Some(index)
     }
 
-    /// Browses the whole server again into a table of its own, and applies what is different. If that cannot be done,
-    /// returns when to try again.
+    /// Browses the whole server again into a separate table, and applies the differences. If that fails, returns when
+    /// to retry.
     async fn bring_up_to_date(&mut self) -> Option<Instant> {
         tracing::info!(
             component = self.component.title(),
@@ -428,7 +428,7 @@ impl Browser {
             backoff: self.backoff.clone(),
             changed: self.changed.clone(),
         };
-        // A server that has none of the nodes any more is asked again later, not wiped out.
+        // A server that has lost all configured nodes is browsed again later; the table is kept.
         if let Err(why) = second.add_roots().await {
             self.component.warn_limited("no_roots", 1, || why);
             return Some(Instant::now() + self.backoff.next());
@@ -453,21 +453,21 @@ impl Browser {
         None
     }
 
-    /// What the newer browse could not find out, and what was not known before it.
+    /// Collects what the newer browse could not find out, and what was unknown before it.
     fn unclear(&self, newer: &BrowseContext, reached: BrowseExtent) -> MergeUncertainty {
         let unbrowsed = [NodeFailureKind::Root, NodeFailureKind::Browse].into_iter();
         let table = self.context.table.read();
         let roots = self.context.failures.of_kind(NodeFailureKind::Root).into_iter();
         MergeUncertainty {
             unbrowsed: unbrowsed.flat_map(|what| newer.failures.of_kind(what)).collect(),
-            // One that is served, and could not be read by an earlier browse, is known all the same.
+            // A root that is served is known, even if an earlier browse could not read it.
             unknown_roots: roots.filter(|root| table.is_failed(*root)).collect(),
             is_cut_short: reached == BrowseExtent::TheLimit,
         }
     }
 
-    /// The failures of a newer browse instead of those of the earlier one, under this table's indexes. Tags that are gone
-    /// are not tried again; those that the newer browse did not get to are.
+    /// Replaces the failures of the earlier browse with those of the newer one, under this table's indexes. Removed
+    /// tags are not retried; tags that the newer browse did not reach are.
     fn take_over_failures(&self, newer: &BrowseContext, differences: &NodeTableChanges, reached: BrowseExtent) {
         let (table, newer_table) = (self.context.table.read(), newer.table.read());
         let failures = newer.failures.page(0, usize::MAX).into_iter();
@@ -484,7 +484,7 @@ impl Browser {
     }
 }
 
-/// The path of a node for messages to the operator.
+/// Describes a node for messages to the operator.
 pub(crate) fn describe(table: &NodeTable, node: NodeIndex) -> String {
     format!("{} ({})", table.label(node), tag_path::unique(table, node))
 }

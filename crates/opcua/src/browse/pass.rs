@@ -1,14 +1,14 @@
-//! One pass over a server's address space: calls in flight, their answers into the walk, variables out as soon as their
-//! attributes are known.
+//! One pass over a server's address space: keeps calls in flight, feeds their responses into the walk, and emits
+//! variables as soon as their attributes are known.
 //!
-//! The pass outlives connections: what a lost one owed is asked again of the next, and nothing found is forgotten. It ends when
-//! everything is found, or when the table is full; which of the two it was is its result.
+//! The pass survives reconnects: calls of a lost connection are repeated on the next one, and results are kept. It ends
+//! when everything is found or when the table is full, and returns which.
 //!
 //! | work | comes from | ends as |
 //! |---|---|---|
-//! | nodes to browse | the walk, refused and lost calls | references in the walk, continuation points, or a failure |
-//! | continuation points | browse answers | references in the walk; invalid ones: their node is browsed again, a few times |
-//! | variables to read | references whose turn it was | variables handed out |
+//! | nodes to browse | the walk, failed and lost calls | references in the walk, continuation points, or a failure |
+//! | continuation points | browse responses | references in the walk; after an invalid one, its node is browsed again, a few times |
+//! | variables to read | references processed in order | variables handed out |
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -34,40 +34,40 @@ use crate::value::{DataValue, StructureRegistry};
 
 use super::{BrowseContext, ConnectedServer};
 
-/// After this long without an answer a call is made again.
+/// A call without a response is repeated after this time.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// References per node and answer; a wider node is continued.
+/// References per node and response; a wider node is continued.
 const REFERENCES_PER_ANSWER: u32 = 5_000;
 
-/// How often a node is begun anew since the server has lost or refused a place in its references. After that it is asked
-/// once more, for all references in one answer.
+/// Maximum restarts of a node after the server lost or refused a continuation point. After that it is browsed once
+/// more, with all references in one response.
 const STARTS_MAX: u8 = 5;
 
-/// References of one node in a row that lead to no node that is not known. A node that is begun anew may have many of
-/// them; beyond this the server answers in a circle.
+/// Maximum consecutive references of one node that lead to no new node. A restarted node may have many of them; beyond
+/// this the server responds in a cycle.
 const FRUITLESS_MAX: usize = 1_000_000;
 
-/// An answer without a reference that is not the last one counts as so many.
+/// A response without references that is not the last one counts as this many.
 const EMPTY_ANSWER: usize = 10_000;
 
-/// How often a node that is asked for alone may be left unanswered before it has failed.
+/// Maximum timeouts of a node that is browsed alone before it fails.
 const SILENCES_MAX: u8 = 3;
 
-/// Whoever owns the connection needs a moment to notice its loss.
+/// The owner of the connection needs a moment to notice its loss.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(100);
 
-/// A server that does nothing at the moment is asked again after this time.
+/// Pause after a server refused all work for the moment.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(1);
 
 /// A node being browsed, with its place in the order.
 type Turn = (Ticket, NodeIndex);
 
-/// What another pass begins with.
+/// The nodes that another pass starts from.
 #[derive(Debug, Default)]
 pub(super) struct BrowseSeeds {
     pub browse: Vec<NodeIndex>,
-    /// Variables of which nothing is known but their NodeID.
+    /// Variables of which only the NodeID is known.
     pub read: Vec<NodeIndex>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct BrowseSeeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BrowseExtent {
     Everything,
-    /// The table was full before: what it lacks may be in the server.
+    /// The table was full first: missing nodes may exist in the server.
     TheLimit,
 }
 
@@ -83,11 +83,11 @@ enum BrowseCallResult {
     Browsed(Vec<Turn>, Result<Vec<BrowseResult>, CallError>),
     Continued(Vec<(Turn, ByteString)>, Result<Vec<BrowseResult>, CallError>),
     Read(Vec<NodeIndex>, Result<Vec<DataValue>, CallError>),
-    /// Continuation points were given back.
+    /// Continuation points were released.
     Released {
         lost: bool,
     },
-    /// A pause that takes the place of a call is over.
+    /// A pause in place of a call is over.
     Rested,
 }
 
@@ -95,25 +95,26 @@ pub(super) struct BrowsePass<'a> {
     context: &'a BrowseContext,
     walk: Walk,
     again: VecDeque<Turn>,
-    /// Nodes for which the server had no continuation point left; they wait until all are given back.
+    /// Nodes for which the server had no continuation point left; they wait until all are released.
     starved: VecDeque<Turn>,
-    /// Nodes whose references the server does not manage to divide; they are asked for alone and whole.
+    /// Nodes whose references the server cannot split; they are browsed alone and in one response.
     whole: VecDeque<Turn>,
-    /// A node is being asked for alone.
+    /// Whether a node is being browsed alone.
     alone: bool,
-    /// How often each node was begun anew on this connection.
+    /// Restarts of each node on this connection.
     starts: hashbrown::HashMap<NodeIndex, u8>,
-    /// How often each was asked for alone and not answered.
+    /// Timeouts of each node that was browsed alone.
     silences: hashbrown::HashMap<NodeIndex, u8>,
-    /// How many references in a row have led nowhere.
+    /// Consecutive references of each node that led to no new node.
     fruitless: hashbrown::HashMap<NodeIndex, usize>,
     points: VecDeque<(Turn, ByteString)>,
     points_in_flight: usize,
     points_max: usize,
     to_read: VecDeque<NodeIndex>,
-    /// The table up to here has been looked through for variables.
+    /// The table is scanned for variables up to this index.
     seen: NodeIndex,
-    /// Something was left out, since the table was full at that moment. It may have room again, by an input that is gone.
+    /// Whether something was left out because the table was full at the time. It may have room again when another input
+    /// is removed.
     is_cut_short: bool,
     pace: ConcurrencyLimit,
     browse_chunk: CallSize,
@@ -124,7 +125,7 @@ pub(super) struct BrowsePass<'a> {
 }
 
 impl<'a> BrowsePass<'a> {
-    /// A pass over the whole table as it is and grows.
+    /// Creates a pass over the whole table, including nodes added meanwhile.
     pub fn new(context: &'a BrowseContext, connected: &ConnectedServer) -> BrowsePass<'a> {
         BrowsePass {
             context,
@@ -151,7 +152,7 @@ impl<'a> BrowsePass<'a> {
         }
     }
 
-    /// A pass over some nodes of a table that was walked before, and over whatever they lead to.
+    /// Creates a pass over some nodes of a table that was walked before, and over everything they lead to.
     pub fn again(context: &'a BrowseContext, connected: &ConnectedServer, nodes: BrowseSeeds) -> BrowsePass<'a> {
         let mut survey = BrowsePass::new(context, connected);
         let walked = context.table.read().len() as NodeIndex;
@@ -165,7 +166,7 @@ impl<'a> BrowsePass<'a> {
         survey
     }
 
-    /// Runs to the end, over as many connections as it takes. `ready` gets variables whose attributes are known.
+    /// Runs to the end, over as many connections as needed. `ready` receives variables whose attributes are known.
     pub async fn run(mut self, ready: &mut (dyn FnMut(Vec<NodeIndex>) + Send)) -> BrowseExtent {
         let mut connected = self.context.connected().await;
         loop {
@@ -175,13 +176,13 @@ impl<'a> BrowsePass<'a> {
             if self.calls.is_empty() && self.is_done() {
                 return self.reached();
             }
-            // With nothing in flight nothing could be issued: the connection is gone.
+            // If nothing is in flight, nothing could be sent: the connection is gone.
             let lost = match self.calls.next().await {
                 Some((done, latency, operations)) => self.settle(done, latency, operations, ready),
                 None => true,
             };
             if lost {
-                // Places in a node's references may go with the connection, and answers do; that says nothing of the server.
+                // Continuation points and responses may be lost with the connection, which is not the server's fault.
                 self.starts.clear();
                 self.silences.clear();
                 tokio::time::sleep(PAUSE_AFTER_LOSS).await;
@@ -193,7 +194,7 @@ impl<'a> BrowsePass<'a> {
         }
     }
 
-    /// What was learnt of the limits of a server says nothing of the next one.
+    /// Forgets the learned limits, because the next server may have others.
     fn begin_session(&mut self, connected: &ConnectedServer) {
         self.points_max = points_max(connected);
         self.browse_chunk = browse_chunk(connected);
@@ -212,7 +213,7 @@ impl<'a> BrowsePass<'a> {
             && self.whole.is_empty()
     }
 
-    /// Nodes that were not handed out may lead to others, and were left out then, too.
+    /// Nodes that were not handed out may lead to others, so nodes are missing.
     fn reached(&self) -> BrowseExtent {
         let table = self.context.table.read();
         let depth_max = self.context.browse.depth_max;
@@ -224,7 +225,7 @@ impl<'a> BrowsePass<'a> {
         }
     }
 
-    /// Applies references whose turn it is, and finds the variables among the new nodes.
+    /// Applies references in order, and finds the variables among the new nodes.
     fn apply(&mut self) {
         let namespaces = self.context.namespaces();
         while let Some((parent, found)) = self.walk.take_turn() {
@@ -298,7 +299,7 @@ impl<'a> BrowsePass<'a> {
         let ticket = |(ticket, _): &Turn| *ticket;
         let mut some = self.walk.take_allowed(&mut self.again, size, ticket);
         let mut references_max = self.references_per_answer;
-        // With nothing else on its way, what a node is refused is not taken by another.
+        // With nothing else in flight, no other node can take the continuation point that this node needs.
         if some.is_empty() && self.points.is_empty() && self.calls.is_empty() {
             some = self.walk.take_allowed(&mut self.starved, 1, ticket);
             if some.is_empty() {
@@ -338,7 +339,7 @@ impl<'a> BrowsePass<'a> {
 
     fn issue_reads(&mut self, session: &Session) -> bool {
         let size = (self.read_chunk.get() / attributes::PER_NODE).max(1);
-        // Full calls while there is more to come, whatever is there at the end.
+        // Sends full calls while more is expected, and the rest at the end.
         let more_to_come = !self.walk.is_idle() || !self.again.is_empty();
         if self.to_read.is_empty() || (self.to_read.len() < size && more_to_come && !self.calls.is_empty()) {
             return false;
@@ -367,7 +368,7 @@ impl<'a> BrowsePass<'a> {
             .push(Box::pin(async move { (call.await, start.elapsed(), operations) }));
     }
 
-    /// Takes over one answer. True if the connection is gone.
+    /// Processes one response. Returns true if the connection is gone.
     fn settle(
         &mut self,
         done: BrowseCallResult,
@@ -433,14 +434,14 @@ impl<'a> BrowsePass<'a> {
             self.fruitless.remove(&node);
             self.context.failures.remove(NodeFailureKind::Browse, node);
         } else if self.leads_nowhere(node, is_empty) {
-            let text = "the server goes on without end with references that lead to no further node";
+            let text = "the server keeps sending references that lead to no new node";
             self.failed(turn, StatusCode::BadUnknownResponse.bits(), Some(text.to_owned()));
         } else {
             self.points.push_back((turn, point));
         }
     }
 
-    /// Whether a node is continued in vain for too long.
+    /// Whether continuing a node has been fruitless for too long.
     fn leads_nowhere(&mut self, node: NodeIndex, is_empty: bool) -> bool {
         if is_empty {
             *self.fruitless.entry(node).or_insert(0) += EMPTY_ANSWER;
@@ -448,8 +449,8 @@ impl<'a> BrowsePass<'a> {
         self.fruitless.get(&node).is_some_and(|count| *count > FRUITLESS_MAX)
     }
 
-    /// The server has no place left to keep how far it got with this node, or has lost it: from the start, what is known
-    /// is not added again.
+    /// The server has no continuation point left for this node, or lost it: restart the node. Known nodes are not added
+    /// again.
     fn start_over(&mut self, turn: Turn, status: StatusCode) {
         let starts = self.starts.entry(turn.1).or_insert(0);
         *starts = starts.saturating_add(1);
@@ -473,7 +474,7 @@ impl<'a> BrowsePass<'a> {
                 self.again.extend(turns);
                 return lost;
             }
-            // One node whose answer is too large: fewer references at a time.
+            // A single node whose response is too large: request fewer references at a time.
             BrowseFailureAction::Failed if is_answer_too_large(error) && self.references_per_answer > 1 => {
                 self.references_per_answer /= 2;
                 self.again.extend(turns);
@@ -520,7 +521,7 @@ impl<'a> BrowsePass<'a> {
         false
     }
 
-    /// What to do with the operations of a failed call, and how large and how many calls are from now on.
+    /// Decides what happens to the operations of a failed call, and adjusts the size and number of later calls.
     fn verdict(&mut self, error: &CallError, lasted: Duration, part: BrowseCallScope) -> BrowseFailureAction {
         let failure = error.failure();
         if matches!(
@@ -553,7 +554,7 @@ impl<'a> BrowsePass<'a> {
         }
     }
 
-    /// A node that was asked for alone was not answered. True if it has been given enough time.
+    /// Counts a timeout of a node that is browsed alone. Returns true if it has had enough attempts.
     fn is_silent_again(&mut self, node: NodeIndex) -> bool {
         let silences = self.silences.entry(node).or_insert(0);
         *silences += 1;
@@ -564,7 +565,7 @@ impl<'a> BrowsePass<'a> {
         is_enough
     }
 
-    /// One call fewer for a while.
+    /// Occupies one call slot for a while.
     fn rest(&mut self) {
         self.call(0, async {
             tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
@@ -582,8 +583,8 @@ impl<'a> BrowsePass<'a> {
         metrics.browse_in_flight.set(gauge(self.calls.len()));
     }
 
-    /// The node that all others wait for is refused a continuation point, and theirs are not followed: they give them
-    /// back and begin anew when there is room for what they lead to.
+    /// If the node next in order is refused a continuation point while others hold theirs without being continued,
+    /// release those; their nodes restart when there is room for their references.
     fn make_way(&mut self, session: &Session) {
         let mut alone = self.starved.iter().chain(&self.whole);
         let next_is_refused = alone.any(|(ticket, _)| self.walk.is_next(*ticket));
@@ -602,7 +603,7 @@ impl<'a> BrowsePass<'a> {
         }
     }
 
-    /// Gives back continuation points that nobody will follow. The answer is of no interest.
+    /// Releases continuation points that will not be used. The response does not matter.
     fn release_points(&mut self, session: &Session) {
         if let Some((turns, request)) = self.give_back() {
             self.is_cut_short = true;
@@ -614,7 +615,7 @@ impl<'a> BrowsePass<'a> {
         }
     }
 
-    /// The request that gives back all continuation points, with the nodes that held them; `None` if there are none.
+    /// Returns the request that releases all continuation points, with their nodes; `None` if there are none.
     fn give_back(&mut self) -> Option<(Vec<Turn>, BrowseNextRequest)> {
         if self.points.is_empty() {
             return None;
@@ -630,15 +631,15 @@ impl<'a> BrowsePass<'a> {
 }
 
 enum BrowseFailureAction {
-    /// The same again, in smaller parts if calls are smaller now, on another connection if this one is lost.
+    /// Repeat, in smaller parts if calls have become smaller, on another connection if this one is lost.
     Again { lost: bool },
-    /// No other division helps.
+    /// Splitting does not help.
     Failed,
 }
 
-/// What a call was about.
+/// The subject of a call.
 struct BrowseCallScope {
-    /// The only node of the call: it cannot be divided.
+    /// The only node of the call, which cannot be split.
     alone: Option<NodeIndex>,
     /// As servers count them.
     operations: usize,
@@ -666,7 +667,7 @@ impl BrowseCallScope {
     }
 }
 
-/// Whether fewer references of one node may be what the server can answer.
+/// Whether the server may be able to respond with fewer references of one node.
 fn is_answer_too_large(error: &CallError) -> bool {
     error.is_too_large() && !matches!(error, CallError::WrongCount { .. })
 }
@@ -676,13 +677,13 @@ fn browse_chunk(connected: &ConnectedServer) -> CallSize {
     CallSize::new(limits.nodes_per_browse, profile.items_per_call, profile.adaptive)
 }
 
-/// Of attributes, as servers count them, not of nodes.
+/// Counts attributes, as servers do, not nodes.
 fn read_chunk(connected: &ConnectedServer) -> CallSize {
     let (limits, profile) = (connected.facts.limits, connected.profile);
     CallSize::new(limits.nodes_per_read, profile.items_per_call, profile.adaptive)
 }
 
-/// Continuation points that the server keeps for one client.
+/// The number of continuation points that the server keeps for one client.
 fn points_max(connected: &ConnectedServer) -> usize {
     match connected.facts.limits.continuation_points {
         0 => usize::MAX,

@@ -1,4 +1,4 @@
-//! How far a browse is: a log line every 10 s and the metrics, from the table and the gauges.
+//! Reports the progress of a browse: a log line every 10 s, and metrics.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::BrowseContext;
 
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Metrics follow faster than the log.
+/// Metrics are updated more often than the log.
 const METRICS_PERIOD: Duration = Duration::from_millis(500);
 
 pub(super) struct Progress<'a> {

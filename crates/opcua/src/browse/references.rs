@@ -1,4 +1,4 @@
-//! What of a server's references becomes a node: forward, hierarchical, of this server, not excluded.
+//! Which of a server's references become nodes: forward, hierarchical, to this server, not excluded.
 
 use opcua::types::{NodeClass, NodeId, ReferenceDescription, ReferenceTypeId};
 
@@ -8,16 +8,16 @@ use crate::node_table::{DiscoveredNode, NodeIndex, NodeKind, NodeTable};
 use crate::tag_path;
 use crate::text_arena::TEXT_BYTES_MAX;
 
-/// What became of the references of a node.
+/// The result of applying the references of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AppliedReferences {
-    /// How many led to new nodes.
+    /// The number of new nodes.
     pub added: usize,
-    /// Some were left out, since the table was full.
+    /// Some were left out because the table was full.
     pub is_cut_short: bool,
 }
 
-/// Adds what a node refers to, until `is_full` says so.
+/// Adds the targets of a node's references until `is_full`.
 pub(super) fn apply(
     table: &mut NodeTable,
     parent: NodeIndex,
@@ -65,7 +65,7 @@ pub(super) fn apply(
     applied
 }
 
-/// The node in this server; `None` for nodes of other servers and unknown namespaces.
+/// Returns the target in this server; `None` for nodes of other servers and unknown namespaces.
 fn target(reference: &ReferenceDescription, namespaces: &NamespaceArray) -> Option<NodeId> {
     let expanded = &reference.node_id;
     if expanded.server_index != 0 || !reference.is_forward {
@@ -75,7 +75,7 @@ fn target(reference: &ReferenceDescription, namespaces: &NamespaceArray) -> Opti
     if !expanded.namespace_uri.is_empty() {
         id.namespace = namespaces.index_of(expanded.namespace_uri.as_ref())?;
     }
-    // The specification allows 4,096 characters; what the table would cut would be another node.
+    // The specification allows 4,096 characters; a truncated identifier would be another node.
     let fits = match &id.identifier {
         opcua::types::Identifier::String(text) => text.as_ref().len() <= TEXT_BYTES_MAX,
         opcua::types::Identifier::ByteString(bytes) => bytes.as_ref().len() <= TEXT_BYTES_MAX / 2,
@@ -95,7 +95,8 @@ fn class(reference: &ReferenceDescription, config: &BrowseConfig) -> Option<Node
     }
 }
 
-/// `None` if the path is excluded, with all below it. A variable that is not included is walked like an object.
+/// Returns `None` if the path is excluded, with everything below it. A variable that is not included is walked like an
+/// object.
 pub(super) fn filter(parent_path: &str, name: &str, class: NodeKind, config: &BrowseConfig) -> Option<NodeKind> {
     if config.include.is_none() && config.exclude.is_none() {
         return Some(class);
@@ -112,7 +113,7 @@ pub(super) fn filter(parent_path: &str, name: &str, class: NodeKind, config: &Br
     Some(if included { class } else { NodeKind::Object })
 }
 
-/// All forward hierarchical references to objects and variables, with everything that the answer can say.
+/// Requests all forward hierarchical references to objects and variables, with all fields.
 pub(super) fn description(node_id: NodeId) -> opcua::types::BrowseDescription {
     const OBJECTS_AND_VARIABLES: u32 = 1 | 2;
     const ALL_FIELDS: u32 = 63;

@@ -1,4 +1,4 @@
-//! The configured nodes: the only ones of which class and name must be read, since no reference leads to them.
+//! Reads the configured nodes: only their class and name must be read, because no reference leads to them.
 
 use opcua::types::{AttributeId, NodeId, StatusCode, TimestampsToReturn};
 use thalweg_record::{Structured, Value};
@@ -8,7 +8,7 @@ use crate::node_table::NodeKind;
 use crate::session::{Session, read_id};
 use crate::value::{DataValue, StructureRegistry, ValueContent, status};
 
-/// What a root is, or why it is of no use.
+/// A usable root, or why it is unusable.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Root {
     Usable { class: NodeKind, name: String },
@@ -17,7 +17,8 @@ pub(super) enum Root {
 
 const VARIABLE: i64 = 2;
 
-/// One read for all, in parts of `chunk` attributes; a part that is refused as too large, or not answered in full, is halved.
+/// Reads all roots, in calls of `chunk` attributes; a call that is refused as too large or answered incompletely is
+/// halved.
 pub(super) async fn read(session: &Session, ids: &[NodeId], chunk: usize) -> Result<Vec<Root>, CallError> {
     let types = StructureRegistry::default();
     let mut roots = Vec::with_capacity(ids.len());
@@ -33,7 +34,7 @@ pub(super) async fn read(session: &Session, ids: &[NodeId], chunk: usize) -> Res
         {
             Ok(values) => roots.extend(values.chunks(2).map(root)),
             Err(error) if error.is_too_large() && size > 1 => size = (size / 2).max(1),
-            // The others are not to blame.
+            // The other roots are not affected.
             Err(CallError::WrongCount { .. }) => roots.push(Root::Unusable {
                 status: StatusCode::BadUnknownResponse.bits(),
             }),

@@ -1,9 +1,9 @@
-//! The order of a browse. Calls are answered in any order and piecemeal; the walk applies what they say in breadth-first
-//! order, so that the table is the same whatever the timing.
+//! The order of a browse. Responses arrive in any order and in pieces; the walk applies them in breadth-first order, so
+//! that the table is the same whatever the timing.
 //!
-//! Every node is walked in the order of the table, so the frontier is a position in it: there is no queue that could
-//! fill up. What arrives ahead of its turn waits in its slot, up to a limit. At the limit only the node whose turn it is
-//! goes on: no further nodes are handed out, and the others are not asked for more references.
+//! Nodes are walked in the order of the table, so the frontier is a position in it, and there is no queue that could
+//! fill up. References that arrive early wait in their slot, up to a limit. At the limit only the node next in order
+//! continues: no further nodes are handed out, and no other node is continued.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use opcua::types::ReferenceDescription;
 
 use crate::node_table::NodeIndex;
 
-/// References that may wait for their turn, beside those of the calls in flight.
+/// Maximum references that wait for their turn, besides those of the calls in flight.
 const WAITING_MAX: usize = 200_000;
 
-/// The place of one browsed node in the order.
+/// The place of a browsed node in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
@@ -27,9 +27,9 @@ struct Slot {
 
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The next node of the table that was not handed out.
+    /// The next node of the table to hand out.
     next: NodeIndex,
-    /// Handed out and not finished, or waiting for others before them.
+    /// Nodes that were handed out and are unfinished, or wait for earlier ones.
     slots: VecDeque<Slot>,
     /// The ticket of the first slot.
     first: u64,
@@ -50,7 +50,7 @@ impl Default for Walk {
 }
 
 impl Walk {
-    /// A walk of a table whose first nodes were walked before.
+    /// Starts a walk of a table whose first nodes were already walked.
     pub fn starting_at(next: NodeIndex) -> Walk {
         Walk {
             next,
@@ -58,7 +58,7 @@ impl Walk {
         }
     }
 
-    /// Hands out up to `max` nodes; `wanted` says of a node whether its children are to be visited.
+    /// Hands out up to `max` nodes; `wanted` says whether a node's children are to be visited.
     pub fn hand_out(
         &mut self,
         table_len: usize,
@@ -76,17 +76,17 @@ impl Walk {
         handed
     }
 
-    /// Whether as many references wait for their turn as may.
+    /// Whether the waiting references have reached their limit.
     pub fn is_full(&self) -> bool {
         self.waiting >= self.waiting_max
     }
 
-    /// Whether the node is the one that the others wait for.
+    /// Whether the node is the next in order.
     pub fn is_next(&self, ticket: Ticket) -> bool {
         ticket.0 == self.first
     }
 
-    /// Takes those out of a queue that may go on, up to `max` of them.
+    /// Takes up to `max` elements that may continue from a queue.
     pub fn take_allowed<T>(&self, queue: &mut VecDeque<T>, max: usize, ticket: impl Fn(&T) -> Ticket) -> Vec<T> {
         if !self.is_full() {
             return queue.drain(..max.min(queue.len())).collect();
@@ -98,7 +98,7 @@ impl Walk {
             .collect()
     }
 
-    /// A node out of its turn: one that is tried again.
+    /// Enters a node out of order, for a retry.
     pub fn enter(&mut self, node: NodeIndex) -> Ticket {
         let ticket = Ticket(self.first + self.slots.len() as u64);
         self.slots.push_back(Slot {
@@ -108,7 +108,7 @@ impl Walk {
         ticket
     }
 
-    /// References of a node, in the server's order. `finished`: there are no more.
+    /// Delivers references of a node, in the server's order. `finished` means that there are no more.
     pub fn deliver(&mut self, ticket: Ticket, references: Vec<ReferenceDescription>, finished: bool) {
         let first = self.first;
         let slot = ticket
@@ -122,7 +122,7 @@ impl Walk {
         }
     }
 
-    /// The next references whose turn it is, with their parent.
+    /// Returns the next references in order, with their parent.
     pub fn take_turn(&mut self) -> Option<(NodeIndex, Vec<ReferenceDescription>)> {
         while let Some(slot) = self.slots.front_mut() {
             if !slot.references.is_empty() {
@@ -138,12 +138,12 @@ impl Walk {
         None
     }
 
-    /// Whether everything handed out is finished and applied. More may be handed out then, if the table has grown.
+    /// Whether everything handed out is finished and applied. More may be handed out if the table has grown.
     pub fn is_idle(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// How many nodes of the table were not handed out yet.
+    /// The number of nodes that were not handed out yet.
     pub fn frontier(&self, table_len: usize) -> usize {
         table_len.saturating_sub(self.next as usize)
     }

@@ -1,4 +1,4 @@
-//! An answer as bytes: the id of its type and the encoded structure.
+//! A response as bytes: the id of its type and the encoded structure.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::limits;
 use super::pending::BudgetReservation;
 use super::service::{CallError, ServiceRequest};
 
-/// One whole answer. Cloning shares the bytes.
+/// One whole response. Clones share the bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct AnswerBody {
     bytes: Bytes,
-    /// What these bytes take of the channel's budget.
+    /// The share of the channel's budget that these bytes take.
     _share: Option<Arc<BudgetReservation>>,
 }
 
 impl AnswerBody {
-    /// Bytes that count against no budget.
+    /// Wraps bytes that count against no budget.
     pub fn from_bytes(bytes: Bytes) -> AnswerBody {
         AnswerBody { bytes, _share: None }
     }
@@ -38,7 +38,7 @@ impl AnswerBody {
         &self.bytes
     }
 
-    /// Decodes a whole answer of a service and checks its result.
+    /// Decodes a whole response of a service and checks its result.
     pub fn decode<S: ServiceRequest>(&self) -> Result<S::Response, CallError> {
         self.decode_with(|cursor, context| {
             expect_type(cursor, context, S::RESPONSE)?;
@@ -46,7 +46,7 @@ impl AnswerBody {
         })
     }
 
-    /// The bytes behind the type id, which must be that of the service's answer.
+    /// Returns the bytes after the type id, which must be that of the service's response.
     pub fn content<S: ServiceRequest>(&self) -> Result<Bytes, CallError> {
         let start = self.decode_with(|cursor, context| {
             expect_type(cursor, context, S::RESPONSE)?;
@@ -70,7 +70,7 @@ impl AnswerBody {
     }
 }
 
-/// The type of the answer. Any service may answer with a fault instead of its own type.
+/// Returns the type of the response. Any service may respond with a fault instead of its own type.
 fn type_unless_fault(cursor: &mut Cursor<&[u8]>, context: &Context<'_>) -> Result<NodeId, CallError> {
     let id = NodeId::decode(cursor, context).map_err(unreadable)?;
     if id != ObjectId::ServiceFault_Encoding_DefaultBinary {

@@ -1,6 +1,7 @@
-//! An answer to OpenSecureChannel from a server that sends its issuers along with its certificate. The specification
-//! allows that; the library reads such a sender as one certificate and fails. So the message is decrypted and verified
-//! here by the library's own cryptography, and handed on as if the first certificate had come alone.
+//! Handles a response to OpenSecureChannel from a server that sends its issuers along with its certificate. The
+//! specification allows that; the library parses such a sender as one certificate and fails. So the message is
+//! decrypted and verified here with the library's cryptography, and passed on as if only the first certificate had
+//! come.
 
 use bytes::Bytes;
 use opcua::core::comms::message_chunk::MESSAGE_CHUNK_HEADER_SIZE;
@@ -11,11 +12,11 @@ use opcua::types::{ByteString, SimpleBinaryEncodable};
 
 use super::ChannelSecurity;
 
-/// Keys longer than this, in bytes, have padding of two length bytes.
+/// Longer keys, in bytes, have padding with two length bytes.
 const KEY_BYTES_OF_ONE_PADDING_BYTE: usize = 256;
 
-/// `server` is the trusted certificate, which the caller has found to be the first of the chain. `encrypted_from` is
-/// where the security header ends. The result is the message in clear, without padding and signature.
+/// `server` is the trusted certificate, which the caller has found first in the chain. The security header ends at
+/// `encrypted_from`. Returns the plain message without padding and signature.
 pub(super) fn opened(
     frame: &Bytes,
     header: &AsymmetricSecurityHeader,
@@ -57,7 +58,7 @@ pub(super) fn opened(
     Ok(rebuilt(head, header, server, content))
 }
 
-/// The padding says its own length: in its last byte, or in the last two if our key is long.
+/// The padding contains its own length: in its last byte, or in the last two if our key is long.
 fn without_padding(content: &[u8], key_bytes: usize) -> Option<&[u8]> {
     let (extra, content) = match key_bytes > KEY_BYTES_OF_ONE_PADDING_BYTE {
         true => content.split_last().map(|(extra, rest)| (usize::from(*extra), rest))?,

@@ -1,4 +1,4 @@
-//! The receiving half on bytes instead of a socket, for the fuzz targets.
+//! Runs the receiving half on bytes instead of a socket, for the fuzz targets.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,15 +17,15 @@ use super::pending::{AnswerSink, PendingRequests};
 use super::reader::ChannelReader;
 use super::{ChannelSecurity, handshake, limits};
 
-/// Requests that wait for answers.
+/// Pending requests.
 const REQUESTS: u32 = 4;
 
 /// Security makes a frame longer.
 const SECURITY_BYTES_MAX: usize = 4096;
 
-/// A server that sends frames until it closes the connection. The first byte chooses the security; then each frame has
-/// two bytes that say what it is (see [`Frame`]) and its content. What the fuzzer could never guess, sizes and
-/// signatures, is right unless a bit says otherwise.
+/// A server that sends frames and closes the connection. The first byte chooses the security; then each frame has two
+/// bytes of flags and length (see [`Frame`]) and its content. Sizes and signatures, which the fuzzer could never guess,
+/// are correct unless a flag says otherwise.
 pub(crate) fn frames(data: &[u8]) {
     let Some((first, mut rest)) = data.split_first() else {
         return;
@@ -52,8 +52,8 @@ pub(crate) fn frames(data: &[u8]) {
     receive(&stream, secure, security);
 }
 
-/// What the bits of `flags` mean: 0-1 the kind, 2-3 the finality, 4 a sequence number that is not the next, 5 a changed
-/// byte at the end, 6 no frame at all, 7 an answer that begins as its type should.
+/// The bits of `flags`: 0-1 the kind, 2-3 the finality, 4 a wrong sequence number, 5 a changed byte at the end, 6 no
+/// frame at all, 7 a response that begins with its correct type.
 struct Frame<'a> {
     flags: u8,
     sequence: u32,
@@ -89,7 +89,7 @@ impl Frame<'_> {
         }
         frame.extend(self.content);
         set_size(&mut frame);
-        // The library takes the finalities that there are.
+        // The library accepts only valid finalities.
         if !security.is_none() && finality != b'?' {
             let mut written = vec![0; frame.len() + SECURITY_BYTES_MAX];
             let chunk = MessageChunk { data: frame.into() };
@@ -162,7 +162,7 @@ fn receive(stream: &[u8], secure: SecureChannel, security: ChannelSecurity) {
     }
 }
 
-/// With the keys that both ends would have agreed on, which are the same for both.
+/// Uses keys as if both ends had agreed on them; they are the same for both.
 fn secure_channel(security: &ChannelSecurity) -> SecureChannel {
     let mut secure = handshake::secure_channel(security);
     if !security.is_none() {
@@ -199,7 +199,7 @@ fn secured(mode: MessageSecurityMode) -> ChannelSecurity {
 mod tests {
     use super::*;
 
-    /// Three frames that a client takes: a part, the end of the answer, and the end of the channel.
+    /// Three valid frames: a part of a response, its end, and the end of the channel.
     #[test]
     fn frames_that_are_right_are_taken_whatever_the_security() {
         for mode in [

@@ -1,4 +1,4 @@
-//! From an address to an open channel: TCP, hello and acknowledge, the first security token and its renewals.
+//! Opens a channel from an address: TCP, hello and acknowledge, the first security token and its renewals.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -25,10 +25,10 @@ use super::{Channel, ChannelSecurity, SharedSecureChannel, limits};
 use crate::endpoint_url::EndpointUrl;
 use crate::value::status;
 
-/// For each step of connecting.
+/// Timeout of each connection step.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an address may be silent before the next one is tried beside it. Within a step's time there is room for forty.
+/// How long an address may be silent before the next one is tried in parallel. Forty addresses fit into one step.
 const ADDRESS_STAGGER: Duration = Duration::from_millis(250);
 
 /// Why no channel could be opened; each says what to do about it.
@@ -38,11 +38,11 @@ pub(crate) enum ChannelOpenError {
     BadUrl(String),
     #[error("the host \"{host}\" of {url} is not known ({why}); check its name or use its IP address")]
     UnknownHost { url: String, host: String, why: String },
-    #[error("nothing can be reached at {url} ({why}); check host and port, and that the server runs")]
+    #[error("nothing can be reached at {url} ({why}); check host and port, and that the server is running")]
     Unreachable { url: String, why: String },
     #[error("{url} answers, but not as an OPC UA server ({why}); check the port")]
     NotOpcUa { url: String, why: String },
-    /// The server refused the connection with a status of its own.
+    /// The server refused the connection with its own status.
     #[error("the server at {url} refused the connection: {}{reason}", status::text(*.status))]
     Refused { url: String, status: u32, reason: String },
     #[error("{0}")]
@@ -67,7 +67,7 @@ pub(super) struct TransportConnection {
     pub chunk_bytes_max: usize,
 }
 
-/// What the peer accepts; 0 means no limit.
+/// The limits of the peer; 0 means no limit.
 pub(super) struct PeerLimits {
     pub chunk_bytes: usize,
     pub message_bytes: usize,
@@ -120,8 +120,8 @@ async fn tcp(address: &EndpointUrl, url: &str) -> Result<TcpStream, ChannelOpenE
     })
 }
 
-/// Tries addresses in their order, each further one when another has failed or is silent for `stagger`; whichever answers
-/// first is used, so that a silent address hides no other (RFC 8305). The error is the last one; `None` without addresses.
+/// Tries addresses in order, each further one when another has failed or is silent for `stagger`. The first to answer
+/// is used, so that a silent address hides no other (RFC 8305). The error is the last one; `None` without addresses.
 async fn first_to_answer<A, T, E, F>(
     mut addresses: impl Iterator<Item = A>,
     stagger: Duration,
@@ -201,7 +201,7 @@ async fn hello(stream: &mut TcpStream, url: &str) -> Result<(PeerLimits, usize),
     Ok((peer, limits::CHUNK_BYTES_MAX))
 }
 
-/// A server's own words behind its status, or nothing.
+/// The server's explanation of its status in parentheses, or nothing.
 pub(super) fn reason(text: &str) -> String {
     let text = text.trim();
     if text.is_empty() {
@@ -211,8 +211,8 @@ pub(super) fn reason(text: &str) -> String {
     }
 }
 
-/// The library's state of a channel. It insists on looking for key files and complains about their absence, which
-/// means nothing here: keys are set directly.
+/// The library's state of a channel. It looks for key files and logs their absence, which is irrelevant here because
+/// keys are set directly.
 pub(super) fn secure_channel(security: &ChannelSecurity) -> SecureChannel {
     let context = ContextOwned::new(
         opcua::types::NamespaceMap::new(),
@@ -233,14 +233,14 @@ pub(super) fn secure_channel(security: &ChannelSecurity) -> SecureChannel {
     channel
 }
 
-/// What is asked of the server for each token.
+/// The parameters of each token request.
 #[derive(Clone, Copy)]
 pub(super) struct TokenRequest {
     pub mode: MessageSecurityMode,
     pub lifetime_ms: u32,
 }
 
-/// Asks for the first token. The reader applies the answer before anything else can arrive.
+/// Requests the first token. The reader applies the response before it processes anything else.
 pub(super) async fn issue(
     channel: &Channel,
     secure: &SharedSecureChannel,
@@ -269,10 +269,10 @@ async fn token(
         client_nonce,
         requested_lifetime: wish.lifetime_ms,
     };
-    // The writer waits for the answer too: if there is none, the channel is of no further use.
+    // The writer waits for the response too: without one, the channel is useless.
     let answer = channel.call(&NodeId::null(), request, STEP_TIMEOUT).await;
     let response = answer.inspect_err(|error| {
-        channel.close(&format!("the server gave no security token: {error}"));
+        channel.close(&format!("the server issued no security token: {error}"));
     })?;
     bad_result(response.response_header.service_result.bits())
 }
@@ -285,8 +285,8 @@ fn bad_result(status: u32) -> Result<(), CallError> {
     }
 }
 
-/// Takes over the token of an answer to OpenSecureChannel. Called by the reader, so that no message secured with the
-/// new token can be read before its keys exist.
+/// Applies the token of an OpenSecureChannel response. Called by the reader, so that no message secured with the new
+/// token is read before its keys exist.
 pub(super) fn apply_token(secure: &SharedSecureChannel, body: &AnswerBody) -> Result<(), CallError> {
     let response: OpenSecureChannelResponse = body.decode::<OpenSecureChannelRequest>()?;
     bad_result(response.response_header.service_result.bits())?;
@@ -298,7 +298,7 @@ pub(super) fn apply_token(secure: &SharedSecureChannel, body: &AnswerBody) -> Re
         ));
     }
     let mut token = response.security_token;
-    // Lifetimes are counted with this machine's clock: the server's may be off by years.
+    // Lifetimes are counted with the local clock, because the server's may be off by years.
     token.created_at = opcua::types::DateTime::now();
     secure.set_security_token(token);
     if secure.security_policy() != opcua::crypto::SecurityPolicy::None {
@@ -314,14 +314,14 @@ pub(super) fn apply_token(secure: &SharedSecureChannel, body: &AnswerBody) -> Re
     Ok(())
 }
 
-/// Renews the token after three quarters of each lifetime, for as long as the channel lives. Holds no clone of the
-/// channel while it sleeps, so that it does not keep it open.
+/// Renews the token after three quarters of each lifetime while the channel lives. Holds no clone of the channel while
+/// it sleeps, so that it does not keep it open.
 pub(super) fn spawn_renewal(channel: &Channel, secure: SharedSecureChannel, wish: TokenRequest) {
     let weak = Arc::downgrade(&channel.inner);
     let closed = channel.inner.closed.clone();
     tokio::spawn(async move {
         loop {
-            // A server that grants next to nothing, or centuries, is not followed.
+            // Extreme lifetimes that a server grants are clamped.
             let lifetime = secure.read().token_lifetime().clamp(1000, limits::TOKEN_LIFETIME_MS);
             let wait = Duration::from_millis(u64::from(lifetime) * 3 / 4);
             tokio::select! {
@@ -342,7 +342,7 @@ pub(super) fn spawn_renewal(channel: &Channel, secure: SharedSecureChannel, wish
 mod tests {
     use super::*;
 
-    /// What becomes of an attempt to connect.
+    /// The outcome of an attempt to connect.
     #[derive(Clone, Copy)]
     enum Address {
         Silent,
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(first(&many, moment).await, Some(Ok(30)));
         assert_eq!(first(&[Refused, Refused], moment).await, Some(Err(Some(1))));
         assert_eq!(first(&[], moment).await, Some(Err(None)));
-        // One that answers is not hurried, and one that refuses costs no wait.
+        // A responding address is not preempted, and a refusal causes no wait.
         let for_ever = STEP_TIMEOUT * 2;
         assert_eq!(first(&[Answers, Refused], for_ever).await, Some(Ok(0)));
         assert_eq!(first(&[Refused, Refused, Answers], for_ever).await, Some(Ok(2)));

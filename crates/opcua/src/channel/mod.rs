@@ -1,9 +1,9 @@
-//! A secure channel: requests go in, each gets its answer or one error; nothing else leaves.
+//! A secure channel: each request gets its response or one error.
 //!
-//! The library's channel closes the connection when it cannot decode one answer, reads its keys only from files, and
-//! decodes every answer on the one task that reads the socket. So the socket, the framing and the bookkeeping are here
-//! (reader and writer task, bounds on everything the peer says), while the library encodes requests and does the
-//! cryptography. Answers come back as bytes and are decoded by whoever asked, in its own task.
+//! The library's channel closes the connection when it cannot decode one response, reads its keys only from files, and
+//! decodes every response on the task that reads the socket. So this module implements the socket, the framing and the
+//! request tracking (reader and writer task, limits on everything the peer sends), while the library encodes requests
+//! and does the cryptography. Responses are returned as bytes, and the caller decodes them in its own task.
 
 mod body;
 mod chain;
@@ -36,7 +36,7 @@ pub(crate) use service::{CallError, CallFailureKind, ServiceRequest};
 
 use pending::PendingRequests;
 
-/// How a channel is to be secured. `None` for mode and policy needs neither certificate.
+/// The security of a channel. `None` for mode and policy needs neither certificate.
 #[derive(Clone)]
 pub(crate) struct ChannelSecurity {
     pub mode: MessageSecurityMode,
@@ -62,7 +62,7 @@ impl ChannelSecurity {
     }
 }
 
-/// An open channel. Clones share it; it closes when the last one goes.
+/// An open channel. Clones share it; it closes when the last one is dropped.
 #[derive(Clone)]
 pub(crate) struct Channel {
     inner: Arc<ChannelInner>,
@@ -74,25 +74,26 @@ struct ChannelInner {
     handles: AtomicU32,
     #[cfg(test)]
     secure: SharedSecureChannel,
-    /// Cancelled when either task ends; dropping the channel cancels it.
+    /// Cancelled when either task ends or the channel is dropped.
     closed: CancellationToken,
     _close_on_drop: DropGuard,
 }
 
-/// One request on its way to the writer.
+/// One request for the writer.
 pub(super) struct OutgoingRequest {
     request: RequestMessage,
-    /// `None` for requests without an answer.
+    /// `None` for requests without a response.
     reply: Option<pending::AnswerSink>,
 }
 
 impl Channel {
-    /// Connects, says hello and opens the secure channel.
+    /// Connects, exchanges hello and opens the secure channel.
     pub async fn open(url: &str, security: &ChannelSecurity) -> Result<Channel, ChannelOpenError> {
         Channel::open_with_lifetime(url, security, limits::TOKEN_LIFETIME_MS).await
     }
 
-    /// `lifetime_ms` is asked for the security token, which is renewed after three quarters of what the server grants.
+    /// `lifetime_ms` is requested for the security token, which is renewed after three quarters of the granted
+    /// lifetime.
     async fn open_with_lifetime(
         url: &str,
         security: &ChannelSecurity,
@@ -144,7 +145,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Sends a request and decodes its answer.
+    /// Sends a request and decodes its response.
     pub async fn call<S: ServiceRequest>(
         &self,
         token: &NodeId,
@@ -154,7 +155,7 @@ impl Channel {
         self.call_raw(token, request, timeout).await?.decode::<S>()
     }
 
-    /// Sends a request and returns its answer undecoded; a service fault is an error already.
+    /// Sends a request and returns its response undecoded; a service fault is already an error.
     pub async fn call_raw<S: ServiceRequest>(
         &self,
         token: &NodeId,
@@ -167,7 +168,7 @@ impl Channel {
         Ok(body)
     }
 
-    /// Sends what needs no answer. Errors are of no interest: the channel is closing.
+    /// Sends a request without a response. Errors are ignored, because the channel is closing.
     pub async fn post<S: ServiceRequest>(&self, token: &NodeId, mut request: S) {
         *request.header() = self.header(token, Duration::from_secs(1));
         let _closed = self
@@ -180,7 +181,7 @@ impl Channel {
             .await;
     }
 
-    /// Sends a request whose answer goes to a queue, in the order in which the server's answers arrive.
+    /// Sends a request whose response goes to a queue, in the order in which the server's responses arrive.
     pub async fn enqueue<S: ServiceRequest>(
         &self,
         token: &NodeId,
@@ -191,7 +192,7 @@ impl Channel {
     ) {
         *request.header() = self.header(token, timeout_hint);
         let reply = pending::AnswerSink::Queue(pending::QueueReply::new(queue.clone(), tag));
-        // What cannot be sent answers by itself.
+        // If it cannot be sent, dropping the reply delivers an error.
         let _closed = self
             .inner
             .requests
@@ -239,12 +240,12 @@ impl Channel {
         self.inner.closed.is_cancelled()
     }
 
-    /// Why the channel closed.
+    /// Returns why the channel closed.
     pub fn closed_error(&self) -> CallError {
         self.inner.pending.closed_error()
     }
 
-    /// Closes the channel with a reason that every waiting and later call gets.
+    /// Closes the channel with a reason that every pending and later call returns.
     pub fn close(&self, why: &str) {
         self.inner.pending.close(why);
         self.inner.closed.cancel();
@@ -258,8 +259,8 @@ impl Channel {
     }
 }
 
-/// Runs one half of the connection until it ends, the channel closes or it panics (a hostile peer may find a way to do
-/// that inside the library); then nothing waits for an answer any more.
+/// Runs one half of the connection until it ends, the channel closes or it panics (a hostile peer may cause that inside
+/// the library); then all pending requests fail.
 fn spawn(
     closed: CancellationToken,
     pending: Arc<PendingRequests>,
@@ -278,7 +279,7 @@ fn spawn(
     });
 }
 
-/// The parts of a [`SecureChannel`] that both halves share.
+/// The library's channel state, which both halves share.
 pub(super) type SharedSecureChannel = Arc<RwLock<SecureChannel>>;
 
 #[cfg(test)]

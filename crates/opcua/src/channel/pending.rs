@@ -1,9 +1,9 @@
-//! Requests that wait for their answers, by request id. Each is answered exactly once: by its answer, or by the reason
-//! for which the channel closed.
+//! Pending requests by request id. Each is completed exactly once: with its response, or with the reason why the
+//! channel closed.
 //!
-//! What the peer has sent and nobody has used yet counts against one budget of the channel: parts of answers, answers in
-//! a queue, and answers while they are decoded. Beyond it the channel closes, since a peer that keeps to what it is
-//! asked for never gets there.
+//! Unused data from the peer counts against one budget of the channel: parts of responses, responses in a queue, and
+//! responses being decoded. Beyond it the channel closes, because a peer that only sends what was requested never
+//! reaches it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::body::AnswerBody;
 use super::limits;
 use super::service::CallError;
 
-/// Where an answer goes.
+/// The destination of a response.
 pub(super) enum AnswerSink {
     One(oneshot::Sender<Result<AnswerBody, CallError>>),
     Queue(QueueReply),
 }
 
-/// Answers exactly once, also when it is dropped: the queue's owner counts what is outstanding.
+/// Replies exactly once, also when it is dropped, because the queue's owner counts what is outstanding.
 pub(super) struct QueueReply {
     queue: AnswerQueue,
     tag: u64,
@@ -44,7 +44,7 @@ impl QueueReply {
     fn send(&mut self, result: Result<AnswerBody, CallError>) {
         self.sent = true;
         self.queue.outstanding.dec();
-        // Whoever asked may have gone.
+        // The caller may be gone.
         let _gone = self.queue.answers.send(QueuedAnswer { tag: self.tag, result });
     }
 }
@@ -57,16 +57,16 @@ impl Drop for QueueReply {
     }
 }
 
-/// For requests of which several are outstanding and whose answers must be seen in order. Unbounded in itself: whoever
-/// sends the requests bounds their number, and the channel's budget bounds their bytes.
+/// For several outstanding requests whose responses must be processed in order. The queue itself is unbounded: the
+/// sender of the requests bounds their number, and the channel's budget bounds their bytes.
 #[derive(Clone)]
 pub(crate) struct AnswerQueue {
     pub answers: mpsc::UnboundedSender<QueuedAnswer>,
-    /// How many requests the server holds.
+    /// Number of requests at the server.
     pub outstanding: IntGauge,
 }
 
-/// One answer with the tag of its request.
+/// One response with the tag of its request.
 pub(crate) struct QueuedAnswer {
     pub tag: u64,
     pub result: Result<AnswerBody, CallError>,
@@ -74,7 +74,7 @@ pub(crate) struct QueuedAnswer {
 
 impl AnswerSink {
     pub fn send(self, result: Result<AnswerBody, CallError>) {
-        // Whoever asked may have gone.
+        // The caller may be gone.
         match self {
             AnswerSink::One(reply) => drop(reply.send(result)),
             AnswerSink::Queue(mut reply) => reply.send(result),
@@ -89,14 +89,14 @@ impl AnswerSink {
     }
 }
 
-/// How many bytes of answers a channel holds.
+/// The bytes of responses that a channel may hold.
 #[derive(Debug)]
 struct Budget {
     held: AtomicUsize,
     max: usize,
 }
 
-/// A part of the budget, given back when it is dropped.
+/// A part of the budget, released on drop.
 #[derive(Debug)]
 pub(super) struct BudgetReservation {
     budget: Arc<Budget>,
@@ -156,7 +156,7 @@ impl PendingRequests {
         }
     }
 
-    /// Must be called before the request is written, since its answer may overtake.
+    /// Must be called before the request is written, because its response may arrive first.
     pub fn add(&self, request_id: u32, reply: AnswerSink) {
         let mut state = self.state.lock();
         if let Some(why) = &state.closed {
@@ -164,7 +164,7 @@ impl PendingRequests {
             return;
         }
         if state.waiting.len() >= limits::REQUESTS_PENDING_MAX {
-            // Callers that gave up (timeout) leave their entries until an answer comes.
+            // Callers that timed out leave their entries until a response arrives.
             state.waiting.retain(|_, waiting| !waiting.reply.is_closed());
         }
         let waiting = PendingRequest {
@@ -176,15 +176,15 @@ impl PendingRequests {
         state.waiting.insert(request_id, waiting);
     }
 
-    /// A part of an answer. Chunks for unknown requests (answers after their timeout) are ignored. The error is the
-    /// reason for which the channel must close.
+    /// Adds a part of a response. Chunks for unknown requests (responses after their timeout) are ignored. The error is
+    /// the reason why the channel must close.
     pub fn chunk(&self, request_id: u32, chunk: Bytes, is_final: bool) -> Result<(), String> {
         let mut state = self.state.lock();
         let Some(waiting) = state.waiting.get_mut(&request_id) else {
             return Ok(());
         };
         if waiting.reply.is_closed() {
-            // Whoever asked gave up: what came and what still comes of the answer is for nobody.
+            // The caller has given up, so the response is dropped.
             state.waiting.remove(&request_id);
             return Ok(());
         }
@@ -192,7 +192,7 @@ impl PendingRequests {
         waiting.share.grow(chunk.len() + CHUNK_OVERHEAD_BYTES);
         waiting.chunks.push(match is_final {
             true => chunk,
-            // As it is, it would keep the whole buffer that it was received in, of which only its own bytes are counted.
+            // Without the copy it would keep the whole receive buffer alive, of which only its own bytes are counted.
             false => Bytes::copy_from_slice(&chunk),
         });
         let too_large = waiting.bytes > limits::MESSAGE_BYTES_MAX || waiting.chunks.len() > limits::CHUNKS_MAX;
@@ -228,7 +228,7 @@ impl PendingRequests {
             return Ok(());
         }
         Err(format!(
-            "the server's answers that are still to be taken over hold more than {} MiB; lower queueSize, or collect large arrays apart",
+            "the server's answers that are still to be processed hold more than {} MiB; lower queueSize, or collect large arrays in an input of their own",
             self.budget.max >> 20
         ))
     }
@@ -255,7 +255,7 @@ impl PendingRequests {
     }
 }
 
-/// What a chunk takes beside its bytes.
+/// Overhead of a chunk.
 const CHUNK_OVERHEAD_BYTES: usize = 64;
 
 /// One chunk is passed on as it is; several are copied together once.
@@ -310,7 +310,7 @@ mod tests {
             ask(id);
             pending.chunk(id, part(), true).unwrap();
             let body = answers.try_recv().unwrap().result.unwrap();
-            // Whoever decodes it holds it.
+            // It counts while it is being decoded.
             assert!(pending.budget.held.load(Ordering::Relaxed) > MIB);
             drop(body);
             assert_eq!(pending.budget.held.load(Ordering::Relaxed), 0);

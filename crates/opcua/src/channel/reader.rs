@@ -1,5 +1,5 @@
-//! The receiving half: bytes from the socket to whole answers. Ends, with the reason, at the first thing that the peer
-//! must not send; what merely cannot be decoded later concerns only its own request.
+//! The receiving half: assembles bytes from the socket into whole responses. It ends, with the reason, at the first
+//! protocol violation; a response that cannot be decoded later affects only its own request.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const FRAME_HEADER_BYTES: usize = 8;
 const SEQUENCE_HEADER_BYTES: usize = 8;
 const TOKEN_ID_BYTES: usize = 4;
 
-/// Room made for reading; several small messages arrive in one read.
+/// Read buffer size; several small messages arrive in one read.
 const READ_BYTES: usize = 64 << 10;
 
 pub(super) struct ChannelReader<R> {
@@ -36,10 +36,10 @@ pub(super) struct ChannelReader<R> {
     pub secure: SharedSecureChannel,
     pub security: ChannelSecurity,
     pub pending: Arc<PendingRequests>,
-    /// Told of every answer to OpenSecureChannel, once its token counts.
+    /// Notified of every OpenSecureChannel response, once its token is in effect.
     pub token_answered: Arc<Notify>,
     pub buffer: BytesMut,
-    /// Of the last chunk.
+    /// The sequence number of the last chunk.
     pub sequence: Option<u32>,
 }
 
@@ -67,7 +67,7 @@ impl<R: AsyncRead + Unpin> ChannelReader<R> {
         }
     }
 
-    /// The next whole message in the buffer.
+    /// Returns the next whole message in the buffer.
     fn frame(&mut self) -> Result<Option<Bytes>, String> {
         let Some(header) = self.buffer.get(..FRAME_HEADER_BYTES) else {
             return Ok(None);
@@ -76,7 +76,7 @@ impl<R: AsyncRead + Unpin> ChannelReader<R> {
         let size = size.try_get_u32_le().unwrap_or(0) as usize;
         if !(FRAME_HEADER_BYTES..=self.chunk_bytes_max).contains(&size) {
             return Err(format!(
-                "the server announced a chunk of {size} bytes, {} are agreed",
+                "the server announced a chunk of {size} bytes, but {} were agreed",
                 self.chunk_bytes_max
             ));
         }
@@ -129,7 +129,7 @@ impl<R: AsyncRead + Unpin> ChannelReader<R> {
             MessageIsFinalType::Intermediate => self.pending.chunk(request_id, body, false)?,
             MessageIsFinalType::Final => {
                 if is_open {
-                    // A refusal is for whoever asked; anything else wrong with a token ends the channel.
+                    // A refusal goes to the caller; any other problem with a token ends the channel.
                     match handshake::apply_token(&self.secure, &AnswerBody::from_bytes(body.clone())) {
                         Ok(()) | Err(CallError::Refused(_)) => {}
                         Err(error) => return Err(error.to_string()),
@@ -145,9 +145,9 @@ impl<R: AsyncRead + Unpin> ChannelReader<R> {
         Ok(())
     }
 
-    /// An answer to OpenSecureChannel must come under the policy that was asked for and from the certificate that was
-    /// trusted; the library would take whatever the header names. Returns the message in clear if it had to be opened
-    /// here, because issuers come with the certificate.
+    /// An OpenSecureChannel response must use the requested policy and the trusted certificate; the library would
+    /// accept whatever the header names. Returns the plain message if it had to be opened here, because issuers come
+    /// with the certificate.
     fn check_sender(&self, frame: &Bytes) -> Result<Option<Bytes>, String> {
         let options = limits::decoding_options(frame.len());
         let mut cursor = Cursor::new(frame.get(MESSAGE_CHUNK_HEADER_SIZE..).unwrap_or_default());
@@ -181,7 +181,7 @@ impl<R: AsyncRead + Unpin> ChannelReader<R> {
         chain::opened(frame, &header, encrypted_from, expected, &self.security).map(Some)
     }
 
-    /// The library slices by sizes that it computes from the chunk's, so a chunk must have room for them.
+    /// The library slices by sizes that it computes from the chunk's size, so a chunk must be large enough for them.
     fn check_size(&self, bytes: usize) -> Result<(), String> {
         let headers = MESSAGE_CHUNK_HEADER_SIZE + TOKEN_ID_BYTES;
         let signature = match self.security.is_none() {
@@ -197,7 +197,7 @@ impl<R: AsyncRead + Unpin> ChannelReader<R> {
         Ok(())
     }
 
-    /// Numbers count up by one and wrap to a small one. Servers begin where they like.
+    /// Sequence numbers count up by one and wrap to a small one. Servers may start with any number.
     fn check_sequence(&mut self, number: u32) -> Result<(), String> {
         let follows = match self.sequence {
             None => true,
@@ -233,6 +233,6 @@ fn aborted(
 ) -> CallError {
     match chunk.final_error_body(info, options) {
         Ok(error) => CallError::Refused(error.status.bits()),
-        Err(_) => CallError::Unreadable("the server gave up its answer half-way".to_owned()),
+        Err(_) => CallError::Unreadable("the server aborted its answer".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! The services that Thalweg calls: which answer belongs to which request, and how a call can fail.
+//! The services that Thalweg calls: which response belongs to which request, and how a call can fail.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) enum CallError {
     Refused(u32),
     #[error("{0}")]
     Unreadable(String),
-    /// Which operation each result belongs to is anybody's guess.
+    /// It is unknown which operation each result belongs to.
     #[error("the server answered {answered} of {asked} {what}")]
     WrongCount {
         answered: usize,
@@ -41,25 +41,25 @@ pub(crate) enum CallError {
     },
     #[error("the server's answer is larger than {} MiB", super::MESSAGE_BYTES_MAX >> 20)]
     TooLarge,
-    /// The request does not fit the server's limits for messages.
+    /// The request exceeds the server's message limits.
     #[error("the request is larger than the server accepts")]
     RequestTooLarge,
 }
 
-/// What a failed call says of the next one.
+/// How to continue after a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallFailureKind {
-    /// The connection or the session is gone: the same again over another one.
+    /// The connection or the session is gone: repeat on another one.
     Lost,
-    /// Not answered in time, and perhaps carried out: too much for the server, or the network stood still.
+    /// The call timed out, and may have been executed: the server was overloaded, or the network stalled.
     TimedOut,
-    /// The server does nothing for anybody at the moment: the same again after a pause.
+    /// The server serves nobody at the moment: repeat after a pause.
     Later,
-    /// Too many operations, in one call or in all that are in flight.
+    /// Too many operations, in one call or in all calls in flight.
     TooMany,
     /// Fewer operations per call may succeed.
     TooLarge,
-    /// One of the operations may be what the server does not get over.
+    /// The server may fail on one of the operations.
     Other,
 }
 
@@ -77,7 +77,7 @@ impl CallError {
         }
     }
 
-    /// The server's status, if it gave one.
+    /// The server's status, if it sent one.
     pub fn status(&self) -> Option<u32> {
         match self {
             CallError::Refused(status) => Some(*status),
@@ -85,7 +85,7 @@ impl CallError {
         }
     }
 
-    /// The server's status, or the one that says best what happened.
+    /// The server's status, or the one that best describes the failure.
     pub fn nearest_status(&self) -> u32 {
         let status = match self {
             CallError::Refused(status) => return *status,
@@ -99,7 +99,7 @@ impl CallError {
         status.bits()
     }
 
-    /// `Ok` if each operation of a call has its result.
+    /// Checks that each operation of a call has its result.
     pub fn check_count(answered: usize, asked: usize, what: &'static str) -> Result<(), CallError> {
         match answered == asked {
             true => Ok(()),
@@ -107,8 +107,8 @@ impl CallError {
         }
     }
 
-    /// Whether fewer operations per call may succeed where this call failed: servers cut answers short at what they take
-    /// at once, or leave out the operation that they do not get over.
+    /// Whether fewer operations per call may succeed where this call failed: servers truncate responses at their own
+    /// limits, or omit the operation on which they fail.
     pub fn is_too_large(&self) -> bool {
         match self {
             CallError::TooLarge | CallError::RequestTooLarge | CallError::WrongCount { .. } => true,
@@ -118,14 +118,14 @@ impl CallError {
     }
 }
 
-/// A request of a service with its answer.
+/// A request of a service and its response.
 pub(crate) trait ServiceRequest: Into<RequestMessage> + Send {
     type Response: Send;
     const RESPONSE: ObjectId;
 
     fn header(&mut self) -> &mut RequestHeader;
 
-    /// Decodes the answer; a bad service result in it is for the caller of [`ServiceRequest::result`].
+    /// Decodes the response; the caller checks the service result in it.
     fn decode(cursor: &mut Cursor<&[u8]>, context: &Context<'_>) -> EncodingResult<Self::Response>;
 }
 

@@ -27,7 +27,7 @@ async fn endpoints(channel: &Channel) -> Result<Vec<EndpointDescription>, CallEr
     Ok(response.endpoints.unwrap_or_default())
 }
 
-/// Tokens that live a second are renewed several times while calls go on, whatever the security.
+/// Tokens with a lifetime of one second are renewed several times while calls continue, whatever the security.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_renewed_while_calls_go_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ async fn a_token_is_renewed_while_calls_go_on() {
     plant.shutdown().await;
 }
 
-/// A server that says hello properly and then sends these bytes.
+/// A server that exchanges hello correctly and then sends these bytes.
 async fn liar(bytes: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("opc.tcp://{}", listener.local_addr().unwrap());
@@ -84,7 +84,7 @@ async fn liar(bytes: Vec<u8>) -> String {
         stream.write_all(&ack).await.unwrap();
         read_message(&mut stream).await;
         let _ = stream.write_all(&bytes).await;
-        // The other end must give up, not this one.
+        // The client must end the connection, not the server.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     });
     url
@@ -138,7 +138,7 @@ async fn whatever_a_server_sends_ends_in_one_sentence() {
     }
 }
 
-/// A channel under None must not be opened by a server that answers under another policy, and the other way round.
+/// A channel under None must not be opened by a server that responds under another policy, and vice versa.
 #[tokio::test]
 async fn an_answer_under_another_policy_is_refused() {
     let mut body = 1u32.to_le_bytes().to_vec();
@@ -153,7 +153,7 @@ async fn an_answer_under_another_policy_is_refused() {
 
 #[tokio::test]
 async fn a_server_that_says_nothing_is_given_up() {
-    // Only that the sentence is right; the wait is cut short by the peer.
+    // This checks only the error text; the peer cuts the wait short.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("opc.tcp://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { drop(listener.accept().await) });
@@ -168,7 +168,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut bytes = message(kind, &body);
-            // Then nothing more can come.
+            // Garbage ends the stream.
             bytes.extend(b"QQQQ");
             bytes.extend([0; 8]);
             let url = liar(bytes).await;

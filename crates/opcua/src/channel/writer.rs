@@ -1,4 +1,4 @@
-//! The sending half: requests to chunks to the socket, as many per write as are waiting.
+//! The sending half: encodes requests into chunks and writes all waiting ones to the socket at once.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use super::pending::PendingRequests;
 use super::service::CallError;
 use super::{OutgoingRequest, SharedSecureChannel, limits};
 
-/// Requests are gathered into one write up to this size.
+/// Requests are combined into one write up to this size.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Encryption makes chunks a little longer than their content.
 const SECURITY_BYTES_MAX: usize = 4096;
 
-/// What follows a request.
+/// What happens after a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AfterRequest {
     GoOn,
     Close,
-    /// Servers may forget the old token the moment they give a new one, so nothing is sent under it any more.
+    /// Servers may drop the old token as soon as they issue a new one, so nothing more is sent under it.
     WaitForToken,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct ChannelWriter {
     sequence: SequenceNumberHandle,
     request_id: u32,
     buffer: Vec<u8>,
-    /// Reused from request to request.
+    /// Reused for all requests.
     storage: BytesMut,
     chunks: Vec<MessageChunk>,
 }
@@ -97,7 +97,7 @@ impl ChannelWriter {
             match then {
                 AfterRequest::GoOn => {}
                 AfterRequest::Close => return "the connection was closed".to_owned(),
-                // Whoever asked for the token sees to it that this does not last.
+                // The caller that requested the token bounds this wait.
                 AfterRequest::WaitForToken => self.token_answered.notified().await,
             }
         }

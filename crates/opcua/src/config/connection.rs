@@ -1,4 +1,4 @@
-//! Fields that the OPC UA input and output share: where the server is, how the connection is secured, who logs in.
+//! Fields that the OPC UA input and output share: the server's address, the security of the connection, and the login.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,11 +38,11 @@ pub(crate) struct ConnectionConfig {
     pub direct_connect: bool,
     /// First delay between attempts.
     pub reconnect_interval: Duration,
-    /// `None`: detected from what the server says of itself.
+    /// `None`: detected from what the server reports about itself.
     pub profile: Option<profile::ProfileName>,
 }
 
-/// Who logs in.
+/// The login.
 #[derive(Clone)]
 pub(crate) enum Identity {
     Anonymous,
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// As errors and logs name the kind of login.
+    /// The name of the kind of login for errors and logs.
     pub fn as_str(&self) -> &'static str {
         match self {
             Identity::Anonymous => "anonymous",
@@ -78,7 +78,7 @@ pub(crate) struct SecurityChoice {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PolicyChoice(pub SecurityPolicy);
 
-/// A policy as the configuration names it, which is not how the library prints it.
+/// The name of a policy in the configuration, which differs from the library's.
 pub(crate) fn policy_name(policy: SecurityPolicy) -> &'static str {
     POLICIES
         .into_iter()
@@ -86,17 +86,17 @@ pub(crate) fn policy_name(policy: SecurityPolicy) -> &'static str {
         .map_or("unknown", |(name, _)| name)
 }
 
-/// Whom to trust and what to show.
+/// Which certificates to trust and which to present.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Certificates {
-    /// `None`: one is generated and kept in the data folder.
+    /// `None`: one is generated and stored in the data folder.
     pub client: Option<KeyPair>,
     pub fingerprint: Option<Fingerprint>,
     pub trust_folder: Option<PathBuf>,
 }
 
 impl ConnectionConfig {
-    /// Reports every mistake; `None` if there was one that leaves no usable configuration.
+    /// Reports every mistake; `None` if no usable configuration remains.
     pub fn parse(fields: &mut Fields<'_>) -> Option<ConnectionConfig> {
         let endpoint = endpoint(fields);
         let identity = identity(fields);
@@ -215,7 +215,7 @@ fn certificates(fields: &mut Fields<'_>) -> Option<Certificates> {
     })
 }
 
-/// Whom to trust is asked only of secured connections; whoever names it expects one.
+/// Trust settings apply only to secured connections; a user who sets them expects one.
 fn warn_of_trust_without_effect(fields: &Fields<'_>, certificates: Option<&Certificates>, security: SecurityChoice) {
     let Some(certificates) = certificates.filter(|_| security.is_none()) else {
         return;
@@ -232,7 +232,7 @@ fn warn_of_trust_without_effect(fields: &Fields<'_>, certificates: Option<&Certi
     }
 }
 
-/// Fields that files still carry.
+/// Obsolete fields that files may still contain.
 pub(super) fn legacy_without_effect(fields: &mut Fields<'_>) {
     fields.legacy(
         "browseHierarchicalReferences",
@@ -246,7 +246,7 @@ pub(super) fn legacy_without_effect(fields: &mut Fields<'_>) {
 }
 
 impl SecurityChoice {
-    /// Neither says anything but None.
+    /// Whether neither requires security.
     pub fn is_none(&self) -> bool {
         self.mode.is_none_or(|mode| mode == MessageSecurityMode::None)
             && self

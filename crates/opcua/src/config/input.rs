@@ -1,4 +1,4 @@
-//! Fields of the OPC UA input alone: which nodes, and how their values are fetched.
+//! Fields of the OPC UA input alone: the nodes, and how their values are fetched.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::node_id::NodeSpec;
 pub(crate) struct InputConfig {
     pub connection: ConnectionConfig,
     pub nodes: Vec<NodeSpec>,
-    /// False: poll.
+    /// False means polling.
     pub subscribe: bool,
     pub heartbeat: bool,
     pub poll_rate: Duration,
@@ -37,7 +37,7 @@ pub(crate) struct InputConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TagGroupMode {
     Clean,
-    /// As the reference system does it: the first occurrence of the raw name is cut out.
+    /// As in the reference system: the first occurrence of the raw name is removed.
     Reference,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct DeadbandRule {
 pub(crate) struct BrowseConfig {
     /// Children of nodes at this level are not visited; roots are level 0.
     pub depth_max: u16,
-    /// 0: unlimited.
+    /// 0 means no limit.
     pub nodes_max: usize,
-    /// Of tag paths; `None` lets all pass.
+    /// Globs for tag paths; `None` accepts all.
     pub include: Option<GlobSet>,
     pub exclude: Option<GlobSet>,
     /// Whether HasProperty references are followed.
@@ -87,7 +87,7 @@ fn read(fields: &mut Fields<'_>) -> Option<InputConfig> {
     if sampling_interval_ms < 0.0 {
         fields.error(
             "samplingInterval",
-            "expected 0 or more milliseconds; 0 is as fast as the server can",
+            "expected 0 or more milliseconds; 0 means as fast as the server can",
         );
     }
     let publishing_interval = fields.int_in("publishingInterval", 100, 1..=3_600_000).unsigned_abs();
@@ -231,7 +231,7 @@ fn globs(fields: &mut Fields<'_>, name: &str) -> Option<GlobSet> {
     set.build().map_err(|error| fields.error(name, error)).ok()
 }
 
-/// `*` spans dots: tag paths are no file paths.
+/// `*` spans dots, because tag paths are not file paths.
 fn glob(pattern: &str) -> Result<Glob, String> {
     Glob::new(pattern).map_err(|error| format!("\"{pattern}\" is not a glob: {}", error.kind()))
 }

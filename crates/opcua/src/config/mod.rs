@@ -1,4 +1,4 @@
-//! The `opcua` components' fields: what the user wrote, checked and with defaults filled in.
+//! The fields of the `opcua` components, checked and with defaults filled in.
 
 mod connection;
 mod input;

@@ -1,4 +1,5 @@
-//! Fields of the OPC UA output alone: which nodes get what of a message, and how a write is checked.
+//! Fields of the OPC UA output alone: which values of a message are written to which nodes, and how a write is
+//! verified.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::connection::legacy_without_effect;
 use crate::node_id::NodeSpec;
 use crate::output::{DataType, ValuePath};
 
-/// Longest timeout and pause of the handshake: an hour.
+/// Maximum timeout and pause of the handshake: an hour.
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
 
@@ -23,15 +24,15 @@ pub(crate) struct OutputConfig {
     pub connection: ConnectionConfig,
     /// In the order in which they are written.
     pub mappings: Vec<NodeMapping>,
-    /// `None`: what the server says of a write is believed.
+    /// `None`: the server's response to a write is trusted.
     pub handshake: Option<HandshakeConfig>,
-    /// Writes of the flow that are under way at the same time.
+    /// Maximum concurrent writes of the flow.
     pub in_flight_max: usize,
-    /// `None`: what fails for now is repeated without limit.
+    /// `None`: temporary failures are retried without limit.
     pub give_up_after: Option<Duration>,
 }
 
-/// One value of a message on its way to one node.
+/// One value of a message and its target node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeMapping {
     pub node: PerMessage<NodeSpec>,
@@ -39,14 +40,14 @@ pub(crate) struct NodeMapping {
     pub data_type: PerMessage<DataType>,
 }
 
-/// Something that the configuration says once for all messages, or that each message says.
+/// A setting that is the same for all messages, or rendered for each.
 #[derive(Clone, Debug)]
 pub(crate) enum PerMessage<T> {
     Same(T),
     Rendered(Interpolation),
 }
 
-/// Values are read back until they are the written ones.
+/// Values are read back until they equal the written ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandshakeConfig {
     pub readback_timeout: Duration,
@@ -100,7 +101,7 @@ fn mapping(node: &Node, context: &ParseContext<'_>) -> Option<NodeMapping> {
 }
 
 impl<T> PerMessage<T> {
-    /// A text that is the same for all messages is looked at now, and its mistake reported at its place.
+    /// A static text is checked now, and its mistake reported at its position.
     fn read(node: &Node, context: &ParseContext<'_>, parse: fn(&str) -> Result<T, String>) -> Option<PerMessage<T>> {
         let text = context.interpolation(node)?;
         let Some(same) = text.is_static() else {

@@ -92,7 +92,7 @@ async fn the_only_endpoint_may_name_a_discovery_url_that_knows_more() {
                 open_endpoint("opc.tcp://inside:4840/second", ""),
             ]);
         }
-        // Its host is not known here; only the path counts.
+        // Its host is unknown here; only the path counts.
         endpoints(vec![open_endpoint(
             "opc.tcp://inside:4840/only",
             "opc.tcp://inside:4840/more",
@@ -154,7 +154,8 @@ async fn a_server_that_refuses_discovery_is_opened_directly_but_never_with_less_
     assert_eq!(server.count("ActivateSession"), 1);
 }
 
-/// For a secured connection the certificate must be known: trusted alone, or remembered from an earlier connection.
+/// A secured connection requires a known certificate: the only trusted one, or one remembered from an earlier
+/// connection.
 #[tokio::test]
 async fn a_server_that_refuses_discovery_is_opened_directly_where_its_certificate_is_known() {
     let server = FakeServer::start(|request| match request {
@@ -186,14 +187,14 @@ async fn a_server_that_refuses_discovery_is_opened_directly_where_its_certificat
         assert_eq!((&offer.certificate, &offer.url), (&der, &server.url));
         assert!(log.text().contains("the endpoint is opened directly"), "{}", log.text());
     }
-    // Which policy to use is not known.
+    // The policy to use is unknown.
     let without = format!("securityMode: Sign\ntrustFolder: {}", folder.path().display());
     let error = connector(&server.url, &without, folder.path())
         .offer()
         .await
         .unwrap_err();
     assert!(error.text.contains("that takes securityPolicy"), "{error}");
-    // Whom a fingerprint is asked for is not trusted for having been seen.
+    // If a fingerprint is required, a remembered certificate is not trusted.
     let pinned = format!(
         "{wish}\nserverCertificateFingerprint: {}",
         crate::security::sha256_hex(b"x")
@@ -222,14 +223,14 @@ async fn a_server_that_counts_attempts_is_given_time() {
             .unwrap();
         assert_eq!((error.wait, error.unreachable), (wait, false), "{error}");
         assert!(error.text.contains(&status::text(code.bits())), "{error}");
-        // An attempt every second would use up whatever the server still has.
+        // An attempt every second would exhaust what the server has left.
         let (second, timeout) = (Duration::from_secs(1), Duration::from_secs(10));
         assert_eq!(error.pause(second, timeout), if wait { timeout } else { second });
         assert_eq!(error.pause(timeout * 6, timeout), timeout * 6);
     }
 }
 
-/// A certificate of a server in a trust folder, as an operator puts it there.
+/// Puts a server's certificate into a trust folder, as an operator would.
 async fn trusted_certificate(folder: &Path) -> Vec<u8> {
     let der = certificate(&folder.join("other")).await;
     std::fs::create_dir_all(folder.join("trusted")).unwrap();
@@ -237,14 +238,14 @@ async fn trusted_certificate(folder: &Path) -> Vec<u8> {
     der
 }
 
-/// One that is made there.
+/// A certificate that is generated there.
 async fn certificate(keys: &Path) -> Vec<u8> {
     let certificates = ClientCertificates::new(None, keys);
     let own = certificates.for_policy(SecurityPolicy::Basic256Sha256).await.unwrap();
     own.pair.der
 }
 
-/// The fake server closes a connection that is secured, as many do that cannot decrypt its first message.
+/// The fake server closes a secured connection, as many servers do that cannot decrypt its first message.
 #[tokio::test]
 async fn a_direct_connection_that_fails_with_a_trusted_certificate_asks_for_the_real_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -277,15 +278,15 @@ async fn a_direct_connection_that_fails_with_a_trusted_certificate_asks_for_the_
     let kept = folder.path().join("rejected").join(format!("{digest}.der"));
     assert_eq!(std::fs::read(kept).unwrap(), real);
     assert_eq!(server.count("GetEndpoints"), 1);
-    // If it is the real one, it is for another reason that the connection fails.
+    // If it is the real certificate, the connection fails for another reason.
     *shown.lock() = trusted;
     let error = connector.connect("test").await.err().unwrap();
     assert!(!error.text.contains("is not trusted"), "{error}");
     assert_eq!(server.count("GetEndpoints"), 2);
-    // Who cannot be reached is not asked.
+    // An unreachable server is not asked.
     drop(server);
     let error = connector.connect("test").await.err().unwrap();
-    assert!(error.unreachable && !error.text.contains("asked"), "{error}");
+    assert!(error.unreachable && !error.text.contains("cannot query"), "{error}");
 }
 
 #[tokio::test]
@@ -321,7 +322,7 @@ async fn a_direct_connection_without_a_known_certificate_asks_for_it_alone() {
     let folder = tempfile::tempdir().unwrap();
     let wish = "directConnect: true\nsecurityMode: Sign\nsecurityPolicy: Basic256Sha256";
     let offer = connector(&server.url, wish, folder.path()).offer().await.unwrap();
-    // Not the path, the mode or the policy of the only endpoint that is announced.
+    // The path, the mode and the policy of the only announced endpoint are not used.
     assert_eq!(
         (offer.mode, offer.policy),
         (MessageSecurityMode::Sign, SecurityPolicy::Basic256Sha256)
@@ -357,13 +358,18 @@ async fn a_password_that_goes_out_readable_is_told_at_each_connect() {
     let connector = connector(&server.url, "username: operator\npassword: secret", folder.path());
     for attempt in 1..3 {
         connector.connect("test").await.unwrap();
-        assert_eq!(log.count("the password is sent readable"), attempt, "{}", log.text());
+        assert_eq!(
+            log.count("the password is sent in plain text"),
+            attempt,
+            "{}",
+            log.text()
+        );
     }
     assert!(!log.text().contains("secret"), "{}", log.text());
 }
 
-/// Who connects directly hears of the ways to log in only when the session is made; the certificate to encrypt for may
-/// come with its issuers.
+/// A direct connection learns the login options only when the session is created; the encryption certificate may come
+/// with its issuers.
 #[tokio::test]
 async fn a_password_is_encrypted_also_where_nobody_was_asked_before() {
     let folder = tempfile::tempdir().unwrap();
@@ -409,5 +415,5 @@ async fn a_password_is_encrypted_also_where_nobody_was_asked_before() {
     let token = sent.lock().take().unwrap();
     assert_eq!(token.user_name.as_ref(), "operator");
     assert!(!token.encryption_algorithm.is_empty() && token.password.as_ref().len() == 256);
-    assert!(!log.text().contains("sent readable"), "{}", log.text());
+    assert!(!log.text().contains("sent in plain text"), "{}", log.text());
 }

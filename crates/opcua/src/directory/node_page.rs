@@ -1,5 +1,6 @@
-//! A page of the nodes of some inputs: how many there are from the counts by state, so that a page costs no more than the way
-//! to its end. The way goes in pieces, between which those who write the table get it; an index never changes its meaning.
+//! A page of the nodes of some inputs. The total comes from the counts by state, so a page costs only the scan up to
+//! its end. The scan releases the lock between pieces, so that writers of the table are not blocked; an index never
+//! changes its meaning.
 
 use std::sync::Arc;
 
@@ -10,10 +11,10 @@ use crate::node_table::{ItemState, NodeIndex, NodeTable};
 use crate::tag_path;
 use crate::value::types;
 
-/// Entries of the table that are looked at under one lock.
+/// Table entries scanned under one lock.
 const PIECE: NodeIndex = 10_000;
 
-/// Nodes that are shown under one lock, since they are copied with their paths.
+/// Nodes returned under one lock; they are copied with their paths.
 const SHOWN_PIECE: usize = 100;
 
 #[derive(Debug, Serialize)]
@@ -42,7 +43,7 @@ impl NodeView {
     }
 }
 
-/// How many nodes of these inputs are in the state, or are at all, and those of the page.
+/// Returns the number of nodes of these inputs in the state, or of all nodes, and those of the page.
 pub(super) fn page(
     inputs: &[Arc<DirectoryEntry>],
     state: Option<&str>,
@@ -98,18 +99,18 @@ fn state_name(state: ItemState) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// The way through the table of an input.
+/// The scan of an input's table.
 pub(super) struct NodePageCursor<'a> {
     pub listed: &'a DirectoryEntry,
     pub state: Option<&'a str>,
-    /// Where it goes on.
+    /// Where the scan continues.
     pub next: NodeIndex,
-    /// Nodes that are of earlier pages.
+    /// Nodes that belong to earlier pages.
     pub skip: usize,
 }
 
 impl NodePageCursor<'_> {
-    /// What one look under the lock finds, which may be nothing; `None` at the end of the table.
+    /// Returns what one pass under the lock finds, possibly nothing; `None` at the end of the table.
     pub fn piece(&mut self, room: usize, bytes_max: usize) -> Option<Vec<NodeView>> {
         let table = self.listed.table.read();
         let len = NodeIndex::try_from(table.len()).unwrap_or(NodeIndex::MAX);

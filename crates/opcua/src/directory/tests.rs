@@ -61,7 +61,7 @@ fn both_lists_are_declared() {
     assert_eq!(declared, ["/api/v1/opcua/nodes", "/api/v1/opcua/failures"]);
 }
 
-/// A browse may hold the table for as long as it takes to bring a million nodes up to date.
+/// A browse may lock the table for as long as it takes to update a million nodes.
 #[tokio::test]
 async fn whoever_asks_for_nodes_while_their_table_is_locked_holds_up_nobody_else() {
     let directory = InputDirectory::new();
@@ -103,7 +103,7 @@ fn a_page_costs_the_way_to_its_end_and_gives_the_table_to_others_on_it() {
     };
     assert_eq!(nodes.piece(10, usize::MAX).unwrap().len(), 10);
     assert_eq!(nodes.next, 15, "no further than the page");
-    // Nothing is found for long: the lock is given back all the same.
+    // Even if nothing matches for long, the lock is released.
     let mut failed = NodePageCursor {
         listed: &input,
         state: Some("failed"),
@@ -167,7 +167,7 @@ const STATES: [ItemState; 6] = [
 ];
 
 proptest! {
-    /// Whatever becomes of nodes, also when somebody tells the state of one that has gone: the counts are those of a walk.
+    /// Whatever happens to nodes, including state changes of a removed one: the counts equal those of a walk.
     #[test]
     fn totals_are_as_many_as_a_walk_finds(steps in prop::collection::vec((0..4u8, 0..12u32, 0..6usize), 0..60)) {
         let input = listed("a", NodeTable::default());

@@ -11,7 +11,7 @@ use crate::value::generated as ua;
 
 #[test]
 fn a_generated_structure_is_used_by_the_values_behind_it() {
-    // One plain structure of one scalar Int32; a value of it.
+    // A plain structure with one scalar Int32, and a value of it.
     let description = [1, 0, 1, 6, 0];
     let value = [1, 22, 1, 1, 0, 0, 1, 4, 0, 0, 0, 7, 0, 0, 0];
     let data = [&description[..], &value].concat();
@@ -65,7 +65,7 @@ fn description() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|structures| [&[structures.len() as u8][..], &structures.concat()].concat())
 }
 
-/// A data value of a described structure, whose bytes may or may not be those of its fields.
+/// A data value of a described structure, whose bytes may or may not match its fields.
 fn of_structure() -> impl Strategy<Value = Vec<u8>> {
     let body = prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..40);
     (0u8..4, body).prop_map(|(id, body)| {
@@ -95,7 +95,7 @@ fn notification(values: Vec<UaDataValue>) -> NotificationMessage {
     }
 }
 
-/// An answer of one of the services, as its entry chooses it.
+/// A response of one of the services, as its entry point chooses it.
 fn an_answer() -> impl Strategy<Value = Vec<u8>> {
     let values = prop::collection::vec(ua::data_value(), 0..4);
     (0u8..3, values).prop_map(|(service, values)| {
@@ -124,7 +124,7 @@ fn an_answer() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// The security, then frames with what they say.
+/// The security, then frames with their flags.
 fn some_frames() -> impl Strategy<Value = Vec<u8>> {
     let content = prop_oneof![
         Just(encoded(&ResponseHeader::null())),
@@ -136,7 +136,7 @@ fn some_frames() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(security, frames)| [&[security][..], &frames.concat()].concat())
 }
 
-/// What was not changed is decoded to its end.
+/// Unchanged data is decoded to its end.
 #[test]
 fn the_seeds_are_right() {
     use proptest::strategy::ValueTree as _;

@@ -101,9 +101,9 @@ fn a_tag_named_by_its_id_has_the_whole_path_as_its_group() {
 fn the_reference_mode_cuts_the_first_occurrence_of_the_raw_name() {
     for (path, raw, name, group) in [
         ("Plant.Line.Speed", "Speed", "Speed", "Plant.Line"),
-        // A name that occurs earlier in the path is cut there.
+        // A name that occurs earlier in the path is removed there.
         ("Speed.Line.Speed", "Speed", "Speed", ".Line.Speed"),
-        // A name that was sanitized is not found at all.
+        // A name that was sanitized is not found.
         ("Plant.Speed__rpm_", "Speed (rpm)", "Speed__rpm_", "Plant.Speed__rpm_"),
         ("Alone", "Alone", "Alone", "Alone"),
     ] {

@@ -1,12 +1,12 @@
-//! The data types of variables, by index. They are few, unless a server makes as many as there is room for: so one is looked up
-//! and not looked for, and their identifiers, which may be as long as those of nodes, count as memory of the table.
+//! The data types of variables, by index. There are few, but a server may have as many as fit; so they are found by
+//! hash, and their identifiers, which may be as long as those of nodes, count as memory of the table.
 
 use std::hash::BuildHasher as _;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use opcua::types::{Identifier, NodeId};
 
-/// The index of no type.
+/// The index for no type.
 pub(super) const NO_TYPE: u16 = u16::MAX;
 
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct DataTypeTable {
     ids: Vec<NodeId>,
     index_of: HashTable<u16>,
     hasher: DefaultHashBuilder,
-    /// What texts and bytes of identifiers take, beside the two above.
+    /// The bytes of texts and byte strings in identifiers, besides the two above.
     identifier_bytes: usize,
 }
 
@@ -23,14 +23,14 @@ impl DataTypeTable {
         self.ids.get(usize::from(index))
     }
 
-    /// The index of a data type, if it is known.
+    /// Returns the index of a data type, if it is known.
     pub fn find(&self, id: &NodeId) -> Option<u16> {
         let is_same = |index: &u16| self.get(*index) == Some(id);
         self.index_of.find(self.hasher.hash_one(id), is_same).copied()
     }
 
-    /// The index of a data type, which is added if it is new. Beyond 65,535 of them it is [`NO_TYPE`], and a variable's stays
-    /// unknown.
+    /// Returns the index of a data type, and adds it if it is new. Beyond 65,535 types it returns [`NO_TYPE`], and the
+    /// variable's type stays unknown.
     pub fn index_of(&mut self, id: &NodeId) -> u16 {
         if let Some(known) = self.find(id) {
             return known;
@@ -54,14 +54,14 @@ impl DataTypeTable {
         index_of.insert_unique(hash_of(&index), index, hash_of);
     }
 
-    /// Gives each the index that its namespace has now.
+    /// Applies new namespace indexes.
     pub fn move_namespaces(&mut self, moved: impl Fn(u16) -> u16) {
         self.index_of.clear();
         for id in &mut self.ids {
             id.namespace = moved(id.namespace);
         }
         for index in (0..NO_TYPE).take(self.ids.len()) {
-            // Two may have become the same one; the first counts.
+            // Two may have become equal; the first counts.
             let is_new = self.get(index).is_some_and(|id| self.find(id).is_none());
             if is_new {
                 self.enter(index);

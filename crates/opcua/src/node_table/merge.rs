@@ -1,4 +1,4 @@
-//! Bringing a table up to date with a newer browse of the same server, without changing what any index means.
+//! Updates a table from a newer browse of the same server, without changing the meaning of any index.
 
 use std::collections::BTreeSet;
 
@@ -6,28 +6,28 @@ use opcua::types::NodeId;
 
 use super::{DiscoveredNode, ItemState, NO_NODE, NodeIndex, NodeKind, NodeTable, chain_hash};
 
-/// What a newer browse found to be different. All are variables.
+/// The variables that a newer browse added or removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeTableChanges {
     pub added: Vec<NodeIndex>,
     pub removed: Vec<NodeIndex>,
 }
 
-/// What is known beside the two tables, so that a node that only could not be asked is not taken for one that is gone.
+/// Additional knowledge, so that a node that only could not be queried is not taken for a removed one.
 #[derive(Debug, Default)]
 pub(crate) struct MergeUncertainty {
-    /// Nodes of the newer table that could not be read or browsed: nothing is known of them, or of what is below.
+    /// Nodes of the newer table that could not be read or browsed: nothing is known about them or their descendants.
     pub unbrowsed: BTreeSet<NodeIndex>,
-    /// Nodes of this table that were no more than a configured NodeID until now.
+    /// Nodes of this table that were only a configured NodeID until now.
     pub unknown_roots: BTreeSet<NodeIndex>,
-    /// The newer browse ended before it had found everything, so any node that it lacks may be in the server.
+    /// The newer browse ended early, so any node that it lacks may be in the server.
     pub is_cut_short: bool,
 }
 
 impl NodeTable {
-    /// Takes over nodes, parents and attributes of `newer`; nodes that it lacks stay in the table as removed, unless
-    /// they were below one that could not be browsed, or the browse was cut short. Once this table takes `bytes_max`, nodes, data types and descriptions
-    /// that are new are left out.
+    /// Merges nodes, parents and attributes of `newer`. Nodes that it lacks stay in the table as removed, unless they
+    /// were below one that could not be browsed, or the browse was cut short. Once this table takes `bytes_max`, new
+    /// nodes, data types and descriptions are left out.
     pub fn merge(&mut self, newer: &NodeTable, unclear: &MergeUncertainty, bytes_max: usize) -> NodeTableChanges {
         let mut differences = NodeTableChanges::default();
         let before = self.len();
@@ -61,7 +61,7 @@ impl NodeTable {
         differences
     }
 
-    /// Whether the first ancestor that the newer browse has found is one that could not be browsed.
+    /// Whether the first ancestor that the newer browse has found could not be browsed.
     fn is_below(&self, index: NodeIndex, unbrowsed: &BTreeSet<NodeIndex>, kept: &[bool]) -> bool {
         let mut at = self.parent(index);
         while at != NO_NODE {
@@ -88,7 +88,7 @@ impl NodeTable {
         let (id, name, class) = (newer.node_id(index), newer.name(index), newer.class(index));
         let known = self.find(&id);
         if let Some(own) = known.filter(|own| newer.is_failed(index) && !self.is_removed(*own)) {
-            // A configured node that cannot be read now is still the one that it was.
+            // A configured node that cannot be read now keeps its entry.
             return own;
         }
         let own = match known {
@@ -112,7 +112,7 @@ impl NodeTable {
         self.set_attributes(own, data_type, access_level, description, bytes_max);
         if newer.is_failed(index) {
             self.set_state(own, newer.state(index));
-            // If it was added, then as the last one.
+            // If it was added, it is the last one.
             differences.added.pop_if(|added| *added == own);
         }
         own
@@ -189,7 +189,7 @@ impl NodeTable {
         self.set_state(index, ItemState::NotWanted);
     }
 
-    /// Takes a configured node off the table that stood for one without a NodeID, now that it has one.
+    /// Removes the entry of a configured node without a NodeID, now that it has one.
     pub fn resolved(&mut self, index: NodeIndex) {
         if self.unresolved.remove(&index) {
             self.remove(index, &mut NodeTableChanges::default());

@@ -1,19 +1,19 @@
-//! Servers may number their namespaces anew when they start. NodeIds in the table are by index, so all of them move along
-//! before anything is asked of the server by these NodeIds.
+//! Servers may renumber their namespaces when they start. NodeIds in the table use indexes, so all of them are
+//! renumbered before they are used in a request.
 
 use super::{NodeIndex, NodeTable, hash_entry};
 use crate::namespace_array::NamespaceArray;
 
 impl NodeTable {
-    /// Takes over the server's namespace array. Returns whether NodeIds have changed; nodes of a namespace that the
-    /// server no longer has get an index that no server uses, so that they are found missing and nothing else is found
-    /// in their place.
+    /// Applies the server's namespace array. Returns whether NodeIds have changed. Nodes of a namespace that the server
+    /// no longer has get an index that no server uses, so that they are reported missing and no other node is found in
+    /// their place.
     pub fn set_namespaces(&mut self, namespaces: &NamespaceArray) -> bool {
         if namespaces.is_empty() || self.namespaces == *namespaces {
             return false;
         }
         let earlier = std::mem::replace(&mut self.namespaces, namespaces.clone());
-        // Never the index that another namespace has now.
+        // Never the index of another current namespace.
         let new_index = |(before, uri): (u16, &String)| namespaces.index_of(uri).unwrap_or(u16::MAX - before);
         let mapped: Vec<u16> = (0..=u16::MAX).zip(earlier.uris()).map(new_index).collect();
         let moved = |index: u16| mapped.get(usize::from(index)).copied().unwrap_or(index);

@@ -36,7 +36,7 @@ fn every_kind_of_identifier_is_found_and_comes_back() {
             namespace: 3,
             identifier: Identifier::ByteString(ByteString::from(vec![1, 2, 3])),
         },
-        // What the bytes above look like as text is another node.
+        // The text form of the bytes above is another node.
         NodeId::new(3, "AQID"),
     ];
     for (i, id) in ids.iter().enumerate() {
@@ -135,7 +135,7 @@ fn a_newer_browse_is_taken_over_without_moving_anything() {
         (ItemState::Monitored, ItemState::NotWanted)
     );
     assert_eq!(table.variable_indexes().collect::<Vec<_>>(), [stays, new]);
-    // And back again: what was removed is added anew.
+    // And back again: a removed node is added as a new one.
     let mut back = NodeTable::default();
     let root = add(&mut back, &text_id("r"), "Plant", NodeKind::Object, NO_NODE);
     add(&mut back, &text_id("goes"), "B", NodeKind::Variable, root);
@@ -164,7 +164,7 @@ fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
     }
     let mut newer = NodeTable::default();
     let new_root = add(&mut newer, &text_id("r"), "Root", NodeKind::Object, NO_NODE);
-    // A root that could not be read: it stands in the newer table as a failed variable under its NodeID.
+    // A root that could not be read: in the newer table it is a failed variable named by its NodeID.
     let unread = add(&mut newer, &text_id("o"), "ns=2;s=o", NodeKind::Variable, NO_NODE);
     newer.set_state(unread, ItemState::Failed(FailureReason::NodeIdUnknown));
     add(&mut newer, &text_id("w"), "Working", NodeKind::Object, new_root);
@@ -179,7 +179,7 @@ fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
     assert_eq!((table.name(other), table.state(other)), ("Other", ItemState::Monitored));
     assert_eq!(table.state(deep), ItemState::Monitored);
     assert_eq!(table.variables(), 2);
-    // The folder's next browse finds what is new there, and what was removed before.
+    // The next browse of the folder finds new nodes, including those that were removed before.
     assert_eq!(table.find(&text_id("g")), Some(gone));
     let again = add(&mut table, &text_id("g"), "Gone", NodeKind::Variable, failing);
     assert_ne!(again, gone);
@@ -192,7 +192,7 @@ fn what_is_below_a_folder_that_could_not_be_browsed_stays() {
     assert_eq!(tag_path::plain(&table, again), "Root.Failing.Gone");
 }
 
-/// The breadth-first order of the newer browse may have other nodes first, so that it ends before those that are known.
+/// The breadth-first order of the newer browse may put other nodes first, so that it ends before the known ones.
 #[test]
 fn after_a_browse_that_was_cut_short_nothing_is_removed_and_what_it_found_is_taken_over() {
     let browsed = |names: &[&str]| {
@@ -218,7 +218,7 @@ fn after_a_browse_that_was_cut_short_nothing_is_removed_and_what_it_found_is_tak
     assert_eq!((differences.added, differences.removed), (vec![new], vec![]));
     assert_eq!((table.variables(), table.counts().monitored), (4, 3));
     assert!(known.iter().all(|tag| table.state(*tag) == ItemState::Monitored));
-    // A browse that gets to its end says what is gone.
+    // A complete browse shows what is gone.
     let differences = table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!((differences.added, differences.removed), (vec![], known[1..].to_vec()));
 }
@@ -233,7 +233,7 @@ fn a_root_that_was_unknown_is_added_once_the_server_has_it() {
     let failed = ItemState::Failed(FailureReason::NodeIdUnknown);
     table.set_state(tag, failed);
     table.set_state(folder, failed);
-    // One that was refused as a monitored item is not one of them: its retry comes from elsewhere.
+    // One that was refused as a monitored item is not included: its retry is independent.
     let refused = add(&mut table, &text_id("x"), "X", NodeKind::Variable, NO_NODE);
     table.set_state(refused, failed);
     let mut newer = NodeTable::default();
@@ -277,7 +277,7 @@ fn node_ids_move_with_their_namespaces() {
         !table.set_namespaces(&NamespaceArray::default()),
         "a server that cannot say has not said that it has none"
     );
-    // a is gone, b and c change places with it and each other.
+    // a is gone, b and c swap places with it and each other.
     assert!(table.set_namespaces(&["ua", "server", "c", "b2", "b"].into()));
     let moved: Vec<NodeId> = (0..5).map(|index| table.node_id(index)).collect();
     let expected = [
@@ -329,7 +329,7 @@ fn a_million_nodes_take_less_than_400_bytes_each() {
     }
     let each = table.heap_bytes() / NODES;
     assert!(each < 400, "{each} bytes per node");
-    // Finding equal paths takes 16 bytes per node for the moment.
+    // Finding equal paths temporarily takes 16 bytes per node.
     assert_eq!(table.make_paths_unique(), 0);
 }
 
@@ -345,12 +345,12 @@ fn what_could_not_be_read_again_stays_known() {
     assert_eq!(of(&table), (None, None, None));
     table.set_attributes(node, known.0.as_ref(), known.1, known.2, usize::MAX);
     let before = of(&table);
-    // A newer browse that found the node but could read nothing of it.
+    // A newer browse that found the node but could read none of its attributes.
     let mut newer = NodeTable::default();
     add(&mut newer, &text_id("v"), "V", NodeKind::Variable, NO_NODE);
     table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!(of(&table), before);
-    // One that could: even nothing is something to know.
+    // One that could read them: empty values count too.
     newer.set_attributes(0, None, Some(0), Some(""), usize::MAX);
     table.merge(&newer, &Default::default(), usize::MAX);
     assert_eq!(of(&table), (known.0, Some(0), Some(String::new())));
@@ -407,7 +407,7 @@ fn a_table_that_is_full_takes_no_new_nodes_and_no_texts_and_keeps_what_it_has() 
     };
     let mut table = browsed(0);
     let (nodes, full) = (table.len(), table.heap_bytes());
-    // Half of the tags are others, and all texts.
+    // Half of the tags and all texts differ.
     let mut newer = browsed(50);
     for node in newer.variable_indexes().collect::<Vec<_>>() {
         newer.set_attributes(node, None, Some(3), Some(&"other ".repeat(100)), usize::MAX);
@@ -421,7 +421,7 @@ fn a_table_that_is_full_takes_no_new_nodes_and_no_texts_and_keeps_what_it_has() 
     assert_eq!(table.merge(&newer, &Default::default(), usize::MAX).added.len(), 50);
 }
 
-/// A server may give each variable a data type of its own, under an identifier as long as it likes.
+/// A server may give each variable its own data type, with an identifier of any length.
 #[test]
 fn data_types_without_an_end_fill_the_table_and_are_left_out_then() {
     const BYTES: usize = 8 << 20;
@@ -436,16 +436,16 @@ fn data_types_without_an_end_fill_the_table_and_are_left_out_then() {
     assert!((BYTES..BYTES + 4 * IDENTIFIER_BYTES).contains(&bytes), "{bytes} bytes");
     assert_eq!(table.data_type(7), Some(&type_of(7)));
     assert_eq!((table.data_type(999), table.access_level(999)), (None, 1));
-    // One that is known takes no more.
+    // A known type takes no more memory.
     table.set_attributes(999, Some(&type_of(7)), None, None, BYTES);
     assert_eq!(table.data_type(999), Some(&type_of(7)));
-    // A node's type has become one for which there is no room: the earlier one would be wrong.
+    // A node's type has changed to one for which there is no room: keeping the earlier one would be wrong.
     table.set_attributes(999, Some(&type_of(2000)), None, None, BYTES);
     assert_eq!((table.data_type(999), table.heap_bytes()), (None, bytes));
 }
 
 proptest! {
-    /// However names clash: the paths of all variables are different, and only those that clash carry their NodeID.
+    /// However names clash: the paths of all variables are unique, and only clashing ones contain their NodeID.
     #[test]
     fn unique_paths_are_unique(names in prop::collection::vec("[ab .]{0,2}", 1..40), parents in prop::collection::vec(any::<prop::sample::Index>(), 40)) {
         let mut table = NodeTable::default();

@@ -1,10 +1,10 @@
-//! The types that can be written, and how a value of a message becomes one of them.
+//! The types that can be written, and the conversion of a message's value to them.
 //!
-//! | type | takes |
+//! | type | accepts |
 //! |---|---|
-//! | integers | numbers and decimal texts, cut off towards zero, within the type's range; exact to 64 bits |
-//! | `Float`, `Double` | numbers and decimal texts, the nearest the type has, within its range |
-//! | `Boolean` | booleans, numbers (all but 0 are true), and the words that `tag_processor` takes for one |
+//! | integers | numbers and decimal texts, truncated towards zero, within the type's range; exact to 64 bits |
+//! | `Float`, `Double` | numbers and decimal texts, rounded to the nearest value, within its range |
+//! | `Boolean` | booleans, numbers (all but 0 are true), and the words that `tag_processor` accepts as booleans |
 //! | `String` | texts, numbers, booleans, times and bytes as their text, arrays and objects as JSON |
 //! | `DateTime` | times, RFC 3339, and days with or without a time of day, in UTC |
 
@@ -18,7 +18,7 @@ use super::date_time;
 use super::integer::ExactNumber;
 use crate::value::ticks;
 
-/// Longer values are shown in part.
+/// Longer values are truncated in messages.
 const SHOWN_CHARS_MAX: usize = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) enum DataType {
     DateTime,
 }
 
-/// Why a value does not become one of a type.
+/// Why a value cannot be converted to a type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConvertError {
     #[error("value {value} is out of range for {data_type}")]
@@ -47,7 +47,7 @@ pub(crate) enum ConvertError {
     Impossible { value: String, data_type: DataType },
 }
 
-/// The same, without saying of what.
+/// The same, without value and type.
 enum Mistake {
     OutOfRange,
     Impossible,
@@ -96,7 +96,7 @@ impl DataType {
         }
     }
 
-    /// The value as this type has it, in the form in which it is read back, too.
+    /// Converts a value to this type, in the same form as it is read back.
     pub fn convert(self, value: &Value) -> Result<Value, ConvertError> {
         let converted = match self {
             DataType::Boolean => boolean(value).map(Value::Bool).ok_or(Mistake::Impossible),
@@ -148,7 +148,7 @@ fn double(value: &Value) -> Result<f64, Mistake> {
     }
 }
 
-/// From what was given at once: by way of a double it would be rounded twice.
+/// Converts directly, because a conversion through a double would round twice.
 fn float(value: &Value) -> Result<f32, Mistake> {
     let (number, given_finite) = match ExactNumber::of(value).ok_or(Mistake::Impossible)? {
         ExactNumber::Integer(n) => (n as f32, true),
@@ -193,17 +193,17 @@ fn time(value: &Value) -> Result<Value, Mistake> {
     }
 }
 
-/// JSON, without the quotes of what is a single text there.
+/// Formats as JSON, without the quotes of a single text.
 fn plain(value: &Value) -> String {
     let text = json::to_string(value);
     match value {
-        // Neither base64 nor a time has anything in it that JSON escapes.
+        // Neither base64 nor a time contains anything that JSON escapes.
         Value::Bytes(_) | Value::Time(_) => text.trim_matches('"').to_owned(),
         _ => text,
     }
 }
 
-/// A value as errors show it.
+/// Formats a value for errors.
 pub(super) fn shown(value: &Value) -> Cow<'_, str> {
     let text = match value.as_str() {
         Some(text) => Cow::Borrowed(text),
@@ -215,7 +215,7 @@ pub(super) fn shown(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// A converted value as the protocol has it; empty for values that no conversion gives.
+/// Returns a converted value in the protocol's form; empty for values that no conversion returns.
 pub(super) fn variant(value: &Value) -> Variant {
     match value {
         Value::Bool(truth) => Variant::Boolean(*truth),

@@ -1,9 +1,9 @@
-//! Texts to times: RFC 3339, and days with or without a time of day, which are taken as UTC.
+//! Parses times: RFC 3339, and days with or without a time of day, which are taken as UTC.
 
 use thalweg_record::{Ticks, TimeForm};
 
-/// `2031-05-06`, `2031-05-06T07:08:09`, `2031-05-06 07:08:09.5`, `2031-05-06T07:08:09.123+02:00`. What is finer than 100 ns
-/// is cut off.
+/// `2031-05-06`, `2031-05-06T07:08:09`, `2031-05-06 07:08:09.5`, `2031-05-06T07:08:09.123+02:00`. Fractions below 100
+/// ns are cut off.
 pub(super) fn parse(text: &str) -> Option<Ticks> {
     Ticks::parse(text, TimeForm::Loose)
 }

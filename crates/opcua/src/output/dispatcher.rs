@@ -1,9 +1,9 @@
-//! Carries what is to be written to the server and, with the handshake, reads it back, for all writes of the flow together.
+//! Sends values to the server and, with the handshake, reads them back, for all writes of the flow together.
 //!
-//! Operations of different nodes go out together, in as few calls as the server takes: one Write and one Read at a time, so
-//! that values go out in order. A call that the server is slow to answer is not waited for any longer by the others, and its
-//! nodes go into calls of their own from then on. What fails for now is repeated here and not by the flow, which would write
-//! nothing else meanwhile.
+//! Operations on different nodes are sent together, in as few calls as the server accepts: one Write and one Read at a
+//! time, so that values stay in order. If the server is slow to respond to a call, the other operations stop waiting
+//! for it, and its nodes use separate calls from then on. Temporary failures are retried here and not by the flow,
+//! which would write nothing else meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,27 +32,27 @@ use crate::namespace_array::NamespaceArray;
 use crate::server_facts;
 use crate::value::{DataValue, status};
 
-/// Calls of slow nodes that the server has at a time.
+/// Maximum concurrent calls for slow nodes.
 const APART_MAX: usize = 8;
 
-/// Calls that nobody waits for any longer; with so many, the server is slow with everything.
+/// Maximum calls that nothing waits for any longer; with this many, the server is slow altogether.
 const OVERDUE_MAX: usize = 8;
 
-/// Writes of the flow that are taken over at once, before anything is sent.
+/// Maximum writes of the flow that are accepted together before anything is sent.
 const JOBS_JOINED: usize = 256;
 
-/// The times by which it works.
+/// The intervals and timeouts of the dispatcher.
 #[derive(Clone, Debug)]
 pub(super) struct DispatchTiming {
-    /// Between two looks at a value that is not the written one yet.
+    /// Between two reads of a value that does not equal the written one yet.
     pub look: Duration,
-    /// Of what fails for now: 100 ms doubling to 5 s, as everywhere.
+    /// After temporary failures: 100 ms doubling to 5 s, as everywhere.
     pub backoff: Backoff,
-    /// So long an answer may take before others go on without it.
+    /// How long others wait for a response before they continue without it.
     pub patience: Duration,
-    /// Between two questions for the server's namespaces.
+    /// Between two reads of the server's namespaces.
     pub namespaces: Duration,
-    /// When nothing was taken for so long, the output is not ready.
+    /// If no value was accepted for this long, the output is not ready.
     pub standstill: Duration,
 }
 
@@ -68,31 +68,31 @@ impl Default for DispatchTiming {
     }
 }
 
-/// A request that the server has.
+/// A request at the server.
 struct Call {
     service: AttributeService,
     operations: Vec<OperationId>,
     targets: Arc<[WriteTarget]>,
     since: Instant,
-    /// Of slow nodes.
+    /// Whether it is for slow nodes.
     is_apart: bool,
     is_overdue: bool,
 }
 
-/// What the server says, to which call.
+/// A response of the server, with its call.
 enum DispatchAnswer {
     Written(u64, Result<Vec<u32>, CallError>),
     Read(u64, Result<Vec<DataValue>, CallError>),
     Namespaces(Result<NamespaceArray, CallError>),
 }
 
-/// What is known of the server's namespaces.
+/// What is known about the server's namespaces.
 struct NamespaceCache {
     known: NamespaceArray,
     read_at: Instant,
-    /// URIs that were looked for in vain when they were read.
+    /// URIs that were not found in the last read.
     missing: HashSet<String>,
-    /// They are being read, for the operations before this one.
+    /// Set while the namespaces are being read, for the operations before this one.
     asked_for: Option<OperationId>,
 }
 
@@ -127,8 +127,7 @@ impl WriteDispatcher {
         }
     }
 
-    /// Runs until the stop; writes that have not ended then are answered by nobody. While there is no session, nothing is
-    /// said of any message.
+    /// Runs until the stop; writes that have not ended then get no result. Without a session, no message is rejected.
     pub async fn run(
         mut self,
         mut jobs: mpsc::UnboundedReceiver<WriteJob>,
@@ -162,11 +161,11 @@ impl WriteDispatcher {
         }
     }
 
-    /// Another session, or none. What was under way in the one before is written again.
+    /// Switches to another session, or to none. Operations in progress in the previous one are repeated.
     fn take_over(&mut self, server: Option<Arc<WriteSession>>) {
         let patience = self.slow.patience();
         for call in self.calls.drain().map(|(_, call)| call) {
-            // It may be why the session is gone.
+            // This call may have caused the loss of the session.
             if call.since.elapsed() >= patience {
                 self.slow.unanswered(call.nodes());
             }
@@ -189,14 +188,14 @@ impl WriteDispatcher {
             let wanted = prepare(&messages, &self.config.mappings);
             self.lines.add(done, wanted, &self.namespaces.known);
         }
-        // Asked for again when it is time; until then what is known is true.
+        // The namespaces are read again when due; until then the known ones are valid.
         if self.lines.misses_namespaces() && Instant::now() < self.namespaces.read_at + self.pace.namespaces {
             let missing = &self.namespaces.missing;
             self.lines.refuse_homeless(|_, uri| missing.contains(uri));
         }
     }
 
-    /// The server, while it can be asked.
+    /// Returns the server, while it can be called.
     fn live(&self) -> Option<&Arc<WriteSession>> {
         self.server
             .as_ref()
@@ -250,7 +249,7 @@ impl WriteDispatcher {
         }
     }
 
-    /// False: there is nothing to send.
+    /// Returns false if there is nothing to send.
     fn send(&mut self, server: &Arc<WriteSession>, service: AttributeService, is_apart: bool) -> bool {
         let ready = self.schedule.ready(service);
         let candidates = ready.filter_map(|id| Some((id, self.lines.node(id)?)));
@@ -300,7 +299,7 @@ impl WriteDispatcher {
         }
     }
 
-    /// A call with its answer, which may be one for the first of its nodes only.
+    /// Returns a call with its results, which may cover only the first of its nodes.
     fn ended<T>(&mut self, call: u64, said: Result<Vec<T>, CallError>) -> Option<(Call, Vec<T>)> {
         let call = self.calls.remove(&call)?;
         match said {
@@ -333,7 +332,7 @@ impl WriteDispatcher {
         }
     }
 
-    /// `asked_at`: before the value was looked at, so that it is looked at once more at the very end.
+    /// `asked_at` is the time before the value was read, so that it is read once more at the very end.
     fn looked_at(&mut self, id: OperationId, asked_at: Instant, failure: Option<WriteFailure>) {
         let until = self.schedule.read_until(id).unwrap_or(asked_at);
         match failure {
@@ -348,11 +347,11 @@ impl WriteDispatcher {
 
     fn call_failed(&mut self, operations: &[OperationId], error: &CallError) {
         if let (Some(server), true) = (&self.server, error.status().is_some_and(status::says_session_gone)) {
-            // Whoever keeps the session learns it this way.
+            // This notifies the session supervisor.
             server.session.channel().close(&error.to_string());
         }
         if self.live().is_none() {
-            // All begins anew with the next session.
+            // Everything starts over with the next session.
             return;
         }
         operations
@@ -388,19 +387,19 @@ impl WriteDispatcher {
         self.report.held_up(id, failure, self.pace.standstill);
     }
 
-    /// Refuses what was not taken for so long, and what has waited as long behind it without an attempt: where no answer comes
-    /// each would take the whole time of a request, and the line would only grow.
+    /// Rejects a value that was not accepted for this long, and the values that have waited as long behind it without
+    /// an attempt: without a response, each would take the full timeout of a request, and the queue would only grow.
     fn give_up(&mut self, id: OperationId, why: &str, limit: Duration) {
         let behind = self.lines.waiting_behind(id, limit);
         let after = given_up_after(limit);
         self.refuse(id, DropReason::OutputRejected, format!("{why}; {after}"));
         for id in behind {
-            let error = format!("an earlier value of the node was not taken: {why}; {after}");
+            let error = format!("an earlier value of the node was not accepted: {why}; {after}");
             self.refuse(id, DropReason::OutputRejected, error);
         }
     }
 
-    /// Whether the message of an operation was refused meanwhile: then it goes out of the way.
+    /// Whether the message of an operation was rejected meanwhile: then the operation is removed.
     fn pass_if_over(&mut self, id: OperationId) -> bool {
         let is_over = !self.lines.is_open(id);
         if is_over {
@@ -454,7 +453,7 @@ impl WriteDispatcher {
                 self.namespaces.missing.extend(missing);
                 self.namespaces.known = known;
             }
-            // Nothing is said of a message by a server that does not say, until it has waited for too long.
+            // Without a list of namespaces, no message is rejected until it has waited too long.
             _ => {
                 self.report.no_namespaces();
                 if let (Some(limit), true) = (self.config.give_up_after, self.live().is_some()) {
@@ -475,7 +474,7 @@ impl Call {
         self.targets.iter().map(|target| &target.node)
     }
 
-    /// By all others of its service, which come after it.
+    /// Whether later calls of its service wait for it.
     fn is_waited_for(&self) -> bool {
         !self.is_apart && !self.is_overdue
     }

@@ -1,5 +1,5 @@
-//! What is told of nodes that are held up: in the log, in the metrics, in the console, and by `/ready` when nothing gets
-//! through any more.
+//! Reports nodes whose writes are delayed: in the log, in the metrics, in the console, and in `/ready` when no write
+//! succeeds any more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::metrics::WriteMetrics;
 
 pub(super) struct HeldUpNodes {
     component: Component,
-    /// Nothing gets through, for this reason.
+    /// Called with the reason when no write succeeds.
     stands: Box<dyn Fn(&str) + Send>,
     metrics: WriteMetrics,
-    /// Operations that failed for now, with the reason.
+    /// Operations that failed temporarily, with the reason.
     held_up: BTreeMap<OperationId, String>,
     /// For the console.
     shown: Arc<Mutex<String>>,
@@ -36,17 +36,17 @@ impl HeldUpNodes {
         }
     }
 
-    /// A value has reached its end, or may do so in a new session.
+    /// A value was accepted, or may be in a new session.
     pub fn taken(&mut self) {
         self.last_taken = Instant::now();
     }
 
-    /// An operation failed for now. Where others get through, this is no matter of the whole output.
+    /// An operation failed temporarily. While others succeed, this does not affect the whole output.
     pub fn held_up(&mut self, id: OperationId, failure: WriteFailure, standstill: Duration) {
         let WriteFailure { error, label, .. } = failure;
         self.metrics.repeated(label);
         self.component
-            .warn_limited("write_failed", 1, || format!("write failed, trying again: {error}"));
+            .warn_limited("write_failed", 1, || format!("write failed, retrying: {error}"));
         if self.last_taken.elapsed() >= standstill {
             (self.stands)(&error);
         }
@@ -67,7 +67,7 @@ impl HeldUpNodes {
 
     pub fn no_namespaces(&self) {
         self.component.warn_limited("namespaces", 1, || {
-            "the server's namespaces, by which nsu= names nodes, cannot be read".to_owned()
+            "cannot read the server's namespaces, which are needed to resolve nsu= in NodeIDs".to_owned()
         });
     }
 
@@ -76,7 +76,7 @@ impl HeldUpNodes {
         self.metrics.held_up.set(i64::try_from(nodes).unwrap_or(i64::MAX));
         *self.shown.lock() = match self.held_up.values().next() {
             None => "no node".to_owned(),
-            Some(why) => format!("{nodes} of the nodes; since longest: {why}"),
+            Some(why) => format!("{nodes} of the nodes; the oldest: {why}"),
         };
     }
 }

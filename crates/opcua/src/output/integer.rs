@@ -1,11 +1,11 @@
-//! Numbers of any form to integers, exact: never through a double, which has 53 bits.
+//! Converts numbers of any form to integers exactly: never through a double, which has 53 bits.
 
 use thalweg_record::{Value, parse_decimal};
 
-/// More digits than these are beyond every integer that can be written.
+/// More digits exceed every integer that can be written.
 const DIGITS_MAX: usize = 38;
 
-/// A number as exact as it came.
+/// A number in its original precision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ExactNumber<'a> {
     Integer(i128),
@@ -15,7 +15,7 @@ pub(super) enum ExactNumber<'a> {
 }
 
 impl<'a> ExactNumber<'a> {
-    /// Numbers, and texts that are wholly decimal numbers.
+    /// Accepts numbers, and texts that are entirely a decimal number.
     pub fn of(value: &'a Value) -> Option<ExactNumber<'a>> {
         Some(match value {
             Value::U64(n) => ExactNumber::Integer(i128::from(*n)),
@@ -30,19 +30,18 @@ impl<'a> ExactNumber<'a> {
         })
     }
 
-    /// Without its fraction, which is cut off towards zero; far beyond 64 bits one of the ends of 128. `None` for what is
-    /// not a number.
+    /// Truncates towards zero; values far beyond 64 bits saturate at the 128-bit bounds. `None` if it is not a number.
     pub fn truncated(self) -> Option<i128> {
         match self {
             ExactNumber::Integer(n) => Some(n),
             ExactNumber::Float(n) if n.is_nan() => None,
-            // Cuts off and keeps to the ends, as it is to.
+            // The cast truncates and saturates as required.
             ExactNumber::Float(n) => Some(n as i128),
             ExactNumber::Decimal(text) => Some(truncated(text)),
         }
     }
 
-    /// `None` for what is not a number.
+    /// `None` if it is not a number.
     pub fn is_zero(self) -> Option<bool> {
         match self {
             ExactNumber::Integer(n) => Some(n == 0),
@@ -68,7 +67,7 @@ fn truncated(text: &str) -> i128 {
     if significant.is_empty() {
         return 0;
     }
-    // How many of the significant digits stand before the point, and zeros behind them where there are fewer.
+    // The number of significant digits before the point, including zeros after them if there are fewer.
     let zeros = (digits.len() - significant.len()) as i128;
     let before_point = whole.len() as i128 + power_of_ten(exponent) - zeros;
     let end = if negative { i128::MIN } else { i128::MAX };
@@ -83,7 +82,7 @@ fn truncated(text: &str) -> i128 {
     if negative { -magnitude } else { magnitude }
 }
 
-/// An exponent of more digits than a number has room for is as good as the largest that has.
+/// An exponent with too many digits saturates.
 fn power_of_ten(exponent: &str) -> i128 {
     let end = if exponent.starts_with('-') { i64::MIN } else { i64::MAX };
     i128::from(exponent.parse::<i64>().unwrap_or(end))
@@ -143,7 +142,7 @@ mod tests {
     }
 
     proptest! {
-        /// The plain model: shift the digits of an integer, and divide by what it was shifted.
+        /// The plain model: shift the digits of an integer, and divide by the shift.
         #[test]
         fn a_decimal_is_cut_off_where_division_cuts(n: i64, shift in 0u32..25) {
             let (n, power) = (i128::from(n), 10i128.pow(shift));

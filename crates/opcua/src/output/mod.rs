@@ -1,8 +1,9 @@
-//! The `opcua` output as a component: values of messages to nodes of a server, over one session that a task keeps.
+//! The `opcua` output as a component: writes values of messages to nodes of a server, over one session that a task
+//! maintains.
 //!
-//! A write is confirmed when the server has taken every value and, with the handshake, gives it back. It is at least once: after
-//! an answer that never came the same values are written again. Writes of the flow are under way at the same time, so that a
-//! node which takes nothing holds up only its own values; a courier keeps them in order.
+//! A write is confirmed when the server has accepted every value and, with the handshake, returns it. Delivery is at
+//! least once: after a missing response the same values are written again. Writes of the flow run concurrently, so that
+//! a node which accepts nothing delays only its own values; the dispatcher keeps the order per node.
 
 mod data_type;
 mod date_time;
@@ -68,12 +69,12 @@ struct OpcUaOutput {
     config: Arc<OutputConfig>,
     keys: PathBuf,
     jobs: mpsc::UnboundedSender<WriteJob>,
-    /// Until it is opened.
+    /// Present until the output is opened.
     receiver: Mutex<Option<mpsc::UnboundedReceiver<WriteJob>>>,
     server: watch::Sender<Option<Arc<WriteSession>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     stop: CancellationToken,
-    /// An output that is given up before it was open is not closed, only dropped.
+    /// An output that is given up before it was open is dropped without being closed.
     _stop_on_drop: DropGuard,
 }
 
@@ -93,7 +94,7 @@ impl OpcUaOutput {
         }
     }
 
-    /// Starts who keeps the session and who writes in it.
+    /// Starts the session supervisor and the dispatcher.
     fn start(&self, jobs: mpsc::UnboundedReceiver<WriteJob>, context: &OutputContext) {
         let connection = &self.config.connection;
         let status = Arc::new(Mutex::new(SessionStatus::default()));
@@ -130,7 +131,7 @@ impl OpcUaOutput {
 }
 
 impl Output for OpcUaOutput {
-    /// Returns when there is a session for the first time; what keeps it from that is told by whoever keeps it.
+    /// Returns when there is a session for the first time; the supervisor reports what prevents it.
     fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
         Box::pin(async move {
             let jobs = self.receiver.lock().take();
@@ -146,7 +147,7 @@ impl Output for OpcUaOutput {
 
     fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
         let (done, ended) = oneshot::channel();
-        // Now, which fixes its place in the order. Where nobody takes it any more, `done` is dropped.
+        // Sending now fixes its place in the order. If nothing receives it, `done` is dropped.
         let _closed = self.jobs.send(WriteJob { messages, done });
         Box::pin(async move {
             let closed = || Err(WriteError::Temporary("the output is closed".to_owned()));

@@ -1,14 +1,14 @@
-//! What is to be written, in one line per node: the values of a node go to it in the order of the messages, one after the
-//! other, and a line that stands holds up no other line.
+//! The pending operations, in one queue per node: the values of a node are written one after the other in the order of
+//! the messages, and a blocked queue delays no other.
 //!
 //! | operation | is | goes on to |
 //! |---|---|---|
-//! | in line | behind an earlier one of its node, or of a message that names a namespace which the server does not have | begun, at the head of its line |
-//! | begun | given out by [`NodeQueues::begin`] | ended |
-//! | ended | written, refused, or of a message that was refused meanwhile | - |
+//! | queued | behind an earlier one of its node, or of a message that names a namespace which the server does not have | begun, at the head of its queue |
+//! | begun | returned by [`NodeQueues::begin`] | ended |
+//! | ended | written, rejected, or of a message that was rejected meanwhile | - |
 //!
-//! A message is written with the last of its operations and refused with the first that fails for good; then nothing more of
-//! it is begun. A write is answered when none of its messages is open.
+//! A message is done with the last of its operations, and rejected with the first permanent failure; then no more of
+//! its operations are begun. A write is answered when none of its messages is open.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -26,7 +26,7 @@ use super::write_session::WriteTarget;
 use crate::namespace_array::NamespaceArray;
 use crate::node_id::NodeSpec;
 
-/// A write that the flow has called.
+/// A write requested by the flow.
 pub(super) struct WriteJob {
     pub messages: Arc<Vec<Message>>,
     pub done: oneshot::Sender<Result<(), WriteError>>,
@@ -37,11 +37,11 @@ pub(super) type OperationId = u64;
 
 struct Operation {
     write: u64,
-    /// Its index in the messages of the write.
+    /// The index in the messages of the write.
     message: usize,
-    /// As the configuration or the message names it.
+    /// The node as the configuration or the message names it.
     named: NodeSpec,
-    /// `None`: the server has no such namespace, as far as is known.
+    /// `None` if the server has no such namespace, as far as is known.
     node: Option<NodeId>,
     value: Value,
     since: Instant,
@@ -62,20 +62,20 @@ impl Operation {
 }
 
 struct PendingWrite {
-    /// `None`: written or refused.
+    /// `None` for a message that was written or rejected.
     messages: Vec<Option<OpenMessage>>,
-    /// How many are open.
+    /// The number of open messages.
     open: usize,
     rejections: Vec<Rejection>,
     done: oneshot::Sender<Result<(), WriteError>>,
 }
 
-/// A message whose fate is open.
+/// A message without a result yet.
 struct OpenMessage {
     operations: Range<OperationId>,
     /// Operations that have not ended.
     left: usize,
-    /// Operations on nodes of namespaces that the server does not have.
+    /// Operations on nodes whose namespace the server does not have.
     homeless: usize,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct NodeQueues {
     operations: BTreeMap<OperationId, Operation>,
     lines: HashMap<NodeSpec, VecDeque<OperationId>>,
     writes: HashMap<u64, PendingWrite>,
-    /// Heads of lines that nobody has been told of.
+    /// Heads of queues that were not returned yet.
     heads: Vec<OperationId>,
     homeless: BTreeSet<OperationId>,
     next: OperationId,
@@ -92,7 +92,7 @@ pub(super) struct NodeQueues {
 }
 
 impl NodeQueues {
-    /// Lines up what is wanted of each message of a write.
+    /// Queues the operations of each message of a write.
     pub fn add(
         &mut self,
         done: oneshot::Sender<Result<(), WriteError>>,
@@ -143,7 +143,8 @@ impl NodeQueues {
         }
     }
 
-    /// Begins everything anew, in a session in which nodes may have other numbers: the same values are written again.
+    /// Starts everything over in a new session, in which nodes may have other indexes: the same values are written
+    /// again.
     pub fn restart(&mut self, namespaces: &NamespaceArray) {
         self.lines.clear();
         self.heads.clear();
@@ -181,21 +182,21 @@ impl NodeQueues {
         heads.iter().for_each(|line| self.advance(line));
     }
 
-    /// The operations that may be begun now and have not been given out yet, in order.
+    /// Returns the operations that may begin now and were not returned yet, in order.
     pub fn begin(&mut self) -> Vec<OperationId> {
         let mut heads = std::mem::take(&mut self.heads);
-        // Some may have been refused since, with their messages.
+        // Some may have been rejected since, with their messages.
         heads.retain(|id| self.operations.contains_key(id));
         heads.sort_unstable();
         heads
     }
 
-    /// The next operation that is to be begun.
+    /// The id of the next operation to be added.
     pub fn next_id(&self) -> OperationId {
         self.next
     }
 
-    /// Whether something of the operation's message is still to be written.
+    /// Whether the operation's message is still open.
     pub fn is_open(&self, id: OperationId) -> bool {
         let open = self.operations.get(&id).and_then(|operation| {
             let write = self.writes.get(&operation.write)?;
@@ -216,12 +217,12 @@ impl NodeQueues {
         })
     }
 
-    /// When the flow called for it.
+    /// When the flow called the write.
     pub fn since(&self, id: OperationId) -> Option<Instant> {
         Some(self.operations.get(&id)?.since)
     }
 
-    /// What is in line behind an operation, if the flow called for it so long ago.
+    /// Returns the operations queued behind an operation that have waited for at least this long.
     pub fn waiting_behind(&self, id: OperationId, at_least: Duration) -> Vec<OperationId> {
         let line = self.operations.get(&id).map(Operation::line);
         let waiting = line.and_then(|line| self.lines.get(&line)).into_iter().flatten();
@@ -232,7 +233,7 @@ impl NodeQueues {
             .collect()
     }
 
-    /// What was begun is written.
+    /// A begun operation was written.
     pub fn succeed(&mut self, id: OperationId) {
         let Some((write, message)) = self.place(id) else { return };
         if let Some(open) = open_mut(&mut self.writes, write, message) {
@@ -245,8 +246,8 @@ impl NodeQueues {
         self.answer_if_ended(write);
     }
 
-    /// Refuses the message of an operation, which leaves its line. Returns the other operations of the message that were
-    /// begun: they are to [`NodeQueues::leave`], too.
+    /// Rejects the message of an operation, which leaves its queue. Returns the message's other begun operations, for
+    /// which [`NodeQueues::leave`] must be called too.
     pub fn refuse(&mut self, id: OperationId, reason: DropReason, error: String) -> Vec<OperationId> {
         let Some((write, message)) = self.place(id) else {
             return Vec::new();
@@ -271,7 +272,7 @@ impl NodeQueues {
         begun
     }
 
-    /// What was begun has ended: the line goes on.
+    /// A begun operation has ended: its queue continues.
     pub fn leave(&mut self, id: OperationId) {
         let Some(operation) = self.operations.remove(&id) else {
             return;
@@ -286,7 +287,7 @@ impl NodeQueues {
         self.advance(&line);
     }
 
-    /// Looks at who is at the head of a line.
+    /// Processes the head of a queue.
     fn advance(&mut self, line: &NodeSpec) {
         while let Some(&id) = self.lines.get(line).and_then(VecDeque::front) {
             let is_open = self.is_open(id);
@@ -317,12 +318,12 @@ impl NodeQueues {
         }
     }
 
-    /// Whether some node is in a namespace that the server does not have, as far as is known.
+    /// Whether a node is in a namespace that the server does not have, as far as is known.
     pub fn misses_namespaces(&self) -> bool {
         !self.homeless.is_empty()
     }
 
-    /// Looks the nodes of missing namespaces up again.
+    /// Resolves nodes of missing namespaces again.
     pub fn look_up(&mut self, namespaces: &NamespaceArray) {
         for id in self.homeless.clone() {
             let Some(operation) = self.operations.get_mut(&id) else {
@@ -344,7 +345,7 @@ impl NodeQueues {
         }
     }
 
-    /// One more node of a message is known; with the last one it may begin.
+    /// One more node of a message is resolved; with the last one it may begin.
     fn housed(&mut self, write: u64, message: usize) {
         let Some(open) = open_mut(&mut self.writes, write, message) else {
             return;
@@ -358,8 +359,8 @@ impl NodeQueues {
         lines.iter().for_each(|line| self.advance(line));
     }
 
-    /// Refuses messages with nodes of namespaces that the server does not have; `is_certain` says of which operations and
-    /// URIs that is known by now. Returns those URIs.
+    /// Rejects messages with nodes of namespaces that the server does not have; `is_certain` says for which operations
+    /// and URIs this is known by now. Returns those URIs.
     pub fn refuse_homeless(&mut self, is_certain: impl Fn(OperationId, &str) -> bool) -> Vec<String> {
         let mut missing = Vec::new();
         self.refuse_some_homeless(|id, operation| {
@@ -376,13 +377,12 @@ impl NodeQueues {
         missing
     }
 
-    /// Refuses messages with nodes of namespaces that the server does not have, as far as is known, if the flow called for
-    /// them so long ago.
+    /// Rejects messages with nodes of apparently missing namespaces that have waited for at least this long.
     pub fn give_up_homeless(&mut self, at_least: Duration, why: &str) {
         self.refuse_some_homeless(|_, operation| operation.has_waited(at_least).then(|| why.to_owned()));
     }
 
-    /// `why`: `None` of those that stay.
+    /// `why` returns `None` for operations that stay.
     fn refuse_some_homeless(&mut self, mut why: impl FnMut(OperationId, &Operation) -> Option<String>) {
         for id in self.homeless.clone() {
             let Some(operation) = self.operations.get(&id) else {
@@ -392,7 +392,7 @@ impl NodeQueues {
                 continue;
             };
             let error = format!("cannot write {}: {why}", operation.named);
-            // Nothing of such a message was begun.
+            // No operation of such a message was begun.
             let _none = self.refuse(id, DropReason::OutputRejected, error);
         }
     }
@@ -402,7 +402,7 @@ impl NodeQueues {
         Some((operation.write, operation.message))
     }
 
-    /// The fate of a message is known. Returns what was open of it.
+    /// Closes a message with its result. Returns its open state.
     fn close(&mut self, write: u64, message: usize) -> Option<OpenMessage> {
         let entry = self.writes.get_mut(&write)?;
         let open = entry.messages.get_mut(message)?.take()?;
@@ -414,7 +414,7 @@ impl NodeQueues {
         if self.writes.get(&write).is_some_and(|write| write.open == 0)
             && let Some(write) = self.writes.remove(&write)
         {
-            // Whoever called may have gone.
+            // The caller may be gone.
             let _gone = write.done.send(all_but(write.rejections));
         }
     }

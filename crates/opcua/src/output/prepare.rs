@@ -1,5 +1,5 @@
-//! From messages to what is to be written: node and value of each mapping, in order. What can never be written is found
-//! here, before the server is asked.
+//! Turns messages into pending writes: node and value of each mapping, in order. Values that can never be written are
+//! detected here, before the server is called.
 
 use thalweg_flow::Rejection;
 use thalweg_mapping::Interpolation;
@@ -13,14 +13,14 @@ use crate::node_id::NodeSpec;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PreparedWrite {
     pub node: NodeSpec,
-    /// Of the wanted type.
+    /// Of the configured type.
     pub value: Value,
 }
 
-/// Why a message becomes nothing, however often it is tried.
+/// A permanent rejection of a message.
 struct PermanentRejection(DropReason, String);
 
-/// What is to be written of each message, or with what it is refused.
+/// Returns the writes of each message, or its rejection.
 pub(super) fn prepare(messages: &[Message], mappings: &[NodeMapping]) -> Vec<Result<Vec<PreparedWrite>, Rejection>> {
     let one = |index| {
         let wanted = wanted(messages, index, mappings);
@@ -73,7 +73,7 @@ fn value(
     converted.map_err(|error| PermanentRejection(DropReason::InvalidValue, error.to_string()))
 }
 
-/// What a message says of one of the fields.
+/// Renders and parses one of the fields for a message.
 fn rendered_as<T>(
     name: &str,
     text: &Interpolation,
@@ -187,7 +187,7 @@ mod tests {
                 assert_eq!(wanted.unwrap().len(), 2);
                 continue;
             };
-            // Of a message that is refused nothing is written, its first mapping neither.
+            // Nothing of a rejected message is written, not even its first mapping.
             let rejection = wanted.unwrap_err();
             assert_eq!(rejection.permanent, Some(*reason), "{}", rejection.error);
             assert!(rejection.error.starts_with(error), "{}", rejection.error);

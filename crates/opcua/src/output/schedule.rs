@@ -1,13 +1,13 @@
-//! When something is to be done for each operation that was begun, and what.
+//! The schedule of operations that were begun: when each needs which service next.
 //!
 //! | stage | goes on to |
 //! |---|---|
 //! | to be written | in a Write |
 //! | in a Write | to be read; pausing; ended |
 //! | to be read | in a Read |
-//! | in a Read | looking again; pausing; ended |
-//! | looking again | to be read, when it is time |
-//! | pausing | to be written, when it is time |
+//! | in a Read | waiting to read again; pausing; ended |
+//! | waiting to read again | to be read, when due |
+//! | pausing | to be written, when due |
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,12 +19,12 @@ use crate::backoff::Backoff;
 
 struct Task {
     stage: OperationStage,
-    /// Attempts of the handshake that failed, since the last pause that grows.
+    /// Failed attempts of the handshake, since the last growing pause.
     attempts: u32,
-    /// Pauses that grow, so far.
+    /// Growing pauses so far.
     pauses: u32,
     backoff: Backoff,
-    /// Of the value that was written last.
+    /// The deadline for reading back the last written value.
     read_until: Instant,
 }
 
@@ -37,7 +37,8 @@ enum OperationStage {
 
 pub(super) struct Schedule {
     tasks: HashMap<OperationId, Task>,
-    /// What has failed most comes last, else it would keep out the others where calls of slow nodes are few.
+    /// Sorted by the number of failures, otherwise failing operations would starve the others where calls of slow nodes
+    /// are few.
     to_write: BTreeSet<(u32, OperationId)>,
     to_read: BTreeSet<(u32, OperationId)>,
     due: BTreeSet<(Instant, OperationId)>,
@@ -45,7 +46,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// `backoff` is that of an operation which fails for now.
+    /// `backoff` is for operations that fail temporarily.
     pub fn new(backoff: Backoff) -> Schedule {
         Schedule {
             tasks: HashMap::new(),
@@ -72,7 +73,7 @@ impl Schedule {
         self.set(id, OperationStage::Ready(AttributeService::Write));
     }
 
-    /// The operations that are ready for a service, in order.
+    /// Returns the operations that are ready for a service, in order.
     pub fn ready(&self, service: AttributeService) -> impl Iterator<Item = OperationId> {
         let ready = match service {
             AttributeService::Write => &self.to_write,
@@ -89,7 +90,7 @@ impl Schedule {
         self.set(id, OperationStage::Ready(service));
     }
 
-    /// What was written is to be read back until then.
+    /// Schedules the read back of a written value, with its deadline.
     pub fn read_back(&mut self, id: OperationId, until: Instant) {
         if let Some(task) = self.tasks.get_mut(&id) {
             task.read_until = until;
@@ -105,7 +106,7 @@ impl Schedule {
         self.set(id, OperationStage::Until(at, AttributeService::Read));
     }
 
-    /// Another attempt of the handshake, if it has one left of so many in all.
+    /// Schedules another attempt of the handshake, unless `attempts_max` is reached.
     pub fn try_again(&mut self, id: OperationId, attempts_max: u32, at: Instant) -> bool {
         let Some(task) = self.tasks.get_mut(&id) else {
             return false;
@@ -119,9 +120,9 @@ impl Schedule {
         true
     }
 
-    /// All attempts anew, after a pause that grows from time to time.
+    /// Starts the attempts over, after a growing pause.
     pub fn try_later(&mut self, id: OperationId, now: Instant) {
-        // Out of its place among those that are ready, which the number of pauses is a part of.
+        // This removes it from the ready sets, whose keys include the number of pauses.
         self.set(id, OperationStage::InCall);
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.pauses = task.pauses.saturating_add(1);
@@ -129,7 +130,7 @@ impl Schedule {
         self.set(id, OperationStage::Until(at, AttributeService::Write));
     }
 
-    /// Forgets an operation; false: it is in a call, whose answer is waited for.
+    /// Removes an operation; returns false if it is in a call, whose response is awaited.
     pub fn cancel(&mut self, id: OperationId) -> bool {
         let is_in_call = matches!(self.tasks.get(&id), Some(task) if matches!(task.stage, OperationStage::InCall));
         if !is_in_call {
@@ -143,17 +144,17 @@ impl Schedule {
         self.tasks.remove(&id);
     }
 
-    /// When something is to be done next.
+    /// When the next operation is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// What was waited for is ready when it is time.
+    /// Makes due operations ready.
     pub fn wake(&mut self, now: Instant) {
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             match self.tasks.get(&id).map(|task| task.stage) {
                 Some(OperationStage::Until(_, service)) => self.set(id, OperationStage::Ready(service)),
-                // Nobody waits for it any more.
+                // The operation was removed.
                 _ => {
                     self.due.pop_first();
                 }
@@ -231,7 +232,7 @@ mod tests {
         schedule.read_back(1, now);
         schedule.try_later(2, now);
         assert!(!schedule.cancel(0));
-        // One that was never begun, too.
+        // Also one that was never begun.
         assert!((1..5).all(|id| schedule.cancel(id)));
         assert!(
             ready(&schedule, AttributeService::Write).is_empty() && ready(&schedule, AttributeService::Read).is_empty()

@@ -1,11 +1,11 @@
-//! Keeps the output's session, whether or not anything is written: makes it, keeps it alive, and makes it again.
+//! Maintains the output's session, whether or not anything is written: creates it, keeps it alive, and recreates it.
 //!
 //! | state | does | goes on to |
 //! |---|---|---|
-//! | connecting | the previous session on a new channel, else discovery, trust, channel and session | learning; waiting after a failure |
-//! | waiting | nothing, for the back-off's delay; none after a connection that lasted | connecting |
-//! | learning | reads what the server says of its limits and namespaces | connected; waiting if the connection breaks |
-//! | connected | keeps the session alive; writes go through | waiting when the connection breaks; ended at the stop |
+//! | connecting | the previous session on a new channel, otherwise discovery, trust, channel and session | learning; waiting after a failure |
+//! | waiting | nothing, for the backoff's delay; none after a connection that lasted | connecting |
+//! | learning | reads the server's limits and namespaces | connected; waiting if the connection breaks |
+//! | connected | keeps the session alive; writes are sent | waiting when the connection breaks; ended at the stop |
 //! | ended | the session is closed | - |
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::profile::Profile;
 use crate::server_facts::ServerFacts;
 use crate::session::{KeepAlive, REQUEST_TIMEOUT, Session};
 
-/// What the console shows of the connection.
+/// The connection details in the console.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SessionStatus {
     pub state: String,
@@ -40,7 +40,7 @@ pub(super) struct SessionSupervisor {
     pub connection: Connection,
     pub metrics: ConnectionMetrics,
     pub status: Arc<Mutex<SessionStatus>>,
-    /// There while the state is connected.
+    /// Set while the state is connected.
     pub server: watch::Sender<Option<Arc<WriteSession>>>,
     pub stop: CancellationToken,
 }
@@ -95,7 +95,7 @@ impl SessionSupervisor {
         self.connector.resume(previous, &name).await
     }
 
-    /// Lets writes through until the connection is lost; returns why it was.
+    /// Enables writes until the connection is lost; returns the reason.
     async fn serve(&self, session: &Session) -> String {
         let facts = match ServerFacts::read(session).await {
             Ok(facts) => facts,

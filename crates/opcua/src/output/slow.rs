@@ -1,8 +1,8 @@
-//! Nodes whose calls the server is slow to answer, or does not answer at all: a device that is not there, behind a server
-//! that waits for it. They go into calls of their own, where they hold up nobody but each other.
+//! Nodes whose calls the server answers slowly or not at all, for example an unreachable device behind a server that
+//! waits for it. They use separate calls, in which they delay only each other.
 //!
-//! One answer comes for all nodes of a call, so which of them it was that took so long shows only by and by: each time they
-//! go into smaller calls, until a quick answer clears those that have nothing to do with it.
+//! A call has one response for all its nodes, so the slow one is found step by step: slow nodes go into smaller and
+//! smaller calls, until a fast response clears the unaffected ones.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use opcua::types::NodeId;
 /// By how much calls of slow nodes become smaller.
 const DIVISOR: usize = 8;
 
-/// Nodes that are remembered. Some are named by messages, and need never be seen again.
+/// Maximum remembered nodes. Messages name some of them, which may never recur.
 const NODES_MAX: usize = 100_000;
 
-/// An answer that takes longer than this many times the quickest one of the server is slow.
+/// A response that takes longer than this multiple of the server's fastest one is slow.
 const TIMES_QUICKEST: u32 = 4;
 
 pub(super) struct SlowNodes {
-    /// With how many nodes a call may have that has this one.
+    /// Maximum nodes of a call that contains this one.
     limits: HashMap<NodeId, usize>,
-    /// An answer that does not take longer is not slow.
+    /// A response within this time is never slow.
     patience_min: Duration,
     quickest: Option<Duration>,
 }
@@ -35,25 +35,25 @@ impl SlowNodes {
         }
     }
 
-    /// How long an answer may take. A server that is slow with everything, such as one far away, is waited for longer.
+    /// How long a response may take. A server that is slow altogether, such as a distant one, gets more time.
     pub fn patience(&self) -> Duration {
         let usual = self.quickest.unwrap_or_default() * TIMES_QUICKEST;
         self.patience_min.max(usual)
     }
 
-    /// `None`: it may be in any call.
+    /// `None`: the node may be in any call.
     pub fn limit(&self, node: &NodeId) -> Option<usize> {
         self.limits.get(node).copied()
     }
 
-    /// The server may be another one, or at the end of another line.
+    /// The server or the network path may be another one.
     pub fn new_session(&mut self) {
         self.quickest = None;
     }
 
-    /// A call of these nodes took so long.
+    /// Records that a call of these nodes took this long.
     pub fn answered<'n>(&mut self, nodes: impl ExactSizeIterator<Item = &'n NodeId>, took: Duration) {
-        // Judged by the answers before it: the first one may be the one that is slow.
+        // Judged by earlier responses: the first one may be the slow one.
         let patience = self.patience();
         self.quickest = Some(self.quickest.map_or(took, |quickest| quickest.min(took)));
         if took >= patience {
@@ -64,7 +64,7 @@ impl SlowNodes {
         }
     }
 
-    /// A call of these nodes takes longer than patience lasts.
+    /// Records that a call of these nodes exceeded the patience.
     pub fn unanswered<'n>(&mut self, nodes: impl ExactSizeIterator<Item = &'n NodeId>) {
         let limit = nodes.len().div_ceil(DIVISOR).max(1);
         if self.limits.len() >= NODES_MAX {
@@ -73,8 +73,8 @@ impl SlowNodes {
         self.limits.extend(nodes.map(|node| (node.clone(), limit)));
     }
 
-    /// As many of these, one after the other, as go into one call of at most `most`. `apart`: a call of slow nodes, else of
-    /// all others.
+    /// Returns the candidates, in order, that fit into one call of at most `most`. With `apart` it is a call of slow
+    /// nodes, otherwise of all others.
     pub fn pick<'n, T>(&self, candidates: impl Iterator<Item = (T, &'n NodeId)>, most: usize, apart: bool) -> Vec<T> {
         let (mut picked, mut most) = (Vec::new(), most);
         if apart && self.limits.is_empty() {
@@ -106,7 +106,7 @@ mod tests {
         (0..n).map(|i| NodeId::new(2, i)).collect()
     }
 
-    /// The sizes of the calls of all slow ones among these nodes; the call that has node 7 is slow.
+    /// Runs the calls of all slow nodes among these and returns their sizes; the call with node 7 is slow.
     fn round(slow: &mut SlowNodes, nodes: &[NodeId]) -> Vec<usize> {
         let mut rest: Vec<&NodeId> = nodes.iter().filter(|node| slow.limit(node).is_some()).collect();
         let mut calls = Vec::new();
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(round(&mut slow, &nodes), [2, 2, 2, 2, 2, 2, 1]);
         assert_eq!(round(&mut slow, &nodes), [1, 1]);
         assert_eq!(round(&mut slow, &nodes), [1]);
-        // Of the others as many as fit go together.
+        // The others share a call, as many as fit.
         let fine = slow.pick(nodes.iter().map(|node| (node, node)), 1000, false);
         assert_eq!(fine.len(), 99);
     }

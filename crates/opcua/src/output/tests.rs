@@ -1,4 +1,4 @@
-//! Writes against a server that does what a test says, and checks what it was asked.
+//! Writes to a server that behaves as a test defines; checks the requests it receives.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -18,27 +18,27 @@ use crate::fake_server::{FakeServer, component, fault, good, session};
 use crate::profile;
 use crate::server_facts::{OperationLimits, ServerFacts};
 
-/// What the server holds, how it misbehaves, and what it was asked.
+/// The server's values, its faults, and the requests it received.
 #[derive(Default)]
 struct Plant {
     values: HashMap<NodeId, Variant>,
-    /// Answers to writes of a node before it takes one.
+    /// Statuses of the first writes to a node, before it accepts one.
     refusals: HashMap<NodeId, VecDeque<StatusCode>>,
-    /// Takes every write and keeps its value.
+    /// Nodes that accept every write and keep their value.
     stuck: HashSet<NodeId>,
     /// Calls with such a node are not answered.
     silent: HashSet<NodeId>,
-    /// Reads of a node that still give the old value after a write.
+    /// Number of reads of a node that still return the old value after a write.
     late: HashMap<NodeId, (usize, Variant)>,
-    /// What the server says of its namespaces, once for each time it is asked; none: nothing.
+    /// The server's namespaces, one list per query; empty means no response.
     namespaces: VecDeque<Vec<&'static str>>,
-    /// Nodes per call; 0: any number.
+    /// Nodes per call; 0 means no limit.
     per_call_max: usize,
-    /// Results in an answer; 0: as many as operations in the call.
+    /// Results per response; 0 means as many as operations in the call.
     results_max: usize,
-    /// Answers to whole Writes, before any is carried out.
+    /// Responses to whole Writes, before any is executed.
     faults: VecDeque<Option<StatusCode>>,
-    /// Each Write that was carried out.
+    /// The executed Writes.
     writes: Vec<Vec<(NodeId, Variant)>>,
     reads: usize,
 }
@@ -119,7 +119,7 @@ impl Plant {
     }
 }
 
-/// At most so many results, if any number is given.
+/// Truncates the results to `max`, if given.
 fn short<T>(mut results: Vec<T>, max: usize) -> Vec<T> {
     if max > 0 {
         results.truncate(max);
@@ -127,16 +127,16 @@ fn short<T>(mut results: Vec<T>, max: usize) -> Vec<T> {
     results
 }
 
-/// What a test makes of the output.
+/// Options of the output under test.
 struct Options {
-    /// Nodes per call that the server says it takes; 0: any number.
+    /// The server's reported limit of nodes per call; 0 means none.
     limit: u32,
-    /// Between the braces of `handshake`.
+    /// The fields inside the braces of `handshake`.
     handshake: &'static str,
     /// Further fields.
     more: &'static str,
     pace: DispatchTiming,
-    /// How long a call may take.
+    /// Timeout of a call.
     answer_within: Duration,
 }
 
@@ -158,7 +158,7 @@ impl Default for Options {
     }
 }
 
-/// With a handshake of so many attempts.
+/// A handshake with this many attempts.
 fn checked(attempts_max: usize) -> Options {
     let handshakes = [
         "readbackTimeoutMs: 200",
@@ -171,7 +171,7 @@ fn checked(attempts_max: usize) -> Options {
     }
 }
 
-/// A session on a server, and who writes in it.
+/// A session on a server, and a dispatcher.
 struct Setup {
     plant: Arc<Mutex<Plant>>,
     fake: FakeServer,
@@ -180,12 +180,12 @@ struct Setup {
     server: watch::Sender<Option<Arc<WriteSession>>>,
     jobs: mpsc::UnboundedSender<WriteJob>,
     component: thalweg_flow::Component,
-    /// Why nothing gets through.
+    /// Why no write succeeds.
     stands: Arc<Mutex<Option<String>>>,
     _stop: DropGuard,
 }
 
-/// The end of a write that is under way.
+/// The result of a write in progress.
 type Ending = oneshot::Receiver<Result<(), WriteError>>;
 
 impl Setup {
@@ -230,19 +230,19 @@ impl Setup {
         setup
     }
 
-    /// One mapping for each of these members, to the node of its name.
+    /// One mapping per member, to the node of the same name.
     async fn of_members(plant: Plant, options: Options, names: &[&str]) -> Setup {
         let nodes: Vec<String> = names.iter().map(|name| format!("ns=2;s={name}")).collect();
         let mappings: Vec<(&str, &str)> = nodes.iter().map(String::as_str).zip(names.iter().copied()).collect();
         Setup::new(plant, options, &mappings).await
     }
 
-    /// Each message says itself which node it is for.
+    /// Each message names its own node.
     async fn of_messages(plant: Plant, options: Options) -> Setup {
         Setup::new(plant, options, &[("${! json(\"node\") }", "v")]).await
     }
 
-    /// A session of its own, in place of the one before.
+    /// Opens a new session in place of the previous one.
     async fn connect(&self) {
         let profile = profile::ProfileName::Auto.profile();
         let session = session(&self.fake.url).await;
@@ -258,12 +258,12 @@ impl Setup {
         ending
     }
 
-    /// What was not written.
+    /// Returns the rejections.
     async fn write(&self, messages: &[&str]) -> Vec<Rejection> {
         rejections(self.begin(messages)).await
     }
 
-    /// Of a write one message of which is refused, why.
+    /// Returns the one rejection of a write.
     async fn refused(&self, messages: &[&str]) -> (usize, DropReason, String) {
         match self.write(messages).await.as_slice() {
             [
@@ -277,7 +277,7 @@ impl Setup {
         }
     }
 
-    /// The values of each Write that the server has carried out, in order.
+    /// The values of each executed Write, in order.
     fn written(&self) -> Vec<Vec<i32>> {
         let plant = self.plant.lock();
         let value = |(_, value): &(NodeId, Variant)| match value {
@@ -351,7 +351,7 @@ fn refusing(name: &str, statuses: impl IntoIterator<Item = StatusCode>) -> Plant
     }
 }
 
-/// A node keeps this value whatever is written.
+/// A node that keeps this value whatever is written.
 fn stuck(name: &str, value: Variant) -> Plant {
     Plant {
         stuck: HashSet::from([node(name)]),
@@ -386,7 +386,7 @@ async fn a_write_that_is_refused_as_too_large_is_halved_and_repeated() {
     assert_eq!(setup.written(), [vec![0, 1], vec![2, 3], vec![4]]);
 }
 
-/// What was written though it was not answered is written again: the same value, and before any later one of its node.
+/// A value that was written without a response is written again: the same value, and before any later one of its node.
 #[tokio::test]
 async fn calls_that_are_not_answered_in_full_are_halved_and_repeated() {
     let plant = Plant {
@@ -427,7 +427,7 @@ async fn a_value_that_alone_is_too_large_is_refused_and_the_others_go_on() {
 #[tokio::test]
 async fn two_values_of_one_node_are_each_read_back_before_the_next() {
     let messages = [r#"{"A": 1, "B": 1}"#, r#"{"A": 2, "B": 2}"#, r#"{"A": 3, "B": 3}"#];
-    // Without the handshake, too: a server may carry out what is in one call in any order.
+    // Also without the handshake: a server may execute the operations of one call in any order.
     for options in [checked(1), Options::default()] {
         let setup = Setup::of_members(Plant::default(), options, &["A", "B"]).await;
         assert!(setup.write(&messages).await.is_empty());
@@ -478,7 +478,7 @@ async fn what_the_server_refuses_for_good_is_not_tried_again_and_holds_nobody_up
     let (index, reason, error) = setup.refused(&[r#"{"A": 1}"#, r#"{"A": 2}"#]).await;
     assert_eq!((index, reason), (0, DropReason::OutputRejected));
     assert!(
-        error.starts_with("ns=2;s=A does not take the value 1: ") && error.contains("BadTypeMismatch"),
+        error.starts_with("ns=2;s=A does not accept the value 1: ") && error.contains("BadTypeMismatch"),
         "{error}"
     );
     assert_eq!(setup.written(), [[1], [2]]);
@@ -487,7 +487,7 @@ async fn what_the_server_refuses_for_good_is_not_tried_again_and_holds_nobody_up
 #[tokio::test]
 async fn what_fails_for_now_is_tried_again_before_what_comes_behind_it() {
     let busy = StatusCode::BadNoCommunication;
-    // The attempts of the handshake are over before the device is back.
+    // The attempts of the handshake are used up before the device is back.
     let setup = Setup::of_members(refusing("A", [busy; 3]), checked(2), &["A", "B"]).await;
     let messages = [r#"{"A": 1, "B": 1}"#, r#"{"A": 2, "B": 2}"#];
     assert!(setup.write(&messages).await.is_empty());
@@ -550,7 +550,7 @@ async fn a_node_of_which_the_server_says_nothing_holds_up_only_its_own_values() 
     // In one call at first.
     let waiting = setup.begin(&[&to("Silent", 1), &to("Beside", 1)]);
     assert!(setup.write(&[&to("Fine", 1)]).await.is_empty());
-    // The one beside it gets its value when the call is given up, and is not beside it any more.
+    // The neighbour is written when the call times out, and is then in another call.
     assert!(setup.write(&[&to("Beside", 2)]).await.is_empty());
     for value in 2..20 {
         assert!(
@@ -577,7 +577,7 @@ async fn a_node_that_takes_nothing_for_too_long_is_given_up() {
     let (index, reason, error) = setup.refused(&[&to("Fine", 1), &to("Dead", 1)]).await;
     assert_eq!((index, reason), (1, DropReason::OutputRejected));
     assert!(
-        error.starts_with("ns=2;s=Dead does not take the value 1: ") && error.ends_with("; given up after 20 ms"),
+        error.starts_with("ns=2;s=Dead does not accept the value 1: ") && error.ends_with("; given up after 20 ms"),
         "{error}"
     );
     assert_eq!(setup.value("Fine"), Some(Variant::Int32(1)));
@@ -596,14 +596,14 @@ async fn what_has_waited_as_long_behind_it_is_given_up_without_an_attempt() {
     let refused = setup.write(&messages).await;
     assert_eq!(refused.len(), 50);
     for Rejection { index, error, .. } in refused {
-        let is_behind =
-            error.starts_with("an earlier value of the node was not taken: ns=2;s=Dead does not take the value 1: ");
+        let is_behind = error
+            .starts_with("an earlier value of the node was not accepted: ns=2;s=Dead does not accept the value 1: ");
         assert_eq!(is_behind, index > 0, "{error}");
         assert!(error.ends_with("; given up after 20 ms"), "{error}");
     }
     let written = setup.written().concat();
     assert!(written.iter().all(|value| *value == 1), "{written:?}");
-    // What comes later has its time.
+    // Later values have their own deadline.
     setup.plant.lock().refusals.clear();
     assert!(setup.write(&[&to("Dead", 51)]).await.is_empty());
     assert_eq!(setup.value("Dead"), Some(Variant::Int32(51)));
@@ -651,7 +651,7 @@ async fn what_a_lost_session_leaves_open_is_written_in_the_next_one() {
     let setup = Setup::of_members(plant, checked(3), &["A"]).await;
     let ending = setup.begin(&[r#"{"A": 1}"#, r#"{"A": 2}"#, r#"{"A": 3}"#]);
     let server = setup.server.borrow().clone().unwrap();
-    // Whoever keeps the session learns of it, and makes another one.
+    // The supervisor notices, and opens another session.
     server.session.channel().closed().await;
     setup.server.send_replace(None);
     setup.connect().await;
@@ -677,7 +677,7 @@ async fn a_namespace_that_the_server_gets_later_is_found() {
     assert_eq!(setup.value("A"), Some(Variant::Int32(7)));
     assert!(setup.write(&[message]).await.is_empty());
     assert_eq!(setup.value("A"), Some(Variant::Int32(1)));
-    // What is known is not asked for again.
+    // Known namespaces are not read again.
     assert!(setup.write(&[message]).await.is_empty());
     assert!(setup.plant.lock().namespaces.is_empty());
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thalweg_record::{Object, Payload, Value, json};
 
-/// `valueFrom`: a member of the payload, else a path into it such as `setpoints.0.speed`.
+/// `valueFrom`: a member of the payload, otherwise a path into it such as `setpoints.0.speed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValuePath(String);
 
@@ -30,7 +30,7 @@ impl ValuePath {
     }
 }
 
-/// A payload as an object; `None` if it is none.
+/// Returns a payload as an object; `None` if it is none.
 pub(super) fn object(payload: &Payload) -> Option<Arc<Object>> {
     let object = |value| match value {
         Value::Object(object) => Some(object),

@@ -1,11 +1,11 @@
-//! What an answer of the server means for an operation.
+//! Interprets the server's response to an operation.
 //!
-//! | what the server says | becomes |
+//! | response | result |
 //! |---|---|
-//! | a status of the node that another write meets again ([`status::says_never`]) | refused for good |
+//! | a status of the node that would recur ([`status::says_never`]) | rejected permanently |
 //! | another bad status of the node | to be written again |
-//! | another value than the written one until the end | refused for good: it was given its attempts |
-//! | nothing (no answer, the whole call refused) | to be written again |
+//! | another value than the written one until the deadline | rejected permanently after its attempts |
+//! | none (timeout, the whole call refused) | to be written again |
 
 use opcua::types::StatusCode;
 use thalweg_record::{DropReason, Value};
@@ -19,12 +19,12 @@ use crate::value::{DataValue, ValueContent, status};
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WriteFailure {
-    /// `None`: trying again may help.
+    /// `None`: a retry may succeed.
     pub permanent: Option<DropReason>,
-    /// Whether the handshake's further attempts are of use.
+    /// Whether further attempts of the handshake make sense.
     pub again: bool,
     pub error: String,
-    /// What the metrics call it.
+    /// The label in the metrics.
     pub label: String,
 }
 
@@ -52,7 +52,7 @@ impl WriteFailure {
         }
     }
 
-    /// Of a call as a whole: nothing is known of any of its operations, so none of them has had an attempt.
+    /// For a call as a whole: nothing is known about its operations, so none of them has had an attempt.
     pub fn of_call(error: &CallError) -> WriteFailure {
         let label = match error {
             CallError::Closed(_) => "closed".to_owned(),
@@ -71,15 +71,15 @@ impl WriteFailure {
     }
 }
 
-/// How a node refuses a value; `None`: it has taken it.
+/// The node's refusal of a value; `None` if it was accepted.
 pub(super) fn refusal(target: &WriteTarget, code: u32) -> Option<WriteFailure> {
     let WriteTarget { node, value } = target;
     let (node, value) = (node_id::text(node), shown(value));
-    let error = || format!("{node} does not take the value {value}: {}", status::text(code));
+    let error = || format!("{node} does not accept the value {value}: {}", status::text(code));
     status::is_bad(code).then(|| WriteFailure::of_status(code, error()))
 }
 
-/// How a value that was read back differs from the written one; `None`: it is the same, its type too.
+/// The difference between the value read back and the written one; `None` if value and type are equal.
 pub(super) fn difference(target: &WriteTarget, read: &DataValue) -> Option<WriteFailure> {
     let node = node_id::text(&target.node);
     let written = &target.value;
@@ -109,7 +109,7 @@ pub(super) fn difference(target: &WriteTarget, read: &DataValue) -> Option<Write
     Some(WriteFailure::of_value(true, error))
 }
 
-/// Of the same type and equal, not-a-number to itself too.
+/// Same type and equal value; not-a-number equals itself.
 fn is_same(read: &Value, written: &Value) -> bool {
     match (read, written) {
         (Value::F32(a), Value::F32(b)) => a == b || (a.is_nan() && b.is_nan()),

@@ -1,4 +1,4 @@
-//! The server while there is a session: Writes and Reads of as many nodes as it takes at a time.
+//! The server during a session: Writes and Reads of as many nodes as it accepts per call.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::server_facts::ServerFacts;
 use crate::session::{Session, read_id};
 use crate::value::{DataValue, StructureRegistry, ValueContent, status};
 
-/// A node, and what is to be its value.
+/// A node and its new value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WriteTarget {
     pub node: NodeId,
     pub value: Value,
 }
 
-/// What is done with nodes.
+/// The service for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttributeService {
     Write,
@@ -38,7 +38,7 @@ pub(super) struct WriteSession {
     per_write: Mutex<CallSize>,
     per_read: Mutex<CallSize>,
     types: StructureRegistry,
-    /// How long a call may take.
+    /// Timeout of a call.
     answer_within: Duration,
 }
 
@@ -55,7 +55,7 @@ impl WriteSession {
         }
     }
 
-    /// Nodes that the server takes in one call, as far as is known.
+    /// Nodes that the server accepts in one call, as far as is known.
     pub fn per_call(&self, service: AttributeService) -> usize {
         match service {
             AttributeService::Write => self.per_write.lock().get(),
@@ -63,7 +63,7 @@ impl WriteSession {
         }
     }
 
-    /// Writes the first of these, as many as the server takes; returns the status of each, at least of one.
+    /// Writes the first targets, as many as the server accepts; returns the status of each, at least one.
     pub async fn write_some(&self, targets: &[WriteTarget]) -> Result<Vec<u32>, CallError> {
         loop {
             let size = self.per_write.lock().get().min(targets.len());
@@ -84,7 +84,7 @@ impl WriteSession {
         }
     }
 
-    /// Reads the values of the first of these, as many as the server takes; at least of one.
+    /// Reads the values of the first targets, as many as the server accepts, at least one.
     pub async fn read_some(&self, targets: &[WriteTarget]) -> Result<Vec<DataValue>, CallError> {
         loop {
             let size = self.per_read.lock().get().min(targets.len());
@@ -114,7 +114,7 @@ impl WriteSession {
             node_id: target.node.clone(),
             attribute_id: AttributeId::Value as u32,
             index_range: NumericRange::None,
-            // Neither status nor time: many servers refuse a write of them.
+            // Neither status nor time, because many servers refuse to write them.
             value: UaDataValue {
                 value: Some(variant(&target.value)),
                 ..UaDataValue::default()
@@ -138,7 +138,7 @@ impl WriteSession {
         let nodes = targets
             .iter()
             .map(|target| read_id(target.node.clone(), AttributeId::Value));
-        // What the device has now, not what the server remembers of it.
+        // The device's current value, not the server's cached one.
         let age_max_ms = 0.0;
         self.session
             .read_within(
@@ -152,8 +152,8 @@ impl WriteSession {
     }
 }
 
-/// Of a call with one operation: whether it is too large for the server, rather than the server too busy for it or at a
-/// loss for an answer.
+/// For a call with one operation: whether it is too large for the server, rather than the server busy or its response
+/// incomplete.
 fn is_too_large_alone(error: &CallError) -> bool {
     let is_answered = !matches!(error, CallError::WrongCount { .. });
     is_answered && error.is_too_large() && error.status() != Some(StatusCode::BadTooManyOperations.bits())

@@ -1,7 +1,7 @@
-//! Our own certificate: the configured one, or one that is generated once and kept in the data folder's `keys/`.
+//! Our own certificate: the configured one, or one that is generated once and stored in the data folder's `keys/`.
 //!
-//! A policy from the time of SHA-1 gets a certificate signed with SHA-1, kept beside the other. Private keys are
-//! readable by their owner alone and never logged.
+//! A policy from the time of SHA-1 gets a certificate signed with SHA-1, stored beside the other. Private keys are
+//! readable only by their owner and never logged.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -35,11 +35,11 @@ const KEY_BITS: u32 = 2048;
 const VALID_YEARS: u16 = 10;
 const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.2");
 
-/// What a server learns of us.
+/// The certificate that a server receives from us.
 #[derive(Clone)]
 pub(crate) struct OwnCertificate {
     pub pair: KeyPair,
-    /// From the certificate, as servers insist.
+    /// From the certificate, because servers require them to match.
     pub application_uri: String,
 }
 
@@ -62,7 +62,7 @@ impl ClientCertificates {
         }
     }
 
-    /// The certificate for an endpoint's policy. Errors are sentences.
+    /// Returns the certificate for an endpoint's policy. Errors are sentences.
     pub async fn for_policy(&self, policy: SecurityPolicy) -> Result<OwnCertificate, String> {
         let legacy = is_legacy(policy);
         if let Some(pair) = &self.configured {
@@ -95,18 +95,18 @@ impl ClientCertificates {
             });
         }
         let folder = self.folder.clone();
-        // Making a key takes a noticeable part of a second.
+        // Generating a key takes a noticeable part of a second.
         let made = tokio::task::spawn_blocking(move || kept_or_generated(&folder, legacy)).await;
-        made.map_err(|_| "the client certificate could not be made".to_owned())?
+        made.map_err(|_| "the client certificate could not be created".to_owned())?
     }
 }
 
 fn application_uri(pair: &KeyPair) -> Result<String, String> {
     let uri = ParsedCertificate::from_der(&pair.der)?.application_uri();
-    uri.ok_or_else(|| "has no application URI among its alternative names, which OPC UA servers demand".to_owned())
+    uri.ok_or_else(|| "has no application URI among its alternative names, which OPC UA servers require".to_owned())
 }
 
-/// One process holds the data folder, but several inputs may start at once.
+/// One process locks the data folder, but several inputs may start at once.
 static GENERATING: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
 fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, String> {
@@ -119,7 +119,7 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
     if let Some((certificate, key)) = kept(&certificate_file, &key_file)? {
         let damaged = |why: String| {
             format!(
-                "the kept certificate {} cannot be used: {why}; remove it and its key to have a new one made",
+                "the stored certificate {} cannot be used: {why}; remove it and its key to have a new one created",
                 certificate_file.display()
             )
         };
@@ -130,7 +130,7 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
     let (pair, application_uri, key_pem) = generate(legacy)?;
     let unwritable = |error: std::io::Error| {
         format!(
-            "the client certificate cannot be kept in {}: {error}; make the folder writable",
+            "the client certificate cannot be stored in {}: {error}; make the folder writable",
             folder.display()
         )
     };
@@ -139,7 +139,7 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
     tracing::info!(
         certificate = super::sha256_hex(&pair.der),
         application_uri,
-        "made a client certificate, kept in {}; servers must trust it",
+        "created a client certificate, stored in {}; servers must trust it",
         certificate_file.display()
     );
     Ok(OwnCertificate { pair, application_uri })
@@ -148,14 +148,15 @@ fn kept_or_generated(folder: &Path, legacy: bool) -> Result<OwnCertificate, Stri
 /// The bytes of a certificate and of its key.
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// Certificate and key as they are kept; `None` to make new ones. Servers trust the kept certificate, so it is given up
-/// only where there is none: not for a file that cannot be read just now, and not for a key that somebody has to restore.
-/// A key alone is what a crash leaves, since it is kept first; no server knows of it.
+/// Returns the stored certificate and key; `None` to generate new ones. Servers trust the stored certificate, so it is
+/// replaced only if it is missing: not if a file cannot be read at the moment, and not if the key is missing, which
+/// must then be restored. A key without a certificate is left by a crash, because it is stored first; no server knows
+/// it.
 fn kept(certificate_file: &Path, key_file: &Path) -> Result<Option<Pair>, String> {
     match (read_if_there(certificate_file)?, read_if_there(key_file)?) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (Some(_), None) => Err(format!(
-            "the key {} of the kept certificate {} is missing; restore it, or remove the certificate to have a new one made, which servers must trust again",
+            "the key {} of the stored certificate {} is missing; restore it, or remove the certificate to have a new one created, which servers must trust again",
             key_file.display(),
             certificate_file.display()
         )),
@@ -168,15 +169,15 @@ fn read_if_there(file: &Path) -> Result<Option<Vec<u8>>, String> {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!(
-            "the kept client certificate cannot be used, since {} cannot be read: {error}; make the file readable for Thalweg",
+            "the stored client certificate cannot be used, since {} cannot be read: {error}; make the file readable for Thalweg",
             file.display()
         )),
     }
 }
 
-/// A new pair with its application URI and its key as PEM.
+/// Generates a pair; returns it with its application URI and its key as PEM.
 fn generate(legacy: bool) -> Result<(KeyPair, String, String), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("the client certificate could not be made: {error}");
+    let failed = |error: &dyn std::fmt::Display| format!("the client certificate could not be created: {error}");
     let key = PrivateKey::new(KEY_BITS).map_err(|error| failed(&error))?;
     let key_der = key.to_der().map_err(|error| failed(&error))?;
     let rsa = RsaPrivateKey::from_pkcs8_der(key_der.as_bytes()).map_err(|error| failed(&error))?;
@@ -188,7 +189,7 @@ fn generate(legacy: bool) -> Result<(KeyPair, String, String), String> {
     Ok((pair, application_uri, key_pem))
 }
 
-/// A pair with its key as PEM.
+/// Generates a pair; returns it with its key as PEM.
 #[cfg(test)]
 pub(super) fn generate_for_tests(application_uri: &str) -> (KeyPair, String) {
     let key = PrivateKey::new(KEY_BITS).unwrap();
@@ -294,7 +295,7 @@ fn validity() -> Validity {
     }
 }
 
-/// Certificates write years up to 2049 in the short form.
+/// Certificates encode years up to 2049 in the short form.
 fn first_of_january(year: u16) -> Time {
     let date = DateTime::new(year, 1, 1, 0, 0, 0).unwrap_or(DateTime::INFINITY);
     match UtcTime::from_date_time(date) {

@@ -1,5 +1,5 @@
-//! Small files, in the data folder's `keys/` and in `rejected/`, that a power cut must leave either as they were or whole
-//! as they should be, and that nobody but the user of the process can read.
+//! Small files, in the data folder's `keys/` and in `rejected/`, that a power loss leaves either old or new, but whole,
+//! and that only the user of the process can read.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -8,20 +8,20 @@ use std::path::Path;
 use parking_lot::Mutex;
 use thalweg_kit::files;
 
-/// One process holds the data folder, but several inputs may keep the same file at once.
+/// One process locks the data folder, but several inputs may write the same file at once.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// When it returns, the file is whole under its name, with all folders above it, whatever happens to the machine.
+/// When this returns, the file and all folders above it are durable.
 pub(super) fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no name of a file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file name"));
     };
     let _one_at_a_time = WRITING.lock();
     create_folder(folder)?;
     let mut partial = name.to_owned();
     partial.push(".partial");
     let partial = folder.join(partial);
-    // What a crash has left there may be readable by others.
+    // A file left by a crash may be readable by others.
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -33,7 +33,7 @@ pub(super) fn keep(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_names(folder)
 }
 
-/// A folder with those above it; the name of each new one is on the disk.
+/// Creates a folder and its parents; each new name is synced.
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -57,7 +57,7 @@ fn sync_names(folder: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A link stands for what a cut-off write would leave: its target shows whether the file itself was written to.
+    /// A hard link simulates an interrupted write: its content shows whether the file itself was written to.
     #[cfg(unix)]
     #[test]
     fn a_file_is_replaced_as_a_whole_and_never_written_to() {
@@ -66,7 +66,7 @@ mod tests {
         keep(&file, b"old").unwrap();
         let other_name = folder.path().join("other");
         std::fs::hard_link(&file, &other_name).unwrap();
-        // What an earlier attempt has left does no harm.
+        // Leftovers of an earlier attempt do no harm.
         std::fs::write(folder.path().join("a/b/key.partial"), b"torn and longer").unwrap();
         keep(&file, b"new").unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"new");

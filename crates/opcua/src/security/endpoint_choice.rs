@@ -1,4 +1,4 @@
-//! Which of a server's endpoints is used. The outcome depends only on the offers and the configuration, and is never
+//! Chooses one of a server's endpoints. The result depends only on the offers and the configuration, and is never
 //! weaker than the configuration.
 
 use opcua::crypto::SecurityPolicy;
@@ -6,7 +6,7 @@ use opcua::types::{EndpointDescription, MessageSecurityMode, UserTokenPolicy, Us
 
 use crate::config::{Identity, PolicyChoice, SecurityChoice, policy_name};
 
-/// Policies that "the strongest" means, strongest first. Basic128Rsa15 is used only by name.
+/// The policies considered for "the strongest", strongest first. Basic128Rsa15 is used only if named.
 const STRONGEST: [SecurityPolicy; 4] = [
     SecurityPolicy::Aes256Sha256RsaPss,
     SecurityPolicy::Aes128Sha256RsaOaep,
@@ -14,24 +14,24 @@ const STRONGEST: [SecurityPolicy; 4] = [
     SecurityPolicy::Basic256,
 ];
 
-/// One endpoint as far as the choice and the connection need it.
+/// An endpoint, as far as the choice and the connection need it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EndpointOffer {
     pub url: String,
     pub mode: MessageSecurityMode,
-    /// `Unknown` for policies that the library cannot speak.
+    /// `Unknown` for policies that the library does not support.
     pub policy: SecurityPolicy,
     pub policy_uri: String,
-    /// DER, perhaps with its issuers behind it; empty without one.
+    /// DER, possibly followed by its issuers; empty without one.
     pub certificate: Vec<u8>,
     pub tokens: Vec<UserTokenPolicy>,
     pub application_uri: String,
-    /// Whether the server showed the certificate, and not only a file has it.
+    /// Whether the server sent the certificate, as opposed to a file.
     pub shown: bool,
 }
 
 impl EndpointOffer {
-    /// An endpoint that nobody announced.
+    /// An endpoint that was not announced.
     pub fn assumed(url: String, mode: MessageSecurityMode, policy: SecurityPolicy) -> EndpointOffer {
         let policy_uri = policy.to_uri().to_owned();
         EndpointOffer {
@@ -48,7 +48,7 @@ impl EndpointOffer {
 
     fn accepts(&self, identity: &Identity) -> bool {
         let kind = token_type(identity);
-        // A server that lists no logins at all takes anonymous ones.
+        // A server that lists no logins at all accepts anonymous ones.
         (self.tokens.is_empty() && matches!(identity, Identity::Anonymous))
             || self.tokens.iter().any(|token| token.token_type == kind)
     }
@@ -74,13 +74,13 @@ impl From<&EndpointDescription> for EndpointOffer {
     }
 }
 
-/// Whether an endpoint is spoken to over TCP; others, such as HTTPS, are none for Thalweg.
+/// Whether an endpoint uses TCP; others, such as HTTPS, are not supported.
 pub(crate) fn is_binary(endpoint: &EndpointDescription) -> bool {
     const BINARY: &str = "http://opcfoundation.org/UA-Profile/Transport/uatcp-uasc-uabinary";
     matches!(endpoint.transport_profile_uri.as_ref(), "" | BINARY)
 }
 
-/// `Unknown` for what the library does not speak, without the complaint that its own look-up logs.
+/// Returns `Unknown` for unsupported policies, without the log line of the library's own look-up.
 pub(super) fn policy_of_uri(uri: &str) -> SecurityPolicy {
     let known = STRONGEST
         .into_iter()
@@ -99,7 +99,7 @@ pub(super) fn token_type(identity: &Identity) -> UserTokenType {
     }
 }
 
-/// The endpoint to use, or one sentence that says what was offered instead.
+/// Returns the endpoint to use, or one sentence that lists what was offered instead.
 pub(crate) fn choose<'a>(
     offers: &'a [EndpointOffer],
     choice: &SecurityChoice,
@@ -146,7 +146,7 @@ fn matches(offer: &EndpointOffer, choice: &SecurityChoice) -> bool {
     if offer.policy == SecurityPolicy::Unknown {
         return false;
     }
-    // A policy alone means SignAndEncrypt.
+    // A policy alone implies SignAndEncrypt.
     let mode = choice.mode.unwrap_or(MessageSecurityMode::SignAndEncrypt);
     offer.mode == mode && choice.policy.is_none_or(|PolicyChoice(policy)| offer.policy == policy)
 }
@@ -199,7 +199,7 @@ fn login_name(kind: UserTokenType) -> &'static str {
     }
 }
 
-/// How strongly a policy protects: 0 not at all.
+/// The strength of a policy; 0 means none.
 pub(super) fn strength(policy: SecurityPolicy) -> usize {
     match policy {
         SecurityPolicy::None | SecurityPolicy::Unknown => 0,
@@ -211,7 +211,7 @@ pub(super) fn strength(policy: SecurityPolicy) -> usize {
     }
 }
 
-/// The endpoint that `offers` would have led to, if it is stronger than the one in use, and both by name.
+/// Returns the names of the best endpoint in `offers` and of the one in use, if the best is stronger.
 pub(crate) fn stronger(
     offers: &[EndpointOffer],
     used: &EndpointOffer,
@@ -223,8 +223,8 @@ pub(crate) fn stronger(
     (strength(best.policy) > strength(used.policy)).then(|| (name(best), name(used)))
 }
 
-/// The endpoint of a direct connection: mode and policy as the configuration has them, and what `offers` say of the rest.
-/// An endpoint that the server does not list is assumed to show the certificate that the others show.
+/// Returns the endpoint of a direct connection: mode and policy from the configuration, the rest from `offers`. An
+/// endpoint that the server does not list is assumed to have the same certificate as the others.
 pub(crate) fn as_given(
     offers: &[EndpointOffer],
     url: String,
@@ -233,7 +233,7 @@ pub(crate) fn as_given(
 ) -> Result<EndpointOffer, String> {
     let policy = match (choose(offers, choice, identity), choice.policy) {
         (Ok(listed), _) => return Ok(EndpointOffer { url, ..listed.clone() }),
-        // Without a policy only the list says which there are.
+        // Without a policy, only the list says which there are.
         (Err(why), None) => return Err(why),
         (Err(_), Some(PolicyChoice(policy))) => policy,
     };
@@ -249,12 +249,12 @@ pub(crate) fn as_given(
     })
 }
 
-/// What to write for a secured connection, for whoever has none: the strongest that is offered, with its two lines.
-/// `None` for offers that nobody asked for.
+/// Returns the settings for a secured connection, as advice for a user without one: the strongest offer, with its two
+/// lines. `offers` is `None` if the server was not asked.
 pub(crate) fn advice(offers: Option<&[EndpointOffer]>, identity: &Identity) -> String {
     let Some(offers) = offers else {
         return format!(
-            "what the server offers is not known, since it was not asked; if it offers more, write{}",
+            "and it is unknown what the server offers, since it was not asked; if it offers more, write{}",
             lines(MessageSecurityMode::SignAndEncrypt, SecurityPolicy::Basic256Sha256)
         );
     };

@@ -3,7 +3,7 @@
 use sha2::{Digest as _, Sha256};
 use sha3::Sha3_512;
 
-/// What the user expects of the server's certificate; in lower case without colons.
+/// The expected fingerprint of the server's certificate, in lower case without colons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     hex: String,
@@ -31,7 +31,7 @@ impl Fingerprint {
         Ok(Fingerprint { hex })
     }
 
-    /// The configured digits and those of the certificate by the same algorithm.
+    /// `Err` contains the configured digits and those of the certificate by the same algorithm.
     pub fn check(&self, der: &[u8]) -> Result<(), (String, String)> {
         let got = match self.hex.len() {
             SHA256_DIGITS => sha256_hex(der),

@@ -1,4 +1,4 @@
-//! The login of a session: the token that proves who the client is, encrypted as the server's token policy demands.
+//! The login of a session: the token that proves who the client is, encrypted as the server's token policy requires.
 
 use opcua::crypto::{SecurityPolicy, X509, create_signature_data, legacy_encrypt_secret};
 use opcua::types::{
@@ -10,11 +10,11 @@ use super::endpoint_choice::{EndpointOffer, policy_of_uri, strength, token_type}
 use super::policy_rules::check_key;
 use crate::config::Identity;
 
-/// What ActivateSession carries of the user.
+/// The user part of ActivateSession.
 pub(crate) struct Login {
     pub token: ExtensionObject,
     pub signature: SignatureData,
-    /// The password goes over the wire readable; the caller warns.
+    /// The password is sent in clear text; the caller warns.
     pub clear_text: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn login(
             )?;
             let effective = effective_policy(&policy, offer);
             if effective == SecurityPolicy::None {
-                // The library would leave the signature out, and the certificate alone proves nothing.
+                // The library would omit the signature, and the certificate alone proves nothing.
                 return Err(
                     "the server offers no security policy for a login by certificate, so it cannot be signed; use a secured endpoint".to_owned(),
                 );
@@ -60,13 +60,13 @@ pub(crate) fn login(
     }
 }
 
-/// The offered way of this kind of login that protects it best.
+/// Returns the offered token policy for this kind of login with the best protection.
 fn token_policy(identity: &Identity, offer: &EndpointOffer, has_certificate: bool) -> Result<UserTokenPolicy, String> {
     let kind = token_type(identity);
     let of_kind = || offer.tokens.iter().filter(|token| token.token_type == kind);
     let usable = |token: &&UserTokenPolicy| effective_policy(token, offer) != SecurityPolicy::Unknown;
     let possible = |token: &&UserTokenPolicy| has_certificate || effective_policy(token, offer) == SecurityPolicy::None;
-    // Of equally strong ones the first: servers list what they prefer first.
+    // Among equally strong ones the first, because servers list their preferred one first.
     let best = of_kind()
         .rev()
         .filter(usable)
@@ -75,7 +75,7 @@ fn token_policy(identity: &Identity, offer: &EndpointOffer, has_certificate: boo
         .or_else(|| of_kind().find(usable));
     match best {
         Some(token) => Ok(token.clone()),
-        // Without any list the policy id is anybody's guess; most servers then ignore it.
+        // Without any list the policy id is a guess; most servers then ignore it.
         None if offer.tokens.is_empty() => Ok(UserTokenPolicy {
             token_type: kind,
             ..UserTokenPolicy::default()
@@ -87,7 +87,7 @@ fn token_policy(identity: &Identity, offer: &EndpointOffer, has_certificate: boo
     }
 }
 
-/// A token policy without one of its own uses that of the channel.
+/// A token policy without its own security policy uses the channel's.
 fn effective_policy(token: &UserTokenPolicy, offer: &EndpointOffer) -> SecurityPolicy {
     match token.security_policy_uri.as_ref() {
         "" => offer.policy,
@@ -112,12 +112,12 @@ fn user_name(
             );
         }
         (effective, Some(certificate)) => {
-            // Its key alone hides the password where the channel does not.
+            // Only this key protects the password where the channel does not.
             check_key(effective, "the server's certificate", certificate.key_length().ok())?;
             let mut policy = policy.clone();
             policy.security_policy_uri = UAString::from(effective.to_uri());
             let certificate = Some(certificate.clone());
-            // Mode None with a policy of the token's own means: encrypt by that policy.
+            // With mode None and a policy of the token, the library encrypts by that policy.
             let (channel, mode) = (SecurityPolicy::None, MessageSecurityMode::None);
             let encrypted = legacy_encrypt_secret(
                 channel,

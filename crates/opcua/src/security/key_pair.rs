@@ -8,12 +8,12 @@ use super::x509;
 
 const WRONG_KEY: &str = "invalid private key type or not RSA";
 
-/// Cloning shares nothing secret with anybody but copies the key in memory; it is never printed.
+/// Clones copy the key in memory; it is never printed.
 #[derive(Clone)]
 pub(crate) struct KeyPair {
     pub certificate: X509,
     pub key: PrivateKey,
-    /// The certificate's bytes as they were given, which fingerprints and the server see.
+    /// The certificate's bytes as given, for fingerprints and the server.
     pub der: Vec<u8>,
 }
 
@@ -24,7 +24,7 @@ impl std::fmt::Debug for KeyPair {
 }
 
 impl KeyPair {
-    /// Base64 of a PEM bundle that holds both.
+    /// Parses base64 of a PEM bundle that contains both.
     pub fn from_bundle(text: &str) -> Result<KeyPair, String> {
         let bytes = decode(text)?;
         if !is_pem(&bytes) {
@@ -33,7 +33,7 @@ impl KeyPair {
         KeyPair::from_parts(&bytes, &bytes)
     }
 
-    /// Base64 of PEM or DER each.
+    /// Parses base64 of PEM or DER for each.
     pub fn from_base64(certificate: &str, key: &str) -> Result<KeyPair, String> {
         KeyPair::from_parts(&decode(certificate)?, &decode(key)?)
     }
@@ -62,7 +62,7 @@ impl KeyPair {
 
 fn decode(text: &str) -> Result<Vec<u8>, String> {
     let compact: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    // A PEM text put in directly is what people try first.
+    // Users often paste a PEM text directly.
     if text.contains("-----BEGIN") {
         return Ok(text.as_bytes().to_vec());
     }
@@ -81,7 +81,7 @@ fn private_key(bytes: &[u8]) -> Result<PrivateKey, String> {
         let block = pem_block(text, |label| label.ends_with("PRIVATE KEY")).ok_or("it holds no private key")?;
         return PrivateKey::from_pem(block.as_bytes()).map_err(|_| WRONG_KEY.to_owned());
     }
-    // The library reads keys only as PEM, whose label tells PKCS#8 from PKCS#1.
+    // The library reads keys only as PEM, whose label distinguishes PKCS#8 from PKCS#1.
     for label in ["PRIVATE KEY", "RSA PRIVATE KEY"] {
         if let Ok(key) = PrivateKey::from_pem(to_pem(label, bytes).as_bytes()) {
             return Ok(key);
@@ -90,7 +90,7 @@ fn private_key(bytes: &[u8]) -> Result<PrivateKey, String> {
     Err(WRONG_KEY.to_owned())
 }
 
-/// The first block whose label is wanted, with its armour.
+/// Returns the first block with a matching label, including its armour.
 fn pem_block(text: &str, wanted: impl Fn(&str) -> bool) -> Option<String> {
     const BEGIN: &str = "-----BEGIN ";
     let mut rest = text;
@@ -119,7 +119,7 @@ pub(super) fn to_pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
-/// The bytes of all blocks with a label.
+/// Returns the bytes of all blocks with a label.
 pub(super) fn pem_contents(text: &str, label: &str) -> Vec<Vec<u8>> {
     let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));
     let blocks = text.split(&begin).skip(1).filter_map(|block| block.split(&end).next());

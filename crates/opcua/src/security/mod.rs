@@ -1,6 +1,6 @@
-//! Who may be talked to and how: the choice of an endpoint, our certificate, trust in the server's, and the login.
+//! Security of connections: the choice of an endpoint, our certificate, trust in the server's, and the login.
 //!
-//! Nothing here ever lowers what the configuration asks for: no match is an error that lists the offers.
+//! Nothing here ever weakens the configured requirements: if nothing matches, the error lists the offers.
 
 mod client_certificate;
 mod durable_file;
@@ -23,12 +23,12 @@ pub(crate) use identity::login;
 pub(crate) use key_pair::KeyPair;
 pub(crate) use trust::{ServerCertificate, Trust};
 
-/// The server's own certificate out of what may be a chain.
+/// Returns the server's own certificate from a possible chain.
 pub(crate) fn leaf_certificate(chain: &[u8]) -> Option<Vec<u8>> {
     x509::first_certificate(chain)
 }
 
-/// What a certificate calls its owner.
+/// Returns the application URI in a certificate.
 pub(crate) fn application_uri_of(der: &[u8]) -> Option<String> {
     x509::ParsedCertificate::from_der(der).ok()?.application_uri()
 }

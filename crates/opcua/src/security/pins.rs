@@ -1,8 +1,8 @@
 //! Trust on first use: the certificate that a server showed first is remembered in the data folder, and no other is
-//! accepted until the operator removes the memory.
+//! accepted until the operator removes the record.
 //!
-//! The memory is the certificate's SHA-256. The certificate itself is kept beside it, for connections to a server that
-//! does not show it before; it counts only while its SHA-256 is the one that is remembered, or the memory is empty.
+//! The record is the certificate's SHA-256. The certificate itself is stored beside it, for connections to a server
+//! that does not show it first; it counts only if its SHA-256 equals the record, or the record is empty.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ pub(super) struct Pins {
     folder: PathBuf,
 }
 
-/// What a file says of the certificate that was seen first.
+/// The recorded fingerprint of the first certificate.
 #[derive(Debug, PartialEq, Eq)]
 enum PinRecord {
     Nothing,
-    /// A file without content, as versions that did not sync it leave it at a power cut.
+    /// An empty file, as left by a power loss under versions that did not sync it.
     Emptied,
     Digest(String),
     Damaged,
 }
 
-/// What is to be done with a certificate that is not refused.
+/// The decision about an accepted certificate.
 enum PinDecision {
     Remembered,
     Remember { why: String },
@@ -40,7 +40,7 @@ impl Pins {
         }
     }
 
-    /// For the address of an endpoint; each kind of file has its ending.
+    /// Returns the file for an endpoint address; each kind of file has its extension.
     fn file(&self, url: &str, ending: &str) -> PathBuf {
         let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
         let address = rest.split('/').next().unwrap_or(rest);
@@ -61,7 +61,7 @@ impl Pins {
         self.file(url, "der")
     }
 
-    /// The certificate that the server showed before.
+    /// Returns the certificate that the server showed before.
     pub fn certificate_of(&self, url: &str) -> Option<Vec<u8>> {
         let der = self.kept_certificate(url).ok()??;
         match PinRecord::read(&self.digest_file(url)).ok()? {
@@ -71,7 +71,7 @@ impl Pins {
         }
     }
 
-    /// Remembers the first certificate; refuses another. The error is one sentence with the cure.
+    /// Remembers the first certificate and rejects another. The error is one sentence with the remedy.
     pub fn check(&self, url: &str, der: &[u8]) -> Result<(), String> {
         let got = sha256_hex(der);
         if let PinDecision::Remember { why } = self.verdict(url, &got)? {
@@ -81,12 +81,12 @@ impl Pins {
         Ok(())
     }
 
-    /// Accepts only what is remembered.
+    /// Accepts only the remembered certificate.
     pub fn check_again(&self, url: &str, der: &[u8]) -> Result<(), String> {
         match self.verdict(url, &sha256_hex(der))? {
             PinDecision::Remembered => Ok(()),
             PinDecision::Remember { .. } => Err(format!(
-                "the certificate of the server at {url} is not remembered any more, since {} was removed or emptied; the next connection is a new one, which checks what the server shows",
+                "the certificate of the server at {url} is no longer remembered, since {} was removed or emptied; the next connection counts as the first one and checks the certificate anew",
                 self.digest_file(url).display()
             )),
         }
@@ -110,7 +110,7 @@ impl Pins {
             PinRecord::Digest(known) if known == got => Ok(PinDecision::Remembered),
             PinRecord::Digest(known) => Err(another(&known)),
             PinRecord::Damaged => Err(format!(
-                "the file {shown}, which remembers the certificate of the server at {url}, is damaged: it holds no SHA-256; if {got} is the server's certificate, remove the file to have it remembered again, or set serverCertificateFingerprint"
+                "the file {shown}, which remembers the certificate of the server at {url}, is damaged: it contains no SHA-256; if {got} is the server's certificate, remove the file to have it remembered again, or set serverCertificateFingerprint"
             )),
             PinRecord::Nothing => Ok(PinDecision::Remember {
                 why: "it is the first one seen".to_owned(),
@@ -131,7 +131,7 @@ impl Pins {
         }
     }
 
-    /// `None` also for a file that a power cut has emptied.
+    /// Returns `None` also for a file that a power loss has emptied.
     fn kept_certificate(&self, url: &str) -> io::Result<Option<Vec<u8>>> {
         match std::fs::read(self.certificate_file(url)) {
             Ok(der) => Ok(Some(der).filter(|der| !is_blank(der))),
@@ -156,7 +156,7 @@ impl Pins {
         Ok(())
     }
 
-    /// The connection does without it, so failing to keep it fails nothing.
+    /// The connection works without it, so a failure to store it is only logged.
     fn keep_certificate(&self, url: &str, der: &[u8]) {
         let file = self.certificate_file(url);
         if std::fs::read(&file).is_ok_and(|kept| kept == der) {
@@ -165,7 +165,7 @@ impl Pins {
         if let Err(error) = keep(&file, der) {
             tracing::warn!(
                 endpoint = url,
-                "the server's certificate cannot be kept as {}: {error}; without it the server must answer discovery; make the folder writable",
+                "the server's certificate cannot be stored as {}: {error}; without it the server must answer discovery; make the folder writable",
                 file.display()
             );
         }
@@ -194,7 +194,7 @@ impl PinRecord {
     }
 }
 
-/// A file that has got its length before its content reads as zeros.
+/// After a power loss, a file may have its length but no content, and then reads as zeros.
 fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace())
 }
@@ -256,7 +256,7 @@ mod tests {
         pins.check(URL, b"first").unwrap();
         let memory = std::fs::read_to_string(pins.digest_file(URL)).unwrap();
         assert_eq!(memory.trim(), sha256_hex(b"first"), "it is written again");
-        // One that cannot be read may be another.
+        // An unreadable certificate may be another one.
         std::fs::write(pins.digest_file(URL), b"").unwrap();
         std::fs::remove_file(pins.certificate_file(URL)).unwrap();
         std::fs::create_dir(pins.certificate_file(URL)).unwrap();
@@ -273,7 +273,7 @@ mod tests {
         assert!(pins.check_again(URL, b"second").is_err());
         std::fs::remove_file(pins.digest_file(URL)).unwrap();
         let error = pins.check_again(URL, b"first").unwrap_err();
-        assert!(error.contains("is not remembered any more"), "{error}");
+        assert!(error.contains("is no longer remembered"), "{error}");
         pins.check(URL, b"second").unwrap();
     }
 

@@ -1,16 +1,16 @@
-//! What a security policy asks of the certificates that it is used with (OPC UA, Part 7): how long a key must be, and whether
-//! a signature by SHA-1 still counts.
+//! Requirements of a security policy on certificates (OPC UA, Part 7): the minimum key length, and whether SHA-1
+//! signatures are valid.
 
 use opcua::crypto::SecurityPolicy;
 
 use crate::config::policy_name;
 
-/// The two policies from the time of SHA-1.
+/// Returns whether this is one of the two policies that use SHA-1.
 pub(crate) fn is_legacy(policy: SecurityPolicy) -> bool {
     matches!(policy, SecurityPolicy::Basic256 | SecurityPolicy::Basic128Rsa15)
 }
 
-/// The policies name a longest key too. A longer one protects no less, so it is taken.
+/// The policies also define a maximum length. A longer key protects no less, so it is accepted.
 pub(crate) fn key_bits_min(policy: SecurityPolicy) -> usize {
     match is_legacy(policy) {
         true => 1024,
@@ -18,8 +18,8 @@ pub(crate) fn key_bits_min(policy: SecurityPolicy) -> usize {
     }
 }
 
-/// `whose` is the subject of the sentence, as "the server's certificate"; `bits` is `None` of a key that is not RSA. Without a
-/// policy nothing is asked.
+/// `whose` is the subject of the sentence, such as "the server's certificate"; `bits` is `None` for a key that is not
+/// RSA. Without a policy there is no requirement.
 pub(crate) fn check_key(policy: SecurityPolicy, whose: &str, bits: Option<usize>) -> Result<(), String> {
     if matches!(policy, SecurityPolicy::None | SecurityPolicy::Unknown) {
         return Ok(());
@@ -28,10 +28,10 @@ pub(crate) fn check_key(policy: SecurityPolicy, whose: &str, bits: Option<usize>
     match bits {
         Some(bits) if bits >= least => Ok(()),
         Some(bits) => Err(format!(
-            "{whose} has a key of {bits} bits, and the policy {name} needs {least}; have it made anew with a longer key"
+            "{whose} has a key of {bits} bits, and the policy {name} needs {least}; replace it by one with a longer key"
         )),
         None => Err(format!(
-            "{whose} has a key that is no RSA key of at most 4096 bits, which the policy {name} needs; have it made anew with one"
+            "{whose} has no RSA key of at most 4096 bits, which the policy {name} needs; replace it by one with such a key"
         )),
     }
 }
@@ -49,7 +49,7 @@ mod tests {
             (SecurityPolicy::Aes128Sha256RsaOaep, 2048),
             (SecurityPolicy::Aes256Sha256RsaPss, 2048),
         ] {
-            // The library knows the same numbers.
+            // The library has the same numbers.
             assert!(policy.is_valid_keylength(least) && !policy.is_valid_keylength(least - 1));
             assert_eq!(check_key(policy, "it", Some(least)), Ok(()));
             assert_eq!(check_key(policy, "it", Some(4096)), Ok(()));

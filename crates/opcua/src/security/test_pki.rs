@@ -1,4 +1,4 @@
-//! Certificates and revocation lists for tests, with every field as a test wants it, also where no authority would issue it.
+//! Certificates and revocation lists for tests, with arbitrary fields, including those that no authority would issue.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -31,11 +31,12 @@ pub(crate) const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1
 pub(crate) const ANY_USAGE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.37.0");
 pub(crate) const URI: &str = "urn:server";
 
-/// The moment at which the tests look, in seconds since 1970, and a day.
+/// The current time of the tests, in seconds since 1970, and a day.
 pub(crate) const NOW: u64 = 1_800_000_000;
 pub(crate) const DAY: u64 = 86_400;
 
-/// Keys 0 to 7 have 2,048 bits, 8 to 9 have 1,024. Each is made once: that takes a noticeable part of a second.
+/// Keys 0 to 7 have 2,048 bits, 8 to 9 have 1,024. Each is generated once, because that takes a noticeable part of a
+/// second.
 pub(crate) fn key(index: usize) -> RsaPrivateKey {
     static KEYS: [OnceLock<RsaPrivateKey>; 10] = [const { OnceLock::new() }; 10];
     let bits = if index < 8 { 2048 } else { 1024 };
@@ -79,11 +80,11 @@ impl Hash {
     }
 }
 
-/// What a certificate shall say.
+/// The fields of a certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Design {
     pub name: String,
-    /// How the name is written: UTF-8 or printable.
+    /// The string type of the name: UTF-8 or printable.
     pub name_tag: Tag,
     pub key: usize,
     pub serial: u32,
@@ -92,7 +93,7 @@ pub(crate) struct Design {
     pub to: u64,
     pub hash: Hash,
     pub version: Version,
-    /// Whether it is an authority, and how many may stand below it.
+    /// Whether it is an authority, and its path length limit.
     pub constraints: Option<(bool, Option<u8>)>,
     pub usage: Option<FlagSet<KeyUsages>>,
     pub extended_usage: Option<Vec<ObjectIdentifier>>,
@@ -121,7 +122,7 @@ impl Design {
         }
     }
 
-    /// As Part 6 of OPC UA wants it.
+    /// As Part 6 of OPC UA requires.
     pub fn server(key: usize) -> Design {
         let usage = KeyUsages::DigitalSignature
             | KeyUsages::NonRepudiation
@@ -140,7 +141,7 @@ impl Design {
         self.signed_by(self)
     }
 
-    /// DER.
+    /// Returns DER.
     pub fn signed_by(&self, issuer: &Design) -> Vec<u8> {
         let tbs = TbsCertificate {
             version: self.version,
@@ -218,12 +219,12 @@ impl Design {
         all
     }
 
-    /// A list that revokes these serial numbers.
+    /// Returns a list that revokes these serial numbers.
     pub fn revokes(&self, serials: &[u32], extensions: Vec<Extension>) -> Vec<u8> {
         self.revokes_within(serials, extensions, NOW - DAY, Some(NOW + DAY))
     }
 
-    /// A list of a time of its own, in seconds since 1970.
+    /// Returns a list with these dates, in seconds since 1970.
     pub fn revokes_within(&self, serials: &[u32], extensions: Vec<Extension>, from: u64, to: Option<u64>) -> Vec<u8> {
         let entry = |serial: &u32| RevokedCert {
             serial_number: SerialNumber::from(*serial),

@@ -1,5 +1,5 @@
-//! Whether a server's certificate is trusted: by fingerprint, by trust folder, by both if both are set, and by first use
-//! if neither is.
+//! Whether a server's certificate is trusted: by fingerprint, by trust folder, by both if both are set, and by first
+//! use if neither is.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use super::policy_rules::check_key;
 use super::trust_folder::{CertificateCheck, SENT_MAX, TrustFolder};
 use super::x509::{self, ParsedCertificate};
 
-/// A certificate has one or two kilobytes. What is larger is not read, and kept nowhere.
+/// A certificate has one or two kilobytes. Larger ones are neither read nor stored.
 const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) struct Trust {
@@ -21,16 +21,16 @@ pub(crate) struct Trust {
     pins: Pins,
 }
 
-/// What an endpoint shows, and what it is judged by.
+/// An endpoint's certificate, and the data to judge it by.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerCertificate {
-    /// The server's own certificate, perhaps with issuers behind it.
+    /// The server's own certificate, possibly followed by issuers.
     pub chain: Vec<u8>,
     pub url: String,
-    /// As it is configured, whatever the server calls itself.
+    /// As configured, whatever the server calls itself.
     pub host: String,
     pub application_uri: String,
-    /// Of the channel to be opened.
+    /// The policy of the channel to be opened.
     pub policy: SecurityPolicy,
 }
 
@@ -44,12 +44,12 @@ impl Trust {
         }
     }
 
-    /// The certificate of a server that is trusted by itself, without asking the server for it.
+    /// Returns the certificate of a directly trusted server, without asking the server.
     pub fn certificate_of(&self, host: &str) -> Option<Vec<u8>> {
         self.folder.as_ref()?.certificate_of(host)
     }
 
-    /// The certificate that a server showed before, where that is what it is trusted for.
+    /// Returns the certificate that a server showed before, if trust is by first use.
     pub fn remembered_certificate_of(&self, url: &str) -> Option<Vec<u8>> {
         match self.is_by_first_use() {
             true => self.pins.certificate_of(url),
@@ -70,8 +70,8 @@ impl Trust {
         }
     }
 
-    /// The same for what was accepted before, when an earlier session is to be gone on with. Remembers nothing: if the
-    /// operator has removed the memory for a new certificate, the old one must not get into its place.
+    /// Checks a previously accepted certificate again, before an earlier session is resumed. Remembers nothing: if the
+    /// operator has removed the record for a new certificate, the old one must not be recorded again.
     pub fn check_again(&self, shown: &ServerCertificate) -> Result<(), String> {
         let leaf = self.judge(shown)?;
         match self.is_by_first_use() {
@@ -80,8 +80,8 @@ impl Trust {
         }
     }
 
-    /// By fingerprint and folder, as far as they are set; the server's own certificate. What is refused is kept in the folder,
-    /// whoever refuses it, but for what is larger than any certificate.
+    /// Checks by fingerprint and folder, as far as they are set; returns the server's own certificate. Rejected
+    /// certificates are stored in the folder whatever the reason, unless they exceed the size of any certificate.
     fn judge(&self, shown: &ServerCertificate) -> Result<Vec<u8>, String> {
         let url = &shown.url;
         let certificates = x509::first_certificates(&shown.chain, 1 + SENT_MAX);
@@ -109,7 +109,7 @@ impl Trust {
                 format!("fingerprint mismatch for endpoint {url}: expected {expected}, got {got}")
             })?;
         }
-        // Before the folder, whose refusal would have it moved to trusted/ in vain.
+        // Before the folder's check, whose rejection would make the operator move it to trusted/ in vain.
         check_key(
             shown.policy,
             "the server's certificate",

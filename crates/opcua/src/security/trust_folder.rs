@@ -1,9 +1,9 @@
-//! A folder of certificates kept by the operator: `trusted/` (certificates or authorities), `issuers/` (authorities that
-//! only complete chains), `crl/` (revocation lists), `rejected/` (what servers showed and was refused).
+//! A folder of certificates kept by the operator: `trusted/` (certificates or authorities), `issuers/` (authorities
+//! that only complete chains), `crl/` (revocation lists), `rejected/` (rejected certificates of servers).
 //!
 //! The folder is read at every check, which happens once per connection, so a change takes effect at the next attempt.
-//! A certificate file that cannot be read trusts nobody; a revocation list that cannot be read would revoke nobody, so
-//! it refuses every server until it is repaired.
+//! An unreadable certificate file adds no trust. An unreadable revocation list would revoke nothing, so it makes every
+//! server be rejected until it is repaired.
 
 mod path_building;
 mod path_validation;
@@ -22,13 +22,13 @@ use super::durable_file::keep;
 use super::sha256_hex;
 use super::x509::{self, ParsedCertificate};
 
-/// Larger files are not read, and said to be so where a server is refused.
+/// Larger files are not read, which the rejection of a server mentions.
 const CERTIFICATE_BYTES_MAX: u64 = 1 << 20;
 
-/// The list of a large authority has hundreds of thousands of entries of some 40 bytes.
+/// The list of a large authority has hundreds of thousands of entries of about 40 bytes.
 const LIST_BYTES_MAX: u64 = 64 << 20;
 
-/// Certificates kept in `rejected/`; a server that shows ever new ones must not fill the disk.
+/// Maximum certificates in `rejected/`; a server that keeps showing new ones must not fill the disk.
 const REJECTED_MAX: usize = 1000;
 
 pub(super) struct TrustFolder {
@@ -36,18 +36,18 @@ pub(super) struct TrustFolder {
 }
 
 pub(super) struct CertificateCheck<'a> {
-    /// The server's own, then what it sent behind it.
+    /// The server's own, then the others that it sent.
     pub certificates: &'a [Vec<u8>],
     pub url: &'a str,
     pub host: &'a str,
     pub application_uri: &'a str,
-    /// Of the channel to be opened.
+    /// The policy of the channel to be opened.
     pub policy: SecurityPolicy,
     /// Since 1970.
     pub now: Duration,
 }
 
-/// What the folder holds at one moment.
+/// The content of the folder at one moment.
 struct Contents {
     trusted: Vec<ParsedCertificate>,
     issuers: Vec<ParsedCertificate>,
@@ -60,7 +60,7 @@ impl TrustFolder {
         TrustFolder { path: path.to_owned() }
     }
 
-    /// Whoever asks keeps what is refused: others than the folder refuse certificates too.
+    /// The caller stores rejected certificates, because other checks reject certificates too.
     pub fn check(&self, check: &CertificateCheck<'_>) -> Result<(), String> {
         let der = check.certificates.first().map(Vec::as_slice).unwrap_or_default();
         let contents = self.read()?;
@@ -72,7 +72,8 @@ impl TrustFolder {
             })
     }
 
-    /// Keeps a certificate that was refused in `rejected/`, whatever the reason. Returns the reason, and why it could not be kept.
+    /// Stores a rejected certificate in `rejected/`. Returns the reason of the rejection, and why it could not be
+    /// stored.
     pub fn keep_rejected(&self, der: &[u8], why: String) -> String {
         match self.reject(der) {
             Ok(()) => why,
@@ -80,8 +81,8 @@ impl TrustFolder {
         }
     }
 
-    /// The certificate of a server that is known before anybody has asked it: the only one of an application in `trusted/`,
-    /// or the only one among them that names the host. Authorities have no application's name.
+    /// Returns the certificate of a server before it is asked: the only application certificate in `trusted/`, or the
+    /// only one among them that names the host. Authorities have no application URI.
     pub fn certificate_of(&self, host: &str) -> Option<Vec<u8>> {
         let mut servers = self.read().ok()?.trusted;
         servers.retain(|certificate| certificate.application_uri().is_some());
@@ -128,7 +129,7 @@ impl TrustFolder {
         Ok(lists)
     }
 
-    /// The files of a sub-folder, without hidden ones such as `.gitkeep`; none if it does not exist.
+    /// Returns the files of a sub-folder, without hidden ones such as `.gitkeep`; none if it does not exist.
     fn files(&self, folder: &str) -> Result<Vec<File>, String> {
         let path = self.path.join(folder);
         let unreadable = |error: std::io::Error| format!("the trust folder {} cannot be read: {error}", path.display());
@@ -143,7 +144,7 @@ impl TrustFolder {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            // Through links, as operators set them.
+            // Follows symbolic links, which operators use.
             let meta = std::fs::metadata(entry.path()).map_err(unreadable)?;
             if meta.is_file() {
                 files.push(File {
@@ -158,7 +159,7 @@ impl TrustFolder {
     fn reject(&self, der: &[u8]) -> Result<(), String> {
         let folder = self.path.join("rejected");
         let file = folder.join(format!("{}.der", sha256_hex(der)));
-        // Half a certificate, as versions that wrote in place leave it at a crash, is written again.
+        // Half a certificate, left by a crash under versions that wrote in place, is written again.
         if std::fs::read(&file).is_ok_and(|kept| kept == der) {
             return Ok(());
         }
@@ -169,8 +170,12 @@ impl TrustFolder {
                 folder.display()
             ));
         }
-        keep(&file, der)
-            .map_err(|error| format!("the rejected certificate cannot be kept as {}: {error}", file.display()))
+        keep(&file, der).map_err(|error| {
+            format!(
+                "the rejected certificate cannot be stored as {}: {error}",
+                file.display()
+            )
+        })
     }
 }
 
@@ -192,7 +197,7 @@ impl Contents {
         let sent = check.certificates.iter().skip(1).take(SENT_MAX);
         let sent = sent.filter_map(|der| ParsedCertificate::from_der(der).ok()).collect();
         self.find_path(check, &leaf, sent)?;
-        // A server that calls itself nothing is not the one that the certificate is for either.
+        // A server without an application URI does not match the certificate either.
         let uri = leaf.application_uri().unwrap_or_default();
         if uri != check.application_uri {
             return Err(format!(
@@ -228,7 +233,7 @@ impl Contents {
                 "server certificate {digest} is not trusted; move it from rejected/ to trusted/ to accept it"
             )),
             (PathSearchResult::Nowhere, Some(kind)) => Err(format!(
-                "server certificate {digest} is not trusted, and its signature (algorithm {kind}) is of a kind that is not checked here, so that no authority can vouch for it; move it from rejected/ to trusted/ to accept it"
+                "server certificate {digest} is not trusted, and its signature (algorithm {kind}) is of an unsupported kind, so no authority can vouch for it; move it from rejected/ to trusted/ to accept it"
             )),
             (PathSearchResult::TooMuchWork, _) => Err(format!(
                 "server certificate {digest} is not trusted: too many certificates have the names of its issuers; remove those that are not needed from trusted/ and issuers/, or move it from rejected/ to trusted/ to accept it"
@@ -236,7 +241,7 @@ impl Contents {
         }
     }
 
-    /// Of what is peculiar and no reason to refuse.
+    /// Logs peculiarities that are no reason to reject.
     fn warn(&self, check: &CertificateCheck<'_>, leaf: &ParsedCertificate) {
         let certificate = sha256_hex(&leaf.der);
         if !leaf.names_host(check.host) {
@@ -253,7 +258,7 @@ impl Contents {
             tracing::warn!(
                 endpoint = check.url,
                 certificate,
-                "the server's certificate {peculiarity}; it is taken because it lies in trusted/ itself"
+                "the server's certificate {peculiarity}; it is accepted because it is in trusted/ itself"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What certificates say: taken out of PEM and DER, names, times, keys, who signed whom.
+//! Parsing of certificates: extraction from PEM and DER, names, times, keys, signatures.
 
 mod extensions;
 mod name;
@@ -28,7 +28,7 @@ const SHA256_WITH_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.
 const SHA384_WITH_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.12");
 const SHA512_WITH_RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.13");
 
-/// A certificate with the bytes it came from.
+/// A certificate with its original bytes.
 #[derive(Clone, Debug)]
 pub(super) struct ParsedCertificate {
     pub der: Vec<u8>,
@@ -36,7 +36,7 @@ pub(super) struct ParsedCertificate {
     pub extensions: Extensions,
     pub subject_name: ComparedName,
     pub issuer_name: ComparedName,
-    /// `None` of a kind that is not RSA, or longer than 4,096 bits.
+    /// `None` if it is not RSA, or longer than 4,096 bits.
     key: Option<RsaPublicKey>,
 }
 
@@ -46,10 +46,10 @@ impl PartialEq for ParsedCertificate {
     }
 }
 
-/// What an authority has signed, as it came: written anew, it could differ in how a default is said.
+/// Signed data in its original form: encoded again, it could differ in defaults.
 pub(super) struct SignedData<'a> {
     pub bytes: &'a [u8],
-    /// Said inside of what is signed, and beside the signature.
+    /// From inside the signed data, and from beside the signature.
     pub algorithms: [&'a AlgorithmIdentifierOwned; 2],
     pub signature: &'a [u8],
 }
@@ -98,7 +98,7 @@ impl ParsedCertificate {
         })
     }
 
-    /// Whether a host name or address is among the names of the certificate.
+    /// Whether the certificate names a host name or address.
     pub fn names_host(&self, host: &str) -> bool {
         let host = host.trim_matches(['[', ']']);
         let address: Option<std::net::IpAddr> = host.parse().ok();
@@ -113,7 +113,7 @@ impl ParsedCertificate {
         })
     }
 
-    /// Whether it is one for signing other certificates. Old certificates without the extension are not.
+    /// Whether it may sign other certificates. Old certificates without the extension may not.
     pub fn is_authority(&self) -> bool {
         self.extensions
             .constraints
@@ -124,7 +124,7 @@ impl ParsedCertificate {
         self.subject_name == self.issuer_name
     }
 
-    /// Whether the issuer's own key identifier, where both say one, is the one that this certificate names.
+    /// Whether the key identifier of its issuer, if present, equals the issuer's own.
     pub fn names_key_of(&self, issuer: &ParsedCertificate) -> bool {
         let key_id = self.extensions.issuer_key_id.as_ref();
         key_id.is_some() && key_id == issuer.extensions.key_id.as_ref()
@@ -144,7 +144,7 @@ impl ParsedCertificate {
         }
     }
 
-    /// Whether this certificate's key verifies a signature. Names are not looked at.
+    /// Whether this certificate's key verifies a signature. Names are not compared.
     pub fn has_signed(&self, signed: &SignedData<'_>) -> bool {
         let [inside, beside] = signed.algorithms;
         let (Some(key), Ok(signature)) = (self.key.clone(), Signature::try_from(signed.signature)) else {
@@ -172,7 +172,7 @@ impl ParsedCertificate {
         self.certificate.signature_algorithm.oid == SHA1_WITH_RSA
     }
 
-    /// The kind of its signature, if it is none that is checked here.
+    /// The algorithm of its signature, if it is not supported here.
     pub fn unknown_signature(&self) -> Option<ObjectIdentifier> {
         const KNOWN: [ObjectIdentifier; 4] = [SHA1_WITH_RSA, SHA256_WITH_RSA, SHA384_WITH_RSA, SHA512_WITH_RSA];
         let oid = self.certificate.signature_algorithm.oid;
@@ -180,7 +180,7 @@ impl ParsedCertificate {
     }
 }
 
-/// The first element inside the outer sequence of a certificate or a list: that which is signed.
+/// Returns the first element inside the outer sequence of a certificate or a list, which is the signed part.
 pub(super) fn signed_bytes(der: &[u8]) -> Option<&[u8]> {
     let (header, length) = der_header(der)?;
     let content = der.get(header..header.checked_add(length)?)?;
@@ -188,12 +188,12 @@ pub(super) fn signed_bytes(der: &[u8]) -> Option<&[u8]> {
     content.get(..header.checked_add(length)?)
 }
 
-/// All certificates in a file: PEM blocks, or DER one behind the other.
+/// Returns all certificates in a file: PEM blocks, or concatenated DER.
 pub(super) fn certificates(bytes: &[u8]) -> Vec<Vec<u8>> {
     first_certificates(bytes, usize::MAX)
 }
 
-/// The first ones of a file or of a server's answer, whatever stands behind them.
+/// Returns the first ones of a file or of a server's response, whatever follows them.
 pub(super) fn first_certificates(bytes: &[u8], most: usize) -> Vec<Vec<u8>> {
     if let Ok(text) = std::str::from_utf8(bytes)
         && text.contains("-----BEGIN CERTIFICATE-----")
@@ -218,8 +218,8 @@ pub(super) fn first_certificate(bytes: &[u8]) -> Option<Vec<u8>> {
     first_certificates(bytes, 1).into_iter().next()
 }
 
-/// All lists in a file, PEM or DER, each with its bytes. One that cannot be read is an error: to pass over it would accept
-/// what it revokes.
+/// Returns all lists in a file, PEM or DER, each with its bytes. An unreadable one is an error, because ignoring it
+/// would accept what it revokes.
 pub(super) fn revocation_lists(bytes: &[u8]) -> Result<Vec<(Vec<u8>, CertificateList)>, String> {
     const BEGIN: &str = "-----BEGIN X509 CRL-----";
     let ders = match std::str::from_utf8(bytes) {
@@ -240,7 +240,7 @@ pub(super) fn revocation_lists(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Certificate
         .collect()
 }
 
-/// The lengths of the header and of the content of the DER sequence at the start.
+/// Returns the lengths of the header and of the content of the DER sequence at the start.
 fn der_header(bytes: &[u8]) -> Option<(usize, usize)> {
     let (&[0x30, first], rest) = bytes.split_first_chunk::<2>()? else {
         return None;

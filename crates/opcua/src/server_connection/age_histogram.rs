@@ -1,21 +1,21 @@
-//! How old the values of a batch are: from the source time of each to a few times with their counts, which are looked at
-//! again when the output has acknowledged the batch.
+//! The ages of the values in a batch: collapses the source time of each to a few times with counts, which are evaluated
+//! when the output has acknowledged the batch.
 //!
-//! Values whose ages differ by less than an eighth share a bin, and a bin stands for its oldest value: so no value counts
-//! as younger than it is, and a batch costs the same whatever its times are. A list of all different times was rejected,
-//! since servers with precise clocks give every value its own.
+//! Values whose ages differ by less than an eighth share a bin, and a bin stands for its oldest value: so no value
+//! counts as younger than it is, and a batch costs the same whatever its times are. A list of all distinct times was
+//! rejected, because servers with precise clocks give every value its own.
 
 use thalweg_record::Ticks;
 
-/// Below the top bit of an age, this many choose the bin.
+/// Number of bits below the top bit of an age that choose the bin.
 const BITS: u32 = 3;
 
-/// Ages from 2^40 steps of 100 ns on (30 hours) share the last bin.
+/// Ages from 2^40 steps of 100 ns (30 hours) share the last bin.
 const TOP_MAX: u32 = 40;
 
 const BINS: usize = ((TOP_MAX - BITS + 2) as usize) << BITS;
 
-/// Values that count as having been measured at the same time.
+/// Values that count as measured at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AgeBin {
     pub oldest: Ticks,
@@ -35,7 +35,7 @@ impl Default for AgeBin {
 
 pub(super) struct AgeHistogram {
     now: Ticks,
-    /// Values in a row that have the same time, as those of one cycle do.
+    /// Consecutive values with the same time, as in one cycle.
     run: AgeBin,
     bins: Box<[AgeBin]>,
     used: Vec<u16>,
@@ -57,7 +57,7 @@ impl AgeHistogram {
         self.now = now;
     }
 
-    /// A value with a source time.
+    /// Adds a value with a source time.
     #[inline]
     pub fn add(&mut self, time: Ticks) {
         if time != self.run.oldest {
@@ -81,7 +81,7 @@ impl AgeHistogram {
         bin.oldest = bin.oldest.min(run.oldest);
     }
 
-    /// All that were added since the last time.
+    /// Returns all bins since the last call.
     pub fn take(&mut self) -> Vec<AgeBin> {
         self.end_run();
         let mut taken = Vec::with_capacity(self.used.len());
@@ -92,7 +92,7 @@ impl AgeHistogram {
     }
 }
 
-/// Of an age in steps; nothing is younger than nought.
+/// The bin of an age in steps; a negative age counts as 0.
 fn bin_of(age: i64) -> usize {
     let age = u64::try_from(age).unwrap_or(0);
     if age < 1 << BITS {
@@ -134,7 +134,7 @@ mod tests {
         let batch = (0..1000).flat_map(|_| changes.iter().rev().copied());
         let taken = aged(&mut ages, batch);
         assert_eq!(taken, changes.iter().map(|age| (*age, 1000)).collect::<Vec<_>>());
-        // What is closer counts as the older one.
+        // Closer ages count as the oldest of them.
         assert_eq!(aged(&mut ages, [1_000_000, 1_010_000, 1_020_000]), [(1_020_000, 3)]);
         assert_eq!(aged(&mut ages, []), [], "nothing is left over for the next batch");
         assert_eq!(aged(&mut ages, [7, 7, 7]), [(7, 3)]);
@@ -160,7 +160,7 @@ mod tests {
             let mut ages = AgeHistogram::default();
             let taken = aged(&mut ages, of.iter().copied());
             prop_assert_eq!(taken.iter().map(|(_, values)| values).sum::<u64>(), of.len() as u64);
-            // By rank, the times that are kept bound the true ones.
+            // By rank, the kept ages bound the true ones.
             let mut truly = of.clone();
             truly.sort_unstable();
             let kept = taken.iter().flat_map(|(age, values)| (0..*values).map(move |_| *age));

@@ -1,5 +1,6 @@
-//! Does what the order of a subscription's messages asks for: asks the server for those that are missing, passes on what
-//! comes, marks what does not. What there is to do is decided in [`Retransmission`]; here are the clock and the calls.
+//! Performs the steps that restore the order of a subscription's messages: requests missing ones from the server,
+//! passes on those that arrive, and marks gaps for the others. [`Retransmission`] decides the steps; this module has
+//! the clock and the calls.
 //!
 //! [`Retransmission`]: crate::subscribe::retransmission::Retransmission
 
@@ -16,13 +17,13 @@ use crate::subscribe::recover::{self, RepublishOutcome};
 use crate::subscribe::retransmission::{RecoveryCounts, RepublishReply, RetransmissionStep};
 use crate::value::answers::{self, ClientHandleValue};
 
-/// How long messages are asked for again at a time. Meanwhile nothing is published, and subscriptions end without publish
+/// Maximum time for Republish at once. Nothing is published meanwhile, and subscriptions expire without publish
 /// requests.
 const CATCHING_UP_MAX: Duration = Duration::from_secs(20);
 
 impl ServerConnection {
-    /// Until there is nothing to do for a subscription but to wait for its next message. After an error of the connection
-    /// the rest is done on the next one.
+    /// Runs until a subscription only needs its next message. After a connection error the rest is done on the next
+    /// connection.
     pub(super) async fn catch_up(&mut self, session: &Session, number: usize) -> Result<(), ServeError> {
         let start = Instant::now();
         loop {
@@ -39,7 +40,7 @@ impl ServerConnection {
                     subscription.messages.give_up();
                     self.context.component.warn_limited("recovery_slow", 1, || {
                         let seconds = CATCHING_UP_MAX.as_secs();
-                        format!("the server takes long to send lost messages again; given up after {seconds} s")
+                        format!("the server takes long to resend lost messages; given up after {seconds} s")
                     });
                 }
                 Some(RetransmissionStep::Ask(asked)) => {
@@ -65,7 +66,7 @@ impl ServerConnection {
         }
     }
 
-    /// One message that was sent before.
+    /// Requests one earlier message.
     async fn ask_for(
         &mut self,
         session: &Session,
@@ -132,13 +133,13 @@ impl ServerConnection {
                 missing,
                 asked,
                 fetched,
-                "messages of the server that were lost on the way have come after all"
+                "messages of the server that were lost in transit were recovered"
             );
             return;
         }
         self.context.component.warn_limited("recovery", 1, || {
             format!(
-                "{missing} messages of the server are missing: asked for {asked}, got {fetched}, given up {given_up}"
+                "{missing} messages of the server are missing: requested {asked}, got {fetched}, given up {given_up}"
             )
         });
     }

@@ -1,6 +1,6 @@
-//! Values by client handle to messages with their tag's metadata. The hot path: per value an index into the item table,
-//! a pointer to shared metadata, two numbers of time; no text is made. What a status other than Good and a gap say is made once for
-//! all values that say the same ([`marks`](super::marks)).
+//! Converts values by client handle to messages with their tag's metadata. The hot path: per value an index into the
+//! item table, a pointer to shared metadata and two timestamps, without any text. Texts for a status other than Good or
+//! for a gap are built once for all equal values ([`marks`](super::marks)).
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::node_table::{NO_NODE, NodeTable};
 use crate::value::answers::ClientHandleValue;
 use crate::value::{DataValue, ValueContent, status};
 
-/// Above this many tags, metadata of tags that have sent only one value is not kept.
+/// Above this many tags, metadata is not kept for tags that have sent only one value.
 const METADATA_KEPT_MAX: usize = 250_000;
 
-/// What a batch of values became.
+/// The result of converting a batch of values.
 #[derive(Debug)]
 pub(super) struct ConvertedBatch {
     pub messages: ShardedMessages,
@@ -30,18 +30,18 @@ pub(super) struct ConvertedBatch {
     pub too_large: usize,
     pub suppressed: usize,
     pub overflows: usize,
-    /// Of handles that were never given out, or whose tag is gone.
+    /// Values whose handle was never assigned, or whose tag is gone.
     pub unknown: usize,
     /// Gaps of single items in this batch.
     pub gaps: Vec<Gap>,
     pub heartbeat: bool,
     pub newest: Option<Ticks>,
-    /// When the values of messages were measured, of those that say it.
+    /// The measurement times of the values, where present.
     pub ages: Vec<AgeBin>,
 }
 
 impl ConvertedBatch {
-    /// What enters the flow: messages and what is filtered or dropped at once.
+    /// The number that enters the flow: messages, and those that are filtered or dropped immediately.
     pub fn entered(&self) -> usize {
         self.messages.len() + self.without_value + self.too_large
     }
@@ -55,7 +55,7 @@ pub(super) struct Converter {
     ages: AgeHistogram,
 }
 
-/// The server's clock as a sign of life.
+/// The server's clock as the heartbeat.
 struct Heartbeat {
     item: ItemIndex,
     meta: Arc<MetaMap>,
@@ -72,7 +72,8 @@ impl Converter {
         }
     }
 
-    /// The item whose values are heartbeats: one of its own, or the user's, whose messages a copy then follows.
+    /// Sets the item whose values are heartbeats: a dedicated item, or the user's, whose messages are then followed by
+    /// a copy.
     pub fn set_heartbeat(&mut self, item: ItemIndex, meta: Arc<MetaMap>) {
         self.heartbeat = Some(Heartbeat { item, meta });
     }
@@ -85,7 +86,7 @@ impl Converter {
         self.heartbeat_item() == Some(index)
     }
 
-    /// Values as messages, which are put into `parts`.
+    /// Converts values to messages in `parts`.
     pub fn convert(
         &mut self,
         values: &mut Vec<ClientHandleValue>,
@@ -218,7 +219,7 @@ impl Converter {
     }
 }
 
-/// From the value before to the one that says that others were lost.
+/// Returns the gap from the previous value to the one with the overflow bit.
 fn overflow_gap(last: Ticks, now: Ticks) -> Gap {
     let to = if now.is_missing() { Ticks::now() } else { now };
     let from = if last.is_missing() { to } else { last.min(to) };
@@ -270,7 +271,7 @@ mod tests {
         items.set_way(1, AcquisitionMode::Nowhere);
         items.set_way(2, AcquisitionMode::Nowhere);
         if let Some(item) = items.get_mut(2) {
-            // Failed for the moment, and asked for again later: its last answer is a message.
+            // Failed temporarily, and retried later: its last response is a message.
             item.stage = MonitoringStage::Failed;
         }
         let mut values = [0, 1, 2, 3, 4, u32::MAX].map(|handle| value(handle, 1, 0)).to_vec();
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!((converted.messages.len(), converted.unknown), (2, 4));
     }
 
-    /// Three changes of each of two tags in one batch, a value without a time, and one that is none.
+    /// Three changes of each of two tags in one batch, a value without a time, and a notification without a value.
     #[test]
     fn values_of_a_batch_are_counted_by_their_own_times() {
         let (mut converter, mut items, mut gaps) = setup(2);

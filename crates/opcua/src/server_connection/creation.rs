@@ -1,5 +1,5 @@
-//! Monitored items on their way: chunks, the subscription each goes to, up to four calls in flight, and what every
-//! answer means.
+//! Creates monitored items: chunks, the choice of the subscription, up to four calls in flight, and the handling of
+//! every response.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -23,44 +23,44 @@ use crate::subscribe::{CreateOutcome, FilterStrategy, Subscription, Subscription
 use crate::tag_path;
 use crate::value::{status, types};
 
-/// An item that is asked for alone, and so often not answered, has failed for now.
+/// An item that is requested alone and times out this often counts as failed.
 const IN_VAIN_MAX: u8 = 3;
 
-/// Calls that create items in flight.
+/// Maximum CreateMonitoredItems calls in flight.
 const IN_FLIGHT_MAX: usize = 4;
 
 pub(super) struct ItemCreation {
     queue: ItemQueue,
     pub chunk: CallSize,
-    /// As this session began.
+    /// The size at the start of this session.
     pub chunk_first: CallSize,
     pub filters: FilterStrategy,
     pub sampling: SamplingIntervals,
-    /// How often in a row a call for one item alone was not answered.
+    /// Consecutive timeouts of calls with one item alone.
     in_vain: HashMap<ItemIndex, u8>,
     pace: ConcurrencyLimit,
-    /// The server does nothing at the moment; until then it is left alone.
+    /// The server refuses all work until then, so nothing is sent.
     rests_until: Option<Instant>,
     in_flight: HashMap<u64, CreateCall>,
-    /// Numbers the calls.
+    /// The number of the last call.
     calls: u64,
-    /// Which of them decides whether filters are sent.
+    /// Whether the call that decides about filters is in flight.
     deciding: bool,
     /// A subscription that is being filled up.
     probe: Option<Probe>,
 }
 
-/// Servers may refuse a whole call that is larger than the room that is left. Calls of ever half the size, one at a
-/// time, fill a subscription to the last place.
+/// Servers may refuse a whole call that exceeds the remaining room. Calls of half the size each time, one at a time,
+/// fill a subscription completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Probe {
     slot: u16,
-    /// Of the next call.
+    /// The size of the next call.
     size: usize,
 }
 
-/// Where the items of an unanswered call are to be created. A slot may hold another subscription when the answer comes,
-/// so the server's id tells whether the answer still concerns it.
+/// The subscription for the items of a pending call. Its slot may contain another subscription when the response
+/// arrives, so the server's id shows whether the response still applies.
 #[derive(Clone, Copy)]
 struct CreateCall {
     slot: u16,
@@ -69,7 +69,7 @@ struct CreateCall {
     is_probe: bool,
 }
 
-/// The answer to one call.
+/// The response to one call.
 pub(super) struct CreateCallResult {
     call: u64,
     items: Vec<ItemIndex>,
@@ -96,7 +96,7 @@ impl ItemCreation {
         }
     }
 
-    /// Whose size of calls is set.
+    /// Resets the state for a new session, whose call size has been set.
     pub fn begin_session(&mut self) {
         self.chunk_first = self.chunk.clone();
         self.sampling.begin_session();
@@ -107,8 +107,8 @@ impl ItemCreation {
         self.queue.drain(..).collect()
     }
 
-    /// A call for these items has failed. Returns whether they are asked for again; how large and how many calls are from
-    /// now on is settled here.
+    /// Handles a failed call for these items: adjusts the size and number of later calls. Returns whether the items are
+    /// requested again.
     fn failed(&mut self, items: &[ItemIndex], error: &CallError, lasted: Duration) -> bool {
         let count = items.len();
         let subscription_gone = error.status().is_some_and(status::says_no_subscription);
@@ -134,8 +134,8 @@ impl ItemCreation {
         true
     }
 
-    /// An item that was asked for alone was not answered. True if that was often enough: each time costs the others of its
-    /// subscription a gap.
+    /// Counts a timeout of an item that was requested alone. Returns true at the limit, because each timeout causes a
+    /// gap for the other items of its subscription.
     fn is_in_vain_again(&mut self, item: ItemIndex) -> bool {
         let times = self.in_vain.entry(item).or_insert(0);
         *times += 1;
@@ -146,7 +146,7 @@ impl ItemCreation {
         is_enough
     }
 
-    /// For as long as nothing else wakes whoever creates.
+    /// Pauses until the periodic check, unless something else wakes the loop earlier.
     fn rest(&mut self) {
         self.rests_until = Some(Instant::now() + WATCH_PERIOD);
     }
@@ -155,13 +155,13 @@ impl ItemCreation {
         self.rests_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether items of a subscription are in calls that are not answered yet.
+    /// Whether items of a subscription are in pending calls.
     pub fn is_on_its_way(&self, slot: usize) -> bool {
         self.in_flight.values().any(|asked| usize::from(asked.slot) == slot)
     }
 
-    /// A subscription is no more, and those behind it have moved up. Its calls are forgotten; their items are asked for
-    /// again when the answers come.
+    /// A subscription was removed, and later slots have moved up. Its calls are forgotten; their items are requested
+    /// again when the responses arrive.
     pub fn slot_removed(&mut self, removed: u16) {
         self.in_flight.retain(|_, asked| asked.slot != removed);
         self.probe = self.probe.filter(|probe| probe.slot != removed);
@@ -173,7 +173,7 @@ impl ItemCreation {
     }
 }
 
-/// Items that exist on the server and are not wanted there any more.
+/// Items on the server that are no longer wanted.
 #[derive(Default)]
 pub(super) struct SurplusItems {
     subscription_id: u32,
@@ -196,7 +196,7 @@ impl ServerConnection {
         }
     }
 
-    /// Sends as many calls as may be in flight. An error is the loss of the connection.
+    /// Sends as many calls as may be in flight. An error means the loss of the connection.
     pub(super) async fn create_items(&mut self, session: &Session) -> Result<(), CallError> {
         if self.creation.queue.is_empty() || self.creation.is_resting() || self.is_miscounted() {
             return Ok(());
@@ -222,7 +222,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// The number of a subscription that takes more items; a new one if none does.
+    /// Returns a subscription that accepts more items; creates one if there is none.
     async fn subscription_with_room(&mut self, session: &Session) -> Result<Option<u16>, CallError> {
         let found = self.subscriptions.iter().position(Subscription::has_room);
         if let Some(number) = found.and_then(|number| u16::try_from(number).ok()) {
@@ -246,7 +246,7 @@ impl ServerConnection {
         }
     }
 
-    /// The server gives no further subscription: its own limit on items per subscription may be the higher one. Where
+    /// The server refuses further subscriptions: its own limit on items per subscription may be higher than ours. If
     /// every subscription is known to be full, the remaining tags are polled.
     fn no_subscription(&mut self, error: &CallError) {
         let mut grown = false;
@@ -257,15 +257,15 @@ impl ServerConnection {
             }
         }
         self.context.component.warn_limited("no_subscription", 1, || {
-            format!("the server gives no further subscription ({error}); those that exist take more items, or tags are polled")
+            format!("the server creates no further subscription ({error}); existing subscriptions get more items, or tags are polled")
         });
-        // Calls in flight may still be refused and find room elsewhere; what waits now does not.
+        // Calls in flight may still be refused and find room elsewhere; items that wait now do not.
         if !grown {
             self.poll_the_rest();
         }
     }
 
-    /// Items for one call, as many as the subscription has room for.
+    /// Returns items for one call, as many as the subscription has room for.
     fn next_chunk(&mut self, subscription: u16) -> Vec<ItemIndex> {
         let Some(target) = self.subscriptions.get_mut(usize::from(subscription)) else {
             return Vec::new();
@@ -356,8 +356,8 @@ impl ServerConnection {
         }
     }
 
-    /// The deadband of a tag: the first rule that matches its NodeID or path, else the default; none for what is not a
-    /// number.
+    /// Returns the deadband of a tag: the first rule that matches its NodeID or path, otherwise the default; none if it
+    /// is not numeric.
     pub(super) fn deadband_of(&self, node: NodeIndex) -> Deadband {
         if node == NO_NODE {
             return Deadband::None;
@@ -379,8 +379,8 @@ impl ServerConnection {
         rule.map_or(config.deadband, |rule| rule.deadband)
     }
 
-    /// Takes over the answer to a call. Returns items that must be deleted on the server. An error is the loss of the
-    /// connection.
+    /// Processes the response to a call. Returns items that must be deleted on the server. An error means the loss of
+    /// the connection.
     pub(super) fn created(&mut self, done: CreateCallResult) -> Result<SurplusItems, CallError> {
         if done.deciding {
             self.creation.deciding = false;
@@ -390,7 +390,7 @@ impl ServerConnection {
             holder.is_some_and(|subscription| subscription.id == asked.subscription_id)
         });
         let Some(asked) = asked else {
-            // The subscription was replaced or given up meanwhile, and whatever was created went with it.
+            // The subscription was replaced or given up meanwhile, and its items are gone with it.
             done.items.into_iter().for_each(|index| self.ask_again(index));
             return Ok(SurplusItems::default());
         };
@@ -437,7 +437,7 @@ impl ServerConnection {
             };
             let node = item.node;
             if let CreateOutcome::Created { id, sampling_ms } = *outcome {
-                // Its tag may have gone meanwhile, or have gone and come back in a later call.
+                // The tag may have been removed meanwhile, or removed and added again in a later call.
                 if item.way != AcquisitionMode::Monitor || item.stage == MonitoringStage::Created {
                     unwanted.ids.push(id);
                     released += 1;
@@ -496,7 +496,7 @@ impl ServerConnection {
                 self.context.health.served();
             }
             if !full.0.is_empty() {
-                // Item by item the server has told how many it takes.
+                // The per-item results have shown how many the server accepts.
                 self.filled(asked.slot);
             } else if asked.is_probe {
                 self.probed(asked);
@@ -506,15 +506,15 @@ impl ServerConnection {
         unwanted
     }
 
-    /// A call of half the size that was refused before was taken: what is left is about half of that. Single items are
-    /// asked for until one is refused.
+    /// A call of half the refused size was accepted: about half of that room is left. Continues down to single items
+    /// until one is refused.
     fn probed(&mut self, asked: CreateCall) {
         if let Some(probe) = self.creation.probe.as_mut().filter(|probe| probe.slot == asked.slot) {
             probe.size = (probe.size / 2).max(1);
         }
     }
 
-    /// The subscription holds as many items as the server lets it.
+    /// The subscription has as many items as the server allows.
     fn filled(&mut self, slot: u16) {
         self.creation.probe = None;
         let held = self.held(slot);
@@ -524,7 +524,7 @@ impl ServerConnection {
         }
     }
 
-    /// Items that a subscription holds, or that are in calls whose answers are to come.
+    /// The number of items of a subscription, including those in pending calls.
     fn held(&self, slot: u16) -> usize {
         let created_in = |item: &Item| item.subscription == slot && item.stage == MonitoringStage::Created;
         let created = self.items.iter().filter(|(_, item)| created_in(item)).count();
@@ -532,8 +532,8 @@ impl ServerConnection {
         created + asked.map(|asked| asked.items).sum::<usize>()
     }
 
-    /// The subscription takes not that many more. One that holds nothing, and does not take one item alone, tells that
-    /// the server as a whole takes no more.
+    /// The subscription does not accept that many more. If an empty one refuses a single item, the server as a whole
+    /// accepts no more.
     fn full(&mut self, slot: u16, items: Vec<ItemIndex>, status: u32) {
         let count = items.len();
         if count == 0 {
@@ -555,7 +555,7 @@ impl ServerConnection {
         }
         self.context.component.warn_limited("items_max", count as u64, || {
             format!(
-                "the server takes no more monitored items ({}); further tags are polled",
+                "the server accepts no more monitored items ({}); further tags are polled",
                 status::text(status)
             )
         });
@@ -564,7 +564,7 @@ impl ServerConnection {
         self.poll_the_rest();
     }
 
-    /// An item of a call that came to nothing waits for another, unless it is not to be monitored any more.
+    /// Queues an item of a failed call again, unless it is no longer to be monitored.
     fn ask_again(&mut self, index: ItemIndex) {
         if self
             .items
@@ -575,7 +575,7 @@ impl ServerConnection {
         }
     }
 
-    /// Deletes items in the background; whether it succeeds is of no interest, since the next check would find them.
+    /// Deletes items in the background; a failure does not matter, because the next check finds them.
     pub(super) fn delete_unwanted(&self, session: &Session, unwanted: SurplusItems) {
         if unwanted.ids.is_empty() {
             return;
@@ -589,7 +589,7 @@ impl ServerConnection {
         tokio::spawn(async move { session.call(request).await });
     }
 
-    /// `why`, where the status is not all.
+    /// `why` supplements the status.
     fn refused(
         &mut self,
         index: ItemIndex,
@@ -627,7 +627,7 @@ impl ServerConnection {
         if let Some(subscription) = self.subscriptions.get_mut(usize::from(asked.slot)) {
             subscription.items = subscription.items.saturating_sub(count);
             match error {
-                // Whether the items exist is unknown; creating them again could make every value come twice.
+                // Whether the items exist is unknown; creating them again could duplicate every value.
                 CallError::Closed(_) | CallError::Timeout(_) | CallError::Unreadable(_) | CallError::TooLarge => {
                     subscription.in_doubt = true;
                 }
@@ -644,7 +644,7 @@ impl ServerConnection {
             items.into_iter().for_each(|index| self.ask_again(index));
             return;
         }
-        // One item alone is refused as a whole call: it has failed, if its interval is not to blame.
+        // A call for one item was refused as a whole: the item has failed, unless its interval is the cause.
         if let Some(status) = error.status()
             && items.iter().all(|index| self.sample_slower(*index, status))
         {
@@ -666,7 +666,7 @@ impl ServerConnection {
         }
     }
 
-    /// The connection is gone with calls unanswered.
+    /// The connection was lost with pending calls.
     pub(super) fn abandon_creating(&mut self) {
         self.creating = Default::default();
         self.creation.deciding = false;
@@ -717,7 +717,8 @@ impl ServerConnection {
     }
 }
 
-/// Whether a subscription was not made because of the connection or its session, and not because the server has no room.
+/// Whether creating a subscription failed because of the connection or its session, and not because the server has no
+/// room.
 pub(super) fn is_about_the_connection(error: &CallError) -> bool {
     match error {
         CallError::Closed(_) | CallError::Timeout(_) => true,

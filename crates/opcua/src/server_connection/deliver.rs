@@ -1,4 +1,4 @@
-//! From answers to the flow: decode, convert, count, send; before paths are final, hold.
+//! Delivers responses to the flow: decodes, converts, counts and sends; buffers them before paths are final.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::session::Session;
 use crate::value::answers::{self, ClientHandleValue};
 use crate::value::{DataValue, ValueContent, status};
 
-/// The answer to one part of a poll cycle.
+/// The response to one part of a poll cycle.
 pub(super) struct PollAnswer {
     part: PollBatch,
     result: Result<AnswerBody, CallError>,
@@ -27,7 +27,7 @@ pub(super) struct PollAnswer {
 }
 
 impl ServerConnection {
-    /// Takes what is in `self.values` to the flow, as one batch. Waits while the flow is full.
+    /// Sends `self.values` to the flow as one batch. Waits while the flow is full.
     pub(super) async fn deliver(&mut self) -> Result<(), SinkClosed> {
         self.context.metrics.values.inc_by(self.values.len() as u64);
         self.useful += self.values.len() as u64;
@@ -36,7 +36,7 @@ impl ServerConnection {
         } else {
             self.hold();
         }
-        // After waiting for the flow, so that a wait is not taken for silence.
+        // Set after waiting for the flow, so that the wait does not count as silence.
         self.last_data = Instant::now();
         Ok(())
     }
@@ -88,7 +88,7 @@ impl ServerConnection {
                 .component
                 .warn_limited("too_large", converted.too_large as u64, || {
                     format!(
-                        "a value was dropped: its array has more than {} elements, or those of one answer have more than {} together",
+                        "a value was dropped: its array has more than {} elements, or all arrays of one answer have more than {} together",
                         crate::channel::ARRAY_ELEMENTS_MAX,
                         crate::value::ANSWER_ELEMENTS_MAX
                     )
@@ -101,7 +101,7 @@ impl ServerConnection {
         self.context.sink.send_parts(converted.messages, ack).await
     }
 
-    /// Keeps values until paths are final. What there is no room for is a gap of its items.
+    /// Buffers values until paths are final. Values that do not fit are a gap of their items.
     fn hold(&mut self) {
         let config = &self.context.config;
         self.held
@@ -114,7 +114,7 @@ impl ServerConnection {
             self.context
                 .component
                 .warn_limited("held_back", lost.values as u64, || {
-                    "values wait until the browse is complete, and there is no room for more of them; raise memory.limit"
+                    "values are buffered until the browse is complete, and the buffer is full; raise memory.limit"
                         .to_owned()
                 });
         }
@@ -129,14 +129,14 @@ impl ServerConnection {
             .filter_map(|index| self.items.get(index))
             .map(|item| item.node)
             .collect();
-        // What is lost is older than all that waits.
+        // The lost values are older than all buffered ones.
         let count = self
             .items
             .set_gap(&mut self.gaps, gap, |item| nodes.contains(&item.node));
         self.count_gap(GapReason::Overflow, gap, count);
     }
 
-    /// Paths are final: what was held goes first.
+    /// Paths are final: buffered values are sent first.
     pub(super) async fn release_held(&mut self) -> Result<(), SinkClosed> {
         const BATCH: usize = 10_000;
         let (values, gaps) = self.held.take();
@@ -159,7 +159,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// One publish answer's values, whose handles are still in `self.values`.
+    /// Decodes values into `self.values`, and learns missing structure types first.
     pub(super) async fn learn_and_decode<T>(
         &mut self,
         session: &Session,
@@ -178,7 +178,7 @@ impl ServerConnection {
         decode(&self.types, &mut self.values)
     }
 
-    /// The poll clock ticked.
+    /// Handles ticks of the poll clock.
     pub(super) fn poll_ticked(&mut self, ticks: Vec<Tick>) {
         for tick in ticks {
             match tick {
@@ -214,7 +214,7 @@ impl ServerConnection {
         }
     }
 
-    /// One part of a cycle was read, or not.
+    /// Handles the response to one part of a cycle.
     pub(super) async fn polled(&mut self, session: &Session, polled: PollAnswer) -> Result<(), SinkClosed> {
         let PollAnswer { part, result, lasted } = polled;
         let decoded = match result {
@@ -236,7 +236,7 @@ impl ServerConnection {
         }
     }
 
-    /// A part of a cycle is not read: its values since the cycle before are missing.
+    /// A part of a cycle was not read: its values since the previous cycle are missing.
     fn part_lost(&mut self, part: &PollBatch, error: &CallError, verdict: PollFailureAction) {
         let gap = Gap {
             from: self.poller.previous_start(),
@@ -250,7 +250,7 @@ impl ServerConnection {
                 .component
                 .warn_limited("poll", 1, || format!("a read of {} nodes failed: {error}", part.len()));
         };
-        // No other division helps this node.
+        // Splitting does not help this node.
         let Some(node) = self
             .items
             .get(*index)
@@ -262,7 +262,7 @@ impl ServerConnection {
         self.read_failed(*index, node, error.nearest_status(), Some(error.to_string()));
     }
 
-    /// Until its retry a node that cannot be read is not asked for again in every cycle.
+    /// A node that cannot be read is not read in every cycle until its retry.
     fn read_failed(&mut self, index: ItemIndex, node: NodeIndex, status: u32, text: Option<String>) {
         {
             let mut table = self.context.table.write();
@@ -282,7 +282,7 @@ impl ServerConnection {
         }
     }
 
-    /// The values of a read into `self.values`, by handle; what their statuses say of the nodes.
+    /// Decodes a read into `self.values`, by handle, and updates node states from the statuses.
     async fn decode_read(&mut self, session: &Session, body: &AnswerBody, part: &PollBatch) -> Result<(), CallError> {
         let handles: Vec<u32> = part.iter().map(|index| ItemTable::handle(*index)).collect();
         self.learn_and_decode(session, |types, values| {
@@ -296,7 +296,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// A node that cannot be read is a failed one until it can; its bad answers without a value are no messages.
+    /// Updates node states: a node that cannot be read has failed until it can be read again; its bad responses without
+    /// a value are not messages.
     fn note_read_states(&mut self) {
         let table = self.context.table.clone();
         let mut changed: Vec<(ItemIndex, u32)> = Vec::new();
@@ -306,7 +307,7 @@ impl ServerConnection {
                 let Some(index) = ItemTable::of_handle(*handle) else {
                     continue;
                 };
-                // A tag that is gone meanwhile stays as it is.
+                // A tag that was removed meanwhile is left alone.
                 let polled = self.items.get(index).filter(|item| item.way == AcquisitionMode::Poll);
                 let Some(node) = polled.map(|item| item.node).filter(|node| *node != NO_NODE) else {
                     continue;
@@ -346,13 +347,13 @@ impl ServerConnection {
     }
 }
 
-/// How long ago it was; nothing where the server's clock is ahead of ours.
+/// Returns the age; zero if the server's clock is ahead of ours.
 fn age(time: Ticks, now: Ticks) -> Duration {
     let ticks = now.0.saturating_sub(time.0).max(0).unsigned_abs();
     Duration::from_nanos(ticks.saturating_mul(100))
 }
 
-/// Statuses that concern the node itself, and no value beside them.
+/// Returns a status that concerns the node itself, without a value.
 fn failure_of(value: &DataValue) -> Option<u32> {
     const OF_THE_NODE: [StatusCode; 6] = [
         StatusCode::BadNodeIdUnknown,

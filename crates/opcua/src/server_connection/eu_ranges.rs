@@ -1,7 +1,7 @@
 //! The span of a tag's EURange, for percent deadbands that are applied here because the server refuses filters.
 //!
-//! Until it is known the deadband is absolute 0.0. A question that fails for the moment is asked again after ever longer
-//! pauses, a few times; it stays absolute 0.0 where the node has no range, or nobody can tell, and a warning says which.
+//! Until it is known the deadband is absolute 0.0. A query that fails temporarily is repeated a few times after growing
+//! pauses. The deadband stays absolute 0.0 if the node has no range or it cannot be read, and a warning says which.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,33 +21,33 @@ use crate::deadband::Deadband;
 use crate::session::{Session, read_id};
 use crate::value::{DataValue, Decoder, StructureRegistry, ValueContent, status};
 
-/// Ranges asked for at a time.
+/// Ranges per call.
 const PER_CALL: usize = 100;
 
-/// How often one range is asked for in vain.
+/// Maximum attempts for one range.
 const ATTEMPTS_MAX: u8 = 7;
 
-/// Between the first two attempts; each further pause is twice as long.
+/// Pause between the first two attempts; each further pause is twice as long.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
-/// Ranges on their way.
+/// Pending range queries.
 pub(super) struct EuRangeLookups {
     wanted: Vec<EuRangeRequest>,
-    /// Those to be asked for again, by time.
+    /// Retries, by time.
     later: BTreeMap<(Instant, ItemIndex), u8>,
     chunk: CallSize,
     pub asking: FuturesUnordered<BoxFuture<'static, EuRangeAnswer>>,
 }
 
-/// The range of one item.
+/// The query for one item's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EuRangeRequest {
     item: ItemIndex,
-    /// That failed so far.
+    /// Failed attempts so far.
     attempts: u8,
 }
 
-/// The answers to one call.
+/// The responses to one call.
 pub(super) struct EuRangeAnswer {
     wants: Vec<EuRangeRequest>,
     spans: Result<Vec<Span>, CallError>,
@@ -55,16 +55,16 @@ pub(super) struct EuRangeAnswer {
 
 type Span = Result<f64, NoSpan>;
 
-/// Why there is none.
+/// Why there is no range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum NoSpan {
     #[error("the node has no EURange")]
     Absent,
-    #[error("its EURange is no range of numbers")]
+    #[error("its EURange is not a numeric range")]
     Unusable,
     #[error("its EURange cannot be read: {0}")]
     Never(String),
-    #[error("its EURange could not be read for the moment: {0}")]
+    #[error("its EURange cannot be read at the moment: {0}")]
     NotNow(String),
 }
 
@@ -95,7 +95,7 @@ impl EuRangeLookups {
         }
     }
 
-    /// What the next call asks for.
+    /// Returns the queries for the next call.
     fn take(&mut self, now: Instant) -> Vec<EuRangeRequest> {
         while let Some(first) = self.later.first_entry().filter(|first| first.key().0 <= now) {
             let (_, item) = *first.key();
@@ -106,7 +106,7 @@ impl EuRangeLookups {
         self.wanted.drain(..size).collect()
     }
 
-    /// Asks again later for what failed for the moment. False if it has failed often enough.
+    /// Schedules a retry after a temporary failure. Returns false if the attempts are used up.
     fn postpone(&mut self, want: EuRangeRequest, now: Instant) -> bool {
         let attempts = want.attempts.saturating_add(1);
         let again = attempts < ATTEMPTS_MAX;
@@ -119,7 +119,7 @@ impl EuRangeLookups {
 }
 
 impl ServerConnection {
-    /// Asks for ranges that are wanted, one call at a time.
+    /// Queries wanted ranges, one call at a time.
     pub(super) fn ask_ranges(&mut self, session: &Session) {
         if !self.ranges.asking.is_empty() {
             return;
@@ -147,7 +147,7 @@ impl ServerConnection {
         let EuRangeAnswer { wants, spans } = ranged;
         let spans = match spans {
             Ok(spans) => spans,
-            // The connection will come back, and these are asked for again.
+            // The connection will come back, and these are queried again.
             Err(CallError::Closed(_)) => return self.ranges.wanted.extend(wants),
             Err(error) if error.is_too_large() && self.ranges.chunk.refused(wants.len(), &error) => {
                 return self.ranges.wanted.extend(wants);
@@ -186,7 +186,7 @@ impl ServerConnection {
         });
     }
 
-    /// A percent deadband that this end applies needs its range.
+    /// Queries the range if a percent deadband is applied here.
     pub(super) fn want_range(&mut self, index: ItemIndex, deadband: Deadband) {
         if matches!(deadband, Deadband::Percent(_)) {
             let want = EuRangeRequest {
@@ -222,7 +222,7 @@ async fn spans(session: &Session, nodes: Vec<NodeId>) -> Result<Vec<Span>, CallE
     Ok(found.into_iter().map(span_of).collect())
 }
 
-/// The property that a path led to.
+/// Returns the property that a path led to.
 fn target(result: BrowsePathResult) -> Result<NodeId, NoSpan> {
     match result.status_code {
         StatusCode::BadNoMatch => return Err(NoSpan::Absent),
@@ -234,7 +234,7 @@ fn target(result: BrowsePathResult) -> Result<NodeId, NoSpan> {
     id.ok_or(NoSpan::Absent)
 }
 
-/// From a variable to its property EURange.
+/// The path from a variable to its property EURange.
 fn path(node: NodeId) -> BrowsePath {
     BrowsePath {
         starting_node: node,

@@ -1,6 +1,6 @@
-//! Values that came before the paths of tags were final. They wait as they would in the server's queues: the last few of
-//! each item, the older ones are lost. All together have a limit in bytes, since a first browse may take hours. A gap that
-//! is found meanwhile keeps its place among them.
+//! Buffers values that arrive before the paths of tags are final. Like a server's queue it keeps the last few values of
+//! each item and drops older ones. The total has a limit in bytes, because a first browse may take hours. Gaps that are
+//! found meanwhile keep their place among the values.
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_record::Ticks;
@@ -10,16 +10,16 @@ use crate::node_table::NodeIndex;
 use crate::value::ValueContent;
 use crate::value::answers::ClientHandleValue;
 
-/// Fewer values are not looked through.
+/// With fewer values there is no compaction.
 const COMPACT_AT_MIN: usize = 20_000;
 
-/// Gaps with a place of their own. Further ones are joined with the last of them.
+/// Maximum gaps with their own place. Further ones are joined with the last.
 const GAPS_MAX: usize = 16;
 
 /// A gap of some tags.
 #[derive(Debug)]
 pub(super) struct BufferedGap {
-    /// How many of the values that wait lie before it.
+    /// Number of buffered values before it.
     pub behind: usize,
     pub gap: Gap,
     pub nodes: HashSet<NodeIndex>,
@@ -31,21 +31,21 @@ pub(super) struct FirstBrowseBuffer {
     /// In the order of their places.
     gaps: Vec<BufferedGap>,
     bytes: usize,
-    /// None until it is told.
+    /// Unlimited until set.
     bytes_max: usize,
-    /// Looking through all values costs a pass, so it waits until there are twice as many as it kept last time.
+    /// Compaction takes a pass over all values, so it waits until there are twice as many as the last pass kept.
     compact_at: usize,
 }
 
-/// What there was no room for.
+/// Values that were dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BufferOverflow {
     pub values: usize,
     /// Their handles.
     pub items: HashSet<u32>,
-    /// The time of the oldest one that has a time.
+    /// The time of the oldest one with a time.
     pub since: Option<Ticks>,
-    /// Some were wanted, and had no room.
+    /// Whether values within the per-item limit were dropped for lack of memory.
     pub for_memory: bool,
 }
 
@@ -62,12 +62,12 @@ impl Default for FirstBrowseBuffer {
 }
 
 impl FirstBrowseBuffer {
-    /// `bytes_max`: of all that waits.
+    /// `bytes_max` limits all buffered values.
     pub fn bound(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
     }
 
-    /// Takes all values; of each item at least the last `per_item` are kept while memory lasts.
+    /// Adds all values; at least the last `per_item` of each item are kept while memory lasts.
     pub fn add(&mut self, values: &mut Vec<ClientHandleValue>, per_item: usize) -> BufferOverflow {
         self.bytes += values.iter().map(bytes).sum::<usize>();
         self.values.append(values);
@@ -77,13 +77,13 @@ impl FirstBrowseBuffer {
         }
     }
 
-    /// Values of these tags are missing behind those that wait.
+    /// Records that values of these tags are missing after the buffered ones.
     pub fn add_gap(&mut self, gap: Gap, nodes: HashSet<NodeIndex>) {
         if nodes.is_empty() {
             return;
         }
         if let Some(last) = self.gaps.last_mut().filter(|last| last.behind == self.values.len()) {
-            // Whoever had the earlier gap only has a longer one now, and nothing in between.
+            // The same tags with no values in between: only the gap becomes longer.
             if last.nodes == nodes {
                 last.gap = last.gap.joined(gap);
                 return;
@@ -124,7 +124,7 @@ impl FirstBrowseBuffer {
                 continue;
             }
             lost.for_memory |= is_wanted;
-            // Nothing older of this item is kept either: its values stay without a hole.
+            // Nothing older of this item is kept either, so its values have no gap.
             *count = per_item;
             lost.values += 1;
             lost.items.insert(value.0);
@@ -140,7 +140,8 @@ impl FirstBrowseBuffer {
         lost
     }
 
-    /// For what is kept. All that is wanted has room, unless the next pass for want of memory would come too soon.
+    /// Returns the room for kept values: enough for all within the per-item limit, unless the next pass would then come
+    /// too soon.
     fn room(&self, per_item: usize) -> usize {
         if self.bytes <= self.bytes_max {
             return self.bytes_max;
@@ -158,7 +159,7 @@ impl FirstBrowseBuffer {
         }
     }
 
-    /// All that waits, in the order of its arrival.
+    /// Returns everything buffered, in the order of arrival.
     pub fn take(&mut self) -> (Vec<ClientHandleValue>, Vec<BufferedGap>) {
         let held = std::mem::take(self);
         (held.values, held.gaps)
@@ -246,7 +247,7 @@ mod tests {
             "{kept:?}"
         );
         assert_eq!(kept.last(), Some(&1000));
-        // One that is larger than all there is room for is still better than none.
+        // A value larger than the limit is still better than none.
         let mut held = FirstBrowseBuffer {
             bytes_max: 1000,
             ..FirstBrowseBuffer::default()
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(numbers_of(&mut held, 1), [1]);
     }
 
-    /// Wherever the looks through all values fall, which the sizes of the batches say.
+    /// Independent of when passes happen, which depends on the batch sizes.
     #[test]
     fn nothing_is_lost_while_there_is_room_for_all_that_is_wanted() {
         let items: u32 = 50_000;
@@ -335,7 +336,7 @@ mod tests {
         assert_eq!(last.nodes.len(), 100 - GAPS_MAX + 1);
     }
 
-    /// With many items nearly nothing can be dropped; looking through them all at each addition would take for ever.
+    /// With many items almost nothing can be dropped; a pass at each addition would take forever.
     #[test]
     fn passes_become_rarer_as_more_is_kept() {
         let mut held = FirstBrowseBuffer {

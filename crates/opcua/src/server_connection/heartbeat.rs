@@ -1,5 +1,5 @@
-//! The server's clock as an item among the others: made, shared with the user's own selection, asked for again where it was
-//! refused, and listened for.
+//! The server's clock as an item among the others: created, shared with the user's selection, retried if refused, and
+//! watched.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::value::status;
 const WARNING_PERIOD: Duration = Duration::from_secs(60);
 
 impl ServerConnection {
-    /// A heartbeat of its own, until the user's selection turns out to contain its node.
+    /// Adds a dedicated heartbeat item, until the user's selection turns out to contain its node.
     pub(super) fn add_heartbeat(&mut self) {
         let way = if self.context.config.subscribe {
             AcquisitionMode::Monitor
@@ -28,7 +28,7 @@ impl ServerConnection {
         self.enqueue(index);
     }
 
-    /// The user's own item of the server's clock serves both purposes.
+    /// The user's own item of the server's clock then serves both purposes.
     pub(super) async fn share_heartbeat(&mut self, session: &Session, index: ItemIndex) {
         self.converter
             .set_heartbeat(index, metadata::of_heartbeat(&heartbeat::node()));
@@ -37,13 +37,13 @@ impl ServerConnection {
         }
     }
 
-    /// The item that nobody selected.
+    /// The dedicated item, which the user did not select.
     fn own_heartbeat(&self) -> Option<ItemIndex> {
         let mut items = self.items.iter();
         items.find(|(_, item)| item.node == NO_NODE).map(|(index, _)| index)
     }
 
-    /// Its retry is on nobody else's list: those of the tags go by their nodes.
+    /// Schedules its retry here, because the list of failures is by node.
     pub(super) fn heartbeat_refused(&mut self, status: u32) {
         self.heartbeat_retry.refused(Instant::now());
         self.context.component.warn_limited("heartbeat", 1, || {
@@ -70,7 +70,7 @@ impl ServerConnection {
 
     pub(super) fn watch_heartbeat(&mut self, now: Instant) -> Result<(), CallError> {
         let Some(period) = self.heartbeat_period().filter(|_| self.paths_final) else {
-            // Silence counts from when there is something to hear.
+            // Silence counts from the moment when heartbeats are expected.
             self.last_heartbeat = now;
             return Ok(());
         };
@@ -95,7 +95,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// How often the server's clock is to be heard of; `None` if it is not, or not yet, or the server refuses it.
+    /// How often a heartbeat is expected; `None` if it is not served, not yet, or refused by the server.
     fn heartbeat_period(&self) -> Option<Duration> {
         let item = self.items.get(self.converter.heartbeat_item()?)?;
         let config = &self.context.config;

@@ -1,5 +1,5 @@
-//! The tags that one connection serves, by client handle: index plus one, since servers and libraries give handle 0 a
-//! meaning of its own. Handles never change while the process lives, also when the item behind one is created anew.
+//! The tags that one connection serves, by client handle: index plus one, because servers and libraries treat handle 0
+//! specially. Handles never change while the process lives, even when an item is created again.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::node_table::{NO_NODE, NodeIndex};
 /// Position in the table.
 pub(super) type ItemIndex = u32;
 
-/// Of an item that is in no subscription.
+/// The subscription of an item without one.
 const NO_SUBSCRIPTION: u16 = u16::MAX;
 
-/// How a tag's values come.
+/// How a tag's values are acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcquisitionMode {
     Monitor,
@@ -25,24 +25,24 @@ pub(super) enum AcquisitionMode {
     Nowhere,
 }
 
-/// Where a monitored item is on its way.
+/// The stage of a monitored item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MonitoringStage {
     /// To be created.
     Waiting,
-    /// In a call that is not answered yet.
+    /// In a pending call.
     Asked,
     Created,
-    /// Refused; its retry comes from the browse.
+    /// Refused; the browse retries it.
     Failed,
 }
 
-/// Who filters.
+/// Where the deadband is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filtering {
-    /// Nobody, or the server.
+    /// At the server, or nowhere.
     Server,
-    /// This end, by the deadband of this number.
+    /// Here, with the deadband of this number.
     Client(u32),
 }
 
@@ -52,14 +52,14 @@ pub(super) struct Item {
     pub node: NodeIndex,
     pub way: AcquisitionMode,
     pub stage: MonitoringStage,
-    /// The number of the subscription within the link that it was asked for in, or `NO_SUBSCRIPTION`.
+    /// The number of the subscription in which it was requested, or `NO_SUBSCRIPTION`.
     pub subscription: u16,
     /// The server's id of the item.
     pub monitored_id: u32,
     pub filtering: Filtering,
-    /// The last filter was refused: ask for none.
+    /// The last filter was refused: request none.
     pub without_filter: bool,
-    /// Which of the sampling intervals it was asked for with; above 0, why not with the one before.
+    /// The step of its sampling interval; above 0, `sampling_refused` is the status of the refused one.
     pub sampling_step: u8,
     pub sampling_refused: u32,
     /// It is or was polled only because the server had no room for it.
@@ -70,7 +70,7 @@ pub(super) struct Item {
     pub last_time: Ticks,
     pub meta: Option<Arc<MetaMap>>,
     pub tag_type: TagType,
-    /// Whether a value has come: metadata is kept from the second on where there are very many tags.
+    /// Whether a value has arrived: with very many tags, metadata is kept only from the second value.
     pub seen: bool,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Item {
 pub(super) struct ItemTable {
     items: Vec<Item>,
     deadbands: Vec<ClientDeadband>,
-    /// Items that are polled, and some that were until lately.
+    /// Items that are polled, and some that were until recently.
     polled: Vec<ItemIndex>,
     polled_stale: bool,
     by_node: hashbrown::HashMap<NodeIndex, ItemIndex>,
@@ -119,7 +119,7 @@ impl ItemTable {
         let Some(item) = self.items.get_mut(index as usize) else {
             return;
         };
-        // While the list of polled items is put in order below, this one is on no list.
+        // While the list of polled items is updated below, this item is in no list.
         let before = std::mem::replace(
             &mut item.way,
             if way == AcquisitionMode::Poll {
@@ -146,7 +146,7 @@ impl ItemTable {
         }
     }
 
-    /// Taking many items off the list costs one pass when the list is used next.
+    /// Removing many items from the list costs one pass at its next use.
     fn forget_stale(&mut self) {
         if std::mem::take(&mut self.polled_stale) {
             let items = &self.items;
@@ -175,7 +175,7 @@ impl ItemTable {
         index + 1
     }
 
-    /// The item of a client handle that a server sent.
+    /// Returns the item of a client handle that a server sent.
     pub fn of_handle(handle: u32) -> Option<ItemIndex> {
         handle.checked_sub(1)
     }
@@ -184,7 +184,8 @@ impl ItemTable {
         self.items.get(index as usize)
     }
 
-    /// Whether values of this item are wanted. A polled one that failed is to be read again later, so its last answer is.
+    /// Whether values of this item are wanted. A polled item that failed is retried later, so its last response is
+    /// wanted.
     pub fn is_served(&self, index: ItemIndex) -> bool {
         self.get(index)
             .is_some_and(|item| item.way != AcquisitionMode::Nowhere || item.stage == MonitoringStage::Failed)
@@ -205,7 +206,7 @@ impl ItemTable {
         self.items.len()
     }
 
-    /// A subscription is no more, and those behind it have moved up.
+    /// A subscription was removed, and later ones have moved up.
     pub fn slot_removed(&mut self, removed: u16) {
         for item in &mut self.items {
             match item.subscription {
@@ -217,7 +218,7 @@ impl ItemTable {
         }
     }
 
-    /// Lets this end filter an item.
+    /// Applies the deadband of an item here.
     pub fn filter_here(&mut self, index: ItemIndex, deadband: Deadband, span: Option<f64>) {
         let Some(filter) = ClientDeadband::new(deadband, span) else {
             return;
@@ -238,7 +239,7 @@ impl ItemTable {
         }
     }
 
-    /// An item and its filter, if this end filters it.
+    /// Returns an item and its deadband, if it is applied here.
     pub fn with_deadband(&mut self, index: ItemIndex) -> Option<(&mut Item, Option<&mut ClientDeadband>)> {
         let item = self.items.get_mut(index as usize)?;
         let deadband = match item.filtering {
@@ -248,14 +249,14 @@ impl ItemTable {
         Some((item, deadband))
     }
 
-    /// Paths have become other ones.
+    /// Paths have changed.
     pub fn forget_metadata(&mut self) {
         for item in self.items.iter_mut().filter(|item| item.node != NO_NODE) {
             item.meta = None;
         }
     }
 
-    /// Marks that this end knows nothing of what happened to some items between two points in time. Returns how many.
+    /// Sets a gap on the affected items. Returns their number.
     pub fn set_gap(
         &mut self,
         gaps: &mut crate::gaps::Gaps,
@@ -264,7 +265,7 @@ impl ItemTable {
     ) -> usize {
         // The heartbeat has no values that could be missed.
         let touched = |item: &Item| item.node != NO_NODE && touched(item);
-        // Items that still have to mark an earlier gap mark both as one; those with the same earlier gap share the new.
+        // Items with an earlier unmarked gap mark both as one; those with the same earlier gap share the new one.
         let mut groups: hashbrown::HashMap<u32, (crate::gaps::Gap, usize)> = hashbrown::HashMap::new();
         let mut count = 0;
         for item in self.items.iter().filter(|item| touched(item)) {
@@ -312,7 +313,7 @@ mod tests {
             items.set_gap(&mut gaps, gap(15, 40), |item| item.node == 1 || item.node == 2),
             2
         );
-        // Item 3 has lost nothing before, and must not mark what others lost.
+        // Item 3 has lost nothing before, and must not mark the losses of others.
         assert_eq!(items.set_gap(&mut gaps, gap(50, 60), |_| true), 4);
         let marks: Vec<Option<Gap>> = (0..4).map(|i| gaps.take(items.get(i).unwrap().gap)).collect();
         let expected = [gap(10, 60), gap(15, 60), gap(15, 60), gap(50, 60)];

@@ -1,7 +1,7 @@
-//! What values say besides their times, made once for those that say the same.
+//! Quality details of values, built once for all equal ones.
 //!
-//! A server that falls behind overflows the queues of all its items at once, and then each value that it sends says that others were
-//! lost. Many of them have the times of the same cycles, so that few texts and spans are behind a hundred thousand marks.
+//! A server that falls behind overflows the queues of all its items at once, and then each value that it sends reports
+//! a loss. Many values have the times of the same cycles, so few texts and spans serve a hundred thousand marks.
 
 use hashbrown::HashMap;
 use thalweg_record::{QualityDetails, Text};
@@ -9,21 +9,21 @@ use thalweg_record::{QualityDetails, Text};
 use crate::gaps::Gap;
 use crate::value::status;
 
-/// Statuses that are remembered; servers use few.
+/// Maximum cached statuses; servers use few.
 const STATUSES_MAX: usize = 1024;
 
-/// Places for marks of gaps; a power of two.
+/// Cache slots for marks of gaps; a power of two.
 const GAPS: usize = 64;
 
 #[derive(Default)]
 pub(super) struct MarksCache {
     by_status: HashMap<u32, QualityDetails>,
-    /// By a hash of status and gap; the newest has the place. Empty until there is a gap.
+    /// By a hash of status and gap; the newest occupies the slot. Empty until there is a gap.
     by_gap: Vec<Option<(u32, Gap, QualityDetails)>>,
 }
 
 impl MarksCache {
-    /// `None`: a value says nothing but "Good".
+    /// Returns `None` for a Good value without a gap.
     #[inline]
     pub fn of(&mut self, status: u32, gap: Option<Gap>) -> Option<QualityDetails> {
         match gap {

@@ -3,12 +3,12 @@
 //! | state | does | goes on to |
 //! |---|---|---|
 //! | connecting | discovery, trust, channel, session | recovering; waiting after a failure |
-//! | waiting | nothing, for the back-off's delay; none after a connection that lasted | connecting |
-//! | recovering | new session: learns the server's facts, transfers subscriptions; either: fetches lost messages, makes anew what cannot be kept, compares items with the server's list | serving; waiting if the connection breaks |
+//! | waiting | nothing, for the backoff's delay; none after a connection that lasted | connecting |
+//! | recovering | new session: reads the server's facts, transfers subscriptions; any session: fetches lost messages, recreates what cannot be kept, compares items with the server's list | serving; waiting if the connection breaks |
 //! | serving | creates items, publishes, polls, delivers values | waiting when the connection breaks; ended at the stop |
 //! | ended | the session is closed | - |
 //!
-//! Items and client handles survive every change of state; only the server's side of them is made again.
+//! Items and client handles survive every state change; only the server's side of them is recreated.
 
 mod age_histogram;
 mod catch_up;
@@ -63,7 +63,7 @@ use crate::value::answers::ClientHandleValue;
 use convert::Converter;
 use items::ItemTable;
 
-/// What all connections of an input share.
+/// State shared by all connections of an input.
 #[derive(Clone)]
 pub(crate) struct ConnectionContext {
     pub config: Arc<InputConfig>,
@@ -76,11 +76,11 @@ pub(crate) struct ConnectionContext {
     pub health: Health,
     pub sink: Sink,
     pub stop: CancellationToken,
-    /// Told when the server may have another address space.
+    /// Notified when the server may have another address space.
     pub changed: Arc<Notify>,
 }
 
-/// What the console shows of a connection.
+/// The connection details in the console.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectionStatus {
     pub state: String,
@@ -93,7 +93,7 @@ pub(crate) struct ServerConnection {
     context: ConnectionContext,
     number: usize,
     commands: mpsc::UnboundedReceiver<ConnectionCommand>,
-    /// The primary connection is the one that the browse uses.
+    /// Set for the primary connection, which the browse uses.
     browse: Option<watch::Sender<Option<ConnectedServer>>>,
     status: Arc<Mutex<ConnectionStatus>>,
     backoff: Backoff,
@@ -105,9 +105,9 @@ pub(crate) struct ServerConnection {
     types: StructureRegistry,
     type_learner: TypeLearner,
     paths_final: bool,
-    /// Values that came before paths were final.
+    /// Values that arrived before paths were final.
     held: first_browse_buffer::FirstBrowseBuffer,
-    /// Reused from answer to answer.
+    /// Reused for all responses.
     values: Vec<ClientHandleValue>,
 
     subscriptions: Vec<Subscription>,
@@ -120,27 +120,27 @@ pub(crate) struct ServerConnection {
     last_data: Instant,
     last_heartbeat: Instant,
     heartbeat_warned: Option<Instant>,
-    /// How often the server looks at its clock for us.
+    /// How often the server samples its clock for us.
     heartbeat_sampling: Duration,
-    /// Of the heartbeat's own item.
+    /// For the dedicated heartbeat item.
     heartbeat_retry: retry::Retry,
-    /// Of what is polled for want of room.
+    /// For items that are polled for lack of room.
     room_retry: retry::Retry,
     taken_over: SessionSetup,
-    /// Subscriptions of this session that are not ours any more, and were deleted.
+    /// Deleted subscriptions of this session that are no longer ours.
     abandoned: hashbrown::HashSet<u32>,
     replacements: replacement::ReplacementBackoff,
-    /// The server does not answer the wish for a message, on this connection.
+    /// Whether Republish timed out on this connection.
     republish_unanswered: bool,
-    /// Items created and values received, ever: a connection that adds nothing was of no use.
+    /// Total of items created and values received: a connection that adds nothing was useless.
     useful: u64,
 }
 
-/// What is done once per session, by whichever of its connections lasts long enough.
+/// Steps done once per session, by the first of its connections that lasts long enough.
 #[derive(Clone, Copy, Debug, Default)]
 struct SessionSetup {
     facts: bool,
-    /// Those of the session before.
+    /// Whether the previous session's subscriptions were handled.
     subscriptions: bool,
 }
 
@@ -150,7 +150,7 @@ enum ServeOutcome {
     Lost(String),
 }
 
-/// Something that ends serving.
+/// An error that ends serving.
 enum ServeError {
     Flow(SinkClosed),
     Connection(CallError),
@@ -261,13 +261,13 @@ impl ServerConnection {
         }
     }
 
-    /// What connections have brought so far, the nodes found over them included.
+    /// What connections have achieved so far, including the nodes found over them.
     fn usefulness(&self) -> u64 {
         self.useful + self.context.metrics.browse_nodes.get()
     }
 
-    /// How long to wait before the next attempt. One that lasted is followed by another at once; a server that takes
-    /// logins and then closes the connection is met with the back-off, as if it took none.
+    /// Returns the wait before the next attempt. After a connection that lasted there is none; a server that accepts
+    /// logins and then closes the connection gets the backoff, as if it refused them.
     fn wait_after_loss(&mut self, lasted: Duration, was_useful: bool) -> Duration {
         match was_useful && lasted < LASTED_MIN {
             true => PAUSE_MIN.min(self.context.config.connection.reconnect_interval),
@@ -275,7 +275,7 @@ impl ServerConnection {
         }
     }
 
-    /// Tries until there is a session; `None` at the stop. The first attempt after a loss comes at once.
+    /// Tries until there is a session; `None` at the stop. The first attempt after a loss is immediate.
     async fn establish(&mut self, mut previous: Option<Session>) -> Option<(Session, Option<Reconnect>)> {
         let stop = self.context.stop.clone();
         let was_connected = previous.is_some() || self.facts.is_some();
@@ -303,7 +303,7 @@ impl ServerConnection {
         }
     }
 
-    /// The session is ready: facts for the browse, state for the console.
+    /// Publishes the ready session: facts for the browse, state for the console.
     fn announce(&mut self, session: &Session) {
         self.context.health.link_up(self.number);
         let Some(facts) = self.facts.clone() else { return };
@@ -340,11 +340,11 @@ impl ServerConnection {
         status.subscriptions = self.subscriptions.len();
     }
 
-    /// A loss of continuity of many items, counted and logged once, to be marked by each on its next value.
+    /// Records a gap of many items, counted and logged once; each item marks it on its next value.
     fn gap(&mut self, reason: GapReason, gap: Gap, touched: impl Fn(&items::Item) -> bool) {
         let count = match self.paths_final {
             true => self.items.set_gap(&mut self.gaps, gap, touched),
-            // Behind the values that wait, which are older.
+            // After the buffered values, which are older.
             false => {
                 let items = self.items.iter().map(|(_, item)| item);
                 let nodes = items.filter(|item| item.node != NO_NODE && touched(item));
@@ -372,7 +372,8 @@ impl ServerConnection {
         });
     }
 
-    /// Takes over a new session's facts: chunk sizes, whether filters are tried, whether the server changed.
+    /// Reads a new session's facts and applies them: chunk sizes, whether filters are tried, whether the server
+    /// changed.
     async fn learn_facts(&mut self, session: &Session) -> Result<(), CallError> {
         let facts = Arc::new(ServerFacts::read(session).await?);
         let profile = facts.profile(self.context.config.connection.profile);
@@ -385,7 +386,7 @@ impl ServerConnection {
             profile.items_per_call,
             profile.adaptive,
         ));
-        // Before anything is asked for by NodeIDs that have moved; whichever connection comes first moves them for all.
+        // Before any request uses NodeIDs with old indexes; the first connection updates them for all.
         self.context.table.write().set_namespaces(&facts.namespaces);
         let changed = self.facts.as_ref().is_some_and(|earlier| facts.differs_from(earlier));
         let first = self.facts.is_none();
@@ -415,10 +416,10 @@ impl ServerConnection {
     }
 }
 
-/// How long an operation of the serving loop may be put off.
+/// Maximum delay of periodic work in the serving loop.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
-/// Between connections that bring something and break soon.
+/// Pause between useful connections that break early.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 
 /// Items that wait to be created.

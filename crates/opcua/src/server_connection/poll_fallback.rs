@@ -1,5 +1,6 @@
-//! Tags that are polled because the server has no room to monitor them. Room may come: other clients go, or the server forgets
-//! subscriptions of a connection that broke. So they are asked for again, ever less often where it is in vain.
+//! Tags that are polled because the server has no room to monitor them. Room may become free: other clients disconnect,
+//! or the server drops subscriptions of a broken connection. So monitoring is retried, less and less often while it
+//! fails.
 
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use super::ServerConnection;
 use super::items::{AcquisitionMode, ItemIndex, MonitoringStage};
 
 impl ServerConnection {
-    /// What waits to be created is polled instead.
+    /// Polls the items that wait to be created.
     pub(super) fn poll_the_rest(&mut self) {
         let waiting: Vec<ItemIndex> = self.creation.take_waiting();
         let wanted = |index: &ItemIndex| {
@@ -27,8 +28,8 @@ impl ServerConnection {
         }
     }
 
-    /// Tries to monitor what is polled for want of room, if its time has come. It takes no longer than until the server's
-    /// refusal to poll it again.
+    /// Tries to monitor items that are polled for lack of room, if due. A refused item is polled again as soon as the
+    /// server answers.
     pub(super) fn retry_room(&mut self, now: Instant) {
         if !self.room_retry.take_due(now) {
             return;

@@ -1,5 +1,5 @@
-//! Compares the items of a subscription with the server's own account of them: after a connection came back, and after a
-//! call that creates items was carried out and not answered in full. Servers need not give an account.
+//! Compares the items of a subscription with the server's list of them: after a reconnect, and after a call that
+//! created items but was answered incompletely. Servers need not provide the list.
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_record::Ticks;
@@ -17,11 +17,10 @@ use crate::subscribe::Subscription;
 use crate::subscribe::recover::{self, ItemDifferences, ServerItem, ServerItemList};
 
 impl ServerConnection {
-    /// Every item that counts as created is there, and no other is: what the server lacks is created, what it has too
-    /// much is deleted.
+    /// Makes the server's items match: missing ones are created, superfluous ones are deleted.
     pub(super) async fn compare_items(&mut self, session: &Session) -> Result<(), CallError> {
         for number in 0..self.subscriptions.len() {
-            // Those that are made anew in any case have nothing to compare.
+            // Subscriptions that are recreated anyway need no comparison.
             let kept = self.subscriptions.get(number).filter(|kept| !kept.is_broken());
             let Some(is_miscounted) = kept.map(Subscription::is_miscounted) else {
                 continue;
@@ -33,7 +32,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Finds out which items a server has made that did not say so of each. Where it gives no account they are made anew
+    /// Finds out which items a server has created without reporting each. If it provides no list, they are recreated
     /// with their subscription.
     pub(super) async fn settle_miscounts(&mut self, session: &Session) -> Result<(), CallError> {
         if !self.is_miscounted() {
@@ -41,7 +40,7 @@ impl ServerConnection {
         }
         for number in 0..self.subscriptions.len() {
             let miscounted = self.subscriptions.get(number).filter(|one| one.is_miscounted());
-            // What is on its way would be taken for what nobody asked for.
+            // Items in pending calls would look superfluous.
             if miscounted.is_some() && !self.creation.is_on_its_way(number) {
                 self.compare_with_account(session, number).await?;
             }
@@ -52,7 +51,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Whether it is being found out what the server has made. Until then nothing is asked for again.
+    /// Whether the server's items are being clarified. Until then nothing is requested again.
     pub(super) fn is_miscounted(&self) -> bool {
         self.subscriptions.iter().any(Subscription::is_miscounted)
     }
@@ -88,7 +87,7 @@ impl ServerConnection {
             .collect()
     }
 
-    /// Items that were asked for in this subscription, and that the server has made without saying so.
+    /// Adopts items that were requested in this subscription and that the server has created without reporting it.
     fn adopt(&mut self, number: usize, listed: &[ServerItem]) {
         let mut adopted = 0;
         for ServerItem { id, handle } in listed {

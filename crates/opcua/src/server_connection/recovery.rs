@@ -1,4 +1,5 @@
-//! After a connection came back: subscriptions are taken over, lost messages fetched, and what cannot be fetched is a gap.
+//! Recovery after a reconnect: subscriptions are transferred, lost messages fetched, and messages that cannot be
+//! fetched become a gap.
 
 use std::time::Instant;
 
@@ -13,8 +14,8 @@ use crate::session::Session;
 use crate::subscribe::{Subscription, recover};
 
 impl ServerConnection {
-    /// `how` is how the session came back; `None` at the first connection. What a cut has interrupted is done again by
-    /// the next connection, also if the session is the same.
+    /// `how` is how the session was restored; `None` at the first connection. The next connection repeats an
+    /// interrupted recovery, even if the session is the same.
     pub(super) async fn recover(&mut self, session: &Session, how: Option<Reconnect>) -> Result<(), CallError> {
         if how != Some(Reconnect::Reactivated) {
             self.taken_over = SessionSetup::default();
@@ -39,7 +40,7 @@ impl ServerConnection {
         for number in 0..self.subscriptions.len() {
             match self.catch_up(session, number).await {
                 Err(ServeError::Connection(error)) => return Err(error),
-                // A flow that takes no more is stopping, and stops this connection by itself.
+                // A flow that accepts no more is stopping, and stops this connection too.
                 Ok(()) | Err(ServeError::Flow(_)) => {}
             }
         }
@@ -60,17 +61,17 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// What was refused before the cut may not be after it.
+    /// A refusal from before the reconnect may no longer apply.
     fn retry_soon(&mut self, how: Reconnect) {
         let now = Instant::now();
         self.heartbeat_retry.soon(now);
-        // The same session has the room that it had.
+        // The same session has the same room.
         if how != Reconnect::Reactivated {
             self.room_retry.soon(now);
         }
     }
 
-    /// Moves the subscriptions of a session that is gone to the new one; those that cannot be moved are lost.
+    /// Transfers the subscriptions of a lost session to the new one; those that cannot be transferred are lost.
     async fn transfer(&mut self, session: &Session) -> Result<(), CallError> {
         let ids: Vec<u32> = self.subscriptions.iter().map(|subscription| subscription.id).collect();
         let results = recover::transfer(session, &ids).await?;
@@ -85,7 +86,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// An answer with values could not be decoded: which tags it concerned is unknown.
+    /// A response with values could not be decoded: the affected tags are unknown.
     pub(super) fn undecodable(&mut self, number: usize, error: &CallError) {
         self.context
             .component

@@ -1,5 +1,5 @@
-//! Subscriptions that are lost or in doubt are made anew, each in the place of the old one. Where the server has no room
-//! for one of them any more, its place is given up, and its items look for another as at their first creation.
+//! Recreates subscriptions that are lost or in doubt, each in the place of the old one. If the server has no room for
+//! one any more, its place is given up, and its items look for another as at their first creation.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,11 @@ use crate::gaps::{Gap, GapReason};
 use crate::session::Session;
 use crate::subscribe::{Subscription, SubscriptionSettings};
 
-/// Between two times that the server ends what was made anew.
+/// First pause when the server ends a recreated subscription.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
-/// When subscriptions that the server has ended are made anew: at once, then ever later if it ends those, too.
+/// The schedule for recreating subscriptions that the server has ended: immediately, then later and later if it ends
+/// those too.
 pub(super) struct ReplacementBackoff {
     pauses: Backoff,
     last: Option<Instant>,
@@ -33,7 +34,7 @@ impl ReplacementBackoff {
         }
     }
 
-    /// Whether the time of the next has come.
+    /// Whether the next attempt is due.
     fn is_due(&self, now: Instant) -> bool {
         self.last
             .is_none_or(|last| now.saturating_duration_since(last) >= self.pause)
@@ -41,7 +42,7 @@ impl ReplacementBackoff {
 
     fn done(&mut self, now: Instant) {
         let lasted = self.last.map(|last| now.saturating_duration_since(last));
-        // What lasted much longer than the pause before it was no part of a circle.
+        // One that lasted much longer than the previous pause did not belong to a cycle.
         if lasted.is_none_or(|lasted| lasted > self.pause * 2 + LASTED_MIN) {
             self.pauses.reset();
         }
@@ -51,7 +52,8 @@ impl ReplacementBackoff {
 }
 
 impl ServerConnection {
-    /// What [`ServerConnection::replace_broken`] does, at the pace of [`ReplacementBackoff`] where the server has ended subscriptions.
+    /// Calls [`ServerConnection::replace_broken`], at the pace of [`ReplacementBackoff`] if the server has ended
+    /// subscriptions.
     pub(super) async fn replace_ended(&mut self, session: &Session) -> Result<(), CallError> {
         self.settle_miscounts(session).await?;
         let now = Instant::now();
@@ -65,21 +67,21 @@ impl ServerConnection {
         self.replace_broken(session).await
     }
 
-    /// Afterwards no subscription is broken; the items of those that were wait to be created, and what they would
-    /// have reported since they were last heard of is a gap. An error is the loss of the connection.
+    /// Recreates all broken subscriptions; their items wait to be created, and what they would have reported since the
+    /// last message is a gap. An error means the loss of the connection.
     pub(super) async fn replace_broken(&mut self, session: &Session) -> Result<(), CallError> {
         let broken = || self.subscriptions.iter().filter(|old| old.is_broken());
         if broken().next().is_none() {
             return Ok(());
         }
-        // Also those that count as lost: one that the server still has would send values that nobody knows. Before others
-        // are made, since a server may use the same ids again.
+        // This includes those that count as lost: one that the server still has would send values that nobody expects.
+        // They are deleted before others are created, because a server may reuse ids.
         let own: Vec<u32> = broken().filter(|old| !old.refused).map(|old| old.id).collect();
         if !own.is_empty() {
             Subscription::delete(session, own).await;
         }
         let settings = SubscriptionSettings::from(&*self.context.config);
-        // From the last, so that giving up a place moves none that is still to come.
+        // From the last, so that giving up a place does not move a remaining one.
         for number in (0..self.subscriptions.len()).rev() {
             if !self.subscriptions.get(number).is_some_and(Subscription::is_broken) {
                 continue;
@@ -105,8 +107,7 @@ impl ServerConnection {
         }
     }
 
-    /// The server gives no subscription for this place. Its items find out where else there is room, and warn if there is
-    /// none.
+    /// The server refuses a subscription for this place. Its items look for room elsewhere, and warn if there is none.
     fn give_up(&mut self, number: usize) {
         self.create_again(number);
         self.subscriptions.remove(number);
@@ -115,7 +116,7 @@ impl ServerConnection {
         self.items.slot_removed(removed);
     }
 
-    /// What was created in a subscription that is no more.
+    /// Queues the items of a removed subscription again.
     fn create_again(&mut self, number: usize) {
         let Some(heard_at) = self.subscriptions.get(number).map(|old| old.heard_at) else {
             return;
@@ -132,7 +133,7 @@ impl ServerConnection {
             from: heard_at,
             to: Ticks::now(),
         };
-        // Those of which the server has not said that they exist may have sent values, too.
+        // Items whose creation was never confirmed may have sent values too.
         self.gap(GapReason::Recreated, gap, was_asked_for_in_it);
         created.into_iter().for_each(|index| self.enqueue(index));
     }
@@ -142,7 +143,8 @@ impl ServerConnection {
 mod tests {
     use super::*;
 
-    /// When they are made anew within an hour, in seconds, by a server that ends them each time after so long.
+    /// The seconds within an hour at which subscriptions are recreated, if the server ends them each time after
+    /// `lasting`.
     fn times(lasting: Duration) -> Vec<u64> {
         let (start, mut replacements) = (Instant::now(), ReplacementBackoff::new());
         let mut times = Vec::new();

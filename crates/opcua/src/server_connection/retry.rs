@@ -1,4 +1,4 @@
-//! When something that the server refused is asked for again: as failed nodes are, after a while and then ever later.
+//! When to retry something that the server refused: like failed nodes, after a while and then later and later.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ impl Retry {
         }
     }
 
-    /// It was refused, perhaps as one of many of which the first counts.
+    /// Records a refusal; of several, the first counts.
     pub fn refused(&mut self, now: Instant) {
         if self.at.is_none() {
             self.at = Some(now + self.pauses.next());
@@ -30,12 +30,12 @@ impl Retry {
         self.pauses.reset();
     }
 
-    /// Whether its time has come; true once.
+    /// Whether the retry is due; true once.
     pub fn take_due(&mut self, now: Instant) -> bool {
         self.at.take_if(|at| *at <= now).is_some()
     }
 
-    /// Something has changed: if it was refused, its time has come.
+    /// Something has changed: a pending retry becomes due.
     pub fn soon(&mut self, now: Instant) {
         self.at = self.at.map(|at| at.min(now));
     }

@@ -1,8 +1,8 @@
-//! How often the server is asked to look at a tag: as configured, and at intervals that more servers take where it refuses
-//! that. `samplingInterval: 0`, as often as the server can, is what some of them refuse.
+//! The sampling interval of tags: the configured one, or longer ones that more servers accept if it is refused. Some
+//! servers refuse `samplingInterval: 0`, which means as fast as possible.
 //!
-//! An interval that is taken where a shorter one was refused becomes that of all further tags, unless the server has taken
-//! the shorter one for others.
+//! An interval that is accepted where a shorter one was refused becomes that of all further tags, unless the server has
+//! accepted the shorter one for others.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::items::ItemIndex;
 use crate::config::InputConfig;
 use crate::value::status;
 
-/// What nearly every server takes.
+/// Accepted by nearly every server.
 const SLOW_MS: f64 = 1000.0;
 
-/// Intervals to try.
+/// The intervals to try.
 #[derive(Debug)]
 pub(super) struct SamplingIntervals {
     /// In the order in which they are tried, the configured one first.
     steps: Vec<f64>,
-    /// Where tags begin.
+    /// The first step for new tags.
     first: u8,
-    /// The lowest step that the server has taken on this session.
+    /// The lowest step that the server has accepted in this session.
     taken: Option<u8>,
 }
 
@@ -44,12 +44,12 @@ impl SamplingIntervals {
         }
     }
 
-    /// Another server, or the same with other manners.
+    /// The server, or its behaviour, may have changed.
     pub fn begin_session(&mut self) {
         (self.first, self.taken) = (0, None);
     }
 
-    /// The step of a tag that has come so far.
+    /// The step for a tag that has reached `of_item`.
     fn step(&self, of_item: u8) -> u8 {
         of_item.max(self.first)
     }
@@ -65,7 +65,8 @@ impl SamplingIntervals {
         (usize::from(next) < self.steps.len()).then_some(next)
     }
 
-    /// An item was created at a step. True if this is news about the server: all further tags begin here.
+    /// An item was created at a step. Returns true if this is new information about the server: all further tags start
+    /// here.
     fn took(&mut self, step: u8) -> bool {
         if self.taken.is_some_and(|taken| taken <= step) {
             return false;
@@ -76,7 +77,7 @@ impl SamplingIntervals {
 }
 
 impl ServerConnection {
-    /// The interval to ask for a tag with.
+    /// Returns the interval for the request of a tag.
     pub(super) fn begin_sampling(&mut self, index: ItemIndex) -> f64 {
         let intervals = &self.creation.sampling;
         let Some(item) = self.items.get_mut(index) else {
@@ -86,7 +87,7 @@ impl ServerConnection {
         intervals.interval_ms(item.sampling_step)
     }
 
-    /// A tag was refused. True if the interval may be why, and it is to be asked for with a longer one.
+    /// A tag was refused. Returns true if the interval may be the cause, and a longer one is tried.
     pub(super) fn sample_slower(&mut self, index: ItemIndex, status: u32) -> bool {
         let intervals = &self.creation.sampling;
         let Some(item) = self.items.get_mut(index) else {
@@ -103,7 +104,7 @@ impl ServerConnection {
         true
     }
 
-    /// A tag is monitored. Where that took a longer interval than the configured one, the log says so.
+    /// A tag is monitored. If that took a longer interval than the configured one, it is logged.
     pub(super) fn sampled(&mut self, index: ItemIndex) {
         let Some(item) = self.items.get(index) else { return };
         let intervals = &mut self.creation.sampling;
@@ -114,20 +115,20 @@ impl ServerConnection {
         }
         let (configured, taken) = (intervals.interval_ms(0), intervals.interval_ms(step));
         if is_of_all {
-            // The size of calls that it took to find out says nothing of calls that it takes.
+            // Calls became smaller because of the interval, so restore their size.
             self.creation.chunk = self.creation.chunk_first.clone();
         }
         let status = item.sampling_refused;
         self.context.component.warn_limited("sampling_interval", 1, || {
             let of = if is_of_all { "tags are" } else { "some tags are" };
             format!(
-                "the server refuses samplingInterval {configured} ({}); {of} sampled every {taken} ms: write samplingInterval: {taken}",
+                "the server rejects samplingInterval {configured} ({}); {of} sampled every {taken} ms: write samplingInterval: {taken}",
                 status::text(status)
             )
         });
     }
 
-    /// What was tried in vain for a tag that is given up for now; its retry begins anew.
+    /// Describes the intervals that were tried for a failed tag; its retry starts over.
     pub(super) fn sampling_given_up(&mut self, index: ItemIndex) -> Option<String> {
         let item = self.items.get_mut(index)?;
         let tried = std::mem::take(&mut item.sampling_step);
@@ -176,7 +177,7 @@ mod tests {
         let mut taking = intervals(0.0, 100);
         assert!(!taking.took(0) && !taking.took(1));
         assert_eq!(taking.step(0), 0);
-        // Or the other way round.
+        // And in the opposite order.
         assert!(refusing.took(2) && !refusing.took(0));
         assert_eq!(refusing.step(0), 0);
     }

@@ -1,4 +1,4 @@
-//! The loop of a working connection: whatever is ready first is done first, and nothing blocks but a full flow.
+//! The loop of a working connection: it handles events as they become ready, and only a full flow blocks it.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use crate::subscribe::sequence::Arrival;
 use crate::value::answers::PublishAnswer;
 use crate::value::{answers, status};
 
-/// Before a request that brought nothing is followed by another.
+/// Pause before the next publish request after one without a result.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Subscriptions that nobody knows are deleted once each; a server that makes up ids gets no more than this many calls.
+/// Unknown subscriptions are deleted once each; this bounds the calls for a server that invents ids.
 const ABANDONED_MAX: usize = 1000;
 
 impl ServerConnection {
@@ -71,7 +71,7 @@ impl ServerConnection {
                         self.publisher.send(session).await;
                     }
                 }
-                // The next pass sends what may be sent then.
+                // The next iteration sends what may be sent then.
                 () = until(rests_until) => {}
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(session, command).await?,
@@ -89,7 +89,7 @@ impl ServerConnection {
             ConnectionCommand::Remove(nodes) => {
                 let items: Vec<_> = nodes.iter().filter_map(|node| self.items.of_node(*node)).collect();
                 self.delete_items(session, &items).await;
-                // Whatever an answer has said of them since they went.
+                // Overrides states that responses have set since the removal.
                 let mut table = self.context.table.write();
                 let gone: Vec<NodeIndex> = nodes.into_iter().filter(|node| table.is_removed(*node)).collect();
                 gone.into_iter()
@@ -113,7 +113,7 @@ impl ServerConnection {
             None
         };
         for node in nodes {
-            // A retry that was on its way when the tag was removed.
+            // A retry was pending when the tag was removed.
             if self.context.table.read().is_removed(*node) {
                 continue;
             }
@@ -154,7 +154,7 @@ impl ServerConnection {
         self.arrived(session, number, published).await
     }
 
-    /// A message or a keep-alive of a subscription, whose values are in `self.values`.
+    /// Handles a message or a keep-alive of a subscription, whose values are in `self.values`.
     async fn arrived(&mut self, session: &Session, number: usize, published: PublishAnswer) -> Result<(), ServeError> {
         let PublishAnswer { message, available, .. } = published;
         let Some(subscription) = self.subscriptions.get_mut(number) else {
@@ -164,7 +164,8 @@ impl ServerConnection {
         subscription.lost |= message.status_change.is_some();
         if message.is_keep_alive {
             messages.kept_alive(message.sequence_number, &available);
-            // One comes after many intervals without a change, if a server does not send them without end.
+            // A keep-alive normally comes after many intervals without a change; the pause bounds a server that sends
+            // them continuously.
             self.publisher.rest(subscription.interval.min(PAUSE));
         } else {
             self.context.metrics.notifications.inc();
@@ -186,8 +187,8 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// A subscription that was replaced, or whose creation was never answered. Its values are those of items that exist
-    /// anew, so the server need not send them.
+    /// Handles a subscription that was replaced, or whose creation was never confirmed. Its items have been recreated,
+    /// so the server can stop sending their values.
     fn unknown_subscription(&mut self, session: &Session, id: u32) {
         let metrics = &self.context.metrics;
         metrics.discarded(DiscardReason::UnknownSubscription, self.values.len());
@@ -198,7 +199,7 @@ impl ServerConnection {
         }
     }
 
-    /// Nothing waits for a request that failed: it is sent again after a pause, and the others go on.
+    /// A failed request blocks nothing: it is sent again after a pause, and the others continue.
     async fn publish_failed(&mut self, session: &Session, tag: u64, error: CallError) -> Result<(), ServeError> {
         if matches!(error, CallError::Closed(_)) {
             return Err(error.into());
@@ -209,7 +210,7 @@ impl ServerConnection {
                 self.publisher.too_many(PAUSE);
                 return Ok(());
             }
-            // Of several requests that were outstanding when the subscriptions ended, each is answered so.
+            // Each request that was outstanding when the subscriptions ended returns this.
             StatusCode::BadNoSubscription if self.publisher.is_before_replacement(tag) => return Ok(()),
             StatusCode::BadNoSubscription => {
                 self.subscriptions
@@ -228,7 +229,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Once per second: silence, subscriptions to replace, gauges.
+    /// Runs once per second: silence, subscriptions to replace, gauges.
     async fn watch(&mut self, session: &Session) -> Result<(), ServeError> {
         let now = Instant::now();
         self.status.lock().subscriptions = self.subscriptions.len();
@@ -243,7 +244,7 @@ impl ServerConnection {
         }
         self.replace_ended(session).await?;
         if !self.subscriptions.is_empty() && !self.publisher.is_up_to_date() {
-            // The flow is or was full: nothing was asked for, or what was heard is not processed yet.
+            // The flow is or was full: nothing was requested, or responses are not processed yet.
             self.subscriptions
                 .iter_mut()
                 .for_each(|subscription| subscription.heard = now);
@@ -255,7 +256,7 @@ impl ServerConnection {
             .find(|subscription| subscription.is_silent(now))
         {
             silent.silences += 1;
-            // A new connection did not help the last time: this subscription is gone.
+            // A new connection did not help the last time, so the subscription counts as lost.
             silent.lost |= silent.silences > 1;
             let seconds = now.saturating_duration_since(silent.heard).as_secs();
             let why = format!("a subscription was silent for {seconds} s, longer than two of its keep-alives");

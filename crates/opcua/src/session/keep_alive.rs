@@ -1,4 +1,4 @@
-//! What keeps a session alive that its owner may have no use for at the moment.
+//! Keeps a session alive while its owner makes no calls.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::{REQUEST_TIMEOUT, Session, read_id};
 use crate::channel::CallError;
 use crate::value::{StructureRegistry, status};
 
-/// Between two questions at the least.
+/// Minimum interval between two reads.
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 
-/// Reads the server's state often enough for the session to stay alive, in a task of its own since whoever uses the session
-/// may be waiting for something else. Closes the channel when the server does not answer. Ends when it is dropped.
+/// Reads the server's state often enough to keep the session alive, in a task of its own because the owner of the
+/// session may be blocked elsewhere. Closes the channel if the server does not respond. Stops when it is dropped.
 pub(crate) struct KeepAlive {
     stop: CancellationToken,
 }

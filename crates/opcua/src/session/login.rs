@@ -1,4 +1,4 @@
-//! Creating, activating and reactivating a session, with the proofs that both sides owe each other.
+//! Creates, activates and reactivates a session, including the proofs that client and server must exchange.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,28 +17,28 @@ use crate::endpoint_url::EndpointUrl;
 use crate::security::{EndpointOffer, is_binary, leaf_certificate, login, stronger};
 use crate::value::status;
 
-/// Everything needed to log in, again and again.
+/// Everything needed to log in repeatedly.
 #[derive(Clone)]
 pub(crate) struct Credentials {
     pub offer: EndpointOffer,
     pub security: ChannelSecurity,
-    /// The server's certificate also where the channel does not use it: passwords are encrypted for it.
+    /// The server's certificate, also where the channel does not use it: passwords are encrypted for it.
     pub server_certificate: Option<X509>,
-    /// What the endpoint was chosen by.
+    /// The criteria by which the endpoint was chosen.
     pub choice: SecurityChoice,
     pub identity: Identity,
-    /// From our certificate.
+    /// Taken from our certificate.
     pub application_uri: String,
     pub session_name: String,
     pub session_timeout: Duration,
 }
 
-/// Why there is no session.
+/// Reason why no session could be established.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum LoginError {
     #[error("{0}")]
     Call(#[from] CallError),
-    /// The server's proof or ours cannot be made or is wrong.
+    /// The server's proof or ours cannot be created or is wrong.
     #[error("{0}")]
     Proof(String),
 }
@@ -55,7 +55,7 @@ impl LoginError {
 const NONCE_BYTES: usize = 32;
 
 impl Session {
-    /// A new session on a channel.
+    /// Opens a new session on a channel.
     pub async fn create(channel: Channel, credentials: Arc<Credentials>) -> Result<Session, LoginError> {
         let client_nonce = random::byte_string(NONCE_BYTES);
         let request = create_request(&credentials, &client_nonce);
@@ -81,7 +81,8 @@ impl Session {
         Ok(session)
     }
 
-    /// The same session on another channel, secured in the same way. A refusal means that the server has forgotten it.
+    /// Moves the session to another channel with the same security. A rejection means that the server no longer has the
+    /// session.
     pub async fn reactivate(&self, channel: Channel) -> Result<Session, LoginError> {
         let old = &self.inner;
         let session = Session {
@@ -106,7 +107,7 @@ impl Session {
         if login.clear_text {
             tracing::warn!(
                 endpoint = credentials.offer.url,
-                "the password is sent readable, since the server offers no encryption for it; choose a secured endpoint"
+                "the password is sent in plain text, since the server offers no encryption for it; choose a secured endpoint"
             );
         }
         let request = ActivateSessionRequest {
@@ -155,7 +156,7 @@ fn create_request(credentials: &Credentials, client_nonce: &ByteString) -> Creat
     }
 }
 
-/// The server proves that it holds the key of the certificate that was trusted.
+/// Checks that the server has the private key of the trusted certificate.
 fn verify_server(
     credentials: &Credentials,
     response: &CreateSessionResponse,
@@ -169,7 +170,7 @@ fn verify_server(
         return Err(wrong("a certificate is missing"));
     };
     let expected = server.as_byte_string();
-    // The certificate may come with its issuers behind it.
+    // The certificate may be followed by its issuers.
     if !response.server_certificate.as_ref().starts_with(expected.as_ref()) {
         return Err(wrong("it shows another certificate than its endpoint"));
     }
@@ -180,12 +181,13 @@ fn verify_server(
         own,
         client_nonce.as_ref(),
     )
-    .map_err(|_| wrong("its signature does not fit its certificate"))
+    .map_err(|_| wrong("its signature does not match its certificate"))
 }
 
-/// What the session's answer says of the endpoint. On a secured channel nobody on the way can have altered it, other than
-/// what discovery said: it decides how to log in, and whether the choice among the endpoints was a free one. Without
-/// security it says no more than discovery, but an endpoint that was opened without discovery learns its logins from it.
+/// Applies what the CreateSession response says about the endpoint. Unlike the discovery response, the response on a
+/// secured channel cannot have been altered in transit. It therefore determines how to log in and whether discovery hid
+/// a stronger endpoint. Without security it proves no more than discovery did, but an endpoint that was opened without
+/// discovery gets its login types from it.
 fn as_announced(
     credentials: Arc<Credentials>,
     response: &CreateSessionResponse,
@@ -202,7 +204,7 @@ fn as_announced(
         .collect();
     if secured && let Some((best, used)) = stronger(&announced, offer, &credentials.choice, &credentials.identity) {
         return Err(LoginError::Proof(format!(
-            "the server offers {best} as its signed answer says, but discovery led to the weaker {used}: somebody on the way may alter what discovery says; have the network checked, or set securityPolicy to the one to use"
+            "the server offers {best} as its signed answer says, but discovery led to the weaker {used}: the discovery answer may have been altered in transit; check the network, or set securityPolicy to the one to use"
         )));
     }
     let Some(found) = same_endpoint(&announced, offer) else {
@@ -222,7 +224,8 @@ fn as_announced(
     }))
 }
 
-/// The endpoint in use among those that list their logins; of several with its mode and policy the one with its path.
+/// Finds the endpoint in use among those that list their login types. If several have its mode and policy, the one with
+/// the same path wins.
 fn same_endpoint<'a>(announced: &'a [EndpointOffer], used: &EndpointOffer) -> Option<&'a EndpointOffer> {
     let same = || {
         let listed = announced.iter().filter(|offer| !offer.tokens.is_empty());
@@ -268,7 +271,8 @@ mod tests {
         }
     }
 
-    /// The logins that count after discovery has said "discovered" and the session what is given.
+    /// Returns the policies of the login types that apply after discovery returned "discovered" and the session
+    /// `announced`.
     fn tokens(
         announced: Vec<EndpointDescription>,
         policy: Option<SecurityPolicy>,
@@ -308,15 +312,15 @@ mod tests {
         let (here, elsewhere) = (endpoint("/ua", USED, "signed"), endpoint("/other", USED, "other"));
         let another_policy = endpoint("/ua", SecurityPolicy::Basic256, "weak");
         assert_eq!(of(&[another_policy.clone(), elsewhere.clone(), here.clone()]), "signed");
-        // A server may write its path otherwise than discovery had it.
+        // The server may announce another path than discovery did.
         assert_eq!(of(&[another_policy.clone(), elsewhere]), "other");
-        // A list that does not have the endpoint, or not its logins, says nothing of them.
+        // A list without the endpoint, or without its login types, has no effect.
         let mut silent = here.clone();
         silent.user_identity_tokens = None;
         for says_nothing in [vec![], vec![another_policy], vec![silent]] {
             assert_eq!(of(&says_nothing), "discovered");
         }
-        // Without security it is no better than discovery.
+        // Without security the list is no more trustworthy than discovery.
         assert_eq!(tokens(vec![here], Some(USED), false).as_deref(), Ok("discovered"));
     }
 
@@ -329,9 +333,9 @@ mod tests {
             error.contains("the server offers Sign/Aes256Sha256RsaPss") && error.contains("set securityPolicy"),
             "{error}"
         );
-        // The operator has chosen; nobody on the way could.
+        // The operator chose the policy, so nobody in between can have influenced the choice.
         assert_eq!(tokens(announced.clone(), Some(USED), true).as_deref(), Ok("signed"));
-        // Not over HTTPS.
+        // HTTPS endpoints do not count.
         let mut https = announced;
         https[1].transport_profile_uri = "http://opcfoundation.org/UA-Profile/Transport/https-uabinary".into();
         assert_eq!(tokens(https, None, true).as_deref(), Ok("signed"));

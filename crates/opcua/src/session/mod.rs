@@ -1,7 +1,7 @@
-//! An OPC UA session: a login on a secure channel, under which all services but discovery are called.
+//! An OPC UA session: a login on a secure channel, required for all services except discovery.
 //!
-//! A session outlives its channel: after a cut, [`Session::reactivate`] takes it over to a new one, where subscriptions
-//! go on. It never reconnects by itself; whoever owns it decides.
+//! A session outlives its channel: after a connection loss, [`Session::reactivate`] moves it to a new channel, where
+//! its subscriptions continue. A session never reconnects by itself; its owner decides.
 
 mod keep_alive;
 mod login;
@@ -19,10 +19,10 @@ pub(crate) use keep_alive::KeepAlive;
 pub(crate) use login::{Credentials, LoginError};
 pub(crate) use read::read_id;
 
-/// How long a call may take.
+/// Timeout of a call.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Cheap to clone; clones are the same session.
+/// Cheap to clone; clones share the same session.
 #[derive(Clone)]
 pub(crate) struct Session {
     inner: Arc<SessionInner>,
@@ -31,11 +31,11 @@ pub(crate) struct Session {
 struct SessionInner {
     channel: Channel,
     credentials: Arc<Credentials>,
-    /// Secret: proves to the server which session a request belongs to.
+    /// Secret that tells the server which session a request belongs to.
     token: NodeId,
-    /// As the server revised it.
+    /// As revised by the server.
     timeout: Duration,
-    /// The server's latest, for the next activation.
+    /// The server's latest nonce, needed for the next activation.
     nonce: Mutex<ByteString>,
 }
 
@@ -64,12 +64,12 @@ impl Session {
         self.inner.channel.call(&self.inner.token, request, timeout).await
     }
 
-    /// The answer undecoded, for those that carry values.
+    /// Returns the undecoded response, for responses that contain values.
     pub async fn call_raw<S: ServiceRequest>(&self, request: S, timeout: Duration) -> Result<AnswerBody, CallError> {
         self.inner.channel.call_raw(&self.inner.token, request, timeout).await
     }
 
-    /// Sends a request whose answer goes to a queue, in the order of arrival.
+    /// Sends a request whose response goes to a queue in order of arrival.
     pub async fn enqueue<S: ServiceRequest>(&self, request: S, timeout_hint: Duration, queue: &AnswerQueue, tag: u64) {
         self.inner
             .channel
@@ -77,7 +77,7 @@ impl Session {
             .await;
     }
 
-    /// Ends the session and its subscriptions, if the server still listens.
+    /// Ends the session and its subscriptions if the server still responds.
     pub async fn close(&self) {
         let request = CloseSessionRequest {
             delete_subscriptions: true,

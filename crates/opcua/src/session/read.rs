@@ -1,4 +1,4 @@
-//! Reading attributes: what to read, and one call's worth of it.
+//! The Read service.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) fn read_id(node_id: NodeId, attribute: AttributeId) -> ReadValueId {
 }
 
 impl Session {
-    /// One Read call; the answer has one value per entry, or the call fails.
+    /// Makes one Read call. Returns one value per node, or fails as a whole.
     pub async fn read(
         &self,
         nodes: Vec<ReadValueId>,

@@ -1,4 +1,4 @@
-//! CreateMonitoredItems: the request for a chunk of items, and what each result means.
+//! CreateMonitoredItems: the request for a chunk of items, and the meaning of each result.
 
 use opcua::types::{
     AttributeId, CreateMonitoredItemsRequest, ExtensionObject, MonitoredItemCreateRequest, MonitoredItemCreateResult,
@@ -10,10 +10,10 @@ use crate::profile;
 use crate::session::{Session, read_id};
 use crate::value::status;
 
-/// Whether filters are sent to the server.
+/// Where filters are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FilterStrategy {
-    /// The first chunk is on its way, or still to be sent alone.
+    /// The first chunk is in flight, or still has to be sent alone.
     Undecided,
     Server,
     Client,
@@ -29,7 +29,7 @@ impl From<profile::FilterSupport> for FilterStrategy {
     }
 }
 
-/// One item to create.
+/// A monitored item to create.
 pub(crate) struct NewMonitoredItem {
     pub node_id: NodeId,
     pub handle: u32,
@@ -37,19 +37,19 @@ pub(crate) struct NewMonitoredItem {
     pub sampling_ms: f64,
 }
 
-/// What became of one item.
+/// Result of creating one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreateOutcome {
     Created {
         id: u32,
-        /// As the server revised it.
+        /// As revised by the server.
         sampling_ms: u32,
     },
-    /// The filter was refused, not the item.
+    /// The server rejected the filter, not the item.
     WithoutFilter {
         status: u32,
     },
-    /// The subscription or the server takes no more items.
+    /// The subscription or the server accepts no more items.
     Full {
         status: u32,
     },
@@ -64,7 +64,7 @@ impl From<&MonitoredItemCreateResult> for CreateOutcome {
         if !status::is_bad(status) {
             return CreateOutcome::Created {
                 id: result.monitored_item_id,
-                // Beyond what fits, and below zero, it is clamped.
+                // The cast saturates for values that are negative or too large.
                 sampling_ms: result.revised_sampling_interval as u32,
             };
         }
@@ -78,7 +78,7 @@ impl From<&MonitoredItemCreateResult> for CreateOutcome {
     }
 }
 
-/// One call. The answer has one outcome per item, or the call fails as a whole.
+/// Makes one call. Returns one outcome per item, or fails as a whole.
 pub(crate) async fn create(
     session: &Session,
     subscription_id: u32,

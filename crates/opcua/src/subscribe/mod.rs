@@ -1,4 +1,4 @@
-//! Subscriptions of one session: created in chunks, published without a pause, recovered after a cut.
+//! The subscriptions of a session: creation in chunks, continuous publishing, recovery after a connection loss.
 
 pub(crate) mod create;
 pub(crate) mod publish;

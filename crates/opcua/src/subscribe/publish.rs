@@ -1,9 +1,9 @@
-//! Publish requests of one session: as many outstanding as its subscriptions call for, each carrying the
-//! acknowledgements of what arrived since the last. Answers come through one queue in the order of their arrival.
+//! The publish requests of a session: as many outstanding as its subscriptions need, each with the acknowledgements of
+//! the messages that arrived since the last one. Responses arrive through one queue in order.
 //!
-//! No request is sent while the flow has no room: the server then keeps the values, up to its queues' size. A request
-//! whose answer brought nothing is not followed by another at once, so that no answer makes this end ask in a circle; the
-//! others go on meanwhile.
+//! No request is sent while the flow is full; the server then buffers values up to the size of its queues. A request
+//! whose response brought nothing is not replaced at once, so that no response can cause a busy loop. The other
+//! requests continue meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 use crate::channel::{AnswerQueue, QueuedAnswer};
 use crate::session::Session;
 
-/// Outstanding requests of a session.
+/// Maximum number of outstanding requests per session.
 const OUTSTANDING_MAX: usize = 64;
 
-/// What the server is told about how long a request may wait: longer than any keep-alive.
+/// Timeout hint sent to the server: longer than any keep-alive interval.
 const TIMEOUT_HINT: Duration = Duration::from_secs(600);
 
 pub(crate) struct PublishRequester {
@@ -27,17 +27,17 @@ pub(crate) struct PublishRequester {
     sent: HashMap<u64, Instant>,
     tag: u64,
     per_subscription: usize,
-    /// The server refused more than this.
+    /// The server rejected more requests than this.
     limit: usize,
     acknowledgements: Vec<SubscriptionAcknowledgement>,
-    /// Requests up to this one were sent before the latest subscription was made.
+    /// Requests up to this tag were sent before the latest subscription was created.
     replaced: u64,
-    /// Until when places of requests stay empty; at most as many as there are places.
+    /// Times until which request slots stay unused; at most one per slot.
     resting: Vec<Instant>,
 }
 
 impl PublishRequester {
-    /// `outstanding` shows how many requests the server holds.
+    /// `outstanding` shows the number of requests that the server holds.
     pub fn new(per_subscription: usize, outstanding: IntGauge) -> PublishRequester {
         let (sender, answers) = mpsc::unbounded_channel();
         let queue = AnswerQueue {
@@ -57,17 +57,17 @@ impl PublishRequester {
         }
     }
 
-    /// A subscription was made anew: what was asked before says nothing about it.
+    /// A subscription was recreated: responses to earlier requests say nothing about the new one.
     pub fn subscription_replaced(&mut self) {
         self.replaced = self.tag;
     }
 
-    /// Whether a request was sent before the latest subscription was made.
+    /// Returns whether a request was sent before the latest subscription was created.
     pub fn is_before_replacement(&self, tag: u64) -> bool {
         tag <= self.replaced
     }
 
-    /// How many requests may be sent now.
+    /// Returns how many requests may be sent now.
     pub fn missing(&mut self, subscriptions: usize) -> usize {
         let now = Instant::now();
         self.resting.retain(|until| *until > now);
@@ -76,20 +76,20 @@ impl PublishRequester {
             .saturating_sub(self.sent.len() + self.resting.len())
     }
 
-    /// The place of the request that was answered last stays empty for so long.
+    /// Keeps the slot of the request answered last unused for `pause`.
     pub fn rest(&mut self, pause: Duration) {
         if self.resting.len() < OUTSTANDING_MAX {
             self.resting.push(Instant::now() + pause);
         }
     }
 
-    /// When the first place is free again.
+    /// Returns when the first slot becomes usable again.
     pub fn rests_until(&self) -> Option<Instant> {
         self.resting.iter().min().copied()
     }
 
-    /// Whether nothing but the server can be waited for: requests are outstanding, or were answered in vain, and no answer
-    /// waits to be processed.
+    /// Returns whether only the server can make progress: requests are outstanding or were answered in vain, and no
+    /// response is waiting to be processed.
     pub fn is_up_to_date(&self) -> bool {
         !(self.sent.is_empty() && self.resting.is_empty()) && self.answers.is_empty()
     }
@@ -105,21 +105,21 @@ impl PublishRequester {
         session.enqueue(request, TIMEOUT_HINT, &self.queue, self.tag).await;
     }
 
-    /// The next answer with the time since its request. Pending while nothing is outstanding.
+    /// Returns the next response and the time since its request. Pending while nothing is outstanding.
     pub async fn answer(&mut self) -> (QueuedAnswer, Duration) {
         loop {
             let Some(answer) = self.answers.recv().await else {
                 std::future::pending::<()>().await;
                 continue;
             };
-            // Answers to requests of a connection that is gone are told apart by their tag.
+            // Responses to requests of a lost connection have a tag that is no longer in `sent`.
             if let Some(sent) = self.sent.remove(&answer.tag) {
                 return (answer, sent.elapsed());
             }
         }
     }
 
-    /// A message has been taken over; the server need not keep it.
+    /// Marks a message as received; the server need not keep it.
     pub fn acknowledge(&mut self, subscription_id: u32, sequence_number: u32) {
         self.acknowledgements.push(SubscriptionAcknowledgement {
             subscription_id,
@@ -127,7 +127,8 @@ impl PublishRequester {
         });
     }
 
-    /// The server has too many requests waiting. One that takes none at all is asked again after a pause.
+    /// The server rejected a request because too many are queued. If it accepts none at all, the next attempt follows
+    /// after a pause.
     pub fn too_many(&mut self, pause: Duration) {
         self.limit = self.sent.len().max(1);
         if self.sent.is_empty() {
@@ -135,14 +136,14 @@ impl PublishRequester {
         }
     }
 
-    /// The connection is gone, and all its requests with it. Acknowledgements wait for the next.
+    /// The connection is lost together with all its requests. Acknowledgements are kept for the next one.
     pub fn connection_lost(&mut self) {
         self.sent.clear();
         self.resting.clear();
         while self.answers.try_recv().is_ok() {}
     }
 
-    /// Another session: what the old one received cannot be acknowledged in it.
+    /// The session is lost: messages received in it cannot be acknowledged in another one.
     pub fn session_lost(&mut self) {
         self.connection_lost();
         self.acknowledgements.clear();

@@ -1,4 +1,5 @@
-//! After a cut: taking subscriptions over to another session, and fetching what was sent into the broken connection.
+//! Recovery after a connection loss: transfers subscriptions to another session and fetches the messages that were sent
+//! into the broken connection.
 
 use hashbrown::HashMap;
 use opcua::types::{
@@ -10,11 +11,11 @@ use crate::channel::{AnswerBody, CallError};
 use crate::session::{REQUEST_TIMEOUT, Session};
 use crate::value::status;
 
-/// What the server says of one subscription that was to be transferred.
+/// Result of transferring one subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubscriptionTransfer {
     pub status: u32,
-    /// Messages that it still keeps.
+    /// Messages that the server still keeps.
     pub available: Vec<u32>,
 }
 
@@ -26,19 +27,21 @@ impl SubscriptionTransfer {
         }
     }
 
-    /// It belongs to the session: from now on, or since a call before, whose answer was of no use.
+    /// Returns whether the subscription belongs to this session: from now on, or since an earlier call whose response
+    /// was unusable.
     pub fn is_good(&self) -> bool {
         !status::is_bad(self.status) || self.status == StatusCode::BadNothingToDo.bits()
     }
 }
 
-/// One result per id. A server without the service refuses all.
+/// Returns one result per id. A server without the service rejects all.
 pub(crate) async fn transfer(session: &Session, ids: &[u32]) -> Result<Vec<SubscriptionTransfer>, CallError> {
     let results = transfer_at_once(session, ids).await?;
     if results.len() == ids.len() {
         return Ok(results);
     }
-    // Which result is whose is not known, and some are moved already. A server counts to one, or has not the subscription.
+    // The results cannot be assigned to ids, and some subscriptions may have moved already, so each is transferred
+    // alone. A server that does not return exactly one result then counts as having rejected it.
     let mut each = Vec::with_capacity(ids.len());
     for id in ids {
         let mut results = transfer_at_once(session, std::slice::from_ref(id)).await?;
@@ -48,7 +51,7 @@ pub(crate) async fn transfer(session: &Session, ids: &[u32]) -> Result<Vec<Subsc
     Ok(each)
 }
 
-/// As many results as the server gives.
+/// Returns as many results as the server sends.
 async fn transfer_at_once(session: &Session, ids: &[u32]) -> Result<Vec<SubscriptionTransfer>, CallError> {
     let request = TransferSubscriptionsRequest {
         request_header: Default::default(),
@@ -70,14 +73,14 @@ async fn transfer_at_once(session: &Session, ids: &[u32]) -> Result<Vec<Subscrip
     Ok(results.collect())
 }
 
-/// What a server answers to the wish for a message that was sent before.
+/// Result of a Republish request.
 pub(crate) enum RepublishOutcome {
     Message(AnswerBody),
-    /// It does not keep it, or not any more; it may keep others.
+    /// The server does not keep this message, or no longer does; it may keep others.
     NotAvailable,
-    /// It answers no such wish: there is no use in asking for others.
+    /// The server does not serve such requests, so requesting other messages is pointless.
     Unanswered,
-    /// It does not have the subscription.
+    /// The server does not have the subscription.
     NoSubscription,
 }
 
@@ -102,24 +105,24 @@ pub(crate) async fn republish(
     }
 }
 
-/// A monitored item as the server lists it.
+/// A monitored item as listed by the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerItem {
     pub id: u32,
     pub handle: u32,
 }
 
-/// What a server says of the items of a subscription.
+/// Result of listing the items of a subscription.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ServerItemList {
     Items(Vec<ServerItem>),
-    /// It gives no account, which servers need not.
+    /// The server provides no list; servers need not.
     NotGiven,
-    /// It does not have the subscription.
+    /// The server does not have the subscription.
     NoSubscription,
 }
 
-/// The items of a subscription by the server's own account (its method GetMonitoredItems).
+/// Lists the items of a subscription by the server's method GetMonitoredItems.
 pub(crate) async fn monitored_items(session: &Session, subscription_id: u32) -> Result<ServerItemList, CallError> {
     let request = CallRequest {
         request_header: Default::default(),
@@ -170,21 +173,21 @@ fn numbers(list: &Variant) -> Option<Vec<u32>> {
     }
 }
 
-/// How the server's account differs from ours.
+/// How the server's list differs from ours.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ItemDifferences {
     /// Handles of items that the server does not have.
     pub missing: Vec<u32>,
     /// Items that the server has under another id.
     pub renumbered: Vec<ServerItem>,
-    /// Ids of items that nobody asked for, or that exist twice.
+    /// Ids of unknown or duplicate items.
     pub extra: Vec<u32>,
 }
 
-/// `expected` are the ids of our items by handle.
+/// `expected` maps the handles of our items to their ids.
 pub(crate) fn compare(expected: &HashMap<u32, u32>, listed: &[ServerItem]) -> ItemDifferences {
     let mut differences = ItemDifferences::default();
-    // Where a handle is listed twice, the item that we know is the one to keep.
+    // If a handle is listed twice, the item with the known id is kept.
     let mut kept: HashMap<u32, u32> = HashMap::new();
     for item in listed {
         if expected.get(&item.handle) == Some(&item.id) {

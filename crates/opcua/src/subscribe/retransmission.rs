@@ -1,73 +1,73 @@
-//! The messages of one subscription in the order of their numbers: which are missing, which of those are asked for again
-//! (Republish), what remains a gap, and what leaves when. There is no clock and no I/O here: whoever owns it does what
-//! [`Retransmission::next`] says and reports back.
+//! Orders the messages of one subscription: decides which are missing, which of those to request again (Republish),
+//! what becomes a gap, and what is delivered when. There is no clock and no I/O here: the owner executes the steps that
+//! [`Retransmission::next`] returns and reports the results.
 //!
-//! Every message leaves once, or a gap leaves in its place, and every loop has a bound of its own, whatever the server says.
-//! A connection that breaks between two steps changes nothing: the same step is the next one on the next connection.
+//! Every message is delivered once or replaced by a gap, and every loop has a limit of its own, whatever the server
+//! responds. A connection loss between two steps changes nothing: the same step is next on the next connection.
 //!
-//! | state | asks for | goes on to |
-//! |---|---|---|
-//! | following | nothing | filling at a message that comes too early; asking ahead after a reconnect |
-//! | filling | the missing messages that the server lists, or the newest few if it lists none; oldest first | asking ahead or following; what did not come is a gap before whatever lies behind it |
-//! | asking ahead | what the server lists as kept, or, if it does not say, the number that comes next until it is not there | following |
+//! | | state | requests | next state |
+//! | |---|---|---|
+//! | | following | nothing | filling when a message arrives too early; catching up after a reconnect |
+//! | | filling | the missing messages that the server lists, or the newest few if it lists none; oldest first | catching up or following; a missing message becomes a gap before the next one |
+//! | | catching up | the messages that the server lists as kept, or, without a list, the next number until it is not available | following |
 
 use std::collections::VecDeque;
 
 use super::sequence::{Arrival, Sequence, SequenceRange, distance, later, successor};
 use crate::gaps::GapReason;
 
-/// Messages that are asked for at a time: the newest of those that the server lists. Servers keep far fewer.
+/// Maximum number of listed messages to request at a time; the newest ones win. Servers keep far fewer.
 const LISTED_MAX: usize = 1000;
 
-/// The same of a hole if the server does not list what it keeps. It keeps at least as many as publish requests were
-/// outstanding.
+/// The same for a hole if the server does not list what it keeps. A server keeps at least as many messages as publish
+/// requests were outstanding.
 const UNLISTED_MAX: u32 = 64;
 
-/// Messages that are asked for after a reconnect without knowing whether they exist. What lies behind them shows as a
+/// Maximum number of messages requested after a reconnect without knowing whether they exist. Any later ones show as a
 /// hole before the next message.
 const AHEAD_MAX: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Retransmission<V> {
     sequence: Sequence,
-    /// What can be done before anything else is asked for, in order.
+    /// Steps to do before anything else is requested, in order.
     ready: VecDeque<RetransmissionStep<V>>,
-    /// It lies behind what is ready.
+    /// Follows `ready` in message order.
     hole: Option<Hole<V>>,
-    /// It lies behind the hole.
+    /// Follows the hole in message order.
     ahead: ReconnectBacklog,
 }
 
-/// What is to be done next.
+/// The next step for the owner.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RetransmissionStep<V> {
-    /// Ask the server for the message of this number, and report with [`Retransmission::answered`].
+    /// Request the message with this number from the server and report the result with [`Retransmission::answered`].
     Ask(u32),
-    /// Messages are missing before whatever is delivered next.
+    /// Messages are missing before the next delivery.
     Gap(GapReason),
-    /// A message to pass on, and to acknowledge.
+    /// Pass on a message and acknowledge it.
     Deliver { number: u32, values: V },
-    /// What was missing has been dealt with, and this has come of it.
+    /// A recovery is complete, with these counts.
     Ended(RecoveryCounts),
 }
 
-/// What a server answers to the wish for a message.
+/// The server's response to a request for a message.
 #[derive(Debug)]
 pub(crate) enum RepublishReply<V> {
-    /// Servers that do not have a message may answer with an empty one, as a keep-alive is, or with another one.
+    /// A server that does not have the message may send an empty one, like a keep-alive, or another one.
     Message {
         number: u32,
         is_keep_alive: bool,
         values: V,
     },
     NotAvailable,
-    /// There is one, but it cannot be read.
+    /// The message exists but cannot be decoded.
     Unreadable,
-    /// No answer, or one that says that there will be none for other numbers either.
+    /// No response, or one which implies that no other number will be served either.
     Unanswered,
 }
 
-/// Of one recovery, in messages.
+/// Message counts of one recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecoveryCounts {
     pub missing: u32,
@@ -81,27 +81,27 @@ impl RecoveryCounts {
     }
 }
 
-/// Consecutive messages that are missing, and the one behind them.
+/// Consecutive missing messages and the message after them.
 #[derive(Debug)]
 struct Hole<V> {
-    /// The first message that has neither come nor is behind a gap.
+    /// The first message that has neither arrived nor been covered by a gap.
     first: u32,
-    /// Messages from there to the end of the hole.
+    /// Number of messages from `first` to the end of the hole.
     rest: u32,
-    /// Numbers to ask for, oldest first.
+    /// Numbers to request, oldest first.
     plan: VecDeque<u32>,
-    /// The message that came too early; `None` if a keep-alive told of the hole.
+    /// The message that arrived too early; `None` if a keep-alive revealed the hole.
     behind: Option<(u32, V)>,
     unreadable: bool,
     counts: RecoveryCounts,
 }
 
-/// Messages that may have been sent into a connection that broke.
+/// Messages that may have been sent into a broken connection.
 #[derive(Debug, Default)]
 struct ReconnectBacklog {
-    /// Numbers that the server says it keeps, oldest first.
+    /// Numbers that the server lists as kept, oldest first.
     listed: VecDeque<u32>,
-    /// How many more may be asked for without knowing of them.
+    /// How many more messages may be requested without knowing whether they exist.
     unlisted: usize,
     counts: RecoveryCounts,
 }
@@ -118,8 +118,8 @@ impl<V> Default for Retransmission<V> {
 }
 
 impl<V> Retransmission<V> {
-    /// A message of a Publish answer, which also lists what the server keeps. One that was seen before does not leave
-    /// again.
+    /// Handles a message of a Publish response; `available` lists what the server keeps. A message that was seen before
+    /// is not delivered again.
     pub fn published(&mut self, number: u32, available: &[u32], values: V) -> Arrival {
         self.give_up();
         let arrival = self.sequence.message(number);
@@ -135,7 +135,7 @@ impl<V> Retransmission<V> {
         arrival
     }
 
-    /// A Publish answer without a message.
+    /// Handles a Publish response without a message.
     pub fn kept_alive(&mut self, number: u32, available: &[u32]) -> Arrival {
         self.give_up();
         let arrival = self.sequence.keep_alive(number);
@@ -147,10 +147,10 @@ impl<V> Retransmission<V> {
         arrival
     }
 
-    /// The connection broke and is back, and the server still has the subscription. `available` is what it says it keeps;
-    /// nothing if it does not say.
+    /// The connection is back, and the server still has the subscription. `available` lists what the server keeps; it
+    /// is empty if the server does not say.
     pub fn reconnected(&mut self, available: &[u32]) {
-        // What a list before another break was not asked for yet is still to be asked for.
+        // Keeps what remains of an earlier list that another connection loss interrupted.
         if available.is_empty() && !self.ahead.listed.is_empty() {
             return;
         }
@@ -162,7 +162,7 @@ impl<V> Retransmission<V> {
         self.ahead.unlisted = if available.is_empty() { AHEAD_MAX } else { 0 };
     }
 
-    /// What is to be done now; `None`: wait for the next Publish answer.
+    /// Returns the next step, or `None` to wait for the next Publish response.
     pub fn next(&mut self) -> Option<RetransmissionStep<V>> {
         if let Some(ready) = self.ready.pop_front() {
             return Some(ready);
@@ -184,7 +184,7 @@ impl<V> Retransmission<V> {
         self.ready.pop_front()
     }
 
-    /// The answer to [`RetransmissionStep::Ask`]. Only a message of the number that was asked for counts as one.
+    /// Reports the result of [`RetransmissionStep::Ask`]. Only a message with the requested number counts as one.
     pub fn answered(&mut self, asked: u32, reply: RepublishReply<V>) {
         let reply = match reply {
             RepublishReply::Message {
@@ -217,7 +217,7 @@ impl<V> Retransmission<V> {
                 self.ahead.unlisted = 0;
                 self.gap(GapReason::Undecodable);
             }
-            // Of what is listed a newer one may still be there.
+            // A newer message of the list may still be available.
             RepublishReply::NotAvailable if is_listed => {}
             RepublishReply::NotAvailable | RepublishReply::Unanswered => {
                 self.ahead.listed.clear();
@@ -226,7 +226,8 @@ impl<V> Retransmission<V> {
         }
     }
 
-    /// Nothing more is asked for: the subscription is gone, or it takes too long. What is missing is a gap.
+    /// Stops requesting messages because the subscription is gone or recovery takes too long. Missing messages become a
+    /// gap.
     pub fn give_up(&mut self) {
         self.end_hole();
         self.end_ahead();
@@ -288,7 +289,7 @@ impl<V> Hole<V> {
                 self.unreadable = false;
                 ready.push_back(RetransmissionStep::Deliver { number: asked, values });
             }
-            // The oldest are given up first; newer ones may still be there.
+            // Servers discard the oldest messages first; newer ones may still be available.
             RepublishReply::NotAvailable => {}
             RepublishReply::Unreadable => self.unreadable = true,
             RepublishReply::Unanswered => self.plan.clear(),
@@ -313,13 +314,14 @@ impl<V> Hole<V> {
     }
 }
 
-/// Of many messages the newest, oldest first: servers forget the oldest first.
+/// Returns the newest numbers, oldest first, since servers discard the oldest messages first.
 fn newest(missing: SequenceRange) -> VecDeque<u32> {
     let skipped = missing.count.saturating_sub(UNLISTED_MAX);
     (skipped..missing.count).map(|at| later(missing.first, at)).collect()
 }
 
-/// The same of those that the server keeps, in whatever order and however often it says so.
+/// Returns the newest of those that the server keeps, oldest first. The server may list them in any order and
+/// repeatedly.
 fn listed(missing: SequenceRange, available: &[u32]) -> VecDeque<u32> {
     let places = available.iter().filter(|number| **number != 0);
     let places = places.map(|number| distance(missing.first, *number));

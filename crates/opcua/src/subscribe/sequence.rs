@@ -1,9 +1,9 @@
-//! The numbers of a subscription's notification messages: which one comes next, which ones are missing.
+//! The sequence numbers of a subscription's notification messages: which one is next and which ones are missing.
 //!
-//! Numbers count from 1 and wrap to 1. A keep-alive carries the number of the message that comes next.
+//! Numbers start at 1 and wrap to 1. A keep-alive carries the number of the next message.
 
-/// A message that comes twice lies at most as far back as publish requests are outstanding. One from further back tells
-/// that the server numbers anew.
+/// A repeated message is at most as far back as publish requests are outstanding. A larger step back means that the
+/// server restarted its numbering.
 const STEP_BACK_MAX: u32 = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,16 +11,16 @@ pub(crate) struct Sequence {
     next: u32,
 }
 
-/// What a message's number means.
+/// Meaning of a message's number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The one that was expected.
+    /// The expected message.
     InOrder,
-    /// These are missing before it.
+    /// These messages are missing before it.
     After(SequenceRange),
-    /// It was seen before.
+    /// The message was seen before.
     Seen,
-    /// The server counts from somewhere else: what it sent in between is unknown.
+    /// The server restarted its numbering: what it sent in between is unknown.
     Restarted,
 }
 
@@ -35,14 +35,14 @@ pub(super) fn successor(number: u32) -> u32 {
     number.checked_add(1).unwrap_or(1)
 }
 
-/// The number so many steps after another one.
+/// Returns the number that is `steps` after another one.
 pub(super) fn later(number: u32, steps: u32) -> u32 {
-    // Zero is no number.
+    // Zero is not a valid number.
     let at = (u64::from(number.max(1)) - 1 + u64::from(steps)) % u64::from(u32::MAX);
     at as u32 + 1
 }
 
-/// How far `to` lies behind `from`, in the direction of counting; large if it lies before.
+/// Returns how far `to` is after `from` in counting order; a large number if it is before.
 pub(super) fn distance(from: u32, to: u32) -> u32 {
     if to >= from {
         to - from
@@ -62,21 +62,21 @@ impl Sequence {
         self.next
     }
 
-    /// A message with data arrived: the one after it is next, unless it was seen before.
+    /// Records a message with data. The next number is the one after it, unless the message was seen before.
     pub fn message(&mut self, number: u32) -> Arrival {
         let arrival = self.compare(number);
-        // Zero is no number: what comes next is what came next before.
+        // Zero is not a valid number and leaves the next number unchanged.
         if arrival != Arrival::Seen && number != 0 {
             self.next = successor(number);
         }
         arrival
     }
 
-    /// A keep-alive announces the next number.
+    /// Records a keep-alive, which announces the next number.
     pub fn keep_alive(&mut self, number: u32) -> Arrival {
         let arrival = match self.compare(number) {
-            // It announces what comes next, so nothing that was seen before can come again. Some servers name the last
-            // message instead.
+            // A keep-alive announces the next number, so it cannot be a repetition. Some servers send the number of the
+            // last message instead.
             Arrival::Seen if successor(number) != self.next => Arrival::Restarted,
             arrival => arrival,
         };
@@ -156,19 +156,20 @@ mod tests {
         assert_eq!(sequence.message(5000 - STEP_BACK_MAX), Arrival::Seen);
         assert_eq!(sequence.message(1), Arrival::Restarted);
         assert_eq!(sequence.message(2), Arrival::InOrder);
-        // A keep-alive is never a repetition, but may name the last message.
+        // A keep-alive is never a repetition but may carry the number of the last message.
         let mut sequence = Sequence { next: 10 };
         assert_eq!(sequence.keep_alive(9), Arrival::Seen);
         let mut sequence = Sequence { next: 10 };
         assert_eq!(sequence.keep_alive(1), Arrival::Restarted);
         assert_eq!(sequence.message(1), Arrival::InOrder);
-        // Behind the wrap, what comes before it was seen.
+        // After the wrap, numbers from before it count as seen.
         let mut sequence = Sequence { next: 3 };
         assert_eq!(sequence.message(u32::MAX), Arrival::Seen);
     }
 
     proptest! {
-        /// Of messages 1..=n some are lost: every lost one before the last that arrived is named once, nothing else is.
+        /// Of messages 1..=n some are lost: every lost message before the last that arrived is reported exactly once,
+        /// and nothing else is.
         #[test]
         fn every_loss_is_named_once(arrives in prop::collection::vec(any::<bool>(), 1..200)) {
             let mut sequence = Sequence::default();

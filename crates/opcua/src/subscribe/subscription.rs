@@ -1,4 +1,4 @@
-//! One subscription: what was agreed with the server, what it holds, when it was last heard of.
+//! One subscription: its revised parameters, its items and its state.
 
 use std::time::{Duration, Instant};
 
@@ -36,32 +36,33 @@ impl From<&InputConfig> for SubscriptionSettings {
 
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// The server's id.
+    /// Assigned by the server.
     pub id: u32,
     pub messages: Retransmission<Vec<ClientHandleValue>>,
-    /// Items created or asked for.
+    /// Number of items created or requested.
     pub items: usize,
-    /// Lower than configured once the server refused more.
+    /// Lower than configured once the server rejected more.
     pub items_max: usize,
-    /// The server refused an item for want of room: `items_max` is what it takes.
+    /// The server rejected an item because it was full: `items_max` is the number that it accepts.
     pub full: bool,
-    /// Of publishing, as the server revised it.
+    /// Publishing interval as revised by the server.
     pub interval: Duration,
-    /// Longest silence that the server may keep.
+    /// Longest time without a message that the server may leave.
     pub keep_alive: Duration,
-    /// When the server was last heard of it.
+    /// When the last message arrived.
     pub heard: Instant,
-    /// When its last Publish answer came, up to which nothing is missing. Messages that are sent again do not move it.
+    /// When the last Publish response arrived; nothing is missing up to then. Republished messages do not change it.
     pub heard_at: Ticks,
-    /// A call that creates items was not answered: nobody knows what exists.
+    /// A call that creates items got no response, so it is unknown which items exist.
     pub in_doubt: bool,
-    /// One was answered, but not for each of its items. Until that is found out, no further ones are created in it.
+    /// A call got results for only some of its items. No further items are created in the subscription until this is
+    /// resolved.
     pub miscounted: bool,
-    /// How often in a row it fell silent.
+    /// Number of consecutive silences.
     pub silences: u8,
-    /// The server has ended it, or does not answer for it: it must be made anew.
+    /// The server ended the subscription or does not respond for it: it must be recreated.
     pub lost: bool,
-    /// This session was refused it: if it still exists, it is somebody else's.
+    /// The server denied it to this session: if it still exists, it belongs to another session.
     pub refused: bool,
 }
 
@@ -87,7 +88,7 @@ impl Subscription {
         } else {
             1000.0
         };
-        // A server that revises it to none would have to be heard of all the time.
+        // A count of zero would make the subscription silent at once.
         let keep_alive_count = match response.revised_max_keep_alive_count {
             0 => settings.keep_alive_count.max(1),
             count => count,
@@ -111,7 +112,7 @@ impl Subscription {
         })
     }
 
-    /// Forgets subscriptions on the server; errors are of no interest, since they may be gone.
+    /// Deletes subscriptions on the server. Errors are ignored, since the subscriptions may be gone already.
     pub async fn delete(session: &Session, ids: Vec<u32>) {
         let request = DeleteSubscriptionsRequest {
             request_header: Default::default(),
@@ -126,12 +127,12 @@ impl Subscription {
         self.silences = 0;
     }
 
-    /// Whether it holds room for another item.
+    /// Returns whether another item fits.
     pub fn has_room(&self) -> bool {
         self.is_usable() && self.items < self.items_max
     }
 
-    /// Whether the server has it, and it is known what it holds.
+    /// Returns whether the server has the subscription and its items are known.
     pub fn is_usable(&self) -> bool {
         !self.is_broken() && !self.miscounted
     }
@@ -140,12 +141,12 @@ impl Subscription {
         self.miscounted && !self.is_broken()
     }
 
-    /// Whether it must be made anew.
+    /// Returns whether it must be recreated.
     pub fn is_broken(&self) -> bool {
         self.lost || self.in_doubt
     }
 
-    /// Silent for longer than a server may be: two keep-alives, and a moment for the way.
+    /// Returns whether it is silent for longer than allowed: two keep-alive intervals plus a margin for latency.
     pub fn is_silent(&self, now: Instant) -> bool {
         const MARGIN: Duration = Duration::from_secs(1);
         now.saturating_duration_since(self.heard) > self.keep_alive * 2 + MARGIN

@@ -1,4 +1,4 @@
-//! A StructureDefinition as the server sent it: names of types, not yet how they are encoded.
+//! A StructureDefinition as sent by the server: data types of fields, not yet resolved to encodings.
 
 use opcua::types::{NodeId, ObjectId};
 use thalweg_record::Text;
@@ -6,13 +6,14 @@ use thalweg_record::Text;
 use crate::value::types::StructureKind;
 use crate::value::{DecodeError, Decoder, StructureRegistry, ValueContent};
 
-/// Fields of one structure. Real ones have some dozens; the size of an answer alone would allow millions.
+/// Maximum number of fields of one structure. Real structures have some dozens; the response size alone would allow
+/// millions.
 pub(super) const FIELDS_MAX: usize = 1000;
 
-/// Why what was read describes no structure; each completes "the DataTypeDefinition of …".
+/// Why a DataTypeDefinition is not usable; each text completes "the DataTypeDefinition of …".
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoDefinition {
-    #[error("is none of a structure")]
+    #[error("does not describe a structure")]
     OfAnotherKind,
     #[error("has more than {} fields", FIELDS_MAX)]
     TooManyFields,
@@ -22,7 +23,7 @@ pub(super) enum NoDefinition {
 
 pub(super) struct Definition {
     pub kind: StructureKind,
-    /// Fields marked optional may hold subtypes instead.
+    /// Fields marked optional may contain subtypes instead.
     pub subtyped: bool,
     pub fields: Vec<RawField>,
 }

@@ -12,11 +12,11 @@ use super::*;
 use crate::fake_server::{self, FakeServer, fault, good};
 use crate::test_log::Log;
 
-/// What goes wrong with a look-up.
+/// How look-ups fail.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Nothing,
-    /// Calls are refused, or not answered.
+    /// Calls are rejected or get no response.
     Call(StatusCode),
     Browse(StatusCode),
     Read(StatusCode),
@@ -30,7 +30,7 @@ fn data_type() -> NodeId {
     NodeId::new(3, 50u32)
 }
 
-/// A server with one structure, of one Int32.
+/// A server with one structure that consists of one Int32.
 async fn server(trouble: Arc<Mutex<Trouble>>) -> FakeServer {
     FakeServer::start(move |request| {
         let trouble = *trouble.lock();
@@ -106,8 +106,8 @@ fn state() -> NodeId {
     NodeId::new(3, 60u32)
 }
 
-/// A server with a line of two motors and its own state; a motor has two states, which are an enumeration. Nodes in
-/// `busy` are described another time.
+/// A server with a line of two motors and a state of its own; a motor has two states, which are enumerations. The
+/// server temporarily refuses to describe the nodes in `busy`.
 async fn plant(busy: Arc<Mutex<Vec<NodeId>>>) -> FakeServer {
     let referrers = HashMap::from([
         (encoding(), data_type()),
@@ -142,14 +142,14 @@ async fn plant(busy: Arc<Mutex<Vec<NodeId>>>) -> FakeServer {
     .await
 }
 
-/// The calls of all look-ups: of the encoding, of the data types motor and state, and of two definitions.
+/// Calls of all look-ups: one for the encoding, two for the data types motor and state, and two for definitions.
 const CALLS: usize = 5;
 
 fn calls(server: &FakeServer) -> usize {
     server.count("Browse") + server.count("Read")
 }
 
-/// One whose time is up after the first call.
+/// A learner whose time is up after the first call.
 fn hasty(rest: Duration) -> TypeLearner {
     TypeLearner {
         round_max: Duration::ZERO,
@@ -158,7 +158,7 @@ fn hasty(rest: Duration) -> TypeLearner {
     }
 }
 
-/// Whether whoever meets such a structure now would have it asked for.
+/// Returns whether decoding such a structure now would request a look-up.
 fn is_wanted(book: &StructureRegistry) -> bool {
     assert!(book.structure_of_encoding(&encoding()).is_none());
     book.take_missing() == [encoding()]
@@ -260,7 +260,7 @@ async fn fields_that_may_hold_subtypes_say_which_one_they_hold() {
     assert_eq!(elements, [&structure, &variant, &variant]);
 }
 
-/// Each look-up may take as long as a call may; the values wait for it.
+/// Each look-up may take as long as the call timeout while values wait.
 #[tokio::test]
 async fn a_server_that_refuses_one_look_up_is_not_asked_for_the_next_at_once() {
     let trouble = Arc::new(Mutex::new(Trouble::Call(StatusCode::BadServerTooBusy)));
@@ -293,7 +293,7 @@ async fn whatever_is_met_twice_is_asked_for_once() {
     assert_eq!(calls(&server), CALLS);
 }
 
-/// Values wait during a round, and publish requests with them.
+/// Values and publish requests wait during a round.
 #[tokio::test]
 async fn rounds_are_short_and_each_comes_further() {
     let server = plant(Arc::default()).await;

@@ -1,4 +1,4 @@
-//! The answers that carry values, decoded in one pass: Publish, Republish and Read.
+//! Decodes the responses that contain values in one pass: Publish, Republish and Read.
 
 use opcua::types::{Identifier, NodeId, PublishRequest, ReadRequest, RepublishRequest};
 
@@ -9,10 +9,11 @@ use crate::channel::{AnswerBody, CallError};
 const DATA_CHANGE: u32 = 811;
 const STATUS_CHANGE: u32 = 820;
 
-/// Values in one answer: each takes some hundred bytes of memory, but only one or five of the answer.
+/// Maximum number of values per response: each takes some hundred bytes of memory, but only one or five bytes of the
+/// response.
 const VALUES_MAX: usize = 1_000_000;
 
-/// What one publish answer says.
+/// Content of a Publish response.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct PublishAnswer {
     pub subscription_id: u32,
@@ -28,13 +29,13 @@ pub(crate) struct PublishAnswer {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct NotificationHeader {
     pub sequence_number: u32,
-    /// Without data it is a keep-alive, whose number is the next to come.
+    /// A message without data is a keep-alive; its number is that of the next message.
     pub is_keep_alive: bool,
-    /// The subscription ended or moved, with this status.
+    /// The subscription ended or was transferred, with this status.
     pub status_change: Option<u32>,
 }
 
-/// One value by the client handle of its item.
+/// A value and the client handle of its item.
 pub(crate) type ClientHandleValue = (u32, DataValue);
 
 pub(crate) fn publish(
@@ -68,8 +69,8 @@ pub(crate) fn republish(
     answer(&bytes, types, |decoder| notifications(decoder, values))
 }
 
-/// The values of a read, in the order of the request. More values than fit are an answer that is too large, as one of
-/// too many bytes is.
+/// Returns the values of a read, in the order of the request. A response with more values than the limit is too large,
+/// like one with too many bytes.
 pub(crate) fn read(body: &AnswerBody, types: &StructureRegistry) -> Result<Vec<DataValue>, CallError> {
     let bytes = body.content::<ReadRequest>()?;
     answer(&bytes, types, |decoder| {
@@ -78,7 +79,7 @@ pub(crate) fn read(body: &AnswerBody, types: &StructureRegistry) -> Result<Vec<D
             return Ok(None);
         }
         let values: Result<Vec<DataValue>, DecodeError> = (0..count).map(|_| decoder.data_value()).collect();
-        // One value alone is what it is.
+        // A single value cannot be split, so it is returned as it is.
         let starved = decoder.is_exhausted() && count > 1;
         Ok(if starved { None } else { Some(values?) })
     })?
@@ -113,7 +114,7 @@ fn response_header(decoder: &mut Decoder<'_>) -> Result<u32, DecodeError> {
     Ok(status)
 }
 
-/// The type and the body of an extension object.
+/// Reads the type and the body of an extension object.
 fn extension<'a>(decoder: &mut Decoder<'a>) -> Result<(NodeId, &'a [u8]), DecodeError> {
     let id = decoder.node_id()?;
     Ok(match decoder.extension_body()? {
@@ -143,7 +144,7 @@ fn notifications<'a>(
             (0, Identifier::Numeric(STATUS_CHANGE)) => {
                 message.status_change = Some(decoder.within(body, Decoder::u32)?.0);
             }
-            // Events are not asked for.
+            // Events are never requested.
             _ => {}
         }
     }
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!((answer.message, answer.acknowledged), (message, vec![0]));
     }
 
-    /// The answer to a read with these data values.
+    /// The response to a read with these data values.
     fn read_body(count: i32, data_values: &[u8]) -> AnswerBody {
         let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());
         let context = context.context();
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(answer.message.status_change, Some(StatusCode::BadTimeout.bits()));
     }
 
-    /// As nearly all servers refuse a request: not by an answer of the service at all.
+    /// Nearly all servers reject a request with a fault instead of a response of the service.
     #[test]
     fn a_fault_is_a_refusal_of_any_service() {
         let context = ContextOwned::new_default(NamespaceMap::new(), DecodingOptions::default());

@@ -1,9 +1,9 @@
-//! OPC UA binary to typed values, straight from the bytes of an answer.
+//! Decodes OPC UA binary to typed values, straight from the bytes of a response.
 //!
 //! The library's decoder spends most of its time on calendar arithmetic for timestamps and builds a tree that would be
 //! converted at once, so values have a decoder of their own. It never trusts a length: nothing is allocated for more
-//! elements than there are bytes left, and all values of an answer together have a budget, since a few bytes can stand
-//! for many nested ones. Every OPC UA type has one form (see [`thalweg_record::Value`]).
+//! elements than there are bytes left, and all values of a response share a budget, since a few bytes can stand for
+//! many nested values. Every OPC UA type has one form (see [`thalweg_record::Value`]).
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use super::{ticks, types};
 use crate::node_id::{self, NodeSpec};
 use types::StructureRegistry;
 
-/// Elements of one array or matrix; a longer one is reported as too large.
+/// Maximum number of elements of one array or matrix; a larger one is reported as too large.
 const ELEMENTS_MAX: usize = crate::channel::ARRAY_ELEMENTS_MAX;
 
-/// Variants in variants, structures in structures.
+/// Maximum depth of variants in variants and structures in structures.
 const DEPTH_MAX: u8 = 32;
 
-/// What one answer may become, in elements of up to 40 bytes: 320 MB. An answer of the largest size full of doubles is
-/// 16,777,216 of them; who reads several such arrays at once gets them one by one.
+/// Maximum size of a decoded response, in elements of up to 40 bytes: 320 MB. A response of maximum size that is full
+/// of doubles has 16,777,216 of them; a read of several such arrays is split until each comes alone.
 pub(crate) const ANSWER_ELEMENTS_MAX: usize = 8_000_000;
 
-/// Of a value with an allocation of its own.
+/// Cost of a value with an allocation of its own.
 const ALLOCATION_COST: usize = 4;
 
-/// The bytes are not what the specification says they are.
+/// The bytes do not follow the specification.
 #[derive(Debug, thiserror::Error)]
 #[error("a value cannot be decoded: {0}")]
 pub(crate) struct DecodeError(pub &'static str);
 
-/// Type numbers that are kept for later.
+/// Type numbers reserved for future types.
 const RESERVED_FIRST: u8 = 26;
 const RESERVED_LAST: u8 = 31;
 
@@ -40,7 +40,7 @@ const UNKNOWN_TYPE: DecodeError = DecodeError("a variant has an unknown type");
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// What a data value holds.
+/// Content of a data value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueContent {
     /// Only a status or a time, or a null.
@@ -51,7 +51,7 @@ pub(crate) enum ValueContent {
 }
 
 impl ValueContent {
-    /// The body of a structure, if it is one of this encoding of the standard.
+    /// Returns the body of a structure if it has this standard encoding.
     pub fn body_of(&self, encoding: ObjectId) -> Option<&[u8]> {
         let ValueContent::Value(Value::Structured(structured)) = self else {
             return None;
@@ -64,7 +64,7 @@ impl ValueContent {
     }
 }
 
-/// One value with what its source said about it.
+/// A value with its status and timestamps.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DataValue {
     pub content: ValueContent,
@@ -73,7 +73,7 @@ pub(crate) struct DataValue {
     pub wrapped: bool,
 }
 
-/// Reads forward over the bytes of one answer.
+/// Reads forward over the bytes of one response.
 pub(crate) struct Decoder<'a> {
     rest: &'a [u8],
     types: &'a StructureRegistry,
@@ -104,7 +104,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads the body of something within these bytes, and says whether all of it was read. The budget is the same.
+    /// Reads something within `body`, and returns whether all of it was read. The budget is shared.
     pub fn within<T>(&mut self, body: &'a [u8], read: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, bool)> {
         let outer = std::mem::replace(&mut self.rest, body);
         let result = read(self);
@@ -112,8 +112,8 @@ impl<'a> Decoder<'a> {
         Ok((result?, rest.is_empty()))
     }
 
-    /// Whether something was left out only because of what else the answer holds: fewer values per answer would have
-    /// been read whole.
+    /// Returns whether something was left out only because of the other contents of the response: with fewer values per
+    /// response it would have been complete.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted
     }
@@ -151,7 +151,7 @@ impl<'a> Decoder<'a> {
         Ok(head)
     }
 
-    /// The length of an array whose elements take at least `least` bytes each; `None` for a null array.
+    /// Reads the length of an array whose elements take at least `least` bytes each; `None` for a null array.
     pub fn length(&mut self, least: usize) -> Result<Option<usize>> {
         let length = self.i32()?;
         let Ok(length) = usize::try_from(length) else {
@@ -170,7 +170,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Text; what is not UTF-8 is replaced, since one odd character must not cost the value.
+    /// Reads a text. Invalid UTF-8 is replaced, since one odd character must not cost the value.
     pub fn text(&mut self) -> Result<Option<Text>> {
         Ok(self.bytes()?.map(|bytes| match std::str::from_utf8(bytes) {
             Ok(text) => Text::new(text),
@@ -231,7 +231,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// A variant as its inner value; null if it has none.
+    /// Reads a variant as its inner value; null if it is empty.
     pub fn variant(&mut self) -> Result<Value> {
         const ARRAY: u8 = 0x80;
         const DIMENSIONS: u8 = 0x40;
@@ -278,7 +278,7 @@ impl<'a> Decoder<'a> {
             return Ok(Elements::Null);
         };
         if length > ELEMENTS_MAX || !self.spend(length.saturating_mul(cost(kind))) {
-            // Read over it, so that the values behind it are not lost.
+            // Skips the elements, so that the values after them are not lost.
             for _ in 0..length {
                 self.scalar(kind)?;
             }
@@ -289,7 +289,7 @@ impl<'a> Decoder<'a> {
         values.map(Elements::Values)
     }
 
-    /// One value of a built-in type.
+    /// Reads one value of a built-in type.
     #[inline]
     pub fn scalar(&mut self, kind: u8) -> Result<Value> {
         Ok(match kind {
@@ -339,7 +339,7 @@ impl<'a> Decoder<'a> {
             },
             types::VARIANT => self.deeper(Decoder::variant)?,
             types::DIAGNOSTIC_INFO => self.deeper(Decoder::diagnostic_info)?,
-            // The specification has the reserved numbers behind the last type read as ByteString.
+            // The specification requires the reserved numbers after the last type to be read as ByteString.
             types::BYTE_STRING | RESERVED_FIRST..=RESERVED_LAST => {
                 Value::Bytes(self.bytes()?.unwrap_or_default().into())
             }
@@ -420,14 +420,14 @@ impl<'a> Decoder<'a> {
         }))
     }
 
-    /// A structure by its description if the book has it, else its bytes. A type that the book has not heard of is
-    /// noted there, so that the reader can learn it and decode again.
+    /// Reads a structure by its description if the registry has it, else as bytes. An unknown type is noted in the
+    /// registry, so that the reader can learn it and decode again.
     fn extension_object(&mut self) -> Result<Value> {
         let type_id = self.node_id()?;
         let body = match self.extension_body()? {
             ExtensionBody::None if type_id.is_null() => return Ok(Value::Null),
             ExtensionBody::None => return Ok(extension(&type_id, &[])),
-            // The descriptions are of the binary form.
+            // Descriptions apply to the binary form only.
             ExtensionBody::Xml(body) => return Ok(extension(&type_id, body)),
             ExtensionBody::Binary(body) => body,
         };
@@ -446,7 +446,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// What comes behind the type of an extension object.
+    /// Reads what follows the type of an extension object.
     pub fn extension_body(&mut self) -> Result<ExtensionBody<'a>> {
         Ok(match self.u8()? {
             0 => ExtensionBody::None,
@@ -508,7 +508,7 @@ impl<'a> Decoder<'a> {
             types::Rank::Matrix => {
                 let dimensions = self.dimensions()?;
                 let length = dimensions.iter().try_fold(1usize, |product, d| product.checked_mul(*d));
-                let length = length.ok_or(DecodeError("a matrix has impossible dimensions"))?;
+                let length = length.ok_or(DecodeError("a matrix has invalid dimensions"))?;
                 match self.field_elements(field, length)? {
                     Value::Array(values) => Ok(nested(values.to_vec(), &dimensions)),
                     other => Ok(other),
@@ -526,13 +526,13 @@ impl<'a> Decoder<'a> {
         }
         let each = match field.element {
             types::FieldEncoding::BuiltIn(kind) => cost(kind),
-            // The rest of it is counted as it is read.
+            // The contents are counted as they are read.
             types::FieldEncoding::Structure(_) => 1,
         };
         if !self.spend(length.saturating_mul(each)) {
             return Err(DecodeError("the answer holds too many values"));
         }
-        // Elements may be empty structures, so the length alone must not size the allocation.
+        // Elements may be empty structures, so the length alone must not determine the allocation.
         let mut values = Vec::with_capacity(length.min(self.rest.len()));
         for _ in 0..length {
             let before = self.rest.len();
@@ -581,7 +581,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// What an element of a built-in type takes of the budget.
+/// Returns the budget that an element of a built-in type uses.
 fn cost(kind: u8) -> usize {
     match kind {
         types::BOOLEAN..=types::DATE_TIME | types::STATUS_CODE => 1,
@@ -589,7 +589,7 @@ fn cost(kind: u8) -> usize {
     }
 }
 
-/// The body of an extension object by its encoding.
+/// The body of an extension object by encoding.
 pub(crate) enum ExtensionBody<'a> {
     None,
     Binary(&'a [u8]),
@@ -613,15 +613,16 @@ fn extension(type_id: &NodeId, body: &[u8]) -> Value {
     })
 }
 
-/// Whether a flat list can be folded into these dimensions.
+/// Returns whether a flat list can be folded into these dimensions.
 fn folds(length: usize, dimensions: &[usize]) -> bool {
-    // Dimensions of one cost nothing on the wire, but each is a level that whoever walks or drops the value recurses into.
+    // Dimensions of size one cost nothing on the wire, but each adds a level of recursion when the value is walked or
+    // dropped.
     (2..=usize::from(DEPTH_MAX)).contains(&dimensions.len())
         && dimensions.iter().try_fold(1usize, |product, d| product.checked_mul(*d)) == Some(length)
         && length > 0
 }
 
-/// A flat list folded into arrays of arrays, last dimension innermost; flat if the dimensions do not fit.
+/// Folds a flat list into arrays of arrays, last dimension innermost; stays flat if the dimensions do not fit.
 fn nested(mut values: Vec<Value>, dimensions: &[usize]) -> Value {
     if !folds(values.len(), dimensions) {
         return Value::from(values);
@@ -637,7 +638,7 @@ fn nested(mut values: Vec<Value>, dimensions: &[usize]) -> Value {
     Value::from(values)
 }
 
-/// Bytes are one text; a matrix of bytes is one text per innermost row.
+/// Converts an array of bytes to one text; a matrix of bytes becomes one text per innermost row.
 fn nested_bytes(bytes: &[u8], dimensions: &[usize]) -> Value {
     if !folds(bytes.len(), dimensions) {
         return Value::Bytes(bytes.into());

@@ -1,4 +1,4 @@
-//! Variants and data values of every built-in type and shape, as the library knows them, for tests.
+//! Proptest strategies for variants and data values of every built-in type and shape, as types of the library.
 
 use opcua::types::{
     Array, ByteString, ByteStringBody, DataValue, DateTime, DiagnosticInfo, ExpandedNodeId, ExtensionObject, Guid,
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::types;
 
-/// How deep values are nested that can hold others.
+/// Maximum nesting of values that can contain others.
 const DEPTH: u32 = 2;
 
 pub(crate) fn data_value() -> BoxedStrategy<DataValue> {
@@ -59,7 +59,7 @@ pub(crate) fn scalar(kind: u8, depth: u32) -> BoxedStrategy<Variant> {
             .boxed(),
         types::EXTENSION_OBJECT => extension_object().prop_map(Variant::ExtensionObject).boxed(),
         types::DIAGNOSTIC_INFO => diagnostic_info(3).prop_map(Variant::from).boxed(),
-        // What holds variants holds scalars at the end.
+        // At the innermost level, a type that contains variants contains a scalar.
         types::DATA_VALUE if depth == 0 => Just(Variant::from(DataValue::null())).boxed(),
         types::DATA_VALUE => data_value_of(depth - 1).prop_map(Variant::from).boxed(),
         types::VARIANT if depth == 0 => float()
@@ -156,7 +156,7 @@ fn text() -> impl Strategy<Value = UAString> {
     ]
 }
 
-/// The library writes an empty part as if it were none.
+/// The library omits an empty part like a null one.
 fn localized() -> impl Strategy<Value = UAString> {
     text().prop_map(|text| if text.is_empty() { UAString::null() } else { text })
 }
@@ -168,7 +168,7 @@ fn byte_string() -> impl Strategy<Value = ByteString> {
     ]
 }
 
-/// Also those that the library cannot hold, which it makes the nearest that it can.
+/// Includes times that the library cannot represent; it replaces them by the nearest one it can.
 fn date_time() -> impl Strategy<Value = DateTime> {
     prop_oneof![
         (0i64..2_650_467_743_990_000_000).prop_map(DateTime::from),
@@ -185,7 +185,7 @@ fn status() -> impl Strategy<Value = StatusCode> {
     any::<u32>().prop_map(StatusCode::from)
 }
 
-/// In every form that there is on the wire.
+/// In every form that exists on the wire.
 fn node_id() -> impl Strategy<Value = NodeId> {
     let namespace = prop_oneof![Just(0u16), 0u16..256, any::<u16>()];
     let identifier = prop_oneof![

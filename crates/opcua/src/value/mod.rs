@@ -1,4 +1,4 @@
-//! From the bytes of OPC UA values to [`thalweg_record::Value`]s with their stamps.
+//! Converts the bytes of OPC UA values to [`thalweg_record::Value`]s with status and timestamps.
 
 pub(crate) mod answers;
 pub(crate) mod decode;

@@ -1,4 +1,4 @@
-//! Structures that the specification itself describes and that tags often carry. Servers need not repeat the
+//! Structures that the specification itself describes and that tags often contain. Servers need not repeat the
 //! description, and several do not.
 
 use opcua::types::NodeId;
@@ -8,7 +8,7 @@ use super::types::{
     Rank, STRING, Structure, StructureKind, StructureRegistry, UINT32,
 };
 
-/// A member: its name, and how it is encoded.
+/// A member: its name and its encoding.
 enum Member {
     One(&'static str, u8),
     Many(&'static str, u8),
@@ -109,7 +109,7 @@ const TABLE: &[(u32, u32, &[Member])] = &[
     ),
 ];
 
-/// Adds them all to a book.
+/// Adds all of them to a registry.
 pub(super) fn add_to(book: &mut StructureRegistry) {
     for (data_type, encoding, members) in TABLE {
         let fields = members.iter().map(field).collect();
@@ -157,7 +157,7 @@ mod tests {
         json::to_string(&Decoder::new(&bytes, &StructureRegistry::standard()).variant().unwrap())
     }
 
-    /// A body that does not fit its description to the byte would be left as it is.
+    /// A body that does not fit its description to the byte would stay bytes.
     #[test]
     fn every_description_fits_what_the_library_encodes() {
         let objects = [
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// What the library encodes by its own description of the standard types.
+    /// The library encodes by its own description of the standard types.
     #[test]
     fn the_descriptions_are_those_of_the_specification() {
         let range = Range { low: -1.5, high: 2.0 };

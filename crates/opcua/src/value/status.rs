@@ -1,11 +1,11 @@
-//! OPC UA status codes: their text in metadata and logs, and what a few of them mean for a client.
+//! OPC UA status codes: their text in metadata and logs, and the meaning of some of them for a client.
 
 use opcua::types::{StatusCode, SubStatusCode};
 
 const SEVERITY: u32 = 0xC000_0000;
 const BAD: u32 = 0x8000_0000;
 const OVERFLOW: u32 = 0x0000_0080;
-/// The half of the info type that is reserved.
+/// The reserved half of the info type.
 const INFO_RESERVED: u32 = 0x0000_0800;
 const CODE: u32 = 0xFFFF_0000;
 
@@ -17,7 +17,7 @@ pub(crate) fn text(status: u32) -> String {
     }
 }
 
-/// The code's name alone, for metric labels and lists.
+/// Returns the name of the code alone, for metric labels and lists.
 pub(crate) fn name(status: u32) -> String {
     match SubStatusCode::from_value(status & CODE) {
         Some(known) => known.name().to_owned(),
@@ -29,8 +29,8 @@ pub(crate) fn is_bad(status: u32) -> bool {
     status & SEVERITY >= BAD
 }
 
-/// Whether values were lost in the server's queue just before or after this one. Some servers set the bit without the
-/// info type that it needs.
+/// Returns whether values were lost in the server's queue just before or after this one. Some servers set the bit
+/// without the info type that it requires.
 pub(crate) fn is_overflow(status: u32) -> bool {
     status & (INFO_RESERVED | OVERFLOW) == OVERFLOW
 }
@@ -39,7 +39,7 @@ fn is_one_of(status: u32, codes: &[StatusCode]) -> bool {
     codes.iter().any(|code| code.bits() == status & CODE)
 }
 
-/// Refusals after which the same call with fewer operations may succeed.
+/// Errors after which the same call with fewer operations may succeed.
 pub(crate) fn says_too_large(status: u32) -> bool {
     const CODES: [StatusCode; 5] = [
         StatusCode::BadTooManyOperations,
@@ -51,7 +51,7 @@ pub(crate) fn says_too_large(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
-/// Those among them that the number of operations or the size of the request caused, whatever the answer holds.
+/// The subset caused by the number of operations or the size of the request, regardless of the response.
 pub(crate) fn says_request_too_large(status: u32) -> bool {
     is_one_of(
         status,
@@ -59,7 +59,7 @@ pub(crate) fn says_request_too_large(status: u32) -> bool {
     )
 }
 
-/// Refusals of whole calls that are about the state of the server, whatever the call asks for.
+/// Errors of whole calls that concern the state of the server, regardless of the request.
 pub(crate) fn says_later(status: u32) -> bool {
     const CODES: [StatusCode; 4] = [
         StatusCode::BadServerHalted,
@@ -70,17 +70,17 @@ pub(crate) fn says_later(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
-/// Whether the server has given up a call that took too long, of which it may have done a part.
+/// Returns whether the server aborted a call that took too long; part of it may have been done.
 pub(crate) fn says_timed_out(status: u32) -> bool {
     is_one_of(status, &[StatusCode::BadRequestTimeout, StatusCode::BadTimeout])
 }
 
-/// Whether fewer calls at the same time are asked for, too.
+/// Returns whether the number of concurrent calls should be reduced, too.
 pub(crate) fn says_too_many(status: u32) -> bool {
     is_one_of(status, &[StatusCode::BadTooManyOperations])
 }
 
-/// Refusals that concern the filter of a monitored item and not the item.
+/// Errors that concern the filter of a monitored item and not the item.
 pub(crate) fn says_no_filter(status: u32) -> bool {
     const CODES: [StatusCode; 4] = [
         StatusCode::BadFilterNotAllowed,
@@ -91,8 +91,8 @@ pub(crate) fn says_no_filter(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
-/// Refusals of a monitored item that its parameters may be the reason of, such as the sampling interval: none that names
-/// the node, its rights, or what the server has no room for.
+/// Errors of a monitored item that may be caused by its parameters, such as the sampling interval: none that refers to
+/// the node, its access rights or the capacity of the server.
 pub(crate) fn says_parameters_refused(status: u32) -> bool {
     const CODES: [StatusCode; 7] = [
         StatusCode::BadConfigurationError,
@@ -106,12 +106,12 @@ pub(crate) fn says_parameters_refused(status: u32) -> bool {
     is_one_of(status, &CODES) || says_no_filter(status)
 }
 
-/// Whether a subscription or the server takes no more monitored items.
+/// Returns whether a subscription or the server accepts no more monitored items.
 pub(crate) fn says_full(status: u32) -> bool {
     is_one_of(status, &[StatusCode::BadTooManyMonitoredItems])
 }
 
-/// Whether the session is gone and another one is needed.
+/// Returns whether the session is gone and a new one is needed.
 pub(crate) fn says_session_gone(status: u32) -> bool {
     const CODES: [StatusCode; 4] = [
         StatusCode::BadSessionIdInvalid,
@@ -122,14 +122,14 @@ pub(crate) fn says_session_gone(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
-/// Whether the subscription is gone.
+/// Returns whether the subscription is gone.
 pub(crate) fn says_no_subscription(status: u32) -> bool {
     const CODES: [StatusCode; 2] = [StatusCode::BadSubscriptionIdInvalid, StatusCode::BadNoSubscription];
     is_one_of(status, &CODES)
 }
 
-/// Refusals of one read or write that the same one will meet again, because of the node, its type, its rights or the value.
-/// All others are about the moment: a device that is not connected, a server without room.
+/// Errors of one read or write that a retry would get again, because of the node, its type, its access rights or the
+/// value. All others are temporary: a device that is not connected, a server without resources.
 pub(crate) fn says_never(status: u32) -> bool {
     const CODES: [StatusCode; 18] = [
         StatusCode::BadAttributeIdInvalid,
@@ -154,7 +154,7 @@ pub(crate) fn says_never(status: u32) -> bool {
     is_one_of(status, &CODES)
 }
 
-/// Refusals after which a client must not knock again at once.
+/// Errors after which a client must not reconnect at once.
 pub(crate) fn says_wait(status: u32) -> bool {
     const CODES: [StatusCode; 2] = [StatusCode::BadUserAccessDenied, StatusCode::BadTooManySessions];
     is_one_of(status, &CODES)

@@ -1,4 +1,4 @@
-//! OPC UA times (100 ns steps since 1601) to [`Ticks`] (since 1970), exact.
+//! Converts OPC UA times (100 ns steps since 1601) to [`Ticks`] (since 1970) without loss.
 
 use thalweg_record::Ticks;
 
@@ -17,13 +17,13 @@ pub(crate) fn from_opcua(steps: i64) -> Ticks {
     }
 }
 
-/// `None` for times that OPC UA does not know; the start of 1601 is one, since it means "no time".
+/// Returns `None` for times that OPC UA cannot represent, including the start of 1601, which means "no time".
 pub(crate) fn to_opcua(time: Ticks) -> Option<i64> {
     let steps = time.0.checked_add(UNIX_EPOCH)?;
     (1..=END_OF_TIME).contains(&steps).then_some(steps)
 }
 
-/// The text of a time as metadata has it: `2031-05-06T07:08:09.123456Z`.
+/// Returns a time as text for metadata: `2031-05-06T07:08:09.123456Z`.
 pub(crate) fn micros_text(time: Ticks) -> String {
     let mut text = String::with_capacity(27);
     time.write_micros(&mut text);

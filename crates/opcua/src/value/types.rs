@@ -1,8 +1,7 @@
 //! The built-in types by number, and the structures that a server has described.
 //!
-//! The book answers two questions while values are decoded: what does this encoding look like, and what does this data
-//! type look like. A question without an answer is remembered once, so that whoever has the session can ask the server
-//! and decode the same bytes again.
+//! During decoding, the registry maps encodings and data types to structures. It records each unknown encoding once, so
+//! that the owner of the session can query the server and decode the same bytes again.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -39,14 +38,14 @@ pub(crate) const DATA_VALUE: u8 = 23;
 pub(crate) const VARIANT: u8 = 24;
 pub(crate) const DIAGNOSTIC_INFO: u8 = 25;
 
-/// Structures that are remembered; more of them stay bytes.
+/// Maximum number of structures kept; more of them stay bytes.
 const STRUCTURES_MAX: usize = 10_000;
 
-/// How long a structure stays bytes that the server could not describe at the moment: at first, and at most.
+/// How long a structure stays bytes after the server temporarily could not describe it: initially, and at most.
 const PAUSE_FIRST: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// How a structure is laid out.
+/// Layout of a structure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Structure {
     pub kind: StructureKind,
@@ -56,9 +55,9 @@ pub(crate) struct Structure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StructureKind {
     Plain,
-    /// A mask of the optional fields that are present comes first.
+    /// Starts with a mask of the optional fields that are present.
     OptionalFields,
-    /// The number of the one field that is present comes first.
+    /// Starts with the number of the one field that is present.
     Union,
 }
 
@@ -84,7 +83,7 @@ pub(crate) enum Rank {
     Matrix,
 }
 
-/// What is known of one server's structures.
+/// The known structures of one server.
 #[derive(Debug, Default)]
 pub(crate) struct StructureRegistry {
     structures: HashMap<NodeId, Structure>,
@@ -92,9 +91,9 @@ pub(crate) struct StructureRegistry {
     encodings: HashMap<NodeId, NodeId>,
     /// Encodings for which the server has no description.
     without: HashSet<NodeId>,
-    /// Encodings whose description did not come, each to be asked for again.
+    /// Encodings whose look-up failed temporarily, with the time of the retry.
     postponed: HashMap<NodeId, PostponedLookup>,
-    /// Encodings that were met and are to be asked for. A hostile server makes up one for each element of an array.
+    /// Unknown encodings to look up. A malicious server may invent one for each element of an array.
     missing: Mutex<HashSet<NodeId>>,
 }
 
@@ -105,7 +104,7 @@ struct PostponedLookup {
 }
 
 impl StructureRegistry {
-    /// A book that knows the structures of the specification.
+    /// Creates a registry with the structures of the specification.
     pub fn standard() -> StructureRegistry {
         let mut book = StructureRegistry::default();
         super::standard_types::add_to(&mut book);
@@ -140,7 +139,7 @@ impl StructureRegistry {
         self.structures.get(data_type)
     }
 
-    /// Encodings that were met and not found; each is named once per decoding.
+    /// Returns the unknown encodings met since the last call, each once.
     pub fn take_missing(&self) -> Vec<NodeId> {
         std::mem::take(&mut *self.missing.lock()).into_iter().collect()
     }
@@ -155,13 +154,14 @@ impl StructureRegistry {
         self.encodings.insert(encoding, data_type);
     }
 
-    /// The server cannot describe what is encoded so.
+    /// The server cannot describe this encoding.
     pub fn give_up(&mut self, encoding: NodeId) {
         self.postponed.remove(&encoding);
         self.without.insert(encoding);
     }
 
-    /// The server could not describe it now: it stays bytes for a pause, which doubles each time. Returns the pause.
+    /// The server could not describe the encoding now: it stays bytes for a pause that doubles each time. Returns the
+    /// pause.
     pub fn postpone(&mut self, encoding: NodeId) -> Duration {
         let now = Instant::now();
         let postponed = self.postponed.entry(encoding).or_insert_with(|| PostponedLookup {
@@ -173,7 +173,7 @@ impl StructureRegistry {
         pause
     }
 
-    /// As if the time had passed.
+    /// Acts as if all pauses were over.
     #[cfg(test)]
     pub fn end_pauses(&mut self) {
         let now = Instant::now();
@@ -181,15 +181,15 @@ impl StructureRegistry {
     }
 }
 
-/// The built-in type by which values of a data type of namespace 0 are encoded; `None` for structures and for types of
-/// other namespaces, whose supertypes must be asked for.
+/// Returns the built-in type that encodes values of a data type of namespace 0; `None` for structures and for types of
+/// other namespaces, whose supertypes must be queried.
 pub(crate) fn built_in(data_type: &NodeId) -> Option<u8> {
     let (0, Identifier::Numeric(id)) = (data_type.namespace, &data_type.identifier) else {
         return None;
     };
     Some(match id {
         1..=25 => u8::try_from(*id).ok()?,
-        // Abstract numbers travel as variants.
+        // Abstract numbers are encoded as variants.
         26..=28 => VARIANT,
         29 => INT32,
         // Images.
@@ -217,7 +217,7 @@ pub(crate) fn built_in(data_type: &NodeId) -> Option<u8> {
     })
 }
 
-/// Whether a data type of namespace 0 is a number, so that a deadband makes sense.
+/// Returns whether a data type of namespace 0 is numeric, so that a deadband makes sense.
 pub(crate) fn is_numeric(data_type: &NodeId) -> bool {
     let (0, Identifier::Numeric(id)) = (data_type.namespace, &data_type.identifier) else {
         return false;
@@ -235,7 +235,7 @@ pub(crate) fn is_numeric(data_type: &NodeId) -> bool {
     }
 }
 
-/// A data type as metadata names it.
+/// Returns the name of a data type in metadata.
 pub(crate) fn metadata_name(data_type: &NodeId) -> String {
     let name = match (data_type.namespace, &data_type.identifier) {
         (0, Identifier::Numeric(id)) => match id {
@@ -304,7 +304,7 @@ mod tests {
             assert!(book.structure_of_encoding(&NodeId::new(3, id)).is_none());
         }
         assert_eq!(book.take_missing().len(), STRUCTURES_MAX);
-        // A server that gives one data type ever new encodings.
+        // A server that keeps adding encodings to one data type.
         for id in 0..STRUCTURES_MAX as u32 {
             book.learn_encoding(NodeId::new(3, id), NodeId::new(3, "type"));
         }

@@ -1,6 +1,6 @@
-//! A server and a network that misbehave at random, for a while: calls that are cut off, refused or answered wrongly,
-//! messages that are lost, wishes for them that are answered with anything. Afterwards everything flows, and where a value is
-//! missing the next one of its tag says so.
+//! A server and a network that misbehave at random for a while: calls are cut off, rejected or answered wrongly,
+//! messages are lost, and Republish requests get arbitrary responses. Afterwards everything works again, and the value
+//! after each missing one of a tag is marked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::proxy::{self, Fate, Proxy, Request, Verdict, decode, encode};
 const TAGS: usize = 12;
 const REPUBLISH_RESPONSE: u32 = 835;
 
-/// Plants in CI; `THALWEG_OPCUA_SEEDS` says how many else.
+/// Number of seeds in CI; `THALWEG_OPCUA_SEEDS` overrides it.
 const SEEDS: u64 = 6;
 
 /// SplitMix64.
@@ -39,7 +39,7 @@ impl Chance {
     }
 }
 
-/// What becomes of requests.
+/// Decides what happens to a request.
 fn judge(chance: &mut Chance, request: &Request) -> Verdict {
     const REFUSALS: [StatusCode; 5] = [
         StatusCode::BadInternalError,
@@ -79,7 +79,7 @@ fn republished(request: &Request, number: u32) -> Verdict {
     Verdict::Answer(proxy::answer(REPUBLISH_RESPONSE, &response))
 }
 
-/// What becomes of answers.
+/// Decides what happens to a response.
 fn tell(chance: &mut Chance, request: &Request, body: &[u8]) -> Fate {
     match request.kind {
         // A message with values is lost.
@@ -107,7 +107,8 @@ fn shorten<T>(chance: &mut Chance, results: &mut Vec<T>) {
     results.truncate(chance.below(results.len() as u64) as usize);
 }
 
-/// No value comes too early, none twice unless its item was made anew, and none is missing without a mark.
+/// Checks that no value is out of order, that none is repeated unless its item was recreated, and that no missing value
+/// is unmarked.
 fn holes_are_marked(collector: &Collector, seed: u64) {
     for tag in 1..=TAGS {
         let messages = collector.of(&format!("ns=3;s=FastUInt{tag}"));

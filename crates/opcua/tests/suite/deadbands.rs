@@ -1,5 +1,5 @@
-//! Deadbands by rule, percent and profile, applied by the server or here. Every change of the simulator adds 1, so the
-//! steps between values show the band.
+//! Deadbands by rule, percent and profile, applied by the server or the client. Every change of the simulator adds 1,
+//! so the steps between values reveal the deadband.
 
 use opcua::types::StatusCode;
 
@@ -17,7 +17,7 @@ async fn plant() -> Plant {
     .await
 }
 
-/// The steps between the values of a tag. The first may be shorter: it leads from the value at the beginning.
+/// Returns the steps between the values of a tag. The first may be shorter, since it starts at the initial value.
 fn steps(collector: &Collector, node: &str) -> Vec<f64> {
     let values: Vec<f64> = collector
         .values_of(node)
@@ -33,7 +33,7 @@ async fn until_steps(collector: &Collector, node: &str, step: f64) {
         .await;
 }
 
-/// An item that was created before its path was known is filtered here until the server is asked.
+/// An item that was created before its path was known is filtered by the client until the server gets the filter.
 async fn until_the_server_filters(collector: &Collector, node: &str, step: f64) {
     let count = |c: &Collector| steps(c, node).iter().filter(|s| **s == step).count();
     for _ in 0..20 {
@@ -49,7 +49,7 @@ async fn until_the_server_filters(collector: &Collector, node: &str, step: f64) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rule_may_match_the_path_of_a_tag_and_is_asked_of_the_server() {
     let plant = plant().await;
-    // No NodeID begins like this, and the first rule that matches counts.
+    // No NodeID begins like this, and the first rule that matches wins.
     let rules = "deadbandRules: [{pattern: \"OpcPlc.*FastUInt5\", type: absolute, value: 3}, {pattern: \"*FastUInt5\", type: absolute, value: 7}]";
     let collector = collect(&plant.endpoint(), &format!("subscribeEnabled: true, {rules}")).await;
     until_steps(&collector, "ns=3;s=FastUInt5", 4.0).await;
@@ -95,7 +95,7 @@ async fn a_percent_deadband_without_a_range_suppresses_only_repeats() {
     plant.stop().await;
 }
 
-/// The first question for the range comes at a bad moment.
+/// The first read of the range fails temporarily.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_range_that_cannot_be_read_for_the_moment_is_asked_for_again() {
     let plant = plant().await;
@@ -120,7 +120,7 @@ async fn a_profile_without_filters_sends_none_and_filters_here() {
     for (profile, here) in [("siemens-s7-1200", true), ("siemens-s7-1500", false)] {
         let collector = collect(&plant.endpoint(), &format!("{fields}, profile: {profile}")).await;
         until_steps(&collector, "ns=3;s=TypesAnalog", 5.0).await;
-        // The server sends every change if nobody asked it for less.
+        // The server sends every change if no filter was requested.
         assert_eq!(collector.metric("values_suppressed_total") > 0.0, here, "{profile}");
         collector.stop().await;
     }

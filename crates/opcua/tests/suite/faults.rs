@@ -1,4 +1,4 @@
-//! Servers that refuse, lack or limit something, and flows that are full.
+//! Servers that reject, lack or limit something, and flows that are full.
 
 use thalweg_record::FilterReason;
 
@@ -18,7 +18,8 @@ async fn a_server_that_refuses_filters_is_filtered_here() {
     collector
         .until("values", |c| c.values_of("ns=3;s=FastUInt1").len() > 12)
         .await;
-    // Values of the right tags, none twice, none lost; those within the band are suppressed here.
+    // Values belong to the right tags, none is repeated, none is lost; those within the deadband are suppressed by the
+    // client.
     assert!(is_unbroken(&collector.values_of("ns=3;s=FastUInt1")));
     let banded: Vec<u32> = collector
         .values_of("ns=3;s=FastUInt5")
@@ -78,7 +79,7 @@ async fn bad_nodes_among_good_ones_concern_only_themselves() {
         let fields = format!("{mode}, nodeIDs: [\"ns=3;s=Nowhere\", \"ns=3;s=OpcPlc\", \"ns=9;i=1\"]");
         let collector = collect(&plant.endpoint(), &fields).await;
         collector.until_served(50).await;
-        // Tags on their way count as failed for now, so the reason tells.
+        // Tags in creation temporarily count as failed, so the reason must be checked.
         collector
             .until("failures known", |c| {
                 c.labelled("items_failed", "reason=\"node_id_unknown\"") == 9.0
@@ -160,7 +161,7 @@ async fn a_full_flow_stops_the_asking_and_what_the_server_loses_is_a_gap() {
     let entered = collector.counts().entered;
     let overflows = |c: &crate::harness::Collector| c.labelled("gaps_total", "reason=\"overflow\"");
     let before = overflows(&collector);
-    // The server goes on; its queues of two overflow.
+    // The server continues; its queues of two values overflow.
     tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     assert_eq!(collector.counts().entered, entered);
     collector.forget();
@@ -183,7 +184,7 @@ async fn a_full_flow_stops_the_asking_and_what_the_server_loses_is_a_gap() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_poll_cycle_that_finds_the_last_one_running_is_skipped_and_counted() {
-    // Each answer takes longer than the period.
+    // Each response takes longer than the period.
     let plant = Plant::start(SimulatorOptions {
         fast_nodes: 300,
         latency: 60,
@@ -207,14 +208,15 @@ async fn a_poll_cycle_that_finds_the_last_one_running_is_skipped_and_counted() {
     plant.stop().await;
 }
 
-/// What is shown follows within a second.
+/// The displayed count follows within a second.
 async fn subscriptions(collector: &crate::harness::Collector, count: &str) {
     collector
         .until("the subscriptions", |c| c.detail("subscriptions") == count)
         .await;
 }
 
-/// Limits on items per subscription and on subscriptions: every place is used, the remaining tags are polled.
+/// Limits on items per subscription and on subscriptions: the subscriptions are filled, and the remaining tags are
+/// polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_beyond_what_all_subscriptions_hold_are_polled() {
     let plant = Plant::start(SimulatorOptions {
@@ -237,7 +239,7 @@ async fn tags_beyond_what_all_subscriptions_hold_are_polled() {
     plant.stop().await;
 }
 
-/// Where only subscriptions are few, those that exist take more than was configured.
+/// If only the number of subscriptions is limited, the existing ones get more items than configured.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn few_subscriptions_take_more_items_each() {
     let plant = Plant::start(SimulatorOptions {
@@ -254,7 +256,7 @@ async fn few_subscriptions_take_more_items_each() {
     plant.stop().await;
 }
 
-/// After its restart the server has room for fewer subscriptions: those that are left take the items of the others, or the
+/// After its restart the server accepts fewer subscriptions: the remaining ones get the items of the others, or the
 /// tags are polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_room_for_fewer_subscriptions_than_before_serves_all_tags() {

@@ -1,4 +1,4 @@
-//! Starts a simulator and a flow that collects from it, keeps what arrives, and waits for what a test wants to see.
+//! Starts a simulator and a flow that collects from it, keeps what arrives, and waits for the conditions of a test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use thalweg_telemetry::{HttpRoutes as _, Metrics};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 
-/// Longer than anything takes; reaching it fails the test.
+/// Longer than any step takes; reaching it fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Options of a simulator that starts at once: no keys to be made.
+/// Options of a simulator that starts immediately because it generates no keys.
 pub fn open() -> SimulatorOptions {
     SimulatorOptions {
         port: 0,
@@ -34,7 +34,7 @@ pub fn open() -> SimulatorOptions {
     }
 }
 
-/// With every kind of security; making its certificate takes a second.
+/// With every kind of security; generating the certificate takes a second.
 pub fn secured() -> SimulatorOptions {
     SimulatorOptions {
         port: 0,
@@ -46,7 +46,7 @@ pub fn secured() -> SimulatorOptions {
     }
 }
 
-/// A simulator with a folder of its own.
+/// A simulator with its own folder.
 pub struct Plant {
     simulator: Simulator,
     pub options: SimulatorOptions,
@@ -82,12 +82,12 @@ impl Plant {
             .unwrap()
     }
 
-    /// The server denies a node, or serves it again.
+    /// Makes the server deny a node or serve it again.
     pub fn hide(&self, node: &str, hide: bool) {
         assert!(self.simulator.hide(node, hide), "there is a node {node}");
     }
 
-    /// Monitored items in the server, of all subscriptions that live.
+    /// Returns the number of monitored items of all live subscriptions of the server.
     pub async fn monitored_items(&self) -> u64 {
         self.simulator.stats().await.unwrap().monitored_items
     }
@@ -96,7 +96,7 @@ impl Plant {
         assert!(self.simulator.cut_connections() > 0, "there was a connection to cut");
     }
 
-    /// The same plant on the same port with its memory gone, after `change` to its options.
+    /// Restarts the plant on the same port without its state, with its options modified by `change`.
     pub async fn restart(self, change: impl FnOnce(&mut SimulatorOptions)) -> Plant {
         let (port, folder, mut options) = (self.port(), self.folder.clone(), self.options.clone());
         self.simulator.shutdown().await;
@@ -110,7 +110,7 @@ impl Plant {
     }
 }
 
-/// An output that keeps every message, and takes none while its gate is closed.
+/// An output that keeps every message, and accepts none while its gate is closed.
 struct Keep {
     messages: Arc<Mutex<Vec<Message>>>,
     gate: watch::Receiver<bool>,
@@ -149,7 +149,7 @@ pub struct Collector {
     _data: Arc<TempDir>,
 }
 
-/// The fields behind `endpoint` as flow-style YAML members, such as `subscribeEnabled: true`.
+/// Starts a collector; `fields` are further fields as flow-style YAML members, such as `subscribeEnabled: true`.
 pub async fn collect(endpoint: &str, fields: &str) -> Collector {
     collect_in(endpoint, fields, Arc::new(tempfile::tempdir().unwrap())).await
 }
@@ -158,7 +158,7 @@ pub async fn collect_in(endpoint: &str, fields: &str, data: Arc<TempDir>) -> Col
     collect_with(endpoint, fields, data, Duration::from_secs(60)).await
 }
 
-/// Failed nodes are tried again soon.
+/// Starts a collector that retries failed nodes soon.
 pub async fn collect_retrying(endpoint: &str, fields: &str) -> Collector {
     let data = Arc::new(tempfile::tempdir().unwrap());
     collect_with(endpoint, fields, data, Duration::from_millis(200)).await
@@ -216,7 +216,7 @@ async fn collect_with(endpoint: &str, fields: &str, data: Arc<TempDir>, first_re
 }
 
 impl Collector {
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     pub async fn until(&self, what: &str, holds: impl Fn(&Collector) -> bool) {
         let start = Instant::now();
         while !holds(self) {
@@ -237,12 +237,12 @@ impl Collector {
         .await;
     }
 
-    /// A metric without its prefix, summed over its labels.
+    /// Returns a metric, given without its prefix, summed over its labels.
     pub fn metric(&self, name: &str) -> f64 {
         self.metrics.total(&format!("thalweg_opcua_{name}"))
     }
 
-    /// A metric with one label.
+    /// Returns a metric with one label.
     pub fn labelled(&self, name: &str, label: &str) -> f64 {
         let text = self.metrics.text();
         let line = text
@@ -252,7 +252,7 @@ impl Collector {
             .map_or(0.0, |value| value.parse().unwrap())
     }
 
-    /// What `/ready` says.
+    /// Returns the reason that `/ready` reports.
     pub fn not_ready(&self) -> Option<String> {
         self.handle
             .status()
@@ -286,7 +286,7 @@ impl Collector {
         self.messages.lock().clear();
     }
 
-    /// The values of one tag in the order of their arrival.
+    /// Returns the values of one tag in order of arrival.
     pub fn values_of(&self, node: &str) -> Vec<String> {
         self.of(node).iter().map(payload).collect()
     }
@@ -300,7 +300,7 @@ impl Collector {
             .collect()
     }
 
-    /// The latest message of each tag, by its name.
+    /// Returns the latest message of each tag, by name.
     pub fn latest(&self) -> BTreeMap<String, Message> {
         self.messages
             .lock()
@@ -313,7 +313,7 @@ impl Collector {
         self.handle.counts()
     }
 
-    /// What an HTTP client gets.
+    /// Returns the response to an HTTP client.
     pub async fn get(&self, path: &str) -> serde_json::Value {
         let router = self.directory.mounts().remove(0).router;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -329,7 +329,7 @@ impl Collector {
         serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
-    /// Stops in order; the balance must add up at the end.
+    /// Stops gracefully and checks the message balance.
     pub async fn stop(self) -> BalanceCounts {
         let _open = self.gate.send(true);
         let handle = self.flow.handle();
@@ -347,7 +347,7 @@ pub fn payload(message: &Message) -> String {
     String::from_utf8_lossy(&message.bytes()).into_owned()
 }
 
-/// Empty if the message does not have the key.
+/// Returns a metadata value; empty if the message does not have the key.
 pub fn meta(message: &Message, key: &str) -> String {
     message
         .meta
@@ -356,7 +356,7 @@ pub fn meta(message: &Message, key: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Numbers that count up by one, as every change of the simulator does.
+/// Returns whether the numbers increase by one each, as every change of the simulator does.
 pub fn is_unbroken(values: &[String]) -> bool {
     let numbers: Vec<u32> = values.iter().map(|value| value.parse().unwrap()).collect();
     numbers.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1))

@@ -1,4 +1,4 @@
-//! Calls that are cut off, refused, late or answered wrongly: whatever is lost on the way is done again, nothing twice.
+//! Calls that are cut off, rejected, late or answered wrongly: whatever is lost is repeated, and nothing is done twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::proxy::{self, Fate, Proxy, Verdict, decode, encode};
 
 const SUBSCRIBE: &str = "subscribeEnabled: true";
 
-/// Every tag has sent values since the last look.
+/// Waits until every tag has sent a new value.
 async fn values_of_all(collector: &Collector, tags: usize) {
     collector.forget();
     collector
@@ -37,7 +37,8 @@ async fn behind_a_proxy(options: SimulatorOptions) -> (Plant, Proxy) {
     (plant, proxy)
 }
 
-/// The connection ends before the nth request, for every n from the first login to values, and again after it came back.
+/// The connection ends before the nth request, for every n from the first login to values, and again during the
+/// reconnect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_before_any_request_is_got_over() {
     let plant = Plant::start(open()).await;
@@ -52,7 +53,7 @@ async fn a_cut_before_any_request_is_got_over() {
             });
             let collector = collect(&proxy.endpoint(), SUBSCRIBE).await;
             collector.until_served(10).await;
-            // And in the middle of coming back.
+            // Cuts again during the reconnect.
             let next = proxy.requests() + first;
             proxy.judge(move |request| match request.number == next {
                 true => Verdict::Cut,
@@ -93,7 +94,7 @@ async fn a_server_that_takes_logins_and_then_hangs_up_is_asked_ever_less_often()
     plant.stop().await;
 }
 
-/// The subscription ends while the flow takes nothing. All requests that wait are told so; it is made anew once.
+/// The subscription ends while the flow is full. All waiting requests report it; it is recreated once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_that_ends_while_the_flow_is_full_is_made_anew_once() {
     let plant = Plant::start(SimulatorOptions {
@@ -127,13 +128,13 @@ async fn a_subscription_that_ends_while_the_flow_is_full_is_made_anew_once() {
     plant.stop().await;
 }
 
-/// A server that tells every one of many requests that there is no subscription: it is made anew for the first.
+/// A server that responds to many requests that there is no subscription: the first response recreates it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_refusals_of_one_loss_are_one_loss() {
     let (plant, proxy) = behind_a_proxy(open()).await;
     let collector = collect(&proxy.endpoint(), "subscribeEnabled: true, publishRequests: 8").await;
     collector.until_served(10).await;
-    // All requests up to the next subscription are refused, those that wait already as well.
+    // All requests up to the next subscription are rejected, including those already waiting.
     let refused = Arc::new(AtomicUsize::new(0));
     let count = refused.clone();
     proxy.tell(move |request, _| match request.kind {
@@ -167,7 +168,7 @@ async fn many_refusals_of_one_loss_are_one_loss() {
     plant.stop().await;
 }
 
-/// Keeps back the first answer that creates items, until it is released. Counts them all.
+/// Holds the first response that creates items until it is released. Counts all of them.
 fn hold_the_first_creation(proxy: &Proxy) -> Arc<AtomicUsize> {
     let held = Arc::new(AtomicUsize::new(0));
     let count = held.clone();
@@ -178,7 +179,7 @@ fn hold_the_first_creation(proxy: &Proxy) -> Arc<AtomicUsize> {
     held
 }
 
-/// The answer that creates items comes after their subscription was replaced.
+/// The response that creates items arrives after their subscription was replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_answer_says_nothing_about_the_subscription_that_took_the_place() {
     let (plant, proxy) = behind_a_proxy(open()).await;
@@ -206,7 +207,7 @@ async fn a_late_answer_says_nothing_about_the_subscription_that_took_the_place()
     plant.stop().await;
 }
 
-/// The heartbeat's own item is given up while its creation is on the way; it must not live on unseen.
+/// The heartbeat's item is given up while its creation is in flight; it must not stay on the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_item_that_is_created_too_late_is_deleted() {
     let (plant, proxy) = behind_a_proxy(open()).await;
@@ -231,7 +232,7 @@ async fn an_item_that_is_created_too_late_is_deleted() {
     plant.stop().await;
 }
 
-/// Servers with few continuation points, and one that loses them all: asked whole, each folder is found.
+/// A server with few continuation points, and one that loses all of them: every folder is browsed in a single response.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_divide_an_answer_is_asked_for_the_whole() {
     for status in [
@@ -269,7 +270,7 @@ async fn a_server_that_cannot_divide_an_answer_is_asked_for_the_whole() {
     }
 }
 
-/// Where that does not help either, the folder has failed, and the rest is served.
+/// If that fails as well, the folder counts as failed and the rest is served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_cannot_be_browsed_ends_the_browse_for_nobody_else() {
     let (plant, proxy) = behind_a_proxy(SimulatorOptions { wide: 300, ..open() }).await;
@@ -305,7 +306,7 @@ async fn a_folder_that_cannot_be_browsed_ends_the_browse_for_nobody_else() {
     plant.stop().await;
 }
 
-/// One node whose value is too large for an answer: it has failed, the others are read.
+/// One node whose value is too large for a response fails; the others are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_polled_node_that_is_too_large_fails_alone_and_is_tried_again() {
     let (plant, proxy) = behind_a_proxy(open()).await;
@@ -347,14 +348,14 @@ async fn a_polled_node_that_is_too_large_fails_alone_and_is_tried_again() {
     plant.stop().await;
 }
 
-/// After every cut the server's own list of items is compared with what should be there.
+/// After every connection loss the server's own list of items is compared with the expected one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn items_that_the_server_has_lost_or_has_twice_are_put_right_after_a_cut() {
     let (plant, proxy) = behind_a_proxy(open()).await;
     let collector = collect(&proxy.endpoint(), SUBSCRIBE).await;
     collector.until_served(10).await;
     let reconnects = |c: &Collector| c.metric("reconnects_total");
-    // The server says that it does not have the first three.
+    // The server pretends not to have the first three.
     proxy.tell(|request, body| {
         if request.kind != proxy::CALL {
             return Fate::Pass;
@@ -395,7 +396,7 @@ async fn items_that_the_server_has_lost_or_has_twice_are_put_right_after_a_cut()
     plant.stop().await;
 }
 
-/// Values of subscriptions and items that nobody knows are counted.
+/// Values of unknown subscriptions and items are counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_of_a_subscription_that_nobody_knows_are_counted_and_ended() {
     let (plant, proxy) = behind_a_proxy(open()).await;
@@ -403,7 +404,7 @@ async fn values_of_a_subscription_that_nobody_knows_are_counted_and_ended() {
     collector.until_served(10).await;
     let mut changed = false;
     proxy.tell(move |request, body| {
-        // The answer begins with its header: time, handle, status, no diagnostics, no texts, no additional header.
+        // The response begins with its header: time, handle, status, no diagnostics, no texts, no additional header.
         const SUBSCRIPTION_ID: usize = 8 + 4 + 4 + 1 + 4 + 3;
         if request.kind != proxy::PUBLISH || body.len() < 200 || std::mem::replace(&mut changed, true) {
             return Fate::Pass;
@@ -422,7 +423,7 @@ async fn values_of_a_subscription_that_nobody_knows_are_counted_and_ended() {
     plant.stop().await;
 }
 
-/// The server answers everything but publishes nothing any more.
+/// The server responds to everything but publishes nothing any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_that_falls_silent_is_made_anew() {
     let (plant, proxy) = behind_a_proxy(open()).await;
@@ -451,7 +452,7 @@ async fn a_subscription_that_falls_silent_is_made_anew() {
     plant.stop().await;
 }
 
-/// The server starts again and refuses every item that it took before. Only the retries of the items help.
+/// The server restarts and rejects every item that it accepted before. Only the retries of the items help.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_input_that_serves_nothing_any_more_is_not_connected_until_it_does_again() {
     for fields in [SUBSCRIBE, "pollRate: 50"] {
@@ -473,7 +474,7 @@ async fn an_input_that_serves_nothing_any_more_is_not_connected_until_it_does_ag
         collector
             .until("the sentence", |c| {
                 c.not_ready()
-                    .is_some_and(|why| why.starts_with("no valid nodes selected: 10 of 10 that failed: "))
+                    .is_some_and(|why| why.starts_with("no valid nodes selected: 10 of 10 failures: "))
                     && c.metric("reconnects_total") == 1.0
             })
             .await;
@@ -490,7 +491,7 @@ async fn an_input_that_serves_nothing_any_more_is_not_connected_until_it_does_ag
     }
 }
 
-/// Refuses the heartbeat's item, alone or with others, for as long as the flag is up.
+/// Rejects the heartbeat's item, alone or with others, while the flag is set.
 fn refuse_the_clock(proxy: &Proxy) -> Arc<AtomicBool> {
     let refuses = Arc::new(AtomicBool::new(true));
     let still = refuses.clone();
@@ -533,7 +534,7 @@ async fn a_heartbeat_that_is_refused_is_asked_for_again() {
     plant.stop().await;
 }
 
-/// Long before its retry: the next connection may be given what this one was not.
+/// Long before the retry interval: the next connection tries again at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_that_is_refused_is_asked_for_by_the_next_connection() {
     for is_new_session in [false, true] {
@@ -558,7 +559,7 @@ async fn a_heartbeat_that_is_refused_is_asked_for_by_the_next_connection() {
     }
 }
 
-/// As long as a server holds the subscriptions of a connection that broke, there may be no room for new ones.
+/// While a server keeps the subscriptions of a broken connection, it may have no capacity for new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_that_are_polled_for_want_of_room_are_monitored_when_there_is_room() {
     for allowed in [0, 2] {

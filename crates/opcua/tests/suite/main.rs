@@ -1,4 +1,4 @@
-//! The `opcua` components in real flows against a running simulator: what users get, and what servers do to them.
+//! Tests the `opcua` components in real flows against a running simulator.
 #![allow(clippy::unwrap_used)]
 
 mod chaos;

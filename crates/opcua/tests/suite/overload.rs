@@ -1,4 +1,4 @@
-//! Servers for which creating items is too much, or too early: how large the calls are afterwards.
+//! Servers for which creating items is too much or too early: checks the size of the calls afterwards.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::proxy::{self, Proxy, Verdict};
 
 const PER_CALL: usize = 10;
 
-/// A plant that takes few items per call, and a proxy before it that does something to those calls, by their number from 1.
+/// A plant that accepts few items per call, and a proxy in front of it; `judge` decides on those calls by their number,
+/// from 1.
 async fn plant(tags: u32, mut judge: impl FnMut(usize) -> Verdict + Send + 'static) -> (Plant, Proxy) {
     let plant = Plant::start(SimulatorOptions {
         fast_nodes: tags,
@@ -29,7 +30,7 @@ async fn plant(tags: u32, mut judge: impl FnMut(usize) -> Verdict + Send + 'stat
     (plant, proxy)
 }
 
-/// Items of each call so far.
+/// Returns the number of items of each call so far.
 fn sizes(proxy: &Proxy) -> Vec<usize> {
     let calls = proxy.seen(proxy::CREATE_ITEMS);
     let items = calls.iter().map(|call| {
@@ -39,7 +40,7 @@ fn sizes(proxy: &Proxy) -> Vec<usize> {
     items.collect()
 }
 
-/// All tags are monitored, each by one item, and send values.
+/// Checks that all tags are monitored by one item each and send values.
 async fn all_is_well(collector: &Collector, plant: &Plant, tags: u32) {
     collector.until_served(tags as usize).await;
     let there = async {
@@ -55,7 +56,8 @@ async fn all_is_well(collector: &Collector, plant: &Plant, tags: u32) {
     assert_eq!(collector.metric("items_failed"), 0.0);
 }
 
-/// The server never answers one of the calls. Whether its items exist is unknown, so all of its subscription are made anew.
+/// The server never responds to one of the calls. It is unknown whether its items exist, so all items of its
+/// subscription are recreated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_not_answered_makes_calls_smaller_and_they_grow_again() {
     const TAGS: u32 = 700;
@@ -65,7 +67,7 @@ async fn a_call_that_is_not_answered_makes_calls_smaller_and_they_grow_again() {
     })
     .await;
     let collector = collect(&proxy.endpoint(), "subscribeEnabled: true").await;
-    // Its items wait all at once then, so that no call is small because there are few of them yet.
+    // All items are then queued at once, so no call is small because only few are queued yet.
     let grew_again = |sizes: &[usize]| {
         let mut alike = sizes.chunk_by(|a, b| a == b);
         let halved = alike.any(|calls| calls.first() == Some(&(PER_CALL / 2)) && calls.len() >= 64);
@@ -114,7 +116,7 @@ async fn a_session_that_is_gone_while_items_are_created_is_made_anew() {
         .until("a connection again", |c| c.metric("reconnects_total") >= 1.0)
         .await;
     all_is_well(&collector, &plant, TAGS).await;
-    // While the browse runs there may be few at a time; of the new session all wait at once.
+    // During the browse only few may be queued at a time; in the new session all are queued at once.
     let sizes = sizes(&proxy);
     let largest = sizes.iter().rev().take(TAGS as usize / PER_CALL / 2).max();
     assert_eq!(largest, Some(&PER_CALL), "{sizes:?}");

@@ -1,6 +1,6 @@
-//! Stands between a collector and a plant without security, and does to single messages what real networks and servers
-//! do: loses, refuses, delays and changes them. Sequence numbers are made good, so that both ends notice nothing else.
-//! Of a secured connection it can only pass on and keep what it sees.
+//! A proxy between a collector and a plant without security that loses, rejects, delays and changes single messages
+//! like real networks and servers. It corrects sequence numbers, so that neither end notices anything else. Of a
+//! secured connection it can only forward and record the bytes.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -17,7 +17,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Numbers of requests, as their encodings have them.
+/// Type ids of requests, as in their encodings.
 pub const GET_ENDPOINTS: u32 = 428;
 pub const ACTIVATE_SESSION: u32 = 467;
 pub const TRANSLATE: u32 = 554;
@@ -35,13 +35,13 @@ pub const REPUBLISH: u32 = 832;
 #[derive(Clone)]
 pub struct Request {
     pub kind: u32,
-    /// How many requests came before it, over all connections.
+    /// Number of requests before it, over all connections.
     pub number: usize,
     body: Vec<u8>,
 }
 
 impl Request {
-    /// Whether a text, such as the name of a node, occurs in it.
+    /// Returns whether a text, such as the name of a node, occurs in it.
     pub fn names(&self, text: &str) -> bool {
         self.body.windows(text.len()).any(|window| window == text.as_bytes())
     }
@@ -50,31 +50,31 @@ impl Request {
         decode(&self.body)
     }
 
-    /// Of an answer to it.
+    /// Returns the header of a response to it.
     pub fn response_header(&self, status: StatusCode) -> ResponseHeader {
         ResponseHeader::new_service_result(&self.decoded::<RequestHeader>(), status)
     }
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 pub enum Verdict {
     Pass,
-    /// Answered with a fault; the server never sees it.
+    /// The proxy responds with a fault; the server never receives it.
     Refuse(StatusCode),
-    /// Answered with this, made by [`answer`]; the server never sees it.
+    /// The proxy responds with this, made by [`answer`]; the server never receives it.
     Answer(Vec<u8>),
-    /// The server never sees it, and nobody answers.
+    /// The server never receives it, and nobody responds.
     Swallow,
     /// The connection ends before it.
     Cut,
 }
 
-/// What becomes of an answer.
+/// What happens to a response.
 pub enum Fate {
     Pass,
-    /// Kept back until [`Proxy::release`]; later ones overtake it.
+    /// Held until [`Proxy::release`]; later ones overtake it.
     Hold,
-    /// Another body in its place.
+    /// Replaced by another body.
     Change(Vec<u8>),
 }
 
@@ -97,7 +97,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// In front of the server with this endpoint.
+    /// Starts a proxy in front of the server with this endpoint.
     pub async fn start(endpoint: &str) -> Proxy {
         let plant = endpoint
             .trim_start_matches("opc.tcp://")
@@ -127,23 +127,23 @@ impl Proxy {
         format!("opc.tcp://{}/", self.address)
     }
 
-    /// Decides on every request from now on.
+    /// Sets the function that decides on every request from now on.
     pub fn judge(&self, judge: impl FnMut(&Request) -> Verdict + Send + 'static) {
         *self.shared.judge.lock() = Box::new(judge);
     }
 
-    /// Decides on every answer from now on, from its request and its body.
+    /// Sets the function that decides on every response from now on, by its request and its body.
     pub fn tell(&self, teller: impl FnMut(&Request, &[u8]) -> Fate + Send + 'static) {
         *self.shared.teller.lock() = Box::new(teller);
     }
 
-    /// Requests of a kind so far.
+    /// Returns the requests of a kind so far.
     pub fn seen(&self, kind: u32) -> Vec<Request> {
         let seen = self.shared.seen.lock();
         seen.iter().filter(|request| request.kind == kind).cloned().collect()
     }
 
-    /// Whether a text went to the server readable though on a secured connection.
+    /// Returns whether a text was sent to the server in plain text although the connection is secured.
     pub fn overheard(&self, text: &str) -> bool {
         let secured = self.shared.secured.lock();
         secured.windows(text.len()).any(|window| window == text.as_bytes())
@@ -153,7 +153,7 @@ impl Proxy {
         self.shared.seen.lock().len()
     }
 
-    /// Sends what was held back.
+    /// Sends the held responses.
     pub fn release(&self) {
         self.shared.release.notify_waiters();
     }
@@ -167,7 +167,7 @@ impl Proxy {
 /// One chunk with its header.
 struct Chunk(Vec<u8>);
 
-/// Where a symmetric chunk has its sequence number, its request id, and its body.
+/// Offsets of the sequence number, the request id and the body in a symmetric chunk.
 const SEQUENCE: usize = 16;
 const REQUEST_ID: usize = 20;
 const BODY: usize = 24;
@@ -186,7 +186,7 @@ impl Chunk {
         self.0.starts_with(b"MSG") && self.0.len() > BODY + 4
     }
 
-    /// Whether a secured connection begins with it.
+    /// Returns whether this chunk opens a secured connection.
     fn secures(&self) -> bool {
         let policy = || self.0.get(16..16 + number(&self.0, 12) as usize);
         self.0.starts_with(b"OPN") && policy().is_some_and(|uri| !uri.ends_with(b"#None"))
@@ -200,7 +200,7 @@ impl Chunk {
         number(&self.0, REQUEST_ID)
     }
 
-    /// Where its sequence number is; an opening one has texts of any length before it.
+    /// Returns the offset of the sequence number; in an opening chunk, texts of variable length precede it.
     fn sequence_at(&self) -> Option<usize> {
         match &self.0[..3] {
             b"MSG" | b"CLO" => Some(SEQUENCE),
@@ -228,11 +228,11 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// Numbers what it sends by itself.
+/// Assigns sequence numbers to the chunks it sends.
 struct Sender {
     stream: OwnedWriteHalf,
     sequence: Option<u32>,
-    /// What it sends is none of its making, down to the sequence number.
+    /// Chunks are forwarded unchanged, including the sequence number.
     secured: bool,
 }
 
@@ -359,7 +359,7 @@ async fn answers(
     }
 }
 
-/// The encoding's number of a message: all are four-byte NodeIds of namespace 0.
+/// Returns the type id of a message: all are four-byte NodeIds of namespace 0.
 fn kind_of(chunk: &Chunk) -> u32 {
     u32::from(u16::from_le_bytes([chunk.0[BODY + 2], chunk.0[BODY + 3]]))
 }
@@ -372,7 +372,7 @@ fn fault(request: &Request, status: StatusCode) -> Vec<u8> {
     answer(SERVICE_FAULT, &fault)
 }
 
-/// An answer by the number of its encoding.
+/// Encodes a response with the number of its encoding.
 pub fn answer<T: BinaryEncodable>(kind: u32, message: &T) -> Vec<u8> {
     let mut body = encode(&NodeId::new(0, kind));
     body.extend(encode(message));

@@ -1,4 +1,4 @@
-//! Connections that break and servers that start again: what is kept, fetched, made anew, and marked.
+//! Connections that break and servers that restart: what is kept, republished, recreated and marked.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ async fn after_a_cut_the_session_goes_on_and_what_was_sent_meanwhile_is_fetched(
     let before = collector.count();
     collector.until("values", |c| c.count() > before + 2000).await;
     assert_eq!(reconnects(&collector, "recreated"), 0.0);
-    // The server keeps what the cut connection swallowed, so nothing is missing: queues and republishing cover it.
+    // The server keeps what the broken connection lost, so nothing is missing: queues and republishing cover it.
     for i in 1..=200 {
         let values = collector.values_of(&format!("ns=3;s=FastUInt{i}"));
         assert!(is_unbroken(&values), "FastUInt{i}: {values:?}");
@@ -156,7 +156,7 @@ async fn cuts_while_browsing_and_creating_lose_and_double_nothing() {
         .await;
     assert_eq!(collector.metric("items_wanted"), 3500.0);
     collector.until("a value of each", |c| c.latest().len() == 3500).await;
-    // No item exists twice: values of one tag never repeat without a mark that something happened in between.
+    // No item exists twice: values of one tag never repeat without a mark in between.
     let mut doubled = 0;
     for i in (1..=500).step_by(50) {
         let messages = collector.of(&format!("ns=3;s=FastUInt{i}"));
@@ -173,10 +173,11 @@ async fn cuts_while_browsing_and_creating_lose_and_double_nothing() {
     plant.stop().await;
 }
 
-/// The server has forgotten the session but not its subscriptions: the next session takes them over with what they hold.
+/// The server has lost the session but not its subscriptions: the next session takes them over with their queued
+/// messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriptions_of_a_lost_session_are_transferred_to_the_next() {
-    // The server library gives subscriptions only to whoever logs in as the same user.
+    // The server library transfers subscriptions only to sessions of the same user.
     let plant = Plant::start(SimulatorOptions {
         fast_nodes: 50,
         user: Some(("operator".to_owned(), "secret".to_owned())),
@@ -208,7 +209,7 @@ async fn subscriptions_of_a_lost_session_are_transferred_to_the_next() {
     assert_eq!(proxy.seen(proxy::CREATE_SUBSCRIPTION).len(), 1);
     assert_eq!(plant.monitored_items().await, 50);
     for i in 1..=50 {
-        // The new session asks for the present values, which may be the last ones again.
+        // The new session requests the current values, which may repeat the last ones.
         let mut values = collector.values_of(&format!("ns=3;s=FastUInt{i}"));
         values.dedup();
         assert!(is_unbroken(&values), "FastUInt{i}: {values:?}");
@@ -218,7 +219,7 @@ async fn subscriptions_of_a_lost_session_are_transferred_to_the_next() {
     plant.stop().await;
 }
 
-/// The tags are known: neither the same session nor another one looks for them again, unless the server was started anew.
+/// The tags are known: neither the same session nor a new one browses again, unless the server was restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_cut_nothing_is_browsed_again() {
     const TAGS: usize = 300;
@@ -260,12 +261,12 @@ async fn after_a_cut_nothing_is_browsed_again() {
     plant.stop().await;
 }
 
-/// What was answered before the cut is not asked again after it.
+/// What was browsed before the connection loss is not browsed again after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_browse_that_is_cut_goes_on_where_it_was() {
     const TAGS: usize = 910;
     const PER_CALL: usize = 20;
-    /// Of a server that no profile knows.
+    /// For a server without a profile.
     const IN_FLIGHT: usize = 5;
     let plant = Plant::start(SimulatorOptions {
         fast_nodes: 10,

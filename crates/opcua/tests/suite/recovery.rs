@@ -1,4 +1,4 @@
-//! Messages that are lost on the way, and servers that answer strangely when they are asked for them again.
+//! Messages that are lost in transit, and servers that respond strangely when they are requested again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ async fn served(proxy: &Proxy, more: &str) -> Collector {
     collector
 }
 
-/// Each tag has sent some values since now.
+/// Waits until all tags have sent some new values.
 async fn values_of_all(collector: &Collector) {
     let before = collector.count();
     collector
@@ -37,7 +37,8 @@ async fn values_of_all(collector: &Collector) {
         .await;
 }
 
-/// No value comes twice, and where one is missing the next one of its tag says so. Returns how many are marked.
+/// Checks that no value is repeated and that the value after each missing one of a tag is marked. Returns the number of
+/// marks.
 fn holes_are_marked(collector: &Collector) -> usize {
     let mut marked = 0;
     for tag in 1..=TAGS {
@@ -71,7 +72,7 @@ fn republished(request: &Request, number: u32) -> Verdict {
     Verdict::Answer(proxy::answer(REPUBLISH_RESPONSE, &response))
 }
 
-/// Servers that do not have a message may answer with Good and a message that is empty, or another one.
+/// Servers that do not have a message may respond with Good and an empty message, or with another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_answers_each_wish_with_an_empty_message_is_asked_once_and_collecting_goes_on() {
     for its_number in [|_: u32| 0, |asked: u32| asked, |asked: u32| asked + 1] {
@@ -90,7 +91,7 @@ async fn a_server_that_answers_each_wish_with_an_empty_message_is_asked_once_and
             values_of_all(&collector).await;
         }
         holes_are_marked(&collector);
-        // One after each cut, and one for each message that turned out to be missing.
+        // One after each connection loss, and one for each message that turned out to be missing.
         let asked = proxy.seen(proxy::REPUBLISH).len();
         assert!((3..=20).contains(&asked), "{asked} requests");
         assert_eq!(collector.metric("items_monitored"), TAGS as f64);
@@ -99,7 +100,7 @@ async fn a_server_that_answers_each_wish_with_an_empty_message_is_asked_once_and
     }
 }
 
-/// A message is lost without a break, and each time when it is asked for again the connection breaks.
+/// A message is lost without a connection loss, and the connection breaks each time it is requested again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn breaks_while_a_hole_is_filled_lose_nothing_that_the_server_still_has() {
     const BREAKS: usize = 4;
@@ -140,7 +141,7 @@ async fn breaks_while_a_hole_is_filled_lose_nothing_that_the_server_still_has() 
     plant.stop().await;
 }
 
-/// The same with a server that has forgotten what was lost: the values behind the hole come all the same, marked.
+/// The same with a server that no longer has the lost message: the values after the hole arrive nevertheless, marked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn breaks_while_a_hole_is_filled_that_nobody_can_fill_leave_a_mark() {
     let (plant, proxy) = plant().await;
@@ -177,7 +178,7 @@ async fn breaks_while_a_hole_is_filled_that_nobody_can_fill_leave_a_mark() {
     plant.stop().await;
 }
 
-/// The server has forgotten the subscription, and says so only when it is asked for a message of it.
+/// The server has lost the subscription and reports it only when a message of it is requested.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_that_the_server_does_not_know_any_more_is_made_anew_at_once() {
     let (plant, proxy) = plant().await;
@@ -199,7 +200,7 @@ async fn a_subscription_that_the_server_does_not_know_any_more_is_made_anew_at_o
     plant.stop().await;
 }
 
-/// If each of them stopped the connection for a second, this would take longer than anybody waits.
+/// If each failure delayed the connection by a second, this test would time out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn publish_requests_that_fail_hold_up_nothing() {
     const FAILING: usize = 120;

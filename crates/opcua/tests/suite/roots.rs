@@ -1,5 +1,5 @@
-//! Configured nodes and folders that are missing for a while: each is served as soon as the server has it, and nothing is
-//! given up meanwhile.
+//! Configured nodes and folders that are temporarily missing: each is served as soon as the server has it, and nothing
+//! is given up meanwhile.
 
 use crate::harness::{Plant, SimulatorOptions, collect_retrying, open};
 
@@ -40,7 +40,7 @@ async fn a_configured_node_that_comes_later_is_served_then() {
     }
 }
 
-/// The same where the server starts again and has the node now: the new browse finds it.
+/// The same if the server restarts and has the node afterwards: the new browse finds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_configured_node_that_a_new_start_brings_is_served_then() {
     let plant = Plant::start(SimulatorOptions {
@@ -77,7 +77,7 @@ async fn a_refused_item_is_created_when_its_time_has_come() {
     plant.stop().await;
 }
 
-/// A folder that the server denies while it is browsed in the background takes nothing away, and is browsed later.
+/// A folder that the server temporarily denies during a background browse removes nothing and is browsed later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_below_a_folder_that_cannot_be_browsed_for_a_while_stays() {
     let plant = Plant::start(open()).await;
@@ -104,7 +104,7 @@ async fn what_is_below_a_folder_that_cannot_be_browsed_for_a_while_stays() {
     plant.stop().await;
 }
 
-/// None of the configured nodes can be read after a new start: the server is asked again until they can.
+/// None of the configured nodes can be read after a restart: the browse is retried until they can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_any_configured_node_is_browsed_again_until_it_has_them() {
     let plant = Plant::start(open()).await;
@@ -132,7 +132,7 @@ async fn a_server_without_any_configured_node_is_browsed_again_until_it_has_them
     plant.stop().await;
 }
 
-/// Tags that are gone are not tried again, however they had failed before.
+/// Removed tags are not retried, however they had failed before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_tags_that_are_gone_stay_gone() {
     for mode in ["subscribeEnabled: true", "pollRate: 100"] {
@@ -147,7 +147,7 @@ async fn failed_tags_that_are_gone_stay_gone() {
             })
             .await;
         assert_eq!(collector.get("/api/v1/opcua/failures").await["total"], 0);
-        // Longer than any retry that could be on its way.
+        // Longer than any pending retry takes.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         assert_eq!(
             (collector.metric("items_wanted"), collector.metric("items_failed")),
@@ -177,7 +177,7 @@ async fn a_configured_node_of_an_unknown_namespace_is_listed_and_counted() {
     assert!(failure["status"].as_str().unwrap().contains("urn:nowhere"), "{failure}");
     let nodes = collector.get("/api/v1/opcua/nodes?state=failed").await;
     assert_eq!(nodes["items"][0]["node_id"], lost);
-    // After a new start it is still that one, once.
+    // After a restart it is still that one, once.
     let plant = plant.restart(|_| {}).await;
     collector
         .until("the new start", |c| {

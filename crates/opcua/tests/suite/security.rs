@@ -1,4 +1,4 @@
-//! Logins, modes and policies that work, and one clear sentence for each that does not.
+//! Logins, modes and policies that work, and one clear message for each that does not.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::proxy::{Fate, GET_ENDPOINTS, Proxy, decode, encode};
 
 const SUBSCRIBE: &str = "subscribeEnabled: true";
 
-/// What `/ready` says after the first failed attempt.
+/// Returns the reason that `/ready` reports after the first failed attempt.
 async fn refusal(endpoint: &str, fields: &str) -> String {
     let collector = collect(endpoint, fields).await;
     collector
@@ -50,7 +50,7 @@ async fn every_mode_and_policy_delivers() {
             collector.stop().await;
         }
     }
-    // Only a mode: the strongest policy there is.
+    // With only a mode configured, the strongest policy is chosen.
     let collector = collect_in(
         &plant.endpoint(),
         &format!("{SUBSCRIBE}, {login}, securityMode: SignAndEncrypt"),
@@ -93,7 +93,7 @@ async fn a_user_certificate_logs_in() {
     plant.stop().await;
 }
 
-/// A certificate and its key in DER, as any tool would make them.
+/// Creates a certificate and its key in DER, like common tools.
 fn user_certificate() -> (Vec<u8>, Vec<u8>) {
     let data = opcua::crypto::X509Data {
         key_size: 2048,
@@ -146,7 +146,7 @@ async fn a_wrong_endpoint_is_one_sentence() {
         why.contains("the host \"no-such-host.invalid\"") && why.contains("use its IP address"),
         "{why}"
     );
-    // Something that listens and is no OPC UA server.
+    // A listener that is no OPC UA server.
     let web = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = web.local_addr().unwrap();
     let server = tokio::spawn(async move {
@@ -228,11 +228,11 @@ async fn servers_are_trusted_by_first_use_fingerprint_or_folder() {
     let rejected = folder.path().join("rejected").join(format!("{real}.der"));
     std::fs::create_dir_all(folder.path().join("trusted")).unwrap();
     std::fs::rename(rejected, folder.path().join("trusted").join("plant.der")).unwrap();
-    // The folder is read again at the next attempt; nothing is restarted.
+    // The folder is read again at the next attempt, without a restart.
     collector.until_served(10).await;
     collector.stop().await;
 
-    // Another certificate than the one that was seen first is refused.
+    // A certificate other than the first one seen is rejected.
     let pki = plant.folder.path().join("pki");
     let plant = plant.restart(|_| std::fs::remove_dir_all(pki).unwrap()).await;
     let collector = collect_in(&plant.endpoint(), &secure, data).await;
@@ -292,7 +292,7 @@ async fn a_direct_connection_asks_nobody() {
     plant.stop().await;
 }
 
-/// What the first refusal has put into `rejected/` is moved to `trusted/`.
+/// Moves the certificate that the first rejection stored in `rejected/` to `trusted/`.
 fn trust_what_was_rejected(folder: &std::path::Path) -> std::path::PathBuf {
     let rejected = std::fs::read_dir(folder.join("rejected")).unwrap();
     let file = rejected.map(|entry| entry.unwrap().path()).next().unwrap();
@@ -304,7 +304,7 @@ fn trust_what_was_rejected(folder: &std::path::Path) -> std::path::PathBuf {
 
 const NOT_TRUSTED: &str = "is not trusted; move it";
 
-/// The server would let the session go on.
+/// The server would continue the session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_ends_with_the_trust_in_its_server() {
     let plant = Plant::start(SimulatorOptions {
@@ -336,7 +336,7 @@ async fn a_session_ends_with_the_trust_in_its_server() {
     plant.stop().await;
 }
 
-/// The certificate in `trusted/` is another server's, and the only one there.
+/// `trusted/` contains only the certificate of another server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_direct_connection_with_the_wrong_certificate_hears_of_the_right_one() {
     let plant = Plant::start(secured()).await;
@@ -360,7 +360,7 @@ async fn a_direct_connection_with_the_wrong_certificate_hears_of_the_right_one()
     plant.stop().await;
 }
 
-/// Discovery is not protected: whoever is on the way answers it as he likes.
+/// Discovery is not protected: anyone in between can alter the response.
 fn falsify(proxy: &Proxy, change: impl Fn(&mut Vec<EndpointDescription>) + Send + 'static) {
     proxy.tell(move |request, body| {
         if request.kind != GET_ENDPOINTS {
@@ -398,7 +398,7 @@ async fn nobody_on_the_way_makes_the_password_readable() {
             c.not_ready().is_none() || c.metrics.total("input_connection_failed") >= 1.0
         })
         .await;
-    // Who the user is can be read in a channel that is only signed.
+    // In a channel that is only signed, the user name is readable.
     assert!(proxy.overheard(name));
     assert!(!proxy.overheard(password));
     collector.until_served(10).await;
@@ -420,7 +420,7 @@ async fn nobody_on_the_way_chooses_a_weaker_policy() {
             && why.contains("the weaker SignAndEncrypt/Basic256:"),
         "{why}"
     );
-    // Who names the policy has chosen it.
+    // An explicitly configured policy is accepted.
     let collector = collect(&proxy.endpoint(), &format!("{fields}, securityPolicy: Basic256")).await;
     collector.until_served(10).await;
     collector.stop().await;

@@ -1,4 +1,4 @@
-//! Servers that answer fewer operations than a call has, and servers that do not take what an item is asked for with.
+//! Servers that return fewer results than a call has operations, and servers that reject the parameters of an item.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ async fn plant() -> (Plant, Proxy) {
 
 const FAST: &str = "browse: {include: [\"*.FastUInt*\"]}";
 
-/// Each tag that changes has sent a value since now.
+/// Waits until each changing tag has sent a new value.
 async fn values_of_all(collector: &Collector) {
     collector.forget();
     collector
@@ -38,7 +38,7 @@ async fn values_of_all(collector: &Collector) {
         .await;
 }
 
-/// No answer of this server has more than so many results, whatever it is asked for.
+/// No response of this server has more than `results_max` results.
 fn answer_at_most(proxy: &Proxy, results_max: usize) {
     proxy.tell(move |request, body| match request.kind {
         proxy::READ => {
@@ -79,7 +79,7 @@ async fn a_server_that_cuts_its_answers_short_is_asked_for_less_at_a_time() {
     }
 }
 
-/// What it leaves out of its answers is one node.
+/// The server omits the results of one node.
 fn leave_out(proxy: &Proxy, node: &'static str) {
     let is_it = move |id: &opcua::types::NodeId| id.to_string().ends_with(node);
     proxy.tell(move |request, body| match request.kind {
@@ -105,7 +105,7 @@ fn leave_out(proxy: &Proxy, node: &'static str) {
     });
 }
 
-/// It has made the item all the same, and says so when it is asked for its items.
+/// The server has created the item nevertheless and includes it in its list of items.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_item_that_is_made_and_left_out_of_the_answer_is_found_and_not_made_twice() {
     for results_max in [0, 9] {
@@ -138,7 +138,7 @@ async fn a_node_that_is_left_out_of_every_answer_fails_alone_and_is_tried_again(
     for mode in ["subscribeEnabled: true", "pollRate: 50"] {
         let (plant, proxy) = plant().await;
         leave_out(&proxy, "FastUInt3");
-        // It gives no account of its items either.
+        // Nor does it list its items.
         proxy.judge(|request| match request.kind {
             proxy::CALL => Verdict::Refuse(StatusCode::BadServiceUnsupported),
             _ => Verdict::Pass,
@@ -165,7 +165,7 @@ async fn a_node_that_is_left_out_of_every_answer_fails_alone_and_is_tried_again(
     }
 }
 
-/// What a server says that does not take an interval below this one.
+/// A server that rejects sampling intervals below `least_ms` with this status.
 fn refuse_intervals_below(proxy: &Proxy, least_ms: f64, whole_calls: bool, status: StatusCode) {
     proxy.judge(move |request| {
         if request.kind != proxy::CREATE_ITEMS {
@@ -225,7 +225,7 @@ async fn a_server_that_refuses_to_sample_as_often_as_it_can_is_asked_for_an_inte
     }
 }
 
-/// It is the node and not the interval: the others are sampled as they should be.
+/// The cause is the node and not the interval: the others are sampled as configured.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_item_that_is_refused_with_every_interval_fails_and_the_reason_is_told() {
     let (plant, proxy) = plant().await;
@@ -267,7 +267,7 @@ async fn an_item_that_is_refused_with_every_interval_fails_and_the_reason_is_tol
     plant.stop().await;
 }
 
-/// Nothing is monitored, and who looks at `/ready` is told why.
+/// Nothing is monitored, and `/ready` reports the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_refuses_every_item_is_told_of_with_its_reason() {
     let (plant, proxy) = plant().await;

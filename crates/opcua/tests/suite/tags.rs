@@ -1,4 +1,4 @@
-//! Which tags are found, how they are called and served, and what HTTP and the console show of them.
+//! Which tags are found, their names and how they are served, and how HTTP and the console show them.
 
 use opcua::types::ReadRequest;
 
@@ -7,7 +7,7 @@ use crate::proxy::{self, Proxy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_tag_is_found_within_the_servers_limits() {
-    // Continuation points, tiny calls, folders in folders: each limit is enforced by the simulator.
+    // Continuation points, tiny calls, nested folders: the simulator enforces each limit.
     let options = SimulatorOptions {
         fast_nodes: 300,
         slow_nodes: 50,
@@ -32,7 +32,7 @@ async fn every_tag_is_found_within_the_servers_limits() {
     plant.stop().await;
 }
 
-/// Chunks are counted in what servers count, also where one node is asked for several attributes.
+/// Chunks are measured in operations as servers count them, also if several attributes of a node are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_read_has_more_operations_than_the_profile_allows() {
     let plant = Plant::start(SimulatorOptions {

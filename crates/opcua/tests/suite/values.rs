@@ -1,10 +1,10 @@
-//! Every type of value and every metadata key, in subscriptions and by polling.
+//! Every type of value and every metadata key, by subscription and by polling.
 
 use thalweg_record::{FilterReason, Message};
 
 use crate::harness::{Plant, SimulatorOptions, collect, meta, open, payload};
 
-/// Name, payload, tag type, data type of what the simulator holds.
+/// Name, payload, tag type and data type of the simulator's nodes.
 const EXPECTED: &[(&str, &str, &str, &str)] = &[
     ("Boolean", "true", "bool", "bool"),
     ("SByte", "-128", "number", "int8"),
@@ -99,13 +99,13 @@ fn check(messages: &std::collections::BTreeMap<String, Message>) {
     }
     let uncertain = &messages["UncertainWithValue"];
     assert!(meta(uncertain, "opcua_attr_statuscode").ends_with(" StatusUncertainLastUsableValue (0x40900000)"));
-    // Floats have no exponent, however many digits that takes.
+    // Floats are written without an exponent, however many digits that takes.
     assert_eq!(payload(&messages["DoubleTiny"]), format!("0.{}5", "0".repeat(323)));
     assert_eq!(
         payload(&messages["DoubleArray"]),
         format!("[0.1,NaN,-1{}]", "0".repeat(300))
     );
-    // A structure of the server's own, by the server's own description, and an array of them.
+    // A structure of the server with the server's own description, and an array of them.
     assert_eq!(
         payload(&messages["Point"]),
         "{\"X\":1.5,\"Y\":-2.25,\"Label\":\"first\"}"
@@ -171,7 +171,7 @@ async fn times_have_six_decimals_and_a_missing_one_is_year_one() {
     plant.stop().await;
 }
 
-/// Twenty changes of each tag come in one answer: a mean of their ages is half a second above that of the newest.
+/// Twenty changes of each tag come in one response: the mean of their ages is half a second above that of the newest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ages_are_those_of_each_value_and_not_of_the_newest_of_its_batch() {
     let plant = Plant::start(SimulatorOptions {

@@ -1,4 +1,5 @@
-//! The `opcua` output in a real flow against a running simulator: what arrives at nodes, and what cuts do to it.
+//! The `opcua` output in a real flow against a running simulator: which values nodes get, and how connection losses
+//! affect it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,14 +14,14 @@ use crate::harness::{Plant, SimulatorOptions, collect, open, payload};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running flow to nodes, and the folder of its data, which outlives it.
+/// A running flow to nodes, and its data folder, which outlives it.
 struct Writer {
     flow: Flow,
     metrics: Arc<Metrics>,
     _data: tempfile::TempDir,
 }
 
-/// A flow from messages that a mapping makes to the nodes of a server.
+/// Starts a flow that writes generated messages to the nodes of a server.
 fn write(plant: &Plant, input: &str, mappings: &str) -> Writer {
     let data = tempfile::tempdir().unwrap();
     let text = format!(
@@ -70,7 +71,7 @@ impl Writer {
         self.flow.handle().counts().out
     }
 
-    /// What `/ready` says of the output.
+    /// Returns the reason that `/ready` reports for the output.
     fn not_ready(&self) -> Option<String> {
         let status = self.flow.handle().status();
         status.nodes.last().and_then(|node| node.not_ready.clone())
@@ -93,7 +94,7 @@ async fn types() -> Plant {
     Plant::start(SimulatorOptions { types: true, ..open() }).await
 }
 
-/// The value of a node as another client sees it.
+/// Returns the value of a node as another client reads it.
 async fn value_at(plant: &Plant, node: &str) -> String {
     let collector = collect(&plant.endpoint(), &format!("nodeIDs: [\"ns=3;s=Types{node}\"]")).await;
     collector.until("a value", |c| c.count() > 0).await;
@@ -147,7 +148,7 @@ async fn every_type_arrives_with_its_digits() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_can_never_be_written_are_dropped_with_their_reason_and_the_others_flow() {
     let plant = types().await;
-    // 0, 1, 2, 3: the third does not fit.
+    // 0, 20000, 40000, 60000: the last two do not fit into an Int16.
     let input = "{count: 4, interval: \"\", mapping: 'root.v = (counter() - 1) * 20000'}";
     let writer = write(&plant, input, &mapping("WritableInt16", "v", "Int16"));
     writer

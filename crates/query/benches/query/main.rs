@@ -1,13 +1,14 @@
-//! What ordinary queries cost here and in DataFusion by itself over the same files: `cargo bench --profile release -p thalweg-query
-//! [-- PART OF A NAME] [--quick]`.
+//! Compares typical queries with plain DataFusion over the same files:
+//! `cargo bench --profile release -p thalweg-query [-- PART OF A NAME] [--quick]`.
 //!
-//! The difference is what this crate puts around a plan: versions of tables, functions whose results are bounded, operators that look at
-//! the width of rows, a clock. Both run in turns, so that what else the machine does falls on both. CPU time is that of all threads.
-//! A query whose answers differ in the number of rows fails.
+//! The difference is what this crate adds to a plan: table versions, bounded functions, operators that check the width
+//! of rows, a deadline. Both run alternately, so that other load on the machine affects both. CPU time is that of all
+//! threads. A query fails if the two results differ in the number of rows.
 //!
-//! The promise is that a query over some hundred thousand rows costs no more than some percent of CPU time. On two cores of an AMD EPYC
-//! with 500,000 rows it is -33 % (`filter_text`, whose files are pruned) to +4 %; `all_columns` is +15 %, and its
-//! rows have a column more, that of the partition. `constant` tells what a query costs that reads nothing: 0.4 ms.
+//! The target is that a query over some hundred thousand rows costs at most some percent of extra CPU time. On two
+//! cores of an AMD EPYC with 500,000 rows the difference is -33 % (`filter_text`, whose files are pruned) to +4 %;
+//! `all_columns` is +15 %, but its rows have one more column, that of the partition. `constant` shows the cost of a
+//! query that reads nothing: 0.4 ms.
 #![allow(clippy::print_stderr, clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "other programs use what is not used here")]
@@ -30,7 +31,7 @@ use tokio::runtime::Runtime;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// As the program sets it.
+/// The settings of the thalweg binary.
 #[unsafe(export_name = "malloc_conf")]
 pub static MALLOC_CONF: &[u8] = thalweg_telemetry::alloc::JEMALLOC_SETTINGS;
 
@@ -117,7 +118,7 @@ fn main() {
 
 fn compare(runtime: &Runtime, (engine, plain): (&Engine, &SessionContext), (name, sql): (&str, &str), runs: usize) {
     let (mut here, mut there) = (Vec::new(), Vec::new());
-    // The first of each fills caches.
+    // The first run of each fills caches.
     for run in 0..=runs {
         let (own_rows, own) = measured(|| runtime.block_on(by_engine(engine, sql)));
         let (plain_rows, other) = measured(|| runtime.block_on(by_plain(plain, sql)));
@@ -172,7 +173,7 @@ async fn by_plain(context: &SessionContext, sql: &str) -> usize {
     rows
 }
 
-/// With the settings of the engine, as far as they are about speed.
+/// Uses the engine's settings that affect speed.
 async fn plain(lake: &Path) -> SessionContext {
     let mut config = SessionConfig::new();
     let options = config.options_mut();

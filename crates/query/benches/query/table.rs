@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::tables::TAGS;
+use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::attributes::AttributePromotion;
 use thalweg_lake::ingest::{IngestOptions, QueueSource, TableWriter};
-use thalweg_lake::store::{LakeStorage, SyncedStore};
-use thalweg_lake::tables::TAGS;
 use thalweg_lake::tags::TagBatchWriter;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
@@ -48,7 +48,16 @@ pub async fn fill(data_dir: &Path) {
     };
     let lake = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
     let promotion = AttributePromotion::new(256, vec![], &[]).unwrap();
-    let writer = TableWriter::open(&lake, &TAGS, feed, promotion, metrics, &options).await;
+    let writer = TableWriter::open(
+        &lake,
+        &TAGS,
+        feed,
+        &thalweg_lake::tags::entry_decoder(),
+        promotion,
+        metrics,
+        &options,
+    )
+    .await;
     let _writer = writer.unwrap();
     for file in 0..ROWS / ROWS_OF_A_FILE {
         let rows = file * ROWS_OF_A_FILE..(file + 1) * ROWS_OF_A_FILE;
@@ -83,7 +92,7 @@ fn sample(number: i64) -> Message {
     Message::new(Payload::Value(value), Metadata::stamped(Arc::new(map), stamps))
 }
 
-/// Those of a table.
+/// The data files of a table.
 pub fn files(table: &Path) -> Vec<PathBuf> {
     let days = std::fs::read_dir(table).unwrap().flatten();
     let days = days.filter(|day| day.file_name().to_string_lossy().starts_with("date="));

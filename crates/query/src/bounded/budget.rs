@@ -1,7 +1,7 @@
-//! What one query may take for the results of its functions. Operators reserve memory for themselves; functions cannot, so
-//! what calls them does it for them.
+//! The memory budget of one query for the results of its functions. Operators reserve memory for themselves; functions
+//! cannot, so their callers do it for them.
 //!
-//! The budget travels with the settings of the query, which each call of a function is given.
+//! The budget is part of the query's configuration, which every function call receives.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use regex::RegexBuilder;
 use crate::error::QueryError;
 use crate::guard::QueryCancellation;
 
-/// A result may be such a part of `query.memory`: what comes after the call holds it more than once.
+/// A result may take this fraction of `query.memory`, because later steps copy it.
 const RESULT_PART: usize = 8;
-/// Of a query that has no budget: a filter of `thalweg parquet cat`.
+/// For a query without a budget: a filter of `thalweg parquet cat`.
 const RESULT_BYTES_ALONE: usize = 64 << 20;
-/// All that is computed before a query runs. Plans are copied and printed with it.
+/// Limit for everything computed during planning. Plans are copied and printed with it.
 const CONSTANT_BYTES_MAX: usize = 1 << 20;
-/// Smaller results are not held; together those of all calls are a small part of `query.memory`.
+/// Smaller results are not reserved; those of all calls together are a small fraction of `query.memory`.
 const UNHELD_PART: usize = 8;
-/// Different regular expressions of a query, the bytes of one as text, and compiled.
+/// Limits of a query: different regular expressions, bytes of one as text, and bytes of one compiled.
 const PATTERNS_MAX: usize = 256;
 const PATTERN_BYTES_MAX: usize = 16 << 10;
 const PATTERN_COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// Clones are one budget.
+/// Clones share one budget.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<BudgetState>);
 
 #[derive(Debug)]
 struct BudgetState {
-    /// Always empty; what is taken shares its registration.
+    /// Always empty; it only provides the registration for the reservations taken from it.
     reservation: Option<MemoryReservation>,
     watch: Option<Arc<QueryCancellation>>,
     result_max: usize,
@@ -44,14 +44,14 @@ struct BudgetState {
     is_planning: AtomicBool,
     constants: AtomicUsize,
     patterns: Mutex<HashSet<String>>,
-    /// Rows that windows have taken in and not given out, at most.
+    /// The most rows that windows have read but not emitted.
     waited_for: AtomicUsize,
-    /// Rows before and behind one that its window needs.
+    /// The rows before and after a row that its window needs.
     around: AtomicUsize,
 }
 
 impl Budget {
-    /// Of a query that is about to be planned.
+    /// The budget of a query that is about to be planned.
     pub fn new(pool: &Arc<dyn MemoryPool>, memory_bytes: usize, watch: &Arc<QueryCancellation>) -> Budget {
         Budget(Arc::new(BudgetState {
             reservation: Some(MemoryConsumer::new("functions").register(pool)),
@@ -82,19 +82,19 @@ impl Budget {
         }))
     }
 
-    /// The one of the query that a function is called for.
+    /// The budget of the query that calls a function.
     pub fn of(config: &ConfigOptions) -> Budget {
         config.extensions.get::<Budget>().cloned().unwrap_or_else(Budget::alone)
     }
 
-    /// From now on the query runs. Its plan has so many expressions.
+    /// Ends the planning phase. The plan has `expressions` expressions.
     pub fn planned(&self, expressions: usize) {
         let unheld = self.0.memory / UNHELD_PART / expressions.max(1);
         self.0.unheld_max.store(unheld, Ordering::Relaxed);
         self.0.is_planning.store(false, Ordering::Relaxed);
     }
 
-    /// Bytes that a result may have.
+    /// The largest result allowed, in bytes.
     pub fn result_max(&self) -> usize {
         match self.0.is_planning.load(Ordering::Relaxed) {
             true => self.0.result_max.min(CONSTANT_BYTES_MAX),
@@ -102,17 +102,17 @@ impl Budget {
         }
     }
 
-    /// Whether a result of this size is reserved for as long as it lives.
+    /// Whether a result of this size is reserved for its lifetime.
     pub fn holds(&self, bytes: usize) -> bool {
         bytes > self.0.unheld_max.load(Ordering::Relaxed)
     }
 
-    /// The query may still run.
+    /// Fails if the query has to end.
     pub fn check_time(&self) -> Result<()> {
         self.0.watch.as_ref().map_or(Ok(()), |watch| watch.check())
     }
 
-    /// Memory for a result, for as long as what is returned lives.
+    /// Reserves memory for a result, until the reservation is dropped.
     pub fn take(&self, function: &str, bytes: usize) -> Result<Option<MemoryReservation>> {
         if self.0.is_planning.load(Ordering::Relaxed) {
             let before = self.0.constants.fetch_add(bytes, Ordering::Relaxed);
@@ -129,12 +129,12 @@ impl Budget {
         Ok(Some(taken))
     }
 
-    /// An empty reservation to grow.
+    /// An empty reservation that can grow.
     pub fn reservation(&self) -> Option<MemoryReservation> {
         self.0.reservation.as_ref().map(MemoryReservation::new_empty)
     }
 
-    /// A window took in some rows, and gives them out together.
+    /// Records that a window buffers `rows` rows before it emits them.
     pub fn waits_for(&self, rows: usize) {
         self.0.waited_for.fetch_add(rows, Ordering::Relaxed);
     }
@@ -143,7 +143,7 @@ impl Budget {
         self.0.waited_for.load(Ordering::Relaxed)
     }
 
-    /// A window function needs so many rows around each.
+    /// Records that a window function needs `rows` rows around each row.
     pub fn needs_around(&self, rows: usize) {
         self.0.around.fetch_max(rows, Ordering::Relaxed);
     }
@@ -152,7 +152,7 @@ impl Budget {
         self.0.around.load(Ordering::Relaxed)
     }
 
-    /// A regular expression that a function or an operator is about to compile.
+    /// Checks a regular expression before a function or an operator compiles it.
     pub fn check_pattern(&self, function: &str, pattern: &str) -> Result<()> {
         if self.0.patterns.lock().contains(pattern) {
             return Ok(());
@@ -167,23 +167,24 @@ impl Budget {
         let compiled = RegexBuilder::new(pattern)
             .size_limit(PATTERN_COMPILED_BYTES_MAX)
             .build();
-        // What is wrong with it otherwise is told by whoever uses it.
+        // Other errors are reported by the code that uses the pattern.
         if let Err(regex::Error::CompiledTooBig(_)) = compiled {
             return refuse(format!(
-                "compiled it needs more than the {PATTERN_COMPILED_BYTES_MAX} bytes that are allowed; repeat less"
+                "it needs more than {PATTERN_COMPILED_BYTES_MAX} bytes when compiled; repeat less"
             ));
         }
         self.count_pattern(function, pattern)
     }
 
-    /// The same of a pattern of LIKE, which is compiled if it is more than a text with `%` at its ends.
+    /// Checks a LIKE pattern. It is compiled only if it has wildcards other than `%` at its ends.
     pub fn check_like(&self, pattern: &str) -> Result<()> {
         if !pattern.trim_matches('%').contains(['%', '_', '\\']) {
             return Ok(());
         }
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(DataFusionError::External(Box::new(QueryError::too_complex(format!(
-                "the pattern of LIKE has {} bytes, {PATTERN_BYTES_MAX} are allowed; look for less, or use contains(text, part)",
+                "the pattern of LIKE has {} bytes, {PATTERN_BYTES_MAX} are allowed; use a shorter pattern or \
+                 contains(text, part)",
                 pattern.len()
             )))));
         }
@@ -206,7 +207,7 @@ impl Budget {
     }
 }
 
-/// The error of a result that is too large.
+/// The error for a result that is too large.
 pub fn too_large(function: &str, asked: usize, allowed: usize) -> DataFusionError {
     DataFusionError::External(Box::new(QueryError::too_large(function, asked, allowed)))
 }
@@ -224,7 +225,7 @@ impl ExtensionOptions for Budget {
         self
     }
 
-    /// Settings are copied while a query is planned; it still has one budget.
+    /// Configurations are cloned during planning; the clones share one budget.
     fn cloned(&self) -> Box<dyn ExtensionOptions> {
         Box::new(self.clone())
     }

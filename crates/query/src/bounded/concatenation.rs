@@ -1,4 +1,4 @@
-//! `a || b` for texts, as a function: an operator makes its result without asking anybody.
+//! `a || b` for texts as a function, because an operator allocates its result without a reservation.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use datafusion::logical_expr::{
 use datafusion::physical_expr::PhysicalExpr as _;
 use datafusion::physical_expr::expressions;
 
-/// Nobody can write it.
+/// Not a valid function name, so no query can call it.
 pub const NAME: &str = "a || b";
 
-/// The operator of a plan as a call.
+/// Converts the operator to a function call.
 pub fn call(left: Expr, right: Expr) -> Expr {
     let function = Arc::new(ScalarUDF::new_from_impl(Concatenation {
         signature: Signature::user_defined(Volatility::Immutable),
@@ -35,7 +35,7 @@ impl ScalarUDFImpl for Concatenation {
         NAME
     }
 
-    /// As the operator is named.
+    /// The name that the operator would have.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         match args {
             [left, right] => {

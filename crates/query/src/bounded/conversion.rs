@@ -1,5 +1,5 @@
-//! Casts and CASE as functions, so that what they make is reserved. An operator evaluates all of its expressions before it hands on
-//! a batch, and three hundred casts of one long text are three hundred copies of it.
+//! Casts and CASE as functions, so that their results are reserved. An operator evaluates all of its expressions before
+//! it emits a batch, so three hundred casts of one long text make three hundred copies of it.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use super::scalar;
 pub const CAST: &str = "CAST";
 pub const CASE: &str = "CASE";
 
-/// The same plan, once it is optimized: what optimizers know of casts they have used by then.
+/// Replaces casts and CASE in an optimized plan; optimizer rules for casts have run by then.
 pub fn bound(plan: LogicalPlan) -> Result<LogicalPlan> {
     let bounded = plan.transform_up_with_subqueries(|node| {
-        // The files of a table are chosen by their filters.
+        // The filters of a scan stay as they are, because they select the files of the table.
         if matches!(node, LogicalPlan::TableScan(_)) {
             return Ok(Transformed::no(node));
         }
@@ -43,7 +43,7 @@ pub fn bound(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(bounded?.data)
 }
 
-/// The same expression, with a function in the place of a cast or of CASE.
+/// Replaces a cast or a CASE by a function.
 pub fn bound_expr(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
     let (name, value) = match &expr {
         Expr::Cast(cast) => (CAST, Some(&cast.expr)),
@@ -54,7 +54,7 @@ pub fn bound_expr(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
     let Ok((_, field)) = expr.to_field(schema) else {
         return Transformed::no(expr);
     };
-    // Of other types few bytes are made: views point to what is there already.
+    // Other types need few bytes: views point to existing data.
     let is_made = match field.data_type() {
         DataType::Utf8View | DataType::BinaryView => {
             value.is_some_and(|value| !value.get_type(schema).is_ok_and(|kind| is_text(&kind)))
@@ -84,13 +84,14 @@ fn is_text(kind: &DataType) -> bool {
     kind.is_string() || kind.is_binary()
 }
 
-/// A cast of its argument, or its argument as it is: CASE evaluates only what it needs, which no function can.
+/// A function that casts its argument or, for CASE, returns it unchanged. CASE itself stays an expression, because it
+/// evaluates only the branches it needs and a function cannot.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Conversion {
     name: &'static str,
-    /// As the expression that was replaced has it.
+    /// The field of the replaced expression.
     field: FieldRef,
-    /// What cannot be cast is null.
+    /// A value that cannot be cast becomes null.
     is_safe: bool,
     signature: Signature,
 }

@@ -1,27 +1,27 @@
-//! Every function that a query may call, with what bounds its result. A function that is not listed is not registered: a new
-//! version of the library that brings one fails a test here, and somebody has to think about it.
+//! Lists every function that a query may call, with the bound of its result. Unlisted functions are not registered: if
+//! a new version of the library adds one, a test fails here until somebody decides about it.
 
 use super::sizes::{self, FunctionCall};
 
-/// What is known of the result of a function before it is called.
+/// What bounds the result of a function.
 #[derive(Clone, Copy, Debug)]
 pub enum ResultBound {
-    /// Values of fixed width, or parts of its arguments that are not copied. Such a function is called as it is.
+    /// Values of fixed width, or parts of the arguments without copies. The function is called directly.
     Plain,
-    /// At most so many times its arguments, with constants repeated for each row.
+    /// At most this many times the size of the arguments, with constants repeated for each row.
     Inputs(usize),
-    /// Exactly this, or a little less.
+    /// Exactly this many bytes, or slightly fewer.
     Exact(fn(&FunctionCall<'_>) -> usize),
-    /// At most this, and mostly far less: such a call is made for a part of the rows at a time when it has to be.
+    /// At most this many bytes, usually far fewer. If the bound is too large, the call is split by rows.
     AtMost(fn(&FunctionCall<'_>) -> usize),
-    /// The same, for the regular expression that is its second argument.
+    /// Like `AtMost`, for functions whose second argument is a regular expression.
     Pattern(fn(&FunctionCall<'_>) -> usize),
     /// Not registered.
     Refused,
 }
 
 impl ResultBound {
-    /// Bytes of the result of a call, at most.
+    /// The most bytes that a call can return.
     pub fn asked(self, call: &FunctionCall<'_>) -> usize {
         match self {
             Inputs(times) => call.bytes().saturating_mul(times),
@@ -42,19 +42,20 @@ fn find(list: &[(&str, ResultBound)], name: &str) -> Option<ResultBound> {
     known.map(|(_, size)| *size)
 }
 
-/// Of the sum of the arguments. Unlike [`Inputs`] it can double what a query has, step by step, so a result has its limit.
+/// The size of all arguments. Unlike [`Inputs`] it can double the query's data with each step, so the result is
+/// limited.
 fn sum(call: &FunctionCall<'_>) -> usize {
     call.bytes()
 }
 
-/// Numbers, from a text of any length.
+/// A number, parsed from a text of any length.
 fn number(call: &FunctionCall<'_>) -> usize {
     call.rows.saturating_mul(16)
 }
 
 pub const SCALAR: &[(&str, ResultBound)] = &[
     ("nullif", Inputs(1)),
-    // These become casts while they are planned; the type that they name is looked at.
+    // These become casts during planning; the target type is checked.
     ("arrow_cast", Inputs(4)),
     ("arrow_try_cast", Inputs(4)),
     ("cast_to_type", Inputs(4)),
@@ -96,7 +97,7 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("to_timestamp_millis", Plain),
     ("to_timestamp_micros", Plain),
     ("to_timestamp_nanos", Plain),
-    // Hexadecimal digits are two for a byte.
+    // A byte has two hexadecimal digits.
     ("encode", Inputs(2)),
     ("decode", Inputs(1)),
     ("abs", Plain),
@@ -144,7 +145,7 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("regexp_replace", Pattern(sizes::regexp_replace)),
     ("character_length", Plain),
     ("find_in_set", Plain),
-    // A letter of another case may be a longer character, or several.
+    // A letter in the other case may be a longer character, or several characters.
     ("initcap", Inputs(3)),
     ("lower", Inputs(3)),
     ("upper", Inputs(3)),
@@ -235,19 +236,19 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("log_template", Inputs(2)),
     ("log_fingerprint", Plain),
     ("sketch_quantile", Plain),
-    // Their bodies are evaluated for all elements of all lists at once, with each constant and each column of the row repeated for
-    // every element: that cannot be told from the arguments.
+    // Their lambdas are evaluated for all elements of all lists at once, with each constant and each column repeated
+    // for every element. The arguments do not reveal that size.
     ("array_any_match", Refused),
     ("array_filter", Refused),
     ("array_first", Refused),
     ("array_transform", Refused),
-    // Made by rewriting `a || b`, casts and CASE.
+    // Created when `a || b`, casts and CASE are rewritten.
     (super::concatenation::NAME, Exact(sum)),
     (super::conversion::CAST, AtMost(sizes::conversion)),
     (super::conversion::CASE, Inputs(1)),
 ];
 
-/// Their states are reserved by the operator that has them. What they make as window functions is charged by [`super::windows`].
+/// The aggregate operator reserves their states. As window functions they are charged by [`super::windows`].
 pub const AGGREGATE: &[&str] = &[
     "any_value",
     "array_agg",
@@ -291,7 +292,7 @@ pub const AGGREGATE: &[&str] = &[
     crate::sketches::MERGE,
 ];
 
-/// Those that give numbers, and those that give values of other rows, which are charged.
+/// Window functions that return numbers, and those that return values of other rows, which are charged.
 pub const WINDOW: &[&str] = &[
     "cume_dist",
     "row_number",
@@ -306,6 +307,6 @@ pub const WINDOW: &[&str] = &[
     "nth_value",
 ];
 
-/// These give their rows a batch at a time, but no query can name them: what stands in the place of a table is one of the lake.
+/// These emit rows batch by batch, but no query can name them: only tables of the lake can be queried.
 #[cfg(test)]
 pub const TABLE: &[&str] = &["generate_series", "range"];

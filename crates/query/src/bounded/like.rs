@@ -1,5 +1,5 @@
-//! The pattern of `LIKE` when it is no constant. A pattern that is more than a text with `%` at its ends is compiled as a regular
-//! expression, that of each row by itself, so it is looked at before as those are.
+//! Checks `LIKE` patterns that are not constants. A pattern with wildcards other than `%` at its ends is compiled as a
+//! regular expression for each row, so it has to pass the same checks as those.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::budget::Budget;
 /// No query can call it by name.
 pub const NAME: &str = "LIKE";
 
-/// The same comparison, whose pattern is looked at.
+/// The same comparison with a checked pattern.
 pub fn bound(like: Like, constant: Option<&str>, budget: &Budget) -> Result<Expr> {
     if let Some(pattern) = constant {
         budget.check_like(pattern)?;
@@ -33,7 +33,7 @@ pub fn bound(like: Like, constant: Option<&str>, budget: &Budget) -> Result<Expr
     }))
 }
 
-/// Its argument as it is.
+/// Returns its argument unchanged after the check.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct LikePatternCheck {
     signature: Signature,

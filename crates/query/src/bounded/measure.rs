@@ -1,7 +1,7 @@
-//! How many bytes values are when they are written out, one row after the other.
+//! Measures the bytes of values when each row is written out separately.
 //!
-//! What an array holds in memory says little of that: a view or a dictionary holds a value once for many rows, and a slice holds
-//! all of what it was cut from. Bounds are of what an operator makes when it copies each row.
+//! The memory of an array says little about that: a view or a dictionary shares a value between many rows, and a slice
+//! keeps its whole parent array alive. The bounds are about an operator that copies each row.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use datafusion::arrow::error::ArrowError;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::ColumnarValue;
 
-/// A view of text or bytes; what it points to is shared.
+/// A view of a text or bytes; the data that it points to is shared.
 const VIEW_BYTES: usize = 16;
 
 /// Bytes of all rows.
@@ -60,7 +60,7 @@ fn offset_bytes_of<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> usiz
     array_bytes(&values.slice(start, length)) + size_of_val(offsets)
 }
 
-/// Where the values of some rows begin, and how many there are.
+/// The offset of the first value of some rows, and the length of all.
 pub fn span<O: OffsetSizeTrait>(offsets: &[O]) -> (usize, usize) {
     let at = |offset: Option<&O>| offset.map_or(0, |offset| offset.as_usize());
     let (start, end) = (at(offsets.first()), at(offsets.last()));
@@ -75,12 +75,12 @@ fn views(array: &dyn Array) -> &[u128] {
     bytes.map_or(&[], |bytes| bytes.views())
 }
 
-/// The lower 32 bits of a view are its length.
+/// The low 32 bits of a view are its length.
 fn view_length(view: &u128) -> usize {
     *view as u32 as usize
 }
 
-/// Of every batch between two operators, so this is a loop without a call for each view.
+/// Runs for every batch between two operators, so it is a loop without a call per view.
 fn view_bytes(views: &[u128]) -> usize {
     views.iter().map(view_length).sum()
 }
@@ -124,12 +124,13 @@ pub fn row_bytes(array: &dyn Array) -> Vec<usize> {
             all
         }
         DataType::Dictionary(_, _) => of_dictionary(array, row_bytes),
-        // Unions, runs and views of lists are not in tables, and rare elsewhere: each row counts as all of them.
+        // Unions, run-end encoded arrays and list views are not in tables and rare elsewhere; each row counts as the
+        // whole array.
         _ => vec![array.get_array_memory_size(); rows],
     }
 }
 
-/// Of the value that each row has.
+/// The size of each row's dictionary value.
 pub fn of_dictionary(array: &dyn Array, of_values: fn(&dyn Array) -> Vec<usize>) -> Vec<usize> {
     let dictionary = array.as_any_dictionary();
     if dictionary.values().is_empty() {
@@ -164,7 +165,7 @@ pub fn sum(each: &[usize], from: usize, to: usize) -> usize {
     each.get(from..to).unwrap_or_default().iter().sum()
 }
 
-/// Bytes of each row in all of some columns.
+/// Bytes of each row over several columns.
 pub fn sum_rows(rows: usize, columns: impl Iterator<Item = Vec<usize>>) -> Vec<usize> {
     let mut sums = vec![0_usize; rows];
     for column in columns {
@@ -175,7 +176,7 @@ pub fn sum_rows(rows: usize, columns: impl Iterator<Item = Vec<usize>>) -> Vec<u
     sums
 }
 
-/// Elements of each row of a list; 1 of anything else.
+/// Elements of each row of a list; 1 for other types.
 pub fn element_counts(array: &dyn Array) -> Vec<usize> {
     let counts = |offsets: &[i32]| offsets.windows(2).map(|pair| span(pair).1).collect();
     match array.data_type() {
@@ -190,7 +191,7 @@ pub fn element_counts(array: &dyn Array) -> Vec<usize> {
     }
 }
 
-/// Bytes of an argument that is given for some rows: of one value in each of them.
+/// Bytes of an argument for `rows` rows; a constant counts once per row.
 pub fn value_bytes(value: &ColumnarValue, rows: usize) -> usize {
     match value {
         ColumnarValue::Array(array) => array_bytes(array),
@@ -215,12 +216,12 @@ pub fn scalar_bytes(scalar: &ScalarValue) -> usize {
     }
 }
 
-/// Bytes of rows, at most: what all columns are when they are written out.
+/// The most bytes that the rows of a batch take when all columns are written out.
 pub fn batch_bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(|column| array_bytes(column)).sum()
 }
 
-/// What is known of a type: the bytes of a value that has them whatever is in it, and the number of types in it.
+/// Measures a type: the bytes of a value that depend on the type alone, and the number of nested types.
 pub fn type_size(kind: &DataType) -> TypeSize {
     let mut size = TypeSize { bytes: 0, parts: 0 };
     size.add(kind, 1);
@@ -233,7 +234,7 @@ pub struct TypeSize {
     pub parts: usize,
 }
 
-/// More are not counted: types that hold each other can have very many.
+/// Counting stops here, because nested types can grow exponentially.
 pub const TYPE_PARTS_MAX: usize = 1_000;
 
 impl TypeSize {
@@ -278,15 +279,15 @@ impl TypeSize {
     }
 }
 
-/// The same rows, whose lists hold no elements of other rows. A slice holds all, and what copies rows sets memory aside in proportion to
-/// that.
+/// Copies lists so that they contain only the elements of these rows. A slice keeps all elements, and code that copies
+/// rows allocates in proportion to them.
 pub fn compact(batch: &RecordBatch) -> Result<RecordBatch> {
     let columns = batch
         .columns()
         .iter()
         .map(compact_column)
         .collect::<Result<Vec<_>, _>>()?;
-    // There may be rows without columns.
+    // A batch may have rows but no columns.
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     Ok(RecordBatch::try_new_with_options(batch.schema(), columns, &options)?)
 }

@@ -1,10 +1,11 @@
-//! Functions that cannot take more memory than a query has.
+//! Bounds the memory that functions of a query can take.
 //!
-//! Operators reserve what they hold; what a function makes nobody counts, and a short call can make any number of bytes:
-//! `repeat('x', 2000000000)`. So each function is on a [`function_list`] with the size of its result, told from its arguments
-//! ([`sizes`]). A [`scalar`] function is called when the memory for that is there ([`budget`]), and what it made stays reserved
-//! as long as it lives. Each call of a plan is one of these ([`rewrite`]), whoever put it there. [`windows`] are charged for each
-//! value, and [`operators`] that repeat rows look at the width of what they repeat.
+//! Operators reserve the memory they use, but nobody accounts for the results of functions, and a short call can
+//! allocate any number of bytes: `repeat('x', 2000000000)`. Each function is therefore on a [`function_list`] with the
+//! size of its result, computed from its arguments ([`sizes`]). A [`scalar`] function is called once the memory for its
+//! result is reserved ([`budget`]), and the reservation lives as long as the result. [`rewrite`] replaces every call of
+//! a plan by a bounded one. [`windows`] are charged for each value, and [`operators`] that repeat rows check the width
+//! of these rows.
 
 pub mod budget;
 mod concatenation;

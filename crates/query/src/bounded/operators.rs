@@ -1,9 +1,10 @@
-//! Operators that repeat rows, made to look at the width of what they repeat.
+//! Bounds operators that repeat rows by the width of these rows.
 //!
-//! A join or an unnested list copies a row for each row that it gives, some thousand at a time. [`NarrowRows`] below it refuses
-//! rows of which a batch would be larger than a result may be, and hands lists on in pieces. A window keeps all rows of a
-//! partition and hands them on at once: [`WindowInput`] reserves them, [`WindowOutput`] for as long as they are there. What comes
-//! out is cut into batches of few bytes: a view repeats no text, but a copy of it does.
+//! A join or an unnest copies an input row into each output row, some thousand at a time. Below it, `NarrowRows`
+//! refuses rows of which a batch would exceed the result limit, and passes lists on in pieces. A window buffers all
+//! rows of a partition and emits them at once: `WindowInput` reserves them, and `WindowOutput` releases the
+//! reservation when they are gone. Output is cut into batches of few bytes: a view does not repeat a text, but a copy
+//! of it does.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Formatter;
@@ -29,9 +30,9 @@ use parking_lot::Mutex;
 use super::budget::{Budget, too_large};
 use super::measure::{array_bytes, batch_bytes, compact, element_counts, row_bytes, scalar_bytes, sum_rows};
 
-/// A batch that is handed on has no more bytes when it is written out, if it has more than one row.
+/// The most bytes of an emitted batch when written out, unless it has only one row.
 const BATCH_BYTES: usize = 8 << 20;
-/// Constants in the arguments of a window function.
+/// Limit for constants in the arguments of a window function.
 const WINDOW_CONSTANT_BYTES_MAX: usize = 4 << 10;
 const JOINS: [&str; 5] = [
     "NestedLoopJoinExec",
@@ -41,7 +42,7 @@ const JOINS: [&str; 5] = [
     "PiecewiseMergeJoinExec",
 ];
 
-/// These fill batches with so many rows, whatever the rows hold, or have batches of a size of their own.
+/// These fill batches by row count alone, or have batches of their own size.
 const CUT: [&str; 6] = [
     "DataSourceExec",
     "FilterExec",
@@ -51,7 +52,7 @@ const CUT: [&str; 6] = [
     "AggregateExec",
 ];
 
-/// The same operator with a look at what goes into it, if it is one that repeats rows or keeps them.
+/// Wraps an operator that repeats or buffers rows with checks of its input. Returns `None` for others.
 pub fn bound(node: Arc<dyn ExecutionPlan>, budget: &Budget) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     if let Some(unnest) = node.downcast_ref::<UnnestExec>() {
         let lists = Repetition::Lists(unnest.list_column_indices().into());
@@ -98,7 +99,7 @@ fn passing(input: Arc<dyn ExecutionPlan>, role: PassThroughRole, budget: &Budget
     Arc::new(PassThroughExec { input, role, budget })
 }
 
-/// The arguments of window functions are written out for all rows that a window keeps.
+/// A window writes out its arguments for all buffered rows.
 fn check_arguments(functions: &[Arc<dyn WindowExpr>]) -> Result<()> {
     for function in functions {
         let bytes: usize = function.expressions().iter().map(constant_bytes).sum();
@@ -113,7 +114,7 @@ fn check_arguments(functions: &[Arc<dyn WindowExpr>]) -> Result<()> {
     Ok(())
 }
 
-/// The rows that a window keeps while it slides, and the copy that is made of them with each batch.
+/// Reserves the rows that a sliding window buffers, and the copy that each batch makes of them.
 struct SlidingWindowReservation {
     rows_kept: usize,
     taken: Option<MemoryReservation>,
@@ -134,7 +135,7 @@ impl SlidingWindowReservation {
     }
 
     fn take(&mut self, batch: &RecordBatch) -> Result<()> {
-        // What is needed of one batch is far less than a query has.
+        // One batch needs far less than the memory of a query.
         if self.rows_kept <= batch.num_rows() {
             return Ok(());
         }
@@ -158,12 +159,12 @@ fn constant_bytes(expr: &Arc<dyn PhysicalExpr>) -> usize {
     }
 }
 
-/// What an operator copies.
+/// What an operator repeats.
 #[derive(Clone, Debug)]
 enum Repetition {
-    /// Each row, up to a batch of them.
+    /// Each row, up to a full batch.
     Rows,
-    /// Each row, as often as its lists have elements.
+    /// Each row, once per list element.
     Lists(Arc<[ListUnnest]>),
 }
 
@@ -172,15 +173,15 @@ enum PassThroughRole {
     Narrow(Repetition),
     Cut,
     WindowInput(WindowReservations),
-    /// A window that slides keeps so many rows around the one it is at.
+    /// A sliding window keeps this many rows around its current row.
     WindowSlide(usize),
     WindowOutput(WindowReservations),
 }
 
-/// The rows that a window keeps, for each partition.
+/// The reservation for the buffered rows of each partition.
 type WindowReservations = Arc<Mutex<HashMap<usize, Arc<MemoryReservation>>>>;
 
-/// Hands batches on.
+/// Passes batches on, with the checks of its role.
 #[derive(Clone, Debug)]
 struct PassThroughExec {
     input: Arc<dyn ExecutionPlan>,
@@ -284,7 +285,7 @@ impl ExecutionPlan for PassThroughExec {
                     let batch = batch?;
                     budget.waits_for(batch.num_rows());
                     if let Some(taken) = &taken {
-                        // They are copied into one batch.
+                        // The window copies the rows into one batch.
                         taken.try_grow(batch_bytes(&batch).saturating_mul(2))?;
                     }
                     Ok(batch)
@@ -294,7 +295,7 @@ impl ExecutionPlan for PassThroughExec {
             PassThroughRole::WindowOutput(rows) => {
                 let input = self.input.execute(partition, context)?;
                 let taken = rows.lock().remove(&partition);
-                // The stream that is cut keeps them reserved to its end.
+                // The reservation lives until the end of the stream.
                 let kept = input.map(move |batch| {
                     let _rows = &taken;
                     batch
@@ -306,7 +307,7 @@ impl ExecutionPlan for PassThroughExec {
     }
 }
 
-/// A join copies values that are no views into each row that it gives.
+/// A join copies values other than views into each output row.
 fn check_width(batch: &RecordBatch, batch_rows: usize, budget: &Budget) -> Result<()> {
     // In most batches no row can be too wide.
     let allowed = budget.result_max();
@@ -338,7 +339,8 @@ fn copied_row_bytes(batch: &RecordBatch) -> Vec<usize> {
     sum_rows(batch.num_rows(), copied.map(|column| row_bytes(column)))
 }
 
-/// Parts of a batch whose unnested rows are one batch of few bytes; a row that has more than a result may have is refused.
+/// Cuts a batch so that the unnested rows of each piece are one small batch. A row that exceeds the result limit is
+/// refused.
 fn pieces(batch: &RecordBatch, lists: &[ListUnnest], batch_rows: usize, budget: &Budget) -> Result<Vec<RecordBatch>> {
     let rows = batch.num_rows();
     let times = list_rows(batch, lists);
@@ -363,7 +365,7 @@ fn pieces(batch: &RecordBatch, lists: &[ListUnnest], batch_rows: usize, budget: 
         if unnested > allowed {
             return Err(too_large("unnest", unnested, allowed));
         }
-        // The operator would slice a part that gives more rows, and lists must not be slices.
+        // The operator would slice a piece that makes more rows, and lists must not be slices.
         let is_full = bytes.saturating_add(unnested) > BATCH_BYTES || made.saturating_add(get(&times)) > batch_rows;
         if row > from && is_full {
             pieces.push(compact(&batch.slice(from, row - from))?);
@@ -376,7 +378,7 @@ fn pieces(batch: &RecordBatch, lists: &[ListUnnest], batch_rows: usize, budget: 
     Ok(pieces)
 }
 
-/// How many rows each row becomes, at most.
+/// The most output rows of each input row.
 fn list_rows(batch: &RecordBatch, lists: &[ListUnnest]) -> Vec<usize> {
     let is_deep = lists.iter().any(|list| list.depth > 1);
     let mut all = vec![usize::from(is_deep); batch.num_rows()];
@@ -386,11 +388,11 @@ fn list_rows(batch: &RecordBatch, lists: &[ListUnnest]) -> Vec<usize> {
         };
         let counts = match list.depth {
             0 | 1 => element_counts(column),
-            // The smallest element of a list in a list takes a byte.
+            // The smallest element of a nested list takes one byte.
             _ => row_bytes(column),
         };
         for (sum, count) in all.iter_mut().zip(counts) {
-            // Lists side by side are as long as the longest; below each other they multiply.
+            // Parallel lists give as many rows as the longest; nested lists multiply.
             *sum = if is_deep {
                 sum.saturating_mul(count.max(1))
             } else {
@@ -407,7 +409,7 @@ fn cut_stream(schema: SchemaRef, input: SendableRecordBatchStream, batch_rows: u
     Box::pin(RecordBatchStreamAdapter::new(schema, cut.try_flatten()))
 }
 
-/// The same rows in batches of few bytes. Nothing is copied.
+/// Cuts a batch into batches of few bytes without copying.
 fn cut(batch: &RecordBatch, batch_rows: usize) -> Vec<RecordBatch> {
     let rows = batch.num_rows();
     let batch_rows = batch_rows.max(1);

@@ -1,5 +1,5 @@
-//! What the planner of expressions puts in the place of syntax, such as `[a, b]`, `{a: b}`, `a || b` or `(a, b)`, bounded where it
-//! is put: a structure of structures doubles its type with each step, which must end before there is a plan to look through.
+//! Bounds the functions that expression planners substitute for syntax such as `[a, b]`, `{a: b}`, `a || b` or
+//! `(a, b)`. Each step of a nested structure doubles its type, so it must be stopped before there is a plan to check.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use datafusion::logical_expr::planner::{
 
 use super::rewrite;
 
-/// The same planners, with bounded functions.
+/// Wraps planners so that they return bounded functions.
 pub fn bounded(planners: Vec<Arc<dyn ExprPlanner>>) -> Vec<Arc<dyn ExprPlanner>> {
     let one = |planner| Arc::new(BoundedExprPlanner(planner)) as Arc<dyn ExprPlanner>;
     planners.into_iter().map(one).collect()
@@ -22,7 +22,7 @@ pub fn bounded(planners: Vec<Arc<dyn ExprPlanner>>) -> Vec<Arc<dyn ExprPlanner>>
 #[derive(Debug)]
 struct BoundedExprPlanner(Arc<dyn ExprPlanner>);
 
-/// The call itself, and those in its arguments that came with it: the others are bounded already.
+/// Bounds the new call and calls that the planner put into its arguments; the other arguments are bounded already.
 fn bound<T>(planned: PlannerResult<T>) -> Result<PlannerResult<T>> {
     match planned {
         PlannerResult::Planned(expr) => {

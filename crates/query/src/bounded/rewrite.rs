@@ -1,5 +1,5 @@
-//! The logical pass: a plan calls bounded functions only, whoever put the calls there. What cannot be bounded by a function is
-//! refused by name: types of a fixed width, plans and types that grow with each level of nesting, compiled patterns.
+//! The logical pass that leaves only bounded functions in a plan. What no bounded function can limit is refused by
+//! name: fixed-width types, plans and types that grow with each level of nesting, compiled patterns.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ use super::measure::{TYPE_PARTS_MAX, scalar_bytes, type_size};
 use super::{concatenation, conversion, function_list, like, scalar, substitution, windows};
 use crate::error::QueryError;
 
-/// Nodes of a plan, each counted as often as it is there. A common table expression is there for each place that names it.
+/// Limit for plan nodes. A common table expression counts once for each place that names it.
 const NODES_MAX: usize = 4_096;
-/// Columns of one node: a join of a query with itself doubles them.
+/// Columns of one node: each self-join of a query doubles them.
 const COLUMNS_MAX: usize = 10_000;
-/// Values that rows are sorted by. Planning takes time with the square of them.
+/// Sort keys. Planning time grows with their square.
 const SORTED_BY_MAX: usize = 256;
-/// Bytes of a value that its type alone demands.
+/// Bytes that a value takes by its type alone.
 const FIXED_BYTES_MAX: usize = 4 << 10;
-/// Centroids of a sketch: it is made for each group.
+/// Centroids of a sketch, which is allocated for each group.
 const CENTROIDS_MAX: u64 = 10_000;
 
-/// What is evaluated for each row of a plan.
+/// What a plan evaluates for each row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExpressionCost {
     pub count: usize,
@@ -39,13 +39,13 @@ pub struct ExpressionCost {
     pub constant_bytes: usize,
 }
 
-/// The same plan with bounded functions.
+/// Replaces the functions of a plan by bounded ones.
 pub fn bound(plan: LogicalPlan, budget: &Budget) -> Result<LogicalPlan> {
     check_size(&plan)?;
     substitution::check(&plan)?;
     let bounded = plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
-        // Window functions are in nodes of one input.
+        // Nodes with window functions have one input.
         let schema = node
             .inputs()
             .first()
@@ -63,7 +63,7 @@ pub fn bound(plan: LogicalPlan, budget: &Budget) -> Result<LogicalPlan> {
     Ok(bounded?.data)
 }
 
-/// What a plan evaluates, once it is optimized: constants are known by then.
+/// Counts the expressions of an optimized plan, in which constants are already computed.
 pub fn expressions(plan: &LogicalPlan, budget: &Budget) -> Result<ExpressionCost> {
     let mut all = ExpressionCost::default();
     plan.apply_with_subqueries(|node| {
@@ -81,12 +81,12 @@ pub fn expressions(plan: &LogicalPlan, budget: &Budget) -> Result<ExpressionCost
     Ok(all)
 }
 
-/// The same expression with bounded functions.
+/// Replaces the functions of an expression by bounded ones.
 pub fn functions(expr: Expr) -> Result<Expr> {
     Ok(expr.transform_up(|part| call(part).map(Transformed::yes))?.data)
 }
 
-/// The same call, bounded; its arguments are left as they are.
+/// Bounds a call; its arguments stay as they are.
 pub fn call(expr: Expr) -> Result<Expr> {
     match expr {
         Expr::ScalarFunction(call) => bound_call(call),
@@ -99,14 +99,15 @@ pub fn call(expr: Expr) -> Result<Expr> {
     }
 }
 
-/// Before anything walks through a plan: what is there twice may hold something that is there twice.
+/// Checks the size before other code walks the plan, because duplicates can nest and grow exponentially.
 fn check_size(plan: &LogicalPlan) -> Result<()> {
     let mut nodes = 0;
     plan.apply_with_subqueries(|node| {
         nodes += 1;
         if nodes > NODES_MAX {
             return refuse(format!(
-                "the query has more than {NODES_MAX} steps, counting what WITH names once for each place; ask in several queries"
+                "the query has more than {NODES_MAX} steps, counting each use of a WITH table; split it into several \
+                 queries"
             ));
         }
         let columns = node.schema().fields().len();
@@ -174,8 +175,8 @@ fn bound_expr(expr: Expr, schema: &DFSchema, budget: &Budget) -> Result<Transfor
     })
 }
 
-/// A list or a structure becomes far longer as a text, also while constants are computed. Optimizers know nothing of such casts;
-/// others are left to them, and bounded later.
+/// Bounds a cast from a nested type: a list or structure becomes far longer as text, also while constants are computed,
+/// and no optimizer rule needs such casts. Other casts are left to the optimizer and bounded later.
 fn bound_cast(cast: Expr, value: &Expr, schema: &DFSchema) -> Transformed<Expr> {
     match value.get_type(schema).is_ok_and(|kind| kind.is_nested()) {
         true => conversion::bound_expr(cast, schema),
@@ -202,7 +203,7 @@ fn bound_operator(binary: BinaryExpr, budget: &Budget) -> Result<Transformed<Exp
     Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })))
 }
 
-/// The operators compile the pattern of each row; the functions remember them.
+/// The operators compile the pattern anew for each row; the functions cache it.
 fn check_constant_pattern(operator: &str, pattern: &Expr, budget: &Budget) -> Result<()> {
     if let Some(text) = literal(pattern).and_then(|value| value.try_as_str()).flatten() {
         return budget.check_pattern(operator, text);
@@ -215,7 +216,7 @@ fn check_constant_pattern(operator: &str, pattern: &Expr, budget: &Budget) -> Re
     }
 }
 
-/// A pattern that was computed while planning.
+/// Checks a pattern that was computed during planning.
 fn check_pattern(expr: &Expr, budget: &Budget) -> Result<()> {
     let pattern = match expr {
         Expr::BinaryExpr(BinaryExpr {
@@ -299,7 +300,7 @@ fn bound_window(call: WindowFunction, schema: &DFSchema, budget: &Budget) -> Res
     Ok(Expr::from(WindowFunction { fun, params }))
 }
 
-/// How many rows before or behind one a function looks at, if that is a number of rows.
+/// How many rows before or after the current one a function reads, if its frame is a number of rows.
 fn rows_around(function: &WindowFunctionDefinition, params: &WindowFunctionParams) -> usize {
     let number = |value: &ScalarValue| match value.cast_to(&DataType::Int64) {
         Ok(ScalarValue::Int64(Some(rows))) => usize::try_from(rows.unsigned_abs()).unwrap_or(usize::MAX),
@@ -319,17 +320,17 @@ fn rows_around(function: &WindowFunctionDefinition, params: &WindowFunctionParam
     let frame = &params.window_frame;
     match frame.units {
         WindowFrameUnits::Rows => offset.max(bound(&frame.start_bound)).max(bound(&frame.end_bound)),
-        // Of a range of times nobody knows the rows.
+        // The number of rows in a range of values is unknown.
         WindowFrameUnits::Range | WindowFrameUnits::Groups => offset,
     }
 }
 
-/// A value of the type has a size that is bounded, and so has the type.
+/// Checks that a type, and the size of its values, are bounded.
 pub fn check_type(kind: &DataType) -> Result<()> {
     let size = type_size(kind);
     if size.parts > TYPE_PARTS_MAX {
         return refuse(format!(
-            "a type of more than {TYPE_PARTS_MAX} parts, one in the other, is not possible here; nest less"
+            "a type of more than {TYPE_PARTS_MAX} nested parts is not possible here; nest less"
         ));
     }
     if size.bytes > FIXED_BYTES_MAX {
@@ -341,7 +342,7 @@ pub fn check_type(kind: &DataType) -> Result<()> {
     Ok(())
 }
 
-/// What stands for a constant, also below the casts that come with typed literals.
+/// Returns the constant of an expression, also below the casts of typed literals.
 fn literal(expr: &Expr) -> Option<&ScalarValue> {
     match expr {
         Expr::Literal(value, _) => Some(value),
@@ -358,7 +359,7 @@ fn refuse<T>(message: String) -> Result<T> {
     Err(DataFusionError::External(Box::new(QueryError::too_complex(message))))
 }
 
-/// The functions of a session, bounded, and no others.
+/// Keeps the functions that can be bounded, and bounds them.
 pub fn scalar_functions(all: Vec<Arc<ScalarUDF>>) -> Vec<Arc<ScalarUDF>> {
     all.iter().filter_map(scalar::bounded).collect()
 }

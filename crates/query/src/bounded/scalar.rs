@@ -1,4 +1,4 @@
-//! A function whose result is bounded: it is called only when the memory for what it makes is there.
+//! A function with a bounded result: it is called only when the memory for the result is reserved.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use super::measure::array_bytes;
 use super::rewrite;
 use super::sizes::FunctionCall;
 
-/// Rows of a batch, at most.
+/// The most rows of a batch.
 const BATCH_ROWS: usize = 8_192;
 
-/// The same function, bounded, if it is one that may be called.
+/// Bounds a function. Returns `None` if queries may not call it.
 pub fn bounded(function: &Arc<ScalarUDF>) -> Option<Arc<ScalarUDF>> {
     if function.inner().is::<BoundedScalarFunction>() {
         return Some(function.clone());
@@ -74,12 +74,12 @@ impl BoundedScalarFunction {
         let number_rows = args.number_rows;
         let rows = if are_constants { 1 } else { number_rows };
         let asked = self.size.asked(&FunctionCall { args: &args.args, rows });
-        // A constant is repeated for each row by whoever takes it.
+        // The consumer of a constant repeats it for each row.
         let repeated = if are_constants { number_rows.max(1) } else { 1 };
         let asked = asked.saturating_mul(repeated);
         let allowed = match self.size {
             ResultBound::Inputs(_) if !are_constants => usize::MAX,
-            // A window has all rows of a partition at once.
+            // A window passes all rows of a partition at once.
             _ => budget.result_max().saturating_mul(rows.div_ceil(BATCH_ROWS).max(1)),
         };
         if asked > allowed {
@@ -95,13 +95,14 @@ impl BoundedScalarFunction {
         let Some(taken) = taken else { return Ok(made) };
         let array = match made {
             ColumnarValue::Array(array) => array,
-            // As whoever takes it writes it out: a constant holds no reservation.
+            // Written out as the consumer would do: a constant cannot own a reservation.
             ColumnarValue::Scalar(constant) => constant.to_array_of_size(number_rows)?,
         };
         Ok(ColumnarValue::Array(held(&budget, array, taken)?))
     }
 
-    /// The bound is of the worst case: with fewer rows at a time, what they really make is known before the next ones.
+    /// Calls the function for fewer rows at a time. The bound is the worst case, and the actual size of each part is
+    /// known before the next.
     fn call_by_parts(&self, budget: &Budget, args: ScalarFunctionArgs, allowed: usize) -> Result<ColumnarValue> {
         let (mut parts, mut made_bytes, mut from) = (Vec::new(), 0_usize, 0);
         let mut taken = budget.reservation();
@@ -151,7 +152,7 @@ fn slice(args: &ScalarFunctionArgs, from: usize, rows: usize) -> ScalarFunctionA
     }
 }
 
-/// Each is compiled, those of a column one after the other.
+/// Each pattern is compiled; those of a column, one after the other.
 fn check_patterns(budget: &Budget, function: &str, patterns: Option<&ColumnarValue>) -> Result<()> {
     match patterns {
         Some(ColumnarValue::Scalar(pattern)) => match pattern.try_as_str().flatten() {
@@ -170,7 +171,7 @@ fn check_patterns(budget: &Budget, function: &str, patterns: Option<&ColumnarVal
     }
 }
 
-/// The same array, whose memory is reserved until it is freed, if it is worth it.
+/// Attaches the reservation to the array until it is freed, if the array is large enough.
 fn held(budget: &Budget, array: ArrayRef, taken: MemoryReservation) -> Result<ArrayRef> {
     let bytes = array.get_array_memory_size();
     if !budget.holds(bytes) {
@@ -191,7 +192,8 @@ fn largest_buffer(data: &datafusion::arrow::array::ArrayData) -> usize {
         .unwrap_or(0)
 }
 
-/// Hangs a reservation on the first buffer of a size, which goes when the last array that has it does.
+/// Attaches the reservation to the first buffer of the given size. It is released with the last array that uses the
+/// buffer.
 fn with_owner(
     data: datafusion::arrow::array::ArrayData,
     bytes: usize,
@@ -227,7 +229,7 @@ impl AsRef<[u8]> for ReservedBuffer {
     }
 }
 
-/// What a function is planned as stays bounded.
+/// The results of planning hooks are bounded again.
 #[warn(clippy::missing_trait_methods)]
 impl ScalarUDFImpl for BoundedScalarFunction {
     fn name(&self) -> &str {
@@ -283,7 +285,7 @@ impl ScalarUDFImpl for BoundedScalarFunction {
     }
 
     fn simplify(&self, args: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        // What a function becomes is an operator, which is computed at once if it can be.
+        // Planning may replace the function by an operator, which is evaluated at once if its arguments are constants.
         if let (ResultBound::Pattern(_), Some(Expr::Literal(pattern, _))) = (self.size, args.get(1))
             && let Some(pattern) = pattern.try_as_str().flatten()
         {

@@ -1,6 +1,6 @@
-//! How large the result of a call can become, told from its arguments before it is made.
+//! Computes from its arguments how large the result of a call can become.
 //!
-//! All of these saturate: what does not fit into a `usize` is too large anyway.
+//! All arithmetic saturates: a size that exceeds `usize` is too large anyway.
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use datafusion::arrow::compute::cast;
@@ -11,9 +11,9 @@ use datafusion::logical_expr::ColumnarValue;
 use super::measure::{element_counts, row_bytes, value_bytes};
 use super::text_length::text_bytes;
 
-/// An element of a list beside its value, an offset, a view.
+/// Overhead of a list element besides its value: an offset or a view.
 const ELEMENT_BYTES: usize = 16;
-/// The longest character.
+/// The longest UTF-8 character.
 const CHAR_BYTES: usize = 4;
 /// A number or a time as text.
 const NUMBER_TEXT_BYTES: usize = 40;
@@ -41,7 +41,7 @@ impl PerRow {
 }
 
 impl FunctionCall<'_> {
-    /// Of all arguments, with constants repeated for each row.
+    /// The size of all arguments, with constants repeated for each row.
     pub fn bytes(&self) -> usize {
         let bytes = self.args.iter().map(|arg| value_bytes(arg, self.rows));
         bytes.fold(0, usize::saturating_add)
@@ -58,12 +58,12 @@ impl FunctionCall<'_> {
         }
     }
 
-    /// The bytes of an argument, in each row.
+    /// The bytes of an argument in each row.
     fn widths(&self, at: usize) -> PerRow {
         self.each(at, row_bytes)
     }
 
-    /// The bytes of a text without what holds it, in each row.
+    /// The bytes of a text in each row, without array overhead.
     fn texts(&self, at: usize) -> PerRow {
         self.each(at, |array| match array.data_type() {
             DataType::Utf8 => texts(array.as_string::<i32>().iter()),
@@ -77,7 +77,7 @@ impl FunctionCall<'_> {
         self.each(at, element_counts)
     }
 
-    /// A number of the call, in each row; less than nothing is nothing.
+    /// A numeric argument in each row; negative numbers count as zero.
     fn numbers(&self, at: usize) -> PerRow {
         self.each(at, |array| {
             let numbers = match array.data_type() {
@@ -90,7 +90,7 @@ impl FunctionCall<'_> {
         })
     }
 
-    /// What an element takes beside its value: those of a fixed width stand side by side.
+    /// Overhead of an element besides its value; elements of fixed width have almost none.
     fn element_bytes(&self, at: usize) -> usize {
         let kind = self.args.get(at).map(ColumnarValue::data_type);
         match kind.is_some_and(|kind| kind.is_primitive() || kind == DataType::Boolean) {
@@ -99,7 +99,7 @@ impl FunctionCall<'_> {
         }
     }
 
-    /// Whether an argument, if there is one, has no character of several bytes.
+    /// Whether an argument is absent or ASCII only.
     fn is_ascii(&self, at: usize) -> bool {
         match self.args.get(at) {
             None => true,
@@ -139,7 +139,7 @@ fn signed_numbers(array: &dyn Array) -> Vec<usize> {
     }
 }
 
-/// A cast: to text, or of a dictionary to its values. Numbers become longer as text, and a list of few bytes far longer.
+/// A cast to text, or from a dictionary to its values. Numbers get longer as text, and a short list far longer.
 pub fn conversion(call: &FunctionCall<'_>) -> usize {
     let is_text = |kind: DataType| kind.is_string() || kind.is_binary();
     match call.args.first() {
@@ -164,7 +164,7 @@ pub fn pad(call: &FunctionCall<'_>) -> usize {
         true => 1,
         false => CHAR_BYTES,
     };
-    // The longest fill is written once more, beside the result.
+    // The function also builds the longest fill once, besides the result.
     let longest = (0..call.rows).map(|row| length.get(row)).max().unwrap_or(0);
     call.text_bytes(|row| length.get(row).saturating_mul(char_bytes).saturating_add(fill.get(row)))
         .saturating_add(longest.saturating_mul(char_bytes))
@@ -180,7 +180,7 @@ pub fn array_repeat(call: &FunctionCall<'_>) -> usize {
 /// `array_resize(list, n [, value])`
 pub fn array_resize(call: &FunctionCall<'_>) -> usize {
     let (lists, length, fill) = (call.widths(0), call.numbers(1), call.widths(2));
-    // Without a fill they are nulls.
+    // Without a fill value, new elements are null.
     let element = match call.args.get(2) {
         Some(_) => call.element_bytes(2),
         None => ELEMENT_BYTES,
@@ -208,7 +208,7 @@ pub fn replace(call: &FunctionCall<'_>) -> usize {
     })
 }
 
-/// `regexp_replace(text, pattern, replacement [, flags])`: a match can be empty, and a replacement can name groups.
+/// `regexp_replace(text, pattern, replacement [, flags])`: matches can be empty, and a replacement can refer to groups.
 pub fn regexp_replace(call: &FunctionCall<'_>) -> usize {
     let (texts, to, flags) = (call.texts(0), call.texts(2), call.texts(3));
     call.text_bytes(|row| {
@@ -256,7 +256,7 @@ pub fn array_to_string(call: &FunctionCall<'_>) -> usize {
     })
 }
 
-/// Elements of the lists in the first argument, of lists in lists the innermost ones: an upper bound.
+/// An upper bound for the elements of the first argument; for nested lists, of the innermost lists.
 fn leaf_counts(call: &FunctionCall<'_>) -> PerRow {
     let is_nested = call.args.first().is_some_and(|list| match list.data_type() {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
@@ -264,7 +264,7 @@ fn leaf_counts(call: &FunctionCall<'_>) -> PerRow {
         }
         _ => true,
     });
-    // The smallest element takes a byte.
+    // The smallest element takes one byte.
     if is_nested { call.widths(0) } else { call.elements(0) }
 }
 
@@ -278,7 +278,7 @@ pub fn string_to_array(call: &FunctionCall<'_>) -> usize {
     })
 }
 
-/// `array_replace(list, from, to)`: the first one.
+/// `array_replace(list, from, to)` replaces the first match.
 pub fn array_replace(call: &FunctionCall<'_>) -> usize {
     replaced(call, |_| 1)
 }
@@ -313,14 +313,14 @@ pub fn arrays_zip(call: &FunctionCall<'_>) -> usize {
 /// `to_char(time, format)`
 pub fn to_char(call: &FunctionCall<'_>) -> usize {
     let formats = call.texts(1);
-    // The longest thing that two characters stand for.
+    // The longest expansion of a two-character specifier.
     call.text_bytes(|row| formats.get(row).saturating_mul(NUMBER_TEXT_BYTES / 2))
 }
 
-/// `levenshtein(a, b)`: rows of a matrix, and time for all of it.
+/// `levenshtein(a, b)`: rows of a matrix, and the time to fill it.
 pub fn levenshtein(call: &FunctionCall<'_>) -> usize {
     let (a, b) = (call.texts(0), call.texts(1));
-    // Pairs of characters that can be compared while a byte is written.
+    // Character pairs that can be compared in the time to write a byte.
     const PAIRS_PER_BYTE: usize = 64;
     let time = call.sum(|row| a.get(row).saturating_mul(b.get(row))) / PAIRS_PER_BYTE;
     call.bytes().saturating_mul(size_of::<usize>()).saturating_add(time)
@@ -360,7 +360,7 @@ pub fn range(call: &FunctionCall<'_>) -> usize {
     })
 }
 
-/// Bytes of the values from one to another.
+/// Bytes of the values from `start` to `stop`.
 fn steps(start: i128, stop: i128, step: i128) -> usize {
     let (span, step) = (stop - start, step);
     if step == 0 || (span > 0) != (step > 0) && span != 0 {
@@ -400,7 +400,7 @@ fn nanoseconds(time: &ScalarValue) -> Option<i128> {
     }
 }
 
-/// The least nanoseconds that an interval can be.
+/// The smallest number of nanoseconds that an interval can span.
 fn shortest(interval: &ScalarValue) -> Option<i128> {
     const DAY: i128 = 86_400_000_000_000;
     let ScalarValue::IntervalMonthDayNano(Some(interval)) = interval else {
@@ -410,7 +410,7 @@ fn shortest(interval: &ScalarValue) -> Option<i128> {
     let months = i128::from(interval.months);
     let shortest = [28, 31].map(|days| months * days * DAY + rest);
     let [a, b] = shortest;
-    // A month forward and 30 days back may be a step of a day or none at all.
+    // A month forward and 30 days back may be a step of one day or of zero.
     match (a > 0) == (b > 0) {
         true if a.abs() < b.abs() => Some(a),
         true => Some(b),

@@ -1,6 +1,6 @@
-//! What expressions become when the planner moves them: a predicate goes down to the tables, and on its way each column is replaced by
-//! the expression that makes it. A column that is `a + a` of one that is `a + a` again doubles with each step, so forty short lines
-//! are a predicate of a million million columns. What comes of it is counted before anything is moved.
+//! Limits the growth of predicates during planning. The planner pushes a predicate down to the tables and replaces each
+//! column by the expression that computes it. A column `a + a` over another `a + a` doubles with each step, so forty
+//! short lines give a predicate with 10^12 columns. This module counts the result before anything is moved.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,15 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 
 use crate::error::QueryError;
 
-/// Columns of all predicates together, and of one column, each counted as often as it stands there once everything is written out.
+/// Limit for the columns of all predicates together and of one column, each occurrence counted after substitution.
 const WRITTEN_MAX: u64 = 200_000;
 
-/// Refuses a plan whose predicates become too large.
+/// Refuses a plan whose predicates would become too large.
 pub fn check(plan: &LogicalPlan) -> Result<()> {
     check_below(plan, 1)
 }
 
-/// `outer` is what a column of the query around it stands for, at most.
+/// `outer` is the most that a column of the outer query expands to.
 fn check_below(plan: &LogicalPlan, outer: u64) -> Result<()> {
     plan.visit(&mut Substitution {
         made: Vec::new(),
@@ -29,9 +29,9 @@ fn check_below(plan: &LogicalPlan, outer: u64) -> Result<()> {
 }
 
 struct Substitution {
-    /// Of each input that was walked and whose user was not, what its columns stand for.
+    /// The expansion of the columns of each input whose parent node was not visited yet.
     made: Vec<Vec<u64>>,
-    /// Of all predicates.
+    /// The sum over all predicates.
     total: u64,
     outer: u64,
 }
@@ -63,7 +63,7 @@ impl TreeNodeVisitor<'_> for Substitution {
                 }
                 inputs.concat()
             }
-            // A predicate goes down into each of them.
+            // A predicate is pushed into each branch.
             LogicalPlan::Union(_) => (0..count)
                 .map(|at| {
                     let branches = inputs.iter().filter_map(|input| input.get(at));
@@ -72,7 +72,7 @@ impl TreeNodeVisitor<'_> for Substitution {
                 .collect(),
             _ => inputs.into_iter().next().unwrap_or_default(),
         };
-        // Whatever else a node does, its columns stand for no more than those that it reads.
+        // Other nodes: their columns expand to no more than the columns they read.
         let made = match made.len() == count {
             true => made,
             false => vec![largest; count],
@@ -110,10 +110,10 @@ impl Substitution {
     }
 }
 
-/// What the columns that a node reads stand for.
+/// The expansion of the columns that a node reads.
 struct InputColumns<'a> {
     columns: HashMap<(Option<&'a TableReference>, &'a str), u64>,
-    /// Of all of them.
+    /// The largest of them.
     largest: u64,
     outer: u64,
 }
@@ -136,7 +136,7 @@ impl<'a> InputColumns<'a> {
         }
     }
 
-    /// Of an expression, at least one.
+    /// The columns that an expression expands to, at least one.
     fn columns(&self, expr: &Expr) -> Result<u64> {
         let mut sum: u64 = 0;
         expr.apply(|part| {
@@ -162,6 +162,6 @@ fn too_complex(columns: u64) -> DataFusionError {
     };
     DataFusionError::External(Box::new(QueryError::too_complex(format!(
         "predicates would read {columns} once each column is replaced by the expression that makes it, and {WRITTEN_MAX} are allowed; \
-         ask in several queries"
+         split it into several queries"
     ))))
 }

@@ -1,4 +1,4 @@
-//! The list is complete, and its bounds hold.
+//! Checks that the function list is complete and that its bounds hold.
 
 use datafusion::execution::SessionStateDefaults as Defaults;
 
@@ -7,7 +7,7 @@ mod texts;
 
 use super::function_list;
 
-/// A new version of the library brings functions; somebody has to say how large their results are.
+/// A new version of the library may bring functions; somebody has to state the size of their results.
 #[test]
 fn every_function_of_the_library_is_on_the_list() {
     let scalar = Defaults::default_scalar_functions();

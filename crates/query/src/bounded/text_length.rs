@@ -1,6 +1,6 @@
-//! How long rows are as text. What writes an answer makes it of whole rows, and a row can be far longer as text than an operator
-//! holds: columns share a value, a character is escaped, names stand in each row. So rows are cut by the length of their text,
-//! and one that is longer than an answer may have is refused.
+//! Limits the length of rows as text. The response writer formats whole rows, and a row can be far longer as text than
+//! in memory: columns share values, characters are escaped, names repeat in each row. Batches are therefore cut by the
+//! length of their text, and a row that exceeds the limit is refused.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use datafusion::common::Result;
 use super::budget::too_large;
 use super::measure::{array_bytes, of_dictionary, row_bytes, span, sum, sum_rows};
 
-/// Several rows are handed on together up to this length.
+/// Rows are passed on together up to this length.
 pub const PART_BYTES: usize = 8 << 20;
-/// A character can become `\u0001`. Of texts as they are, few characters are escaped.
+/// A character can become `\u0001`. In usual texts few characters are escaped.
 const ESCAPED_BYTES: usize = 6;
 const ESCAPED_BYTES_USUAL: usize = 2;
 /// Quotes, a colon or a comma.
 const MARKS_BYTES: usize = 4;
 /// `null`, `true` or `false`.
 const WORD_BYTES: usize = 6;
-/// A whole number in quotes; another one or a time; one of more than 64 bits.
+/// An integer in quotes; another number or a time; a number of more than 64 bits.
 const INTEGER_BYTES: usize = 24;
 const NUMBER_BYTES: usize = 40;
 const WIDE_NUMBER_BYTES: usize = 120;
-/// In longer texts the characters that are escaped are counted.
+/// In longer texts, escaped characters are counted exactly.
 const COUNTED_BYTES: usize = 64 << 10;
 
-/// Some rows of an answer, and how long they are as text.
+/// Rows of an answer, and their length as text.
 #[derive(Debug)]
 pub struct SizedBatch {
     pub rows: RecordBatch,
     pub bytes: usize,
 }
 
-/// The same rows in parts of some length. A row that is longer than allowed is an error.
+/// Cuts a batch into parts of limited length. A row longer than `row_max` is an error.
 pub fn parts(batch: &RecordBatch, row_max: usize) -> Result<Vec<SizedBatch>> {
     let mut parts = Vec::new();
     let names = names_bytes(batch.schema_ref().fields());
@@ -52,7 +52,7 @@ struct TextLimits {
     row: usize,
 }
 
-/// Most batches are one part, which is told without a look at each row. Others are halved.
+/// Most batches are one part, which an estimate shows without a scan of each row. Larger ones are halved.
 fn add_parts(batch: &RecordBatch, names: usize, limits: TextLimits, parts: &mut Vec<SizedBatch>) -> Result<()> {
     let count = batch.num_rows();
     let columns = batch.columns().iter().map(|column| usual_bytes(column));
@@ -71,7 +71,7 @@ fn add_parts(batch: &RecordBatch, names: usize, limits: TextLimits, parts: &mut 
     Ok(())
 }
 
-/// How long a row is, with its characters counted if it is not too long anyway.
+/// The length of a row. Escaped characters are counted only if the row is not too long without them.
 fn row_length(row: &RecordBatch, names: usize, row_max: usize) -> Result<usize> {
     let sum = |of_column: fn(&dyn Array) -> Vec<usize>| {
         let columns = row.columns().iter().flat_map(|column| of_column(column));
@@ -85,7 +85,7 @@ fn row_length(row: &RecordBatch, names: usize, row_max: usize) -> Result<usize> 
     }
 }
 
-/// Of all values, if they are as texts usually are: no more than the third part of what is possible.
+/// An estimate for usual texts; the worst case is at most three times as long.
 fn usual_bytes(array: &dyn Array) -> usize {
     let rows = array.len();
     match array.data_type() {
@@ -119,7 +119,7 @@ fn usual_of_lists<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> usize
     usual_bytes(&values.slice(start, length)).saturating_add(length + offsets.len() * MARKS_BYTES)
 }
 
-/// Of types whose values are all about as long.
+/// For types whose values have similar lengths.
 fn width_as_text(kind: &DataType) -> Option<usize> {
     match kind {
         DataType::Null | DataType::Boolean => Some(WORD_BYTES),
@@ -136,7 +136,7 @@ fn names_bytes<'a>(fields: impl IntoIterator<Item = &'a Arc<Field>>) -> usize {
     fields.into_iter().map(one).fold(0, usize::saturating_add)
 }
 
-/// Of each value, at most.
+/// The longest possible text of each value.
 pub fn text_bytes(array: &dyn Array) -> Vec<usize> {
     let rows = array.len();
     match array.data_type() {
@@ -171,7 +171,7 @@ pub fn text_bytes(array: &dyn Array) -> Vec<usize> {
         DataType::Dictionary(_, _) => of_dictionary(array, text_bytes),
         kind => match width_as_text(kind) {
             Some(width) => vec![width; rows],
-            // Rare: each row counts as all of them.
+            // Rare types: each row counts as the whole array.
             None => vec![array_bytes(array).saturating_mul(ESCAPED_BYTES); rows],
         },
     }
@@ -186,7 +186,7 @@ fn escaped(text: Option<&str>) -> usize {
     bytes + MARKS_BYTES
 }
 
-/// With each character that is escaped.
+/// The length with escapes counted.
 fn counted(text: &str) -> usize {
     text.len() + text.bytes().map(added_bytes).sum::<usize>()
 }
@@ -210,6 +210,6 @@ fn of_lists<O: OffsetSizeTrait>(offsets: &[O], values: &ArrayRef) -> Vec<usize> 
 }
 
 fn of_elements(each: &[usize], from: usize, to: usize) -> usize {
-    // A comma after each.
+    // A comma after each element.
     sum(each, from, to).saturating_add(to - from + MARKS_BYTES)
 }

@@ -1,9 +1,11 @@
-//! Window functions whose results are values of other rows, or lists of them: `first_value(text)`, `max(text)`, `array_agg(x)`.
+//! Charges window functions that return values of other rows or lists of them: `first_value(text)`, `max(text)`,
+//! `array_agg(x)`.
 //!
-//! Each row gets a copy, so few rows can make very many bytes. Each copy is charged when it is made. It is let go of when as
-//! many rows came after it as an operator can hold at a time: those of some batches, and all that a window waits for.
+//! Each output row gets a copy, so a few rows can take very many bytes. Each copy is charged when it is made, and
+//! released when as many rows followed as operators can hold at a time: some batches, and all rows that a window
+//! buffers.
 //!
-//! `string_agg` is here as well where it is no window function: its text is copied when it grows, which is reserved before.
+//! The module also wraps `string_agg` as an aggregate: its text is copied as it grows, so the copy is reserved first.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -31,10 +33,10 @@ use super::budget::Budget;
 use super::measure::{array_bytes, scalar_bytes};
 
 pub const STRING_AGG: &str = "string_agg";
-/// Rows that operators hold at a time, of several batches and threads.
+/// Rows that operators hold at a time, over several batches and threads.
 const ROWS_HELD: usize = 1 << 17;
 
-/// The same function, charged.
+/// A charged wrapper of an aggregate used as a window function.
 pub fn aggregate(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUDF> {
     Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
         inner: function.clone(),
@@ -43,7 +45,7 @@ pub fn aggregate(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<Aggregate
     }))
 }
 
-/// The same function, whose state is one value that is copied when it grows.
+/// A wrapper of an aggregate whose state is one value that is copied as it grows.
 pub fn growing(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUDF> {
     Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
         inner: function.clone(),
@@ -59,7 +61,8 @@ pub fn function(function: &Arc<WindowUDF>, budget: &Budget) -> Arc<WindowUDF> {
     }))
 }
 
-/// What the copies of one function take, in two generations: the older one is let go of when the younger one is full.
+/// The charges for the copies of one function in two generations: the older one is released when the younger one is
+/// full.
 #[derive(Debug)]
 struct Charges {
     budget: Budget,
@@ -269,7 +272,7 @@ impl AggregateUDFImpl for ChargedAggregate {
 struct ChargedAccumulator {
     inner: Box<dyn Accumulator>,
     charges: Arc<Charges>,
-    /// Rows that were taken in since the last value. A value of a whole partition is made once for all of them.
+    /// Rows read since the last value. The value of a whole partition is computed once for all rows.
     rows_since: usize,
 }
 
@@ -314,7 +317,7 @@ struct GrowingAccumulator {
 }
 
 impl GrowingAccumulator {
-    /// What the state has when it is copied into one twice as large.
+    /// Reserves memory for the copy into a buffer twice as large.
     fn grow(&self, values: &[ArrayRef]) -> Result<Option<MemoryReservation>> {
         let given = values
             .iter()
@@ -439,7 +442,7 @@ impl WindowUDFImpl for ChargedWindowFunction {
 struct ChargedEvaluator {
     inner: Box<dyn PartitionEvaluator>,
     charges: Arc<Charges>,
-    /// A default is there for each row.
+    /// Each row may return the default value.
     constant_bytes: usize,
 }
 

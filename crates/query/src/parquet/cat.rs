@@ -1,4 +1,4 @@
-//! Rows of a file as JSON lines, some columns and those that match only, a few at a time.
+//! Prints rows of a file as JSON lines, optionally only some columns and matching rows, a few at a time.
 
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use crate::format::{BytesAs, RowFormat, RowWriter};
 
 const BATCH_ROWS: usize = 1024;
 
-/// Which rows, and how.
+/// The rows and columns to print.
 #[derive(Clone, Debug, Default)]
 pub struct Cat {
     pub limit: Option<usize>,
-    /// In this order; all if there are none.
+    /// In this order; all columns if empty.
     pub columns: Vec<String>,
-    /// An expression of SQL over the columns of the file.
+    /// A SQL expression over the columns of the file.
     pub filter: Option<String>,
     pub bytes: BytesAs,
 }
 
-/// Writes rows, and returns how many. `Ok` also when the reader of `out` leaves early.
+/// Writes rows and returns their number. It also returns `Ok` when the reader of `out` leaves early.
 pub fn cat(opened: &ParquetFile, wanted: &Cat, out: &mut dyn Write) -> Result<usize, ParquetFileError> {
     match write_rows(opened, wanted, out) {
         Err(ParquetFileError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
@@ -66,7 +66,7 @@ fn write_rows(opened: &ParquetFile, wanted: &Cat, out: &mut dyn Write) -> Result
         }
     }
     let reader = builder.build().map_err(|error| opened.broken(error))?;
-    // Of what was read, what is shown, as it was asked for.
+    // The shown columns among those that were read, in the requested order.
     let places: Vec<usize> = shown
         .iter()
         .filter_map(|at| read.iter().position(|read| read == at))
@@ -92,7 +92,7 @@ fn write_rows(opened: &ParquetFile, wanted: &Cat, out: &mut dyn Write) -> Result
     Ok(rows)
 }
 
-/// The numbers of the columns that are asked for.
+/// The indexes of the requested columns.
 fn shown(schema: &SchemaRef, columns: &[String]) -> Result<Vec<usize>, ParquetFileError> {
     if columns.is_empty() {
         return Ok((0..schema.fields().len()).collect());
@@ -106,12 +106,12 @@ fn shown(schema: &SchemaRef, columns: &[String]) -> Result<Vec<usize>, ParquetFi
     columns.iter().map(place).collect()
 }
 
-/// Which rows match.
+/// Selects matching rows.
 struct CatFilter {
     expr: Arc<dyn PhysicalExpr>,
-    /// The columns that are read: those of the expression and those that are shown.
+    /// The columns to read: those of the expression and those that are shown.
     schema: SchemaRef,
-    /// The numbers of those of the expression.
+    /// The indexes of the expression's columns.
     columns: Vec<usize>,
 }
 
@@ -136,7 +136,7 @@ impl CatFilter {
         let of_read = DFSchema::try_from(read.clone()).map_err(failed)?;
         let expr = state.create_physical_expr(planned, &of_read).map_err(failed)?;
         if expr.data_type(&read).map_err(failed)? != DataType::Boolean {
-            let what = QueryError::plan(format!("{text} is neither true nor false; expected such as \"a > 1\""));
+            let what = QueryError::plan(format!("{text} is neither true nor false; use a condition such as \"a > 1\""));
             return Err(ParquetFileError::Filter(what));
         }
         Ok(CatFilter {
@@ -153,7 +153,7 @@ impl CatFilter {
         filter_record_batch(rows, matches.as_boolean()).map_err(|error| failed(error.into()))
     }
 
-    /// Row groups that can have rows that match.
+    /// Row groups that may contain matching rows.
     fn groups(&self, metadata: &ArrowReaderMetadata) -> Vec<usize> {
         let all = metadata.metadata().num_row_groups();
         let predicate = PruningPredicateBuilder::new()
@@ -171,16 +171,16 @@ impl CatFilter {
     }
 }
 
-/// What a footer says of row groups, as far as it can be relied on. Of what other programs have written these are the bounds of whole
-/// numbers and times: others leave values that are no numbers out of the bounds of doubles, tell zeros apart or not, cut texts without
-/// raising the last byte that is left, or compare bytes as if they had signs.
+/// Reliable statistics of row groups. In files of other programs these are the bounds of integers and times only: other
+/// writers leave NaN out of the bounds of doubles, treat zeros differently, cut texts without raising the last
+/// remaining byte, or compare bytes as signed.
 struct RowGroupStatistics<'a>(&'a ArrowReaderMetadata);
 
 impl RowGroupStatistics<'_> {
     fn converter<'s>(&'s self, column: &'s Column) -> Option<StatisticsConverter<'s>> {
         let schema: &Schema = self.0.schema();
         let converter = StatisticsConverter::try_new(&column.name, schema, self.0.parquet_schema()).ok()?;
-        // Whoever does not count nulls may have some.
+        // A writer that does not count nulls may still have some.
         Some(converter.with_missing_null_counts_as_zero(false))
     }
 
@@ -189,7 +189,7 @@ impl RowGroupStatistics<'_> {
             kind.is_signed_integer() || matches!(kind, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..))
         };
         let field = self.0.schema().field_with_name(&column.name);
-        thalweg_lake::is_own(self.0.metadata()) || field.is_ok_and(|field| is_of_all(field.data_type()))
+        thalweg_columns::file::is_own(self.0.metadata()) || field.is_ok_and(|field| is_of_all(field.data_type()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Parquet files as they are, of this program or of others: their rows, their columns, and what they say of themselves.
+//! Reads single Parquet files, of Thalweg or of other programs: their rows, columns and statistics.
 
 mod cat;
 mod schema;
@@ -20,14 +20,14 @@ pub use stats::{ChunkInfo, ColumnStatistics, FileInfo, GroupInfo, stats};
 
 use crate::error::QueryError;
 
-/// Why a file has no answer.
+/// Why a file cannot be read or printed.
 #[derive(Debug, thiserror::Error)]
 pub enum ParquetFileError {
     #[error("{name} cannot be opened: {error}")]
     Open { name: String, error: io::Error },
-    #[error("{0}: only files can be read here, no object stores")]
+    #[error("{0}: only files can be read here, not object stores")]
     Url(String),
-    #[error("{name} is no Parquet file, or is damaged: {error}")]
+    #[error("{name} is not a Parquet file, or is damaged: {error}")]
     Parquet { name: String, error: ParquetError },
     #[error("there is no column {column}; the columns are: {}", known.join(", "))]
     NoColumn { column: String, known: Vec<String> },
@@ -35,7 +35,7 @@ pub enum ParquetFileError {
     Filter(QueryError),
     #[error("a row cannot be written: {0}")]
     Row(QueryError),
-    /// The reader of the output may simply have enough: `BrokenPipe`.
+    /// `BrokenPipe` may only mean that the reader has read enough.
     #[error("the rows cannot be written: {0}")]
     Output(#[from] io::Error),
 }
@@ -49,7 +49,7 @@ pub struct ParquetFile {
 }
 
 impl ParquetFile {
-    /// `-` is the standard input, which is kept in a temporary file: a footer stands at the end. Blocks.
+    /// `-` is the standard input. It is copied to a temporary file, because the footer is at the end. Blocks.
     pub fn open(name: &str) -> Result<ParquetFile, ParquetFileError> {
         let failed = |error| ParquetFileError::Open {
             name: name.to_owned(),
@@ -66,7 +66,7 @@ impl ParquetFile {
         ParquetFile::of(name, file)
     }
 
-    /// A file that is open; `name` is for errors.
+    /// Reads the footer of an open file; `name` is for errors.
     pub fn of(name: &str, file: File) -> Result<ParquetFile, ParquetFileError> {
         let bytes = file.metadata().map_err(|error| ParquetFileError::Open {
             name: name.to_owned(),
@@ -85,7 +85,7 @@ impl ParquetFile {
         })
     }
 
-    /// The folder of the table that the file lies in, if it does.
+    /// The folder of the table that contains the file, if there is one.
     pub fn table_folder(&self) -> Option<std::path::PathBuf> {
         let path = std::path::absolute(Path::new(&self.name)).ok()?;
         let above = path.ancestors().skip(1).take(TABLE_DEPTH_MAX);
@@ -103,7 +103,7 @@ impl ParquetFile {
     }
 }
 
-/// Files lie so many folders below their table, at most.
+/// Files are at most this many folders below their table.
 const TABLE_DEPTH_MAX: usize = 4;
 
 fn spooled(from: &mut impl io::Read) -> io::Result<File> {

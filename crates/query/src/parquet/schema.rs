@@ -1,42 +1,42 @@
-//! The columns of a file: as Parquet has them, as they are read, and what is noted of them.
+//! The columns of a file: their Parquet types, the types they are read as, and their metadata.
 
 use std::collections::BTreeMap;
 
 use datafusion::parquet::schema::types::ColumnDescPtr;
 use serde::Serialize;
-use thalweg_lake::delta::schema::TableSchema;
+use thalweg_delta::schema::TableSchema;
 
 use super::ParquetFile;
 
-/// What a file says of itself, but for its values.
+/// The metadata of a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SchemaInfo {
     pub created_by: Option<String>,
     pub format_version: i32,
     pub rows: i64,
     pub row_groups: usize,
-    /// What the writer noted of the file.
+    /// Key-value metadata of the file.
     pub metadata: BTreeMap<String, Option<String>>,
     pub columns: Vec<ColumnInfo>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ColumnInfo {
-    /// With the names of what it lies in.
+    /// With the names of the enclosing columns.
     pub path: String,
     pub physical: String,
     pub logical: Option<String>,
-    /// `required`, `optional`, `repeated`: of itself and of all that it lies in.
+    /// `required`, `optional`, `repeated`: of the column and of all enclosing columns.
     pub repetition: String,
-    /// Of the column that it belongs to.
+    /// The type of the top-level column.
     pub read_as: String,
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A row of the serialized Arrow schema says nothing to people.
+/// The serialized Arrow schema is not readable for people.
 const ARROW_SCHEMA: &str = "ARROW:schema";
 
-/// `table`: that of the table that the file belongs to, where it is known, for what is noted of its columns.
+/// `table` is the schema of the file's table, if known; it provides the metadata of the columns.
 pub fn schema(opened: &ParquetFile, table: Option<&TableSchema>) -> SchemaInfo {
     let footer = opened.metadata.metadata().file_metadata();
     let pairs = footer.key_value_metadata().into_iter().flatten();
@@ -88,7 +88,7 @@ fn info(opened: &ParquetFile, column: &ColumnDescPtr, table: Option<&TableSchema
 fn logical(column: &ColumnDescPtr) -> Option<String> {
     use datafusion::parquet::basic::ConvertedType;
     match (column.converted_type(), column.logical_type_ref()) {
-        // What both names say is read better by the older one.
+        // If both annotations say the same, the older one reads better.
         (ConvertedType::NONE, logical) => logical.map(|logical| format!("{logical:?}")),
         (converted, _) => Some(converted.to_string()),
     }

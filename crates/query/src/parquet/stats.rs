@@ -1,4 +1,4 @@
-//! What a file says of its values: row groups, and of each column sizes, encodings and bounds.
+//! Statistics of a file: row groups, and the sizes, encodings and bounds of each column.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::ParquetFile;
 
-/// Sizes are in bytes; a ratio is that of the values to what is stored of them.
+/// Sizes are in bytes; a ratio is uncompressed to compressed size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileInfo {
     pub created_by: Option<String>,
@@ -33,7 +33,7 @@ pub struct GroupInfo {
     pub compressed: i64,
     pub uncompressed: i64,
     pub ratio: f64,
-    /// The columns that its rows are sorted by, with `desc` and `nulls last` where that is so.
+    /// The columns that sort its rows, with `desc` and `nulls last` where they apply.
     pub sorted_by: Vec<String>,
     pub columns: Vec<ChunkInfo>,
 }
@@ -66,7 +66,7 @@ pub struct ColumnStatistics {
     pub uncompressed: i64,
     pub ratio: f64,
     pub values: i64,
-    /// `None`: a row group does not say.
+    /// `None` if a row group does not state it.
     pub nulls: Option<u64>,
     pub min: Option<String>,
     pub max: Option<String>,
@@ -103,7 +103,7 @@ pub fn stats(opened: &ParquetFile) -> FileInfo {
 }
 
 fn ratio(uncompressed: i64, compressed: i64) -> f64 {
-    // Two digits say all.
+    // Two decimals are enough.
     (uncompressed as f64 / compressed.max(1) as f64 * 100.0).round() / 100.0
 }
 
@@ -160,7 +160,7 @@ fn chunk_info(
     }
 }
 
-/// `ZSTD(ZstdLevel(1))` without what the footer does not know.
+/// The codec without the level, which the footer does not state: `ZSTD(ZstdLevel(1))`.
 fn codec(chunk: &ColumnChunkMetaData) -> String {
     let codec = chunk.compression().to_string();
     codec.split('(').next().unwrap_or_default().to_owned()
@@ -196,14 +196,14 @@ fn column(
     }
 }
 
-/// The bounds of a column by row group, as its values are read.
+/// The bounds of a column by row group, as the type that its values are read as.
 struct ColumnBounds {
     least: Option<ArrayRef>,
     greatest: Option<ArrayRef>,
 }
 
 impl ColumnBounds {
-    /// What lies within something else has none that could be told.
+    /// Nested columns have no bounds here.
     fn of(opened: &ParquetFile, leaf: usize) -> ColumnBounds {
         let metadata = &opened.metadata;
         let column = metadata.parquet_schema().column(leaf);
@@ -230,7 +230,7 @@ fn text_at(values: Option<&ArrayRef>, at: usize) -> Option<String> {
     Some(formatter.value(at).to_string())
 }
 
-/// The least or the greatest of all; `None` if a row group with values does not say.
+/// The minimum or maximum over all row groups; `None` if a row group with values does not state it.
 fn end_of(values: Option<&ArrayRef>, descending: bool) -> Option<String> {
     let values = values?;
     let options = SortOptions {

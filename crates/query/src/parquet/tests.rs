@@ -103,7 +103,7 @@ fn what_is_wrong_is_said_in_one_sentence() {
     let mut text = tempfile::tempfile().unwrap();
     text.write_all(b"no parquet at all").unwrap();
     let error = ParquetFile::of("x", text).err().unwrap().to_string();
-    assert!(error.starts_with("x is no Parquet file, or is damaged"), "{error}");
+    assert!(error.starts_with("x is not a Parquet file, or is damaged"), "{error}");
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn a_file_says_what_it_has() {
     assert!(info.compressed > 0 && info.uncompressed >= info.compressed / 2);
 }
 
-/// Row groups of one row, as another program writes them: with values that are no numbers, zeros of both signs, texts longer than
-/// what bounds keep, and a column of which no statistics are kept.
+/// Row groups of four rows, as another program writes them: with NaN, zeros of both signs, texts longer than their
+/// bounds, and a column without statistics.
 fn foreign(rows: &RecordBatch) -> ParquetFile {
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(4))
@@ -143,7 +143,7 @@ fn foreign(rows: &RecordBatch) -> ParquetFile {
     ParquetFile::of("foreign.parquet", file).unwrap()
 }
 
-/// Groups that are left out by what a stranger says of them have no row that matches.
+/// A row group that is skipped by the statistics of another program has no matching row.
 #[test]
 fn a_filter_finds_in_files_of_others_what_reading_all_of_them_finds() {
     let doubles = [
@@ -157,7 +157,7 @@ fn a_filter_finds_in_files_of_others_what_reading_all_of_them_finds() {
         f64::NEG_INFINITY,
     ];
     let count = 200_usize;
-    // A permutation, so that groups are of all kinds.
+    // A permutation, so that there are groups of all kinds.
     let mixed = |n: usize, below: usize| (n * 7919 + n / 3) % below;
     let rows = RecordBatch::try_from_iter([
         (
@@ -219,7 +219,7 @@ fn a_filter_finds_in_files_of_others_what_reading_all_of_them_finds() {
         };
         let mut found = Vec::new();
         let pruned = cat(&opened, &wanted, &mut found).unwrap();
-        // The same rows in one group, whose bounds leave out nothing that matches anywhere.
+        // The same filter with a term that prevents pruning.
         let whole = Cat {
             filter: Some(format!("({filter}) or random() > 2.0")),
             ..Cat::default()

@@ -1,4 +1,4 @@
-//! Queries whose client leaves, or that fail, while they look for newer commits: the next one sees all that is committed.
+//! Queries that are cancelled or fail while they refresh a table: the next query sees all commits.
 
 use std::os::unix::fs::symlink;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::task::Poll;
 use super::*;
 use crate::catalog::{QueryTables, TableRegistry};
 
-/// Polls a future until it has waited so often; `None`: it was dropped then.
+/// Polls a future until it was pending `waits` times. Returns `None` if it was dropped then.
 async fn dropped_after<F: Future>(waits: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut waited = 0;
@@ -22,7 +22,7 @@ async fn dropped_after<F: Future>(waits: usize, future: F) -> Option<F::Output> 
     .await
 }
 
-/// What a query sees of the table: its number of files.
+/// The table as a query sees it, shown as its number of files.
 async fn seen(tables: &Arc<TableRegistry>) -> String {
     let opened = QueryTables::new(tables.clone()).open("tags").await;
     format!("{:?}", opened.unwrap().unwrap())
@@ -65,7 +65,7 @@ async fn a_query_that_fails_between_two_commits_hides_nothing_from_the_next() {
     let count = "SELECT count(*) AS n FROM tags";
     assert_eq!(text(&engine, count).await, "n\n3000\n");
     append(&writer, vec![sample("new", 0, Value::I64(1))]).await;
-    // The version behind the new one cannot be read: it refers to itself.
+    // The next version cannot be read: its file is a symlink to itself.
     let log = thalweg_lake::folder(folder.path()).join("tags/_delta_log");
     let behind = log.join(format!("{:020}.json", 5));
     assert!(log.join(format!("{:020}.json", 4)).exists() && !behind.exists());
@@ -77,7 +77,7 @@ async fn a_query_that_fails_between_two_commits_hides_nothing_from_the_next() {
     assert_eq!(text(&engine, at_version).await, "n\n3001\n");
 }
 
-/// Whoever leaves gives back what the query had, and the next one sees everything.
+/// A cancelled query releases what it used, and the next one sees everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_query_that_is_left_at_any_await_or_batch_gives_all_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ async fn a_query_that_is_left_at_any_await_or_batch_gives_all_back() {
                 answer.try_collect::<Vec<_>>().await.unwrap().len()
             });
             let done = asked.await;
-            // There is one place: it is free again.
+            // The engine allows one query at a time: its permit is free again.
             assert_eq!(
                 text(&engine, "SELECT count(*) AS n FROM tags").await,
                 "n\n3000\n",

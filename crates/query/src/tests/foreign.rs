@@ -1,5 +1,5 @@
-//! Tables of which another program has rewritten files: rows in any order, with or without statistics, times cut to milliseconds, as
-//! `optimize` of other Delta writers leaves them. Every answer is the one from before.
+//! Tables of which another program has rewritten files: rows in any order, with or without statistics, times truncated
+//! to milliseconds, like after `optimize` by other Delta writers. Every answer must stay the same.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,12 +10,12 @@ use arrow::datatypes::Int64Type;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use datafusion::parquet::file::properties::WriterProperties;
-use thalweg_lake::delta::actions::{Action, Add, Remove};
-use thalweg_lake::delta::{DeltaLog, FileEntry, SnapshotDetail};
+use thalweg_delta::actions::{Action, Add, Remove};
+use thalweg_delta::{DeltaLog, FileEntry, SnapshotDetail};
 
 use super::*;
 
-/// The next number of a sequence that begins with a seed.
+/// The next number of a pseudorandom sequence.
 fn next(random: &mut u64, below: usize) -> usize {
     *random ^= *random << 13;
     *random ^= *random >> 7;
@@ -23,7 +23,7 @@ fn next(random: &mut u64, below: usize) -> usize {
     (*random % below as u64) as usize
 }
 
-/// One value of a tag, some ten thousandths of a millisecond after a second.
+/// A value of a tag, some ten thousandths of a millisecond after a full second.
 fn sample_within(tag: &str, seconds: i64, value: Value) -> Message {
     let at = Ticks((START + seconds) * 10_000_000 + 5_004);
     let stamps = ValueQuality {
@@ -36,7 +36,7 @@ fn sample_within(tag: &str, seconds: i64, value: Value) -> Message {
     Message::new(Payload::Value(value), Metadata::stamped(Arc::new(map), stamps))
 }
 
-/// Three days with a file each; the last row of a day is no number.
+/// Three days with one file each; the last value of a day is NaN.
 async fn table(data_dir: &Path) -> Writer {
     let writer = writer(data_dir).await;
     for day in 0..3 {
@@ -51,7 +51,7 @@ async fn table(data_dir: &Path) -> Writer {
     writer
 }
 
-/// What another writer states: the ends of numbers and times, these in whole milliseconds.
+/// Statistics as another writer states them: bounds of numbers and times, the latter in whole milliseconds.
 fn stats_of(rows: &RecordBatch) -> String {
     let ends = |name: &str| {
         let column = rows.column_by_name(name).unwrap().as_primitive::<Int64Type>();
@@ -85,7 +85,7 @@ fn stats_of(rows: &RecordBatch) -> String {
     .to_string()
 }
 
-/// One file in the place of another, with its rows in any order.
+/// Replaces one file by another with its rows in any order.
 fn rewritten(lake: &Path, file: &FileEntry, random: &mut u64) -> Add {
     let path = lake.join("tags").join(&*file.path);
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
@@ -119,7 +119,7 @@ fn rewritten(lake: &Path, file: &FileEntry, random: &mut u64) -> Add {
     }
 }
 
-/// Rewrites some of the files of a table, at least one.
+/// Rewrites some files of a table, at least one.
 async fn rewrite(data_dir: &Path, random: &mut u64) {
     let lake = thalweg_lake::folder(data_dir);
     let log = DeltaLog::new(&lake.join("tags"), SyncedStore::new()).unwrap();
@@ -142,7 +142,7 @@ async fn rewrite(data_dir: &Path, random: &mut u64) {
 
 const DATES: [&str; 3] = ["2031-05-06", "2031-05-07", "2031-05-08"];
 
-/// Of the whole table and of each file alone, of which orders are known.
+/// Queries over the whole table and over each file alone, for which the order is known.
 fn questions() -> Vec<String> {
     let last = "2031-05-06T07:18:08.000500Z";
     let mut all = vec![format!("SELECT count(*) FROM tags WHERE time = '{last}'")];

@@ -1,10 +1,10 @@
-//! Sketches as literals: their functions need no rollup.
+//! Tests the sketch functions with literals, without rollups.
 
 use super::*;
 
 /// A sketch as a literal.
 fn sketch(values: impl IntoIterator<Item = f64>) -> String {
-    let (mut sketch, mut bytes) = (thalweg_lake::sketch::Sketch::default(), Vec::new());
+    let (mut sketch, mut bytes) = (thalweg_sketch::Sketch::default(), Vec::new());
     values.into_iter().for_each(|value| sketch.add(value));
     sketch.encode(&mut bytes);
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -26,7 +26,7 @@ async fn sketches_are_merged_and_have_quantiles() {
         "(VALUES ('a', {low}), ('a', {high}), ('a', NULL), ('b', {high}), ('c', NULL), ('d', {none})) AS t (k, s)"
     );
 
-    // Each row, and NULL where there is nothing.
+    // Each row, and NULL where there is no sketch or no value.
     let each = format!("SELECT k, sketch_quantile(s, 0.5) AS q FROM {rows} ORDER BY k, q");
     let each = text(&engine, &each).await;
     let each: Vec<&str> = each.lines().skip(1).collect();
@@ -37,7 +37,7 @@ async fn sketches_are_merged_and_have_quantiles() {
     );
     assert_eq!((each[2], each[4], each[5]), ("a,", "c,", "d,"), "{each:?}");
 
-    // Groups, in parts that are merged again; a filter; no group at all; in the order of the quantile.
+    // Groups whose partial sketches are merged; a filter; no group; ordered by the quantile.
     let groups = format!(
         "SELECT k, sketch_quantile(sketch_merge(s), 0.9) AS q, sketch_merge(s) IS NULL AS none, sketch_merge(s) FILTER (WHERE k = 'b') IS NULL AS f FROM {rows} GROUP BY k ORDER BY k"
     );
@@ -55,7 +55,7 @@ async fn sketches_are_merged_and_have_quantiles() {
     let nothing = format!("SELECT sketch_merge(s) IS NULL AS n FROM {rows} WHERE k = 'x'");
     assert_eq!(text(&engine, &nothing).await, "n\ntrue\n");
 
-    // Over many rows of a table, on several threads, in more groups than are worth merging first.
+    // Many rows of a table, on several threads, in more groups than partial aggregation is worth.
     let table = format!(
         "SELECT count(*) AS groups, sum(CASE WHEN m = {low} THEN 1 ELSE 0 END) AS same FROM \
          (SELECT value_int, sketch_merge(CASE WHEN value_int % 2 = 0 THEN {low} END) AS m FROM tags GROUP BY value_int)"

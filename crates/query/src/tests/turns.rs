@@ -1,4 +1,4 @@
-//! Rows become text without holding up whoever else has something to do on the same thread.
+//! Encoding rows as text must not block other tasks on the same thread.
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use super::*;
 
-/// How often other tasks had their turn within polls of some work.
+/// How often other tasks ran while the work was polled.
 async fn turns_within<T>(turns: &AtomicU64, work: impl Future<Output = T>) -> (T, u64) {
     let (mut work, mut within) = (pin!(work), 0);
     let done = std::future::poll_fn(|context| {
@@ -39,7 +39,7 @@ fn others_have_their_turn_while_rows_become_text() {
         });
         let columns: Vec<String> = (0..12).map(|n| format!("a.value+as+column_number_{n}")).collect();
         let sql = format!("select+{}+from+tags+a,tags+b+limit+200000", columns.join(","));
-        // A machine that is busy may not get to the others in time; work that holds them up never lets them.
+        // On a busy machine the other task may not run in time; work that blocks it never lets it run.
         for _ in 0..5 {
             let request = get(&format!("/api/sql?format=json&q={sql}"));
             let ((status, _, text), within) = turns_within(&turns, ask(&engine, request)).await;
@@ -51,6 +51,6 @@ fn others_have_their_turn_while_rows_become_text() {
         }
         panic!("nobody else had a turn");
     };
-    // On the one thread, beside the other task.
+    // On the only thread, beside the other task.
     runtime.block_on(async { tokio::spawn(asking).await }).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Tables as they were, and what queries are told of times, orders and what was not read.
+//! Tests older versions of tables, and what queries report about times, orders and skipped files.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn a_table_is_read_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let _writer = filled(folder.path()).await;
     let engine = engine(folder.path(), QueryOptions::default());
-    // The first commit makes the table, each of the others brings a day.
+    // The first commit creates the table; each later one adds a day.
     for (version, rows) in [(0, 0), (1, 1000), (3, 3000)] {
         let sql = format!("SELECT count(*) AS n FROM at_version('tags', {version})");
         assert_eq!(text(&engine, &sql).await, format!("n\n{rows}\n"));
@@ -63,9 +63,9 @@ async fn what_is_no_version_is_an_error_that_says_which_there_are() {
         ),
         (
             "at_version('tags', 'x')",
-            "at_version: 'x' is no version; expected a number",
+            "at_version: 'x' is not a version; expected a number",
         ),
-        ("at_time('tags', 12)", "at_time: 12 is no time"),
+        ("at_time('tags', 12)", "at_time: 12 is not a time"),
         (
             "at_time('tags', '1999-01-01T00:00:00Z')",
             "the table tags had no version at that time",
@@ -76,7 +76,7 @@ async fn what_is_no_version_is_an_error_that_says_which_there_are() {
         assert_eq!((error.code, error.status), ("sql.plan", 400), "{error}");
         assert!(error.message.starts_with(&expected), "{error}");
     }
-    // Files of a day that an old version had are deleted.
+    // The files of a day in an old version are deleted.
     let day = folder.path().join("lake/tags/date=2031-05-06");
     std::fs::remove_dir_all(&day).unwrap();
     let gone = error(&engine, "SELECT * FROM at_version('tags', 1)").await;
@@ -176,7 +176,7 @@ async fn what_was_not_read_is_counted_by_why() {
         "SELECT sum(value) FROM tags WHERE time >= '2031-05-07T00:00:00Z' AND value_int > 2500",
     )
     .await;
-    // A row of the scan is counted where the query ends, which is when its reader has all.
+    // Scanned rows are counted when the query ends, after its reader has received all.
     for _ in 0..1000 {
         if counted(&registry, "thalweg_lake_query_rows_total", &["raw"]) > 0.0 {
             break;

@@ -1,10 +1,10 @@
-//! Calls of functions that ask for too much.
+//! Function calls that ask for too much.
 
 use super::asked::{Asked, Queries, Random};
 
-/// One of each kind that did end a process, or could.
+/// One query of each kind that once ended a process, or could.
 pub fn known() -> Vec<Asked> {
-    // Each step has the one before it once, with a value twice as large.
+    // Each step reads the previous one once, with a value twice as large.
     let steps = |start: &str, select: &str| {
         let steps = (1..=40).map(|n| format!("t{n} as (select {select} a from t{})", n - 1));
         format!(
@@ -155,7 +155,7 @@ const ARGUMENTS: [&str; 46] = [
     "arrow_cast('x', 'Dictionary(Int32, Utf8)')",
     "arrow_cast('x', 'LargeUtf8')",
 ];
-/// The same of a row.
+/// Arguments that depend on a row.
 const COLUMNS: [&str; 12] = [
     "v",
     "v * 1000000",
@@ -183,17 +183,17 @@ fn arguments(random: &mut Random, with_columns: bool) -> String {
     (0..count).map(|_| one(random)).collect::<Vec<_>>().join(", ")
 }
 
-/// Calls of one function, in every place that a call can be in.
+/// Calls of one function, in every place where a call is allowed.
 pub struct Calls {
     function: String,
     random: Random,
-    /// Calls that may be tried, and that shall be tried with success: most have arguments of no type that it takes.
+    /// Calls to try, and calls to make successfully: most have argument types that the function does not accept.
     tries: usize,
     wanted: usize,
 }
 
 impl Calls {
-    /// Of every function that is registered.
+    /// Calls of every registered function.
     pub fn of_all(seed: u64) -> Vec<Calls> {
         let names = thalweg_query::function_names().into_iter().enumerate();
         let calls = names.map(|(at, function)| Calls {
@@ -213,7 +213,7 @@ impl Queries for Calls {
         }
         self.tries -= 1;
         let sql = match self.random.below(12) {
-            // Its own result, again and again.
+            // The function applied to its own result, again and again.
             0 => {
                 let start = format!("select {}({}) a", self.function, arguments(&mut self.random, false));
                 (0..20).fold(start, |inner, _| {

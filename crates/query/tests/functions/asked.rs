@@ -1,4 +1,4 @@
-//! What is asked for, and the randomness that it is made of.
+//! Queries, and the random numbers that build them.
 
 /// A query, and the format of its answer.
 #[derive(Clone, Debug)]
@@ -13,11 +13,11 @@ impl From<String> for Asked {
     }
 }
 
-/// Queries, each of which may depend on what the one before it was told.
+/// A sequence of queries, each of which may depend on the outcome of the previous one.
 pub trait Queries {
     fn next(&mut self) -> Option<Asked>;
 
-    /// The last one had an answer that is no error of planning.
+    /// Called when the last query did not fail in planning.
     fn was_planned(&mut self) {}
 }
 

@@ -1,4 +1,4 @@
-//! The memory of this process, as the kernel and as the allocator count it.
+//! The memory of this process as the kernel and the allocator count it.
 
 use std::fs;
 
@@ -15,13 +15,13 @@ fn status(name: &str) -> usize {
     kib << 10
 }
 
-/// Bytes that are not those of files: the program's own pages, of which more are read as more of its functions are used, are not
-/// among them.
+/// Anonymous memory. File-backed pages are left out: the process reads more pages of its binary as it uses more
+/// functions.
 pub fn anonymous() -> usize {
     status("RssAnon")
 }
 
-/// Resident bytes, at most, since [`forget_peak`].
+/// Peak of resident bytes since [`forget_peak`].
 pub fn peak() -> usize {
     status("VmHWM")
 }
@@ -30,7 +30,7 @@ pub fn forget_peak() {
     fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// Bytes that were asked for and are not freed.
+/// Bytes allocated and not freed.
 pub fn live() -> usize {
     epoch::advance().unwrap();
     stats::allocated::read().unwrap()

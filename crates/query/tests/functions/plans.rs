@@ -1,16 +1,16 @@
-//! Queries that ask too much without a function that expands: of operators, of the planner, and of what writes the answer.
+//! Queries that ask too much of operators, the planner or the response writer, without a function that expands.
 
 use super::asked::{Asked, Random};
 
 const TABLE: &str = "(select unnest(range(0, 8192)) v)";
-/// A row of a megabyte, and others.
+/// A row of a megabyte, and short ones.
 const WIDE: &str = "(select case when v % 100 = 7 then repeat('x', 1000000) else cast(v as text) end a, v \
                     from (select unnest(range(0, 8192)) v))";
-/// Some rows of many bytes each.
+/// Many rows of a few hundred bytes.
 const ROWS: &str = "(select repeat(cast(v as text), 200) a, v from (select unnest(range(0, 200000)) v))";
 const FORMATS: [&str; 4] = ["json", "ndjson", "csv", "arrow"];
 
-/// One of each kind that did end a process, or could.
+/// One query of each kind that once ended a process, or could.
 pub fn known() -> Vec<Asked> {
     let answers = answers().into_iter().flat_map(|sql| {
         FORMATS.map(|format| Asked {
@@ -26,7 +26,7 @@ fn list(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// What the engine holds once is written for each row and column.
+/// A value that the engine stores once is written for each row and column.
 fn answers() -> Vec<String> {
     let shared = "(select arrow_cast(repeat('x', 15000000), 'Utf8View') a)";
     vec![
@@ -219,7 +219,7 @@ fn recursions() -> Vec<String> {
     ]
 }
 
-/// What is long or deep as a text, or doubles while it is planned.
+/// Texts that are long or deeply nested, or that double during planning.
 fn texts() -> Vec<String> {
     let nested =
         |open: &str, close: &str, depth: usize| format!("select {}1{}", open.repeat(depth), close.repeat(depth));
@@ -228,7 +228,7 @@ fn texts() -> Vec<String> {
         format!("with t0 as (select {start} a from {TABLE}), {steps} select a from t40")
     };
     let mut queries = vec![];
-    // What is above the last step goes down through all of them.
+    // A predicate above the last step is pushed down through all of them.
     for select in ["a + a a", "case when a > 1 then a else -a end a", "coalesce(a, a) a"] {
         let doubled = steps("v", select);
         queries.extend([
@@ -393,7 +393,7 @@ fn patterns() -> Vec<String> {
     ]
 }
 
-/// What a query reads, and steps, each of which gives the columns `a` and `v` again.
+/// Sources, and steps that each return the columns `a` and `v`.
 const SOURCES: [&str; 6] = [
     "select repeat(cast(v as text), 200) a, v from (select unnest(range(0, 100000)) v)",
     "select case when v % 1000 = 7 then repeat('x', 5000000) else 'y' end a, v from (select unnest(range(0, 8192)) v)",

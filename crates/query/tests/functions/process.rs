@@ -1,4 +1,4 @@
-//! The process under a limit, and what is asserted of it.
+//! Runs the process under a limit and asserts its behaviour.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
@@ -16,15 +16,15 @@ use super::memory;
 
 const ROLE: &str = "THALWEG_FUNCTIONS_CHILD";
 const MIB: usize = 1 << 20;
-/// A quarter of `memory.limit: 600MiB`, as the program gives queries.
+/// A quarter of `memory.limit: 600MiB`, as the binary gives to queries.
 const QUERY_MEMORY: usize = 150 * MIB;
-/// What the process may ever have: `memory.limit`.
+/// The most memory that the process may use: `memory.limit`.
 const RESIDENT_MAX: usize = 600 * MIB;
-/// The kernel refuses more. Addresses that the allocator keeps for later count as well, and stacks of threads.
+/// The kernel refuses more. Address space that the allocator retains and thread stacks count as well.
 const DATA_MAX: usize = 4_096 * MIB;
-/// What may live of a query that was answered: caches of threads and of the library, never rows.
+/// Memory that may stay allocated after a query: caches of threads and of the library, never rows.
 const LIVE_MAX: usize = 32 * MIB;
-/// What the process may keep of pages, looked at after so many queries.
+/// Growth of resident pages that is allowed, checked after this many queries.
 const KEPT_MAX: usize = 48 * MIB;
 const QUERIES_PER_LOOK: usize = 20;
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ impl Child {
         let output = Command::new(test)
             .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
-            // The names of functions, once they are read for a trace, stay in memory.
+            // Symbol names read for a backtrace would stay in memory.
             .env("RUST_BACKTRACE", "0")
             .output();
         Child {
@@ -87,11 +87,11 @@ impl Limits {
     }
 }
 
-/// Runs queries one after the other, and tells each before it runs.
+/// Runs queries one after the other and prints each before it runs.
 #[expect(clippy::print_stdout, reason = "the parent tells which one it was")]
 pub fn answer(all: Vec<impl Queries>) {
     let folder = tempfile::tempdir().unwrap();
-    // A lake without tables: there is a place for what does not fit into memory.
+    // A lake without tables, so that there is a place for spill files.
     std::fs::create_dir_all(thalweg_lake::folder(folder.path())).unwrap();
     let options = QueryOptions {
         timeout: TIMEOUT,
@@ -135,7 +135,7 @@ pub fn answer(all: Vec<impl Queries>) {
     });
 }
 
-/// The memory of the process before it was asked anything.
+/// The memory of the process before the first query.
 struct Before {
     live: usize,
     anonymous: usize,
@@ -156,14 +156,14 @@ impl Before {
     }
 }
 
-/// The code of the answer, and what the process had of memory at most, which is no more than it may have.
+/// Returns the code of the answer and the peak of memory, which must be within the limit.
 #[expect(clippy::print_stdout, reason = "the parent tells which one it was")]
 async fn ask_bounded(engine: &Engine, asked: &Asked, before: &Before) -> (String, usize) {
     let Asked { sql, format } = asked;
     println!("{format}: {sql:.1000}");
     memory::forget_peak();
     let code = ask(engine, asked).await;
-    // One that was broken off lets go a moment later; what two at once take is not what is asked here.
+    // An aborted query releases its memory a moment later; the test does not measure two queries at once.
     let held = || format!("{} MiB are reserved by {sql:.300}", engine.memory_used() / MIB);
     settle(|| engine.memory_used() == 0, held).await;
     let lives = || format!("{} MiB live of {sql:.300}", before.lives() / MIB);
@@ -184,7 +184,7 @@ async fn settle(is_so: impl Fn() -> bool, otherwise: impl Fn() -> String) {
     panic!("{}", otherwise());
 }
 
-/// The code of the answer. All of its rows are read, and none is kept.
+/// The code of the answer. Reads all rows and discards them.
 #[expect(
     clippy::print_stdout,
     reason = "what a query was told helps to read what comes after it"
@@ -219,7 +219,7 @@ async fn ask(engine: &Engine, Asked { sql, format }: &Asked) -> String {
             String::from_utf8_lossy(&start)
         );
     };
-    assert!(!message.contains("fault of the program"), "{sql:.300}: {message:.300}");
+    assert!(!message.contains("this is a bug"), "{sql:.300}: {message:.300}");
     println!("  {code}: {message:.300}");
     code.to_owned()
 }

@@ -1,4 +1,4 @@
-//! The clocks of a machine: time passes as it does, and by days at once; and somebody sets the wall clock.
+//! The clocks of a machine: time passes normally or by days at once, and the wall clock can be set.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,17 +14,17 @@ pub struct Hands {
 }
 
 impl Hands {
-    /// So much time goes by.
+    /// Lets time pass.
     pub fn pass(&self, time: Micros) {
         self.passed.fetch_add(time, Ordering::SeqCst);
     }
 
-    /// Somebody sets the wall clock, forward or back.
+    /// Sets the wall clock forward or back.
     pub fn set(&self, by: Micros) {
         self.set.fetch_add(by, Ordering::SeqCst);
     }
 
-    /// As files are stamped.
+    /// The time for file timestamps.
     pub fn file_time(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.wall().unsigned_abs())
     }

@@ -1,5 +1,6 @@
-//! A real folder that a power cut takes to what was synced: changes of names whose folder was not synced are lost from some moment
-//! on, and files that were not synced have a part of their bytes. Whoever used it before a kill or a cut changes nothing any more.
+//! A real folder with simulated power cuts. A power cut keeps what was synced: name changes in an unsynced folder are
+//! lost from some point on, and unsynced files keep part of their bytes. A process from before a kill or a cut cannot
+//! change the folder any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -8,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use thalweg_lake::store::{Disk, RealDisk};
+use thalweg_delta::store::{Disk, RealDisk};
 use thalweg_log::disk::sim::Random;
 
 use crate::clock::Hands;
 
-/// What goes wrong from now on.
+/// The faults from now on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// One step in so many fails that is no sync; 0: none.
+    /// One in this many steps other than syncs fails; 0: none.
     pub failing_steps: u64,
     /// The next sync fails.
     pub failing_sync: bool,
@@ -26,7 +27,7 @@ pub struct Faults {
 struct State {
     random: Random,
     hands: Arc<Hands>,
-    /// Raised when the process or the machine goes.
+    /// Incremented when the process or the machine dies.
     life: u64,
     /// Steps until the process is killed.
     dies_in: Option<u64>,
@@ -34,13 +35,13 @@ struct State {
     next_file: u64,
     names: BTreeMap<PathBuf, u64>,
     durable_names: BTreeMap<PathBuf, u64>,
-    /// Names that got a file or lost it since, in that order.
+    /// Names that gained or lost a file since the last sync, in that order.
     unsynced_names: Vec<(PathBuf, Option<u64>)>,
-    /// What was synced of each file.
+    /// The synced content of each file.
     synced: BTreeMap<u64, Vec<u8>>,
 }
 
-/// As one process has it.
+/// The disk as one process sees it.
 #[derive(Clone, Debug)]
 pub struct CutDisk {
     state: Arc<Mutex<State>>,
@@ -66,7 +67,7 @@ impl CutDisk {
         }
     }
 
-    /// As the next process has it.
+    /// The disk of the next process.
     pub fn next_life(&self) -> CutDisk {
         let mut state = self.state.lock();
         state.dies_in = None;
@@ -81,7 +82,7 @@ impl CutDisk {
         self.state.lock().faults = faults;
     }
 
-    /// The process is killed in the middle of the `n`th change from now on.
+    /// Kills the process in the middle of the `n`th change from now on.
     pub fn kill_in(&self, n: u64) {
         self.state.lock().dies_in = Some(n);
     }
@@ -98,14 +99,14 @@ impl CutDisk {
         self.state.lock().power_cut();
     }
 
-    /// Somebody else changes a file, also as a power cut finds it. Returns what it was.
+    /// Changes a file as another program, durably. Returns the previous content.
     pub fn damage(&self, path: &Path, damaged: Option<Vec<u8>>) -> Vec<u8> {
         let before = std::fs::read(path).unwrap();
         self.put(path, damaged);
         before
     }
 
-    /// Puts a file there, or takes it away, durably and as somebody else.
+    /// Creates or removes a file as another program, durably.
     pub fn put(&self, path: &Path, content: Option<Vec<u8>>) {
         let mut state = self.state.lock();
         match content {
@@ -146,7 +147,7 @@ impl CutDisk {
         Ok(state)
     }
 
-    /// One that can fail and be tried again.
+    /// Begins a step that can fail and be retried.
     fn fallible(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
         let mut state = self.step()?;
         let one_in = state.faults.failing_steps;
@@ -206,7 +207,7 @@ impl State {
                 content.truncate(usize::try_from(left).unwrap());
                 content
             });
-            // A new inode: a name of before may stand for the old one.
+            // A new inode: a hard link may still refer to the old one.
             let _ = std::fs::remove_file(&path);
             std::fs::write(&path, &content).unwrap();
             let time = self.hands.file_time();
@@ -218,7 +219,7 @@ impl State {
 }
 
 impl Disk for CutDisk {
-    /// Folders are there for good: what lies in them is what matters.
+    /// Folders are durable at once: only the files in them matter.
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         let _state = self.fallible()?;
         RealDisk.create_directory(path)
@@ -235,7 +236,7 @@ impl Disk for CutDisk {
         match self.fallible() {
             Ok(_state) => RealDisk.write(file, path, bytes),
             Err(error) => {
-                // A part of it may be there.
+                // Part of it may be written.
                 let half = bytes.get(..bytes.len() / 2).unwrap_or_default();
                 RealDisk.write(file, path, half)?;
                 Err(error)

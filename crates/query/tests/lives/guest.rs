@@ -1,4 +1,4 @@
-//! Another program that writes a table: it appends, rewrites files in an order of its own, and adds columns.
+//! Another program that writes a table: it appends, rewrites files in its own order, and adds columns.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use bytes::Bytes;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::json;
-use thalweg_lake::delta::actions::{Action, Add, CommitInfo, Metadata, Remove};
-use thalweg_lake::delta::schema::{ColumnType, TableColumn};
-use thalweg_lake::delta::{CommitOutcome, DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
-use thalweg_lake::store::SyncedStore;
+use thalweg_delta::actions::{Action, Add, CommitInfo, Metadata, Remove};
+use thalweg_delta::schema::{ColumnType, TableColumn};
+use thalweg_delta::store::SyncedStore;
+use thalweg_delta::{CommitOutcome, DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use thalweg_log::Micros;
 use thalweg_log::disk::sim::Random;
 
 const MICROS_PER_DAY: i64 = 86_400_000_000;
 
-/// What became of it.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// For a reason by which nothing has happened.
+    /// Nothing has changed.
     Refused,
     Unknown,
 }
@@ -33,7 +33,7 @@ pub enum Outcome {
 pub struct Guest {
     log: DeltaLog,
     table: std::path::PathBuf,
-    /// What the wall clock shows.
+    /// The wall clock.
     wall: Micros,
 }
 
@@ -82,7 +82,7 @@ impl Guest {
         self.commit(snapshot.version + 1, "WRITE", vec![Action::Add(add)]).await
     }
 
-    /// Puts one file with rows in no order in the place of some of one day.
+    /// Replaces some files of one day by one file with shuffled rows.
     pub async fn rewrite(&self, random: &mut Random) -> Outcome {
         let Some(snapshot) = self.newest().await else {
             return Outcome::Refused;
@@ -94,7 +94,7 @@ impl Guest {
         let partition = &files[random.below(files.len() as u64) as usize].partition;
         let of_day = files.iter().filter(|file| file.partition == *partition);
         let chosen: Vec<&Arc<FileEntry>> = of_day.take(1 + random.below(3) as usize).copied().collect();
-        // It may be gone by now, or damaged.
+        // It may be deleted or damaged by now.
         let Some(rows) = self.read(&chosen) else {
             return Outcome::Refused;
         };
@@ -201,7 +201,7 @@ impl Guest {
     }
 }
 
-/// Files of different ages say different things of a column, and others do not care.
+/// Files of different ages have different column metadata; other programs ignore it.
 fn without_metadata(schema: &Schema) -> Schema {
     let fields = schema.fields().iter().map(|field| {
         let field = arrow::datatypes::Field::clone(field);
@@ -210,7 +210,7 @@ fn without_metadata(schema: &Schema) -> Schema {
     Schema::new(fields.collect::<Vec<_>>())
 }
 
-/// A name for what is new.
+/// A name for a new object.
 fn uuid(bytes: &[u8]) -> String {
     use std::hash::{BuildHasher as _, RandomState};
     format!("{:016x}", RandomState::new().hash_one(bytes))

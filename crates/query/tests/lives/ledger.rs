@@ -1,18 +1,18 @@
-//! What was acknowledged of one table, and so what queries have to find.
+//! The acknowledged rows of one table, which queries have to find.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use thalweg_log::Micros;
 
-/// Rows are kept for so many days.
+/// Retention of rows in days.
 pub const KEPT_DAYS: u32 = 30;
 const KEPT: Micros = KEPT_DAYS as Micros * 86_400_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is there.
+    /// The row is in the table.
     Live,
-    /// Nobody knows whether it was stored.
+    /// Unknown whether it was stored.
     Maybe,
     /// It has left the table, or was never stored.
     Gone,
@@ -21,11 +21,11 @@ enum Fate {
 /// When a row survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survives {
-    /// Once it was acknowledged, or a query has found it: those find what is synced.
+    /// Once it was acknowledged or found by a query: queries find only synced rows.
     Acknowledged,
     /// Once a query has found it: acknowledgements do not wait for the disk.
     Seen,
-    /// Once it was acknowledged: it is in a commit of another program, which queries may find before that is synced.
+    /// Once it was acknowledged: another program committed it, and queries may find it before it is synced.
     Committed,
 }
 
@@ -36,20 +36,20 @@ struct Row {
     is_acknowledged: bool,
     /// A query has found it.
     is_seen: bool,
-    /// Log time, before it was stored.
+    /// Log time before it was stored.
     since: Micros,
 }
 
-/// How much a query must find.
+/// The rows that a query must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Nothing in particular: it looks at what is committed alone.
+    /// No particular rows: the query reads committed rows only.
     Committed,
-    /// What queries before it have found.
+    /// Rows that earlier queries have found.
     Seen,
-    /// All that was acknowledged.
+    /// All acknowledged rows.
     Acknowledged,
-    /// The same, and what is not there now never will be.
+    /// All acknowledged rows; what is missing now was never stored.
     Final,
 }
 
@@ -60,7 +60,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Of an attempt at a log time, before it is made.
+    /// Records an attempt before it is made.
     pub fn attempted(&mut self, names: &[String], survives: Survives, now: Micros) {
         for name in names {
             let row = Row {
@@ -84,7 +84,7 @@ impl Ledger {
         }
     }
 
-    /// These were not stored for certain.
+    /// These rows were certainly not stored.
     pub fn refused(&mut self, names: &[String]) {
         for name in names {
             self.rows.remove(name);
@@ -104,7 +104,7 @@ impl Ledger {
         }
     }
 
-    /// Whether there is something that a query did not find, and should.
+    /// Whether a query missed a row that it should have found.
     pub fn lacks(&self, found: &[String], now: Micros) -> bool {
         let found: BTreeSet<&str> = found.iter().map(String::as_str).collect();
         self.rows.iter().any(|(name, row)| {
@@ -113,7 +113,7 @@ impl Ledger {
         })
     }
 
-    /// What a query has found that began with what is in the ledger, and has ended now.
+    /// Checks the rows of a query that began after the ledger's state and has ended now.
     pub fn check(&mut self, found: &[String], extent: Extent, now: Micros, what: &str) {
         let mut times: BTreeMap<&str, u32> = BTreeMap::new();
         for name in found {

@@ -1,4 +1,4 @@
-//! A process that has the log and the lake, and what it is asked.
+//! A process with the log and the lake, and queries to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::Registry;
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::compaction::CompactionOptions;
+use thalweg_columns::tables::{LOGS, TableSpec};
+use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::attributes::AttributePromotion;
-use thalweg_lake::compaction::CompactionOptions;
 use thalweg_lake::entry::{BoxFuture, EntryPosition};
 use thalweg_lake::ingest::{Event, EventPartition, EventStore, IngestOptions, QueueSource, TableWriter};
 use thalweg_lake::maintenance::{
     MaintenanceOptions, MaintenanceReport, MaintenanceRequest, MaintenanceTask, MaintenanceThread,
 };
 use thalweg_lake::memtable_view::{MemtableReader, MemtableView, VisibilityWaitError};
-use thalweg_lake::store::{LakeStorage, SyncedStore};
-use thalweg_lake::tables::{LOGS, TableSpec};
 use thalweg_log::{EmbeddedLog, Log, LogOptions, PartitionId};
 use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
 
@@ -24,9 +24,9 @@ use crate::disk::CutDisk;
 use crate::ledger::KEPT_DAYS;
 
 pub const LOG_PARTITIONS: [PartitionId; 2] = [PartitionId::new(7, 0), PartitionId::new(7, 1)];
-/// Files stay for so long that have left their table.
+/// How long files stay after they have left their table.
 pub const VACUUM_RETAIN: Duration = Duration::from_hours(1);
-/// Whoever waits so long waits for ever.
+/// A wait of this length counts as endless.
 pub const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// The namespaces of an event store, which outlive a process.
@@ -67,7 +67,7 @@ impl Namespaces {
         self.all.lock().iter().any(|namespace| namespace.is_deleted)
     }
 
-    /// Partitions that nobody needs any more.
+    /// Partitions that are not needed any more.
     pub fn take_let_go(&self) -> Vec<PartitionId> {
         std::mem::take(&mut *self.let_go.lock())
     }
@@ -135,7 +135,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A start, which needs no hand.
+    /// Starts the process, which must succeed without manual work.
     pub async fn start(
         log_disk: Arc<dyn thalweg_log::disk::Disk>,
         options: LogOptions,
@@ -163,7 +163,7 @@ impl Process {
             queue: "lake.logs".to_owned(),
             log: log.clone(),
             partitions: LOG_PARTITIONS.to_vec(),
-            // What the table has is forgotten at once.
+            // Entries are trimmed as soon as the table has them.
             taken: Arc::new(move |partition, offset| {
                 let log = trimmed.upgrade();
                 let trimmed = log.map(|log| log.trim(LOG_PARTITIONS[partition as usize], offset));
@@ -171,10 +171,12 @@ impl Process {
             }),
             handoffs: None,
         };
+        let decoder = thalweg_otlp::entry_decoder(thalweg_lake::Signal::Logs);
         let logs = TableWriter::open(
             &site,
             &LOGS,
             feed,
+            &decoder,
             AttributePromotion::default(),
             metrics.clone(),
             &ingest,
@@ -204,7 +206,7 @@ impl Process {
         }
     }
 
-    /// The names that rows have.
+    /// The names of the rows that a query returns.
     pub async fn ask(&self, sql: &str) -> Result<Vec<String>, String> {
         let answer = self.engine.execute(sql).await.map_err(|error| error.to_string())?;
         let mut text = Vec::new();
@@ -214,7 +216,7 @@ impl Process {
         Ok(text.lines().skip(1).map(str::to_owned).collect())
     }
 
-    /// Has something done at once. Returns what did not work.
+    /// Runs a maintenance task at once. Returns its errors.
     pub async fn by_hand(&self, task: MaintenanceTask, table: Option<&str>) -> Vec<String> {
         let mut told = self.upkeep.ask(MaintenanceRequest {
             task,
@@ -228,7 +230,7 @@ impl Process {
                 errors.extend(error);
             }
         };
-        // A process that is gone gives no answer.
+        // A dead process gives no answer.
         let done = tokio::time::timeout(FOR_EVER, all).await;
         assert!(done.is_ok() || self.disk.is_dead(), "{task:?} comes to no end");
         errors
@@ -238,13 +240,13 @@ impl Process {
         self.writers.iter().for_each(|writer| writer.hurry());
     }
 
-    /// Why the tables take nothing more.
+    /// Why the tables accept no more rows.
     pub fn trouble(&self) -> Vec<String> {
         use thalweg_telemetry::StatusSource as _;
         self.writers.iter().flat_map(|writer| writer.not_ready()).collect()
     }
 
-    /// Ends it, clean or as it is. Returns when nothing of it is left.
+    /// Ends the process, cleanly or by a kill. Returns when nothing of it is left.
     pub async fn end(self, is_clean: bool) {
         let Process {
             log,

@@ -1,4 +1,4 @@
-//! What happens in a life, one thing after the other.
+//! The steps of a life.
 
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::json;
-use thalweg_lake::delta::SnapshotDetail;
+use thalweg_delta::SnapshotDetail;
+use thalweg_lake::Signal;
 use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
 use thalweg_lake::maintenance::MaintenanceTask;
-use thalweg_lake::otlp::Signal;
 use thalweg_log::clock::TimeSource as _;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, Micros, PartitionId, Records, WriteBatch};
@@ -21,7 +21,7 @@ use crate::ledger::{Extent, Survives};
 use crate::process::{FOR_EVER, LOG_PARTITIONS, VACUUM_RETAIN};
 use crate::world::{DAY, Damage, Running, TABLES, Table, Version, World};
 
-/// As tables are made.
+/// The setting of new tables.
 const COMMITS_KEPT: Micros = 7 * DAY;
 const NAMESPACES_MAX: usize = 3;
 
@@ -45,13 +45,13 @@ impl World {
             _ => tokio::time::sleep(Duration::from_millis(self.random.below(30))).await,
         }
         for id in self.namespaces.take_let_go() {
-            // A process that is killed leaves it there.
+            // A killed process leaves the partition behind.
             let _ = running.process.log.remove(id).await;
             self.counts.deleted += 1;
         }
     }
 
-    /// Several writers at a time, of whom some leave, and sometimes somebody who asks meanwhile.
+    /// Several concurrent writers, of whom some leave, and sometimes a concurrent query.
     pub async fn append(&mut self, running: &mut Running) {
         let now = self.now(running);
         let mut batches = Vec::new();
@@ -149,7 +149,7 @@ impl World {
         entry
     }
 
-    /// Whose client may leave before it knows the columns.
+    /// The client may leave before it knows the columns.
     async fn query(&mut self, running: &mut Running) {
         let table = TABLES[self.random.below(2) as usize];
         let sql = format!("select {} from {}", table.column(), table.name());
@@ -163,7 +163,7 @@ impl World {
         match found {
             None => self.counts.left += 1,
             Some(Ok(found)) => self.check(running, table, &found, Extent::Seen),
-            // Of a file that is damaged.
+            // The query hit the damaged file.
             Some(Err(_)) if !self.damage.is_empty() => self.counts.failed += 1,
             Some(Err(error)) => panic!("{}: {error}", self.what()),
         }
@@ -242,9 +242,9 @@ impl World {
         );
     }
 
-    /// Also by days; or the clock is set.
+    /// Time passes, also by days, or the clock is set.
     async fn time_goes_by(&mut self, running: &mut Running) {
-        // The process looks at the clock each second.
+        // The process checks the clock each second.
         let _ = running.clock.look(running.process.log.as_ref()).await;
         let jumps = [8 * DAY, -3 * DAY, 40 * DAY, -45 * DAY, 3_600_000_000];
         let (passes, by) = match self.random.below(3) {
@@ -256,7 +256,7 @@ impl World {
             true => self.pass(by),
             false => self.hands.set(by),
         }
-        // It is seen within a second, if the process lives so long.
+        // The jump is seen within a second, if the process lives that long.
         if passes || !self.random.one_in(4) {
             let _ = running.clock.look(running.process.log.as_ref()).await;
         }
@@ -268,7 +268,7 @@ impl World {
         self.passed += time;
     }
 
-    /// The next version cannot be read for a moment: whoever asks then gets an error, and the next one an answer.
+    /// The next version cannot be read for a moment: a query then fails, and the one after it succeeds.
     async fn query_fails(&mut self, running: &mut Running) {
         let commits = self.table_folder().join("_delta_log");
         let newest = std::fs::read_dir(&commits).into_iter().flatten().flatten();
@@ -289,7 +289,7 @@ impl World {
         self.query(running).await;
     }
 
-    /// Rows in it cannot be read until it is brought back; all others go on.
+    /// Rows of the file cannot be read until it is restored; all others can.
     async fn damage_file(&mut self, running: &mut Running) {
         let log = running.process.site.log("logs").unwrap();
         let Ok(Some(table)) = log.load(SnapshotDetail::Counts).await else {
@@ -321,7 +321,7 @@ impl World {
         }
     }
 
-    /// What is there to be fast, or is nobody's.
+    /// Damages files that only speed things up, or that nobody owns.
     fn damage_hints(&mut self) {
         let commits = self.table_folder().join("_delta_log");
         let hint = commits.join("_last_checkpoint");
@@ -354,12 +354,12 @@ impl World {
             _ => Faults::default(),
         };
         self.happened(faults);
-        // After a sync that failed nothing is written before the next start.
+        // After a failed sync nothing is written before the next start.
         self.is_stalled |= faults.failing_sync || faults.failing_steps > 0;
         self.disk.set_faults(faults);
     }
 
-    /// The newest version is what queries see of it, and an older one is what it was.
+    /// The newest version equals what queries see, and an older one has not changed.
     async fn look_at_versions(&mut self, running: &mut Running) {
         if !self.damage.is_empty() {
             return;
@@ -388,7 +388,7 @@ impl World {
         let (older, known) = self.versions.iter().nth(nth).unwrap();
         match running.process.ask(&of(*older)).await {
             Ok(names) => assert_eq!(names, known.names, "{}: version {older}", self.what()),
-            // Commits are forgotten by their own age, those that were the newest for long, too.
+            // Commits expire by their own age, also those that were the newest for long.
             Err(error) if error.contains("has no version") => {
                 assert!(self.passed >= COMMITS_KEPT, "{}: {error}", self.what());
             }
@@ -405,7 +405,7 @@ impl World {
     }
 }
 
-/// `None`: whoever waits has left after so many polls.
+/// Returns `None` if the future is still pending after `polls` polls.
 async fn left_after<T>(mut polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = Box::pin(future);
     let answer = poll_fn(|context| {

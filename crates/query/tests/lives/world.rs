@@ -1,4 +1,4 @@
-//! What happens in the lives of one lake.
+//! The state of one simulated lake.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ impl Counts {
     }
 }
 
-/// What a query of a table is.
+/// A queried table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     Logs,
@@ -75,7 +75,7 @@ impl Table {
         }
     }
 
-    /// Of rows, in this table.
+    /// The column with the names of rows.
     pub fn column(self) -> &'static str {
         match self {
             Table::Logs => "body",
@@ -84,13 +84,13 @@ impl Table {
     }
 }
 
-/// A version as it was read while it was the newest.
+/// The rows of a version while it was the newest.
 pub struct Version {
     pub names: Vec<String>,
     pub newest_at: Micros,
 }
 
-/// A file that can be brought back.
+/// A file that can be restored.
 pub struct Damage {
     pub path: PathBuf,
     pub content: Vec<u8>,
@@ -108,15 +108,15 @@ pub struct World {
     pub ledgers: [Ledger; 2],
     pub versions: BTreeMap<i64, Version>,
     pub damage: Vec<Damage>,
-    /// The tables take nothing until the next start.
+    /// The tables accept nothing until the next start.
     pub is_stalled: bool,
-    /// The latest that log time was, and how much of it was not waited for.
+    /// The latest log time, and how much of it passed without waiting.
     pub latest: Micros,
     pub passed: Micros,
     pub next_row: u64,
     pub random: Random,
     pub counts: Counts,
-    /// What has happened, for whoever has to find out why something is wrong.
+    /// The steps so far, to explain a failure.
     pub history: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.history.iter().for_each(|line| println!("{line}"));
-            // For whoever looks.
+            // Keep the folder for inspection.
             self.folder.disable_cleanup(true);
             println!("the lake is left in {}", self.folder.path().display());
         }
@@ -230,7 +230,7 @@ impl World {
         running
     }
 
-    /// Two in three seeds hold the promise that matters most.
+    /// Two of three seeds use the strongest durability.
     pub fn mode(&mut self) -> Durability {
         let n = self.random.below(4) as usize;
         if self.seed.is_multiple_of(3) {
@@ -266,7 +266,7 @@ impl World {
         )
     }
 
-    /// All that was acknowledged is there, once what comes behind it in each partition is.
+    /// All acknowledged rows are found once later rows of each partition are.
     pub async fn hold_all(&mut self, running: &Running, extent: Extent) {
         if !self.damage.is_empty() || self.is_stalled || running.process.disk.is_dead() {
             return;
@@ -316,7 +316,7 @@ impl World {
 
     async fn end(&mut self, running: Running) {
         self.counts.ends += 1;
-        // A process sees a clock that was set before it ends: one that is set while nobody looks is believed.
+        // A process notices a clock that was set while it runs; one that is set while no process runs is believed.
         let _ = running.clock.look(running.process.log.as_ref()).await;
         let how = self.random.below(6);
         self.happened(("end", how));
@@ -357,7 +357,7 @@ impl World {
         running.process.end(false).await;
     }
 
-    /// Goes on until one of the disks is gone.
+    /// Goes on until one of the disks dies.
     async fn until_dead(&mut self, running: &mut Running) {
         let life = self.log_disk.life();
         for _ in 0..12 {
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// While nobody runs: files are brought back, the clock is set, another writer leaves half a commit.
+    /// Between two processes: files are restored, the clock is set, another writer leaves half a commit.
     async fn between(&mut self) {
         if self.random.one_in(2) {
             self.heal();
@@ -381,7 +381,7 @@ impl World {
             0 => {
                 let by = [-2 * DAY, 2 * DAY, -60 * DAY][self.random.below(3) as usize];
                 self.hands.set(by);
-                // A clock that is set while nobody looks is believed.
+                // A clock that is set while no process runs is believed.
                 self.passed += by.max(0);
             }
             1 => self.pass(3 * DAY),

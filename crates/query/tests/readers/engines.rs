@@ -1,4 +1,4 @@
-//! Those who read the tables. What they read is brought into one form: JSON, without what is null, numbers as texts.
+//! The engines that read the tables. Their rows are normalised to JSON without nulls and with numbers as texts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ const SCRIPT: &str = "../../tests/python/read_table.py";
 const OPTIMIZE: &str = "../../tests/python/optimize.py";
 const CHECKPOINT: &str = "../../tests/python/checkpoint.py";
 
-/// As docs/tags.md says it.
+/// As documented in docs/tags.md.
 const NEWEST_OF_METRICS: &str =
     "qualify row_number() over (partition by resolution_s, series_id, time_unix_nano order by revision desc) = 1";
 const NEWEST_OF_TAGS: &str =
@@ -39,7 +39,7 @@ impl Engines {
         in_json(answer.unwrap_or_else(|error| panic!("{sql}: {error}"))).await
     }
 
-    /// `None`: it cannot be asked yet.
+    /// Returns `None` if the query fails.
     pub async fn try_ask(&self, sql: &str) -> Option<Vec<Value>> {
         Some(in_json(self.own.execute(sql).await.ok()?).await)
     }
@@ -63,7 +63,7 @@ impl Engines {
         canonical(table, &self.ask(&sql).await)
     }
 
-    /// What others read, by table and engine.
+    /// The rows that the other engines read, by table and engine.
     pub async fn others(&self, tables: &[&'static str]) -> Vec<Vec<(&'static str, Rows)>> {
         const ENGINES: [&str; 2] = ["duckdb", "deltalake"];
         let mut questions = Vec::new();
@@ -91,7 +91,8 @@ impl Engines {
 }
 
 impl Engines {
-    /// Lets the other program rewrite tables. Each had something to rewrite; windows that were all made at once are in one file a day.
+    /// Lets the other program rewrite tables. Each has files to rewrite; windows that were computed at once are in one
+    /// file per day.
     pub async fn optimize(&self, tables: &[&'static str]) {
         for (table, done) in tables.iter().zip(self.run_on(OPTIMIZE, tables).await) {
             let had_many = done["removed"].as_u64() > done["added"].as_u64();
@@ -113,7 +114,7 @@ impl Engines {
         }
     }
 
-    /// What a script of the other program says of each table.
+    /// The result of a script of the other program for each table.
     async fn run_on(&self, script: &'static str, tables: &[&'static str]) -> Vec<Value> {
         let paths: Vec<Value> = tables.iter().map(|table| json!(self.lake.join(table))).collect();
         tokio::task::spawn_blocking(move || ask(script, &paths)).await.unwrap()
@@ -126,7 +127,7 @@ async fn in_json(answer: QueryStream) -> Vec<Value> {
     serde_json::from_slice(&text).unwrap()
 }
 
-/// Of windows that were made again only the newest counts; this program sees to that by itself.
+/// Only the newest revision of a recomputed window counts. Thalweg filters this by itself.
 fn newest(table: &str) -> &'static str {
     match table {
         "metrics_rollup" => NEWEST_OF_METRICS,
@@ -135,7 +136,7 @@ fn newest(table: &str) -> &'static str {
     }
 }
 
-/// Times and bytes are shown alike by nobody.
+/// Each engine shows times and bytes differently.
 fn selected(columns: &[(String, String)], time: &str, bytes: &str) -> String {
     let of = |(name, data_type): &(String, String)| {
         let quoted = format!("\"{name}\"");

@@ -1,4 +1,4 @@
-//! A log with all that a lake takes, the writers of its tables, and what keeps these in order when it is told to.
+//! A log with input for every table of a lake, the writers of these tables, and maintenance on request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -8,20 +8,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use prometheus::Registry;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::compaction::CompactionOptions;
+use thalweg_columns::tables::{LOGS, METRICS, TAGS, TRACES, TableSpec};
+use thalweg_delta::actions::{Action, Txn};
+use thalweg_delta::store::{LakeStorage, SyncedStore};
+use thalweg_delta::{CommitOutcome, DeltaLog, SnapshotDetail};
 use thalweg_lake::LakeMetrics;
-use thalweg_lake::attributes::AttributePromotion;
-use thalweg_lake::compaction::CompactionOptions;
-use thalweg_lake::delta::actions::{Action, Txn};
-use thalweg_lake::delta::{CommitOutcome, DeltaLog, SnapshotDetail};
+use thalweg_lake::Signal;
 use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
-use thalweg_lake::ingest::{Event, EventPartition, EventStore, IngestOptions, QueueSource, TableWriter};
+use thalweg_lake::ingest::{
+    DecoderFactory, Event, EventPartition, EventStore, IngestOptions, QueueSource, TableWriter,
+};
 use thalweg_lake::maintenance::{
     MaintenanceOptions, MaintenanceReport, MaintenanceRequest, MaintenanceTask, MaintenanceThread, by_hand_alone,
 };
-use thalweg_lake::otlp::Signal;
 use thalweg_lake::rollup::job::RollupOptions;
-use thalweg_lake::store::{LakeStorage, SyncedStore};
-use thalweg_lake::tables::{LOGS, METRICS, TAGS, TRACES, TableSpec};
 use thalweg_lake::tags::TagBatchWriter;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
@@ -33,10 +35,10 @@ use crate::engines::Engines;
 
 const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
-/// What is older leaves.
+/// Older rows expire.
 const KEPT_DAYS: u32 = 30;
 const OLD: i64 = 40 * DAY;
-/// Of each table in each round.
+/// Rows of each table in each round.
 const ROWS: i64 = 60;
 const SOON: Duration = Duration::from_secs(60);
 const EVENTS: PartitionId = PartitionId::new(PartitionId::EVENTS + 1, 0);
@@ -47,18 +49,24 @@ const FED: [(&TableSpec, PartitionId); 4] = [
     (&TRACES, PartitionId::new(9, 0)),
     (&TAGS, PartitionId::new(10, 0)),
 ];
-/// Points of the metric `temperature`, and tags that are numbers, in each round.
+/// Points of the metric `temperature`, and numeric tags, in each round.
 const TEMPERATURES: i64 = 20;
 const NUMBERS: i64 = 54;
+
+/// Entries of signals are requests or rows; those of tags are messages.
+fn decoder_of(spec: &TableSpec) -> DecoderFactory {
+    let signal = Signal::ALL.into_iter().find(|signal| signal.name() == spec.name);
+    signal.map_or_else(thalweg_lake::tags::entry_decoder, thalweg_otlp::entry_decoder)
+}
 
 pub struct Plant {
     folder: TempDir,
     log: Arc<EmbeddedLog>,
     writers: Vec<Arc<TableWriter>>,
     upkeep: MaintenanceThread,
-    /// Rounds that came, and those of them that are old.
+    /// All rounds, and the old ones among them.
     rounds: (usize, usize),
-    /// The old ones have left.
+    /// The old rounds have expired.
     is_shortened: bool,
 }
 
@@ -89,10 +97,12 @@ impl Plant {
                 taken: Arc::new(|_, _| {}),
                 handoffs: None,
             };
+            let decoder = decoder_of(spec);
             let opened = TableWriter::open(
                 &site,
                 spec,
                 feed,
+                &decoder,
                 AttributePromotion::default(),
                 metrics.clone(),
                 &options,
@@ -119,7 +129,7 @@ impl Plant {
         self.folder.path()
     }
 
-    /// Rows of a moment for each table, and names that nothing had before.
+    /// Adds rows of one moment to each table, with new attribute names.
     pub async fn round(&mut self, number: i64, is_old: bool) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         let arrival = i64::try_from(now).unwrap() - if is_old { OLD - number * DAY / 3 } else { 0 };
@@ -166,13 +176,13 @@ impl Plant {
         .await;
     }
 
-    /// Of each table that the log feeds.
+    /// Rows of each table that the log feeds.
     pub fn rows(&self) -> usize {
         let (all, old) = self.rounds;
         (all - if self.is_shortened { old } else { 0 }) * ROWS as usize
     }
 
-    /// Returns when all that came is in windows of every length, and no window is made again.
+    /// Returns when windows of every length contain all rows and no window is being recomputed.
     pub async fn roll_up(&mut self, engines: &Engines) {
         let rounds = (self.rows() / ROWS as usize) as i64;
         let expected = |rows: i64| [10, 60, 300, 1200, 3600].map(|s| json!({"s": s, "n": rows * rounds}));
@@ -183,7 +193,7 @@ impl Plant {
             let sql = format!("select resolution_s as s, sum(count) as n from {table} group by 1 order by 1");
             let mut found = None;
             let until = Instant::now() + SOON;
-            // The table is made with its first windows.
+            // The table is created with its first windows.
             while found.as_ref().is_none_or(|found| *found != expected(rows)) {
                 assert!(
                     Instant::now() < until,
@@ -194,7 +204,7 @@ impl Plant {
                 found = engines.try_ask(&sql).await;
             }
         }
-        // What is asked for comes behind what is being made, which ends with the windows that are made again.
+        // A request queues behind the running work, which ends with the recomputed windows.
         let mut told = self.upkeep.ask(MaintenanceRequest {
             task: MaintenanceTask::Compact,
             table: None,
@@ -204,7 +214,7 @@ impl Plant {
         while told.recv().await.is_some() {}
     }
 
-    /// Does something to all tables, and returns those that it changed.
+    /// Runs a task on all tables, and returns those that it changed.
     pub async fn upkeep(&mut self, task: MaintenanceTask) -> Vec<String> {
         let mut told = self.upkeep.ask(MaintenanceRequest {
             task,
@@ -226,7 +236,7 @@ impl Plant {
         changed.into_iter().collect()
     }
 
-    /// Of each table, in its newest version.
+    /// The number of files of each table in its newest version.
     pub async fn files(&self) -> Vec<usize> {
         let mut counts = Vec::new();
         for table in super::TABLES {
@@ -248,7 +258,7 @@ impl Plant {
         count
     }
 
-    /// What applications have written, by table.
+    /// The committed offsets of applications, by table.
     pub async fn transactions(data_dir: &Path) -> Vec<HashMap<String, i64>> {
         let mut all = Vec::new();
         for table in super::TABLES {
@@ -258,7 +268,8 @@ impl Plant {
         all
     }
 
-    /// Tables forget what an application has written after a second, which has passed for that of this moment when this returns.
+    /// Makes tables forget the transactions of applications after one second, and returns when those of now are
+    /// forgotten.
     pub async fn forget_soon(data_dir: &Path, application: &str) {
         for table in super::TABLES {
             let log = DeltaLog::new(&thalweg_lake::folder(data_dir).join(table), SyncedStore::new()).unwrap();
@@ -280,7 +291,7 @@ impl Plant {
         tokio::time::sleep(Duration::from_millis(2100)).await;
     }
 
-    /// Returns when this program has rewritten the files of all others.
+    /// Returns when Thalweg has rewritten the files of all other programs.
     pub async fn is_own_again(&self) {
         eventually("files of another writer are rewritten", async || {
             Plant::foreign_files(self.data_dir()).await == 0
@@ -302,7 +313,7 @@ impl Plant {
         count
     }
 
-    /// Nobody writes the tables any more.
+    /// Stops all writers.
     pub async fn close(self) -> TempDir {
         let upkeep = self.upkeep;
         tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
@@ -321,7 +332,7 @@ impl Plant {
     }
 }
 
-/// Merges all that is small in a lake that nobody writes.
+/// Merges all small files of a lake without writers.
 pub async fn compact_alone(data_dir: &Path) {
     let site = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
     let asked = MaintenanceRequest {
@@ -361,7 +372,7 @@ fn parquet_files(folder: &Path) -> usize {
     entries.map(|entry| count(&entry.path())).sum()
 }
 
-/// Nothing is merged by itself; what is too old is looked for once, when there is nothing yet.
+/// Nothing is merged automatically; retention runs once, when there is nothing yet.
 fn only_by_hand() -> MaintenanceOptions {
     MaintenanceOptions {
         compaction: CompactionOptions {
@@ -390,7 +401,7 @@ fn only_by_hand() -> MaintenanceOptions {
     }
 }
 
-/// What comes at one moment.
+/// The input of one moment.
 struct Round {
     number: i64,
     arrival: i64,
@@ -401,7 +412,7 @@ impl Round {
         (self.arrival - index * SECOND - self.number).to_string()
     }
 
-    /// Of a record: some that all have, and one that no round before had.
+    /// Attributes of a record: some that all records have, and one that is new in this round.
     fn attributes(&self, index: i64) -> Value {
         json!([
             {"key": "http.status_code", "value": {"intValue": (200 + index % 5).to_string()}},
@@ -516,7 +527,7 @@ impl Round {
         (0..ROWS).map(sample).collect()
     }
 
-    /// Stream, position and metadata, with spaces between.
+    /// Stream, position and metadata, separated by spaces.
     fn events(&self) -> Vec<String> {
         let position = |index: i64| self.number * ROWS + index;
         let event = |index| {

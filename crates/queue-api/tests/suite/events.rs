@@ -1,4 +1,4 @@
-//! Server-sent events on a real socket: what comes, when it stops, what happens when the client leaves.
+//! Server-sent events on a real socket: what is sent, when it stops, and what happens when the client disconnects.
 
 use std::io::{BufRead as _, BufReader};
 
@@ -44,7 +44,7 @@ impl Events {
                 Some(("event", name)) => event.name = name.to_owned(),
                 Some(("id", id)) => event.id = id.to_owned(),
                 Some(("data", data)) => event.data = serde_json::from_str(data).unwrap(),
-                // A comment; one comes every 15 s in which nothing else does.
+                // A comment is sent after every 15 s without an event.
                 Some(_) => {
                     idle += 1;
                     assert!(idle < 4, "nothing comes");
@@ -61,7 +61,7 @@ impl Events {
             .collect()
     }
 
-    /// The receipts of the next messages, which have these texts.
+    /// The receipts of the next messages, which must have these texts.
     #[track_caller]
     fn receipts_of(&mut self, texts: &[&str]) -> Vec<Value> {
         let mut receipts = Vec::new();
@@ -96,7 +96,7 @@ fn a_work_group_sends_leases_up_to_the_limit_and_goes_on_when_they_are_settled()
     let settled = server.post("/queues/q/groups/g/settle", &json!({"ack": [first.id]}));
     assert_eq!(settled.json["settled"], 1);
     assert_eq!(events.texts(1), ["c"]);
-    // What comes while it listens comes at once.
+    // A message produced while it listens is sent at once.
     server.post("/queues/q/groups/g/settle", &json!({"ack": [second.id]}));
     server.produce("q", "d");
     assert_eq!(events.texts(1), ["d"]);
@@ -200,8 +200,7 @@ fn a_paused_group_has_no_events() {
 #[test]
 fn what_a_client_of_a_stream_nacks_at_its_limit_comes_again_and_all_behind_it() {
     for limit in [1, 3] {
-        // A group of its own for each limit: that the client of the one before has left is seen
-        // by and by.
+        // A separate server for each limit, because the disconnect of the previous client is noticed with a delay.
         let server = Server::start();
         stream_of(&server, &["a", "b", "c", "d"]);
         let path = format!("/queues/q/groups/s/events?consumer=c&max_in_flight={limit}");
@@ -232,7 +231,7 @@ fn a_stream_at_its_limit_reads_on_from_where_somebody_set_it_back_to_and_counts_
     assert_eq!(seek("earliest").status, 200);
     assert_eq!(events.texts(2), ["a", "b"]);
     assert_eq!(seek("offset:1").status, 200);
-    // Those from before a seek hold no more.
+    // Receipts from before a seek are stale.
     let receipts = events.receipts_of(&["b", "c"]);
     server.post("/queues/q/groups/s/settle", &json!({"ack": receipts}));
     assert_eq!(events.texts(2), ["d", "e"]);

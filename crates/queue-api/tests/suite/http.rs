@@ -1,4 +1,5 @@
-//! The router on a real socket, with queues on a real log in a folder: statuses, codes, headers, what a client sees.
+//! The router on a real socket, with queues on a real log in a folder: statuses, codes, headers, and what a client
+//! sees.
 
 use crate::support::{Server, json_lines};
 use serde_json::{Value, json};
@@ -279,7 +280,7 @@ fn settling_says_which_receipts_no_longer_hold() {
             (&json!(tagless), &json!("gone"))
         ]
     );
-    // Again after the nack, with the next delivery.
+    // Redelivered after the nack, with the next delivery number.
     let again = server.post("/queues/q/groups/g/claim", &json!({"wait": "5s"}));
     assert_eq!(again.json["messages"][0]["delivery"], 2);
     let late = server.post("/queues/q/groups/g/settle?wait=false", &json!({"ack": [receipts[1]]}));
@@ -296,7 +297,7 @@ fn a_claim_waits_until_a_message_comes_or_its_time_is_over() {
     );
     std::thread::scope(|threads| {
         let claim = threads.spawn(|| server.post("/queues/q/groups/g/claim", &json!({"wait": "30s"})));
-        // Whether it waits already or not, it gets the message.
+        // It gets the message whether it is already waiting or not.
         server.produce("q", "a");
         assert_eq!(claim.join().unwrap().json["messages"][0]["text"], "a");
     });
@@ -315,7 +316,7 @@ fn a_claim_waits_until_a_message_comes_or_its_time_is_over() {
 fn a_group_is_declared_committed_set_back_paused_and_removed() {
     let server = Server::start();
     server.create_of("q", &["a", "b", "c"]);
-    // What is committed is to be there still when the group goes back.
+    // Committed messages must still exist when the group seeks back.
     let kept = server.send("PATCH", "/queues/q", &[], r#"{"retention": {"mode": "policy"}}"#);
     assert_eq!(kept.status, 200, "{kept:?}");
     let group = "/queues/q/groups/live";
@@ -578,7 +579,7 @@ fn every_request_of_the_document_is_served_and_no_other() {
                 );
                 continue;
             }
-            // An action is a name to other methods, and the other way round.
+            // For other methods an action is a name, and vice versa.
             let refused = answer.status == 405 || code == "not_found" || (path.contains(':') && answer.status == 404);
             let of_a_name = path.contains(":") && method != "POST";
             assert!(refused || of_a_name, "{method} {path}: {answer:?}");
@@ -602,7 +603,7 @@ fn the_examples_of_the_document_are_understood() {
             let body = example.as_str().map_or_else(|| example.to_string(), str::to_owned);
             let path = path.replace("{queue}", "pumps").replace("{group}", "alarms");
             let answer = server.send(&method.to_uppercase(), &path, &[("content-type", media_type)], &body);
-            // What the example names need not be there; what it says is never wrong. Only a stream is committed.
+            // The names in an example need not exist, but it must be valid. Only a stream can commit.
             let known = answer.status != 400 || answer.detail().contains("mode work");
             assert!(known, "{method} {path} {body}: {answer:?}");
         }

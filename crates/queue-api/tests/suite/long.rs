@@ -1,5 +1,5 @@
-//! Large requests and answers do not hold up others: whoever has something to do on the same thread goes on, on another one, while
-//! they are read and written.
+//! Large requests and answers do not block others: while they are read and written, the other tasks of the thread move
+//! to another thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
 
 use crate::support::Server;
 
-/// A listener with one thread, and how often a task that asks for its turn all the time has found itself on another thread than
-/// before: what takes long had handed it over.
+/// A listener with one thread, and how often a task that yields all the time has found itself on another thread than
+/// before, because long work had handed the thread over.
 fn watched() -> (Server, Arc<AtomicU64>) {
     let server = Server::on_one_thread(Arc::new(RamDisk::new(1 << 30)));
     let moves: Arc<AtomicU64> = Arc::default();
@@ -32,7 +32,7 @@ fn watched() -> (Server, Arc<AtomicU64>) {
     (server, moves)
 }
 
-/// A queue in memory, so that nothing but the text of requests and answers takes long.
+/// A queue in memory, so that only the text of requests and answers takes long.
 fn filled(server: &Server, messages: usize, bytes: usize) {
     let settings = QueueSettings {
         partitions: 1,
@@ -52,8 +52,8 @@ fn filled(server: &Server, messages: usize, bytes: usize) {
     });
 }
 
-/// Whether others went on elsewhere. A machine that is busy may not get to them before the work is done, so it is tried again;
-/// work that is done in place never moves them.
+/// Whether other tasks moved to another thread. A busy machine may not get to them before the work is done, so it is
+/// retried; work that is done in place never moves them.
 fn others_go_on(moves: &AtomicU64, request: impl FnMut()) -> bool {
     others_go_on_within(50, moves, request)
 }
@@ -90,7 +90,7 @@ fn others_go_on_while_a_large_answer_is_written_and_are_left_where_they_are_by_a
             let path = "/queues/q/groups/g/settle";
             assert_eq!(server.post(path, &json!({"nack": back})).status, 200);
         };
-        // More often, and the messages are dead.
+        // With more retries the messages would be dead.
         let moved = others_go_on_within(5, &moves, claim);
         assert_eq!(moved, is_large, "a claim, {what}");
     }
@@ -114,7 +114,7 @@ fn others_go_on_while_a_large_batch_is_read() {
     }
 }
 
-/// Their text is short enough to be read in place, so what moves the others is the settling.
+/// Their text is short enough to be parsed in place, so it is the settling that moves the others.
 #[test]
 fn others_go_on_while_many_receipts_are_settled_and_told_of() {
     for (messages, is_long) in [(100, false), (5000, true)] {

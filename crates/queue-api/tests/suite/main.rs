@@ -1,4 +1,4 @@
-//! The routes of queues over a real log, asked by a real client. One program, because each one costs a link.
+//! The routes of queues over a real log, called by a real client. One test binary, because each one costs a link.
 
 #![allow(clippy::unwrap_used)]
 

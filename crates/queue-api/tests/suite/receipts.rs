@@ -1,5 +1,5 @@
-//! What a receipt is worth to a client when its queue or group was deleted and made again, or when the process was killed right
-//! after it was given: `gone`, whatever has the name now.
+//! Old receipts after the queue or group was deleted and created again, or the process was killed right after the
+//! delivery: they are `gone`, whatever has the name now.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use thalweg_log::disk::sim::SimDisk;
 
 use crate::support::Server;
 
-/// The code for each verdict on a receipt; null for one that holds.
+/// The code of each action on a receipt; null if it is accepted.
 fn codes(server: &Server, receipt: &Value) -> [Value; 4] {
     let verdicts = [
         json!({"ack": [receipt]}),
@@ -25,7 +25,7 @@ fn code(server: &Server, verdict: &Value) -> Value {
     settled.json["failed"][0]["code"].clone()
 }
 
-/// An old receipt is worth nothing, and the lease of now is not touched by whoever tries it.
+/// An old receipt is rejected, and an attempt to use it does not affect the current lease.
 fn only_the_new_one_counts(server: &Server, old: &Value, new: &Value) {
     assert_ne!(old, new);
     assert_eq!(codes(server, old), ["gone"; 4], "{old}");
@@ -48,7 +48,7 @@ fn a_receipt_of_a_queue_that_was_deleted_and_made_again_is_gone() {
 fn a_receipt_of_a_group_that_was_deleted_and_made_again_is_gone() {
     let server = Server::start();
     server.create_of("q", &["a"]);
-    // Keeps what the other settles.
+    // Retains what the other group settles.
     server.claim_receipts("q", "keeps");
     let old = server.claim_receipts("q", "g").remove(0);
     assert_eq!(server.send("DELETE", "/queues/q/groups/g", &[], "").status, 204);
@@ -76,7 +76,7 @@ fn a_receipt_of_a_lease_that_was_lost_with_the_process_is_gone() {
                 lost += 1;
                 only_the_new_one_counts(&server, &old, new);
             }
-            // It was stored in time, and runs on.
+            // The lease was stored in time, and runs on.
             None => assert_eq!(code(&server, &json!({"ack": [old]})), Value::Null),
         }
         assert_eq!(server.get("/queues/q").json["depth"], 0);

@@ -1,4 +1,4 @@
-//! Limits, names, codes and figures that the interface promises, on a real socket.
+//! Limits, names, codes and figures that the API promises, on a real socket.
 
 use crate::support::{Server, json_lines};
 use serde_json::{Value, json};
@@ -174,7 +174,7 @@ fn sending_again_that_stops_half_way_is_told_with_its_number() {
     let answer = server.post("/queues/q/dlq:resend", &json!({"filter": {}}));
     answer.is_problem(429, "queue_full", &[]);
     assert!(
-        answer.detail().starts_with("2 dead letters were sent again"),
+        answer.detail().starts_with("2 dead letters were resent"),
         "{}",
         answer.detail()
     );
@@ -183,7 +183,7 @@ fn sending_again_that_stops_half_way_is_told_with_its_number() {
         .is_problem(400, "invalid_config", &[]);
 }
 
-/// Of two values a reader would see one, and never know of the other.
+/// A reader would see one of two values, and never know of the other.
 #[test]
 fn a_property_that_is_given_twice_is_refused_in_every_form() {
     let server = Server::start();
@@ -214,7 +214,7 @@ fn json_that_not_every_reader_takes_is_refused_and_what_is_taken_comes_out_as_js
     assert_eq!(taken.status, 201, "{taken:?}");
 }
 
-/// What is at most as large as this is taken; a byte, a number or a second more is refused before anything is stored.
+/// A value up to the limit is accepted; a byte, a number or a second more is refused before anything is stored.
 #[test]
 fn every_limit_of_a_request_is_told_with_its_number() {
     let server = Server::start();

@@ -1,5 +1,5 @@
-//! A durable queue that is ten million messages deep: how fast it fills, how fast two groups work it off, and how much
-//! memory that takes. It has a process for itself, because what the rows before left in memory is not its own.
+//! A durable queue with a depth of ten million messages: how fast it fills, how fast two groups drain it, and how much
+//! memory that takes. It runs in its own process, because otherwise memory left by earlier rows would count.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const GROUPS: [&str; 2] = ["one", "two"];
 const CONSUMERS: usize = 2;
 const FILL: &str = "durable_depth_10m_fill";
 const WORK_OFF: &str = "durable_depth_10m";
-/// The messages, the files that are ready, and room for what the groups say.
+/// For the messages, the spare files and the state of the groups.
 const DISK_BYTES: u64 = 5 << 30;
 
 pub fn is_wanted(session: &Session) -> bool {
@@ -100,8 +100,8 @@ fn fill(bench: &Bench, queue: &Arc<Queue>) -> Histogram {
     together(bench, producers)
 }
 
-/// Every group with its consumers, each with a batch in hand whose acks are durable before it asks for the next. The times
-/// are those of a claim and its acks.
+/// Each group runs its consumers; a consumer's acks are durable before it claims the next batch. The times are those of
+/// a claim and its acks.
 fn work_off(bench: &Bench, queue: &Arc<Queue>) -> Histogram {
     let mut consumers = Vec::new();
     for name in GROUPS {

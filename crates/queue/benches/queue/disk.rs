@@ -1,5 +1,5 @@
-//! What the disk itself allows, by a plain program without queues or log: the yardstick of the durable rows, measured in
-//! the same run on the same file system. The file is written before, as the log's files are, so that no sync has to
+//! What the disk itself allows, measured by a plain program without queues or log: the baseline of the durable rows, in
+//! the same run on the same file system. The file is written first, like the log's files, so that no sync has to
 //! allocate.
 
 use std::fs::File;
@@ -85,8 +85,8 @@ fn write_and_sync(session: &Session, bytes: usize) -> Measured {
     on_disk(measured, &times, bytes)
 }
 
-/// The same for small blocks, by a thread of its own that a task wakes and that wakes the task: what is left for one
-/// publisher if a single writer does all commits, and syncs hold up no task.
+/// Like `write_and_sync` for small blocks, by a separate thread that a task wakes and that wakes the task. This is what
+/// remains for one publisher if a single writer does all commits and syncs block no task.
 fn by_another_thread(session: &Session) -> Measured {
     let mut blocks = Blocks::new(session, SMALL);
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();

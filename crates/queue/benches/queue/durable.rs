@@ -1,5 +1,5 @@
-//! On a real disk: closed-loop publishers of 256 B messages in every durability, from 1 to 256 of them, one message at a
-//! time and in batches. Rows of one durability share a log, so that its files are used again as in a process that runs.
+//! On a real disk: closed-loop publishers of 256 B messages in every durability, from 1 to 256 of them, one message at
+//! a time and in batches. Rows of one durability share a log, so that its files are reused as in a running process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -110,8 +110,9 @@ pub fn compare(session: &Session) {
     );
 }
 
-/// Each publisher waits for its answer before it goes on. What was stored is let go behind them, as consumers would, so
-/// that files are used again. Counted is what is answered in the time; one op is one message, a percentile is of one call.
+/// Each publisher waits for its answer before it continues. Stored messages are trimmed behind them, as consumers
+/// would, so that files are reused. Only answers within the time count; one op is one message, a percentile is of one
+/// call.
 fn publish(bench: &Bench, queue: &Arc<Queue>, load: &Load, time: Duration) -> Measured {
     let shared = Arc::new(Shared::default());
     let (runtime, batch) = (&bench.runtime, load.batch);

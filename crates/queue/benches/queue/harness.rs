@@ -1,4 +1,4 @@
-//! Measuring and printing: time of the clock and of the processor, allocations, and percentiles of single calls.
+//! Measuring and printing: wall time, CPU time, allocations, and percentiles of single calls.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,15 +16,15 @@ use thalweg_telemetry::{alloc, cpu_time};
 use crate::environment;
 use crate::histogram::Histogram;
 
-/// What is asked for, and what has come out so far.
+/// The requested options, and the results so far.
 pub struct Session {
     json: bool,
     pub quick: bool,
     /// Only rows whose name contains it.
     only: Option<String>,
-    /// Of the durable rows; on a real disk.
+    /// For the durable rows; on a real disk.
     pub folder: PathBuf,
-    /// A row that has to have a process for itself has it.
+    /// The process runs only one row, for rows that need that.
     pub is_alone: bool,
     rows: RefCell<HashMap<String, Measured>>,
 }
@@ -55,17 +55,17 @@ impl Session {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// How often a row is measured; the median is told.
+    /// How often a row is measured; the median is reported.
     pub fn runs(&self) -> usize {
         if self.quick { 3 } else { 7 }
     }
 
-    /// Of a row that runs for a time.
+    /// Duration of a row that runs for a time.
     pub fn seconds(&self) -> f64 {
         if self.quick { 1.0 } else { 4.0 }
     }
 
-    /// A line for people: the table, or beside it where that is for machines.
+    /// A line for people: in the table, or on stderr if the table is for machines.
     pub fn say(&self, line: &str) {
         if self.json {
             eprintln!("{line}");
@@ -94,7 +94,7 @@ impl Session {
         self.tell(&json!({"head": facts}));
     }
 
-    /// Something that two rows say together; nothing if one of them was not measured.
+    /// Compares two rows; prints nothing if one of them was not measured.
     pub fn compare(&self, name: &str, of: &str, with: &str, figure: impl Fn(&Measured) -> f64, text: &str) {
         let rows = self.rows.borrow();
         let (Some(of), Some(with)) = (rows.get(of), rows.get(with)) else {
@@ -129,7 +129,7 @@ impl Session {
     }
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Measured {
     pub ops: u64,
@@ -139,30 +139,30 @@ pub struct Measured {
     pub cpu: Duration,
     pub bytes: u64,
     pub allocations: u64,
-    /// Calls among `ops` that moved nothing, and how long they took together.
+    /// Calls among `ops` that moved nothing, and their total time.
     pub empty: (u64, Duration),
-    /// Of single calls, in nanoseconds: 50, 95, 99, 99.9 percent, and the most.
+    /// Of single calls, in nanoseconds: 50, 95, 99, 99.9 percent, and the maximum.
     pub percentiles: Option<[f64; 5]>,
     pub on_disk: Option<OnDisk>,
     pub memory: Option<Memory>,
 }
 
-/// What the log says of a row on a disk.
+/// The log's counters for a row on a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct OnDisk {
     pub durability: &'static str,
     pub syncs: u64,
-    /// Written, of blocks, and moved between files.
+    /// Written in blocks, and moved between files.
     pub written: u64,
-    /// Of payloads.
+    /// Bytes of payloads.
     pub payload: u64,
 }
 
-/// Of this process, in bytes.
+/// Memory of this process, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     pub resident: u64,
-    /// The most since the row began.
+    /// The peak since the row began.
     pub peak: u64,
 }
 
@@ -180,7 +180,7 @@ impl Memory {
         }
     }
 
-    /// Forgets the peak.
+    /// Resets the peak.
     pub fn begin() {
         let _ = std::fs::write("/proc/self/clear_refs", "5");
     }
@@ -191,7 +191,7 @@ impl Measured {
         per(self.cpu, self.moved)
     }
 
-    /// Of the clock, without the calls that found nothing.
+    /// Wall time per message, without the calls that found nothing.
     pub fn wall_per_message(&self) -> f64 {
         per(self.wall.saturating_sub(self.empty.1), self.moved)
     }
@@ -307,12 +307,12 @@ pub fn measure(work: impl FnOnce() -> (u64, u64)) -> Measured {
     }
 }
 
-/// Of all calls: 50, 95, 99, 99.9 percent, and the most.
+/// Of all calls: 50, 95, 99, 99.9 percent, and the maximum.
 pub fn percentiles(times: &Histogram) -> [f64; 5] {
     [0.5, 0.95, 0.99, 0.999, 1.0].map(|part| times.quantile(part).as_nanos() as f64)
 }
 
-/// Runs a row several times and prints the median by time of the clock.
+/// Runs a row several times and prints the median by wall time.
 pub fn row(session: &Session, name: &str, mut run: impl FnMut() -> Measured) {
     if !session.wants(name) {
         return;
@@ -322,7 +322,7 @@ pub fn row(session: &Session, name: &str, mut run: impl FnMut() -> Measured) {
     print(session, name, &runs[runs.len() / 2]);
 }
 
-/// The same for what takes seconds: measured once.
+/// Like `row`, for a row that takes seconds: measured once.
 pub fn long_row(session: &Session, name: &str, run: impl FnOnce() -> Measured) {
     if session.wants(name) {
         print(session, name, &run());
@@ -335,7 +335,7 @@ fn print(session: &Session, name: &str, measured: &Measured) {
     session.rows.borrow_mut().insert(name.to_owned(), *measured);
 }
 
-/// Queues on a log of their own, and the runtime that waits for it.
+/// Queues on their own log, and a runtime.
 pub struct Bench {
     pub runtime: tokio::runtime::Runtime,
     pub queues: Queues,
@@ -344,7 +344,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// One thread for what waits: where the benchmark's own threads do the work, nothing does.
+    /// One thread for waiting, because the benchmark's own threads do the work.
     pub fn in_memory() -> Bench {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         Bench::open(&mut runtime, Bench::no_disk(), Durability::Memory)
@@ -411,7 +411,7 @@ impl Bench {
         )
     }
 
-    /// With limits as they are in `rest`.
+    /// With limits as in `rest`.
     pub fn queue_of(
         &self,
         name: &str,

@@ -1,9 +1,9 @@
-//! What queues cost, in one process: the operations that the reference system measures, under its names, and the honest
-//! variants beside them. `cargo xtask bench queue` runs it; alone it prints a table, with `--json` one row per line
-//! and the table on stderr; a word picks the rows whose name contains it.
+//! The cost of queues, in one process: the operations that the reference system measures, under its names, and
+//! realistic variants beside them. `cargo xtask bench queue` runs it. Alone it prints a table; with `--json` it prints
+//! one row per line and the table on stderr. A word selects the rows whose name contains it.
 //!
-//! Rows with the reference's names do what its benchmarks do: in memory, nothing in the background, one message per
-//! partition and claim, payloads by reference. One op is one call, as there; `moved` says how many messages really moved
+//! Rows with the reference's names do what its benchmarks do: in memory, no background work, one message per partition
+//! and claim, payloads by reference. One op is one call, as there; `moved` is the number of messages that really moved
 //! per op. CPU time is that of all threads.
 
 #![allow(
@@ -37,7 +37,7 @@ fn main() {
         return;
     }
     session.head();
-    // Before minutes have passed.
+    // Checked before minutes have passed.
     if disk::NAMES.iter().any(|name| session.wants(name)) || durable::is_wanted(&session) || deep::is_wanted(&session) {
         std::fs::create_dir_all(&session.folder).unwrap();
         if let Some(refused) = environment::refused(&session.folder) {

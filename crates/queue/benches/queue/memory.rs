@@ -1,4 +1,4 @@
-//! Honest variants in memory: payloads copied, each step alone, at every depth, and event-driven from end to end.
+//! Realistic variants in memory: payloads copied, each step alone, at every depth, and event-driven from end to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -16,7 +16,7 @@ use crate::reference::{Consumers, message, put};
 const OPS: u64 = 100_000;
 const BYTES: usize = 256;
 const BATCH: usize = 100;
-/// Producers wait while so many messages are in the queue.
+/// Producers wait while this many messages are in the queue.
 const DEPTH_MAX: u64 = 100_000;
 const DEPTHS: [(u64, &str); 5] = [
     (10, "_depth_10"),
@@ -25,11 +25,11 @@ const DEPTHS: [(u64, &str); 5] = [
     (100_000, "_depth_100k"),
     (10_000_000, "_depth_10m"),
 ];
-/// Between these, costs are compared.
+/// Costs are compared between these.
 const FLAT: [&str; 3] = ["_depth_1k", "_depth_100k", "_depth_10m"];
 /// Leased at once, as many at every depth: only the depth may make a difference.
 const IN_HAND: u64 = 1000;
-/// Until what was nacked comes again: long enough for the timers, short for the end of the row.
+/// Delay of a nacked message: long enough for the timers, short compared to the end of the row.
 const NACK_DELAY: Duration = Duration::from_millis(100);
 
 pub fn run(session: &Session) {
@@ -60,7 +60,7 @@ pub fn run(session: &Session) {
         nacked_each: Some(100),
         ..plain
     };
-    // In turns, so that whatever else the machine does falls on both.
+    // Alternating, so that other load on the machine affects both.
     let names = ["sustained_memory", "sustained_nack_1"];
     if names.iter().any(|name| session.wants(name)) {
         let runs = (0..session.runs()).map(|_| (sustained(session, &plain), sustained(session, &nacked)));
@@ -73,7 +73,7 @@ pub fn run(session: &Session) {
     long_row(session, "sustained_memory_4x4", || event_driven(session));
 }
 
-/// What these rows say together.
+/// Compares these rows.
 pub fn compare(session: &Session) {
     for step in ["claim", "ack", "claim_batch_100", "ack_batch_100"] {
         let rows: Vec<String> = FLAT.iter().map(|suffix| format!("{step}{suffix}")).collect();
@@ -93,7 +93,7 @@ pub fn compare(session: &Session) {
     );
 }
 
-/// Claims, acks, and all three steps, with so many messages waiting.
+/// Claims, acks, and all three steps, with this many messages waiting.
 fn at_depth(session: &Session, depth: u64, suffix: &str) {
     let names = [
         "enqueue",
@@ -113,7 +113,7 @@ fn at_depth(session: &Session, depth: u64, suffix: &str) {
     (0..depth).for_each(|_| put(&queue, &message));
     let mut consumers = Consumers::new(&bench, &queue, 1);
     let [enqueue, claim, ack, all, claim_batch, ack_batch] = &names;
-    // In this order each leaves the depth as it was, but for the few in hand.
+    // In this order each step leaves the depth as it was, except for the few in hand.
     let ops = IN_HAND.min(depth);
     let rounds = (OPS / ops).max(1);
     let mut claims = Vec::new();
@@ -152,7 +152,7 @@ fn at_depth(session: &Session, depth: u64, suffix: &str) {
             moved
         };
         let mut measured = measure(|| (OPS, (0..OPS).map(|_| one()).sum()));
-        // Apart, because asking for the time costs a tenth of what is timed.
+        // Separate, because reading the clock costs a tenth of what is timed.
         let mut times = Histogram::default();
         for _ in 0..OPS {
             let start = Instant::now();
@@ -200,11 +200,11 @@ impl Sum {
 struct Sustained {
     /// Each has one of ten thousand keys.
     keyed: bool,
-    /// One of so many is nacked, and comes again after [`NACK_DELAY`].
+    /// One in this many is nacked, and is redelivered after [`NACK_DELAY`].
     nacked_each: Option<u64>,
 }
 
-/// One thread produces, one takes a hundred at a time and acks them, as fast as both go.
+/// One thread produces, another claims a hundred at a time and acks them, both as fast as they can.
 fn sustained(session: &Session, how: &Sustained) -> Measured {
     let bench = Bench::in_memory();
     let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);
@@ -232,7 +232,7 @@ fn sustained(session: &Session, how: &Sustained) -> Measured {
             (acked, acked)
         });
         stop.store(true, SeqCst);
-        // Those that come again later count as lost if they do not.
+        // Nacked messages that are not redelivered count as lost.
         while !producer.is_finished() || acked < produced.load(SeqCst) {
             acked += pass();
         }
@@ -241,7 +241,7 @@ fn sustained(session: &Session, how: &Sustained) -> Measured {
     })
 }
 
-/// As fast as it can, while there is room.
+/// Produces as fast as it can, while there is room.
 fn produce(queue: &Arc<Queue>, how: &Sustained, stop: &AtomicBool, produced: &AtomicU64) {
     let plain = message(BYTES, false);
     let keys: Vec<Bytes> = (0..10_000).map(|n| Bytes::from(format!("key-{n}"))).collect();
@@ -263,8 +263,8 @@ fn produce(queue: &Arc<Queue>, how: &Sustained, stop: &AtomicBool, produced: &At
     }
 }
 
-/// Four producers and four consumers as tasks that wait for each other: producers while the queue is full, consumers while
-/// it has nothing for them. Nobody asks again and again.
+/// Four producers and four consumers as tasks that wait for each other: producers while the queue is full, consumers
+/// while it has nothing for them. There is no polling.
 fn event_driven(session: &Session) -> Measured {
     let bench = Bench::in_memory_tasks();
     let limits = QueueSettings {
@@ -307,7 +307,7 @@ async fn producer(queue: Arc<Queue>, until: Instant, still_producing: Arc<Atomic
             queue.produce(message.clone()).await.unwrap();
             produced += 1;
         }
-        // In memory nothing is waited for; the tasks of this thread shall have their turn.
+        // In memory nothing waits; yield to the other tasks of this thread.
         tokio::task::yield_now().await;
     }
     still_producing.fetch_sub(1, SeqCst);

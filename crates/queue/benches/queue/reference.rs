@@ -27,7 +27,7 @@ fn properties() -> Properties {
     [("source", "bench")].into_iter().collect()
 }
 
-/// The same payload again and again, by reference.
+/// The same payload each time, by reference.
 pub fn message(size: usize, with_property: bool) -> NewMessage {
     let payload: Vec<u8> = (0..size).map(|n| n as u8).collect();
     NewMessage {
@@ -69,7 +69,7 @@ fn enqueue_row(session: &Session, name: &str, partitions: u32, message: &NewMess
 
 fn enqueue(session: &Session) {
     enqueue_row(session, "Enqueue_SinglePartition", 1, &message(25, true), 1);
-    // Messages without a key go round all partitions, where the reference system draws one.
+    // Messages without a key go to all partitions in turn, where the reference system picks a random one.
     enqueue_row(session, "Enqueue_MultiplePartitions", 10, &message(25, true), 1);
     enqueue_row(session, "Enqueue_SmallPayload", 10, &message(4, false), 1);
     enqueue_row(session, "Enqueue_LargePayload", 10, &message(65_536, true), 1);
@@ -103,7 +103,7 @@ fn enqueue(session: &Session) {
     enqueue_row(session, "Allocs_Enqueue", 10, &message(15, false), 1);
 }
 
-/// Consumers that ask all the time.
+/// Consumers that poll all the time.
 pub struct Consumers {
     pub queue: Arc<Queue>,
     pub group: Arc<Group>,
@@ -147,7 +147,7 @@ impl Consumers {
         (self.taken.len() - before) as u64
     }
 
-    /// So many messages at once.
+    /// Takes this many messages at once.
     pub fn take(&mut self, max: u32) -> u64 {
         let before = self.taken.len();
         self.turn = (self.turn + 1) % self.asking.len();
@@ -168,7 +168,7 @@ impl Consumers {
         }
     }
 
-    /// The same in one call.
+    /// Like `settle`, in one call.
     pub fn settle_all(&mut self, bench: &Bench) -> u64 {
         let acks = self
             .taken
@@ -178,7 +178,7 @@ impl Consumers {
         self.settle(bench, acks)
     }
 
-    /// One of `each` messages, by its offset, the first time it is seen. The others stay in hand. Returns how many.
+    /// Nacks one of `each` messages, by offset, on its first delivery. The others stay leased. Returns how many.
     pub fn nack(&mut self, bench: &Bench, each: u64, delay: Duration) -> u64 {
         let chosen = |one: &mut Delivery| one.delivery == 1 && one.message.offset.is_multiple_of(each);
         let nack = SettleAction::Nack {
@@ -209,7 +209,7 @@ fn dequeue_row(session: &Session, name: &str, partitions: u32, consumers: usize,
         let queue = bench.queue("q", partitions, QueueOrdering::Partition, &["g"]);
         fill(&queue, &message(17, false), preloaded);
         let mut consumers = Consumers::new(&bench, &queue, consumers);
-        // Once everything is delivered, the rest of the calls find nothing: those are timed apart.
+        // Once everything is delivered, the remaining calls find nothing; they are timed separately.
         let (mut moved, mut calls, mut last) = (0, 0, Instant::now());
         let mut measured = measure(|| {
             while calls < N && moved < preloaded {
@@ -289,7 +289,7 @@ fn end_to_end(session: &Session) {
     });
 }
 
-/// One thread enqueues; one delivers, acks all it has and sleeps, until all are acked.
+/// One thread enqueues; another delivers, acks all it has and sleeps, until all are acked.
 fn concurrent(size: usize, count: u64, pause: Duration) -> Measured {
     let bench = Bench::in_memory();
     let queue = bench.queue("q", 10, QueueOrdering::Partition, &["g"]);

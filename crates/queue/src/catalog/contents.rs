@@ -1,18 +1,17 @@
-//! What the records of the catalogue come to, also where some of them are lost.
+//! Replays the records of the catalogue, also when some of them are lost.
 //!
-//! Frames go in, in their order, and the stretches between them that cannot be read any more; out come the queues, and the
-//! marks under which a start may remove partitions. A name that is not there proves nothing behind a loss, so only marks name
-//! what may go:
+//! The input is the frames in order, and the unreadable gaps between them. The output is the queues, and the marks that
+//! allow a start to remove partitions. After a loss, a missing name proves nothing, so only a mark allows removal:
 //!
-//! | record | says | lost to damage |
+//! | record | meaning | if it is lost to damage |
 //! |---|---|---|
-//! | mark `making` | nothing was stored under the number yet | the queue's entry follows, or nothing was made |
-//! | mark `copying` | what is under the number is an unfinished copy of what is elsewhere | as with `making` |
-//! | mark `1` in a checkpoint of version 1 | either is not there: one being made, one being removed | as with `making` |
-//! | entry of a queue | it is there; ends `making` and `copying` | such a mark before the loss counts no more |
-//! | mark `removing`, in a frame of its own | the queue is removed, whatever entry says otherwise | the name goes with the next record |
-//! | empty entry | the name is gone | the mark before it says so too |
-//! | mark taken back, without an entry | no partition is left under the number | there are no partitions to be found |
+//! | mark `making` | nothing was stored under the number yet | the queue's entry follows, or nothing was created |
+//! | mark `copying` | the number has an unfinished copy of data stored elsewhere | as with `making` |
+//! | mark `1` in a checkpoint of version 1 | the queue was being created or removed | as with `making` |
+//! | entry of a queue | the queue exists; ends `making` and `copying` | such a mark before the loss is ignored |
+//! | mark `removing`, in its own frame | the queue is removed, even with an entry | the next record removes the name |
+//! | empty entry | the name is removed | the mark before it means the same |
+//! | mark removed, without an entry | no partition is left under the number | no partitions are found |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,20 +27,20 @@ use crate::error::Result;
 
 const READ_BYTES: usize = 1 << 20;
 
-/// Why partitions under a number may go at a start.
+/// Why a start may remove the partitions of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CleanupMark {
-    /// The queue is being made: nothing was stored under its number.
+    /// The queue is being created: nothing was stored under its number.
     Making,
-    /// Messages of a queue with another number are being copied here; they are still there.
+    /// Messages are being copied here from a queue with another number, which still has them.
     Copying,
-    /// Version 1 was making the queue, or removing it.
+    /// Version 1 was creating or removing the queue.
     Unfinished,
     /// The queue was removed.
     Removing,
 }
 
-/// What version 1 wrote for a queue that was being made, and for one that was being removed.
+/// The mark that version 1 wrote for a queue being created and for one being removed.
 const UNFINISHED: &str = "1";
 
 impl CleanupMark {
@@ -56,23 +55,23 @@ impl CleanupMark {
     }
 }
 
-/// What the catalogue says up to some record.
+/// The state of the catalogue up to some record.
 #[derive(Default)]
 pub(super) struct CatalogContents {
     pub queues: BTreeMap<SmolStr, QueueEntry>,
     names: BTreeMap<u32, SmolStr>,
     pub marks: BTreeMap<u32, CleanupMark>,
     pub next_id: u32,
-    /// The last that was given.
+    /// The last epoch used.
     pub epoch: u32,
     /// Since the last checkpoint.
     pub records: usize,
-    /// Records that damage took.
+    /// Records lost to damage.
     pub lost: u64,
-    /// Numbers of queues that the frame at hand has put, and taken the names of.
+    /// Numbers of queues that the current frame has put, and whose names it has removed.
     put: BTreeSet<u32>,
     unnamed: BTreeSet<u32>,
-    /// That frame says what there is, not what has changed.
+    /// The current frame is a full snapshot, not a change.
     is_checkpoint: bool,
 }
 
@@ -84,11 +83,11 @@ impl CatalogContents {
         }
     }
 
-    /// Reads the partition from its last checkpoint that is whole.
+    /// Reads the partition from its last intact checkpoint.
     pub fn read(&mut self, log: &dyn Log) -> Result<()> {
         let mut from = match log.last_checkpoint(CATALOG)? {
             Some(checkpoint) => checkpoint,
-            // Only a checkpoint lets go of what stands before it.
+            // Only a checkpoint releases the records before it.
             None => {
                 let first = log.bounds(CATALOG)?.first;
                 self.lose(first);
@@ -123,7 +122,7 @@ impl CatalogContents {
         }
     }
 
-    /// So many records are lost: a queue may have been made with any of them, under the next number.
+    /// Accounts for lost records: each of them may have created a queue, which used the next number.
     fn lose(&mut self, count: Offset) {
         if count == 0 {
             return;
@@ -148,32 +147,32 @@ impl CatalogContents {
 
     fn apply(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.records += 1;
-        let name = std::str::from_utf8(key).map_err(|_| damaged("a queue has a name that is no text"))?;
-        let text = std::str::from_utf8(value).map_err(|_| damaged("what is kept of a queue is no text"))?;
+        let name = std::str::from_utf8(key).map_err(|_| damaged("the name of a queue is not UTF-8"))?;
+        let text = std::str::from_utf8(value).map_err(|_| damaged("the entry of a queue is not UTF-8"))?;
         if name == NEXT_ID {
             let next: u32 = text
                 .parse()
-                .map_err(|_| damaged("the number of the next queue is none"))?;
+                .map_err(|_| damaged("the number of the next queue is invalid"))?;
             self.next_id = self.next_id.max(next);
             return Ok(());
         }
         if name == MANY {
             let many: serde_json::Map<String, Value> =
-                serde_json::from_str(text).map_err(|_| damaged("what is kept of many queues cannot be read"))?;
+                serde_json::from_str(text).map_err(|_| damaged("the entries of many queues cannot be read"))?;
             for (name, entry) in many {
                 self.apply(name.as_bytes(), entry.to_string().as_bytes())?;
             }
             return Ok(());
         }
         if name == EPOCH {
-            let epoch: u32 = text.parse().map_err(|_| damaged("the epoch of leases is none"))?;
+            let epoch: u32 = text.parse().map_err(|_| damaged("the epoch of leases is invalid"))?;
             self.epoch = self.epoch.max(epoch);
             return Ok(());
         }
         if let Some(id) = name.strip_prefix(MARK) {
             let id = id
                 .parse()
-                .map_err(|_| damaged("an unfinished queue has a number that is none"))?;
+                .map_err(|_| damaged("an unfinished queue has an invalid number"))?;
             self.apply_mark(id, text);
             return Ok(());
         }
@@ -182,7 +181,7 @@ impl CatalogContents {
             self.unnamed.extend(id);
             return Ok(());
         }
-        let entry = QueueEntry::from_json(text).ok_or_else(|| damaged("what is kept of a queue cannot be read"))?;
+        let entry = QueueEntry::from_json(text).ok_or_else(|| damaged("the entry of a queue cannot be read"))?;
         self.put(SmolStr::new(name), entry);
         Ok(())
     }
@@ -192,7 +191,7 @@ impl CatalogContents {
             "" => None,
             "making" => Some(CleanupMark::Making),
             "copying" => Some(CleanupMark::Copying),
-            // Version 1 took a name away in the frame with the mark.
+            // Version 1 removed the name in the same frame as the mark.
             UNFINISHED if self.unnamed.contains(&id) => Some(CleanupMark::Removing),
             UNFINISHED if self.is_checkpoint => Some(CleanupMark::Unfinished),
             UNFINISHED => Some(CleanupMark::Making),
@@ -218,7 +217,7 @@ impl CatalogContents {
         self.queues.insert(name, entry);
     }
 
-    /// The number that the name stood for.
+    /// Removes the name and returns the number of its queue.
     pub fn unname(&mut self, name: &str) -> Option<u32> {
         let id = self.queues.remove(name)?.id;
         self.names.remove(&id);

@@ -1,4 +1,4 @@
-//! What the catalogue says of one queue and its groups, and how that is written as JSON.
+//! The catalogue entry of one queue and its groups, and its JSON encoding.
 
 use serde_json::{Value, json};
 use thalweg_config::{Diagnostics, Node};
@@ -6,18 +6,18 @@ use thalweg_log::{Durability, Micros};
 
 use crate::settings::{GroupSettings, QueueSettings};
 
-/// What is kept of a queue.
+/// The stored description of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct QueueEntry {
     pub id: u32,
     pub settings: QueueSettings,
-    /// What the log gave it when it was made.
+    /// The durability that the log applied when the queue was created.
     pub durability: Durability,
     pub groups: Vec<GroupEntry>,
     pub next_group: u32,
     pub produce_paused: bool,
     pub consume_paused: bool,
-    /// Messages may expire before others that were stored earlier. Earlier versions did not know.
+    /// Messages may expire before messages that were stored earlier. Earlier versions did not store this.
     pub expires_early: bool,
 }
 
@@ -27,12 +27,12 @@ pub(crate) struct GroupEntry {
     pub settings: GroupSettings,
     pub declared: bool,
     pub paused: bool,
-    /// Since when it has had no member; `None` while it has one.
+    /// When its last member left; `None` while it has members.
     pub unused_since: Option<Micros>,
 }
 
 impl QueueEntry {
-    /// The group of that number, if there is one.
+    /// The groups with this number: one or none.
     pub fn groups_of(&mut self, id: u32) -> impl Iterator<Item = &mut GroupEntry> {
         self.groups.iter_mut().filter(move |group| group.id == id)
     }
@@ -76,7 +76,7 @@ impl QueueEntry {
                 settings: GroupSettings::read(&node(group.get("settings")?)?, &diags),
                 declared: group.get("declared")?.as_bool()?,
                 paused: group.get("paused")?.as_bool()?,
-                // Not in what earlier versions wrote.
+                // Earlier versions did not write this.
                 unused_since: group.get("unused_since").and_then(Value::as_i64),
             });
         }

@@ -1,4 +1,4 @@
-//! What a claim takes from one partition of a work group: first what was passed before and is ready, then what the cursor meets.
+//! Scans one partition of a work group: first the ready messages that were passed before, then those at the cursor.
 
 use thalweg_log::Offset;
 use thalweg_log::clock::Clock;
@@ -12,17 +12,17 @@ use crate::message::Message;
 use crate::offset_ranges::OffsetRanges;
 use crate::store::{Cursor, MessageStore, NextMessage};
 
-/// One look of a consumer at a partition of a work group.
+/// One scan of a partition of a work group for a consumer.
 pub(super) struct WorkClaim<'a> {
     pub tag: LeaseTag,
-    /// Dead letters that were sent again or thrown away.
+    /// Dead letters that were resent or discarded.
     pub dropped: Option<&'a OffsetRanges>,
     pub group: &'a Group,
     pub store: &'a MessageStore,
     pub clock: &'a dyn Clock,
     pub partition: u32,
     pub consumer: u32,
-    /// It may know of so many messages.
+    /// How many messages the state machine may track.
     pub room: u64,
     pub wanted: &'a mut ClaimBudget,
     pub out: &'a mut Vec<Delivery>,
@@ -34,13 +34,13 @@ impl WorkClaim<'_> {
             if self.wanted.left == 0 {
                 return Ok(ScanOutcome::More);
             }
-            // What was passed before goes first.
+            // Messages that were passed before come first.
             if machine.has_ready(self.consumer) {
                 match self.again(machine, cursor, older)? {
                     ReadyOutcome::Took => continue,
                     ReadyOutcome::Load(from) => return Ok(ScanOutcome::Load(from)),
                     ReadyOutcome::Full => break,
-                    // It has met so many that have to leave.
+                    // The scan has met its limit of messages that must leave.
                     ReadyOutcome::Nothing if self.wanted.left == 0 => continue,
                     ReadyOutcome::Nothing => {}
                 }
@@ -85,7 +85,7 @@ impl WorkClaim<'_> {
         Ok(ScanOutcome::Done)
     }
 
-    /// Shows the last message of those given, which is at the cursor, to the machine.
+    /// Shows the last message of `out`, which is at the cursor, to the machine.
     #[inline]
     fn show(&mut self, machine: &mut WorkMachine, hint: u32) -> CursorOutcome {
         let first = self.out.len() == self.wanted.given + 1;
@@ -116,7 +116,7 @@ impl WorkClaim<'_> {
         }
     }
 
-    /// A message that was passed before: it has to be found again, and only then it is leased.
+    /// Leases a message that was passed before; it must be found again first.
     fn again(&mut self, machine: &mut WorkMachine, cursor: &mut Cursor, older: &mut Cursor) -> Result<ReadyOutcome> {
         let (consumer, now) = (self.consumer, self.wanted.now);
         let Some((offset, hint)) = machine.first_ready(consumer, now, &mut self.wanted.left) else {
@@ -151,7 +151,7 @@ impl WorkClaim<'_> {
         }
     }
 
-    /// Whether the claim may have the message too; if not, it is full.
+    /// Whether the message still fits into the claim. If not, the claim is full.
     fn fits(&mut self, message: &Message) -> bool {
         let fits = self.out.len() == self.wanted.given || message.bytes() as u64 <= self.wanted.bytes;
         if !fits {
@@ -172,18 +172,18 @@ impl WorkClaim<'_> {
     }
 }
 
-/// What became of a message at the cursor.
+/// What happened to a message at the cursor.
 enum CursorOutcome {
     Given,
     /// It is not for this claim.
     Passed,
-    /// The claim has all it gets here.
+    /// The claim can take no more here.
     Full,
 }
 
 enum ReadyOutcome {
     Took,
-    /// The next one is too large for what is left of the claim.
+    /// The next message is too large for the rest of the claim.
     Full,
     Nothing,
     Load(Offset),

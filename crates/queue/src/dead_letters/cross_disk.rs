@@ -1,9 +1,9 @@
-//! Letters that were sent again to a queue on another disk. They become messages there in one commit, and are taken out of
-//! their own queue in a second one: after a crash in between they are in both. So the first commit says which letters came, in
-//! the state of the partition that got them, and the next start takes these out where they still are.
+//! Resends dead letters to a queue on another disk. One commit appends them there, and a second one removes them from
+//! their own queue, so after a crash in between they are in both. Therefore the first commit also records the dead
+//! letters in the state of the receiving partition, and the next start removes those that still exist.
 //!
-//! A checkpoint of that partition ends this: it is written when no letters are on their way, and says once more only which
-//! could not be taken out durably.
+//! A checkpoint of that partition ends this. It is written only when no dead letters are in transit, and it repeats
+//! only the record of those whose removal is not durable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,31 +22,31 @@ use crate::offset_ranges::OffsetRanges;
 use crate::produce::AttachedRecord;
 use crate::queue::Queue;
 
-/// Letters that became messages at one time.
+/// Dead letters that were resent together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResentLetters {
-    /// The number of the queue that they came from.
+    /// Number of the queue that they came from.
     pub dead: u32,
-    /// A letter that is younger has got the offset of one that was lost.
+    /// A dead letter younger than this reuses the offset of one that was lost.
     pub at: Micros,
     pub letters: OffsetRanges,
 }
 
-/// What a queue knows of the letters that were sent to it, by partition.
+/// What a queue knows about dead letters that were sent to it, by partition.
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedLetters(BTreeMap<u32, PartitionReceivedLetters>);
 
 #[derive(Debug, Default)]
 struct PartitionReceivedLetters {
-    /// Commits that are not done.
+    /// Commits in progress.
     under_way: u32,
     /// Records since the last checkpoint.
     unsaved: u32,
-    /// Messages here, and perhaps letters still.
+    /// Stored as messages here, but perhaps still stored as dead letters.
     unsure: Vec<ResentLetters>,
 }
 
-/// They are on their way into one partition: no checkpoint of it is written meanwhile.
+/// Dead letters are in transit into one partition. Its checkpoints are postponed while this lives.
 pub(crate) struct LetterArrival {
     to: Arc<Queue>,
     partition: u32,
@@ -66,13 +66,13 @@ impl ReceivedLetters {
         self.0.values().map(|sent| sent.unsaved).max().unwrap_or(0)
     }
 
-    /// What a checkpoint has to say again.
+    /// The records that a checkpoint must repeat.
     pub fn records(&self, partition: u32) -> Vec<Vec<u8>> {
         let unsure = self.0.get(&partition).into_iter().flat_map(|sent| &sent.unsure);
         unsure.map(ResentLetters::record).collect()
     }
 
-    /// A checkpoint is written.
+    /// A checkpoint was written.
     pub fn saved(&mut self, partition: u32) {
         if let Some(sent) = self.0.get_mut(&partition) {
             sent.unsaved = 0;
@@ -80,7 +80,7 @@ impl ReceivedLetters {
         self.forget_empty();
     }
 
-    /// What the state of a partition says; `None` for bytes that say nothing.
+    /// Restores from the records of a partition's state; `None` for invalid bytes.
     pub fn restore(&mut self, partition: u32, records: &[Vec<u8>]) -> Option<()> {
         for record in records {
             let sent = self.0.entry(partition).or_default();
@@ -94,7 +94,7 @@ impl ReceivedLetters {
         self.0.values().flat_map(|sent| &sent.unsure).cloned().collect()
     }
 
-    /// They are taken out of their queue, or it is gone itself.
+    /// The dead letters were removed, or their queue was.
     pub fn are_gone(&mut self, gone: &ResentLetters) {
         for here in self.0.values_mut() {
             here.unsure.retain(|sent| sent != gone);
@@ -109,12 +109,12 @@ impl ReceivedLetters {
 }
 
 impl LetterArrival {
-    /// Letters as messages of one partition: what says that they came has to be where they are.
+    /// Begins to store dead letters as messages. All must go to one partition, which is where their record is stored.
     pub fn begin(to: &Arc<Queue>, sent: ResentLetters, placed: &[(u32, NewMessage)]) -> Result<LetterArrival> {
         let partition = placed.first().map_or(0, |(partition, _)| *partition);
         if placed.iter().any(|(other, _)| *other != partition) {
             return Err(QueueError::invalid(format!(
-                "queue {} got more partitions while letters were sent to it; call it again for the others",
+                "queue {} got more partitions while dead letters were sent to it; repeat the call for the others",
                 to.name()
             )));
         }
@@ -126,13 +126,13 @@ impl LetterArrival {
         })
     }
 
-    /// Goes with the messages.
+    /// The record to append together with the messages.
     pub fn fact(&self) -> AttachedRecord {
         let state = self.to.state_id(self.partition);
         (state, self.sent.record())
     }
 
-    /// They are stored, and that they are gone from their own queue is, or is not.
+    /// The messages are stored; `are_gone` says whether the removal of the dead letters is stored too.
     pub fn came(&self, are_gone: bool) {
         let mut here = self.to.sent_here.lock();
         let here = here.0.entry(self.partition).or_default();
@@ -153,8 +153,8 @@ impl Drop for LetterArrival {
 }
 
 impl Queue {
-    /// Letters of this queue are messages of another since before the process began, or since its disk failed. Durable when it
-    /// returns. The queue takes part already, or does not yet.
+    /// Removes dead letters of this queue that became messages elsewhere before the process started, or before its disk
+    /// failed. The change is durable on return. `takes_part` says whether the queue is in service already.
     pub(crate) async fn were_sent(self: &Arc<Queue>, sent: &ResentLetters, takes_part: bool) -> Result<()> {
         if !self.has_letters {
             return Ok(());
@@ -169,7 +169,7 @@ impl Queue {
         if new > 0 {
             tracing::info!(
                 queue = %self.name(), letters = new,
-                "letters were sent again when the process ended; they are gone from here now"
+                "dead letters that were resent before the process ended are removed now"
             );
         }
         match takes_part {
@@ -186,7 +186,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Which of these letters there are, or were before they were taken out, and how many nobody has taken out. Blocks.
+    /// Returns the dead letters that exist or existed before they were removed, and how many of them are not removed
+    /// yet. Blocks.
     fn still_there(&self, sent: &ResentLetters) -> thalweg_log::Result<(OffsetRanges, u64)> {
         let (mut gone, mut new) = (OffsetRanges::default(), 0);
         let Some(store) = self.store(0) else {
@@ -194,7 +195,7 @@ impl Queue {
         };
         let there = store.first()?..store.next()?;
         for letter in sent.letters.iter().filter(|letter| there.contains(letter)) {
-            // That one is gone may be known in memory alone.
+            // A removal may be known only in memory.
             if self.is_dropped(letter) {
                 gone.insert(letter);
             } else if find(store, letter)?.is_some_and(|letter| letter.time <= sent.at) {
@@ -208,7 +209,7 @@ impl Queue {
 
 impl ResentLetters {
     fn record(&self) -> Vec<u8> {
-        // Of no group.
+        // Belongs to no group.
         let mut value = vec![0, SENT];
         varint::put(&mut value, self.dead.into());
         varint::put(&mut value, self.at.max(0).cast_unsigned());
@@ -216,7 +217,7 @@ impl ResentLetters {
         value
     }
 
-    /// What follows the mark.
+    /// Decodes the bytes after the mark.
     fn decode(bytes: &[u8]) -> Option<ResentLetters> {
         let (dead, rest) = varint::take(bytes)?;
         let (at, rest) = varint::take(rest)?;

@@ -1,7 +1,9 @@
-//! Dead letters are sent again or thrown away: page by page, each page in one commit with the record that its letters are gone.
+//! Resends or discards dead letters page by page. Each page is one commit with the record that removes its dead
+//! letters.
 //!
-//! One call at a time takes letters of a queue. A page that was begun is stored and taken out together, also when the client
-//! leaves; the next call waits for that and goes on behind it. So no letter is sent twice.
+//! Only one call at a time processes the dead letters of a queue. A page that was started is stored and removed
+//! completely even if the client disconnects; the next call waits for it and continues after it. So no dead letter is
+//! sent twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,33 +24,33 @@ use crate::produce::{CommitExtras, DetachedFuture};
 use crate::queue::Queue;
 use crate::times::micros;
 
-/// Letters, and about their bytes, that are sent in one commit.
+/// Maximum number and approximate bytes of dead letters per commit.
 const COMMIT: usize = 1000;
 const COMMIT_BYTES: usize = 4 << 20;
 
-/// What a call of [`Queue::resend`] came to.
+/// The result of [`Queue::resend`].
 #[derive(Debug, Default)]
 pub struct ResendResult {
     pub count: u64,
-    /// Why it went no further, if it has not sent them all.
+    /// Why not all were sent.
     pub stopped: Option<QueueError>,
 }
 
-/// Held by whoever takes letters of a queue, and by what is stored for it.
+/// Held by the call that processes the dead letters of a queue, and by its pending writes.
 type LetterLock = Arc<OwnedMutexGuard<()>>;
 
-/// How letters become messages.
+/// The parameters of one resend.
 struct ResendJob {
     to: Arc<Queue>,
-    /// For the group in which they died.
+    /// Send only to the group in which the message died.
     to_source: bool,
     delay: Option<Duration>,
     alone: LetterLock,
 }
 
 impl Queue {
-    /// Sends dead letters again; a page of them is stored there and gone here in one commit. It ends at the first that cannot
-    /// be sent, such as one for a group that is gone.
+    /// Resends dead letters. Each page is stored in the target and removed here in one commit. Stops at the first one
+    /// that cannot be sent, for example because its group was deleted.
     pub async fn resend(
         self: &Arc<Queue>,
         select: &DeadLetterSelection,
@@ -65,8 +67,8 @@ impl Queue {
             ResendTo::Queue(name) => self.neighbour(name)?,
         };
         if to.has_letters {
-            // There it would be a message like any other, without what says where it died.
-            let why = "keeps dead letters, which find no way home from there; name the queue that they shall go to";
+            // It would become an ordinary message there, without the record of where it died.
+            let why = "contains dead letters, which cannot be resent from there to their source; name another queue";
             return Err(QueueError::invalid(format!("to: {} {why}", to.name())));
         }
         if self.is_far_from(&to) {
@@ -97,7 +99,7 @@ impl Queue {
         Arc::new(self.taking_letters.clone().lock_owned().await)
     }
 
-    /// As many at once as there is room for.
+    /// Sends as many at once as the target has room for.
     async fn resend_page(self: &Arc<Queue>, sending: &ResendJob, letters: &[Message], count: &mut u64) -> Result<()> {
         let (sendable, stopped) = sending.sendable(letters);
         if !self.is_far_from(&sending.to) {
@@ -114,12 +116,12 @@ impl Queue {
         stopped.or(failed).map_or(Ok(()), Err)
     }
 
-    /// Whether letters become messages there in another commit than they are gone from here.
+    /// Whether storing them there and removing them here are two commits.
     fn is_far_from(&self, to: &Queue) -> bool {
         !self.is_in_memory() && !to.is_in_memory() && !self.log.caps().atomic_units
     }
 
-    /// A queue that is set aside may have letters of this one, which nobody knows of before it takes part.
+    /// A queue that is set aside may contain dead letters of this one; nobody knows until it is back in service.
     fn all_take_part(&self) -> Result<()> {
         let set_aside = self.home.upgrade().and_then(|home| home.first_set_aside());
         set_aside.map_or(Ok(()), |error| Err(QueueError::Log(error)))
@@ -140,7 +142,7 @@ impl Queue {
                     *count += some.len() as u64;
                     (left, most) = (others, (size * 2).min(COMMIT));
                 }
-                // Some of them may fit, and those before one that is too large.
+                // Some of them may fit, for example those before a message that is too large.
                 Err(error) if size > 1 && may_fit_in_part(&error) => most = size / 2,
                 Err(error) => return Err(error),
             }
@@ -173,16 +175,19 @@ impl Queue {
             })),
         };
         match sending.to.produce_with(messages, along).await {
-            // They are stored, on a disk of their own, and taken out here: to send them once more would be twice.
+            // They are stored on their own disk. Remove them here, because resending would store them twice.
             Err(QueueError::Log(LogError::Partly { cause })) => {
-                tracing::warn!(queue = %self.name(), error = %cause, "letters were sent again; that they are gone here is not stored yet");
+                tracing::warn!(
+                    queue = %self.name(), error = %cause,
+                    "dead letters were resent, but their removal here is not stored yet"
+                );
                 Ok(())
             }
             sent => sent.map(drop),
         }
     }
 
-    /// Throws dead letters away. Returns how many.
+    /// Discards dead letters. Returns how many.
     pub async fn purge_dead(self: &Arc<Queue>, select: &DeadLetterSelection) -> Result<u64> {
         let mut purged = 0;
         let alone = self.take_letters_alone().await;
@@ -216,7 +221,7 @@ impl Queue {
 }
 
 impl ResendJob {
-    /// The letters before the first that cannot be sent, and why that cannot.
+    /// The dead letters before the first that cannot be sent, and why that one cannot.
     fn sendable<'l>(&self, letters: &'l [Message]) -> (&'l [Message], Option<QueueError>) {
         for (at, letter) in letters.iter().enumerate() {
             let group = self.group_of(letter).map(|group| self.to.group(group));
@@ -227,7 +232,7 @@ impl ResendJob {
         (letters, None)
     }
 
-    /// The group that alone gets the message.
+    /// The only group that gets the message.
     fn group_of<'l>(&self, letter: &'l Message) -> Option<&'l str> {
         died_in(letter).filter(|_| self.to_source)
     }
@@ -241,7 +246,7 @@ fn offsets_of(letters: &[Message]) -> OffsetRanges {
     offsets
 }
 
-/// Those of one partition together: a disk fails for itself, and what is stored on another stays.
+/// Groups them by partition: one disk may fail while the messages on another are stored.
 fn by_partition(to: &Queue, letters: &[Message]) -> Vec<Vec<Message>> {
     let partitions = to.partition_count();
     let mut parts: BTreeMap<Option<u32>, Vec<Message>> = BTreeMap::new();
@@ -252,7 +257,7 @@ fn by_partition(to: &Queue, letters: &[Message]) -> Vec<Vec<Message>> {
     parts.into_values().collect()
 }
 
-/// How many letters go together, by their bytes.
+/// How many dead letters to send together, limited by their bytes.
 fn at_once(letters: &[Message]) -> usize {
     let mut bytes = 0;
     let fits = |letter: &&Message| {
@@ -272,7 +277,7 @@ fn may_fit_in_part(error: &QueueError) -> bool {
     )
 }
 
-/// What is on the others may be sent all the same.
+/// Dead letters on other disks may still be sent.
 fn is_of_a_disk(error: &QueueError) -> bool {
     matches!(
         error,
@@ -280,14 +285,14 @@ fn is_of_a_disk(error: &QueueError) -> bool {
     )
 }
 
-/// The group in which a letter died.
+/// The group in which the message died.
 fn died_in(letter: &Message) -> Option<&str> {
     let mut properties = letter.properties.as_ref().iter();
     let found = properties.find(|(name, _)| name.strip_prefix(PREFIX) == Some("group"));
     found.map(|(_, group)| group)
 }
 
-/// A dead letter as the message that it was, for one group if it is for one.
+/// Rebuilds the original message, addressed to one group if `group` is set.
 fn revived(letter: &Message, group: Option<&str>, not_before: Option<Micros>) -> NewMessage {
     let properties = letter.properties.as_ref();
     let target = group.map(|group| (TARGET_GROUP, group));

@@ -1,12 +1,14 @@
-//! Where dedup-ids are kept over a restart: in a partition of the log beside each partition of messages, as long as their
-//! window lasts. So a start knows the ids of messages that were settled and let go, and need not read those that are there.
+//! Persistence of dedup-ids across restarts: each partition of messages has a partition of ids in the log, kept as long
+//! as their window lasts. So a start knows the ids of messages that were settled and trimmed, without reading the
+//! stored messages.
 //!
-//! An id follows its message as soon as the offset is known, with the next block. A crash in between loses the ids of the
-//! last blocks, but not their messages: what is let go is let go in a later block. So a start takes what is kept, reads the
-//! newest messages, and keeps their ids where that is missing: the messages may be let go before the next crash.
+//! An id is written with the next block after its message, as soon as the offset is known. A crash in between loses the
+//! ids of the last blocks, but not their messages, because trims are in later blocks. So a start reads the stored ids
+//! and the newest messages, and stores the ids that are missing, because those messages may be trimmed before the next
+//! crash.
 //!
-//! A dead letter that was sent again still shows its id to consumers, but counts for no window: its producer knows when the
-//! message was stored first, and may use the id again when the window since then has passed.
+//! A resent dead letter still shows its id to consumers, but does not count for the window: its producer knows when the
+//! message was first stored, and may reuse the id when the window since then has passed.
 
 use std::collections::HashSet;
 
@@ -22,8 +24,8 @@ use crate::recover::{damaged, each_record};
 use crate::store::{Cursor, MessageStore, NextMessage};
 use crate::times::micros;
 
-/// An id is on disk a few blocks after its message, so messages are read that came so long before the newest: far more
-/// than a task waits for its turn.
+/// An id is on disk a few blocks after its message. A start therefore reads messages from this long before the newest;
+/// that is far more than the delay of any task.
 const BEHIND: Micros = 60_000_000;
 
 impl Queue {
@@ -31,7 +33,7 @@ impl Queue {
         !self.is_in_memory() && !self.settings_now().dedup_window.is_zero()
     }
 
-    /// Keeps the ids of messages of a partition that were just stored there. Nobody waits for it.
+    /// Stores the ids of messages that were just stored. Nothing waits for the write.
     pub(crate) fn keep_ids<'a>(
         &self,
         partition: u32,
@@ -60,16 +62,19 @@ impl Queue {
                 })
             });
         if let Err(error) = kept {
-            tracing::warn!(queue = %self.name(), partition, %error, "dedup-ids are not kept: after a restart they count as new");
+            tracing::warn!(
+                queue = %self.name(), partition, %error,
+                "dedup-ids cannot be stored: after a restart they count as new"
+            );
         }
     }
 
-    /// Lets go of ids whose window has passed, and of those that are too many for a start to take up: also of a queue to which
-    /// nobody sends any more, since all queues share the memory of their ids.
+    /// Forgets ids whose window has passed, and stored ids beyond what a start can load. This also covers queues
+    /// without producers, because all queues share the memory for ids.
     pub(crate) fn trim_ids(&self) {
         const AT_ONCE: usize = 4_096;
         let now = self.clock.now();
-        // Producers go on in between.
+        // The lock is released between the steps, so that producers can proceed.
         while self.dedup.lock().forget_some(now, AT_ONCE) {}
         if !self.keeps_ids() {
             return;
@@ -78,12 +83,12 @@ impl Queue {
             let id = self.ids_id(partition);
             let trimmed = self.first_id(partition).and_then(|below| Ok(self.log.trim(id, below)?));
             if let Err(error) = trimmed {
-                tracing::warn!(queue = %self.name(), partition, %error, "old dedup-ids cannot be let go");
+                tracing::warn!(queue = %self.name(), partition, %error, "old dedup-ids cannot be trimmed");
             }
         }
     }
 
-    /// Where those begin that are to be known.
+    /// The first id that a start must load.
     fn first_id(&self, partition: u32) -> Result<Offset> {
         let id = self.ids_id(partition);
         let bounds = self.log.bounds(id)?;
@@ -97,18 +102,21 @@ impl Queue {
         self.clock.now() - micros(self.settings_now().dedup_window)
     }
 
-    /// Lets go of all of them: there is no window any more. The partitions stay, for another window.
+    /// Forgets all ids because there is no window any more. The partitions stay for a later window.
     pub(crate) fn forget_ids(&self) {
         for partition in 0..self.partition_count() {
             let id = self.ids_id(partition);
             let trimmed = self.log.bounds(id).and_then(|bounds| self.log.trim(id, bounds.next));
             if let Err(error) = trimmed {
-                tracing::warn!(queue = %self.name(), partition, %error, "dedup-ids cannot be let go: a new window may know them");
+                tracing::warn!(
+                    queue = %self.name(), partition, %error,
+                    "dedup-ids cannot be trimmed: a new window may still contain them"
+                );
             }
         }
     }
 
-    /// The ids whose window has not passed. Blocks.
+    /// Restores the ids whose window has not passed. Blocks.
     pub(crate) fn restore_ids(&self) -> Result<()> {
         let mut newest = NewestIds::up_to(self.dedup.lock().bytes_max());
         for (partition, store) in (0..).zip(&self.stores()) {
@@ -120,7 +128,7 @@ impl Queue {
                 .collect();
             self.journal_ids(partition, unkept.iter().map(|(at, offset, id)| (*at, *offset, &**id)));
         }
-        // As they came, over all partitions.
+        // In time order over all partitions.
         newest.found.sort_by_key(|(time, ..)| *time);
         let mut dedup = self.dedup.lock();
         for (time, id, place) in newest.found {
@@ -129,7 +137,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the offsets of those whose messages are at `behind` or later.
+    /// Returns the offsets of ids whose messages are at `behind` or later.
     fn ids_kept(&self, partition: u32, behind: Offset, newest: &mut NewestIds) -> Result<HashSet<Offset>> {
         let (id, from) = (self.ids_id(partition), self.first_id(partition)?);
         let mut kept = HashSet::new();
@@ -142,18 +150,18 @@ impl Queue {
             }
             Some(())
         })?
-        .ok_or_else(|| damaged(self, partition, "a dedup-id that was kept cannot be read"))?;
+        .ok_or_else(|| damaged(self, partition, "a stored dedup-id cannot be read"))?;
         Ok(kept)
     }
 }
 
-/// The id by which a message counts as known.
+/// The id that counts for deduplication.
 fn id_of(properties: &Properties) -> Option<&str> {
     let properties = properties.as_ref();
     properties.get(DEDUP_ID).filter(|_| properties.get(RESENT).is_none())
 }
 
-/// The newest ids of all partitions, not many more than can be known at once.
+/// The newest ids of all partitions, slightly more than can be kept at most.
 struct NewestIds {
     found: Vec<(Micros, Box<str>, MessagePosition)>,
     bytes: usize,
@@ -162,7 +170,7 @@ struct NewestIds {
 }
 
 impl NewestIds {
-    /// As many as take so much memory when they are known.
+    /// As many ids as fit into this much memory.
     fn up_to(bytes: u64) -> NewestIds {
         let most = |limit: usize| usize::try_from(bytes).unwrap_or(usize::MAX).min(limit);
         NewestIds {
@@ -185,7 +193,7 @@ impl NewestIds {
     }
 }
 
-/// From which message on ids may not have been kept yet.
+/// The first message whose id may not be stored yet.
 fn first_behind(store: &MessageStore, since: Micros) -> Result<Offset> {
     let (first, next) = (store.first()?, store.next()?);
     let last = store.span_at(next.saturating_sub(1).max(first))?;
@@ -195,7 +203,7 @@ fn first_behind(store: &MessageStore, since: Micros) -> Result<Offset> {
     }
 }
 
-/// Of the newest messages. Returns when and where they are stored.
+/// The ids of the newest messages, with their times and offsets.
 fn ids_behind(
     partition: u32,
     store: &MessageStore,

@@ -1,4 +1,4 @@
-//! Ids of one batch or of many that come together, against a plain map.
+//! Ids of one batch or of many concurrent ones, against a plain map.
 
 use std::collections::HashMap;
 
@@ -175,7 +175,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 0..200)
 }
 
-/// What a plain map knows of an id.
+/// The model's state of an id.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Reserved(DedupTicket),
@@ -258,7 +258,7 @@ proptest! {
     }
 }
 
-/// Ids were outside of every share: twelve queues took a gigabyte at a limit of 400 MiB.
+/// Regression: ids were outside of every memory share, so twelve queues took a gigabyte at a limit of 400 MiB.
 #[test]
 fn ids_whose_window_has_passed_go_in_pieces_and_a_producer_waits_for_few_of_them() {
     let mut dedup = Dedup::new(Duration::from_secs(1), Budget::new(u64::MAX));
@@ -295,12 +295,12 @@ fn all_queues_together_take_no_more_than_their_share_and_each_keeps_its_newest()
         assert!(dedup.forgotten_early() > 0 && dedup.len() > 100, "{}", dedup.len());
         assert_eq!(dedup.forgotten_early() + dedup.len() as u64, 5000);
         assert_eq!(see(dedup, 5000, &id(queue, 4999)), stored(4999));
-        // What it says is not less than what it has.
+        // The reported size is not below the actual one.
         let table = dedup.numbers.capacity() * 8 / 7 * 9 * 2;
         let has = dedup.entries.capacity() * size_of::<DedupEntry>() + table + dedup.heap_bytes as usize;
         assert!(has as u64 <= dedup.bytes() + FLOOR_BYTES, "{has} {}", dedup.bytes());
     }
-    // When their time is over, the memory is there for others.
+    // When their window has passed, the memory is available to other queues.
     let (one, others) = all.split_first_mut().unwrap();
     others.iter_mut().for_each(|dedup| dedup.forget(4_000_000_000));
     assert!(

@@ -1,9 +1,9 @@
-//! When messages of a partition expire that do so before one that was stored earlier: those of their own `ttl`, mostly. Where
-//! nobody claims, the cursor of a group stands at the oldest that lives, and these lie somewhere behind it.
+//! Expiry times of messages that expire before one that was stored earlier, mostly because of their own `ttl`. Where no
+//! consumer claims, a group's cursor stays at the oldest live message, and these messages are somewhere behind it.
 //!
-//! Kept is the earliest time of each span of offsets. There are at most [`SPANS_MAX`] spans, which become wider instead of more,
-//! so memory is bounded; to note a time and to ask for the first behind an offset is O(log of the spans). A partition in which
-//! messages expire in their order keeps nothing.
+//! The index keeps the earliest time of each span of offsets. There are at most [`SPANS_MAX`] spans, which widen
+//! instead of growing in number, so memory is bounded. Recording a time and finding the first one behind an offset are
+//! O(log of the spans). A partition whose messages expire in order stores nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -16,10 +16,10 @@ use crate::group_partition::NEVER;
 const SPANS_MIN: usize = 64;
 const SPANS_MAX: usize = 4096;
 
-/// Of one partition.
+/// The index of one partition.
 #[derive(Debug)]
 pub(crate) struct EarlyExpiryIndex {
-    /// No message that was noted expires later.
+    /// No recorded message expires later.
     latest: AtomicI64,
     spans: Mutex<EarliestTimeTree>,
 }
@@ -34,11 +34,11 @@ impl Default for EarlyExpiryIndex {
 }
 
 impl EarlyExpiryIndex {
-    /// A message was stored. Returns whether it may expire before one that was stored earlier. `has_own` says that its time is
-    /// not that of the queue: appends that happen at once are noted in any order.
+    /// Records a stored message. Returns whether it may expire before one that was stored earlier. `has_own` means that
+    /// its lifetime is not the queue's: concurrent appends are recorded in any order, so their times alone do not tell.
     pub fn note(&self, offset: Offset, expires_at: Micros, has_own: bool) -> bool {
         let latest = self.latest.load(Ordering::Relaxed);
-        // Not for each message: a difference as small as that is none.
+        // Skip the update for small differences, to save an atomic write per message.
         if expires_at.saturating_sub(GATHER) > latest {
             self.latest.fetch_max(expires_at, Ordering::Relaxed);
         }
@@ -49,30 +49,31 @@ impl EarlyExpiryIndex {
         is_early
     }
 
-    /// When the first of those from an offset on expires, and the end of the span that it is in.
+    /// The earliest expiry time at or after an offset, and the end of the span that contains it.
     pub fn first(&self, from: Offset) -> Option<(Micros, Offset)> {
         self.spans.lock().first(from)
     }
 
-    /// Whether one of those from an offset on may have expired.
+    /// Whether a message at or after an offset may have expired.
     pub fn is_due(&self, from: Offset, now: Micros) -> bool {
         self.first(from).is_some_and(|(at, _)| at <= now)
     }
 
-    /// What stands before an offset is gone.
+    /// Forgets messages before an offset.
     pub fn forget_before(&self, offset: Offset) {
         self.spans.lock().forget_before(offset);
     }
 }
 
-/// The earliest time of each span, as a binary tree: the leaves are the spans, each node has the earliest of what is below it.
+/// The earliest time of each span, as a binary tree. The leaves are the spans; each node has the minimum of its
+/// subtree.
 #[derive(Debug, Default)]
 struct EarliestTimeTree {
-    /// A power of two of leaves; node 1 is the root, the children of node n are 2n and 2n + 1.
+    /// The number of leaves is a power of two. Node 1 is the root; the children of node n are 2n and 2n + 1.
     tree: Vec<Micros>,
     /// The first offset of the first leaf.
     begins: Offset,
-    /// Offsets of one span, a power of two.
+    /// Offsets per span, a power of two.
     width: u64,
 }
 
@@ -109,7 +110,7 @@ impl EarliestTimeTree {
         }
     }
 
-    /// Twice as many leaves.
+    /// Doubles the number of leaves.
     fn grow(&mut self) {
         let leaves = self.leaves();
         let mut grown = EarliestTimeTree {
@@ -122,7 +123,7 @@ impl EarliestTimeTree {
         *self = grown;
     }
 
-    /// Other spans, in as many leaves as there may be. What is too far back for them is in the first one.
+    /// Rebuilds with other spans, in at most [`SPANS_MAX`] leaves. Times before the new beginning go to the first leaf.
     fn rebuild(&mut self, begins: Offset, width: u64) {
         let mut width = width;
         let last = self.begins + self.width * self.leaves() as u64;
@@ -139,7 +140,8 @@ impl EarliestTimeTree {
         };
         let known = self.tree.iter().skip(self.leaves()).enumerate();
         for (leaf, at) in known.filter(|(_, at)| **at != NEVER) {
-            // Spans of the new width may not begin where the old ones did: the time counts for all that it may be of.
+            // The new spans may not align with the old ones, so the time is recorded in every span that it may belong
+            // to.
             let first = self.begins + leaf as u64 * self.width;
             for offset in [first, first + self.width - 1] {
                 rebuilt.lower((offset.saturating_sub(begins) / width) as usize, *at);
@@ -157,7 +159,7 @@ impl EarliestTimeTree {
         if at >= leaves {
             return None;
         }
-        // The nodes that cover all leaves from there on, from the left.
+        // Visits the nodes that cover all leaves from `from` on, from left to right.
         let mut node = leaves + at;
         let mut earliest = (NEVER, node);
         loop {
@@ -165,7 +167,7 @@ impl EarliestTimeTree {
             if time < earliest.0 {
                 earliest = (time, node);
             }
-            // Up to where there is something on the right.
+            // Go up to where there is a subtree on the right.
             while node % 2 == 1 {
                 node /= 2;
             }
@@ -196,7 +198,7 @@ impl EarliestTimeTree {
             *self = EarliestTimeTree::default();
             return;
         }
-        // Half of it is gone, so this is rare enough.
+        // Half of the range is gone, so this is rare.
         let begins = offset - offset.saturating_sub(self.begins) % self.width;
         let mut rest = EarliestTimeTree {
             tree: vec![NEVER; 2 * SPANS_MIN],
@@ -239,8 +241,8 @@ mod tests {
     }
 
     proptest! {
-        /// It may name a time that is too early by the width of a span, never one that is too late; and its end is behind a
-        /// message with that time.
+        /// The reported time may be too early by the width of a span, but never too late; and the reported end is
+        /// behind a message with that time.
         #[test]
         fn nothing_that_expires_is_missed(ops in prop::collection::vec(op(), 1..300), base in 0..1_u64 << 50) {
             let (mut spans, mut known, mut gone) = (EarliestTimeTree::default(), Vec::<(Offset, Micros)>::new(), 0);

@@ -1,4 +1,4 @@
-//! Doubly linked lists through slabs: a node is a number, its neighbours are stored with it. Appending, inserting and
+//! Doubly linked lists over slabs: a node is a number, and its links are stored with it. Appending, inserting and
 //! removing are O(1) and never allocate.
 
 pub const NIL: u32 = u32::MAX;
@@ -13,7 +13,7 @@ impl Links {
     pub const NONE: Links = Links { prev: NIL, next: NIL };
 }
 
-/// Finds the links of a node.
+/// Gives access to the links of a node.
 pub trait Nodes {
     fn links(&mut self, node: u32) -> &mut Links;
 }
@@ -31,7 +31,7 @@ impl Chain {
         self.insert_before(nodes, node, NIL);
     }
 
-    /// Before `next`, or at the end if that is `NIL`.
+    /// Inserts before `next`, or at the end if that is `NIL`.
     pub fn insert_before(&mut self, nodes: &mut impl Nodes, node: u32, next: u32) {
         let prev = match next {
             NIL => std::mem::replace(&mut self.tail, node),

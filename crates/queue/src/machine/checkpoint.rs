@@ -1,9 +1,10 @@
-//! The checkpoint: all that a restart must know at one moment, in one value.
+//! The checkpoint: all state that a restart needs, as of one moment, in one value.
 //!
-//! Version (3), epoch of the last lease, floor, runs of settled offsets from the floor on (distance, length, final state), facts of active
-//! messages, each as differences to those before, remembered ends, spans of sleepers. Version 2 has no epochs, version 1 no
-//! differences and no sleepers either. What was passed but never delivered is left out while it is in the window: a restart
-//! shows it to the cursor again. Encoding costs O(window width + held).
+//! Layout: version (3), epoch of the last lease, floor, runs of settled offsets from the floor on (distance, length,
+//! final state), facts of active messages, each delta-encoded against the one before, remembered ends, spans of delayed
+//! messages. Version 2 has no epochs; version 1 also has no deltas and no delayed messages. Messages in the window that
+//! were passed but never delivered are left out, because a restart shows them to the cursor again. Encoding costs
+//! O(window width + held).
 
 use thalweg_log::Offset;
 
@@ -18,12 +19,12 @@ use super::{DamagedState, FinalState, WorkMachine};
 const VERSION: u8 = 3;
 /// Without epochs.
 const FORMAT_2: u8 = 2;
-/// Without delayed messages that are not in memory, and each fact by itself.
+/// Without delayed messages outside of memory, and without delta encoding.
 const FORMAT_1: u8 = 1;
 
 impl WorkMachine {
-    /// Appends the checkpoint to `out`. Take the journal first and store it in front: it is not needed after the
-    /// checkpoint, and applied behind it, it would set some messages back.
+    /// Appends the checkpoint to `out`. Take the journal first and store it before the checkpoint: it is not needed
+    /// after it, and replayed after it, it would set some messages back.
     pub fn checkpoint(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         put(out, self.leased_in.into());
@@ -48,7 +49,7 @@ impl WorkMachine {
             out.push(kind as u8);
             end = first + len;
         }
-        // Those that a restart finds asleep again.
+        // Messages that a restart puts back into the delayed set.
         let mut sleepers = self.sleepers.clone();
         for at in active.iter().map(|entry| self.store.entries.get(*entry)) {
             if at.may_sleep_again() {

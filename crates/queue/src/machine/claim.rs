@@ -1,5 +1,5 @@
-//! Handing out: first what is ready, then what the cursor meets. The cursor stops only at a full window, a full held
-//! set, or a busy lane of a strict queue.
+//! Leases messages: first those that are ready, then those at the cursor. The cursor stops only at a full window, a
+//! full held set, or a busy lane of a strict queue.
 
 use thalweg_log::{Micros, Offset};
 
@@ -10,7 +10,7 @@ use super::window::WindowSlot;
 use super::{CursorStop, FinalState, LaneOrdering, Lease, MessageMeta, PassOutcome, RemovalReason, WorkMachine};
 
 impl WorkMachine {
-    /// The longest-waiting message that this consumer may have.
+    /// Leases the longest-waiting message that this consumer may have.
     pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
         let mut all = usize::MAX;
         self.first_ready(consumer, now, &mut all)?;
@@ -22,8 +22,8 @@ impl WorkMachine {
         Some(self.lease(entry, consumer, visibility, now))
     }
 
-    /// Which message `next_ready` would lease, with its hint. Meets expired and exhausted ones on its way, which then have
-    /// to leave; of these no more than `left`, which it counts down.
+    /// The message that `next_ready` would lease, with its hint. Expired and exhausted messages that it meets are
+    /// marked for removal; `left` limits their number and is counted down.
     pub fn first_ready(&mut self, consumer: u32, now: Micros, left: &mut usize) -> Option<(Offset, u32)> {
         while *left > 0
             && let Some(entry) = self.ready.pick(&self.store, consumer)
@@ -45,7 +45,8 @@ impl WorkMachine {
         None
     }
 
-    /// Shows the message at the cursor to a consumer. Call `next_ready` first: what was passed earlier goes first.
+    /// Offers the message at the cursor to a consumer. Call `next_ready` first, because messages that were passed
+    /// earlier go first.
     pub fn pass(&mut self, message: &MessageMeta, consumer: u32, visibility: Micros, now: Micros) -> PassOutcome {
         if let Err(passed) = self.reach(message, now) {
             return passed;
@@ -53,7 +54,7 @@ impl WorkMachine {
         if self.settles_on_sight(message, now) {
             return PassOutcome::Taken;
         }
-        // One look-up for both questions. A lane made here is empty, so free, and joined below.
+        // One look-up for both questions. A lane created here is empty, so it is free, and it is joined below.
         let lane = self
             .lane_of(message.lane)
             .map(|hash| self.store.lanes.find_or_make(hash));
@@ -78,8 +79,8 @@ impl WorkMachine {
         PassOutcome::Taken
     }
 
-    /// Shows the message at the cursor to nobody: true, and the cursor is past it, if it is to be skipped, expired or
-    /// delayed. So an unread queue sheds what has expired.
+    /// Passes the message at the cursor without leasing it if it is skipped, expired or delayed; returns whether it
+    /// was. So an unread queue sheds expired messages.
     pub fn walk(&mut self, message: &MessageMeta, now: Micros) -> bool {
         match self.reach(message, now) {
             Ok(()) => self.settles_on_sight(message, now),
@@ -87,8 +88,8 @@ impl WorkMachine {
         }
     }
 
-    /// Shows the message at the cursor to nobody, though it lives: it is ready from now on, and what stands behind it can be
-    /// seen. False if there is no room.
+    /// Passes a live message at the cursor without leasing it: it becomes ready, and later messages become visible.
+    /// False if there is no room.
     pub fn pass_by(&mut self, message: &MessageMeta, now: Micros) -> bool {
         if let Err(passed) = self.reach(message, now) {
             return passed == PassOutcome::Taken;
@@ -101,7 +102,7 @@ impl WorkMachine {
         true
     }
 
-    /// Drops the message at the cursor for overflow, or makes it leave for the dead-letter queue.
+    /// Drops the message at the cursor because of overflow, or marks it for the dead-letter queue.
     pub fn discard(&mut self, message: &MessageMeta, to_dlq: bool, now: Micros) -> PassOutcome {
         if let Err(passed) = self.reach(message, now) {
             return passed;
@@ -116,8 +117,8 @@ impl WorkMachine {
         PassOutcome::Taken
     }
 
-    /// Passes offsets below `to` that do not exist, or are `lost` to damage. Returns the cursor, which is short of `to`
-    /// if the window is full.
+    /// Passes offsets below `to` that do not exist, or are `lost` to damage. Returns the cursor, which is below `to` if
+    /// the window is full.
     pub fn pass_gap(&mut self, to: Offset, lost: bool, now: Micros) -> Offset {
         while self.cursor < to {
             let from = self.cursor;
@@ -145,7 +146,7 @@ impl WorkMachine {
         }
     }
 
-    /// Brings the cursor to the message; an error if it was passed before or there is no room.
+    /// Moves the cursor to the message. Returns an error if the message was passed before or there is no room.
     fn reach(&mut self, message: &MessageMeta, now: Micros) -> Result<(), PassOutcome> {
         if message.offset > self.cursor {
             self.pass_gap(message.offset, false, now);
@@ -164,7 +165,7 @@ impl WorkMachine {
         if self.cursor - self.floor() < u64::from(self.policy.max_pending) {
             return None;
         }
-        // The held set may have got room since the last step.
+        // The held set may have room again since the last step.
         self.trim(now);
         if self.cursor - self.floor() < u64::from(self.policy.max_pending) {
             return None;
@@ -177,7 +178,7 @@ impl WorkMachine {
         })
     }
 
-    /// Skipped, expired and delayed messages are passed without anybody to have them.
+    /// Passes skipped, expired and delayed messages without a consumer.
     fn settles_on_sight(&mut self, message: &MessageMeta, now: Micros) -> bool {
         let due = message.not_before.filter(|due| *due > now);
         if message.skip {
@@ -199,7 +200,7 @@ impl WorkMachine {
         true
     }
 
-    /// Whether the message may be leased to the consumer ahead of everything its lane holds unleased.
+    /// Whether the message may be leased to the consumer before all unleased messages of its lane.
     fn lane_is_free(&self, lane: u32, offset: Offset, consumer: u32) -> bool {
         let lane = self.store.lanes.get(lane);
         let first = lane.next == NIL || offset < self.store.entries.get(lane.next).offset;
@@ -207,7 +208,8 @@ impl WorkMachine {
         first && room
     }
 
-    /// Makes the entry of the message at the cursor. A ready one stands in its lane, a delayed one only belongs to it.
+    /// Creates the entry of the message at the cursor. A ready message is queued in its lane; a delayed one only
+    /// belongs to it.
     fn admit(&mut self, message: &MessageMeta, state: MessageState, now: Micros) -> u32 {
         let lane = self
             .lane_of(message.lane)
@@ -234,7 +236,7 @@ impl WorkMachine {
         *self.total(kind) += 1;
     }
 
-    /// The cursor has passed one offset; it leaves out what a restart knows already.
+    /// Moves the cursor by one offset, and over offsets that a restart knows already.
     #[inline]
     fn step(&mut self, now: Micros) {
         self.cursor += 1;
@@ -267,8 +269,8 @@ impl WorkMachine {
         }
     }
 
-    /// Leases an entry that is first in its lane, or listed nowhere. Returns the number of the delivery and its deadline:
-    /// two registers, where a `Lease` that is copied on right after it was written stalls for as long as all of this takes.
+    /// Leases an entry that is first in its lane, or in no list. Returns the delivery number and the deadline as two
+    /// registers: a `Lease` that is copied right after it was written would stall for as long as all of this takes.
     fn hand_out(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> (u32, Micros) {
         let deadline = now.saturating_add(visibility);
         self.store.entries.set_state(entry, MessageState::Leased);

@@ -1,5 +1,5 @@
-//! Bytes of journal and checkpoint: varints, zigzag for signed numbers, and the facts of one message. Reading checks
-//! every length and bound; what does not fit is `DamagedState`, with the place.
+//! Encoding of journal and checkpoint: varints, zigzag for signed numbers, and the facts of one message. Decoding
+//! checks every length and bound; an invalid value is `DamagedState` with its position.
 
 use thalweg_log::{Micros, Offset};
 
@@ -18,7 +18,7 @@ pub fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
-/// Reads from the front of a slice and knows where it is.
+/// Reads from the front of a slice and tracks its position.
 pub struct StateReader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -81,13 +81,13 @@ impl<'a> StateReader<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// As a difference to another one.
+    /// Encoded as a difference to the previous epoch.
     pub fn epoch(&mut self, before: u32) -> Result<u32, DamagedState> {
         let epoch = i64::from(before).wrapping_add(self.i64()?);
-        u32::try_from(epoch).map_err(|_| self.damaged("an epoch that is none"))
+        u32::try_from(epoch).map_err(|_| self.damaged("an invalid epoch"))
     }
 
-    /// As many bytes as the number in front of them says.
+    /// Reads a length prefix and returns a reader of that many bytes.
     pub fn part(&mut self) -> Result<StateReader<'a>, DamagedState> {
         let len = usize::try_from(self.u64()?).map_err(|_| self.damaged("a length is too large"))?;
         let end = self.at.checked_add(len).ok_or(self.damaged("a length is too large"))?;
@@ -133,7 +133,7 @@ pub fn terminal(code: u64) -> Option<FinalState> {
     .find(|kind| *kind as u64 == code)
 }
 
-/// Everything a restart must know of an active message.
+/// Everything a restart must know about an active message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSnapshot {
     pub offset: Offset,
@@ -147,10 +147,10 @@ pub struct MessageSnapshot {
     pub first_delivery: Micros,
     pub claimed_at: Micros,
     pub hint: u32,
-    /// Of the last lease; not in what earlier versions wrote.
+    /// Epoch of the last lease; not in what earlier versions wrote.
     pub epoch: u32,
     pub reason: Option<RemovalReason>,
-    /// Lane, expiry and hint are known; not so for a lease that only the journal told of.
+    /// Whether lane, expiry and hint are known. They are not for a lease that only the journal contains.
     pub filled: bool,
 }
 
@@ -193,7 +193,7 @@ impl MessageSnapshot {
         }
     }
 
-    /// Ready and never delivered: nothing that the log does not say.
+    /// Ready and never delivered: the log already says everything about it.
     pub fn is_untouched(&self) -> bool {
         self.state == MessageState::Ready && self.deliveries == 0
     }
@@ -202,7 +202,7 @@ impl MessageSnapshot {
         self.encode_behind(&mut MessageSnapshot::unfilled(0), out);
     }
 
-    /// As differences to the facts before, which many in a row make short.
+    /// Delta-encoded against the previous facts, which keeps long runs short.
     pub fn encode_behind(&self, before: &mut MessageSnapshot, out: &mut Vec<u8>) {
         put(out, self.offset.wrapping_sub(before.offset));
         let lane = u8::from(self.lane.is_some()) << 3;
@@ -233,7 +233,7 @@ impl MessageSnapshot {
         *before = *self;
     }
 
-    /// `with_epoch`: as this version writes them.
+    /// `with_epoch`: in the format of this version.
     pub fn decode(from: &mut StateReader<'_>, with_epoch: bool) -> Result<Self, DamagedState> {
         MessageSnapshot::decode_behind(&mut MessageSnapshot::unfilled(0), from, with_epoch)
     }

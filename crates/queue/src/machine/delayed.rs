@@ -1,11 +1,13 @@
-//! Falling asleep and being roused: messages that are delayed for long wait without an entry ([`DelayedMessageSet`]).
+//! Long-delayed messages wait without an entry ([`DelayedMessageSet`]) and are woken shortly before they are due.
 //!
-//! The machine reads nothing, so the caller asks for the span that is to be read (`to_rouse`), reads its messages and
-//! shows them (`rouse`). Nothing of it is journaled but the falling asleep: a restart finds who was roused and not
-//! delivered since asleep, and rouses them again. A sleeper holds neither floor nor window, and counts towards no limit
-//! but the bits it takes. While as many are ready or with consumers as the window is wide, nobody is roused: those have to
-//! be settled first, and memory stays bounded if millions are due at once. While as many are roused and not due, only
-//! those are roused that are due.
+//! The machine reads nothing: the caller asks for the span to read (`to_rouse`), reads its messages and passes them
+//! back (`rouse`). Only the beginning of the delay is journaled. A restart puts messages that were woken but not
+//! delivered back to sleep, and wakes them again. A sleeping message occupies neither floor nor window, and counts
+//! towards no limit but that of its memory.
+//!
+//! While the ready and leased messages fill the window, none is woken. They must be settled first, so memory stays
+//! bounded even if millions are due at once. While as many woken messages are not yet due, only messages that are due
+//! are woken.
 
 use std::ops::Range;
 
@@ -15,14 +17,14 @@ use super::entry::{MessageEntry, MessageState, NEVER};
 use super::{DelayedMessageSet, FinalState, MessageMeta, MessageStatus, WorkMachine};
 
 impl WorkMachine {
-    /// Offsets whose messages the caller should read and show to `rouse`, because one of them is due soon. The same again
-    /// until it does.
+    /// Offsets whose messages the caller should read and pass to `rouse`, because one of them is due soon. Returns the
+    /// same span until it does.
     pub fn to_rouse(&self, now: Micros) -> Option<Range<Offset>> {
         self.next_rouse().filter(|(at, _)| *at <= now).map(|(_, span)| span)
     }
 
-    /// These are the messages of the span below `reached`, in offset order, as they were read at `now`; a sleeper there
-    /// that is not among them is lost. One from `reached` on came after that, and fell asleep then.
+    /// Wakes a span. `messages` are its messages below `reached`, in offset order, as read at `now`. A sleeping message
+    /// below `reached` that is not among them is lost; one at or above `reached` was delayed after the read.
     pub fn rouse(&mut self, span: Range<Offset>, messages: &[MessageMeta], reached: Offset, now: Micros) {
         let mut wake = Micros::MAX;
         for offset in self.sleepers.within(&span) {
@@ -44,7 +46,7 @@ impl WorkMachine {
         self.check();
     }
 
-    /// Messages with an entry that may not be handed out yet, in the order of their offsets.
+    /// Messages with an entry that may not be delivered yet, in offset order.
     pub fn delayed(&self) -> Vec<Offset> {
         let delayed = self
             .store
@@ -56,8 +58,8 @@ impl WorkMachine {
         offsets
     }
 
-    /// The wall clock was set: what waits for a time that it shows waits for another one now. These are the messages of
-    /// [`delayed`](WorkMachine::delayed), as they were read at `now`; those that sleep are to be read.
+    /// Recomputes delays that refer to the wall clock, after the clock was set. `messages` are those of
+    /// [`delayed`](WorkMachine::delayed), as read at `now`. Spans of sleeping messages are read again.
     pub fn delay_anew(&mut self, messages: &[MessageMeta], now: Micros) {
         for message in messages {
             let MessageStatus::Active(entry) = self.find(message.offset) else {
@@ -81,22 +83,22 @@ impl WorkMachine {
         self.check();
     }
 
-    /// The span could not be read: it is tried again at this time.
+    /// The span could not be read; it is retried at this time.
     pub fn rouse_at(&mut self, span: &Range<Offset>, at: Micros) {
         self.sleepers.again_at(span, at.saturating_add(self.horizon() / 2));
     }
 
-    /// Messages without an entry, for which the log is asked.
+    /// Number of messages without an entry, which must be read from the log.
     pub fn asleep(&self) -> u64 {
         self.sleepers.len()
     }
 
-    /// Which they are.
+    /// The sleeping messages.
     pub(crate) fn sleepers(&self) -> &DelayedMessageSet {
         &self.sleepers
     }
 
-    /// The first of them.
+    /// The first sleeping message.
     pub fn first_asleep(&self) -> Option<Offset> {
         self.sleepers.first()
     }
@@ -110,31 +112,31 @@ impl WorkMachine {
         Some((wake.saturating_sub(self.horizon() / 2), span))
     }
 
-    /// How long before it is due a message may be roused.
+    /// How long before it is due a message may be woken.
     fn horizon(&self) -> Micros {
         let many = self.store.entries.count(MessageState::Delayed) >= u64::from(self.policy.max_pending);
         if many { 0 } else { self.policy.sleep_after }
     }
 
-    /// The message at the cursor sleeps.
+    /// Puts the message at the cursor to sleep.
     pub(super) fn fall_asleep(&mut self, due: Micros) {
         self.window.set_asleep(self.cursor);
         self.sleepers.insert(self.cursor, due);
         self.journal.sleep(self.cursor, due, self.window.floor());
     }
 
-    /// The end of one that sleeps.
+    /// Settles a sleeping message.
     pub(super) fn settle_asleep(&mut self, offset: Offset, kind: FinalState) {
         self.sleepers.remove(offset);
         self.journal.settle(offset, 1, kind);
         *self.total(kind) += 1;
-        // The floor never stands at one that sleeps.
+        // The floor is never at a sleeping message.
         if offset > self.floor() {
             self.window.settle(offset, kind);
         }
     }
 
-    /// An entry for one of whom nothing is known but the offset, because it has to leave.
+    /// Creates an entry for a message that must leave, of which only the offset is known.
     pub(super) fn wake_to_leave(&mut self, offset: Offset, now: Micros) -> u32 {
         self.entry_of_sleeper(&MessageMeta::unread(offset), now)
     }

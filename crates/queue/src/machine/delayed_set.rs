@@ -1,28 +1,28 @@
-//! Messages that are delayed for long and were never delivered: a bit each, since the log says the rest.
+//! Long-delayed messages that were never delivered. Each takes one bit, because the log has the rest.
 //!
-//! They stand in spans of 256 offsets, each with the earliest time at which one of its messages is due. When that time
-//! comes near, the caller reads the span from the log again and those that are due get an entry. So ten million messages
-//! delayed until tomorrow take a few megabytes, and each is read twice. (An entry each, as leased messages have, would
-//! be a gigabyte.)
+//! They are grouped in spans of 256 offsets, each with the earliest time at which one of its messages is due. Shortly
+//! before that time the caller reads the span from the log again, and the messages that are due get an entry. So ten
+//! million messages delayed until tomorrow take a few megabytes, and each is read twice. (One entry each, as for leased
+//! messages, would take a gigabyte.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use thalweg_log::{Micros, Offset};
 
-/// Offsets of a span: as many as are worth one read.
+/// Offsets per span: as many as are worth one read.
 pub const SPAN: u64 = 256;
 const WORDS: usize = (SPAN / 64) as usize;
 
 #[derive(Clone, Default)]
 pub struct DelayedMessageSet {
     spans: BTreeMap<u64, DelayedSpan>,
-    /// Spans by the time at which they are to be read.
+    /// Spans by the time at which they must be read.
     by_wake: BTreeSet<(Micros, u64)>,
     len: u64,
 }
 
-/// A span with its places in both trees.
+/// Memory of a span with its nodes in both trees.
 const SPAN_BYTES: usize = 2 * size_of::<(u64, DelayedSpan)>();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl DelayedSpan {
 }
 
 impl DelayedMessageSet {
-    /// Memory, about.
+    /// Approximate memory use.
     pub fn bytes(&self) -> usize {
         self.spans.len() * SPAN_BYTES
     }
@@ -87,7 +87,7 @@ impl DelayedMessageSet {
         }
     }
 
-    /// Whether it was there.
+    /// Returns whether it was in the set.
     pub fn remove(&mut self, offset: Offset) -> bool {
         let (span, word, bit) = place(offset);
         let Some(at) = self.spans.get_mut(&span).filter(|at| at.bits[word] & bit != 0) else {
@@ -117,7 +117,7 @@ impl DelayedMessageSet {
         *self = DelayedMessageSet::default();
     }
 
-    /// The span to be read next, and when.
+    /// The span to read next, and when.
     pub fn next(&self) -> Option<(Micros, Range<Offset>)> {
         let (wake, span) = self.by_wake.first()?;
         Some((*wake, span * SPAN..(span + 1).saturating_mul(SPAN)))
@@ -129,7 +129,7 @@ impl DelayedMessageSet {
         found.into_iter().flatten().collect()
     }
 
-    /// The span is to be read at another time, if it is still there.
+    /// Sets when the span is read, if it still exists.
     pub fn again_at(&mut self, range: &Range<Offset>, wake: Micros) {
         let span = range.start / SPAN;
         if let Some(at) = self.spans.get_mut(&span) {
@@ -139,7 +139,7 @@ impl DelayedMessageSet {
         }
     }
 
-    /// All of them are to be read: the times at which they are due were changed.
+    /// Sets when all spans are read, because their due times have changed.
     pub fn all_at(&mut self, wake: Micros) {
         for span in self.spans.values_mut() {
             span.wake = wake;

@@ -1,6 +1,5 @@
-//! Active messages: those that were passed and are neither settled nor simply next. Entries live in a slab with a free
-//! list, so making and dropping one allocates nothing once the slab has its size; everything that refers to an entry is
-//! its index.
+//! Active messages: passed by the cursor, not settled, and not simply the next ones. Entries are in a slab with a free
+//! list and are referred to by index, so creating and dropping one allocates nothing once the slab has its size.
 
 use thalweg_log::{Micros, Offset};
 
@@ -34,7 +33,7 @@ pub enum EntryList {
 #[derive(Clone, Copy, Debug)]
 pub struct MessageEntry {
     pub offset: Offset,
-    /// Lease deadline, retry time or not-before, as the state says.
+    /// Lease deadline, retry time or not-before, depending on the state.
     pub due: Micros,
     pub expires_at: Micros,
     /// 0 before the first delivery.
@@ -49,17 +48,17 @@ pub struct MessageEntry {
     pub consumer: u32,
     pub deliveries: u32,
     pub hint: u32,
-    /// Of the last lease.
+    /// Epoch of the last lease.
     pub epoch: u32,
     pub failures: u16,
     pub state: MessageState,
     pub place: EntryList,
-    /// Why it has to leave, once that is so; stays while a failed move waits.
+    /// Why it must leave, once it must; stays while a failed move waits.
     pub reason: Option<RemovalReason>,
-    /// Its last lease was ended by an earlier message of its lane: `release` may still say that it was never sent.
+    /// An earlier message of its lane ended its last lease. `release` may still report that it was never sent.
     pub revoked: bool,
     pub held: bool,
-    /// It slept, and a restart finds it asleep again: it was not delivered since.
+    /// It was woken after a long delay and not delivered since; a restart puts it back to sleep.
     pub roused: bool,
 }
 
@@ -100,19 +99,19 @@ impl MessageEntry {
         }
     }
 
-    /// What a restart must know; the rest follows from the log.
+    /// Whether a restart must know more about it than the log says.
     pub fn is_known_only_here(&self) -> bool {
         let overflow = self.reason == Some(RemovalReason::Overflow);
         (self.held && !self.roused) || self.deliveries > 0 || overflow
     }
 
-    /// It was never delivered, and the log says the rest.
+    /// Whether it was never delivered and the log says everything about it.
     pub fn may_sleep_again(&self) -> bool {
         self.roused && !self.is_known_only_here()
     }
 }
 
-/// The capacity of a vector that is to have so many elements.
+/// The capacity of a vector that grows to this many elements.
 pub fn grown(capacity: usize, len: usize) -> usize {
     match len <= capacity {
         true => capacity,
@@ -125,7 +124,7 @@ pub struct EntrySlab {
     entries: Vec<MessageEntry>,
     free: Vec<u32>,
     by_state: [u64; 6],
-    /// Consumers whose leases have ended since somebody asked, once for each lease.
+    /// Consumers whose leases have ended since this was last emptied, once per lease.
     lease_ends: Vec<u32>,
 }
 
@@ -161,7 +160,7 @@ impl EntrySlab {
         &self.entries[index as usize]
     }
 
-    /// If it is in use.
+    /// The entry, if it is in use.
     pub fn find(&self, index: u32) -> Option<&MessageEntry> {
         self.entries
             .get(index as usize)
@@ -182,13 +181,13 @@ impl EntrySlab {
         entry.state = state;
     }
 
-    /// Memory of those that there were at once at most, and of what so many more would make of it.
+    /// Memory at the peak number of entries so far, or with `more` additional entries if that is more.
     pub fn bytes_with(&self, more: usize) -> usize {
-        // Each may be free, in a list that doubles.
+        // Each entry may be in the free list, which doubles when it grows.
         grown(self.entries.capacity(), self.len() + more) * (size_of::<MessageEntry>() + 2 * size_of::<u32>())
     }
 
-    /// As many more take no more memory.
+    /// How many entries can be added without more memory.
     pub fn spare(&self) -> usize {
         self.entries.capacity() - self.len()
     }
@@ -211,7 +210,7 @@ impl EntrySlab {
             .filter(|(_, entry)| entry.state != MessageState::Free)
     }
 
-    /// Gives back what was needed for more than there are: none.
+    /// Releases the memory. Only called when there are no entries.
     pub fn shrink(&mut self) {
         debug_assert_eq!(self.len(), 0);
         (self.entries, self.free) = (Vec::new(), Vec::new());

@@ -1,9 +1,9 @@
-//! Which receipts still name a lease. A lease is named by message, delivery number and epoch; an epoch is given once, to one
-//! process or to what follows one seek.
+//! Decides whether a receipt still names a lease. A lease is identified by message, delivery number and epoch. An epoch
+//! is used once, by one process or after one seek.
 //!
-//! Delivery numbers alone come again: those of the last block before a crash are lost, and a seek back lets them begin anew. The
-//! epoch of a lease is kept with it over a restart. Of messages that are settled it is remembered where it tells something;
-//! of the others, that they were settled before this epoch began.
+//! Delivery numbers alone repeat: those of the last block before a crash are lost, and a seek back restarts them. The
+//! epoch of a lease is stored with it, so it survives a restart. Of settled messages the epoch is remembered only where
+//! it matters; the others are known to be settled before this epoch began.
 
 use thalweg_log::Offset;
 
@@ -11,10 +11,10 @@ use super::settlement_cache::Settlement;
 use super::window::WindowSlot;
 use super::{FinalState, MessageStatus, WorkMachine};
 
-/// What was settled when the epoch of now began.
+/// What was settled when the current epoch began.
 #[derive(Clone, Debug, Default)]
 pub struct PreviousEpoch {
-    /// In which leases were last made.
+    /// The epoch of the last leases.
     epoch: u32,
     floor: Offset,
     /// From the floor on, in order.
@@ -34,7 +34,7 @@ impl WorkMachine {
         self.epoch
     }
 
-    /// Leases are made in this epoch from now on, which never was one before. O(window).
+    /// Starts an epoch that was never used before. O(window).
     pub fn set_epoch(&mut self, epoch: u32) {
         let floor = self.floor();
         let mut runs: Vec<(Offset, Offset)> = Vec::new();
@@ -56,8 +56,8 @@ impl WorkMachine {
         self.journal.set_epoch(epoch);
     }
 
-    /// Whether a receipt with this epoch names no lease that this group knows of: one of an earlier process that was lost
-    /// with it, or from before a seek.
+    /// Whether a receipt with this epoch names no lease known to this group: the lease was lost with an earlier
+    /// process, or is from before a seek.
     pub fn is_stale(&self, offset: Offset, epoch: u32) -> bool {
         match self.find(offset) {
             MessageStatus::Active(entry) => {
@@ -73,7 +73,7 @@ impl WorkMachine {
         }
     }
 
-    /// Remembers how a message ended, if that is not what counts for all others.
+    /// Remembers how a message ended, unless the general rule covers it.
     pub(super) fn remember(&mut self, offset: Offset, end: Settlement) {
         let is_plain = end.epoch == self.epoch && offset >= self.previous.floor;
         match end.kind {

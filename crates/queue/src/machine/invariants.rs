@@ -1,5 +1,5 @@
-//! What must hold between any two calls, checked in debug builds: every entry is where its state says, every list has
-//! what it should, and counts add up.
+//! Invariants that hold between any two calls, checked in debug builds: every entry is in the place that its state
+//! implies, every list is complete, and counts add up.
 
 use super::WorkMachine;
 
@@ -10,7 +10,7 @@ impl WorkMachine {
 
 #[cfg(debug_assertions)]
 impl WorkMachine {
-    /// Full checks cost O(unsettled), so large machines are let off.
+    /// A full check costs O(unsettled), so large machines are skipped.
     pub(super) fn check(&self) {
         if self.store.entries.len() <= 1000 {
             self.check_all();

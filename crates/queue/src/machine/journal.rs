@@ -1,4 +1,4 @@
-//! The journal: what changed, as records that a restart applies in order. A record is kind, length and body.
+//! The journal: changes as records that a restart applies in order. A record is kind, length and body.
 //!
 //! | Kind | Body |
 //! |---|---|
@@ -9,16 +9,18 @@
 //! | 5 extended | offset, deadline |
 //! | 6 held | all facts of a message, because the floor passes it |
 //! | 7 seek, 8 purge | offset |
-//! | 9 sleeps | runs of offsets that are delayed for long, with a time not after the first of them is due |
-//! | 10 leases, 11 held | the same as 1, behind the epoch of all of them, and as 6, with the epoch of the last lease |
+//! | 9 sleeps | runs of long-delayed offsets, with a time not after the first of them is due |
+//! | 10 leases | the epoch of all of them, then as 1 |
+//! | 11 held | as 6, with the epoch of the last lease |
 //!
-//! Kinds 1 and 6 are those of earlier versions, which knew no epochs.
+//! Kinds 1 and 6 are from earlier versions, which had no epochs.
 //!
-//! Sleeps, leases and settles are gathered as runs and written, in this order, when another kind follows. Of one message that
-//! is the order in which it happened: between two other records it falls asleep, is leased and is settled at most once each,
-//! one after the other. Between messages it is not: a settle that let the floor rise comes after what then fell asleep or was
-//! leased further on. A restart takes nothing that lies [`WINDOW_MAX`] from the floor, so before such a one what is gathered
-//! is written. So a batch of claims or acks is one record of a few bytes, and one message of it costs no more than a counter.
+//! Sleeps, leases and settles are collected as runs and written in this order when another kind follows. For one
+//! message that is the order of events: between two other records it is put to sleep, leased and settled at most once
+//! each, in this order. Across messages it is not: a settle that raised the floor comes after later messages that were
+//! then put to sleep or leased. A restart rejects offsets at a distance of [`WINDOW_MAX`] or more from the floor, so
+//! the runs are written before such an offset. So a batch of claims or acks is one record of a few bytes, and one
+//! message of it costs no more than a counter.
 
 use thalweg_log::{Micros, Offset};
 
@@ -38,7 +40,7 @@ pub const SLEEPS: u8 = 9;
 pub const LEASES_IN_EPOCH: u8 = 10;
 pub const HELD_IN_EPOCH: u8 = 11;
 
-/// Longest run of leases: a reader makes one entry per message, so a few bad bytes must not ask for millions.
+/// Longest run of leases. A reader creates one entry per message, so a few corrupt bytes must not create millions.
 pub const LEASE_RUN_MAX: u64 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +67,7 @@ struct DelayRun {
     wake: Micros,
 }
 
-/// What a failure led to.
+/// The consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureVerdict {
     Retry(Micros),
@@ -79,7 +81,7 @@ pub struct Journal {
     body: Vec<u8>,
     leases: Vec<u8>,
     lease: Option<LeaseRun>,
-    /// What the last lease item left for the next one to differ from.
+    /// The previous lease item, against which the next one is delta-encoded.
     lease_context: LeaseContext,
     settles: Vec<u8>,
     settle: Option<SettleRun>,
@@ -88,7 +90,7 @@ pub struct Journal {
     sleeps: Vec<u8>,
     sleep: Option<DelayRun>,
     sleep_end: Offset,
-    /// What stands before it a restart can take before the settles that are gathered.
+    /// A restart accepts offsets below this before it has read the collected settles.
     reach: Offset,
 }
 
@@ -108,7 +110,7 @@ impl Journal {
         };
     }
 
-    /// The floor is the one of now.
+    /// `floor` is the current floor.
     #[inline]
     pub fn lease(&mut self, lease: LeaseRun, floor: Offset) {
         if self.off {
@@ -138,7 +140,7 @@ impl Journal {
         encode_lease(run, &mut self.lease_context, &mut self.leases);
     }
 
-    /// Of the leases that follow.
+    /// The epoch of the leases that follow.
     pub fn set_epoch(&mut self, epoch: u32) {
         self.flush();
         self.epoch = epoch;
@@ -166,7 +168,7 @@ impl Journal {
         }
         self.reach(offset, floor);
         if let Some(run) = &mut self.sleep {
-            // Within one span, of which the earliest is remembered.
+            // Runs stay within one span, because a span stores only its earliest time.
             if run.first + run.len == offset && !offset.is_multiple_of(SPAN) {
                 run.len += 1;
                 run.wake = run.wake.min(wake);
@@ -227,14 +229,14 @@ impl Journal {
         self.out.is_empty() && self.lease.is_none() && self.settle.is_none() && self.sleep.is_none()
     }
 
-    /// Appends everything to `out` and forgets it.
+    /// Appends all records to `out` and clears the journal.
     pub fn take(&mut self, out: &mut Vec<u8>, floor: Offset) {
         self.flush();
         self.reach = floor.saturating_add(WINDOW_MAX);
         out.append(&mut self.out);
     }
 
-    /// Has a restart know of the floor before it comes to an offset that is too far from where it was.
+    /// Writes the collected runs before an offset that is too far from the floor known to a restart.
     #[inline]
     fn reach(&mut self, offset: Offset, floor: Offset) {
         if offset >= self.reach {
@@ -253,7 +255,7 @@ impl Journal {
         frame(kind, &self.body, &mut self.out);
     }
 
-    /// Writes what is gathered.
+    /// Writes the collected runs.
     fn flush(&mut self) {
         if let Some(run) = self.sleep.take() {
             encode_sleep(&run, &mut self.sleep_end, &mut self.sleeps);

@@ -1,8 +1,8 @@
 //! Lanes: the unsettled messages of one key that the cursor has passed, leased ones first, the others behind them in
-//! offset order. A lane lives while a message refers to it, a delayed one included.
+//! offset order. A lane exists while a message refers to it, including a delayed one.
 //!
-//! `ActiveMessages` owns entries and lanes, because lists run through both: the list of what is ready holds single messages and
-//! whole lanes, the latter marked by the highest bit of the node.
+//! `ActiveMessages` owns entries and lanes, because lists run through both: the ready list contains single messages and
+//! whole lanes. The highest bit of a node marks a lane.
 
 use hashbrown::HashMap;
 
@@ -12,11 +12,11 @@ use super::entry::{EntryList, EntrySlab, grown};
 /// Marks a lane in a list of nodes.
 pub const LANE: u32 = 1 << 31;
 
-/// Who finds a lane in the list of what is ready.
+/// Who can claim from a lane in the ready list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneAvailability {
     Nobody,
-    /// Any consumer may have the first unleased message.
+    /// Any consumer may take the first unleased message.
     Anybody,
     /// Only the holder.
     Holder,
@@ -35,7 +35,7 @@ pub struct Lane {
     links: Links,
 }
 
-/// Keys are hashes already; one multiplication spreads those that are only 32 bits wide.
+/// Keys are already hashes; one multiplication spreads those that have only 32 bits.
 #[derive(Clone, Copy, Default)]
 pub struct SpreadHasher(u64);
 
@@ -80,24 +80,24 @@ impl Lanes {
         self.by_hash.len()
     }
 
-    /// By their hashes, so that equal states give equal orders.
+    /// Ordered by hash, so that equal states give equal orders.
     pub fn indices(&self) -> impl Iterator<Item = u32> + use<> {
         let mut lanes: Vec<(u64, u32)> = self.by_hash.iter().map(|(hash, lane)| (*hash, *lane)).collect();
         lanes.sort_unstable();
         lanes.into_iter().map(|(_, lane)| lane)
     }
 
-    /// Memory of those that there were at once at most, and of what so many more would make of it.
+    /// Memory at the peak number of lanes so far, or with `more` additional lanes if that is more.
     pub fn bytes_with(&self, more: usize) -> usize {
         let lane = size_of::<Lane>() + size_of::<u32>() + size_of::<(u64, u32)>();
         match self.slots.is_empty() {
-            // Nor will there be, as far as that is known: without keys there are none.
+            // Without keys there are no lanes, and none are expected.
             true => 0,
             false => grown(self.slots.capacity(), self.len() + more) * lane,
         }
     }
 
-    /// Gives back what was needed for more than there are, if there is none.
+    /// Releases the memory if there are no lanes.
     pub fn shrink(&mut self) {
         if self.by_hash.is_empty() {
             *self = Lanes::default();
@@ -110,7 +110,7 @@ impl Lanes {
         self.by_hash.clear();
     }
 
-    /// The lane of a key. An empty one must be joined, or `vacate` it.
+    /// The lane of a key. An empty lane must be joined, or freed with `vacate`.
     pub fn find_or_make(&mut self, hash: u64) -> u32 {
         let (slots, free) = (&mut self.slots, &mut self.free);
         *self.by_hash.entry(hash).or_insert_with(|| {
@@ -171,13 +171,13 @@ impl Lane {
 }
 
 impl ActiveMessages {
-    /// The entry belongs to the lane from now on; `enter` puts it into the row.
+    /// Assigns the entry to the lane; `enter` queues it.
     pub fn join(&mut self, entry: u32, lane: u32) {
         self.lanes.get_mut(lane).refs += 1;
         self.entries.get_mut(entry).lane = lane;
     }
 
-    /// Into the row of those not leased, in offset order.
+    /// Queues the entry among the unleased ones, in offset order.
     pub fn enter(&mut self, entry: u32) {
         let at = *self.entries.get(entry);
         let Lane { mut chain, next, .. } = *self.lanes.get(at.lane);
@@ -195,7 +195,7 @@ impl ActiveMessages {
         }
     }
 
-    /// The next of the row is leased now.
+    /// Marks the next entry of the lane as leased.
     pub fn lease_next(&mut self, lane: u32, consumer: u32) {
         let lane = self.lanes.get_mut(lane);
         lane.leased += 1;
@@ -203,7 +203,7 @@ impl ActiveMessages {
         lane.next = self.entries.get(lane.next).links.next;
     }
 
-    /// A leased message goes back to those not leased.
+    /// Puts a leased message back among the unleased ones.
     pub fn unlease(&mut self, entry: u32) {
         let lane = self.entries.get(entry).lane;
         self.unlink(entry);
@@ -211,7 +211,7 @@ impl ActiveMessages {
         self.enter(entry);
     }
 
-    /// The entry belongs to no lane any more. The caller frees the lane with `vacate` once it is listed nowhere.
+    /// Removes the entry from its lane. The caller frees the lane with `vacate` once it is in no list.
     pub fn leave(&mut self, entry: u32, leased: bool) {
         let lane = std::mem::replace(&mut self.entries.get_mut(entry).lane, NIL);
         if self.entries.get(entry).place == EntryList::Lane {
@@ -222,7 +222,7 @@ impl ActiveMessages {
         lane.leased -= u32::from(leased);
     }
 
-    /// Frees the lane if nobody refers to it.
+    /// Frees the lane if no message refers to it.
     pub fn vacate(&mut self, lane: u32) {
         let Lane { refs, hash, .. } = *self.lanes.get(lane);
         if refs == 0 {
@@ -247,8 +247,8 @@ impl ActiveMessages {
         }
     }
 
-    /// The first entry from `front` to `back` behind `offset`; there is one. Both ends are tried in turn, because what
-    /// comes back late is nearly always the oldest or the newest of its lane.
+    /// The first entry from `front` to `back` behind `offset`; there is one. The search alternates between both ends,
+    /// because a returned message is nearly always the oldest or the newest of its lane.
     fn first_behind(&self, front: u32, back: u32, offset: u64) -> u32 {
         let (mut front, mut back) = (front, back);
         loop {

@@ -1,9 +1,10 @@
-//! The state of one group over one partition: which messages are with whom, which wait, and which are settled.
+//! The state of one group in one partition: which messages are leased, waiting and settled.
 //!
-//! In come what the cursor passes (`pass`), claims, settles and the time; out come leases, messages that have to leave
-//! (`PendingRemoval`) and a journal from which a restart gets the same state. Pure code: no I/O, no clock, no locks; the caller
-//! holds the partition's lock. Every operation is O(1) in the depth of the queue and the number of unsettled messages,
-//! but for those that sleep ([`WorkMachine::to_rouse`]), which are found in O(log n).
+//! Inputs are the messages that the cursor passes (`pass`), claims, settles and the time. Outputs are leases, messages
+//! that must leave (`PendingRemoval`), and a journal from which a restart rebuilds the same state. This is pure code
+//! without I/O, clock or locks; the caller has the partition's lock. Every operation is O(1) in the depth of the queue
+//! and the number of unsettled messages, except for sleeping messages ([`WorkMachine::to_rouse`]), which are found in
+//! O(log n).
 //!
 //! | Event | Delayed | Ready | Leased | Waiting | Terminal |
 //! |---|---|---|---|---|---|
@@ -26,12 +27,12 @@
 //! | restart | Delayed | Ready | Leased if the holder can return, else Ready | Waiting | same |
 //!
 //! Dead and Expired are reached in two steps: the message is `Ending` until the caller has moved it to the dead-letter
-//! queue or dropped it and says `ended`. In between nobody can claim it, it has left its lane, and settles answer as for
-//! a terminal message. What the cursor has not passed counts as Ready.
+//! queue or dropped it and calls `ended`. In between it cannot be claimed, it has left its lane, and settles answer as
+//! for a terminal message. Messages that the cursor has not passed count as Ready.
 //!
-//! Where the table leaves a choice: a message both exhausted and expired when it fails is Dead, so that it reaches the
-//! DLQ. A consumer that gives a message back ends later leases of its lane as a failure does, because they would
-//! otherwise be processed before it. A delay of 0 makes a failed message ready at once.
+//! Where the table leaves a choice: a message that is both exhausted and expired when it fails is Dead, so that it
+//! reaches the DLQ. When a consumer gives a message back, later leases of its lane end as on a failure, because they
+//! would otherwise be processed before it. A delay of 0 makes a failed message ready at once.
 
 mod chain;
 mod checkpoint;
@@ -83,40 +84,40 @@ use window::{OffsetWindow, WindowSlot};
 /// The lane of all messages with `LaneOrdering::Strict`.
 const STRICT: u64 = 0;
 
-/// One work group over one partition.
+/// One work group in one partition.
 pub struct WorkMachine {
     policy: DeliveryPolicy,
-    /// Holds the floor: everything below is settled or held.
+    /// Its start is the floor: everything below is settled or held.
     window: OffsetWindow,
     cursor: Offset,
-    /// Slots at or behind the cursor that are not empty: after a restart, until the cursor has passed them.
+    /// Non-empty slots at or behind the cursor. Occurs after a restart, until the cursor has passed them.
     ahead: u64,
     store: ActiveMessages,
     held: HashMap<Offset, u32, SpreadBuildHasher>,
-    /// The lowest offset that was put among the held since somebody asked.
+    /// The lowest offset added to the held set since the last `take_lowest_held`.
     lowest_held: Offset,
-    /// Delayed for long, without an entry.
+    /// Long-delayed messages without an entry.
     sleepers: DelayedMessageSet,
     ready: ReadyList,
-    /// What `take_ending` has not named yet.
+    /// Messages that `take_ending` has not returned yet.
     ending: Chain,
     wheel: TimerWheel,
     /// The latest time seen.
     now: Micros,
     memory: SettlementCache,
-    /// In which leases are made; see `epoch.rs`.
+    /// The epoch of new leases; see `epoch.rs`.
     epoch: u32,
-    /// In which the last one was.
+    /// The epoch of the last lease.
     leased_in: u32,
     previous: PreviousEpoch,
     oldest: DropCandidates,
     journal: Journal,
     totals: MessageCounts,
-    /// Scratch of `advance`.
+    /// Scratch buffer of `advance`.
     fired: Vec<u32>,
 }
 
-/// Where a message is.
+/// The status of a message.
 enum MessageStatus {
     Active(u32),
     Asleep,
@@ -152,7 +153,7 @@ impl WorkMachine {
         }
     }
 
-    /// Encodes nothing from now on (durability `memory`).
+    /// Disables the journal (durability `memory`).
     pub fn without_journal(mut self) -> Self {
         self.journal.turn_off();
         self
@@ -162,7 +163,7 @@ impl WorkMachine {
         &self.policy
     }
 
-    /// Holds from now on; what was decided stays. O(lanes).
+    /// Applies a policy to later decisions; earlier ones stay. O(lanes).
     pub fn set_policy(&mut self, policy: DeliveryPolicy) {
         self.policy = bounded(policy);
         for lane in self.store.lanes.indices() {
@@ -175,13 +176,13 @@ impl WorkMachine {
         self.window.floor()
     }
 
-    /// The next offset to show to `pass`. Offsets that are settled already are left out.
+    /// The next offset for `pass`. Settled offsets are skipped.
     pub fn cursor(&self) -> Offset {
         self.cursor
     }
 
-    /// Nothing from there on was shown to `pass` since it was there last. After a seek back that is behind the cursor: what consumers
-    /// have keeps its place.
+    /// The group has seen no message from this offset on. After a seek back this is behind the cursor, because leased
+    /// messages keep their slots.
     pub fn shown_to(&self) -> Offset {
         match self.ahead {
             0 => self.cursor,
@@ -203,7 +204,8 @@ impl WorkMachine {
         }
     }
 
-    /// Unsettled messages below `next`, the end of the partition; those behind the cursor as if no offset were missing.
+    /// Unsettled messages below `next`, the end of the partition. The part behind the cursor is counted as if no offset
+    /// were missing.
     pub fn backlog(&self, next: Offset) -> u64 {
         let unpassed = next.saturating_sub(self.cursor).saturating_sub(self.ahead);
         self.store.entries.len() as u64 + self.sleepers.len() + unpassed
@@ -213,12 +215,12 @@ impl WorkMachine {
         matches!(self.find(offset), MessageStatus::Settled(..))
     }
 
-    /// Unsettled offsets below the floor that have an entry, in no order.
+    /// Unsettled offsets below the floor that have an entry, unordered.
     pub fn held(&self) -> impl Iterator<Item = Offset> + '_ {
         self.held.keys().copied()
     }
 
-    /// The lowest offset that has come among them since the last call; those that are roused come in any order.
+    /// The lowest offset added to the held set since the last call. Woken messages are added in any order.
     pub fn take_lowest_held(&mut self) -> Offset {
         std::mem::replace(&mut self.lowest_held, Offset::MAX)
     }
@@ -228,12 +230,12 @@ impl WorkMachine {
         self.lowest_held = self.lowest_held.min(offset);
     }
 
-    /// Consumers whose leases have ended, once for each lease, since the caller last emptied this.
+    /// Consumers whose leases have ended since the caller last emptied this, once per lease.
     pub fn lease_ends(&mut self) -> &mut Vec<u32> {
         self.store.entries.lease_ends()
     }
 
-    /// How many leases each consumer has. Looks through all that is not settled.
+    /// The number of leases per consumer. Scans all unsettled messages.
     pub fn leases_by_consumer(&self) -> std::collections::BTreeMap<u32, u32> {
         let mut leases = std::collections::BTreeMap::new();
         for (_, entry) in self
@@ -247,33 +249,33 @@ impl WorkMachine {
         leases
     }
 
-    /// A time not after the next at which `advance` has something to do, or `to_rouse` somebody.
+    /// A time not after the next work of `advance` or `to_rouse`.
     pub fn next_due(&self) -> Option<Micros> {
         let rouse = self.next_rouse().map(|(at, _)| at);
         self.wheel.next_due().into_iter().chain(rouse).min()
     }
 
-    /// The same of `advance` alone.
+    /// Like `next_due`, for `advance` only.
     pub fn next_timer(&self) -> Option<Micros> {
         self.wheel.next_due()
     }
 
-    /// The same of `to_rouse` alone.
+    /// Like `next_due`, for `to_rouse` only.
     pub fn next_rouse_at(&self) -> Option<Micros> {
         self.next_rouse().map(|(at, _)| at)
     }
 
-    /// Whether `next_ready` may have something for anybody.
+    /// Whether `next_ready` may have a message for any consumer.
     pub fn has_any_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Whether `next_ready` may have something for this consumer.
+    /// Whether `next_ready` may have a message for this consumer.
     pub fn has_ready(&self, consumer: u32) -> bool {
         self.ready.has_any(consumer)
     }
 
-    /// Appends the journal of everything since the last call to `out`.
+    /// Appends the journal since the last call to `out`.
     pub fn take_journal(&mut self, out: &mut Vec<u8>) {
         self.journal.take(out, self.window.floor());
     }
@@ -307,7 +309,7 @@ impl WorkMachine {
         }
     }
 
-    /// The end of an active message.
+    /// Settles an active message.
     fn settle(&mut self, entry: u32, kind: FinalState, now: Micros) {
         let at = *self.store.entries.get(entry);
         self.detach(entry);
@@ -330,7 +332,7 @@ impl WorkMachine {
         }
     }
 
-    /// Takes the entry out of its lane, its list and the wheel.
+    /// Removes the entry from its lane, its list and the wheel.
     fn detach(&mut self, entry: u32) {
         let at = self.store.entries.get(entry);
         let (place, lane, leased) = (at.place, at.lane, at.state == MessageState::Leased);
@@ -349,13 +351,13 @@ impl WorkMachine {
         }
     }
 
-    /// Lets the floor rise over what is settled, and over what may leave the window.
+    /// Raises the floor over settled messages and over messages that may leave the window.
     fn trim(&mut self, now: Micros) {
         loop {
             match self.window.get(self.floor()) {
                 WindowSlot::Empty => return,
                 WindowSlot::Settled(_) | WindowSlot::Asleep => self.window.pop(),
-                // It has a lane or a timer, and nothing that a restart must know.
+                // It has a lane or a timer, but nothing that a restart must know.
                 WindowSlot::Active(entry) if self.store.entries.get(entry).roused => self.hold(entry),
                 WindowSlot::Active(entry) => {
                     let far = self.cursor.saturating_sub(self.floor()) > u64::from(self.policy.max_pending / 2);
@@ -402,7 +404,7 @@ impl WorkMachine {
     }
 }
 
-/// The policy within what the machine can do.
+/// Limits the policy to what the machine supports.
 fn bounded(policy: DeliveryPolicy) -> DeliveryPolicy {
     DeliveryPolicy {
         lane_window: policy.lane_window.max(1),

@@ -1,7 +1,7 @@
-//! Overflow `drop-oldest`: the oldest message that nobody has.
+//! Overflow `drop-oldest`: finds the oldest message that is not leased.
 //!
-//! A heap of candidates with lazy removal, made at the first such call: a queue that never drops pays nothing, one that
-//! does pays O(log n). (A scan of window and held set would cost their size for every append at the limit.)
+//! Candidates are in a heap with lazy removal, built at the first such call: a queue that never drops pays nothing, one
+//! that does pays O(log n). (A scan of window and held set would cost their size for every append at the limit.)
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ fn is_candidate(at: &MessageEntry) -> bool {
 }
 
 impl DropCandidates {
-    /// The entry is unleased now.
+    /// The entry is not leased any more.
     #[inline]
     pub fn note(&mut self, entries: &EntrySlab, entry: u32) {
         if self.on {
@@ -55,7 +55,7 @@ impl DropCandidates {
         );
     }
 
-    /// The first of them, which stays.
+    /// The oldest candidate, without removing it.
     fn peek(&mut self, entries: &EntrySlab) -> Option<(Offset, u32)> {
         if !self.on {
             self.on = true;
@@ -75,8 +75,8 @@ impl DropCandidates {
 }
 
 impl WorkMachine {
-    /// Drops the oldest unleased message that the cursor has passed, or makes it leave for the dead-letter queue.
-    /// Without one, the oldest is the message at the cursor: `discard` it.
+    /// Drops the oldest unleased message that the cursor has passed, or marks it for the dead-letter queue. If there is
+    /// none, the oldest is the message at the cursor: `discard` it.
     pub fn drop_oldest(&mut self, to_dlq: bool, now: Micros) -> Option<Offset> {
         let offset = self.oldest_unleased()?;
         self.drop_at(offset, to_dlq, now).then_some(offset)
@@ -88,7 +88,7 @@ impl WorkMachine {
         entry.into_iter().chain(self.sleepers.first()).min()
     }
 
-    /// Whether a message is settled, or nobody has it and it is not on its way out.
+    /// Whether a message is settled, or neither leased nor being removed.
     pub fn can_drop(&self, offset: Offset) -> bool {
         match self.find(offset) {
             MessageStatus::Active(entry) => is_candidate(self.store.entries.get(entry)),
@@ -96,7 +96,7 @@ impl WorkMachine {
         }
     }
 
-    /// Drops a message that the cursor has passed and nobody has, or makes it leave for the dead-letter queue.
+    /// Drops an unleased message that the cursor has passed, or marks it for the dead-letter queue.
     pub fn drop_at(&mut self, offset: Offset, to_dlq: bool, now: Micros) -> bool {
         let entry = match self.find(offset) {
             MessageStatus::Active(entry) if is_candidate(self.store.entries.get(entry)) => entry,

@@ -1,8 +1,9 @@
-//! What can be claimed before the cursor moves: a list of single messages and of lanes, served first come, first served.
+//! What can be claimed before the cursor moves: a list of single messages and of lanes, served first come, first
+//! served.
 //!
-//! Invariant: a lane is listed exactly when its first unleased message is ready and passed by the cursor, and its window
-//! has room. While it has leases it stands in the list of its holder, because nobody else may have the message and must
-//! not have to look at it.
+//! Invariant: a lane is listed exactly when its first unleased message is ready and passed by the cursor, and its
+//! window has room. While it has leases it is in the list of its holder, so that other consumers, which may not take
+//! the message, need not scan it.
 
 use hashbrown::HashMap;
 use thalweg_log::Offset;
@@ -15,7 +16,7 @@ pub struct ReadyList {
     anybody: Chain,
     /// Only for windows over 1.
     holders: HashMap<u32, Chain, SpreadBuildHasher>,
-    /// Both lists are served in turn, so that a lane that never runs dry does not starve the others.
+    /// Both lists alternate, so that a lane that never runs dry does not starve the others.
     holder_first: bool,
 }
 
@@ -38,7 +39,7 @@ impl ReadyList {
         self.anybody.head != NIL || (!self.holders.is_empty() && self.holders.contains_key(&consumer))
     }
 
-    /// The entry that this consumer should have next.
+    /// The entry that this consumer should get next.
     pub fn pick(&self, store: &ActiveMessages, consumer: u32) -> Option<u32> {
         let own = match self.holders.is_empty() {
             true => NIL,
@@ -57,7 +58,7 @@ impl ReadyList {
         })
     }
 
-    /// One was served.
+    /// Switches lists after one was served.
     pub fn turn(&mut self) {
         self.holder_first = !self.holder_first;
     }
@@ -72,7 +73,7 @@ impl ReadyList {
         store.entries.get_mut(entry).place = EntryList::None;
     }
 
-    /// Lists the lane where it belongs after any change to it, and frees it if that was its last message.
+    /// Puts the lane into the right list after any change to it, and frees it if that was its last message.
     pub fn refresh(&mut self, store: &mut ActiveMessages, lane: u32, window: u16, cursor: Offset) {
         let at = *store.lanes.get(lane);
         let may_go = |entry: &MessageEntry| entry.state == MessageState::Ready && entry.offset <= cursor;

@@ -1,5 +1,5 @@
-//! Leaving: a message that is dead, expired or pushed out is named by `take_ending` until the caller says what became of
-//! it. It has left its lane, so what is behind it goes on even while the dead-letter queue takes nothing.
+//! Removal: `take_ending` returns messages that are dead, expired or evicted, and the caller reports the outcome. Such
+//! a message has left its lane, so later messages proceed even while the dead-letter queue accepts nothing.
 
 use thalweg_log::{Micros, Offset};
 
@@ -9,7 +9,8 @@ use super::journal::{self, FailureVerdict};
 use super::{FinalState, MOVE_RETRY, MessageStatus, PendingRemoval, RemovalReason, WorkMachine};
 
 impl WorkMachine {
-    /// Up to `max` messages that have to leave, each once: then `ended` or `move_failed` is due for it.
+    /// Up to `max` messages that must leave, each returned once. The caller must then call `ended` or `move_failed` for
+    /// it.
     pub fn take_ending(&mut self, max: usize) -> Vec<PendingRemoval> {
         let mut taken = Vec::new();
         while taken.len() < max && self.ending.head != NIL {
@@ -26,7 +27,7 @@ impl WorkMachine {
         self.ending.head != NIL
     }
 
-    /// Whether the message has to leave, or leaves.
+    /// Whether the message must leave, or is being moved.
     pub fn is_leaving(&self, offset: Offset) -> bool {
         let MessageStatus::Active(entry) = self.find(offset) else {
             return false;
@@ -43,13 +44,14 @@ impl WorkMachine {
         true
     }
 
-    /// The journal record of `ended`, for the submission that appends to the dead-letter queue: both are stored or
-    /// neither. `ended` writes it once more, which changes nothing.
+    /// The journal record of `ended`, for the submission that appends to the dead-letter queue, so that both are stored
+    /// or neither. `ended` writes it once more, which has no effect.
     pub fn ended_record(offset: Offset, kind: FinalState, out: &mut Vec<u8>) {
         journal::settled(offset, kind, out);
     }
 
-    /// The message is not in the log any more (retention, damage): settled as skipped, whatever its state was.
+    /// The message is not in the log any more because of retention or damage: settles it as skipped, whatever its state
+    /// was.
     pub fn gone(&mut self, offset: Offset, lost: bool, now: Micros) -> bool {
         match self.find(offset) {
             MessageStatus::Active(entry) => self.settle(entry, FinalState::Skipped, now),
@@ -61,7 +63,7 @@ impl WorkMachine {
         true
     }
 
-    /// The message could not be moved: it waits 5 s and has to leave again. An ack with its last receipt still counts.
+    /// The message could not be moved: it waits 5 s and must leave again. An ack with its last receipt still counts.
     pub fn move_failed(&mut self, offset: Offset, now: Micros) -> bool {
         let Some(entry) = self.taken(offset) else {
             return false;
@@ -74,7 +76,7 @@ impl WorkMachine {
         true
     }
 
-    /// From any active state: it leaves its lane and has to leave the queue.
+    /// From any active state: removes it from its lane and marks it for removal.
     pub(super) fn end(&mut self, entry: u32, reason: RemovalReason) {
         self.detach(entry);
         let at = self.store.entries.get_mut(entry);
@@ -88,14 +90,14 @@ impl WorkMachine {
         }
     }
 
-    /// A message in no list and no lane has to leave (once more).
+    /// Marks a message that is in no list and no lane for removal, possibly again.
     pub(super) fn end_again(&mut self, entry: u32) {
         self.store.entries.set_state(entry, MessageState::Ending);
         self.store.entries.get_mut(entry).place = EntryList::Ending;
         self.ending.push_back(&mut self.store, entry);
     }
 
-    /// An entry that was named by `take_ending`.
+    /// An entry that `take_ending` returned.
     fn taken(&self, offset: Offset) -> Option<u32> {
         let MessageStatus::Active(entry) = self.find(offset) else {
             return None;

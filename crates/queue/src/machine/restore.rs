@@ -1,10 +1,10 @@
-//! From checkpoint and journal to a machine.
+//! Rebuilds a machine from checkpoint and journal.
 //!
-//! `MachineRecovery` applies records in their order to plain facts: which offsets are settled, and what is known of active
-//! messages. Records of messages that are settled already change nothing, so a settle may stand before what led to it.
-//! `finish` builds lists, lanes and timers. The cursor starts at the floor and meets again what was passed but never
-//! delivered; the rest is known, and what has a lane is not handed out before the cursor has passed it. Bytes that do not
-//! fit are `DamagedState`, and no length in them makes memory be taken.
+//! `MachineRecovery` applies records in order to plain facts: which offsets are settled, and what is known about active
+//! messages. Records of messages that are already settled have no effect, so a settle may precede the events that led
+//! to it. `finish` builds lists, lanes and timers. The cursor starts at the floor and meets messages again that were
+//! passed but never delivered. The rest is known; a message with a lane is not delivered before the cursor has passed
+//! it. Invalid bytes are `DamagedState`, and no length in them causes an allocation.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +26,10 @@ pub struct MachineRecovery {
     pub(super) memory: SettlementCache,
     /// The epoch of the last lease.
     pub(super) leased_in: u32,
-    /// Below the floor: held.
+    /// Those below the floor are held.
     active: BTreeMap<Offset, MessageSnapshot>,
     asleep: DelayedMessageSet,
-    /// A record had the group go on elsewhere.
+    /// A record moved the group (seek).
     sought: bool,
 }
 
@@ -57,7 +57,7 @@ impl MachineRecovery {
         self.settled.floor()
     }
 
-    /// Whole records, in the order in which they were taken.
+    /// Applies whole records, in the order in which they were taken.
     pub fn apply(&mut self, records: &[u8]) -> Result<(), DamagedState> {
         let mut from = StateReader::new(records);
         while !from.is_empty() {
@@ -81,7 +81,7 @@ impl MachineRecovery {
         Ok(())
     }
 
-    /// Messages that were handed out, of which lane, expiry and hint are only in the log: `fill` them.
+    /// Delivered messages whose lane, expiry and hint are only in the log: `fill` them.
     pub fn unknown(&self) -> Vec<Offset> {
         let floor = self.floor();
         let wanted = |facts: &&MessageSnapshot| !facts.filled && (!facts.is_untouched() || facts.offset < floor);
@@ -97,9 +97,10 @@ impl MachineRecovery {
         }
     }
 
-    /// Whether a message that is among the dead letters has left without a record of it; `is_new`: it came there after the
-    /// checkpoint. Not if it may be to be delivered once more since a seek: better twice among the dead letters than never
-    /// delivered. What had to leave anyway, and what is too old, would go there again.
+    /// Whether a message that is among the dead letters has left without a record of it. `is_new`: it arrived there
+    /// after the checkpoint. Returns false if a seek may have made it deliverable again, because twice among the dead
+    /// letters is better than never delivered. Messages that must leave anyway, and expired ones, would be moved there
+    /// again.
     pub fn has_left(&self, offset: Offset, kind: FinalState, is_new: bool) -> bool {
         let known = self.active.get(&offset);
         let settled = || offset < self.floor() || self.settled.get(offset) != WindowSlot::Empty;
@@ -110,16 +111,16 @@ impl MachineRecovery {
         leaving || kind == FinalState::Expired || (is_new && !self.sought)
     }
 
-    /// The message has left. False if it lies where no message of this group can be.
+    /// The message has left. False if its offset cannot be a message of this group.
     pub fn leave(&mut self, offset: Offset, kind: FinalState) -> bool {
         let left = self.settle(offset, 1, kind).is_ok();
         self.trim();
         left
     }
 
-    /// The machine. Leases of consumers that can return stay, others are ready again. From the floor on, a message that
-    /// was not filled is as if never delivered: the cursor meets it again. Below it the cursor does not come: it stays what it
-    /// was, without lane and expiry, and who claims it finds that it is gone.
+    /// Builds the machine. Leases of consumers that can return stay; the others are ready again. From the floor on, a
+    /// message that was not filled counts as never delivered, and the cursor meets it again. Below the floor the cursor
+    /// does not come: the message keeps its state, without lane and expiry, and a claim finds that it is gone.
     pub fn finish(self, policy: DeliveryPolicy, now: Micros, can_return: impl Fn(u32) -> bool) -> WorkMachine {
         let mut machine = WorkMachine::new(policy, self.floor());
         machine.wheel = super::TimerWheel::new(now);
@@ -178,7 +179,7 @@ impl MachineRecovery {
         Ok(())
     }
 
-    /// The floor rises to `to`; slots between are settled.
+    /// Raises the floor to `to`; slots in between are settled.
     fn raise(&mut self, to: Offset) {
         if to >= self.settled.end() {
             self.settled.reset(to);
@@ -188,7 +189,7 @@ impl MachineRecovery {
         }
     }
 
-    /// Over what is settled, what sleeps, and what was held there.
+    /// Raises the floor over settled, sleeping and held messages.
     pub(super) fn trim(&mut self) {
         while matches!(
             self.settled.get(self.floor()),
@@ -274,7 +275,7 @@ impl MachineRecovery {
         Ok(())
     }
 
-    /// Not what is settled, or known better.
+    /// Ignores messages that are settled or active.
     fn fall_asleep(&mut self, offset: Offset, wake: Micros) -> Result<(), &'static str> {
         let floor = self.floor();
         if offset < floor || self.active.contains_key(&offset) {
@@ -290,7 +291,7 @@ impl MachineRecovery {
         Ok(())
     }
 
-    /// A checkpoint says so.
+    /// Applies the sleeping messages of a checkpoint.
     pub(super) fn checkpointed_asleep(&mut self, offset: Offset, wake: Micros) -> Result<(), &'static str> {
         if offset < self.floor() {
             self.asleep.insert(offset, wake);
@@ -386,7 +387,7 @@ impl MachineRecovery {
         Ok(())
     }
 
-    /// What is known of a message; `None` if it is settled.
+    /// The facts of a message; `None` if it is settled.
     fn unsettled(&mut self, offset: Offset) -> Result<Option<&mut MessageSnapshot>, &'static str> {
         let floor = self.floor();
         if offset < floor {
@@ -425,7 +426,7 @@ impl MessageSnapshot {
 }
 
 impl WorkMachine {
-    /// Makes the entry of a message that a restart knows of. They come in offset order.
+    /// Creates the entry of a message known to the restart. Called in offset order.
     fn revive(&mut self, facts: &MessageSnapshot, now: Micros, can_return: &impl Fn(u32) -> bool) {
         let message = MessageMeta {
             offset: facts.offset,
@@ -453,7 +454,7 @@ impl WorkMachine {
             self.window.set_active(facts.offset, entry);
             self.ahead += 1;
         }
-        // What has to leave has left its lane.
+        // A message that must leave has left its lane.
         let lane = match facts.reason {
             None => self.lane_of(facts.lane),
             Some(_) => None,
@@ -490,7 +491,7 @@ impl WorkMachine {
         }
     }
 
-    /// The lane allows this lease; not so where the end of the journal was cut off, or its settings changed.
+    /// Whether the lane allows this lease. It may not if the end of the journal was cut off or the settings changed.
     fn keeps_lease(&self, lane: u32, entry: u32, consumer: u32) -> bool {
         if lane == NIL {
             return true;

@@ -1,4 +1,4 @@
-//! Purge and seek: many messages at once, O(unsettled).
+//! Purge and seek: bulk changes, O(unsettled).
 
 use thalweg_log::Offset;
 
@@ -8,7 +8,7 @@ use super::settlement_cache::Settlement;
 use super::{FinalState, WINDOW_MAX, WorkMachine};
 
 impl WorkMachine {
-    /// Drops everything below `next`, the end of the partition. Returns how many messages that were.
+    /// Drops everything below `next`, the end of the partition. Returns the number of dropped messages.
     pub fn purge(&mut self, next: Offset) -> u64 {
         let next = next.max(self.cursor);
         let unpassed = (next - self.cursor).saturating_sub(self.ahead);
@@ -38,9 +38,9 @@ impl WorkMachine {
         dropped
     }
 
-    /// Everything from `to` on is ready again. What was handed out and is not settled keeps the number of its last delivery,
-    /// so that receipts from before never settle what others get; the rest is as if never delivered. Only backwards (forwards
-    /// is `purge`); returns the cursor. The caller keeps `to` at or above the oldest retained offset.
+    /// Makes everything from `to` on ready again. A message that was delivered and is not settled keeps its delivery
+    /// number, so that old receipts never settle a new delivery; the rest counts as never delivered. Only backwards
+    /// (forwards is `purge`); returns the cursor. The caller keeps `to` at or above the oldest retained offset.
     pub fn seek(&mut self, to: Offset) -> Offset {
         if to > self.cursor {
             return self.cursor;
@@ -49,7 +49,7 @@ impl WorkMachine {
         let mut again: Vec<(Offset, u32)> = active.map(|(entry, at)| (at.offset, entry)).collect();
         again.sort_unstable();
         let floor = self.floor().min(to);
-        // Lanes hand out nothing behind it.
+        // Lanes deliver nothing behind the cursor.
         self.cursor = to;
         again.retain(|(offset, entry)| {
             if self.store.entries.get(*entry).held {
@@ -86,7 +86,7 @@ impl WorkMachine {
         self.cursor
     }
 
-    /// Ready, whoever has it.
+    /// Makes a message ready, even if it is leased.
     fn call_back(&mut self, entry: u32) {
         match self.store.entries.get(entry).state {
             MessageState::Leased => self.give_back(entry),
@@ -100,8 +100,8 @@ impl WorkMachine {
     }
 }
 
-/// Whether a message that was delivered so often is remembered over a seek. Further from the floor than the window is wide
-/// it cannot be; then its deliveries count anew.
+/// Whether a seek keeps the delivery number of this message. The state cannot represent it beyond the window's width
+/// from the floor; its deliveries then start over.
 pub(super) fn keeps_number(deliveries: u32, offset: Offset, floor: Offset) -> bool {
     deliveries > 0 && offset - floor < WINDOW_MAX
 }

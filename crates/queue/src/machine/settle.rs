@@ -1,5 +1,5 @@
-//! Settling: ack, nack, reject, extend, and giving back. Each finds its message with one array access, below the floor
-//! with one look into the held set.
+//! Settling: ack, nack, reject, extend and release. Each finds its message with one array access, or below the floor
+//! with one look-up in the held set.
 
 use thalweg_log::{Micros, Offset};
 
@@ -9,7 +9,8 @@ use super::journal::FailureVerdict;
 use super::{AckOutcome, EXTEND_MAX, FailOutcome, FinalState, MessageStatus, RemovalReason, SettleError, WorkMachine};
 
 impl WorkMachine {
-    /// Done. Counts after the lease is over too, as long as nobody else has the message; a repeated one succeeds.
+    /// Marks a message as done. Also counts after the lease has ended, as long as no other consumer has the message. A
+    /// repeated ack succeeds.
     pub fn ack(&mut self, offset: Offset, delivery: u32, now: Micros) -> Result<AckOutcome, SettleError> {
         let entry = match self.find(offset) {
             MessageStatus::Active(entry) => entry,
@@ -35,13 +36,13 @@ impl WorkMachine {
     fn may_have_been_last(&self, last: Option<u32>, delivery: u32) -> bool {
         match last {
             Some(last) => delivery == last,
-            // Others than the first are remembered, but not for ever.
+            // Deliveries other than the first are remembered, but not for ever.
             None if self.memory.is_full() => (1..=self.policy.max_retries.saturating_add(1)).contains(&delivery),
             None => delivery == 1,
         }
     }
 
-    /// Failed: again after `delay`, or after the backoff of the policy.
+    /// Fails a message: it is retried after `delay`, or after the backoff of the policy.
     pub fn nack(
         &mut self,
         offset: Offset,
@@ -53,7 +54,7 @@ impl WorkMachine {
         Ok(self.fail(entry, delay, now))
     }
 
-    /// Never again: it has to leave for the dead-letter queue.
+    /// Rejects a message: it must leave for the dead-letter queue.
     pub fn reject(&mut self, offset: Offset, delivery: u32) -> Result<FailOutcome, SettleError> {
         let entry = self.leased(offset, delivery)?;
         self.revoke_later(entry);
@@ -61,7 +62,7 @@ impl WorkMachine {
         Ok(FailOutcome::Ending(RemovalReason::Rejected))
     }
 
-    /// A new deadline, `visibility` from now but at most 12 h after the claim. Returns it.
+    /// Sets a new deadline, `visibility` from now but at most 12 h after the claim. Returns it.
     pub fn extend(
         &mut self,
         offset: Offset,
@@ -81,8 +82,9 @@ impl WorkMachine {
         Ok(due)
     }
 
-    /// The consumer is gone: the message is ready again, and if it never left the process this was no delivery. False if
-    /// there was no such lease. May be called in any order for the leases of one lane, which end together.
+    /// Releases a lease because its consumer is gone. The message is ready again; if it never left the process, the
+    /// delivery is not counted. False if there was no such lease. May be called in any order for the leases of one
+    /// lane, which end together.
     pub fn release(&mut self, offset: Offset, delivery: u32, unsent: bool) -> bool {
         let MessageStatus::Active(entry) = self.find(offset) else {
             return false;
@@ -111,7 +113,7 @@ impl WorkMachine {
         true
     }
 
-    /// The consumer is gone with all it has.
+    /// Releases all leases of a consumer.
     pub fn release_all(&mut self, consumer: u32) {
         let leased: Vec<(Offset, u32)> = self
             .store
@@ -125,7 +127,7 @@ impl WorkMachine {
         }
     }
 
-    /// Overdue leases come here too.
+    /// Also handles overdue leases.
     pub(super) fn fail(&mut self, entry: u32, delay: Option<Micros>, now: Micros) -> FailOutcome {
         let at = self.store.entries.get_mut(entry);
         at.failures = at.failures.saturating_add(1);
@@ -146,7 +148,7 @@ impl WorkMachine {
         FailOutcome::Retry(retry_at)
     }
 
-    /// Waiting until `retry_at`; ready at once if that is now.
+    /// The message waits until `retry_at`; it is ready at once if that is now.
     fn wait(&mut self, entry: u32, retry_at: Micros, now: Micros) {
         if retry_at <= now {
             self.make_ready(entry);
@@ -161,7 +163,8 @@ impl WorkMachine {
         self.refresh_lane_of(entry);
     }
 
-    /// Ready, behind what is ready already. The entry stands in its lane, if it has one, and in no list.
+    /// Makes a message ready, after those that are already. The entry is queued in its lane, if it has one, and is in
+    /// no list.
     pub(super) fn make_ready(&mut self, entry: u32) {
         self.store.entries.set_state(entry, MessageState::Ready);
         self.arm_expiry(entry);
@@ -186,15 +189,15 @@ impl WorkMachine {
         }
     }
 
-    /// Lists the lane where it belongs after any change to it. After a restart the cursor may still meet an earlier
-    /// message of the lane, so what it has not passed is not handed out.
+    /// Puts the lane into the right list after any change to it. After a restart the cursor may still meet an earlier
+    /// message of the lane, so messages that it has not passed are not delivered.
     #[inline]
     pub(super) fn refresh(&mut self, lane: u32) {
         self.ready
             .refresh(&mut self.store, lane, self.policy.lane_window, self.cursor);
     }
 
-    /// Why the message may not be delivered again, if so.
+    /// Why the message must not be delivered again, if so.
     pub(super) fn exhausted(&self, entry: u32, now: Micros) -> Option<RemovalReason> {
         let at = self.store.entries.get(entry);
         let timeout = self.policy.total_timeout;
@@ -224,7 +227,7 @@ impl WorkMachine {
         }
     }
 
-    /// Ends the leases of the messages behind this one in its lane, the last first, so that each is put to the front.
+    /// Ends the leases of later messages in the same lane, the last one first, so that each is put to the front.
     fn revoke_later(&mut self, entry: u32) {
         let at = self.store.entries.get(entry);
         if at.lane == NIL || self.store.lanes.get(at.lane).leased < 2 {

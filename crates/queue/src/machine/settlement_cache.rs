@@ -1,5 +1,5 @@
-//! What is remembered of settled messages whose end was not a plain ack of the first delivery, so that late receipts
-//! get the right answer also below the floor. Bounded: the oldest are forgotten, and then count as acked.
+//! Remembers settled messages that did not end with an ack of their first delivery, so that late receipts get the right
+//! answer also below the floor. The size is bounded: the oldest are forgotten, and then count as acked.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use thalweg_log::Offset;
 
 use super::types::FinalState;
 
-/// How many are remembered.
+/// Maximum number of remembered messages.
 pub const REMEMBERED: usize = 4096;
 
 /// How a message ended.
@@ -16,7 +16,7 @@ pub const REMEMBERED: usize = 4096;
 pub struct Settlement {
     pub kind: FinalState,
     pub deliveries: u32,
-    /// Of its last lease.
+    /// Epoch of its last lease.
     pub epoch: u32,
 }
 
@@ -27,7 +27,7 @@ pub struct SettlementCache {
 }
 
 impl SettlementCache {
-    /// Plain ends and those without any receipt are not kept.
+    /// Acks of the first delivery, and messages without any receipt, are not stored.
     pub fn note(&mut self, offset: Offset, end: Settlement) {
         if end.deliveries == 0 || (end.kind == FinalState::Acked && end.deliveries == 1) {
             return;
@@ -59,7 +59,7 @@ impl SettlementCache {
         self.order.len() >= REMEMBERED
     }
 
-    /// Forgets everything from `to` on: those messages are unsettled again.
+    /// Forgets everything from `to` on, because those messages are unsettled again.
     pub fn forget_from(&mut self, to: Offset) {
         self.order.retain(|offset| *offset < to);
         self.ends.retain(|offset, _| *offset < to);

@@ -1,9 +1,10 @@
-//! A stream group over one partition: one committed offset, and what was acked ahead of it.
+//! A stream group in one partition: one committed offset, and the acks ahead of it.
 //!
-//! In come deliveries, acks, commits and seeks; out come the offset to read from and a journal that holds the committed
-//! offset. A receipt of a stream names a place, so an ack of it counts whoever reads there by now, and also after a restart, but
-//! not after a seek; nack and reject are for who reads. Invariant: everything below the committed offset was acked, rejected, passed over, committed or does not exist.
-//! Acks ahead of it are not stored: after a restart those messages are read again.
+//! Inputs are deliveries, acks, commits and seeks. Outputs are the offset to read from and a journal with the committed
+//! offset. A receipt of a stream names a position, so an ack counts even if another consumer reads there by now, and
+//! also after a restart, but not after a seek. Nack and reject are only for the current reader. Invariant: everything
+//! below the committed offset was acked, rejected, passed over or committed, or does not exist. Acks ahead of it are
+//! not stored: after a restart those messages are read again.
 
 use thalweg_log::{Micros, Offset};
 
@@ -11,7 +12,7 @@ use super::codec::{StateReader, put};
 use super::window::{OffsetWindow, WindowSlot};
 use super::{DamagedState, FinalState, WINDOW_MAX};
 
-/// Apart from the versions of work groups, so that a state tells whose it is.
+/// Disjoint from the versions of work groups, so that the bytes identify the kind of group.
 const VERSION: u8 = 0x52;
 /// Without the epoch.
 const FORMAT_1: u8 = 1;
@@ -21,15 +22,15 @@ const FORMAT_1: u8 = 1;
 pub enum StreamError {
     #[error("the message was not delivered: read up to it before settling it")]
     NotDelivered,
-    #[error("the message lies below the committed offset: seek back to read it again")]
+    #[error("the message is below the committed offset: seek back to read it again")]
     Committed,
 }
 
-/// Offsets that retention or damage took before they were read.
+/// Offsets that retention or damage removed before they were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetGap {
     pub from: Offset,
-    /// The first that exists.
+    /// The first offset that exists.
     pub to: Offset,
 }
 
@@ -41,26 +42,27 @@ pub struct StreamMachine {
     /// Its floor is the committed offset.
     pub(super) acked: OffsetWindow,
     position: Offset,
-    /// The end of what was delivered: once reading has gone back, what lies below it may be acked before it is read again.
+    /// The end of what was delivered. After reading went back, messages below it may be acked before they are read
+    /// again.
     pub(super) delivered_to: Offset,
-    /// This offset is not read before that time: after a nack with a delay, or since the message is delayed.
+    /// This offset is not read before that time, because of a nack with a delay or because the message is delayed.
     pause: Option<(Offset, Micros)>,
-    /// It is there because that message may not be handed out earlier, not because one was given back.
+    /// The pause exists because the message is delayed, not because of a nack.
     pause_is_delay: bool,
     ahead_max: u64,
-    /// For the group nothing is there before it.
+    /// The group has no messages before this offset.
     first: Offset,
-    /// The end of the last gap that was told of.
+    /// The end of the last gap that was reported.
     lost_to: Offset,
     rejected: u64,
     changed: bool,
-    /// Who reads.
+    /// The current reader.
     reader: u64,
-    /// The last request that said from where.
+    /// The last request that set the position.
     resumed_by: u64,
-    /// Of this process, or of what followed the last seek in it.
+    /// The epoch of this process, or of the last seek in it.
     epoch: u32,
-    /// Receipts from before this epoch are from before a seek.
+    /// Receipts of earlier epochs are from before a seek.
     since: u32,
 }
 
@@ -86,22 +88,22 @@ impl StreamMachine {
         }
     }
 
-    /// Messages are handed out in this epoch from now on, which never was one before.
+    /// Starts an epoch that was never used before.
     pub fn set_epoch(&mut self, epoch: u32) {
         self.epoch = epoch;
     }
 
-    /// Names what is handed out now: the epoch and who reads.
+    /// The tag of new deliveries: the epoch and the reader.
     pub fn lease(&self) -> u64 {
         u64::from(self.epoch) << 32 | (self.reader & u64::from(u32::MAX))
     }
 
-    /// Whether an ack with this name of a delivery comes too late.
+    /// Whether an ack with this tag is from before a seek.
     pub fn is_stale(&self, lease: u64) -> bool {
         lease >> 32 < u64::from(self.since)
     }
 
-    /// The same of what has the stream go back, or a message skipped.
+    /// Whether the tag is not the current one. Checked before a settle that moves the stream back or skips a message.
     pub fn is_of_another(&self, lease: u64) -> bool {
         lease != self.lease()
     }
@@ -111,37 +113,37 @@ impl StreamMachine {
         self.acked.floor()
     }
 
-    /// The next offset to deliver, whether that may be now or not.
+    /// The next offset to deliver, now or later.
     pub fn position(&self) -> Offset {
         self.position
     }
 
-    /// Nothing from there on was ever handed out, since a seek.
+    /// Nothing from this offset on was ever delivered since the last seek.
     pub fn shown_to(&self) -> Offset {
         self.committed().max(self.position).max(self.delivered_to)
     }
 
-    /// How many offsets below `next` are there and not committed.
+    /// How many offsets below `next` exist and are not committed.
     pub fn lag(&self, next: Offset) -> u64 {
         next.saturating_sub(self.needed())
     }
 
-    /// The first offset that the group has use for.
+    /// The first offset that the group needs.
     pub fn needed(&self) -> Offset {
         self.committed().max(self.first)
     }
 
-    /// What stood before `first` is gone for the group, read or not. Reading tells of it when it comes there.
+    /// Messages before `first` are gone for the group, read or not. Reading reports the gap when it gets there.
     pub fn begins_at(&mut self, first: Offset) {
         self.first = self.first.max(first);
     }
 
-    /// Reading goes at most so far ahead of the commit from now on.
+    /// Sets how far reading may be ahead of the commit.
     pub fn set_max_pending(&mut self, max_pending: u32) {
         self.ahead_max = ahead_max(max_pending);
     }
 
-    /// Whether an ack of it would change nothing.
+    /// Whether an ack of it would have no effect.
     pub fn is_acked(&self, offset: Offset) -> bool {
         offset < self.committed() || self.acked.get(offset) != WindowSlot::Empty
     }
@@ -154,13 +156,13 @@ impl StreamMachine {
         self.pause.map(|(_, at)| at)
     }
 
-    /// Ends the pause whose time has come.
+    /// Ends a pause whose time has come.
     pub fn advance(&mut self, now: Micros) {
         self.pause = self.pause.filter(|(_, at)| *at > now);
     }
 
-    /// The offset to read from now; `None` during a pause, or while too much is not committed. What was acked before
-    /// reading went back is left out.
+    /// The offset to read now; `None` during a pause, or while too much is uncommitted. Skips messages that were acked
+    /// before reading went back.
     pub fn readable(&mut self, now: Micros) -> Option<Offset> {
         while self.position < self.delivered_to && matches!(self.acked.get(self.position), WindowSlot::Settled(_)) {
             self.position += 1;
@@ -171,19 +173,19 @@ impl StreamMachine {
         (!paused && !full).then_some(self.position)
     }
 
-    /// The message at `offset`, which would be next, is delayed until then. The group waits, so that its order holds.
+    /// The next message, at `offset`, is delayed until then. The group waits, to preserve its order.
     pub fn wait_at(&mut self, offset: Offset, until: Micros) {
         self.skip_to(offset);
         self.pause = Some((offset, until));
         self.pause_is_delay = true;
     }
 
-    /// The wall clock was set: a message that waits for a time that it shows is looked at again.
+    /// The wall clock was set: a message that is delayed until a wall-clock time is checked again.
     pub fn delay_anew(&mut self) {
         self.pause = self.pause.filter(|_| !self.pause_is_delay);
     }
 
-    /// The message at `offset`, which would be next, is not for this group or has expired: done. False as of
+    /// Passes the next message, at `offset`, because it is not for this group or has expired. False as in
     /// [`StreamMachine::deliver`].
     pub fn pass_over(&mut self, offset: Offset) -> bool {
         let passed = self.deliver(offset);
@@ -194,22 +196,23 @@ impl StreamMachine {
         passed
     }
 
-    /// This consumer reads from now on. After another one it begins at the commit. Numbers of consumers are never used again.
+    /// Sets the current reader. A new reader begins at the commit. Reader numbers are never reused.
     pub fn read_by(&mut self, reader: u64) {
         if std::mem::replace(&mut self.reader, reader) != reader {
             self.position = self.committed();
         }
     }
 
-    /// A request of the consumer that reads has ended, and what it did not ack is read again; unless a later request has
-    /// said from where it goes on. What was acked ahead of the commit stays so, and what was delivered may still be acked.
+    /// A request of the current reader has ended; messages that it did not ack are read again, unless a later request
+    /// has set the position. Acks ahead of the commit stay, and delivered messages may still be acked.
     pub fn read_again(&mut self, request: u64) {
         if self.resumed_by <= request {
             self.position = self.committed();
         }
     }
 
-    /// Whoever reads has all below `to` already. The commit stays: that a message arrived does not say that it is done.
+    /// The reader already has everything below `to`. The commit stays: that a message arrived does not mean that it was
+    /// processed.
     pub fn read_from(&mut self, to: Offset, request: u64) {
         self.resumed_by = request;
         let committed = self.committed();
@@ -217,8 +220,8 @@ impl StreamMachine {
         self.delivered_to = self.delivered_to.max(self.position);
     }
 
-    /// The message at `offset` goes out; those between it and the position do not exist. False, and it must not go out,
-    /// if it was delivered before or lies too far ahead.
+    /// Delivers the message at `offset`; offsets between the position and it do not exist. False if it must not be
+    /// delivered, because it was delivered before or is too far ahead.
     pub fn deliver(&mut self, offset: Offset) -> bool {
         if offset < self.position {
             return false;
@@ -255,7 +258,7 @@ impl StreamMachine {
         self.ack(offset)
     }
 
-    /// Reads again from this offset on, after `delay`. Acks from there on are forgotten.
+    /// Reads again from this offset on, after `delay`. Forgets acks from there on.
     pub fn nack(&mut self, offset: Offset, delay: Micros, now: Micros) -> Result<(), StreamError> {
         self.delivered(offset)?;
         for later in offset..self.delivered_to.min(self.acked.end()) {
@@ -268,7 +271,7 @@ impl StreamMachine {
         Ok(())
     }
 
-    /// Sets the commit either way. Reading goes on where it was, or at the commit if that is ahead of it.
+    /// Sets the commit forwards or backwards. Reading continues where it was, or at the commit if that is ahead of it.
     pub fn commit(&mut self, to: Offset) {
         if to > self.committed() && to < self.acked.end() {
             while self.committed() < to {
@@ -283,24 +286,24 @@ impl StreamMachine {
         self.changed = true;
     }
 
-    /// Sets commit and position, in an epoch of its own.
+    /// Sets commit and position, in a new epoch.
     pub fn seek(&mut self, to: Offset) {
         self.acked.reset(to);
         self.position = to;
         self.delivered_to = to;
-        // What was dropped for the group alone is read after all.
+        // Messages that were dropped for this group alone are read after all.
         self.first = self.first.min(to);
         self.since = self.epoch;
         self.pause = None;
         self.changed = true;
     }
 
-    /// Where reading has to go on because what stood before is gone for the group.
+    /// Where reading must continue because earlier messages are gone for the group.
     pub fn gap_at(&self, from: Offset) -> Option<Offset> {
         (from < self.first).then_some(self.first)
     }
 
-    /// Tells the oldest offset that exists. The gap, once, if reading would have started below it.
+    /// Sets the oldest offset that exists. Returns the gap, once, if reading would have started below it.
     pub fn retain(&mut self, first: Offset) -> Option<OffsetGap> {
         let gap = (self.position < first).then_some(OffsetGap {
             from: self.position,
@@ -312,13 +315,14 @@ impl StreamMachine {
         gap
     }
 
-    /// Damage took what lies from the position up to `to`; what was read before it and is not acked stays so.
+    /// Damage removed everything from the position up to `to`. Earlier messages that were read and not acked stay
+    /// unacked.
     pub fn lose(&mut self, to: Offset) {
         self.skip_to(to);
         self.lost_to = to;
     }
 
-    /// Whether the gap that ends at `to` was told of, and is only met again.
+    /// Whether the gap that ends at `to` was already reported.
     pub fn knows_lost(&self, to: Offset) -> bool {
         self.lost_to == to
     }
@@ -330,7 +334,8 @@ impl StreamMachine {
         }
     }
 
-    /// Record and checkpoint are the same: version, committed offset, rejected messages, epoch of the last seek.
+    /// Record and checkpoint have the same format: version, committed offset, rejected messages, epoch of the last
+    /// seek.
     pub fn checkpoint(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         put(out, self.committed());
@@ -338,7 +343,7 @@ impl StreamMachine {
         put(out, self.since.into());
     }
 
-    /// From checkpoint or records; the last counts.
+    /// Restores from a checkpoint or records; the last one counts.
     pub fn restore(records: &[u8], max_pending: u32) -> Result<Self, DamagedState> {
         let mut from = StateReader::new(records);
         loop {
@@ -365,7 +370,7 @@ impl StreamMachine {
         }
     }
 
-    /// Offsets up to `to` do not exist, as far as the window goes.
+    /// Offsets up to `to` do not exist; skips them as far as the window goes.
     fn skip_to(&mut self, to: Offset) {
         let has_none_ahead = self.delivered_to == self.committed();
         if has_none_ahead && to > self.position {
@@ -386,7 +391,7 @@ impl StreamMachine {
             self.acked.pop();
             self.changed = true;
         }
-        // What was acked since reading went back is not read again.
+        // Messages acked since reading went back are not read again.
         self.position = self.position.max(self.committed());
     }
 }

@@ -1,4 +1,5 @@
-//! Time: what is due happens in `advance`, in the order of the ticks (1 ms), within one in the order of the offsets.
+//! Timers: `advance` handles everything that is due, in the order of the ticks (1 ms), and within one tick in offset
+//! order.
 
 use thalweg_log::Micros;
 
@@ -7,11 +8,11 @@ use super::entry::{MessageState, NEVER};
 use super::timer_wheel::TimerWheel;
 use super::{RemovalReason, WorkMachine};
 
-/// A clock that falls back by less is taken as standing still; otherwise the timers are set anew.
+/// A clock that goes back by less counts as standing still; otherwise all timers are set again.
 const FALL_BACK: Micros = 1_000_000;
 
 impl WorkMachine {
-    /// Lets everything happen that is due at `now`. Never early, up to 1 ms late.
+    /// Handles everything that is due at `now`. Never early, at most 1 ms late.
     pub fn advance(&mut self, now: Micros) {
         if now < self.now.saturating_sub(FALL_BACK) {
             self.rewind_wheel(now);
@@ -56,7 +57,7 @@ impl WorkMachine {
         self.make_ready(entry);
     }
 
-    /// The clock fell back: every timer goes by the new time. O(unsettled).
+    /// The clock went back: sets every timer by the new time. O(unsettled).
     #[cold]
     fn rewind_wheel(&mut self, now: Micros) {
         self.now = now;

@@ -1,12 +1,12 @@
-//! A hierarchical timer wheel with ticks of 1 ms: handles go in with the tick at which they are due, and come out in the
-//! order of their ticks, never early.
+//! A hierarchical timer wheel with ticks of 1 ms. Handles are armed with the tick at which they are due and fire in
+//! tick order, never early.
 //!
-//! Eight levels of 64 slots cover 8900 years. A timer lies on the level of the highest digit (base 64) in which its tick
-//! differs from the wheel's time, so it moves down at most seven times; slots are doubly linked lists through the links
-//! that the owner of the handles keeps, and one bitmap per level makes empty time free. Invariant: a slot is occupied
-//! exactly when its bit is set, and no timer is due before the wheel's time. The slots come with the first timer: most groups
-//! have nothing in most of their partitions. (A heap needs O(log n) and a search to
-//! remove; nearly all timers here are removed before they are due.)
+//! Eight levels of 64 slots cover 8900 years. A timer is on the level of the highest digit (base 64) in which its tick
+//! differs from the wheel's time, so it moves down at most seven times. Slots are doubly linked lists through links
+//! stored by the owner of the handles. One bitmap per level makes empty time free. Invariant: a slot is occupied
+//! exactly when its bit is set, and no timer is due before the wheel's time. The slots are allocated with the first
+//! timer, because most groups have nothing in most of their partitions. (A heap needs O(log n) and a search to remove;
+//! nearly all timers here are removed before they are due.)
 
 use thalweg_log::Micros;
 
@@ -21,7 +21,7 @@ const TICK: Micros = 1000;
 const IDLE: u16 = u16::MAX;
 const FIRING: u16 = u16::MAX - 1;
 
-/// The wheel's part of whatever has a timer.
+/// The links of a timer, stored by its owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Timer {
     tick: u64,
@@ -44,7 +44,7 @@ impl Timer {
     }
 }
 
-/// Finds the timer of a handle.
+/// Gives access to the timer of a handle.
 pub trait Timers {
     fn timer(&mut self, handle: u32) -> &mut Timer;
 }
@@ -68,7 +68,7 @@ fn digit(tick: u64, level: usize) -> u32 {
 }
 
 impl TimerWheel {
-    /// Memory that its slots take.
+    /// Memory of the slots.
     pub const SLOTS_BYTES: usize = size_of::<Heads>();
 
     pub fn new(now: Micros) -> Self {
@@ -86,7 +86,7 @@ impl TimerWheel {
         self.link(timers, handle, tick_of(due).max(self.time));
     }
 
-    /// Stops it, if it runs.
+    /// Stops the timer, if it runs.
     pub fn cancel(&mut self, timers: &mut impl Timers, handle: u32) {
         let timer = timers.timer(handle);
         let Timer { prev, next, slot, .. } = *timer;
@@ -107,13 +107,14 @@ impl TimerWheel {
         }
     }
 
-    /// A time not after the earliest timer: exact within 64 ms of it, earlier by a moving-down before that.
+    /// A time not after the earliest timer: exact within 64 ms of it, and earlier than it while the timer must still
+    /// move down a level.
     pub fn next_due(&self) -> Option<Micros> {
         self.next_slot().map(|(_, _, start)| start as Micros * TICK)
     }
 
     /// Moves the wheel to the next tick at or before `now` at which timers are due and puts them into `due`; false when
-    /// there is none left. Until `take_fired` each of them can still be cancelled.
+    /// none is left. Until `take_fired` each of them can still be cancelled.
     pub fn fire(&mut self, timers: &mut impl Timers, now: Micros, due: &mut Vec<u32>) -> bool {
         let now = (now.max(0) as u64 / TICK as u64).min(TICK_MAX);
         while let Some((level, slot, start)) = self.next_slot()

@@ -1,19 +1,19 @@
-//! What goes into and comes out of the machine: the policy, the facts of a message, leases, answers and errors.
+//! Inputs and outputs of the machine: the policy, the facts of a message, leases, answers and errors.
 //!
-//! Times are microseconds since the epoch, offsets are those of the partition. Consumers are numbers that the caller
-//! gives out; they must mean the same consumer after a restart, because leases are stored with them.
+//! Times are microseconds since the epoch; offsets are those of the partition. Consumers are numbers assigned by the
+//! caller. A number must mean the same consumer after a restart, because leases are stored with it.
 
 use thalweg_log::{Micros, Offset};
 
-/// The longest time between a claim and the last deadline that `extend` can reach: 12 h.
+/// The longest time between a claim and the last deadline that `extend` can set: 12 h.
 pub const EXTEND_MAX: Micros = 12 * 3600 * 1_000_000;
 /// How long a message waits after its move to the dead-letter queue failed: 5 s.
 pub const MOVE_RETRY: Micros = 5_000_000;
-/// A message that has been unsettled for this long at the floor leaves the window: 60 s.
+/// A message that has been unsettled at the floor for this long leaves the window: 60 s.
 pub const HOLD_AFTER: Micros = 60_000_000;
-/// Where there is no hint.
+/// No hint.
 pub const NO_HINT: u32 = u32::MAX;
-/// The widest window there is, whatever the policy says: 16 MiB of slots.
+/// The maximum width of the window, whatever the policy says: 16 MiB of slots.
 pub const WINDOW_MAX: u64 = 1 << 22;
 
 /// Which messages wait for each other.
@@ -33,9 +33,9 @@ pub struct Backoff {
     pub initial: Micros,
     pub max: Micros,
     pub multiplier: f64,
-    /// A part of the delay, 0 to 1.
+    /// A fraction of the delay, 0 to 1.
     pub jitter: f64,
-    /// Makes the jitter of this partition differ from that of others. Equal seeds give equal delays.
+    /// Makes the jitter differ between partitions. Equal seeds give equal delays.
     pub seed: u64,
 }
 
@@ -43,17 +43,17 @@ pub struct Backoff {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeliveryPolicy {
     pub ordering: LaneOrdering,
-    /// Leases of one lane at once, at least 1.
+    /// Concurrent leases per lane, at least 1.
     pub lane_window: u16,
     /// Width of the dense window in offsets, at most [`WINDOW_MAX`].
     pub max_pending: u32,
-    /// Unsettled messages that may leave the window; 0 lets the window stop at the first slow message.
+    /// Unsettled messages that may leave the window. With 0 the window stops at the first slow message.
     pub max_held: u32,
     pub max_retries: u32,
     pub backoff: Backoff,
     /// From the first delivery; 0 is off.
     pub total_timeout: Micros,
-    /// A message that is delayed for longer has no entry until it is due in less than half of that; see `to_rouse`.
+    /// A message with a longer delay has no entry until it is due in less than half of this; see `to_rouse`.
     pub sleep_after: Micros,
 }
 
@@ -78,24 +78,24 @@ impl Default for DeliveryPolicy {
     }
 }
 
-/// What the machine must know of a message as the cursor passes it.
+/// What the machine must know about a message as the cursor passes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageMeta {
-    /// At or above the cursor; offsets between the two are taken as not existing.
+    /// At or above the cursor; offsets in between do not exist.
     pub offset: Offset,
     /// Hash of the key. Ignored without ordering; `LaneOrdering::Strict` has one lane for all.
     pub lane: Option<u64>,
     pub expires_at: Option<Micros>,
     pub not_before: Option<Micros>,
-    /// Not for this group (its filter, or targeted at another): settled at once.
+    /// Not for this group (filter, or targeted at another): settled at once.
     pub skip: bool,
-    /// Any number that the caller wants back with leases and endings, such as a position in a cache. [`NO_HINT`] comes back
-    /// where the message was not read since the machine forgot it.
+    /// Any number that the caller wants returned with leases and removals, such as a position in a cache. [`NO_HINT`]
+    /// is returned if the message was not read since the machine forgot it.
     pub hint: u32,
 }
 
 impl MessageMeta {
-    /// A message of which only the place is known.
+    /// A message of which only the offset is known.
     pub fn unread(offset: Offset) -> MessageMeta {
         MessageMeta {
             offset,
@@ -108,7 +108,7 @@ impl MessageMeta {
     }
 }
 
-/// One hand-over. Its receipt is (offset, delivery).
+/// One delivery. Its receipt is (offset, delivery).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub offset: Offset,
@@ -118,14 +118,14 @@ pub struct Lease {
     pub deadline: Micros,
 }
 
-/// What became of a message shown to the machine.
+/// The outcome of showing a message to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOutcome {
-    /// The consumer has it.
+    /// Leased to the consumer.
     Leased(Lease),
-    /// The cursor is past it, nobody has it: skipped, expired, delayed, known already, or behind others of its lane.
+    /// The cursor passed it without leasing it: skipped, expired, delayed, already known, or behind others in its lane.
     Taken,
-    /// The cursor stands where it was.
+    /// The cursor did not move.
     Full(CursorStop),
 }
 
@@ -136,22 +136,22 @@ pub enum CursorStop {
     Window,
     /// The window is full and so is the held set.
     Held,
-    /// `LaneOrdering::Strict`, and the lane is busy: nothing behind could be handed out. Ends with the next settle.
+    /// `LaneOrdering::Strict`, and the lane is busy: no later message could be delivered. Ends with the next settle.
     Lane,
 }
 
 /// A settle call without a current lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettleError {
-    #[error("the message was never handed out: claim it before settling it")]
+    #[error("the message was never delivered: claim it before settling it")]
     NotLeased,
-    #[error("the lease is over or belongs to a later delivery: claim the message again")]
+    #[error("the lease has ended or belongs to a later delivery: claim the message again")]
     LeaseLost,
     #[error("the message is settled already: drop the receipt")]
     Gone,
 }
 
-/// An ack that was accepted.
+/// An accepted ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckOutcome {
     Acked,
@@ -159,16 +159,16 @@ pub enum AckOutcome {
     Repeated,
 }
 
-/// What a nack or a reject led to.
+/// The consequence of a nack or a reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailOutcome {
     /// Ready again at this time.
     Retry(Micros),
-    /// It has to leave; `take_ending` names it.
+    /// It must leave; `take_ending` returns it.
     Ending(RemovalReason),
 }
 
-/// Why a message has to leave.
+/// Why a message must leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RemovalReason {
@@ -179,7 +179,7 @@ pub enum RemovalReason {
     Overflow = 4,
 }
 
-/// A message that has to leave. Nobody can claim it, and settle calls answer `gone`.
+/// A message that must leave. It cannot be claimed, and settle calls answer `gone`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingRemoval {
     pub offset: Offset,
@@ -191,7 +191,6 @@ pub struct PendingRemoval {
     pub last_attempt: Micros,
 }
 
-/// Final states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum FinalState {
@@ -203,17 +202,17 @@ pub enum FinalState {
     Skipped = 5,
 }
 
-/// How many there are now, and how many there have been since the machine was made.
+/// Current counts per state, and totals since the machine was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounts {
     pub delayed: u64,
-    /// Passed by the cursor and ready, also those behind others of their lane.
+    /// Passed by the cursor and ready, including those behind others in their lane.
     pub ready: u64,
     pub leased: u64,
     pub waiting: u64,
     /// To be moved or dropped by the caller.
     pub ending: u64,
-    /// Of all these, how many are outside the window.
+    /// How many of these are outside the window.
     pub held: u64,
     pub lanes: u64,
     pub acked: u64,
@@ -229,7 +228,7 @@ pub struct MessageCounts {
     pub stopped: u64,
 }
 
-/// State that can not be read back.
+/// Stored state that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("group state is damaged at byte {at}: {what}; restore an older checkpoint or seek the group")]
 pub struct DamagedState {

@@ -1,6 +1,6 @@
-//! The dense ring: one slot per offset from the floor on. A slot is empty, names how the message ended, says that it sleeps,
-//! or names the entry of an active one. Invariant: slots of offsets below the floor are empty, so a slot is one masked array access
-//! away at any width.
+//! The dense ring: one slot per offset from the floor on. A slot is empty, contains the final state, marks a sleeping
+//! message, or refers to the entry of an active one. Invariant: slots of offsets below the floor are empty, so reading
+//! a slot is one masked array access at any width.
 
 use thalweg_log::Offset;
 
@@ -15,7 +15,7 @@ pub enum WindowSlot {
     /// Not passed yet.
     Empty,
     Settled(FinalState),
-    /// Delayed for long: among the sleepers.
+    /// Long-delayed; in the set of delayed messages.
     Asleep,
     Active(u32),
 }
@@ -52,29 +52,29 @@ impl OffsetWindow {
         self.floor
     }
 
-    /// Memory of the widest that it was, and of one up to an offset.
+    /// Memory at the peak width so far, or up to `end` if that is more.
     pub fn bytes_to(&self, end: Offset) -> usize {
         let width = end.saturating_sub(self.floor) as usize;
         self.slots.len().max(width.next_power_of_two()) * size_of::<u32>()
     }
 
-    /// Up to there it takes no more memory.
+    /// Up to this offset it needs no more memory.
     pub fn reaches_to(&self) -> Offset {
         self.end()
     }
 
-    /// Gives back what was needed for a wider one. Nothing but empty slots may be in it.
+    /// Releases memory. All slots must be empty.
     pub fn shrink(&mut self) {
         debug_assert!(self.slots.iter().all(|slot| *slot == 0));
         *self = OffsetWindow::new(self.floor);
     }
 
-    /// Offsets at or behind the end have empty slots.
+    /// Offsets at or beyond the end have empty slots.
     pub fn end(&self) -> Offset {
         self.floor.saturating_add(self.slots.len() as u64)
     }
 
-    /// Of an offset at or above the floor.
+    /// The slot of an offset at or above the floor.
     pub fn get(&self, offset: Offset) -> WindowSlot {
         debug_assert!(offset >= self.floor);
         if offset - self.floor > self.mask {
@@ -102,13 +102,13 @@ impl OffsetWindow {
         }
     }
 
-    /// The floor rises by one.
+    /// Raises the floor by one.
     pub fn pop(&mut self) {
         self.slots[(self.floor & self.mask) as usize] = 0;
         self.floor += 1;
     }
 
-    /// Empties everything and stands at `floor`.
+    /// Empties all slots and sets the floor.
     pub fn reset(&mut self, floor: Offset) {
         self.slots.fill(0);
         self.floor = floor;

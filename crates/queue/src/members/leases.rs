@@ -1,27 +1,27 @@
-//! What claims and settles see of a group's members without its lock.
+//! The state of a group's members that claims and settles read without its lock.
 //!
-//! Leases are counted in the moment in which the machine makes or ends them, under the lock of their partition, so the
-//! number of a member is what all machines together say of it. Only the end of a member's last lease may concern the group,
-//! and of one that is busy otherwise not even that.
+//! Leases are counted when the machine creates or ends them, under the lock of their partition, so a member's count is
+//! the sum over all machines. The group only needs to know the end of a member's last lease, and only if the member is
+//! not busy otherwise.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 pub struct MemberLeases {
     version: AtomicU64,
-    /// By the numbers of members.
+    /// By member number.
     members: boxcar::Vec<LeaseCount>,
 }
 
 #[derive(Debug, Default)]
 struct LeaseCount {
     leases: AtomicI32,
-    /// With the last lease it may go, or its grace begins.
+    /// The end of its last lease removes the member or starts its grace.
     idle: AtomicBool,
 }
 
 impl MemberLeases {
-    /// Another one says that shares may have changed.
+    /// A new version means that shares may have changed.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -34,8 +34,8 @@ impl MemberLeases {
         self.members.push(LeaseCount::default());
     }
 
-    /// Whether the end of the member's last lease concerns the group. Whoever says so looks at the leases afterwards, and
-    /// whoever ends one looks at this afterwards: one of the two sees what the other did.
+    /// Sets whether the group must know the end of the member's last lease. The caller checks the leases afterwards,
+    /// and whoever ends a lease checks this flag afterwards, so one of the two sees the other's change.
     pub(super) fn set_idle(&self, index: u32, idle: bool) {
         if let Some(member) = self.members.get(index as usize) {
             member.idle.store(idle, Ordering::SeqCst);
@@ -53,7 +53,7 @@ impl MemberLeases {
         }
     }
 
-    /// Returns whether these were the last, and the group has to know.
+    /// Returns whether these were the last leases and the group must know.
     pub fn end(&self, index: u32, count: u32) -> bool {
         self.members.get(index as usize).is_some_and(|member| {
             let last = member.leases.fetch_sub(count as i32, Ordering::SeqCst) <= count as i32;

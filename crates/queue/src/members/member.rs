@@ -1,23 +1,23 @@
-//! One consumer of a group, as it is known inside and as it is shown.
+//! One consumer of a group: its internal state and its public view.
 
 use std::ops::Range;
 
 use smol_str::SmolStr;
 use thalweg_log::Micros;
 
-/// By which way a consumer reads.
+/// How a consumer is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberKind {
-    /// Requests that come and go: leaves when it is idle for the grace.
+    /// Independent requests; it leaves when it is idle for the grace.
     Http,
     /// An input of this process.
     Pipeline,
-    /// A connection with keep alive; its session outlives it or not.
+    /// A connection with keep alive; a persistent session outlives it.
     Mqtt { persistent: bool },
 }
 
 impl MemberKind {
-    /// Whether it can come for its leases after a restart of the process, which does not end what lies outside.
+    /// Whether it can come back for its leases after a restart of this process. Consumers outside the process can.
     pub fn can_return(self) -> bool {
         match self {
             MemberKind::Http => true,
@@ -37,19 +37,19 @@ pub(super) enum MemberState {
 #[derive(Debug)]
 pub(super) struct Member {
     pub id: SmolStr,
-    /// Of this membership; its place in the table is given to others later.
+    /// Number of this membership; its index is reused by others later.
     pub number: u64,
     pub kind: MemberKind,
     pub state: MemberState,
     pub open_requests: u32,
-    /// Of the last request or the end of the last lease.
+    /// Time of the last request, or of the end of the last lease.
     pub last_seen: Micros,
     /// Empty unless it is here.
     pub assigned: Range<u32>,
 }
 
 impl Member {
-    /// One that has not arrived yet.
+    /// A member that has not arrived yet.
     pub fn new(id: SmolStr, kind: MemberKind, now: Micros, number: u64) -> Member {
         Member {
             id,
@@ -62,7 +62,7 @@ impl Member {
         }
     }
 
-    /// Whether its grace runs, unless it has leases.
+    /// Whether its grace is running, provided that it has no leases.
     pub fn is_idle(&self) -> bool {
         self.kind == MemberKind::Http && self.state == MemberState::Here && self.open_requests == 0
     }
@@ -81,13 +81,13 @@ impl Member {
     }
 }
 
-/// A consumer as statistics show it and as a checkpoint keeps it.
+/// A consumer as shown in statistics and stored in checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberView<'m> {
     pub index: u32,
     pub id: &'m str,
     pub kind: MemberKind,
-    /// Otherwise it is away, or has left and its leases run on.
+    /// Otherwise it is away, or has left while its leases run on.
     pub here: bool,
     pub open_requests: u32,
     pub leases: u32,

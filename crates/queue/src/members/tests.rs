@@ -19,7 +19,7 @@ fn join(members: &mut Members, now: Micros, id: &str, kind: MemberKind) -> u32 {
     members.join(now, id, kind).unwrap()
 }
 
-/// Everything that is due until then.
+/// Handles everything that is due until then.
 fn run(members: &mut Members, until: Micros) -> Vec<u32> {
     let mut left = Vec::new();
     while let Some(due) = members.next_due().filter(|due| *due <= until) {
@@ -152,7 +152,7 @@ fn an_http_member_lives_with_its_requests_and_leases_and_a_grace_after_them() {
     assert_eq!(group.generation(), 2);
 }
 
-/// A close that is seen is no silence: nothing is waited for.
+/// A detected disconnect is not silence, so there is no grace.
 #[test]
 fn a_client_that_goes_while_it_asks_leaves_at_once_unless_it_asks_elsewhere_too_or_has_leases() {
     let mut group = members(4, Sharing::Exclusive);
@@ -334,7 +334,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 0..120)
 }
 
-/// What a member is, kept the simple way.
+/// A member in the simple model.
 #[derive(Clone, Debug)]
 struct Model {
     index: u32,

@@ -1,7 +1,7 @@
-//! Who may change what at the same time: changes of one queue go one after the other, those of others go on beside them. So a
-//! queue of a thousand partitions that is being made, or a disk that takes its time, holds up nobody who joins a group of another.
+//! Concurrency of changes: changes of one queue are serialised, those of different queues run in parallel. So creating
+//! a queue of a thousand partitions, or a slow disk, does not delay joining a group of another queue.
 //!
-//! Order of locks: the lock of a queue, the lock of its dead letters, the catalogue.
+//! Lock order: the lock of a queue, the lock of its dead-letter queue, the catalogue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,19 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::sync::{OwnedMutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The locks of queues, by name: of one that is not there yet, too, so that two do not make it.
+/// Locks by queue name, including names of queues that do not exist yet, so that two calls do not create the same
+/// queue.
 #[derive(Default)]
 pub(super) struct ChangeLocks {
-    /// Of those that somebody holds or waits for.
+    /// Only locks that are held or waited for.
     names: Mutex<BTreeMap<SmolStr, Arc<tokio::sync::Mutex<()>>>>,
-    /// Held for writing by who looks at all that there is in the log and takes what no queue has for left behind.
+    /// Write-locked while the whole log is scanned for partitions that no queue has.
     whole: RwLock<()>,
-    /// Partitions that are being made, so not counted with a queue yet.
+    /// Partitions being created, which are not counted with a queue yet.
     making: Mutex<u64>,
 }
 
-/// Partitions that are counted until this is dropped: then they are those of a queue, or were not made.
+/// Counts partitions until this is dropped. By then they belong to a queue or were not created.
 pub(super) struct PartitionQuotaGuard<'a> {
     changes: &'a ChangeLocks,
     count: u64,
@@ -33,7 +34,7 @@ impl Drop for PartitionQuotaGuard<'_> {
     }
 }
 
-/// As long as it lives nobody else changes that queue.
+/// Exclusive right to change one queue.
 pub(super) struct ChangeGuard<'a> {
     changes: &'a ChangeLocks,
     name: SmolStr,
@@ -42,12 +43,12 @@ pub(super) struct ChangeGuard<'a> {
 }
 
 impl ChangeLocks {
-    /// Waits for the others who change this queue.
+    /// Waits for other changes of this queue.
     pub async fn of(&self, name: &str) -> ChangeGuard<'_> {
         let beside = self.whole.read().await;
         let name = SmolStr::new(name);
         let lock = self.names.lock().entry(name.clone()).or_default().clone();
-        // Before it waits, so that its name is let go of if it is given up.
+        // Built before it waits, so that a cancelled wait releases its name.
         let mut changing = ChangeGuard {
             changes: self,
             name,
@@ -58,7 +59,7 @@ impl ChangeLocks {
         changing
     }
 
-    /// Counts partitions that are about to be made, unless that are more than `room` with those that others make.
+    /// Counts partitions about to be created, unless they exceed `room` together with those that others create.
     pub fn make(&self, count: u64, room: u64) -> Option<PartitionQuotaGuard<'_>> {
         let mut making = self.making.lock();
         let sum = making.checked_add(count).filter(|sum| *sum <= room)?;
@@ -66,7 +67,7 @@ impl ChangeLocks {
         Some(PartitionQuotaGuard { changes: self, count })
     }
 
-    /// Nobody changes anything as long as it lives; `None` if somebody does.
+    /// Blocks all changes while it lives; `None` if a change is in progress.
     pub fn none(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         self.whole.try_write().ok()
     }

@@ -1,5 +1,5 @@
-//! What the set of queues does: queues and groups are made, kept in the catalogue and removed. All that changes a queue is
-//! called under its lock (`changes.rs`).
+//! The registry of queues: creates and removes queues and groups and stores them in the catalogue. Every change of a
+//! queue is called under its lock (`change_locks.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ pub(crate) struct QueueRegistry {
     /// Queues that lack partitions until the disk has room for them, and why.
     pub(super) set_aside: RwLock<BTreeMap<SmolStr, LogError>>,
     pub(super) changes: ChangeLocks,
-    /// The process is about to end: nothing is begun any more.
+    /// The process is stopping: no work is started any more.
     pub(super) closing: AtomicBool,
     pub listener: OnceLock<Arc<dyn DeadLetterListener>>,
 }
@@ -58,7 +58,7 @@ impl QueueRegistry {
         }
     }
 
-    /// Why queues are set aside, if some are.
+    /// Why queues are set aside, if any are.
     pub fn first_set_aside(&self) -> Option<LogError> {
         self.set_aside.read().values().next().cloned()
     }
@@ -85,7 +85,7 @@ impl QueueRegistry {
         Arc::new(queue)
     }
 
-    /// A queue takes part from now on. What is stored of it is counted already.
+    /// Puts a queue into service. Its stored messages are counted already.
     pub(super) fn start(self: &Arc<QueueRegistry>, queue: Arc<Queue>) -> Result<()> {
         for partition in 0..queue.partition_count() {
             self.listen(&queue, partition)?;
@@ -95,13 +95,13 @@ impl QueueRegistry {
         if queue.kept_expires_early.load(Ordering::Relaxed) && !queue.is_in_memory() {
             tokio::spawn(queue.clone().learn_ages());
         }
-        // What was settled before the process ended may not have been let go.
+        // Messages settled before the process ended may not have been trimmed.
         queue.trim_now();
         self.queues.write().insert(queue.name().clone(), queue);
         Ok(())
     }
 
-    /// Hears when a partition grows. Once for each: there is no way to stop listening.
+    /// Registers for the growth of a partition. Called once per partition, because there is no way to unregister.
     fn listen(&self, queue: &Arc<Queue>, partition: u32) -> Result<()> {
         if !queue.is_in_memory() {
             self.log.listen(queue.data_id(partition), queue.listener(partition))?;
@@ -109,14 +109,17 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// Better an error than a setting that does nothing.
+    /// An error is better than a setting without effect.
     pub(super) fn check(&self, name: &str, settings: &QueueSettings, durability: Durability) -> Result<()> {
         settings.check_dead_letters(name)?;
         if let Some((key, why)) = settings.without_effect() {
             return Err(QueueError::invalid(format!("{key}: {why}")));
         }
         let (key, instead) = if settings.dlq.webhook.is_some() && self.listener.get().is_none() {
-            ("dlq.webhook: not in this process", "calls nobody; ask for dead letters")
+            (
+                "dlq.webhook: not in this process",
+                "calls no webhooks; list the dead letters instead",
+            )
         } else if settings.compaction.enabled && durability == Durability::Memory {
             (
                 "compaction.enabled: not with durability memory",
@@ -172,14 +175,15 @@ impl QueueRegistry {
         begun.await
     }
 
-    /// Leases may be made in the epoch of the process. Durable when it returns.
+    /// Stores the epoch of the process, so that leases may use it. The change is durable on return.
     pub(super) async fn store_epoch(&self) -> Result<()> {
         self.catalog.store_epoch(self.log.as_ref(), self.clock.now()).await?;
         self.epoch.stored();
         Ok(())
     }
 
-    /// Its partitions, together, and only then what is kept of it, with its groups: a crash leaves all of it or nothing.
+    /// Creates all partitions together, and only then the catalogue entry with the groups, so that a crash leaves all
+    /// of it or nothing.
     async fn make(&self, queue: &Arc<Queue>, room: &mut Reservation) -> Result<()> {
         let mut all = queue.partition_ids(0..queue.partition_count());
         if queue.keeps_ids() {
@@ -192,7 +196,7 @@ impl QueueRegistry {
         self.save(queue).await
     }
 
-    /// A queue goes, whatever is in it.
+    /// Removes a queue, whatever is in it.
     pub(super) async fn remove(&self, queue: &Queue) -> Result<()> {
         self.catalog
             .remove(self.log.as_ref(), queue.name(), self.clock.now())
@@ -203,15 +207,15 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// Removes what is left under the number of a queue that is not there. What fails is done at the next start.
+    /// Removes what is left under the number of a removed queue. A failure is repaired at the next start.
     pub(super) async fn clear(&self, id: u32) {
         let cleared = reconcile::remove_one(&self.catalog, self.log.as_ref(), id, self.clock.now()).await;
         if let Err(error) = cleared {
-            tracing::warn!(id, %error, "partitions of a queue that is gone are left; they go at the next start");
+            tracing::warn!(id, %error, "partitions of a removed queue are left over; the next start removes them");
         }
     }
 
-    /// Counts so many more as those of the process, before any is made and until they are counted with their queue.
+    /// Reserves partitions in the process-wide count before they are created, until they are counted with their queue.
     pub(super) fn count_partitions(&self, more: u32) -> Result<PartitionQuotaGuard<'_>> {
         let queues = self.queues.read();
         let made: u64 = queues.values().map(|queue| u64::from(queue.partition_count())).sum();
@@ -223,7 +227,7 @@ impl QueueRegistry {
         })
     }
 
-    /// Room for so many partitions of groups of these modes, before anything of them is made.
+    /// Reserves memory for this many partitions of groups of these modes, before any is created.
     fn room_for_parts(
         &self,
         queue: &SmolStr,
@@ -237,7 +241,7 @@ impl QueueRegistry {
         })
     }
 
-    /// The same for what other settings add to a queue: partitions of the groups that it has, and groups that are declared.
+    /// Reserves memory for what new settings add to a queue: partitions of its groups, and declared groups.
     pub(super) fn room_for_change(
         &self,
         queue: &Queue,
@@ -254,13 +258,13 @@ impl QueueRegistry {
         ))
     }
 
-    /// Where dedup-ids are kept.
+    /// Creates the partitions of dedup-ids.
     pub(super) async fn make_ids(&self, queue: &Queue, partitions: u32) -> Result<()> {
         self.make_all(queue, queue.ids_ids(0..partitions)).await
     }
 
-    /// Of the log, in one commit; nobody uses them yet. Some may be there, by an attempt that failed half-way or was refused, or
-    /// before a dedup window ended: a number is never used again.
+    /// Creates log partitions in one commit; nobody uses them yet. Some may exist from an attempt that failed half-way
+    /// or was refused, or from before a dedup window was removed, because a number is never reused.
     async fn make_all(&self, queue: &Queue, mut all: Vec<PartitionId>) -> Result<()> {
         all.retain(|id| matches!(self.log.bounds(*id), Err(LogError::NoPartition(_))));
         if all.is_empty() {
@@ -276,13 +280,13 @@ impl QueueRegistry {
         }
     }
 
-    /// Those that come to the ones that a queue has.
+    /// Creates the additional partitions of an existing queue.
     pub(super) async fn make_partitions(&self, queue: &Queue, count: u32) -> Result<()> {
         let more = queue.partition_ids(queue.partition_count()..count);
         self.make_all(queue, more).await
     }
 
-    /// They are the queue's from now on.
+    /// Puts additional partitions into service.
     pub(super) fn publish_partitions(&self, queue: &Arc<Queue>, count: u32, room: &mut Reservation) -> Result<()> {
         for partition in queue.partition_count()..count {
             let store = queue.new_store(partition);
@@ -298,7 +302,8 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// Groups of the list are declared, whoever made them; those that have left it are not any more, and may expire.
+    /// Declares the groups of the list, whoever created them. Groups no longer in the list lose the declaration and may
+    /// expire.
     pub(super) async fn declare_groups(
         self: &Arc<QueueRegistry>,
         queue: &Arc<Queue>,
@@ -333,17 +338,17 @@ impl QueueRegistry {
         for (group, declared) in changed {
             group.declared.store(declared, Ordering::Relaxed);
             if !declared {
-                // Its time begins now.
+                // Its expiry time begins now.
                 group.members.lock().restore_empty(now);
             }
         }
-        // The depth of a queue with streams alone is that of the declared ones.
+        // The depth of a queue with only stream groups is that of the declared ones.
         queue.has_changed();
         queue.maintain_by(now);
         Ok(())
     }
 
-    /// A new group of a queue. Durable when it returns.
+    /// Adds a new group to a queue. The change is durable on return.
     pub(super) async fn add_group(
         &self,
         queue: &Arc<Queue>,
@@ -364,7 +369,7 @@ impl QueueRegistry {
     ) -> Result<Arc<Group>> {
         let group = self.new_group(queue, settings, declared, room).await?;
         if let Err(error) = self.save(queue).await {
-            // A restart would not know it, and what it had settled.
+            // A restart would not know the group or what it had settled.
             queue.remove_group(group.name());
             group.wake();
             return Err(error);
@@ -372,7 +377,7 @@ impl QueueRegistry {
         Ok(group)
     }
 
-    /// The same, that is still to be kept in the catalogue.
+    /// Like `add_group`, but does not store it in the catalogue.
     async fn new_group(
         &self,
         queue: &Arc<Queue>,
@@ -394,7 +399,7 @@ impl QueueRegistry {
         let start = settings.start;
         let wanted = queue.beside_the_disk(move |queue| starts_of(queue, start)).await;
         let starts = wanted.unwrap_or(Err(LogError::Closed))?;
-        // So its backlog is exact: everything is there, and nothing is on its way.
+        // While the queue is quiesced its backlog is exact, because no message is in transit.
         let still = queue.still().await;
         let stores = queue.stores();
         let mut parts = Vec::with_capacity(stores.len());
@@ -433,7 +438,7 @@ impl QueueRegistry {
         };
         let mut entry = queue.entry();
         entry.groups.retain(|known| known.id != group.id);
-        // What is not there is not declared either: whoever declares it anew gets it anew.
+        // A removed group is not declared either; whoever declares it again gets a new one.
         entry.settings.groups.retain(|group| group.name != name);
         let settings = entry.settings.clone();
         let was_declared = settings.groups.len() < queue.settings().groups.len();
@@ -447,17 +452,17 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// A group that nobody has declared goes when it has had no member for long enough.
+    /// Removes an undeclared group that had no member for long enough.
     pub async fn expire_group(&self, queue: &Arc<Queue>, group: &Group) -> Result<()> {
         let _changes = self.changes.of(queue.name()).await;
-        // Somebody may have come meanwhile; then it stays.
+        // If a consumer came meanwhile, the group stays.
         match queue.expires_at(group) {
             Some(at) if at <= self.clock.now() => self.remove_group(queue, group.name()).await,
             _ => Ok(()),
         }
     }
 
-    /// Keeps that a group which may expire has members, or since when it has none, if that is not what is kept.
+    /// Stores whether a group that may expire has members, or since when it has none, if that changed.
     pub(super) async fn keep_use(&self, queue: &Queue, group: &Group) -> Result<()> {
         let _changes = self.changes.of(queue.name()).await;
         let to_keep = group.members.lock().to_keep();
@@ -468,7 +473,7 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// Keeps that messages of a queue may expire before others, if that is not what is kept.
+    /// Stores that messages of a queue may expire early, if that is not stored yet.
     pub(super) async fn keep_expires_early(&self, queue: &Queue) -> Result<()> {
         let _changes = self.changes.of(queue.name()).await;
         if !queue.removed.load(Ordering::Acquire) {
@@ -478,8 +483,8 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// Keeps what there is to say of a queue, if it is there: what is kept of one that is gone would bring it back, or take
-    /// the name from another.
+    /// Stores the entry of a queue, if the queue still exists. The entry of a removed queue would bring it back, or
+    /// take the name from another.
     pub(super) async fn save(&self, queue: &Queue) -> Result<()> {
         if queue.removed.load(Ordering::Acquire) {
             return Err(queue.not_found());
@@ -489,8 +494,8 @@ impl QueueRegistry {
             .await
     }
 
-    /// The same of what somebody asked for and what holds only when it is stored. A deletion or a pause makes room, or keeps
-    /// some, so this is taken on a full disk, too.
+    /// Stores an entry before the change is applied. A deletion or a pause frees or saves space, so it is accepted on a
+    /// full disk too.
     pub(super) async fn save_as(&self, queue: &Queue, entry: QueueEntry) -> Result<()> {
         if queue.removed.load(Ordering::Acquire) {
             return Err(queue.not_found());
@@ -500,7 +505,7 @@ impl QueueRegistry {
             .await
     }
 
-    /// The dead letters of a queue, made when they are first needed.
+    /// The dead-letter queue of a queue, created when it is first needed.
     pub async fn dead_letters_of(self: &Arc<QueueRegistry>, queue: &Queue) -> Result<Option<Arc<Queue>>> {
         let name = dead_letter_name(queue.name()).map_err(|error| QueueError::invalid(error.to_string()))?;
         let Some(name) = name else {
@@ -519,7 +524,7 @@ impl QueueRegistry {
     }
 }
 
-/// Where a new group is to begin, by partition; `None` is wherever that begins. Times have to be looked up on a disk.
+/// Where a new group should begin, by partition; `None` means at the beginning. Times may need a disk read.
 fn starts_of(queue: &Queue, start: GroupStart) -> thalweg_log::Result<Vec<Option<Offset>>> {
     let stores = queue.stores();
     let start_in = |store: &Arc<MessageStore>| match start {
@@ -531,11 +536,11 @@ fn starts_of(queue: &Queue, start: GroupStart) -> thalweg_log::Result<Vec<Option
     stores.iter().map(start_in).collect()
 }
 
-/// Where it begins, as the partition is when nothing is on its way.
+/// Where the group begins, given the partition while the queue is quiesced.
 fn start_of(store: &MessageStore, wanted: Option<Offset>, mode: GroupMode) -> Result<Offset> {
     let (first, next) = (store.first()?, store.next()?);
     let at = wanted.unwrap_or(first);
-    // Work groups have no gaps to tell of.
+    // Work groups do not report gaps.
     Ok(match mode {
         GroupMode::Work => at.clamp(first, next),
         GroupMode::Stream => at.min(next),

@@ -1,4 +1,4 @@
-//! What a queue asks of the set that it belongs to.
+//! What a queue needs from the registry that it belongs to.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -38,7 +38,7 @@ impl Queue {
         }
     }
 
-    /// When a group goes that nobody has declared, if nobody joins it before.
+    /// When an undeclared group expires, unless a consumer joins before.
     pub(crate) fn expires_at(&self, group: &Group) -> Option<Micros> {
         if self.expires_never(group) {
             return None;
@@ -48,26 +48,29 @@ impl Queue {
         Some(since.saturating_add(micros(after)))
     }
 
-    /// The first member of a group that may expire has come, or the last one has gone: a restart must know. Most looks find
-    /// nothing to keep.
+    /// Stores the change when a group that may expire gets its first member or loses its last, because a restart must
+    /// know. Most calls find nothing to store.
     pub(crate) async fn keep_use(&self, group: &Group) {
         if self.expires_never(group) || group.members.lock().to_keep().is_none() {
             return;
         }
         let Some(home) = Weak::upgrade(&self.home) else { return };
         if let Err(error) = home.keep_use(self, group).await {
-            tracing::warn!(queue = %self.name(), group = %group.name(), %error, "since when a group is not used is not kept");
+            tracing::warn!(
+                queue = %self.name(), group = %group.name(), %error,
+                "the time since which a group is unused cannot be stored"
+            );
         }
     }
 
-    /// Messages expire before others, for the first time: a restart must know.
+    /// Stores that messages expire early when this happens for the first time, because a restart must know.
     pub(crate) async fn keep_expires_early(&self) {
         let is_news = self.expires_early.load(Ordering::Relaxed) && !self.kept_expires_early.load(Ordering::Relaxed);
         let Some(home) = Weak::upgrade(&self.home).filter(|_| is_news && !self.is_in_memory()) else {
             return;
         };
         if let Err(error) = home.keep_expires_early(self).await {
-            tracing::warn!(queue = %self.name(), %error, "that messages expire before others is not kept");
+            tracing::warn!(queue = %self.name(), %error, "the record that messages may expire early cannot be stored");
         }
     }
 
@@ -75,7 +78,7 @@ impl Queue {
         group.is_declared() || self.settings_now().group_expiry.is_zero()
     }
 
-    /// For leases after a seek. Durable when it returns.
+    /// A new epoch for leases after a seek. The change is durable on return.
     pub(crate) async fn next_epoch(&self) -> Result<u32> {
         let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
         let epoch = home.catalog.next_epoch(self.clock.now()).await;
@@ -83,7 +86,7 @@ impl Queue {
         Ok(epoch)
     }
 
-    /// Leases may be made, or there is no room to keep that they were. Durable when it returns.
+    /// Makes sure that leases may be created; fails if the epoch cannot be stored. The change is durable on return.
     pub(crate) async fn store_epoch(&self) -> Result<()> {
         if self.epoch.is_stored() {
             return Ok(());
@@ -99,7 +102,7 @@ impl Queue {
         }
     }
 
-    /// Another queue of the same set.
+    /// Another queue of the same registry.
     pub(crate) fn neighbour(&self, name: &str) -> Result<Arc<Queue>> {
         let home = Weak::upgrade(&self.home);
         home.and_then(|home| home.get(name).ok())
@@ -108,7 +111,7 @@ impl Queue {
             })
     }
 
-    /// The dead letters, if there have been any.
+    /// The dead-letter queue, if it exists.
     pub(crate) fn known_dead_letters(&self) -> Option<Arc<Queue>> {
         let name = dead_letter_name(self.name()).ok().flatten()?;
         Weak::upgrade(&self.home)?.get(&name).ok()

@@ -1,4 +1,5 @@
-//! Queues at a start: all that are whole take part at once; those that a full disk has set aside do when it has room.
+//! Start of the queues: intact queues are put into service at once; those set aside because of a full disk follow when
+//! it has room.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,19 +16,20 @@ use crate::queue::Queue;
 use crate::reconcile::{self, UnreconciledQueues};
 use crate::recover::recover;
 
-/// A full disk is looked at that often.
+/// How often a full disk is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 impl QueueRegistry {
-    /// Has the queues of the catalogue take part that are whole. Returns whether none is left, and nothing else.
+    /// Puts all intact queues of the catalogue into service. Returns whether no queue is left over, and no messages
+    /// without a queue.
     pub(super) async fn open_all_but(self: &Arc<QueueRegistry>, left: UnreconciledQueues) -> Result<bool> {
         *self.set_aside.write() = left.queues;
         self.open_queues(left.unadopted.is_empty()).await?;
         Ok(left.unadopted.is_empty() && self.set_aside.read().is_empty())
     }
 
-    /// Has every queue of the catalogue take part that does not yet and is not set aside. Whether those are all, with what is
-    /// set aside.
+    /// Puts every queue of the catalogue into service that is neither in service nor set aside. `all`: there are no
+    /// other queues than these and those set aside.
     async fn open_queues(self: &Arc<QueueRegistry>, all: bool) -> Result<()> {
         let mut entries = self.catalog.all().await;
         {
@@ -36,10 +38,10 @@ impl QueueRegistry {
         }
         let mut opened = Vec::new();
         let outcome = self.open_each(&entries, &mut opened).await;
-        // Before anybody finds letters in them that were sent already.
+        // Before a consumer finds dead letters in them that were already resent.
         self.end_sending(&opened, all && outcome.is_ok()).await;
         let counted = tokio::task::spawn_blocking(move || {
-            // How many bytes there are of what was let go in part may have to be looked up on the disk.
+            // If frames were trimmed in part, counting their bytes may need a disk read.
             opened.iter().try_for_each(|queue| queue.count_retained())?;
             Ok::<_, QueueError>(opened)
         });
@@ -63,7 +65,10 @@ impl QueueRegistry {
             let dead = dead.map(|(_, dead)| PartitionId::new(dead.id, 0));
             match self.open_queue(name, entry, dead).await {
                 Err(QueueError::Log(error @ LogError::DiskFull { .. })) => {
-                    tracing::error!(queue = %name, %error, "a queue is set aside, with all that it has, until there is room");
+                    tracing::error!(
+                        queue = %name, %error,
+                        "a queue is set aside with all its messages until there is disk space"
+                    );
                     self.set_aside.write().insert(name.clone(), error);
                 }
                 queue => opened.push(queue?),
@@ -72,8 +77,8 @@ impl QueueRegistry {
         Ok(())
     }
 
-    /// Letters that a crash has left where they were, though they are messages of another queue by now, go. `opened` are about
-    /// to take part; `all` says that there is no other queue but those that are set aside.
+    /// Removes dead letters that a crash left in place although they are messages of another queue by now. `opened` are
+    /// about to be put into service; `all` means that the only other queues are those set aside.
     async fn end_sending(&self, opened: &[Arc<Queue>], all: bool) {
         let started: Vec<Arc<Queue>> = self.queues.read().values().cloned().collect();
         let find = |number: u32| {
@@ -81,7 +86,7 @@ impl QueueRegistry {
             let before = opened.iter().find(is_it).map(|queue| (queue, false));
             before.or_else(|| started.iter().find(is_it).map(|queue| (queue, true)))
         };
-        // Of a queue that is not there, it was deleted.
+        // Then a queue that is not found was deleted.
         let all = all && self.set_aside.read().is_empty();
         for queue in opened.iter().chain(&started) {
             let unsure = queue.sent_here.lock().unsure();
@@ -94,14 +99,18 @@ impl QueueRegistry {
                     Ok(true) => queue.sent_here.lock().are_gone(&sent),
                     Ok(false) => {}
                     Err(error) => {
-                        tracing::warn!(queue = %queue.name(), %error, "letters that were sent here are gone from where they were, but that is not stored yet; the next start does it");
+                        tracing::warn!(
+                            queue = %queue.name(), %error,
+                            "the removal of dead letters that were resent to this queue is not stored yet; the next \
+                             start completes it"
+                        );
                     }
                 }
             }
         }
     }
 
-    /// A queue with its groups, which does not take part yet.
+    /// Opens a queue with its groups, without putting it into service.
     async fn open_queue(
         self: &Arc<QueueRegistry>,
         name: &SmolStr,
@@ -121,10 +130,10 @@ impl QueueRegistry {
         Ok(queue)
     }
 
-    /// Does what the start had no room for, as far as there is some by now. Returns whether nothing is left of it.
+    /// Finishes what the start had no room for, as far as there is room now. Returns whether nothing is left.
     async fn finish_start(self: &Arc<QueueRegistry>) -> Result<bool> {
         let Some(_nobody_changes) = self.changes.none() else {
-            // What is half made must not be taken for left behind.
+            // Partitions being created must not be mistaken for leftovers.
             return Ok(false);
         };
         if self.closing.load(Ordering::Acquire) {
@@ -134,7 +143,7 @@ impl QueueRegistry {
         self.open_all_but(left).await
     }
 
-    /// Whether there was a queue of that name that the start has set aside; it is gone then.
+    /// Removes a queue that the start has set aside. Returns whether there was one of that name.
     pub(super) async fn remove_set_aside(&self, name: &str) -> Result<bool> {
         let name = SmolStr::new(name);
         if !self.set_aside.read().contains_key(&name) {
@@ -154,7 +163,7 @@ impl QueueRegistry {
     }
 }
 
-/// Looks until all is done or the queues are gone.
+/// Retries until all is done or the queues are dropped.
 pub(super) async fn finish_when_there_is_room(home: Weak<QueueRegistry>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -162,13 +171,14 @@ pub(super) async fn finish_when_there_is_room(home: Weak<QueueRegistry>) {
         match home.finish_start().await {
             Ok(true) | Err(QueueError::Log(LogError::Closed)) => return,
             Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "queues that were set aside stay so; it is tried again"),
+            Err(error) => tracing::warn!(%error, "queues that were set aside cannot be put into service yet; retrying"),
         }
     }
 }
 
 impl Queues {
-    /// Does what the start had no room for, as the process does by itself every few seconds. Returns whether nothing is left.
+    /// Finishes what the start had no room for, as the process does by itself every few seconds. Returns whether
+    /// nothing is left.
     #[doc(hidden)]
     pub async fn finish_start_now(&self) -> Result<bool> {
         self.home.finish_start().await

@@ -1,8 +1,8 @@
-//! Messages of a queue that lacks some of its partitions go to partitions of a new number, all of which are there.
+//! Moves the messages of a queue that lacks some of its partitions to a complete set of partitions under a new number.
 //!
-//! The new number has the mark `copying` until every message is copied. One frame then makes it the queue's, ends that mark and
-//! says that the old partitions may go: a start after a crash finds the mark and begins the copy anew, or finds it done. Where
-//! damage takes a mark, messages may be found twice, and none nowhere.
+//! The new number has the mark `copying` until every message is copied. One frame then assigns it to the queue, removes
+//! that mark and marks the old partitions for removal. A start after a crash finds the mark and starts the copy over,
+//! or finds it done. If damage destroys a mark, messages may be stored twice, but are never lost.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use crate::catalog::{Catalog, CleanupMark, QueueEntry};
 use crate::error::{QueueError, Result};
 use crate::queue::STATE;
 
-/// Read at once, and stored in one commit, about.
+/// Approximate size of one read and one commit.
 const COPY_BYTES: usize = 4 << 20;
 const COPY_RECORDS: usize = 5000;
 
-/// `there` are the partitions that still are.
+/// `there` are the partitions that still exist.
 pub(super) async fn to_new_number(
     catalog: &Catalog,
     log: &dyn Log,
@@ -34,9 +34,9 @@ pub(super) async fn to_new_number(
         Err(error) => Err(error),
     };
     if let Err(error) = moved {
-        // Half a copy takes room for nothing: it is begun anew in any case.
+        // A partial copy only takes space, because the next attempt starts over.
         if let Err(error) = remove_one(catalog, log, id, now).await {
-            tracing::warn!(id, %error, "what was copied of a queue is left; it goes at the next start");
+            tracing::warn!(id, %error, "a partial copy of a queue is left over; the next start removes it");
         }
         return Err(error);
     }

@@ -1,9 +1,11 @@
-//! Moves to the dead letters that a crash has cut in two. Where queue and dead letters are on different disks, a letter is
-//! stored first and that its message is settled after it: after a crash in between the message is in both. What a letter says of
-//! its message is read here, so that recovery ends the move instead of making it once more.
+//! Completes moves to the dead letters that a crash interrupted. If queue and dead letters are on different disks, the
+//! dead letter is stored first and the settlement of its message second; after a crash in between the message is in
+//! both. This module reads from the dead letters which messages they were, so that recovery completes the move instead
+//! of repeating it.
 //!
-//! Bounded: only letters since the last checkpoint of the queue's groups are read, and of these the newest. A move is not begun
-//! before the one before it in its partition and group has ended, so those that may be cut are among the last.
+//! The work is bounded: it reads only dead letters since the last checkpoint of the queue's groups, and of these the
+//! newest. A move does not begin before the previous one in its partition and group has ended, so interrupted ones are
+//! among the last.
 
 use std::collections::HashMap;
 
@@ -17,17 +19,17 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::store::{Cursor, MessageStore, NextMessage};
 
-/// At most so many letters are read.
+/// Maximum number of dead letters to read.
 const LETTERS_MAX: u64 = 10_000;
-/// A move is longer under way than that only if a disk stands still: a letter may be that much older than a checkpoint which
-/// does not say yet that its message has left.
+/// A move takes longer than this only if a disk stalls. A dead letter may be this much older than a checkpoint that
+/// does not contain the removal of its message yet.
 const UNDER_WAY: Micros = 60_000_000;
 
-/// Messages of one queue that have left, as the dead letters say, by group and partition.
+/// Messages of one queue that have left according to its dead letters, by group and partition.
 #[derive(Default)]
 pub(super) struct InterruptedMoves(HashMap<(SmolStr, u32), Vec<MovedMessage>>);
 
-/// What a letter says of its message.
+/// What a dead letter says about its message.
 struct MovedMessage {
     offset: Offset,
     time: Micros,
@@ -35,8 +37,8 @@ struct MovedMessage {
 }
 
 impl InterruptedMoves {
-    /// Of a queue whose groups have all been checkpointed at `since` or later. Letters that cannot be read are left out: their
-    /// messages are moved again at worst.
+    /// Reads the dead letters of a queue whose groups all have a checkpoint at `since` or later. Unreadable ones are
+    /// left out; at worst their messages are moved again.
     pub fn read(queue: &Queue, dead: PartitionId, since: Micros) -> InterruptedMoves {
         let store = MessageStore::Log {
             log: queue.log.clone(),
@@ -45,7 +47,10 @@ impl InterruptedMoves {
         };
         let mut letters = InterruptedMoves::default();
         if let Err(error) = letters.read_from(queue, &store, since.saturating_sub(UNDER_WAY)) {
-            tracing::warn!(queue = %queue.name(), %error, "not all dead letters can be read; a message may be among them twice");
+            tracing::warn!(
+                queue = %queue.name(), %error,
+                "some dead letters cannot be read; a message may be among them twice"
+            );
         }
         letters
     }
@@ -88,8 +93,8 @@ impl InterruptedMoves {
         });
     }
 
-    /// Settles the messages of a group in a partition that have left, though its records since the checkpoint of that time do
-    /// not say so. Returns them.
+    /// Settles and returns the messages of a group in a partition that have left, although the records since the
+    /// checkpoint of that time do not say so.
     pub fn settle(
         &self,
         (group, partition): (&SmolStr, u32),
@@ -103,7 +108,7 @@ impl InterruptedMoves {
             if !restoring.has_left(letter.offset, letter.terminal, is_new) {
                 continue;
             }
-            // A message that is younger than the letter belongs to another queue of that name.
+            // A message younger than the dead letter belongs to another queue of that name.
             let is_its = find(store, letter.offset)?.is_some_and(|message| message.time <= letter.time);
             if is_its && restoring.leave(letter.offset, letter.terminal) {
                 settled.push((letter.offset, letter.terminal));

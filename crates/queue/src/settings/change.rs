@@ -1,7 +1,7 @@
-//! Which settings of an existing queue may become which others.
+//! Which settings of an existing queue may change.
 //!
-//! A change is refused when messages that are there already would not get what was promised for them, or would get it only
-//! by chance. What only holds for messages to come, or only loosens a promise, may always change.
+//! A change is refused if it would break a promise for existing messages, or keep it only by chance. What only affects
+//! later messages, or only loosens a promise, may always change.
 
 use thalweg_log::Durability;
 
@@ -10,13 +10,16 @@ use crate::error::{QueueError, Result};
 use crate::names::{NameKind, dead_letter_name};
 
 impl QueueSettings {
-    /// Whether a queue with these settings, of that durability and with so many messages not settled may take the new ones.
+    /// Checks whether a queue with these settings, this durability and this many unsettled messages may take the new
+    /// settings.
     ///
-    /// - `partitions` only grows; under an order only when the queue is empty, since a key would move to another partition
-    ///   and overtake its own messages.
-    /// - A stricter `ordering` needs an empty queue: what is there may be leased out of order by now. A looser one is free.
-    /// - `durability` stays as it is, since the partitions of the log were made with it; settings that name none keep it.
-    /// - A declared group keeps its `mode`: leases and offsets are different states. Groups come and go freely.
+    /// - `partitions` only grows. Under an order it grows only while the queue is empty, because a key would move to
+    ///   another partition and overtake its own messages.
+    /// - A stricter `ordering` needs an empty queue, because existing messages may be leased out of order. A looser one
+    ///   is always allowed.
+    /// - `durability` is fixed, because the log partitions were created with it; settings without it keep it.
+    /// - A declared group keeps its `mode`, because leases and offsets are different states. Groups may be added and
+    ///   removed freely.
     pub fn may_become(&self, new: &QueueSettings, depth: u64, durability: Durability) -> Result<()> {
         self.partitions_may_become(new, depth)?;
         if self.becomes_stricter(new) && depth > 0 {
@@ -56,7 +59,7 @@ impl QueueSettings {
                 "partitions: {old} cannot become {wanted}, since partitions are only added; create another queue"
             )));
         }
-        // Of the order that was: a looser one that comes with the same change does not undo what was promised.
+        // The old order counts too: a looser order in the same change does not undo the promise.
         let ordered = self.ordering != QueueOrdering::None || new.ordering != QueueOrdering::None;
         if wanted > old && ordered && depth > 0 {
             return Err(QueueError::invalid(format!(
@@ -69,9 +72,9 @@ impl QueueSettings {
 }
 
 impl QueueSettings {
-    /// Whether a queue of that name can have its dead letters where these settings say.
+    /// Checks whether a queue of this name can have its dead letters where these settings say.
     pub fn check_dead_letters(&self, queue: &str) -> Result<()> {
-        // What a request does not name has its default.
+        // A field missing from a request has its default.
         let default = QueueSettings::default();
         let limits = [
             ("max_depth", ![0, default.max_depth].contains(&self.max_depth)),
@@ -80,8 +83,9 @@ impl QueueSettings {
         ];
         let limit = limits.into_iter().find(|(_, is_set)| *is_set);
         if let Some((key, _)) = limit.filter(|_| NameKind::of(queue) == NameKind::DeadLetter) {
-            let why = "dead letters come whatever it says, or what is dead could not leave its queue; set retention.max_age, \
-                       retention.max_messages or retention.max_bytes instead, and 0 or the default here";
+            let why = "dead letters arrive despite a limit, or dead messages could not leave their queue; set \
+                       retention.max_age, retention.max_messages or retention.max_bytes instead, and 0 or the default \
+                       here";
             return Err(QueueError::invalid(format!("{key}: {why}")));
         }
         if !self.dlq.enabled {
@@ -89,16 +93,16 @@ impl QueueSettings {
         }
         let rule = match dead_letter_name(queue) {
             Ok(Some(_)) => return Ok(()),
-            Ok(None) => "queues of dead letters have none of their own; set dlq.enabled: false".to_owned(),
+            Ok(None) => "dead-letter queues have no dead letters of their own; set dlq.enabled: false".to_owned(),
             Err(error) => format!("{error}, because dlq.<name> is one too; shorten it or set dlq.enabled: false"),
         };
         Err(QueueError::invalid(format!("name: {rule}")))
     }
 
-    /// A key that nothing in this version acts upon, and why.
+    /// A key that this version does not support, and why.
     pub fn without_effect(&self) -> Option<(&'static str, String)> {
         if !self.topics.is_empty() {
-            let why = "nothing is published to topics before there is the MQTT broker; remove it";
+            let why = "topics need the MQTT broker, which this version does not have; remove it";
             return Some(("topics", why.to_owned()));
         }
         let mut names = std::collections::BTreeSet::new();
@@ -112,7 +116,7 @@ impl QueueSettings {
 }
 
 impl QueueSettings {
-    /// Whether messages that are handed out under these settings may be out of the order of the new ones.
+    /// Whether leases under these settings may violate the order of the new ones.
     pub(crate) fn becomes_stricter(&self, new: &QueueSettings) -> bool {
         new.ordering.strictness() > self.ordering.strictness()
     }

@@ -1,10 +1,11 @@
-//! MQTT filters, as far as settings name them: which texts are filters of ordinary topics.
+//! MQTT filters in settings: checks that a text is a filter of ordinary topics.
 
-/// Longest filter, in bytes, as MQTT has it.
+/// Maximum length of a filter in bytes, as in MQTT.
 const FILTER_BYTES_MAX: usize = 65_535;
 const LEVELS_MAX: usize = 128;
 
-/// Checks a filter over ordinary topics: `+` is one level, `#` all that remain. The error continues "must" or "is".
+/// Checks a filter over ordinary topics: `+` is one level, `#` all that remain. The error reads as a full clause after
+/// the filter.
 pub fn check_filter(filter: &str) -> Result<(), &'static str> {
     if filter.is_empty() {
         return Err("a filter must not be empty; # matches every topic");

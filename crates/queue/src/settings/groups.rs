@@ -1,6 +1,6 @@
 //! The groups that a queue declares.
 //!
-//! Two groups of one name are two as long as their filters differ, because the filter is part of the group.
+//! Two groups with the same name are different if their filters differ, because the filter is part of the group.
 
 use smol_str::SmolStr;
 use thalweg_config::{Diagnostics, Fields, Node};
@@ -12,7 +12,7 @@ use crate::times::{instant_text, parse_instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupMode {
-    /// Leases per message.
+    /// One lease per message.
     Work,
     /// One offset per partition.
     Stream,
@@ -27,7 +27,7 @@ impl GroupMode {
     }
 }
 
-/// Where a group begins when it is made; later this has no effect, and seeking is the way.
+/// Where a new group begins. It has no effect later; use seek instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupStart {
     Earliest,
@@ -48,7 +48,7 @@ impl std::str::FromStr for GroupStart {
             "earliest" => Some(GroupStart::Earliest),
             "latest" => Some(GroupStart::Latest),
             _ => match text.split_once(':') {
-                // `str::parse` would take a sign.
+                // `str::parse` would accept a sign.
                 Some(("offset", n)) if n.bytes().all(|b| b.is_ascii_digit()) => n.parse().ok().map(GroupStart::Offset),
                 Some(("time", t)) => parse_instant(t).map(GroupStart::Time),
                 _ => None,
@@ -77,12 +77,12 @@ pub struct GroupSettings {
     pub name: SmolStr,
     pub mode: GroupMode,
     pub start: GroupStart,
-    /// On the routing key; `None` takes everything, as `#` does.
+    /// On the routing key; `None` accepts everything, as `#` does.
     pub filter: Option<SmolStr>,
 }
 
 impl GroupSettings {
-    /// From the earliest message on, all of them.
+    /// From the earliest message on, all messages.
     pub fn new(name: &str, mode: GroupMode) -> GroupSettings {
         GroupSettings {
             name: SmolStr::new(name),
@@ -92,11 +92,11 @@ impl GroupSettings {
         }
     }
 
-    /// An entry of the list `groups`. Mistakes go to the diagnostics.
+    /// Reads an entry of the list `groups`. Mistakes go to the diagnostics.
     pub fn read(node: &Node, diags: &Diagnostics) -> GroupSettings {
         let mut fields = Fields::new(node, diags);
         let name = fields.required_string("name");
-        // A missing one is reported already.
+        // A missing name is reported already.
         if fields.has("name")
             && let Err(error) = check_name(&name)
         {
@@ -105,7 +105,7 @@ impl GroupSettings {
         GroupSettings::read_unnamed(&name, fields)
     }
 
-    /// The body of a request that names the group in its path.
+    /// Reads a request body without the name, which is in the path.
     pub fn read_unnamed(name: &str, mut fields: Fields<'_>) -> GroupSettings {
         let mode = match fields.one_of("mode", &["work", "stream"], "work") {
             "stream" => GroupMode::Stream,

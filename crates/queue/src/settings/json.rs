@@ -1,7 +1,7 @@
-//! Settings as a mapping with the same keys and units that a person writes.
+//! Settings as a mapping with the keys and units of the configuration file.
 //!
-//! Every field is there, so reading it gives equal settings whatever the defaults of that version are; only what has no
-//! value (`durability`, `webhook`, `filter`) is left out.
+//! Every field is present, so the mapping reads as equal settings whatever the defaults of that version are. Only
+//! fields without a value (`durability`, `webhook`, `filter`) are left out.
 
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;

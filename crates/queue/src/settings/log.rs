@@ -1,4 +1,5 @@
-//! The section `log` of the configuration file: how the durable log commits, where it lies, and what it does about damage.
+//! The section `log` of the configuration file: how the durable log commits, where it is stored, and how it handles
+//! damage.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,11 +10,11 @@ use thalweg_log::Durability;
 use super::HOUR;
 use super::read::{DURABILITIES, count, duration, size, word};
 
-/// A publisher waits so long for others at most, whatever it is worth to them.
+/// The longest time that a publisher waits for others, whatever the gain.
 const LINGER_MAX: Duration = Duration::from_micros(50);
 const DIRS_MAX: usize = 64;
 const MIB: u64 = 1 << 20;
-/// The largest submission, and so the largest block that is worth a name.
+/// The largest submission, and so the largest useful block.
 const COMMIT_BYTES_MAX: u64 = thalweg_log::SUBMISSION_BYTES_MAX as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,13 +25,13 @@ pub enum LogEngine {
 /// What a failed write or sync of the log does to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnPoison {
-    /// It ends, with code 74, so that a supervisor starts it again and recovery looks at the disk.
+    /// The process exits with code 74, so that a supervisor restarts it and recovery checks the disk.
     Exit,
-    /// It goes on serving what is committed.
+    /// The process continues to serve what is committed.
     Stay,
 }
 
-/// What a start does about damage where data was synced.
+/// How a start handles damage to synced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryMode {
     Strict,
@@ -41,34 +42,34 @@ pub enum RecoveryMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     pub engine: LogEngine,
-    /// Of queues that name none.
+    /// Default durability of queues.
     pub durability: Durability,
-    /// [`Durability::Interval`] syncs what is that old.
+    /// Sync interval of [`Durability::Interval`].
     pub interval: Duration,
     pub commit: CommitSettings,
-    /// One writer each; empty: `log/` in `data_dir`.
+    /// One writer per folder; empty: `log/` in `data_dir`.
     pub dirs: Vec<PathBuf>,
-    /// With less space free, new messages are refused; `None`: the larger of 2 GiB and 5 % of the disk.
+    /// With less free space, new messages are refused; `None`: the larger of 2 GiB and 5 % of the disk.
     pub min_free: Option<u64>,
     pub on_poison: OnPoison,
-    /// All that is stored is read and checked once in that time; zero: never.
+    /// All stored data is read and checked once in this time; zero: never.
     pub scrub: Duration,
     pub recover: RecoveryMode,
-    /// For moving, compacting and scrubbing together.
+    /// Shared by moving, compaction and scrubbing.
     pub io_bytes_per_second: u64,
-    /// What waits for the disk or was just written, and indexes of files; and where the file says it.
+    /// For data waiting for the disk or just written, and indexes of files; with its position in the file.
     pub memory: Option<(u64, Pos)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitSettings {
-    /// Of one block.
+    /// Maximum size of one block.
     pub max_bytes: u64,
     /// The longest wait for a group; zero: never.
     pub linger: Duration,
-    /// Files made ready in advance.
+    /// Files prepared in advance.
     pub spare: u32,
-    /// Sealed files beyond which frames are moved out of them.
+    /// With more sealed files than this, frames are moved out of them.
     pub max_files: u32,
 }
 
@@ -173,7 +174,7 @@ impl RecoveryMode {
     }
 }
 
-/// The names of later engines get an answer of their own: they stand in the documents.
+/// The names of later engines have their own error, because the documents mention them.
 fn engine(f: &mut Fields<'_>) -> LogEngine {
     let name = f.one_of("engine", &["embedded", "jetstream", "kafka"], "embedded");
     if name != "embedded" {
@@ -203,7 +204,8 @@ fn dirs(f: &mut Fields<'_>) -> Vec<PathBuf> {
     dirs
 }
 
-/// The path of a folder without links, as far as it is there; the folders themselves are compared when they are opened.
+/// The path of a folder with links resolved, as far as it exists; the folders themselves are compared when they are
+/// opened.
 fn real(dir: &Path) -> PathBuf {
     let absolute = || std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     dir.canonicalize().unwrap_or_else(|_| absolute())

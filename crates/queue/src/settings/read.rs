@@ -1,7 +1,7 @@
-//! The reader of queue settings: every field with its default, then the rules between fields.
+//! Reads queue settings: every field with its default, then the rules between fields.
 //!
-//! A field that is not given keeps the value of the settings one starts from, the defaults or those of the queue that is
-//! changed, so creating and changing are one code.
+//! A field that is not given keeps its base value: the default on creation, the current value on a change. So both
+//! share this code.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -20,24 +20,24 @@ use crate::times::DELAY_MAX;
 
 const TOPICS_MAX: usize = 1000;
 const GROUPS_MAX: usize = 1000;
-/// With those that consumers make: each change of one writes what there is to say of all.
+/// Including groups that consumers create: each change of one rewrites the entry with all of them.
 pub(crate) const QUEUE_GROUPS_MAX: usize = 2 * GROUPS_MAX;
 const RETRIES_MAX: u32 = 1_000_000;
 const IN_FLIGHT_MAX: u32 = 1_000_000;
-/// The dense window of a group's state machine is at most that wide.
+/// Maximum width of the dense window of a group's state machine.
 const PENDING_MAX: u32 = 1 << 22;
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// What is longer than any machine will run; keeps sums with clocks in range.
+/// Longer than any machine will run; keeps sums with clocks in range.
 const EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl QueueSettings {
-    /// Settings from a mapping of fields, all of them optional. Mistakes go to the diagnostics.
+    /// Reads settings from a mapping; all fields are optional. Mistakes go to the diagnostics.
     pub fn read(node: &Node, diags: &Diagnostics) -> QueueSettings {
         QueueSettings::default().patch(node, diags)
     }
 
-    /// Those that were written by [`QueueSettings::to_json`], of internal queues too.
+    /// Reads settings written by [`QueueSettings::to_json`], including those of internal queues.
     pub fn stored(node: &Node, diags: &Diagnostics) -> QueueSettings {
         let most = QueueSettings {
             max_message_size: thalweg_log::SUBMISSION_BYTES_MAX as u64,
@@ -46,13 +46,13 @@ impl QueueSettings {
         most.patch(node, diags)
     }
 
-    /// What a message may have at most: a queue that has more already, as those of the lake do, may keep it.
+    /// The limit of `max_message_size`. A queue that already has more, such as those of the lake, may keep it.
     fn message_bytes_max(&self) -> u64 {
         self.max_message_size.max(MESSAGE_BYTES_MAX)
     }
 
-    /// These settings with the fields of the mapping in place of their own; in a nested mapping (`retry`, `dlq`,
-    /// `retention`, `compaction`) too, while a list replaces the list. Mistakes go to the diagnostics.
+    /// These settings with the fields of the mapping replaced. Nested mappings (`retry`, `dlq`, `retention`,
+    /// `compaction`) are merged; a list replaces the list. Mistakes go to the diagnostics.
     pub fn patch(&self, node: &Node, diags: &Diagnostics) -> QueueSettings {
         let mut fields = Fields::new(node, diags);
         let settings = self.read_fields(&mut fields);
@@ -60,11 +60,11 @@ impl QueueSettings {
         settings
     }
 
-    /// The same with the field `name`, which must be given; empty after a mistake.
+    /// Like `read`, with the required field `name`; empty after a mistake.
     pub fn read_named(node: &Node, diags: &Diagnostics) -> (SmolStr, QueueSettings) {
         let mut fields = Fields::new(node, diags);
         let name = fields.required_string("name");
-        // A missing one is reported already.
+        // A missing name is reported already.
         if fields.has("name")
             && let Err(error) = check_name(&name)
         {
@@ -119,10 +119,10 @@ impl QueueSettings {
         settings
     }
 
-    /// The rules between fields.
+    /// Checks the rules between fields.
     fn check(&self, f: &Fields<'_>) {
         if self.ordering == QueueOrdering::Strict && self.partitions != 1 {
-            let message = format!("strict needs partitions: 1, here are {}", self.partitions);
+            let message = format!("strict needs partitions: 1, got {}", self.partitions);
             f.error("ordering", message);
         }
         if self.ordering == QueueOrdering::None && self.lane_window != 1 {
@@ -248,7 +248,7 @@ impl CompactionSettings {
 
 pub(super) fn count(f: &mut Fields<'_>, name: &str, default: u32, range: RangeInclusive<u32>) -> u32 {
     let range = i64::from(*range.start())..=i64::from(*range.end());
-    // In the range of a u32, or the default that came in as one.
+    // In the range of a u32, or the default, which was one.
     u32::try_from(f.int_in(name, default.into(), range)).unwrap_or(default)
 }
 
@@ -260,7 +260,7 @@ fn whole(f: &mut Fields<'_>, name: &str, default: u64) -> u64 {
 
 pub(super) fn size(f: &mut Fields<'_>, name: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
     let value = f.size(name, &size_text(default));
-    // What is not given is no mistake of the user, even if it is a queue of the lake's.
+    // A missing field is not a mistake of the user, even if it is out of range as in a queue of the lake.
     if !f.has(name) || range.contains(&value) {
         return value;
     }
@@ -285,7 +285,7 @@ pub(super) fn duration(f: &mut Fields<'_>, name: &str, default: Duration, range:
     default
 }
 
-/// One of the values of an enum, by its name.
+/// An enum value by its name.
 pub(super) fn word<T: Copy, const N: usize>(
     f: &mut Fields<'_>,
     field: &str,
@@ -304,7 +304,7 @@ pub(super) fn word<T: Copy, const N: usize>(
 pub(super) const DURABILITIES: [&str; 4] = ["fsync", "interval", "os", "memory"];
 
 fn durability(f: &mut Fields<'_>) -> Option<thalweg_log::Durability> {
-    // The empty word is what nobody can write and stands for "not given".
+    // Users cannot write the empty word, so it means "not given".
     f.one_of("durability", &DURABILITIES, "").parse().ok()
 }
 
@@ -361,7 +361,7 @@ fn groups(f: &mut Fields<'_>, default: &[GroupSettings]) -> Vec<GroupSettings> {
     groups
 }
 
-/// Only what can be told without looking it up.
+/// Checks only what needs no name resolution.
 fn check_webhook(url: &str) -> Result<(), &'static str> {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let Some(rest) = rest else {
@@ -374,7 +374,7 @@ fn check_webhook(url: &str) -> Result<(), &'static str> {
     if host.contains('@') {
         return Err("must have no user or password in it, since settings are shown to everyone who may read the queue");
     }
-    // An address of IPv6 has colons within brackets.
+    // An IPv6 address has colons within brackets.
     let port = host.rsplit(']').next().and_then(|rest| rest.split_once(':'));
     let name = port.map_or(host, |(_, port)| {
         host.strip_suffix(port).unwrap_or(host).trim_end_matches(':')

@@ -1,4 +1,4 @@
-//! The section `queues` of the configuration file: the queues that are declared, and whether others may come by use.
+//! The section `queues` of the configuration file: the declared queues, and whether others are created on use.
 
 use std::collections::HashSet;
 
@@ -16,13 +16,13 @@ pub(crate) const PARTITIONS_MAX: u64 = 100_000;
 /// Names in the list are checked, not reserved, and unique.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueuesSettings {
-    /// A queue that nobody declared is made, with default settings, when it is first used.
+    /// An undeclared queue is created with default settings when it is first used.
     pub auto_create: bool,
-    /// What queues of durability `memory` keep together at most, and where the file says it.
+    /// Memory limit for all queues of durability `memory`, and its position in the file.
     pub memory: Option<(u64, Pos)>,
-    /// What dedup-ids of all queues take together at most, and where the file says it.
+    /// Memory limit for the dedup-ids of all queues, and its position in the file.
     pub dedup_memory: Option<(u64, Pos)>,
-    /// What groups may know of messages in hand together, and where the file says it.
+    /// Memory limit for the state of groups, and its position in the file.
     pub state_memory: Option<(u64, Pos)>,
     pub list: Vec<(SmolStr, QueueSettings)>,
 }

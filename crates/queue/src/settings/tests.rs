@@ -51,7 +51,7 @@ groups: []
     assert_eq!(written, QueueSettings::default());
     assert_eq!(good("{}"), written);
     assert_eq!(written.durability, None);
-    // Equal to a default that is read from the same text proves little: the numbers themselves.
+    // Equality with a default read from the same text proves little, so the numbers themselves are checked.
     assert_eq!(
         (written.partitions, written.max_depth, written.max_bytes),
         (10, 100_000, 1 << 30)
@@ -113,7 +113,7 @@ fn a_rule_that_is_broken_is_named_with_its_key() {
     for (text, expected) in [
         ("partitions: 0", "partitions: expected a whole number from 1 to 1000"),
         ("partitions: 1001", "partitions: expected a whole number from 1 to 1000"),
-        ("ordering: strict", "ordering: strict needs partitions: 1, here are 10"),
+        ("ordering: strict", "ordering: strict needs partitions: 1, got 10"),
         ("ordering: sorted", "ordering: expected one of none, partition, strict"),
         ("lane_window: 0", "lane_window: expected a whole number from 1 to 1000"),
         (
@@ -403,7 +403,7 @@ fn declared_queues_have_free_and_unique_names() {
         ("list: {name: a}", "list: expected a list"),
         (
             "list: [{name: a, topics: [x]}]",
-            "list[0].topics: nothing is published to topics before there is the MQTT broker",
+            "list[0].topics: topics need the MQTT broker, which this version does not have",
         ),
         (
             "list: [{name: a, groups: [{name: g}, {name: g, filter: x}]}]",

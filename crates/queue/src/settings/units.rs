@@ -1,9 +1,9 @@
-//! Durations and sizes as a person writes them: `1h30m`, `10GiB`. Each text reads back as exactly the same value.
+//! Durations and sizes as users write them: `1h30m`, `10GiB`. Each text reads back as exactly the same value.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Hours are the largest unit, as the specification writes them: `168h`.
+/// Hours are the largest unit, as in the specification: `168h`.
 const DURATION_UNITS: [(&str, u128); 6] = [
     ("h", 3_600_000_000_000),
     ("m", 60_000_000_000),
@@ -32,7 +32,7 @@ pub(crate) fn duration_text(duration: Duration) -> String {
     text
 }
 
-/// In the largest binary unit of which it is a whole number.
+/// In the largest binary unit that divides it.
 pub(crate) fn size_text(bytes: u64) -> String {
     let unit = SIZE_UNITS
         .iter()

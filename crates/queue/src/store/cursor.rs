@@ -1,5 +1,5 @@
-//! Frames that were read and not yet passed by a reader, with the place of the next record, so that reading on costs no
-//! search; and the few frames before, for what is handed out again.
+//! Frames that were read and not fully consumed, with the position of the next record, so that sequential reads need no
+//! search. A few earlier frames are kept for redeliveries.
 
 use std::collections::VecDeque;
 
@@ -14,9 +14,9 @@ use crate::message::Message;
 #[derive(Default)]
 pub(crate) struct Cursor {
     frames: VecDeque<Frame>,
-    /// Of their bodies.
+    /// Bytes of their bodies.
     bytes: usize,
-    /// The frame among them, the offset and the position of the record to come.
+    /// The current frame, and offset and position of the next record.
     frame: usize,
     offset: Offset,
     position: usize,
@@ -32,7 +32,7 @@ impl Cursor {
         self.offset = self.frames.front().map_or(0, |frame| frame.header.base);
     }
 
-    /// Memory that is kept by it.
+    /// Memory that it keeps.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -47,7 +47,7 @@ impl Cursor {
         self.gap = Some((from, to));
     }
 
-    /// The message at `from` or the first behind it, as far as these frames tell.
+    /// The message at `from` or the first behind it, as far as these frames show.
     pub fn at<M>(
         &mut self,
         from: Offset,
@@ -73,7 +73,7 @@ impl Cursor {
                 let next = frame.header.next();
                 self.enter(self.frame + 1);
                 let Some(following) = self.frames.get(self.frame) else {
-                    // What compaction has left ends before the frame does.
+                    // After compaction the records may end before the frame does.
                     return (next > from).then_some(Ok(NextMessage::Gap { to: next, lost: false }));
                 };
                 if following.header.base > next {
@@ -116,7 +116,7 @@ impl Cursor {
             .flags
             .has(thalweg_log::format::frame::FrameFlags::OFFSET_DELTAS)
         {
-            // Frames are never changed, only replaced as a whole, by such as have deltas.
+            // Frames are never changed, only replaced as a whole by frames with deltas.
             (position, next) = (hint as usize, offset);
         }
         loop {
@@ -131,13 +131,13 @@ impl Cursor {
         }
     }
 
-    /// Goes to the frame that holds `from`, if it is not there already.
+    /// Moves to the frame that contains `from`, if it is not there already.
     fn seek(&mut self, from: Offset) -> bool {
         let holds = |frame: &Frame| frame.header.base <= from && from < frame.header.next();
         if self.offset <= from && self.frames.get(self.frame).is_some_and(holds) {
             return true;
         }
-        // Frames may be of one message each, and then there are thousands.
+        // There may be thousands of frames with one message each.
         let at = self.frames.partition_point(|frame| frame.header.next() <= from);
         let found = self.frames.get(at).is_some_and(holds);
         if found {

@@ -1,8 +1,8 @@
-//! The messages of a partition that lives in memory: in pieces, so that growing moves nothing and what is settled is given
-//! back.
+//! The messages of a partition in memory, stored in chunks, so that growth moves nothing and the memory of settled
+//! messages is released.
 //!
-//! Putting a message away costs mainly the memory that is touched, so a slot has only what every message has; what some
-//! have besides stands once per piece.
+//! The cost of storing a message is mainly the memory that is touched. So a slot contains only what every message has;
+//! optional parts are stored once per chunk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use super::{NextMessage, StoredSpan};
 use crate::message::{Message, NewMessage, not_before};
 use crate::produce::ttl_ms;
 
-/// Messages of a piece.
+/// Messages per chunk.
 const PIECE: usize = 256;
 
 pub(crate) struct MemoryStore {
     inner: Mutex<MemoryStoreInner>,
-    /// As inside, for who only wants to know whether it is worth looking.
+    /// Copies of the inner values, for lock-free checks whether a scan is worth it.
     first: AtomicU64,
     next: AtomicU64,
     clock: Arc<dyn Clock>,
@@ -32,12 +32,12 @@ pub(crate) struct MemoryStore {
 
 #[derive(Default)]
 struct MemoryStoreInner {
-    /// Of the first message of the first piece.
+    /// Offset of the first message of the first chunk.
     base: Offset,
     first: Offset,
     next: Offset,
     pieces: VecDeque<SlotChunk>,
-    /// One that is not needed any more, for the next.
+    /// An unused chunk, kept for reuse.
     spare: Option<SlotChunk>,
     bytes: u64,
 }
@@ -51,9 +51,9 @@ struct SlotChunk {
 struct MessageSlot {
     payload: Bytes,
     time: Micros,
-    /// [`FOREVER`] if it never ends.
+    /// [`FOREVER`] if it never expires.
     ttl_ms: u64,
-    /// Among the extras of its piece, counted from 1; 0 if it has none.
+    /// Index into the extras of its chunk, from 1; 0 if it has none.
     extra: u16,
 }
 
@@ -67,7 +67,7 @@ struct Extra {
 }
 
 impl MemoryStore {
-    /// Its first message will have this offset. A receipt of a store before this one must not name a message of this one.
+    /// The first message gets this offset. A receipt of an earlier store must not name a message of this one.
     pub fn starting_at(offset: Offset, clock: Arc<dyn Clock>) -> MemoryStore {
         let inner = MemoryStoreInner {
             base: offset,
@@ -93,17 +93,17 @@ impl MemoryStore {
         self.inner.lock().bytes
     }
 
-    /// Below it nothing is kept, and at least down to it everything.
+    /// Nothing below it is retained; everything at or above it may be.
     pub fn first_hint(&self) -> Offset {
         self.first.load(Ordering::Relaxed)
     }
 
-    /// There may be more already, but never less.
+    /// Never above the next offset, but possibly below it.
     pub fn next_hint(&self) -> Offset {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Gives the message its offset, which is returned.
+    /// Appends the message and returns its offset.
     pub fn append(&self, message: NewMessage, ttl: Duration, now: Micros) -> Offset {
         let mut inner = self.inner.lock();
         let offset = inner.next;
@@ -130,7 +130,7 @@ impl MemoryStore {
         }
     }
 
-    /// Of the first message that was appended at `time` or later.
+    /// Offset of the first message that was appended at `time` or later.
     pub fn offset_at(&self, time: Micros) -> Offset {
         let inner = self.inner.lock();
         let later = |offset: &Offset| inner.slot(*offset).is_some_and(|(_, slot)| slot.time >= time);
@@ -151,7 +151,7 @@ impl MemoryStore {
         })
     }
 
-    /// Returns how many messages are gone, and their bytes.
+    /// Returns the number of removed messages and their bytes.
     pub fn trim(&self, below: Offset) -> (u64, u64) {
         let mut inner = self.inner.lock();
         let (first, bytes) = (inner.first, inner.bytes);
@@ -175,7 +175,7 @@ impl MemoryStore {
 }
 
 impl MemoryStoreInner {
-    /// One with room.
+    /// The last chunk, or a new one if it is full.
     fn open_piece(&mut self) -> Option<&mut SlotChunk> {
         if self.pieces.back().is_none_or(|piece| piece.slots.len() == PIECE) {
             let new = || SlotChunk {
@@ -200,7 +200,7 @@ impl MemoryStoreInner {
         let payload = slot.payload.clone();
         let ttl_ms = (slot.ttl_ms != FOREVER).then_some(slot.ttl_ms);
         let time = slot.time;
-        // Most have nothing besides: their message is made of constants in its place, not put together from choices.
+        // Most messages have no extras, so theirs is built from constants in place, without branches per field.
         Some(match piece.extra(slot) {
             None => Message {
                 offset,
@@ -258,7 +258,7 @@ impl SlotChunk {
         self.extras.get(usize::from(slot.extra).checked_sub(1)?)
     }
 
-    /// Of payload, key and properties.
+    /// Bytes of payload, key and properties.
     fn bytes(&self, slot: &MessageSlot) -> usize {
         let extra = self.extra(slot).map_or(0, |extra| {
             extra.key.as_ref().map_or(0, Bytes::len) + extra.properties.as_ref().as_bytes().len()

@@ -1,5 +1,5 @@
-//! What one queue does while another one, or a disk, takes its time: its timers, first claims and changes wait for nothing but
-//! their own queue.
+//! Isolation: while another queue or a disk is slow, a queue's timers, first claims and changes wait only for their own
+//! queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,14 +21,14 @@ use crate::support::{TestClock, claim_http_as, log_options, nack_in, put, queues
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A log that holds up what is told until it is let go.
+/// A log that blocks the selected calls until it is released.
 pub struct Slow {
     pub log: Arc<EmbeddedLog>,
-    /// Of many partitions at once.
+    /// Creation of many partitions at once.
     holds_creations: AtomicBool,
-    /// What is appended after many partitions were made.
+    /// Appends after many partitions were created.
     pub holds_after_creation: AtomicBool,
-    /// Of all that is appended.
+    /// All appends.
     holds_appends: AtomicBool,
     held: AtomicUsize,
     go_on: Notify,
@@ -192,8 +192,8 @@ pub async fn begin() -> (tempfile::TempDir, Arc<Slow>, Queues) {
     (folder, slow, queues)
 }
 
-/// A queue of a thousand partitions is made, and held up in that. Meanwhile another queue gets groups, a nacked message comes
-/// again, and a queue is made and deleted.
+/// Creating a queue of a thousand partitions hangs. Meanwhile another queue gets groups, a nacked message is
+/// redelivered, and a queue is created and deleted.
 #[tokio::test]
 async fn a_large_queue_that_is_being_made_holds_up_no_other() {
     let (_folder, slow, queues) = begin().await;
@@ -207,7 +207,7 @@ async fn a_large_queue_that_is_being_made_holds_up_no_other() {
     };
     let making = tokio::spawn(async move { making.create("large", large).await });
     slow.until_held().await;
-    // Whoever wants the same one waits for it, and finds it.
+    // A second call for the same queue waits for the first and finds the queue.
     let same = tokio::spawn(async move { second.create("large", work(1)).await });
 
     let beside = async {
@@ -226,7 +226,7 @@ async fn a_large_queue_that_is_being_made_holds_up_no_other() {
             }
         };
         assert_eq!(again[0].delivery, 2);
-        // Its first member is kept in the catalogue, by what the queue does by itself.
+        // The queue itself stores its first member in the catalogue.
         queue.claim(&fresh, "m", MemberKind::Http, up_to(1)).await.unwrap();
         queues.create("other", work(2)).await.unwrap();
         queues.pause(&queue, thalweg_queue::Pause::Produce, true).await.unwrap();
@@ -248,7 +248,8 @@ async fn a_large_queue_that_is_being_made_holds_up_no_other() {
     assert_eq!(queues.get("large").unwrap().partition_count(), 1000);
 }
 
-/// A message dies while its dead letter cannot be stored, since the disk hangs. Others of the same queue come again in time.
+/// A message dies while its dead letter cannot be stored because the disk hangs. Other messages of the same queue are
+/// redelivered in time.
 #[tokio::test]
 async fn timers_wait_for_no_disk() {
     let (_folder, slow, queues) = begin().await;

@@ -1,8 +1,8 @@
-//! Damage to the catalogue of queues, one frame after the other, through the start that gives damage up: no message that a
-//! group may still need is lost, nothing that was deleted comes back, and no later start is kept away.
+//! Damage to the catalogue of queues, one frame after the other, through a start that gives up damaged data: no message
+//! that a group may still need is lost, nothing that was deleted comes back, and no later start fails.
 //!
-//! A generator makes the history: queues and groups are made, changed and deleted, messages come and some are settled.
-//! `THALWEG_SIM_SEEDS` runs more histories, `THALWEG_SIM_SEED` others.
+//! A generator makes the history: queues and groups are created, changed and deleted, messages are produced and some
+//! are settled. `THALWEG_SIM_SEEDS` runs more histories, `THALWEG_SIM_SEED` others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,12 +28,12 @@ async fn start(disk: Arc<RamDisk>) -> Place {
     open_on(disk, &options(), Duration::ZERO, u64::MAX).await
 }
 
-/// What was told to clients.
+/// What clients were told.
 #[derive(Default)]
 struct Told {
     /// By queue: messages that some group has not settled.
     messages: BTreeMap<String, BTreeSet<String>>,
-    /// Of queues that were deleted.
+    /// Messages of queues that were deleted.
     deleted: BTreeSet<String>,
     next: u64,
 }
@@ -48,7 +48,7 @@ fn some_settings(random: &mut Random) -> QueueSettings {
     settings(1 + random.below(3) as u32, groups)
 }
 
-/// One thing that somebody does. Queues have the names `q0` to `q3`.
+/// One random operation. Queues have the names `q0` to `q3`.
 async fn one_step(place: &Place, told: &mut Told, random: &mut Random) {
     let name = format!("q{}", random.below(4));
     let Ok(queue) = place.queues.get(&name) else {
@@ -100,16 +100,16 @@ async fn history(seed: u64, steps: u64) -> (Files, Told) {
     (files_of(disk.as_ref()), told)
 }
 
-/// Where a byte of the catalogue lies.
+/// The position of a byte of the catalogue.
 #[derive(Clone, Debug)]
 struct Target {
     file: String,
-    /// Of the body of a frame and its length, or of the header of its block.
+    /// Within the body of a frame, with its length, or within the header of its block.
     position: u64,
     bytes: u64,
 }
 
-/// Every frame of the catalogue, and the header of the block that it lies in.
+/// Every frame of the catalogue, and the header of its block.
 fn targets(files: &Files) -> Vec<Target> {
     let (mut found, mut block) = (Vec::new(), None);
     let of_catalog = DumpOptions {
@@ -144,7 +144,7 @@ fn targets(files: &Files) -> Vec<Target> {
     found
 }
 
-/// The texts of all messages in all queues, and how often each is there.
+/// The texts of all messages in all queues, and how often each exists.
 async fn all_texts(place: &Place) -> BTreeMap<String, u32> {
     let mut all = BTreeMap::new();
     for queue in place.queues.all() {
@@ -175,7 +175,7 @@ async fn declare(place: &Place) {
     }
 }
 
-/// Two starts and more use follow the one that gave the damage up.
+/// Two starts and more use follow the one that gave up the damaged data.
 async fn goes_on(place: Place, disk: &Arc<RamDisk>, told: &Told) {
     check(&place, told, true).await;
     declare(&place).await;
@@ -223,7 +223,7 @@ async fn no_damaged_frame_of_the_catalogue_costs_a_message_or_keeps_a_start_away
     println!("{cases} cases");
 }
 
-/// The process ends while a queue is made or removed, and then a frame of the catalogue is damaged.
+/// The process ends while a queue is created or removed, and then a frame of the catalogue is damaged.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_beside_a_queue_half_made_or_half_removed_costs_no_message_of_others() {
     for removed in [false, true] {
@@ -251,7 +251,7 @@ async fn damage_beside_a_queue_half_made_or_half_removed_costs_no_message_of_oth
         } else {
             tokio::spawn(async move { drop(queues.create("half", many).await) })
         };
-        // Messages go first, so at fewer than 40 of them some states are left.
+        // Messages go first, so with fewer than 40 partitions left some are state partitions.
         let all = |place: &Place| place.log.partitions().len();
         while if removed { all(&place) > 70 } else { all(&place) < 30 } {
             tokio::task::yield_now().await;
@@ -267,12 +267,12 @@ async fn damage_beside_a_queue_half_made_or_half_removed_costs_no_message_of_oth
             let place = start_skipping(disk.clone()).await;
             goes_on(place, &disk, &told).await;
         }
-        // The log may have put frames together meanwhile.
+        // The log may have merged frames meanwhile.
         assert!(!targets.is_empty());
     }
 }
 
-/// A mark in the way of a queue's first entry, an entry in the way of declared groups: found by hand, kept by name.
+/// Regression: a mark in the way of a queue's first entry, an entry in the way of declared groups.
 #[tokio::test]
 async fn a_queue_whose_first_entry_is_damaged_is_found_with_its_messages() {
     let disk = Arc::new(RamDisk::new(DISK_BYTES));
@@ -294,7 +294,7 @@ async fn a_queue_whose_first_entry_is_damaged_is_found_with_its_messages() {
     let place = start_skipping(disk.clone()).await;
     let found = place.queues.get("found-16").unwrap();
     assert_eq!(found.depth(), 2);
-    // It is an ordinary queue: whoever has what is in it deletes it.
+    // It is an ordinary queue: a user who has saved its messages deletes it.
     place.queues.remove("found-16", true).await.unwrap();
     place.kill();
     let place = start(disk).await;

@@ -1,4 +1,4 @@
-//! What becomes of a queue and its groups when somebody changes, declares or deletes them.
+//! Changing, declaring and deleting queues and groups.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{DeadLetterSettings, GroupMode, GroupSettings, QueueSettings, RetentionMode};
 use thalweg_queue::{ClaimRequest, Group, NewMessage, Queue, SettleAction};
 
-/// As a consumer makes it.
+/// As a consumer creates it.
 async fn joined(place: &Place, queue: &Arc<Queue>, name: &str) -> Arc<Group> {
     let group = GroupSettings::new(name, GroupMode::Work);
     place.queues.join_group(queue, group).await.unwrap()
@@ -128,7 +128,7 @@ async fn a_name_too_long_for_dead_letters_is_refused_however_the_queue_is_made()
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("queues of dead letters have none of their own"),
+        error.contains("dead-letter queues have no dead letters of their own"),
         "{error}"
     );
 }
@@ -207,7 +207,7 @@ async fn key_stays_together(durability: Durability) {
     stop.store(true, Ordering::Relaxed);
     producer.await.unwrap();
     consumer.abort();
-    // All before in the old partition, all since in one other.
+    // All earlier messages are in the old partition, all later ones in one other.
     let mut partitions = seen.lock().unwrap().clone();
     partitions.dedup();
     assert!(partitions.len() <= 2, "{partitions:?}");
@@ -270,15 +270,15 @@ async fn a_group_that_was_removed_hands_nothing_out_to_whoever_knows_it_and_ends
     assert_eq!(again.unwrap_err().code(), "group_not_found");
     let now = asking.claim_now(want, &mut Vec::new());
     assert_eq!(now.unwrap_err().code(), "group_not_found");
-    // One of that name made anew is another one.
+    // A new group of that name is a different one.
     let anew = joined(&place, &queue, "g").await;
     queue.produce(NewMessage::of("b")).await.unwrap();
     let taken = queue.claim(&anew, "c", MemberKind::Pipeline, want).await.unwrap();
     assert_eq!(taken.len(), 1);
 }
 
-/// A checkpoint has the state of all groups, and a start reads nothing before it: one that was begun before a group was made
-/// must not be written behind what that group has settled.
+/// A checkpoint contains the state of all groups, and a start reads nothing before it. One that was started before a
+/// group was created must not be written after what that group has settled.
 #[tokio::test]
 async fn what_a_new_group_has_settled_stays_so_whatever_the_queue_writes_meanwhile() {
     let (folder, mut place, mut queue) = begin(QueueSettings {
@@ -299,7 +299,7 @@ async fn what_a_new_group_has_settled_stays_so_whatever_the_queue_writes_meanwhi
         queue.produce(lives(20)).await.unwrap();
         claim_http(&queue, "g", 1).await;
         place.later(Duration::from_secs(31));
-        // Calls the task of the queue: it has letters to move, and then a checkpoint to write.
+        // Wakes the task of the queue: it has dead letters to move, and then a checkpoint to write.
         queue.produce(lives(1)).await.unwrap();
         for _ in 0..n {
             tokio::task::yield_now().await;
@@ -322,7 +322,7 @@ async fn what_a_new_group_has_settled_stays_so_whatever_the_queue_writes_meanwhi
         })
         .await;
         place.kill();
-        // What has expired has done so after the start, too.
+        // Expired messages are still expired after the start.
         place = open_later(folder.path(), Duration::from_secs(31 * (n as u64 + 1))).await;
         queue = place.queue();
         let again = claim(&queue, &name, 100).await;

@@ -1,4 +1,4 @@
-//! Clocks that jump: what is counted goes on as time passes, and what people name follows the wall clock.
+//! Clock jumps: durations follow the time that passes, and times that people set follow the wall clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ async fn eight_days_forward_and_back_expire_nothing_and_freeze_nothing() {
     );
     machine.set(-8 * DAY).await;
     machine.pass(11 * SECOND).await;
-    // The pause before another attempt.
+    // The backoff before a retry.
     machine.pass(10 * SECOND).await;
     let again = claim_http(&queue, "g", 1).await;
     assert_eq!((texts(&again), again[0].delivery), (vec!["leased".to_owned()], 2));
@@ -78,14 +78,14 @@ async fn a_gateway_that_boots_in_1970_and_is_set_right_expires_nothing_then_and_
         assert_eq!(depth(&queue), 3, "boot {boot}");
         machine.place.end(clean).await;
     }
-    // With a battery the stop is known to have taken longer than a message lives.
+    // With a battery-backed clock the stop is known to have taken longer than a message lives.
     let machine = Machine::boot(folder.path(), TODAY + 2 * DAY + 20 * SECOND + 2 * HOUR).await;
     machine.look().await;
     assert_eq!(depth(&machine.place.queue()), 0);
     machine.place.stop().await;
 }
 
-/// One that is due at a time of the wall clock.
+/// A message with a wall-clock time of delivery.
 async fn put_at(queue: &Arc<Queue>, text: &str, deliver_at: Micros) {
     let message = NewMessage {
         deliver_at: Some(deliver_at),
@@ -94,7 +94,7 @@ async fn put_at(queue: &Arc<Queue>, text: &str, deliver_at: Micros) {
     queue.produce(message).await.unwrap();
 }
 
-/// One that is due after so long.
+/// A message with a delay.
 async fn put_in(queue: &Arc<Queue>, text: &str, until: Micros) {
     let message = NewMessage {
         not_before: Some(until),

@@ -1,10 +1,10 @@
-//! A queue whose clock jumps, at random: messages with delays, times of delivery, lifetimes and dedup-ids are produced, leased,
-//! extended, given back and settled; time passes, somebody sets the wall clock by seconds or by days, the process is stopped or
-//! killed, and boots with the wall clock as it was, later, or in 1970.
+//! A queue whose clock jumps at random: messages with delays, times of delivery, lifetimes and dedup-ids are produced,
+//! leased, extended, released and settled. Time passes, the wall clock is set by seconds or by days, and the process is
+//! stopped or killed and boots with the wall clock as it was, later, or in 1970.
 //!
-//! A model of nothing but the time that has passed says which messages a consumer must get, and which it must not: a jump expires
-//! nothing, frees nothing early, and keeps nothing longer. `THALWEG_SIM_SEEDS` runs more of them, and `THALWEG_SIM_SEED` begins
-//! with another.
+//! A model that knows only the time that has passed says which messages a consumer must get, and which it must not. A
+//! jump expires nothing, releases nothing early, and keeps nothing longer. `THALWEG_SIM_SEEDS` runs more histories, and
+//! `THALWEG_SIM_SEED` begins with another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use thalweg_queue::{Clock, Delivery, NewMessage, Queue, SettleAction};
 
 const WINDOW: Micros = 60 * SECOND;
 const VISIBILITY: Micros = 30 * SECOND;
-/// The pause before another attempt, and what is added to each step, so that it is over.
+/// The backoff before a retry, which is added to each step so that it is over.
 const BACKOFF: Micros = 1000;
 const DISK_BYTES: u64 = 32 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Not before that time, since it was given back.
+    /// Not before that time, because it was released.
     GivenBack(Micros),
     /// Until that time.
     Leased(Micros),
@@ -42,7 +42,7 @@ struct Known {
     ttl: Option<Micros>,
     not_before: Option<Micros>,
     deliver_at: Option<Micros>,
-    /// The latest that the wall clock has shown since.
+    /// The latest wall-clock time seen since.
     shown: Micros,
 }
 
@@ -50,7 +50,7 @@ struct Known {
 enum Must {
     Come,
     Stay,
-    /// A crash has taken time back, or the clock was set back over the time of delivery.
+    /// A crash lost some time, or the clock was set back over the time of delivery.
     Either,
 }
 
@@ -63,7 +63,7 @@ fn if_all(conditions: [Must; 3]) -> Must {
 }
 
 impl Known {
-    /// `latest` is the latest that log time has been.
+    /// `latest` is the highest log time so far.
     fn must(&self, now: Micros, latest: Micros, wall: Micros) -> Must {
         let reached = |at: Micros| match () {
             () if at <= now => Must::Come,
@@ -223,7 +223,7 @@ impl World {
         let deliver_at = one_of(&[None, None, Some(5 * SECOND), Some(3 * HOUR), Some(2 * DAY), Some(-HOUR)]);
         let deliver_at = deliver_at.filter(|_| not_before.is_none()).map(|delay| wall + delay);
         if deliver_at.is_some() {
-            // Its life begins when the clock shows the time, as the clock is then.
+            // Its lifetime begins when the clock shows that time, by the clock as it is then.
             ttl = None;
         }
         self.next += 1;
@@ -266,7 +266,7 @@ impl World {
         self.messages.insert(text, known);
     }
 
-    /// So many at most; each may be handed out now.
+    /// At most `max` messages; each must be deliverable now.
     async fn claim(&mut self, max: u32) {
         let queue = self.queue();
         let (now, latest, wall) = (self.now, self.latest, self.machine().wall());
@@ -355,7 +355,7 @@ impl World {
             !held || settled.settled == 1,
             "{text} is leased still: {known:?}, {settled:?}"
         );
-        // An ack may come late, as long as nobody else has got the message.
+        // An ack may come late, as long as no other consumer has the message.
         let may_hold = is_its && (self.now < delivery.deadline || verdict == SettleAction::Ack);
         assert!(may_hold || settled.settled == 0, "{text} is leased no more: {known:?}");
         if settled.settled == 0 {
@@ -387,7 +387,7 @@ impl World {
         self.pass(long).await;
     }
 
-    /// And a little more, in which what has ended by then can be tried again.
+    /// Plus a little more, so that what has ended by then can be retried.
     async fn pass(&mut self, long: Micros) {
         for time in [long, 2 * BACKOFF] {
             self.machine().pass(time).await;
@@ -449,7 +449,7 @@ impl World {
         self.pass(SECOND).await;
     }
 
-    /// In the end all that lives comes.
+    /// In the end every live message is delivered.
     async fn end(mut self) -> Counts {
         for long in [SECOND, 3 * HOUR] {
             self.pass(long).await;

@@ -1,4 +1,4 @@
-//! Key compaction of queues on a real log: what a reader finds is the same as before, only less of it.
+//! Key compaction of queues on a real log: a reader finds the same state as before, in fewer records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -45,7 +45,7 @@ fn value(n: u64) -> Bytes {
     value.into()
 }
 
-/// Values and nothing else, so that files before it are full.
+/// Values without keys, so that the files before them are full.
 async fn fill(queue: &Arc<Queue>) {
     for _ in 0..12 {
         queue.produce(NewMessage::of(vec![0; 900_000])).await.unwrap();
@@ -57,14 +57,14 @@ async fn all(queue: &Arc<Queue>) -> Vec<Message> {
     found.into_iter().map(|(_, message)| message).collect()
 }
 
-/// What is on the disk: the newest messages are in memory too, as they were.
+/// What is on the disk: the newest messages are also in memory, as they were.
 async fn stored(place: Place, folder: &Path) -> (Place, Arc<Queue>, Vec<Message>) {
     let (place, queue) = reopened(place, folder).await;
     let found = all(&queue).await;
     (place, queue, found)
 }
 
-/// By key: the newest value; deleted ones are not there.
+/// The newest value of each key, without deleted keys.
 fn newest(messages: &[Message]) -> BTreeMap<Bytes, Bytes> {
     let mut newest = BTreeMap::new();
     for message in messages {
@@ -159,7 +159,7 @@ async fn a_deleted_key_is_forgotten_when_nothing_of_it_can_be_left() {
     );
     place.later(2 * DAY);
     queue.compact_now().await;
-    // The last file that is out of use goes when the next one is full.
+    // The last retired file is removed when the next one is full.
     fill(&queue).await;
     until("the deletion of the key is forgotten", async || {
         place.later(2 * DAY);
@@ -179,12 +179,12 @@ async fn a_deleted_key_is_forgotten_beside_a_queue_that_keeps_all_it_gets() {
     let other = place.queues.create("keeps", keeps).await.unwrap();
     for n in 0..60 {
         queue.produce(keyed(key(n % 2), value(n))).await.unwrap();
-        // So that no file of both is mostly free when the other has left it.
+        // So that a file shared by both is not mostly free when the other has left it.
         other.produce(NewMessage::of(value(n))).await.unwrap();
     }
     queue.produce(keyed(key(1), Bytes::new())).await.unwrap();
     fill(&other).await;
-    // Files that are out of use go by and by.
+    // Retired files are removed over time.
     until("the deletion of the key is forgotten", async || {
         place.later(2 * DAY);
         queue.compact_now().await;
@@ -199,13 +199,13 @@ async fn a_deleted_key_is_forgotten_beside_a_queue_that_keeps_all_it_gets() {
 
 async fn is_as_put(queue: &Arc<Queue>, model: &BTreeMap<Bytes, Bytes>, what: &str) {
     let found = newest(&all(queue).await);
-    // Values are large.
+    // The values are too large to print.
     let (found_keys, keys) = (found.keys().collect::<Vec<_>>(), model.keys().collect::<Vec<_>>());
     assert_eq!(found_keys, keys, "{what}");
     assert!(found == *model, "{what}: an older value is back");
 }
 
-/// What is there with each of the segments lost, where an older file stands in for it. Returns how often one did.
+/// The result with each of the segments lost, where an older file takes over. Returns how often one did.
 async fn is_the_same_without_a_segment(folder: &Path, model: &BTreeMap<Bytes, Bytes>, what: &str) -> usize {
     let files = files_of(&FolderDisk::open(folder).unwrap());
     let mut stood_in = 0;
@@ -215,7 +215,7 @@ async fn is_the_same_without_a_segment(folder: &Path, model: &BTreeMap<Bytes, By
         let disk = disk_of(&left);
         let options = log_options(1 << 20, 1 << 19);
         let Ok(log) = EmbeddedLog::open(disk.clone(), 7, &options) else {
-            // Nothing stands in, which is told.
+            // No file takes over, which is an error.
             continue;
         };
         log.close();
@@ -250,7 +250,7 @@ async fn put_and_compact(seed: u64) -> usize {
             }
             3..=8 => {
                 let mut taken = claim(&queue, "g", random.below(20) as u32 + 1).await;
-                // Some are held back for good.
+                // Some are never acked.
                 taken.retain(|_| random.below(30) > 0);
                 ack(&queue, "g", &taken);
             }
@@ -277,7 +277,7 @@ async fn put_and_compact(seed: u64) -> usize {
 #[tokio::test]
 async fn whatever_comes_between_runs_and_is_lost_the_newest_values_are_those_that_were_put() {
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 8));
-    // A file with a deletion was let go of, and one from before it was not.
+    // Regression seeds: a file with a deletion was released before an older one.
     let known = [327, 341];
     let mut stood_in = 0;
     for seed in (first..first + count).chain(known) {

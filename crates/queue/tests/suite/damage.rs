@@ -1,4 +1,4 @@
-//! Damage on the disk: what it costs is told, and nothing beside it goes.
+//! Disk damage: its cost is reported, and nothing else is lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, QueueSettings};
 use thalweg_queue::{Delivery, Queue, Result};
 
-/// The frame of the message with this payload cannot be read from now on.
+/// Makes the frame of the message with this payload unreadable.
 fn damage(folder: &Path, text: &str) {
     let mut found = 0;
     for file in std::fs::read_dir(folder).unwrap() {
@@ -93,7 +93,7 @@ async fn retention_goes_on_beside_a_partition_that_cannot_be_read_and_comes_back
         let sent = queue.produce(keyed(format!("key {n}"), format!("of key {n}."))).await;
         partitions.push(sent.unwrap().partition);
     }
-    // The first of one partition is damaged; the others of that partition stay behind it.
+    // The first message of one partition is damaged; the others of that partition stay behind it.
     let beside = partitions
         .iter()
         .filter(|partition| **partition == partitions[0])

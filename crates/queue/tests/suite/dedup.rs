@@ -1,5 +1,5 @@
-//! Batches with common dedup-ids that come at once: none waits for another that waits for it, whoever leaves is out of the
-//! way, and inside of the window each id is stored once.
+//! Concurrent batches with common dedup-ids: there is no deadlock, a cancelled batch blocks nobody, and within the
+//! window each id is stored once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,14 +33,14 @@ fn batch(ids: &[&str], from: &str) -> Vec<NewMessage> {
     ids.iter().map(|id| message(id, &format!("{id} of {from}"))).collect()
 }
 
-/// Once round for every task.
+/// Lets every task run once.
 async fn breath() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Of one message, and it is full: whoever comes next waits for room.
+/// Full after one message: the next producer waits for room.
 fn full_after_one() -> QueueSettings {
     QueueSettings {
         max_depth: 2,
@@ -65,7 +65,7 @@ async fn batches_with_the_same_ids_in_another_order_do_not_wait_for_each_other()
     breath().await;
     let third = produce(&["c", "b"], "the third");
     breath().await;
-    // Who leaves takes what it had reserved with it.
+    // A cancelled batch gives up its reservations.
     first.abort();
     third.abort();
     let taken = claim(&queue, "g", 10).await;
@@ -107,10 +107,10 @@ async fn a_message_that_waited_for_room_longer_than_the_window_is_stored_once() 
     place.stop().await;
 }
 
-/// What a producer was told: id and place.
+/// What a producer was told: id and position.
 type Told = Vec<(String, (u32, u64))>;
 
-/// One producer: some of few ids, and it may leave before the end.
+/// One producer with a few ids, which may be cancelled.
 async fn produce_some(queue: Arc<Queue>, seed: u64) -> Told {
     let mut random = Random::new(seed);
     let count = 1 + random.below(5);
@@ -162,7 +162,7 @@ async fn however_batches_meet_and_leave_no_id_is_stored_twice_and_nobody_waits_f
                 told.entry(id).or_default().insert(place);
             }
         }
-        // Whoever comes later gets the place that others were told.
+        // Later producers get the position that others were told.
         let all: Vec<String> = (0..7).map(|n| format!("id-{n}")).collect();
         let ids: Vec<&str> = all.iter().map(String::as_str).collect();
         let check = async |queue: &Arc<Queue>, told: &mut BTreeMap<String, BTreeSet<(u32, u64)>>| {
@@ -190,7 +190,8 @@ async fn however_batches_meet_and_leave_no_id_is_stored_twice_and_nobody_waits_f
     }
 }
 
-/// The id of a message follows in a later block, which a crash may take; the message stands for it then, until that is let go.
+/// The id of a message follows in a later block, which a crash may destroy. Until the message is trimmed, it takes the
+/// place of the id.
 #[tokio::test]
 async fn an_id_is_known_after_a_second_crash_though_its_message_is_gone_by_then() {
     let disk = SimDisk::new(1, 64 << 20);
@@ -227,7 +228,7 @@ async fn an_id_is_known_after_a_second_crash_though_its_message_is_gone_by_then(
     place.stop().await;
 }
 
-/// The window is counted from the message that its producer sent, not from the end of its time as a dead letter.
+/// The window is counted from the producer's message, not from the end of its time as a dead letter.
 #[tokio::test]
 async fn a_letter_that_is_sent_again_begins_no_window_also_after_a_start() {
     for restarts in [false, true] {
@@ -249,7 +250,7 @@ async fn a_letter_that_is_sent_again_begins_no_window_also_after_a_start() {
         };
         let other = queue.produce(message("a", "another one")).await.unwrap();
         assert!(!other.repeated, "after a start: {restarts}");
-        // What has to be read from the disk comes in pieces.
+        // Messages read from disk come in pieces.
         let mut taken = texts(&claim(&queue, "g", 10).await);
         taken.extend(texts(&claim(&queue, "g", 10).await));
         taken.sort();

@@ -1,7 +1,7 @@
-//! No task of a queue reads the disk: a disk may take seconds, and whatever else the thread has to do would wait for it.
+//! No task of a queue reads the disk, because a disk may take seconds and other tasks of the thread would wait.
 //!
-//! The log of these tests keeps next to nothing in memory, and its disk notes who reads it. The runtime has one thread, on
-//! which all tasks run; threads that may block are others.
+//! The log of these tests keeps next to nothing in memory, and its disk records which thread reads. The runtime has one
+//! thread, on which all tasks run; blocking threads are separate.
 
 use std::io;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ struct WatchedFile {
 }
 
 impl Watched {
-    /// Watches the thread that makes it, once that is switched on.
+    /// Watches the thread that creates it, once that is switched on.
     fn new() -> Watched {
         Watched {
             disk: Arc::new(RamDisk::new(1 << 30)),
@@ -95,7 +95,7 @@ impl DiskFile for WatchedFile {
     }
 }
 
-/// Small files, and of what is full neither indexes nor messages in memory.
+/// Small files; for full files neither indexes nor messages are in memory.
 fn cold() -> LogOptions {
     LogOptions {
         tail_bytes_max: 0,
@@ -104,7 +104,7 @@ fn cold() -> LogOptions {
     }
 }
 
-/// A queue "q" whose older messages are on the disk alone, from before a restart.
+/// A queue "q" whose older messages are only on disk, from before a restart.
 async fn begin_cold(settings: QueueSettings, messages: usize) -> (Place, Arc<Queue>, Arc<Watch>) {
     let disk = Arc::new(Watched::new());
     let place = open_on(disk.clone(), &cold(), Duration::ZERO, u64::MAX).await;
@@ -117,7 +117,7 @@ async fn begin_cold(settings: QueueSettings, messages: usize) -> (Place, Arc<Que
     (place, queue, disk.watch.clone())
 }
 
-/// So many messages of 8,000 bytes in turn of the partitions.
+/// This many messages of 8,000 bytes, over the partitions in turn.
 async fn fill(queue: &Arc<Queue>, messages: usize) {
     for _ in 0..messages {
         queue.produce(NewMessage::of(vec![7; 8000])).await.unwrap();
@@ -196,7 +196,7 @@ async fn a_group_that_begins_at_a_time_and_one_that_goes_there_read_nothing_on_a
     place.stop().await;
 }
 
-/// What users, operators and the queue itself do, in any order.
+/// Operations of users, operators and the queue itself, in any order.
 async fn act(place: &Place, queue: &Arc<Queue>, random: &mut Random) -> &'static str {
     let group = |name: &str| queue.group(name).unwrap();
     match random.below(16) {
@@ -207,7 +207,7 @@ async fn act(place: &Place, queue: &Arc<Queue>, random: &mut Random) -> &'static
                 not_before: (random.below(4) == 0).then(|| place.now() + 1_000_000),
                 ..NewMessage::of(vec![1; random.below(20_000) as usize])
             };
-            // Full, or held back by what a group has.
+            // Full, or messages are retained because of a group.
             let _ = queue.produce(message).await;
             "produce"
         }
@@ -291,7 +291,7 @@ async fn act(place: &Place, queue: &Arc<Queue>, random: &mut Random) -> &'static
     }
 }
 
-/// Any queue.
+/// Random settings.
 fn some_settings(random: &mut Random) -> QueueSettings {
     let mut settings = settings(
         1 + random.below(3) as u32,

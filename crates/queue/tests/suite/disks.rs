@@ -17,14 +17,14 @@ use thalweg_queue::{
 
 const MIB: u64 = 1 << 20;
 
-/// Two disks: queue `q`, of one partition, is on one of them, its dead letters are on the other.
+/// Two disks: queue `q`, with one partition, is on one of them, its dead letters are on the other.
 struct World {
     disks: [SimDisk; 2],
-    /// That of `q`.
+    /// The disk of `q`.
     source: usize,
 }
 
-/// One that uses them.
+/// A process that uses them.
 struct Process {
     log: Arc<MultiDiskLog>,
     queues: Queues,
@@ -36,7 +36,7 @@ impl World {
         World::with_durability(seed, Durability::Fsync).await
     }
 
-    /// With that of `q` and its dead letters.
+    /// With the durability of `q` and its dead letters.
     async fn with_durability(seed: u64, durability: Durability) -> World {
         let mut world = World {
             disks: [SimDisk::new(seed, 64 * MIB), SimDisk::new(seed + 1000, 64 * MIB)],
@@ -48,7 +48,7 @@ impl World {
         // Messages stay when they are settled, so that a seek finds them.
         settings.retention.mode = RetentionMode::Policy;
         let queue = process.queues.create("q", settings).await.unwrap();
-        // The first dead letter makes their queue, on the disk on which there is less.
+        // The first dead letter creates their queue, on the disk with less data.
         queue.produce(NewMessage::of(vec![7; 200_000])).await.unwrap();
         reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
         let home = |id| {
@@ -133,7 +133,7 @@ async fn a_message_that_dies_while_the_disk_of_its_queue_goes_away_is_among_the_
 
         let process = world.open().await;
         let queue = process.queue();
-        // What was leased comes again.
+        // Leased messages are redelivered.
         process.later(Duration::from_secs(31)).await;
         process.later(Duration::from_secs(600)).await;
         let there = bad_letters(&queue).await;
@@ -196,7 +196,7 @@ async fn letters_that_are_sent_again_while_their_disk_fails_are_sent_once_by_a_p
         reject(&queue, &claim_http(&queue, "g", 1).await).await.unwrap();
         let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
         let there = letters(&queue).await.len() as u64;
-        // Messages go to the one disk, that their letters are gone to the other.
+        // Messages go to the one disk, the removal of their dead letters to the other.
         let faults = Faults {
             failing_syncs: u64::from(in_time),
             failing_writes: u64::from(!in_time),
@@ -211,7 +211,7 @@ async fn letters_that_are_sent_again_while_their_disk_fails_are_sent_once_by_a_p
     }
 }
 
-/// So many letters with keys, and no others.
+/// This many dead letters with keys, and no others.
 async fn bad_letters_alone(queue: &Arc<Queue>, count: u32) -> Vec<String> {
     queue.purge_dead(&all()).await.unwrap();
     let texts: Vec<String> = (10..10 + count).map(|n| format!("bad {n}")).collect();
@@ -238,7 +238,7 @@ async fn claim_whole(queue: &Arc<Queue>) -> Vec<Delivery> {
     }
 }
 
-/// Acks what a queue has. Returns what is acked, and what may be.
+/// Acks all messages of a queue. Returns those that are acked, and those that may be.
 async fn ack_all(queue: &Arc<Queue>) -> (Vec<String>, Vec<String>) {
     let group = queue.group("g").unwrap();
     let (mut acked, mut perhaps) = (Vec::new(), Vec::new());
@@ -252,9 +252,9 @@ async fn ack_all(queue: &Arc<Queue>) -> (Vec<String>, Vec<String>) {
     (acked, perhaps)
 }
 
-/// Letters are sent to a queue of four partitions, which are on both disks, and one disk goes away at some moment of it. With
-/// `settled`, all that has come there is settled and let go before the process is killed. Returns how many letters had come,
-/// and how many were left after it.
+/// Dead letters are sent to a queue of four partitions, which are on both disks, and one disk fails at some moment.
+/// With `settled`, everything that arrived is settled and trimmed before the process is killed. Returns how many dead
+/// letters had arrived, and how many were left after it.
 async fn send_and_cut(seed: u64, settled: bool) -> (usize, usize) {
     let world = World::new(seed).await;
     let process = world.open().await;
@@ -278,7 +278,7 @@ async fn send_and_cut(seed: u64, settled: bool) -> (usize, usize) {
     world.disks[1 - gone].kill();
 
     let process = world.open().await;
-    // What was leased comes again.
+    // Leased messages are redelivered.
     process.later(Duration::from_secs(71)).await;
     let target = process.queues.get("other").unwrap();
     target.look_after_now().await;
@@ -313,7 +313,7 @@ async fn letters_that_are_sent_while_a_disk_goes_away_are_messages_once() {
     assert!(cut > 0, "some have come, and some not");
 }
 
-/// Letters are sent, and the disk of their queue forgets them and that they are gone: what dies next gets their offsets.
+/// Dead letters are sent, and the disk of their queue loses them and their removal, so the next ones get their offsets.
 #[tokio::test]
 async fn letters_that_get_the_offsets_of_lost_ones_that_were_sent_are_there() {
     let mut reused = 0;

@@ -1,4 +1,4 @@
-//! Groups that nobody has declared expire when they are not used, however often the process ends meanwhile.
+//! Undeclared groups expire when they are not used, however often the process ends meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ async fn leave(queue: &Arc<Queue>) {
     queue.look_after_now().await;
 }
 
-/// Whether the group is there after whoever uses it had time to come back.
+/// Whether the group still exists after its consumers had time to come back.
 async fn is_there(place: &Place) -> bool {
     place.later(MINUTE + Duration::from_secs(1));
     place.queue().look_after_now().await;

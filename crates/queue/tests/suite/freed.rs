@@ -1,4 +1,4 @@
-//! What a process held is free when it has ended: in a test, and wherever queues are closed and opened again.
+//! A process that has ended releases everything: in a test, and wherever queues are closed and opened again.
 
 use std::sync::{Arc, Weak};
 
@@ -16,7 +16,7 @@ struct Held {
     log: Weak<EmbeddedLog>,
 }
 
-/// Some of everything, and its end.
+/// Uses some of everything, then ends.
 async fn use_and_end(disk: Arc<dyn Disk>, clean: bool) -> Held {
     let place = open_on(
         disk,
@@ -37,7 +37,7 @@ async fn use_and_end(disk: Arc<dyn Disk>, clean: bool) -> Held {
         settle(&queue, "g", &taken[1..2], REJECT).await;
         settle(&queue, "g", &taken[2..], NACK_NOW).await;
         claim_http(&queue, "s", 2).await;
-        // Who waits still does at the end.
+        // A waiting claim still waits at the end.
         let (waiting, group) = (queue.clone(), queue.group("g").unwrap());
         let want = thalweg_queue::ClaimRequest {
             wait: std::time::Duration::from_secs(3600),
@@ -61,7 +61,7 @@ fn the_log_and_its_queues_do_not_hold_each_other() {
         let disk: Arc<dyn Disk> = Arc::new(RamDisk::new(64 << 20));
         let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
         let held = runtime.block_on(use_and_end(disk.clone(), clean));
-        // With it go its tasks.
+        // Ends its tasks.
         drop(runtime);
         let queues = held.queues.iter().filter(|queue| queue.strong_count() > 0).count();
         assert_eq!((queues, held.log.strong_count()), (0, 0), "clean: {clean}");
@@ -69,7 +69,7 @@ fn the_log_and_its_queues_do_not_hold_each_other() {
     }
 }
 
-/// Made, used and deleted again and again: nothing of it is left, neither of the queues nor of their partitions.
+/// Created, used and deleted repeatedly: nothing of it is left, neither of the queues nor of their partitions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_deleted_is_freed_while_the_process_runs() {
     let disk: Arc<dyn Disk> = Arc::new(RamDisk::new(64 << 20));
@@ -92,7 +92,7 @@ async fn a_queue_that_is_deleted_is_freed_while_the_process_runs() {
         let taken = claim(&queue, "g", 2).await;
         settle(&queue, "g", &taken[..1], SettleAction::Ack).await;
         settle(&queue, "g", &taken[1..], REJECT).await;
-        // Somebody waits for what never comes.
+        // A claim waits for a message that never comes.
         let (waiting, group) = (queue.clone(), queue.group("s").unwrap());
         let want = thalweg_queue::ClaimRequest {
             wait: std::time::Duration::from_secs(3600),

@@ -1,5 +1,5 @@
-//! A queue on a disk without room: an ack that was refused is not said to hold before it is stored; a process starts there, and
-//! whatever lets go of messages works, also when no ack is taken any more.
+//! A queue on a disk without space: a refused ack is not reported as stored, a process starts there, and everything
+//! that releases messages works, even when no ack is accepted any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use thalweg_queue::{
 
 const FILE: u64 = 256 << 10;
 
-/// Large enough for what every file keeps for deletions and the like.
+/// Large enough for the reserve that every file has for deletions and the like.
 const LARGE: u64 = 2 << 20;
 
 async fn open_sim(disk: &SimDisk) -> Place {
@@ -37,7 +37,7 @@ async fn claim_all(queue: &Arc<Queue>) -> Vec<Delivery> {
         ..up_to(10_000)
     };
     let mut all = Vec::new();
-    // What lies on the disk comes in pieces.
+    // Messages on disk come in pieces.
     loop {
         let some = claim_http_as(queue, "g", "c", want).await;
         if some.is_empty() {
@@ -100,7 +100,7 @@ async fn an_ack_that_a_full_disk_refused_is_refused_again_until_it_is_stored_and
     drop((queue, place));
     let place = open_sim(&disk).await;
     let queue = place.queue();
-    // Leases end, and what was not acked is tried again.
+    // Leases end, and unacked messages are retried.
     for seconds in [31, 600] {
         place.later(Duration::from_secs(seconds));
         queue.look_after_now().await;
@@ -110,7 +110,7 @@ async fn an_ack_that_a_full_disk_refused_is_refused_again_until_it_is_stored_and
     assert!(again.iter().all(|one| !acknowledged.contains(&one.message.offset)));
 }
 
-/// A queue with 20 dead letters, and beside it one named `other`, on a disk on which not even an ack finds room.
+/// A queue with 20 dead letters, and another one named `other`, on a disk without space even for an ack.
 async fn without_a_byte() -> (SimDisk, Place) {
     let disk = SimDisk::new(1, 64 << 20);
     let place = open_large(&disk).await;
@@ -132,7 +132,7 @@ async fn without_a_byte() -> (SimDisk, Place) {
             return (disk, place);
         }
     }
-    // Each lease that goes on longer is a record, too.
+    // Each extension of a lease is a record too.
     loop {
         let extended = oldest
             .iter()
@@ -161,7 +161,7 @@ async fn a_process_starts_on_a_full_disk_as_often_as_it_crashes_there_and_what_i
     }
     let place = open_large(&disk).await;
     let queue = place.queue();
-    // By now there is no room for the epoch of leases.
+    // By now there is no space for the epoch of leases.
     let claimed = queue
         .claim(
             &queue.group("g").unwrap(),

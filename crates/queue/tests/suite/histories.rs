@@ -1,13 +1,13 @@
-//! Histories of a queue, at random: messages with lifetimes, delays, times of delivery and dedup-ids are produced; a work group
-//! claims and settles them, and they die, are sent again and purged; a stream group reads, commits and seeks beside it, and
-//! retention lets go of what is old. Groups are set back, paused, deleted and made again, and so is the queue; clients leave
-//! in the middle of any of it. Between that the process is killed, the power goes, somebody sets the clock, a boot finds it in
-//! 1970, and whole files are damaged.
+//! Random histories of a queue. Messages with lifetimes, delays, times of delivery and dedup-ids are produced. A work
+//! group claims and settles them; they die, are resent and purged. A stream group reads, commits and seeks beside it,
+//! and retention trims old messages. Groups seek back, are paused, deleted and created again, and so is the queue;
+//! clients disconnect in the middle of any of this. In between the process is killed, the power fails, the clock is
+//! set, a boot finds it in 1970, and whole files are damaged.
 //!
-//! Whatever happens: what was acknowledged is handed out until it is settled; what was settled is not handed out again; nothing
-//! is there twice, nor stored twice under an id inside of its window; a lifetime, a delay and a window end when so much time
-//! has passed, whatever the wall clock shows; what was deleted stays so; nobody waits for ever. `THALWEG_SIM_SEEDS` runs more
-//! histories, and `THALWEG_SIM_SEED` begins with another.
+//! In all cases: acknowledged messages are delivered until they are settled; settled messages are not delivered again;
+//! no message exists twice, or is stored twice under an id within its window; a lifetime, a delay and a window end when
+//! that much time has passed, whatever the wall clock shows; deletions stay; nobody waits for ever. `THALWEG_SIM_SEEDS`
+//! runs more histories, and `THALWEG_SIM_SEED` begins with another.
 
 mod calls;
 mod drain;
@@ -28,12 +28,12 @@ fn run(events: Events, histories: u64) {
     let mut counts = Counts::default();
     for seed in first..first + count {
         println!("seed {seed}");
-        // Each with a runtime of its own: with it go the tasks of processes that were killed, and what they hold.
+        // Each has its own runtime: dropping it ends the tasks of killed processes and releases what they hold.
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         counts.add(&runtime.block_on(history(seed, events)));
     }
     println!("{count} histories: {counts:?}");
-    // Of few histories none may come to it.
+    // In a small number of histories none of these may occur.
     if count >= 40 {
         assert!(counts.delivered > 0 && counts.settled > 0, "{counts:?}");
         assert!(counts.read > 0 && counts.committed > 0, "{counts:?}");

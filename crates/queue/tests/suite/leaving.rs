@@ -18,7 +18,7 @@ async fn a_message_that_fails_after_its_total_time_dies_of_that() {
     settings.retry.total_timeout = Duration::from_secs(60);
     let (_folder, place, queue) = begin(settings).await;
     put(&queue, &["x"]).await;
-    // What lies there for long has not begun to fail.
+    // A long wait before the first delivery does not count as failing.
     place.later(Duration::from_secs(600));
     settle(&queue, "g", &claim(&queue, "g", 1).await, NACK_NOW).await;
     let again = claim(&queue, "g", 1).await;
@@ -147,7 +147,7 @@ async fn a_process_has_so_many_partitions_and_no_more_also_in_memory() {
     assert!(refused.to_string().contains("100000"), "{refused}");
 }
 
-/// Each change of a group writes what there is to say of all of them.
+/// Each change of a group rewrites the entry with all groups.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_has_so_many_groups_and_no_more_and_one_that_goes_makes_room() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ async fn a_queue_has_so_many_groups_and_no_more_and_one_that_goes_makes_room() {
         refused.to_string().contains("no more than 2000 groups of one queue"),
         "{refused}"
     );
-    // One that is there is joined all the same.
+    // An existing group can still be joined.
     place.queues.join_group(&queue, group(1500)).await.unwrap();
     place.queues.remove_group(&queue, "g1500").await.unwrap();
     place.queues.join_group(&queue, group(2000)).await.unwrap();
@@ -198,7 +198,7 @@ async fn of_messages_with_one_dedup_id_that_come_together_one_is_stored_and_all_
     assert_eq!((repeated, queue.depth()), (19, 1));
 }
 
-/// A long poll whose connection is closed kept its partition until `consumer_timeout`, and nobody got what came there.
+/// Regression: a closed long poll kept its partition until `consumer_timeout`, and nobody got the messages there.
 #[tokio::test]
 async fn who_closes_a_long_poll_leaves_its_partitions_to_the_others() {
     let mut settings = work(2);
@@ -226,7 +226,7 @@ async fn who_closes_a_long_poll_leaves_its_partitions_to_the_others() {
         .map(|(_, own, _)| own.len() as u32)
         .collect();
     assert_eq!(shares, [1, 1]);
-    // Its future is dropped, as by a server that sees the close.
+    // Its future is dropped, as by a server that sees the disconnect.
     closed.abort();
     assert!(closed.await.is_err());
     dealt().await;

@@ -1,5 +1,5 @@
-//! Partitions without a queue: what a crash leaves half made or half removed goes, what the catalogue has lost comes back, and
-//! no number is given twice.
+//! Partitions without a queue: what a crash leaves half created or half removed is removed, what the catalogue has lost
+//! comes back, and no number is used twice.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ fn partitions(place: &Place) -> usize {
         .count()
 }
 
-/// Ends the process as soon as the log has so many partitions.
+/// Ends the process as soon as the log has this many partitions.
 async fn kill_at(place: Place, count: impl Fn(usize) -> bool) {
     while !count(partitions(&place)) {
         tokio::task::yield_now().await;
@@ -47,7 +47,7 @@ async fn a_queue_half_made_is_gone_after_a_restart_and_its_number_is_not_given_a
         durability: Some(Durability::Os),
         ..work(1000)
     };
-    // Its partitions are stored, and what is kept of it is on its way.
+    // Its partitions are stored, and its catalogue entry is in progress.
     slow.holds_after_creation.store(true, Ordering::SeqCst);
     let making = tokio::spawn(async move { queues.create("half", weak).await });
     slow.until_held().await;
@@ -206,7 +206,7 @@ async fn a_queue_that_the_first_version_was_removing_does_not_come_back_when_its
     put(&gone, &["deleted"]).await;
     place.stop().await;
 
-    // That version wrote one mark for both in its checkpoints, and named what was being removed no more.
+    // That version wrote the same mark for both in its checkpoints, and removed the name of a queue being removed.
     let place = open(folder.path()).await;
     let mut checkpoint = Records::new();
     for (key, value) in [("", "17"), ("/16", "1")] {

@@ -1,4 +1,4 @@
-//! Dead letters: sent again, thrown away, looked at page by page.
+//! Dead letters: resent, discarded, listed page by page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn die(queue: &Arc<Queue>, texts: &[&str]) {
     settle(queue, "g", &taken, REJECT).await;
 }
 
-/// As many bytes of properties as producers may give, in properties of all sizes, and a reason of any length.
+/// The maximum bytes of properties that producers may set, in properties of all sizes, and a reason of any length.
 #[tokio::test]
 async fn a_message_with_all_the_properties_that_it_may_have_becomes_a_dead_letter_with_them() {
     let of_size = |bytes: usize| -> Vec<(String, String)> {
@@ -69,7 +69,7 @@ async fn a_letter_whose_group_is_gone_stays_and_its_sender_is_told() {
     let resent = queue.resend(&all(), ResendTo::Source, None).await.unwrap();
     assert_eq!((resent.count, resent.stopped.unwrap().code()), (0, "group_not_found"));
     assert_eq!(letters(&queue).await.len(), 1);
-    // Elsewhere it may go.
+    // Another queue is allowed.
     let other = place.queues.create("other", work(1)).await.unwrap();
     let resent = queue
         .resend(&all(), ResendTo::Queue("other".into()), None)
@@ -215,7 +215,7 @@ async fn what_was_said_of_a_rejected_message_goes_with_the_purge_and_with_no_lat
     assert_eq!(letters[0].properties.as_ref().get("x-dlq-detail"), None);
 }
 
-/// What is set on a queue of dead letters does something, or is refused.
+/// A setting on a queue of dead letters has an effect, or is refused.
 #[tokio::test]
 async fn what_has_no_effect_on_dead_letters_is_refused_by_its_name() {
     let (_folder, place, queue) = begin(work(1)).await;
@@ -251,7 +251,7 @@ async fn what_has_no_effect_on_dead_letters_is_refused_by_its_name() {
         assert!(
             refused
                 .to_string()
-                .starts_with(&format!("{key}: dead letters come whatever")),
+                .starts_with(&format!("{key}: dead letters arrive despite")),
             "{refused}"
         );
     }
@@ -261,17 +261,17 @@ async fn what_has_no_effect_on_dead_letters_is_refused_by_its_name() {
     for what in [Pause::Produce, Pause::Both] {
         let refused = place.queues.pause(&dead, what, true).await.unwrap_err();
         assert!(
-            refused.to_string().contains("dead letters come all the same"),
+            refused.to_string().contains("dead letters must still arrive"),
             "{refused}"
         );
     }
     place.queues.pause(&dead, Pause::Consume, true).await.unwrap();
     place.queues.pause(&dead, Pause::Both, false).await.unwrap();
-    // A letter that went there again would have lost where it died.
+    // A dead letter sent there would have lost where it died.
     let to = ResendTo::Queue("dlq.q".into());
     let all = DeadLetterSelection::Filter(DeadLetterFilter::default());
     let refused = queue.resend(&all, to, None).await.unwrap_err();
-    assert!(refused.to_string().contains("no way home"), "{refused}");
+    assert!(refused.to_string().contains("cannot be resent from there"), "{refused}");
     assert_eq!(letters(&queue).await.len(), 1);
     place.stop().await;
 }

@@ -1,5 +1,5 @@
-//! Producers of a full queue stand in line: first come, first served, whatever each wants to store. `THALWEG_SIM_SEEDS` runs
-//! more histories of a line, `THALWEG_SIM_SEED` others.
+//! Producers of a full queue wait in a FIFO queue, whatever each wants to store. `THALWEG_SIM_SEEDS` runs more
+//! histories, `THALWEG_SIM_SEED` others.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -35,19 +35,19 @@ fn batch(name: usize, count: usize) -> Vec<NewMessage> {
 
 type Stored = tokio::task::JoinHandle<Result<Vec<ProduceResult>, QueueError>>;
 
-/// Begins to store a batch; on one thread it stands in line, if it has to, when this returns.
+/// Begins to store a batch; on one thread it is in the wait queue, if it has to wait, when this returns.
 async fn begin_to_store(queue: &Arc<Queue>, name: usize, count: usize) -> Stored {
     let producer = queue.clone();
     let stored = tokio::spawn(async move { producer.produce_all(batch(name, count)).await });
-    // Its look for what has expired comes before it waits.
+    // It checks for expired messages before it waits.
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
     stored
 }
 
-/// A batch that needs all of a full queue gets it before the single messages that were sent after it: else each place that
-/// becomes free would go to one of them.
+/// A batch that needs the whole of a full queue gets it before single messages that were sent after it; otherwise each
+/// free place would go to one of them.
 #[tokio::test]
 async fn a_batch_gets_its_places_before_those_who_came_later() {
     for durability in [Durability::Memory, Durability::Os] {
@@ -75,7 +75,7 @@ async fn a_batch_gets_its_places_before_those_who_came_later() {
     }
 }
 
-/// Of the queue's first message: that of a queue in memory goes on from those of earlier processes.
+/// Offset of the queue's first message; that of a queue in memory continues above those of earlier processes.
 fn first(queue: &Arc<Queue>) -> u64 {
     let stats = queue.stats();
     stats.partitions[0].1 - stats.enqueued
@@ -95,7 +95,7 @@ async fn what_can_never_fit_is_refused_at_once_and_holds_nobody_up() {
             assert_eq!((refused.code(), refused.retry_after()), ("message_too_large", None));
             assert!(refused.to_string().contains("never fit"), "{refused}");
         }
-        // One that waits is refused when it cannot fit any more.
+        // A waiting producer is refused when it cannot fit any more.
         let waiting = begin_to_store(&queue, 2, 8).await;
         let behind = begin_to_store(&queue, 3, 1).await;
         let mut settings = (*queue.settings()).clone();
@@ -140,7 +140,7 @@ async fn who_waits_for_room_learns_at_once_that_the_queue_is_gone() {
     }
 }
 
-/// The depth is counted anew where a group goes back: then there is no room, whatever was known before.
+/// The depth is recounted when a group seeks back: then there is no room, whatever the depth was before.
 #[tokio::test]
 async fn a_group_that_goes_back_fills_the_queue_again() {
     let mut settings = blocking(4, Duration::ZERO, Durability::Os);
@@ -174,7 +174,7 @@ async fn a_group_that_goes_back_fills_the_queue_again() {
 
 type Call = Pin<Box<dyn Future<Output = Result<Vec<ProduceResult>, QueueError>>>>;
 
-/// A line as it should be.
+/// The expected wait queue.
 struct Model {
     most: u64,
     depth: u64,
@@ -182,7 +182,7 @@ struct Model {
 }
 
 impl Model {
-    /// Those at the front come in as far as they fit.
+    /// Those at the front are admitted as far as they fit.
     fn let_in(&mut self) -> Vec<usize> {
         let mut came = Vec::new();
         while let Some((name, count)) = self
@@ -199,8 +199,8 @@ impl Model {
     }
 }
 
-/// Producers of all sizes come and give up, and consumers make room, at random: at each moment exactly those have come in
-/// whom a line lets in.
+/// Producers of all sizes come and cancel, and consumers make room, at random: at each moment exactly those are
+/// admitted that FIFO order allows.
 #[tokio::test]
 async fn a_line_lets_in_who_came_first_and_nobody_waits_while_the_first_fits() {
     let (first, count) = (number("THALWEG_SIM_SEED", 1), number("THALWEG_SIM_SEEDS", 30));
@@ -223,7 +223,7 @@ async fn a_line_lets_in_who_came_first_and_nobody_waits_while_the_first_fits() {
                     calls.push((name, Box::pin(async move { producer.produce_all(all).await })));
                     model.line.push_back((name, size));
                 }
-                // Given up, before or after it was let in; it has not heard of that.
+                // Cancelled before or after it was admitted; it did not learn the outcome.
                 4 if !calls.is_empty() => {
                     let (left, call) = calls.remove(random.below(calls.len() as u64) as usize);
                     drop(call);
@@ -234,7 +234,7 @@ async fn a_line_lets_in_who_came_first_and_nobody_waits_while_the_first_fits() {
                     model.depth -= taken.len() as u64;
                     ack(&queue, "g", &taken);
                     if random.below(3) == 0 && !calls.is_empty() {
-                        // The room that was made is given to one that leaves before it hears of it.
+                        // The freed room is given to a producer that cancels before it learns of it.
                         let (left, call) = calls.remove(0);
                         drop(call);
                         model.line.retain(|(name, _)| *name != left);
@@ -256,7 +256,7 @@ async fn a_line_lets_in_who_came_first_and_nobody_waits_while_the_first_fits() {
     }
 }
 
-/// Polls until nothing changes: what a call looks for first takes some polls.
+/// Polls until nothing changes, because a call does some checks first.
 fn is_stored(call: &mut Call) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Queues on a real log, through the public face: what a user sees, before and after a restart. One program, because each one
-//! costs a link.
+//! Queues on a real log, through the public API: what a user sees, before and after a restart. One test binary, because
+//! each one costs a link.
 
 #![allow(clippy::unwrap_used)]
 

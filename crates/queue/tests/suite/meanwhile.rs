@@ -1,5 +1,5 @@
-//! Calls in the middle of which something else happens: a claim sleeps only where something that helps it wakes it, hands on
-//! a call for what it may not take, and no message slips between the two rules of a queue that is changed.
+//! Calls interrupted by other events: a claim sleeps only if something useful will wake it, a woken claim that may not
+//! take the message wakes the next one, and a change of settings applies one of the two rules to each message.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use thalweg_queue::message::TOPIC;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueOrdering as Order, QueueSettings, RetentionMode};
 use thalweg_queue::{ClaimRequest, Clock, Group, NewMessage, Queue, Queues, SeekTo, SystemClock};
 
-/// Whoever waits so long was never called.
+/// A call that waits this long was never woken.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
@@ -27,7 +27,7 @@ fn settings() -> QueueSettings {
 
 type Then = Box<dyn FnOnce() + Send>;
 
-/// Does something in the middle of a call: when it is asked for the time once more than so often.
+/// Runs something in the middle of a call: when the time is read once more than this often.
 #[derive(Default)]
 struct Interrupting(Mutex<Option<(u32, Then)>>);
 
@@ -68,7 +68,7 @@ async fn a_claim_whose_consumer_settles_while_it_begins_to_wait_gets_the_next_me
         queue.produce(NewMessage::of("1")).await.unwrap();
         let want = waiting_for(FOR_EVER);
         let first = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
-        // Shares are dealt, so that nothing else wakes it.
+        // Wait for the rebalance, so that nothing else wakes it.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let (settling, of) = (queue.clone(), group.clone());
         let ack: Then = Box::new(move || settling.ack(&of, 0, first[0].message.offset, 1).unwrap());
@@ -111,7 +111,7 @@ async fn a_claim_that_is_called_but_may_take_no_more_calls_the_next() {
     for name in ["c", "c", "d"] {
         tasks.push(waiting_for_one(&queue, &group, name));
     }
-    // Until shares are dealt and all of them wait.
+    // Until the rebalance is done and all of them wait.
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         place.later(Duration::from_secs(1));
@@ -134,7 +134,7 @@ fn of_topic(topic: &str) -> NewMessage {
     }
 }
 
-/// Everything is on one thread, so a claim that walks on to the end keeps it from all others.
+/// Everything is on one thread, so a claim that scans to the end blocks all others.
 #[tokio::test]
 async fn a_claim_that_passes_over_very_many_messages_lets_a_producer_in_between_and_gets_what_it_stores() {
     for mode in [GroupMode::Work, GroupMode::Stream] {
@@ -167,7 +167,7 @@ async fn a_claim_that_passes_over_very_many_messages_lets_a_producer_in_between_
             let settled = queue.ack(&group, 0, got[0].message.offset, 1);
             assert!(settled.is_ok() && group.backlog() == 0, "{mode:?}, {settled:?}");
         }
-        // Who cannot wait gets what lies behind them, too.
+        // A claim that does not wait gets the message behind them too.
         for topic in ["other/1"].repeat(20_000).into_iter().chain(["wanted/1"]) {
             queue.produce(of_topic(topic)).await.unwrap();
         }
@@ -205,7 +205,7 @@ async fn what_comes_while_the_order_becomes_stricter_is_in_that_order() {
         *clock.0.lock().unwrap() = Some((moment, then));
         settings.ordering = Order::Partition;
         let configured = queues.configure("q", settings).await;
-        // It may not have been asked so often; what is left asks once more when it goes.
+        // The clock may not have been read that often; what is left reads it once more when it is dropped.
         let left = clock.0.lock().unwrap().take();
         drop(left);
         if configured.is_ok() {

@@ -1,4 +1,5 @@
-//! Queues in memory share one bound: at it producers wait, are refused, or push out what is old, as each queue is set to.
+//! Queues in memory share one limit: at the limit producers wait, are refused, or evict old messages, as each queue is
+//! set to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +61,7 @@ async fn queues_in_memory_have_one_bound_together_and_its_error_names_it() {
     let (more, error) = fill(&two).await;
     assert!(more <= 16 && error.code() == "queue_full", "{more}, {error}");
 
-    // What is done makes room, for the other queue, too.
+    // Settled messages make room for the other queue too.
     assert_eq!(take(&one, 10_000).await, stored);
     one.look_after_now().await;
     tokio::time::sleep(Duration::from_millis(300)).await;

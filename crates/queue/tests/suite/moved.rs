@@ -1,6 +1,6 @@
-//! A queue that lacks some of its partitions moves to a new number when a process starts. The power goes at every write, sync
-//! and change of a name of that start, one after the other, or the disk is full there: each message is there afterwards, once,
-//! and so is each queue. `THALWEG_SIM_SEEDS` has a full disk end at every write.
+//! A queue that lacks some of its partitions moves to a new number when a process starts. The power fails at every
+//! write, sync and rename of that start, one after the other, or the disk is full there: afterwards each message exists
+//! once, and so does each queue. With `THALWEG_SIM_SEEDS` the disk is full at every write.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ const CATALOG: PartitionId = PartitionId::new(1, 0);
 const NUMBER: u32 = 16;
 const MESSAGES: usize = 40;
 
-/// What the start has to mend.
+/// What the start has to repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     /// A partition of a queue is gone.
     Partition,
-    /// The same, and the queue is in no catalogue.
+    /// The same, and the catalogue does not contain the queue.
     PartitionAndName,
 }
 
-/// The queues, unless the power goes before they are there.
+/// Opens the queues; fails if the power fails before.
 async fn start(disk: &SimDisk) -> Result<(Queues, Arc<EmbeddedLog>)> {
     let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &log_options(1 << 20, 1 << 19));
     let log = Arc::new(log?);
@@ -39,7 +39,7 @@ async fn start(disk: &SimDisk) -> Result<(Queues, Arc<EmbeddedLog>)> {
     Ok((queues?, log))
 }
 
-/// Messages in all partitions of `q` but the second, which is gone.
+/// Messages in all partitions of `q` except the second, which is gone.
 async fn damaged(seed: u64, damage: Damage) -> (SimDisk, BTreeSet<String>) {
     let disk = SimDisk::new(seed, 64 << 20);
     let (queues, log) = start(&disk).await.unwrap();
@@ -97,7 +97,7 @@ async fn all_is_there_once(queues: &Queues, damage: Damage, there: &BTreeSet<Str
     assert_eq!(texts, wanted, "{what}");
 }
 
-/// It is a queue as any other.
+/// It works like any other queue.
 async fn can_be_used(queues: &Queues, damage: Damage) {
     let queue = queues.get(name_of(damage)).unwrap();
     let group = GroupSettings::new("after", GroupMode::Work);
@@ -113,7 +113,7 @@ async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_
             disk.cut_power_in(n);
             let cut = start(&disk).await;
             if let Ok((_, log)) = &cut {
-                // What it has begun when it starts is done.
+                // What it begins at the start is done.
                 log.close();
             }
             let was_cut = cut.is_err();
@@ -144,13 +144,13 @@ async fn a_queue_that_moves_to_a_new_number_is_there_once_wherever_a_crash_cuts_
     }
 }
 
-/// Of nobody that the queues know.
+/// A partition unknown to the queues.
 const FILLER: PartitionId = PartitionId::new(PartitionId::EVENTS, 7);
 
-/// Records of 3,000 bytes, and then as many as there is room for of each of the last sizes. How many of the first there were.
+/// Writes records of 3,000 bytes, and then as many as fit of each of the last sizes. Returns the number of the first.
 async fn fill(disk: &SimDisk, most: usize, last: &[usize]) -> usize {
     let log = EmbeddedLog::open(Arc::new(disk.clone()), 7, &log_options(1 << 20, 1 << 19)).unwrap();
-    // As many as it makes: one that it gives up for want of room would leave that room.
+    // Wait for all spare files: one that is given up for lack of space would leave that space.
     until("the files are ready", async || log.counters().spare_files >= 2).await;
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
@@ -174,7 +174,7 @@ async fn fill(disk: &SimDisk, most: usize, last: &[usize]) -> usize {
     took
 }
 
-/// What is whole is served, and the other one is there with all that it had, or is said to be missing for want of room.
+/// The intact queue is served; the other one has all its messages, or is reported as missing because of a full disk.
 async fn is_up(queues: &Queues, damage: Damage, there: &BTreeSet<String>, what: &str) -> bool {
     let other = queues.get("other").unwrap();
     let stored = other.browse(None, None, 10).await.unwrap();
@@ -199,7 +199,7 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
     for damage in [Damage::Partition, Damage::PartitionAndName] {
         let all = fill(&damaged(0, damage).await.0, usize::MAX, &[]).await;
         let mut set_aside = 0;
-        // Room for one commit more at a time if more is wanted than CI has time for.
+        // Increases the free space by one commit at a time if more is wanted than CI has time for.
         let step = if number("THALWEG_SIM_SEEDS", 0) > 0 { 1 } else { 5 };
         for left in (0..=all.min(60)).step_by(step) {
             let (disk, there) = damaged(left as u64, damage).await;
@@ -231,7 +231,7 @@ async fn a_start_on_a_full_disk_after_damage_comes_up_and_finishes_when_there_is
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_set_aside_can_be_deleted_to_make_room() {
     let (disk, _) = damaged(1, Damage::Partition).await;
-    // What is left is less than any record needs.
+    // The space left is less than any record needs.
     fill(&disk, usize::MAX, &[300, 1]).await;
     let (queues, log) = start(&disk).await.unwrap();
     assert_eq!(queues.get("q").err().unwrap().code(), "disk_full");

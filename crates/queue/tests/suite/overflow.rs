@@ -1,4 +1,4 @@
-//! Queues at their limits: what is refused, what waits, and what has to go.
+//! Queues at their limits: what is refused, what waits, and what is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn one_message_more_makes_one_dead_letter_of_the_oldest() {
     let told: Vec<_> = told.iter().map(|letter| (text(letter), reason(letter))).collect();
     assert_eq!(told, [("1".to_owned(), Some("overflow"))]);
 
-    // What was stored before the start has to be read before it can become a letter.
+    // Messages from before the start must be read before they can become dead letters.
     let (_place, queue) = reopened(place, folder.path()).await;
     for n in 5..=6 {
         put(&queue, &[&n.to_string()]).await;
@@ -75,7 +75,7 @@ async fn nothing_goes_where_that_would_free_nothing() {
     }
     assert_eq!(queue.produce(large()).await.unwrap_err().code(), "queue_full");
     assert_eq!((queue.depth(), dropped(&queue, "overflow")), (10, 0));
-    // A message that never fits drives nobody out, either.
+    // A message that never fits evicts nothing either.
     let larger = NewMessage::of(vec![7; 1 << 20]);
     assert_eq!(queue.produce(larger).await.unwrap_err().code(), "message_too_large");
     queue.commit(&queue.group("behind").unwrap(), 0, 10).await.unwrap();
@@ -105,7 +105,7 @@ async fn the_oldest_of_all_partitions_goes_whatever_its_offset_is_also_after_a_r
     let mut settings = dropping(2, &WORK);
     settings.max_depth = 4;
     let (folder, place, queue) = begin(settings).await;
-    // "b" goes to one partition, "a" to the other, which is at higher offsets.
+    // "b" goes to one partition, "a" to the other, which has higher offsets.
     for n in 0..3 {
         put_keyed(&queue, "a", &format!("a{n}")).await;
     }
@@ -142,7 +142,7 @@ async fn without_a_work_group_the_oldest_that_is_kept_goes() {
             put(&queue, &[&n.to_string()]).await;
         }
         assert_eq!((queue.depth(), dropped(&queue, "overflow")), (3, 2));
-        // What a stream has passed over is let go by and by.
+        // What a stream group skipped is trimmed over time.
         until("what nobody needs goes", async || queue.stats().retained == 3).await;
         assert_eq!(kept(&queue).await, ["3", "4", "5"]);
         if !groups.is_empty() {
@@ -222,7 +222,7 @@ async fn a_producer_of_a_durable_queue_waits_for_room_and_is_refused_when_none_c
     assert_eq!(texts(&claim(&queue, "g", 10).await), ["3"]);
 }
 
-/// Committed messages, and behind them as many as a stream may have before it: what is kept by age alone is not in the way.
+/// Committed messages, and behind them as many as a stream may have: messages retained only by age do not count.
 async fn behind_a_history(streams: &[&str]) -> (tempfile::TempDir, Place, Arc<Queue>) {
     let streams: Vec<_> = streams.iter().map(|name| (*name, GroupMode::Stream)).collect();
     let mut settings = dropping(1, &streams);
@@ -253,7 +253,7 @@ async fn a_stream_at_the_limit_passes_over_its_oldest_and_what_is_kept_by_age_st
         told => panic!("{told:?}"),
     }
     assert_eq!(texts(&claim(&queue, "slow", 10).await), ["6", "7", "8"]);
-    // What it was told it has not, it does not get after a restart either.
+    // Messages that it reported as lost are not read after a restart either.
     let (_place, queue) = reopened(place, folder.path()).await;
     assert_eq!(queue.depth(), 3);
     assert_eq!(texts(&claim(&queue, "slow", 10).await), ["6", "7", "8"]);

@@ -1,6 +1,6 @@
-//! Messages expire at their own time, also behind others that live, and where nobody claims: none of them counts against the
-//! limits, before or after a restart. A generator compares with a model; `THALWEG_SIM_SEEDS` runs more, `THALWEG_SIM_SEED`
-//! others.
+//! Messages expire at their own time, also behind live ones, and where nobody claims: expired messages do not count
+//! against the limits, before or after a restart. A generator compares with a model; `THALWEG_SIM_SEEDS` runs more,
+//! `THALWEG_SIM_SEED` others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ async fn a_queue_that_nobody_uses_lets_go_of_the_dead_by_itself_also_after_a_res
     put(&queue, "lives, too", None).await;
     put(&queue, "dead in two", Some(2 * HOUR)).await;
     until("it is kept that messages expire before others", async || {
-        // One look of its task at what has come.
+        // One run of its maintenance.
         queue.look_after_now().await;
         queue.depth() == 4
     })
@@ -77,7 +77,7 @@ async fn a_queue_that_nobody_uses_lets_go_of_the_dead_by_itself_also_after_a_res
     place.stop().await;
 }
 
-/// Nobody claims until the end; then exactly those that live are handed out, in their order.
+/// Nobody claims until the end; then exactly the live messages are delivered, in order.
 #[tokio::test]
 async fn at_every_time_the_depth_is_the_number_of_those_that_live() {
     let (first, count) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 12));
@@ -89,7 +89,7 @@ async fn at_every_time_the_depth_is_the_number_of_those_that_live() {
             Durability::Os
         };
         let (_folder, place, queue) = begin(wanted(durability, 1)).await;
-        // By text: when it expires, in seconds.
+        // Expiry time in seconds, by text.
         let mut model: BTreeMap<String, u64> = BTreeMap::new();
         let mut now = 0;
         for n in 0..200 {
@@ -102,7 +102,7 @@ async fn at_every_time_the_depth_is_the_number_of_those_that_live() {
                 assert_eq!(queue.depth(), model.len() as u64, "seed {seed}, step {n}");
             } else {
                 let text = format!("{n:05}");
-                // Seconds end with the half, so that nothing expires while the test looks.
+                // Lifetimes end at half seconds, so that nothing expires while the test checks.
                 let own = random.one_in(2).then(|| 1 + random.below(5000));
                 let ttl = own.map(|own| Duration::from_millis(own * 1000 + 500));
                 put(&queue, &text, ttl).await;

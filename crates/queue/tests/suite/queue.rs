@@ -265,14 +265,14 @@ async fn a_dedup_id_is_known_after_a_restart_whatever_became_of_its_message_unti
             .collect::<Vec<u64>>()
     };
     assert_eq!(kept(&place).iter().sum::<u64>(), 100);
-    // The window has passed: they are new, and nothing is kept of the old ones.
+    // The window has passed: they are new, and none of the old ones is kept.
     place.kill();
     let place = open_later(folder.path(), WINDOW * 2).await;
     let queue = place.queue();
     queue.look_after_now().await;
     assert_eq!((kept(&place).len(), kept(&place).iter().sum::<u64>()), (3, 0));
     assert!(!queue.produce(message(7)).await.unwrap().repeated);
-    // Without a window nothing is left; with one again, it begins anew, also in partitions that are added then.
+    // Without a window nothing is left. A new window starts empty, also in partitions that are added then.
     place.queues.configure("q", with_window(Duration::ZERO)).await.unwrap();
     assert_eq!(kept(&place).iter().sum::<u64>(), 0);
     let more = QueueSettings {
@@ -406,7 +406,7 @@ async fn a_call_that_is_given_up_stores_its_message_if_it_had_begun_to_and_leave
     assert_eq!(queue.depth(), 2);
     let repeated = queue.produce(with_id("one")).await.unwrap();
     assert!(repeated.repeated, "the first call with it came to its end");
-    // No room for a third: it waits, and is given up before it began to be stored.
+    // No room for a third: it waits, and is cancelled before it began to be stored.
     let mut waiting = Box::pin(queue.produce(with_id("two")));
     assert!(futures::poll!(waiting.as_mut()).is_pending());
     drop(waiting);
@@ -530,7 +530,7 @@ async fn a_claim_whose_leases_cannot_be_stored_has_taken_nothing() {
     place.log.remove(state).await.unwrap();
     let want = up_to(10);
     let group = queue.group("g").unwrap();
-    // Twice: a lease that had stayed would be counted.
+    // Twice, because a leaked lease would be counted.
     for _ in 0..2 {
         let refused = queue.claim(&group, "c", MemberKind::Pipeline, want).await;
         assert!(refused.is_err(), "{refused:?}");
@@ -541,7 +541,7 @@ async fn a_claim_whose_leases_cannot_be_stored_has_taken_nothing() {
         (0, 3, 0)
     );
     assert_eq!(stats.consumers[0].2, 0);
-    // What a stream reads is not stored.
+    // Reads of a stream are not stored.
     assert_eq!(texts(&claim(&queue, "s", 10).await), ["a", "b", "c"]);
 }
 
@@ -589,7 +589,7 @@ async fn a_dedup_window_that_was_off_for_a_while_knows_what_came_since_and_nothi
     assert!(!queue.produce(message("a")).await.unwrap().repeated);
     assert_eq!(partitions(&place), there, "a number of the log is never used again");
     place.kill();
-    // A start reads the newest messages, too: those of before are not among them.
+    // A start also reads the newest messages; the earlier ones are not among them.
     let later = Duration::from_secs(300);
     let place = open_later(folder.path(), later).await;
     place.queues.configure("q", with_window(3600)).await.unwrap();

@@ -1,6 +1,6 @@
-//! Receipts name one delivery for ever: whatever is deleted, made again, sought back, lost by a crash or restarted, one that a
-//! client still has settles nothing but what it was given for. A generator mixes all of it; the model remembers every receipt.
-//! `THALWEG_SIM_SEEDS` runs more histories, `THALWEG_SIM_SEED` others.
+//! Receipts name one delivery for ever: after deletion, recreation, seeks, crashes and restarts, an old receipt settles
+//! only what it was issued for. A generator mixes all of these; the model remembers every receipt. `THALWEG_SIM_SEEDS`
+//! runs more histories, `THALWEG_SIM_SEED` others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ async fn start(disk: &Arc<RamDisk>, ahead: Duration) -> Place {
     open_on(disk.clone(), &log_options(1 << 20, 1 << 19), ahead, u64::MAX).await
 }
 
-/// As `kill -9` leaves the disk: what was not written yet never is.
+/// The disk as `kill -9` leaves it: what was not written yet never is.
 fn killed(place: Place, disk: &RamDisk) -> Arc<RamDisk> {
     let left = disk_of(&files_of(disk));
     place.kill();
     left
 }
 
-/// The code of the answer to one verdict, by the text of a receipt; `ok` if it holds.
+/// The code of the answer to one settlement, by the text of a receipt; `ok` if it is accepted.
 async fn answer(queue: &Arc<Queue>, group: &str, receipt: &str, verdict: SettleAction) -> &'static str {
     let receipt: Receipt = receipt.parse().unwrap();
     assert_eq!(receipt.to_string().parse(), Ok(receipt.clone()));
@@ -54,7 +54,7 @@ fn all_verdicts() -> [SettleAction; 4] {
     ]
 }
 
-/// Whatever somebody wants with an old receipt, it is gone, and the one of now holds.
+/// The old receipt is rejected for every action, and the new one is accepted.
 async fn only_the_new_one_counts(queue: &Arc<Queue>, old: &str, new: &str) {
     assert_ne!(old, new);
     for verdict in all_verdicts() {
@@ -95,7 +95,7 @@ async fn a_queue_or_group_that_is_deleted_and_made_again_knows_no_receipts_of_be
         put(&queue, &["c"]).await;
         let of_group = claim_one(&queue, "two").await;
         place.queues.remove_group(&queue, "g").await.unwrap();
-        // A flow may still have the group that is gone.
+        // A flow may still have a reference to the deleted group.
         let late = queue
             .settle(&group, vec![(of_group.parse().unwrap(), SettleAction::Ack)], true)
             .await
@@ -119,7 +119,7 @@ async fn a_lease_that_a_crash_has_lost_is_not_taken_for_the_next_one() {
     let queue = place.queues.create("q", work(1)).await.unwrap();
     put(&queue, &["a", "b"]).await;
     let kept = claim_one(&queue, "one").await;
-    // What others wait for takes this lease along.
+    // A durable produce stores this lease too.
     put(&queue, &["c"]).await;
     place.log.sync().await.unwrap();
     let lost = claim_one(&queue, "one").await;
@@ -221,13 +221,14 @@ async fn what_is_read_again_after_a_seek_has_receipts_of_its_own() {
     place.stop().await;
 }
 
-/// What consumers have is handed out first after a seek back, so there may be leases behind the place where the group reads on.
+/// Leased messages are redelivered first after a seek back, so there may be leases behind the position at which the
+/// group reads on.
 #[tokio::test]
 async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_out_behind_it() {
     // The first is read again, or passed over; the second was given back or acked.
     for (offset, is_acked) in [(0, false), (0, true), (1, false), (1, true)] {
         let place = start(&Arc::new(RamDisk::new(64 << 20)), Duration::ZERO).await;
-        // Without an order both consumers may have all of it, however shares are dealt meanwhile.
+        // Without an order both consumers may take everything, whatever the shares are meanwhile.
         let settings = thalweg_queue::settings::QueueSettings {
             ordering: thalweg_queue::settings::QueueOrdering::None,
             ..work(1)
@@ -317,7 +318,7 @@ async fn receipts_of_earlier_versions_are_gone() {
     place.stop().await;
 }
 
-/// What the model knows of a receipt.
+/// What the model knows about a receipt.
 #[derive(Clone, Debug)]
 struct Given {
     /// Which of the queues and groups that had these names.
@@ -325,21 +326,21 @@ struct Given {
     group: u64,
     /// The text of the message, which no other has.
     message: String,
-    /// In which process. It is known there and in the next one that an ack is a repetition.
+    /// The process in which it was acked. This process and the next must recognise a repeated ack.
     acked_in: Option<u64>,
-    /// It was at some time. What is known longer than promised need not be known ever after.
+    /// It was acked at some time. Beyond the promised time this may be forgotten.
     was_acked: bool,
 }
 
 #[derive(Default)]
 struct Model {
-    /// In the order in which they were handed out.
+    /// In the order of delivery.
     given: Vec<(String, Given)>,
-    /// The last receipt for a message in a group, by place in `given`. After a crash one before it may be: the leases of the
-    /// last block are lost.
+    /// The last receipt for a message in a group, as indexes into `given`. After a crash it may be an earlier one,
+    /// because the leases of the last block are lost.
     last: BTreeMap<(u64, u64, String), Vec<usize>>,
     incarnations: u64,
-    /// Those of now, of queue `q` and its group `g`.
+    /// The current queue `q` and its group `g`.
     queue: u64,
     group: u64,
     messages: u64,
@@ -371,7 +372,7 @@ impl Model {
         }
     }
 
-    /// Somebody says what became of a message, with any receipt there ever was.
+    /// A settlement with any receipt ever issued.
     fn settled(&mut self, at: usize, verdict: &SettleAction, code: &str) {
         let (receipt, given) = &self.given[at];
         let key = (given.queue, given.group, given.message.clone());
@@ -494,7 +495,7 @@ impl World {
             _ if self.model.given.is_empty() => {}
             _ => {
                 let count = self.model.given.len() as u64;
-                // Mostly young ones.
+                // Mostly recent ones.
                 let back = if self.random.one_in(2) { count } else { count.min(8) };
                 let at = (count - 1 - self.random.below(back)) as usize;
                 let verdict = all_verdicts()[self.random.below(4) as usize].clone();

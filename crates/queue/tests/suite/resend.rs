@@ -1,5 +1,5 @@
-//! Dead letters that are sent again or thrown away by several at once, by clients that leave, and into queues in memory: each
-//! goes one way, once, and stays gone. `THALWEG_SIM_SEEDS` runs more, `THALWEG_SIM_SEED` others.
+//! Dead letters that are resent or discarded by concurrent calls, by clients that disconnect, and into queues in
+//! memory: each is processed once and stays gone. `THALWEG_SIM_SEEDS` runs more, `THALWEG_SIM_SEED` others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use thalweg_log::{Durability, Log, PartitionId};
 use thalweg_queue::settings::{QueueSettings, RetentionMode};
 use thalweg_queue::{DeadLetterFilter, DeadLetterSelection, MessageId, NewMessage, Queue, ResendTo};
 
-/// The state of the groups of `dlq.q`, the second queue that was made.
+/// The state of the groups of `dlq.q`, the second queue that was created.
 const LETTERS_STATE: PartitionId = PartitionId::new(17 | 1 << 31, 0);
 
 fn all() -> DeadLetterSelection {
@@ -28,7 +28,7 @@ fn quick() -> QueueSettings {
     }
 }
 
-/// So many letters of queue "q", with a text each.
+/// This many dead letters of queue "q", with a text each.
 async fn die(queue: &Arc<Queue>, count: usize) {
     let messages: Vec<_> = (0..count).map(|n| NewMessage::of(format!("letter {n}"))).collect();
     for some in messages.chunks(1000) {
@@ -123,7 +123,7 @@ async fn as_many_letters_are_sent_as_there_is_room_for() {
         .unwrap();
     assert_eq!((resent.count, resent.stopped.unwrap().code()), (70, "queue_full"));
     assert_eq!((other.depth(), letters(&queue).await.len()), (70, 30));
-    // By bytes, which is found out by trying.
+    // Limited by bytes, which is found out by trying.
     let bytes = QueueSettings {
         max_bytes: 300,
         ..quick()
@@ -138,7 +138,7 @@ async fn as_many_letters_are_sent_as_there_is_room_for() {
     place.stop().await;
 }
 
-/// Records of state that a start has to read.
+/// State records that a start has to read.
 fn state_records(place: &Place) -> u64 {
     let from = Log::last_checkpoint(place.log.as_ref(), LETTERS_STATE)
         .unwrap()
@@ -152,7 +152,7 @@ async fn what_is_kept_of_letters_that_are_gone_does_not_grow_with_their_number()
     die(&queue, 5000).await;
     assert_eq!(queue.purge_dead(&all()).await.unwrap(), 5000);
     assert!(state_records(&place) <= 10, "{}", state_records(&place));
-    // One by one it is a record each, until the next checkpoint.
+    // One by one, each is a record until the next checkpoint.
     die(&queue, 200).await;
     for n in 5000..5200 {
         let one = DeadLetterSelection::Ids(vec![format!("dlq.q:0:{n}").parse().unwrap()]);
@@ -185,7 +185,7 @@ async fn a_running_process_writes_a_checkpoint_of_the_letters_that_are_gone() {
     place.stop().await;
 }
 
-/// Several at once, some of which leave: afterwards each letter is in one place.
+/// Concurrent calls, some of which are cancelled: afterwards each dead letter is in one place.
 #[tokio::test(flavor = "multi_thread")]
 async fn however_letters_are_taken_each_goes_one_way() {
     let (first, count) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 8));
@@ -272,7 +272,7 @@ async fn a_checkpoint_that_is_written_while_letters_go_does_not_bring_them_back(
         for _ in 0..round {
             tokio::task::yield_now().await;
         }
-        // Writes the state of all groups as a whole.
+        // Writes checkpoints of all groups.
         place.queues.close().await;
         assert_eq!(purging.await.unwrap().unwrap(), 1);
         (place, queue) = reopened(place, folder.path()).await;

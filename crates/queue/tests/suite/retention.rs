@@ -1,4 +1,4 @@
-//! What a queue keeps, and for how long.
+//! What a queue retains, and for how long.
 
 use std::time::Duration;
 
@@ -187,7 +187,7 @@ async fn what_expires_while_nobody_claims_makes_room_and_becomes_a_dead_letter()
         put_keyed(&queue, "a", "3").await;
         put_keyed(&queue, "a", "4").await;
         place.later(2 * SECOND);
-        // Before a producer is refused, too.
+        // Also before a producer is refused.
         put_keyed(&queue, "a", "5").await;
         assert_eq!(queue.depth(), 1);
         let group = queue.group("g").unwrap();

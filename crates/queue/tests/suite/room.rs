@@ -1,4 +1,4 @@
-//! What makes room is let go and told to producers, however it came about.
+//! Everything that makes room is trimmed and wakes producers, whatever the cause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use thalweg_queue::message::TOPIC;
 use thalweg_queue::settings::{GroupMode, GroupSettings, Overflow, QueueSettings, RetentionMode};
 use thalweg_queue::{NewMessage, Queue, QueueError};
 
-/// Far less than a producer would wait by itself.
+/// Far less than a producer would wait otherwise.
 const SOON: Duration = Duration::from_secs(20);
 const ATTEMPTS: usize = 20;
 
@@ -38,7 +38,7 @@ async fn ack_all(queue: &Arc<Queue>, group: &str) {
     ack(queue, group, &claim(queue, group, 100).await);
 }
 
-/// What the acks call for is done, so that what follows has to call for itself.
+/// Wait until the effects of the acks are over, so that the next step must wake the producer itself.
 async fn quiet() {
     tokio::time::sleep(Duration::from_millis(300)).await;
 }
@@ -57,7 +57,7 @@ async fn has_room_soon(queue: &Arc<Queue>) {
     until("it has room again", has_room).await;
 }
 
-/// One that waits for room while this is done gets it.
+/// A producer that waits for room during this gets it.
 async fn wakes<T>(queue: &Arc<Queue>, message: NewMessage, then: impl Future<Output = T>) -> T {
     let done = wakes_if_it_waits(queue, message, then).await;
     done.expect("the producer waits")
@@ -106,14 +106,14 @@ async fn what_is_passed_over_because_its_time_has_come_is_let_go() {
 #[tokio::test]
 async fn a_producer_that_waits_goes_on_when_a_claim_passes_messages_over() {
     for first in ["other", "some"] {
-        // Whoever looks for what has expired may pass them over before, on a slow machine.
+        // On a slow machine the check for expired messages may pass them first.
         let mut taken = None;
         for _ in 0..ATTEMPTS {
             let mut blocking = settings();
             blocking.max_depth = 2;
             blocking.overflow = Overflow::Block;
             let (_folder, _place, queue) = begin(blocking).await;
-            // Where the first is handed out, nothing before it is settled.
+            // When the first is delivered, nothing before it is settled.
             queue.produce(message(first)).await.unwrap();
             queue.produce(message("other")).await.unwrap();
             ack_all(&queue, "all").await;
@@ -134,7 +134,7 @@ async fn what_was_settled_just_before_the_process_ended_is_let_go_after_the_star
     let (folder, place, queue) = begin(small).await;
     assert_eq!(fill(&queue, || message("other")).await.code(), "queue_full");
     ack_all(&queue, "all").await;
-    // On one thread nothing is let go in between.
+    // On one thread nothing is trimmed in between.
     let (_place, queue) = reopened(place, folder.path()).await;
     assert_eq!(queue.depth(), 0);
     has_room_soon(&queue).await;

@@ -1,5 +1,5 @@
-//! Messages that are delayed for long sleep in the log: they hold up nobody, survive the process, and are all there when they
-//! are due.
+//! Long-delayed messages sleep in the log: they delay no other message, survive the process, and are all delivered when
+//! they are due.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ fn small_window() -> QueueSettings {
     }
 }
 
-/// A queue with messages that are due an hour from now, every third ten minutes later, and then one that is not delayed.
-/// The clock goes on by itself, so nothing is looked at within three minutes of what happens.
+/// A queue with messages that are due in an hour, every third ten minutes later, and then one without a delay. The
+/// clock runs on its own, so nothing is checked within three minutes of an event.
 async fn begin_asleep(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
     let (folder, place, queue) = begin(settings).await;
     let due = place.now() + HOUR.as_micros() as i64;
@@ -88,7 +88,7 @@ async fn after_the_end_of_the_process_they_sleep_on_and_none_comes_twice() {
     for clean in [true, false] {
         let (folder, place, queue) = begin_asleep(small_window()).await;
         assert_eq!(take(&queue).await, ["now"]);
-        // A settle nobody waits for is stored with the next block.
+        // A settlement without waiting is stored with the next block.
         put(&queue, &["0"]).await;
         place.end(clean).await;
         let place = open_later(folder.path(), HOUR + Duration::from_secs(200)).await;

@@ -1,4 +1,4 @@
-//! What groups know of messages that consumers have takes no more memory than its share, and is given back.
+//! The state of groups stays within its memory share, and is released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use thalweg_queue::{Delivery, NewMessage, Queue, QueueError, Queues, QueuesOptio
 use crate::support::{Place, TestClock, claim, log_options, number, queues_options, settings, up_to};
 
 const SHARE: u64 = 2 << 20;
-/// What each partition of a group has whatever others take, with what tables of offsets take more than was foreseen: they double.
+/// The minimum of each partition of a group, plus what tables of offsets take beyond their estimate because they
+/// double.
 const FLOOR: u64 = 4 * (80 << 10);
 
 /// A process with little memory for the state of groups.
@@ -31,7 +32,7 @@ async fn place_on(disk: Arc<RamDisk>, log_options: &LogOptions, state_bytes: u64
     Place { queues, log, clock }
 }
 
-/// A queue in memory, so that nothing but the state of its groups is kept beside the messages.
+/// A queue in memory, so that only the state of its groups is kept beside the messages.
 async fn queue_of(groups: &[(&str, GroupMode)], messages: usize) -> (Place, Arc<Queue>) {
     let place = place_with(&log_options(4 << 20, 1 << 20)).await;
     let in_memory = QueueSettings {
@@ -128,7 +129,7 @@ async fn a_stream_whose_first_message_is_not_acked_stops_where_there_is_no_room(
     place.kill();
 }
 
-/// What a claim has read of a disk and not handed out is kept for the next one, which may never come.
+/// Frames that a claim has read from disk and not delivered are kept for the next claim, which may never come.
 #[tokio::test]
 async fn what_was_read_for_the_next_claim_stays_within_the_share_and_is_given_back_when_none_comes() {
     let names: Vec<String> = (0..20).map(|n| format!("g{n}")).collect();
@@ -169,7 +170,8 @@ async fn what_was_read_for_the_next_claim_stays_within_the_share_and_is_given_ba
     place.kill();
 }
 
-/// Whatever consumers do, each message comes to each group until it is settled, and the state stays within the share.
+/// Whatever consumers do, each message is delivered to each group until it is settled, and the state stays within the
+/// share.
 #[tokio::test]
 async fn whatever_consumers_do_state_stays_within_the_share_and_everything_is_handed_out() {
     let (first, count) = (number("THALWEG_SIM_SEED", 0), number("THALWEG_SIM_SEEDS", 4));
@@ -200,7 +202,7 @@ async fn whatever_consumers_do_state_stays_within_the_share_and_everything_is_ha
     }
 }
 
-/// Of one group over one partition, at least: its timers alone are 2 KiB.
+/// Minimum for one group in one partition: its timers alone are 2 KiB.
 const PART_MIN: u64 = 2 << 10;
 
 fn is_refused(error: &QueueError, limit: u64) {
@@ -236,7 +238,7 @@ async fn groups_take_of_the_share_for_each_partition_and_where_nothing_is_left_n
     is_refused(&refused, SHARE);
     assert!(made * 50 * (4 * PART_MIN) > SHARE, "{made} groups are few");
     assert_eq!(queue.groups().len() as u64, made);
-    // Neither by a queue that brings its groups, which is not there then, nor by other settings, which do not hold then.
+    // Neither by a queue with groups, which is then not created, nor by other settings, which are then not applied.
     let other = place
         .queues
         .create("other", in_memory(100, &[("g", GroupMode::Work)]))
@@ -249,10 +251,10 @@ async fn groups_take_of_the_share_for_each_partition_and_where_nothing_is_left_n
         assert_eq!((queue.partition_count(), queue.groups().len() as u64), (50, made));
         assert!(queue.settings().groups.is_empty());
     }
-    // Without a group it takes nothing, and what asks for no more is not refused.
+    // Without a group it takes nothing, and a change that needs no more is accepted.
     place.queues.create("without", in_memory(100, &[])).await.unwrap();
     place.queues.configure("q", in_memory(50, &[])).await.unwrap();
-    // A group that goes gives its part back, as soon as no task looks at it any more.
+    // A removed group releases its part as soon as no task refers to it.
     place.queues.remove_group(&queue, "g0").await.unwrap();
     let again = async {
         while join(&place, &queue, "again").await.is_err() {
@@ -261,7 +263,7 @@ async fn groups_take_of_the_share_for_each_partition_and_where_nothing_is_left_n
     };
     tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
     is_refused(&join(&place, &queue, "more").await.unwrap_err(), SHARE);
-    // Consumers of those that are there get what comes.
+    // Consumers of the existing groups get new messages.
     queue.produce(NewMessage::of("1")).await.unwrap();
     assert_eq!(claim(&queue, "again", 10).await.len(), 1);
     place.kill();

@@ -1,8 +1,8 @@
-//! What each version of the format has stored is read by every later one: messages, the state of groups, the catalogue.
+//! Every later version reads what each version of the format has stored: messages, the state of groups, the catalogue.
 //!
-//! A fixture is a log as [`write`] left it, its files without the zeros at their ends and with their sizes in their names. A
-//! format of another version gets a fixture beside the others; none is ever written again. The first had neither epochs of
-//! leases nor a superblock.
+//! A fixture is a log as [`write`] left it: its files without trailing zeros, with their sizes in their names. Another
+//! version of the format gets a new fixture; existing ones are never rewritten. The first had neither epochs of leases
+//! nor a superblock.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const FILE: u64 = 64 << 10;
 const MESSAGES: u64 = 120;
 const CONSUMER: &str = "consumer";
 
-/// The moment at which the fixture was written, so that nothing in it has run out.
+/// The moment at which the fixture was written, so that nothing in it has expired.
 struct Then;
 
 impl Clock for Then {
@@ -31,7 +31,7 @@ impl Clock for Then {
 const FIXTURES: [&str; 2] = ["format-1", "queues-2"];
 
 fn fixture(name: &str) -> PathBuf {
-    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    // Cargo sets this at each run; the value at build time may be another clone.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.join("../log/tests/fixtures").join(name)
 }
@@ -51,7 +51,7 @@ fn payload(n: u64) -> Vec<u8> {
     format!("message {n} {}", "x".repeat(900 + n as usize)).into_bytes()
 }
 
-/// Of a hundred and twenty messages the first is acked, the second waits, the third is dead, two are leased.
+/// Of 120 messages the first is acked, the second waits, the third is dead, two are leased.
 async fn write(folder: &Path) {
     let (queues, log) = open_small_files(folder).await;
     let groups = [("work", GroupMode::Work), ("stream", GroupMode::Stream)];
@@ -136,7 +136,7 @@ async fn reads_as_it_was(name: &str) {
         (queue.settings().max_depth, queue.settings().ttl),
         (12_345, Duration::ZERO)
     );
-    // What the stream has read and the work group settled is gone; the rest is as it was stored.
+    // What the stream has read and the work group settled is trimmed; the rest is as it was stored.
     let stored = queue.browse(None, None, 1000).await.unwrap();
     assert_eq!(stored.last().map(|(_, message)| message.offset), Some(MESSAGES - 1));
     for (_, message) in &stored {
@@ -149,7 +149,7 @@ async fn reads_as_it_was(name: &str) {
     let letters = queues.get("dlq.jobs").unwrap().browse(None, None, 10).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].1.payload, payload(2));
-    // Acked and dead are two, one waits, two are leased.
+    // Two are acked or dead, one waits, two are leased.
     let stats = queue.stats();
     let work = stats.groups.iter().find(|group| group.name == "work").unwrap();
     assert_eq!(work.backlog, MESSAGES - 2);
@@ -199,7 +199,8 @@ async fn a_receipt_of_a_stored_lease_holds_in_every_later_version() {
     let (queues, log) = open_small_files(folder.path()).await;
     let queue = queues.get("jobs").unwrap();
     let group = queue.group("work").unwrap();
-    // The queue is the first of its log, the group the first of the queue, the epoch the second in which it was written.
+    // The queue is the first of its log, the group the first of the queue, the epoch the second in which it was
+    // written.
     let epoch = Then.now() / 1_000_000;
     for (receipt, wanted) in [
         (format!("jobs:0:3:1:16.1.{epoch:x}"), None),

@@ -1,4 +1,4 @@
-//! Stream groups: what one reads, who reads it, and what a reader that went away leaves to the next.
+//! Stream groups: what one reads, who reads it, and what a reader that left leaves to the next.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn read(queue: &Arc<Queue>, consumer: &str, max: u32) -> Vec<String> {
 }
 
 async fn ack_offsets(queue: &Arc<Queue>, offsets: &[u64]) {
-    // Whoever has read it, in whichever epoch: an ack of a stream counts for its place.
+    // From any reader and epoch: an ack of a stream counts for its position.
     let receipt = |offset: &u64| -> Receipt { format!("q:0:{offset}:1:16.1.{:x}", u64::MAX).parse().unwrap() };
     let verdicts = offsets
         .iter()
@@ -35,7 +35,7 @@ fn committed(queue: &Queue) -> u64 {
     queue.group("s").unwrap().stats().positions[0]
 }
 
-/// The time goes on, and the queue looks for what is due then: first who has gone, then who takes over.
+/// Time passes, and the queue handles what is due: first who has left, then who takes over.
 async fn later(place: &Place, queue: &Arc<Queue>, time: Duration) {
     for time in [time, Duration::from_secs(1)] {
         place.later(time);
@@ -51,7 +51,7 @@ async fn what_a_reader_left_without_ack_comes_to_the_next_reader_and_its_late_ac
     ack_offsets(&queue, &[1]).await;
     assert!(read(&queue, "b", 10).await.is_empty(), "one reads at a time");
     later(&place, &queue, Duration::from_secs(31)).await;
-    // What was acked is done, whoever reads.
+    // Acked messages are done, whoever reads.
     assert_eq!(read(&queue, "b", 2).await, ["a", "c"]);
     ack_offsets(&queue, &[0, 2]).await;
     assert_eq!(committed(&queue), 3);

@@ -1,5 +1,5 @@
-//! Claims that wait are called when there is something for them: all messages go out, although nobody asks twice, many
-//! give up, and each takes little.
+//! Waiting claims are woken when there is a message for them: all messages are delivered, although no consumer polls,
+//! many cancel, and each takes few.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use thalweg_queue::{ClaimRequest, Group, NewMessage, Queue};
 
 const MESSAGES: u64 = 3000;
 const CONSUMERS: u64 = 30;
-/// Whoever waits so long was never called.
+/// A call that waits this long was never woken.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 const GIVEN_UP: Duration = Duration::from_secs(100);
 
@@ -27,7 +27,7 @@ async fn begin_with(ordering: Order, durability: Durability) -> (tempfile::TempD
     begin(settings).await
 }
 
-/// Takes up to three at a time and acks them; gives up now and then.
+/// Takes up to three at a time and acks them; cancels now and then.
 async fn consume(queue: Arc<Queue>, group: Arc<Group>, number: u64, acked: Arc<AtomicU64>) {
     let mut random = Random::new(number);
     let name = format!("c{}", number % (CONSUMERS / 2));
@@ -116,7 +116,7 @@ fn waiting_for_one(queue: &Arc<Queue>, group: &Arc<Group>, name: &'static str) -
     })
 }
 
-/// Lets the other tasks go on until they wait; shares are dealt anew after the joins.
+/// Lets the other tasks run until they wait; the joins cause a rebalance.
 async fn all_wait(place: &Place, queue: &Arc<Queue>) {
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -146,7 +146,7 @@ async fn whoever_leaves_messages_calls_the_next() {
 
 #[tokio::test]
 async fn a_claim_that_is_given_up_after_it_was_called_calls_the_next() {
-    // Of two one is called; in one of the two rounds it is the one that is given up.
+    // One of two is woken; in one of the two rounds it is the one that is cancelled.
     for given_up in [0, 1] {
         let (_folder, place, queue) = begin_with(Order::None, Durability::Memory).await;
         let group = queue.group("g").unwrap();
@@ -155,7 +155,7 @@ async fn a_claim_that_is_given_up_after_it_was_called_calls_the_next() {
             waiting_for_one(&queue, &group, "b"),
         ];
         all_wait(&place, &queue).await;
-        // On this one thread neither goes on before the other is awaited.
+        // On this one thread neither runs before the other is awaited.
         assert!(queue.try_produce(NewMessage::of("1")).is_ok());
         tasks.remove(given_up).abort();
         let other = tasks.remove(0);

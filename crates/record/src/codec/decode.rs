@@ -1,4 +1,4 @@
-//! Parcels into messages.
+//! Decodes parcels into messages.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use super::{CodecError, VERSION, flags, kind};
 use crate::metadata::{MetadataChanges, MetadataParts};
 use crate::{Failure, Message, MetaMap, Metadata, Payload, SourceName, Text, Ticks, ValueQuality};
 
-/// Messages for which memory is taken before they are read.
+/// Maximum number of messages for which memory is reserved in advance.
 const CAPACITY_MAX: usize = 10_000;
 
-/// Reads parcels. Messages of one tag share one map over all that it reads.
+/// Reads parcels. Messages of one tag share one map across all parcels that it reads.
 pub struct MessageDecoder {
     cache: MapCache,
     pieces: DecodedList,
 }
 
-/// What earlier messages of a parcel have said.
+/// State from earlier messages of a parcel.
 #[derive(Default)]
 struct DecodeContext {
     maps: Vec<Arc<MetaMap>>,
-    /// Of key and text of each entry of the last map.
+    /// Hashes of key and text of each entry of the last map.
     hashes: Vec<(u64, u64)>,
     changes: Option<Arc<MetadataChanges>>,
     sources: Vec<SourceName>,
@@ -36,7 +36,7 @@ struct DecodeContext {
 }
 
 impl MessageDecoder {
-    /// Remembers constant maps up to about so many bytes.
+    /// Caches constant maps up to about this many bytes.
     pub fn new(cache_bytes: usize) -> MessageDecoder {
         MessageDecoder {
             cache: MapCache::new(cache_bytes),
@@ -44,7 +44,7 @@ impl MessageDecoder {
         }
     }
 
-    /// Of the maps that it remembers, about.
+    /// Approximate bytes of the cached maps.
     pub fn cached_bytes(&self) -> usize {
         self.cache.bytes()
     }
@@ -64,7 +64,7 @@ impl MessageDecoder {
         }
         match take.left() {
             0 => Ok(messages),
-            _ => Err(take.damaged("more follows than was announced")),
+            _ => Err(take.damaged("bytes follow the last message")),
         }
     }
 
@@ -130,7 +130,7 @@ impl MessageDecoder {
         let series = match take.byte()? {
             0 => None,
             1 => Some(u64::from_le_bytes(take.array()?)),
-            _ => return Err(take.damaged("a series is there or not")),
+            _ => return Err(take.damaged("the flag of a series is neither 0 nor 1")),
         };
         let last = known.maps.last().cloned();
         let earlier = last.as_deref().map_or(&[][..], MetaMap::entries);
@@ -267,6 +267,6 @@ fn payload(parcel: &Bytes, take: &mut WireReader<'_>, known: &mut DecodeContext)
             known.sample_time = time_ms;
             Ok(Payload::Sample { value, time_ms })
         }
-        _ => Err(take.damaged("no kind of payload has this number")),
+        _ => Err(take.damaged("the kind of a payload is unknown")),
     }
 }

@@ -1,26 +1,27 @@
-//! How maps were defined in earlier parcels: tags come in the same order again and again, so that a map after the same one is
-//! written with the same bytes, which are copied instead of found by walking both maps.
+//! Caches how maps were encoded in earlier parcels. Tags repeat in the same order, so a map after the same previous map
+//! has the same bytes, which are copied instead of computed by walking both maps.
 //!
-//! Maps are told by their numbers, which no two maps ever share, so none is held. What came once is only noted; its bytes
-//! are kept when it comes again. When there is no more room what is known stays: of tags that come in turns one that forgot the
-//! oldest would know none. After some rounds everything is learned anew, so that nothing stays of tags that are gone.
+//! The key is the pair of map numbers. Numbers are never reused, so no reference to a map is needed. The first
+//! occurrence is only noted; its bytes are stored on the second. A full cache keeps its entries: with tags that come in
+//! turns, evicting the oldest would leave no hit at all. After some rounds the cache is cleared, so that nothing stays
+//! of removed tags.
 
 use hashbrown::HashMap;
 
-/// Of 250,000 tags in one order, or of fewer in several. With their index they take 20 MiB; those of 50,000 tags take 8 MiB, bytes
-/// included.
+/// Enough for 250,000 tags in one order, or fewer in several. With their index they take 20 MiB; those of 50,000 tags
+/// take 8 MiB, bytes included.
 const DEFINITIONS_MAX: usize = 1 << 18;
-/// More may have come once only if as many came again: what never does takes 3 MiB, and looking for it does not leave the cache. Of
-/// more tags than this twice as many are noted in each round.
+/// Single occurrences are limited to this number plus that of repeated ones. Those that never repeat take 3 MiB, and
+/// look-ups stay in the CPU cache. With more tags than this, twice as many are noted in each round.
 const NOTED_MAX: usize = 1 << 15;
-/// A vector that grows may have twice as much reserved.
+/// A growing vector may reserve twice as much.
 const BYTES_MAX: usize = 32 << 20;
-/// Of one definition. There is little to gain in longer ones.
+/// Maximum size of one definition. Caching longer ones saves little.
 const DEFINITION_BYTES_MAX: usize = 16 << 10;
-/// How often each definition was asked for on average when all are forgotten.
+/// Average number of look-ups per definition after which all are forgotten.
 const ROUNDS: usize = 64;
 
-/// A map by its number, behind the one that was defined before it, or zero.
+/// The number of a map, and that of the map defined before it, or zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct DefinitionKey {
     pub before: u64,
@@ -32,29 +33,29 @@ struct Definition {
     place: DefinitionKey,
     /// Where its bytes are.
     start: u32,
-    /// None as long as it came once.
+    /// Zero as long as it occurred once.
     len: u32,
     copied: u32,
 }
 
-/// What is known of a definition.
+/// The cached state of a definition.
 pub(super) enum DefinitionLookup<'a> {
-    /// Its bytes, and how many more of texts they refer to.
+    /// Its bytes, and how many bytes of earlier texts they copy.
     Known(&'a [u8], usize),
-    /// It came before.
+    /// It occurred once before.
     Seen,
     New,
 }
 
-/// What was defined, in the order in which it came first.
+/// Definitions, ordered by first occurrence.
 #[derive(Default)]
 pub(super) struct DefinitionCache {
     definitions: Vec<Definition>,
     by_place: HashMap<DefinitionKey, u32>,
     bytes: Vec<u8>,
-    /// Definitions that have bytes.
+    /// Number of definitions with bytes.
     kept: usize,
-    /// The one that is likely to be asked for next, or was just found.
+    /// Index of the definition that is probably looked up next, or was just found.
     at: usize,
     asked: usize,
 }
@@ -90,7 +91,7 @@ impl DefinitionCache {
         self.definitions.is_empty()
     }
 
-    /// Notes one that is new.
+    /// Notes a new definition.
     pub fn note(&mut self, place: DefinitionKey) {
         let at = self.definitions.len();
         if at >= DEFINITIONS_MAX || at - self.kept >= NOTED_MAX + self.kept {
@@ -106,7 +107,7 @@ impl DefinitionCache {
         self.at = at;
     }
 
-    /// Keeps the bytes of the one that was just found to have come before.
+    /// Stores the bytes of the definition that was just found as `Seen`.
     pub fn keep(&mut self, bytes: &[u8], copied: usize) {
         let start = self.bytes.len();
         if bytes.len() > DEFINITION_BYTES_MAX || start + bytes.len() > BYTES_MAX {
@@ -136,7 +137,7 @@ mod tests {
         DefinitionKey { before: map - 1, map }
     }
 
-    /// As the encoder does. Whether the bytes were known.
+    /// As the encoder does. Returns whether the bytes were cached.
     fn define(known: &mut DefinitionCache, place: DefinitionKey, bytes: &[u8]) -> bool {
         match known.find(place) {
             DefinitionLookup::Known(found, copied) => {
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(round(&mut (1..100)), 99);
         assert_eq!(round(&mut (1..100).rev()), 99);
         assert_eq!(round(&mut (50..150)), 50);
-        // The same maps behind others.
+        // The same maps after others.
         let other = DefinitionKey { before: 9, map: 3 };
         assert!(
             !define(&mut known, other, b"x") && !define(&mut known, other, b"x") && define(&mut known, other, b"x")

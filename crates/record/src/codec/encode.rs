@@ -1,4 +1,4 @@
-//! Messages into parcels.
+//! Encodes messages into parcels.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::{NestingTooDeep, VERSION, flags, kind};
 use crate::metadata::MetadataChanges;
 use crate::{Message, MetaMap, Payload, ValueQuality};
 
-/// Makes one parcel after the other. Its memory is used again.
+/// Builds one parcel after the other and reuses its memory.
 #[derive(Default)]
 pub struct MessageEncoder {
     body: Vec<u8>,
     count: usize,
-    /// Maps that were defined, by the numbers that tell them apart for ever: their numbers in the parcel.
+    /// Defined maps: from their unique numbers to their numbers in the parcel.
     maps: HashMap<u64, usize>,
     /// The last of them, whose texts the next ones refer to.
     last: Option<LastMap>,
@@ -32,7 +32,7 @@ pub struct MessageEncoder {
 
 struct LastMap {
     map: Arc<MetaMap>,
-    /// It may come again.
+    /// It may be used again.
     comes_again: bool,
 }
 
@@ -45,24 +45,24 @@ impl MessageEncoder {
         }
     }
 
-    /// How many messages the parcel has.
+    /// Number of messages in the parcel.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// About the length of the parcel.
+    /// Approximate length of the parcel.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }
 
-    /// Adds a message. After an error the parcel is as it was.
+    /// Adds a message. After an error the parcel is unchanged.
     pub fn push(&mut self, message: &Message) -> Result<(), NestingTooDeep> {
         if let Payload::Value(value) | Payload::Sample { value, .. } = &message.payload
             && !is_shallow(value, WHOLE)
         {
             return Err(NestingTooDeep);
         }
-        // A map that only this message has does not come again.
+        // A map that only this message has is not used again.
         let comes_again = Arc::strong_count(message.meta.shared_map()) > 1;
         let settled = message.meta.settled();
         let meta = settled.parts();
@@ -122,14 +122,14 @@ impl MessageEncoder {
         });
     }
 
-    /// Writes the same bytes as [`MessageEncoder::define`].
+    /// Writes the same bytes as [`MessageEncoder::define`], from the cache if possible.
     fn recall_or_define(&mut self, map: &MetaMap) {
         let place = DefinitionKey {
             before: self.last.as_ref().map_or(0, |last| last.map.number()),
             map: map.number(),
         };
         let is_seen = match self.known.find(place) {
-            // With room for all of it there is room for each of its parts, so it would be written like this.
+            // If the budget covers the whole definition, it covers each part, so `define` would write the same bytes.
             DefinitionLookup::Known(bytes, copied) if self.copied.add(copied) => {
                 return self.body.extend_from_slice(bytes);
             }
@@ -142,7 +142,7 @@ impl MessageEncoder {
         };
         let (start, before) = (self.body.len(), self.copied.bytes());
         self.define(map);
-        // What would be written otherwise with more room is worth nothing to other parcels.
+        // A definition that the budget has changed is useless for other parcels.
         if is_seen && self.copied.is_complete() {
             let bytes = self.body.get(start..).unwrap_or_default();
             self.known.keep(bytes, self.copied.bytes() - before);
@@ -201,7 +201,7 @@ impl MessageEncoder {
         parcel
     }
 
-    /// The same, behind what is there.
+    /// Like `finish`, appending to `out`.
     pub fn finish_into(&mut self, out: &mut Vec<u8>) {
         out.push(VERSION);
         put_varint(out, self.count as u64);
@@ -209,7 +209,7 @@ impl MessageEncoder {
         self.clear();
     }
 
-    /// Forgets what was added since the last parcel, but not how maps are defined.
+    /// Discards what was added since the last parcel, but keeps the cached definitions.
     pub fn clear(&mut self) {
         self.body.clear();
         self.count = 0;
@@ -239,7 +239,7 @@ mod tests {
         Message::new(Payload::Raw("1".into()), Metadata::shared(map.clone()))
     }
 
-    /// Whether the bytes are known of each map behind the one before it.
+    /// For each map after its predecessor, whether its bytes are cached.
     fn known(encoder: &mut MessageEncoder, maps: &[Arc<MetaMap>]) -> Vec<bool> {
         let places = maps.windows(2).map(|maps| DefinitionKey {
             before: maps[0].number(),

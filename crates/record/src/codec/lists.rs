@@ -1,8 +1,8 @@
 //! Sorted lists of keys and texts, written as the difference to an earlier list.
 //!
-//! Each entry is a number: bit 0 says that its key is that of an entry of the earlier list, as many entries behind the
-//! last such one as the bits from 3 on say; bit 1 that its text is the same too; bit 2 that it has none. A text that
-//! follows a known key begins with the number of bytes that it shares with the earlier text.
+//! Each entry is a number. Bit 0: its key is that of an entry of the earlier list, whose distance from the last such
+//! entry is in the bits from 3 on. Bit 1: its text is the same too. Bit 2: it has no text. A text that follows a known
+//! key begins with the number of bytes that it shares with the earlier text.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ const SAME: u64 = 2;
 const NONE: u64 = 4;
 const SKIP_SHIFT: u32 = 3;
 
-/// An entry: a key with a text, or without if the list is one of changes.
+/// An entry: a key with a text, or without one if the list contains changes.
 pub(super) trait ListEntry {
     fn key(&self) -> &Text;
     fn text(&self) -> Option<&Text>;
@@ -41,11 +41,11 @@ impl ListEntry for (Text, Option<Text>) {
     }
 }
 
-/// Bytes that texts have taken over from earlier ones, in one parcel.
+/// Counts the bytes that texts copy from earlier ones, in one parcel.
 pub(super) struct CopyBudget {
     bytes: usize,
     bytes_max: usize,
-    /// Whether some were too many.
+    /// Whether a request exceeded the limit.
     refused: bool,
 }
 
@@ -69,7 +69,7 @@ impl CopyBudget {
         *self = CopyBudget::within(self.bytes_max);
     }
 
-    /// Counts them; `false`, and nothing is counted, if that is too many.
+    /// Counts bytes; `false`, without counting, if the limit is exceeded.
     #[inline]
     pub fn add(&mut self, bytes: usize) -> bool {
         let sum = self.bytes + bytes;
@@ -85,7 +85,7 @@ impl CopyBudget {
         self.bytes
     }
 
-    /// Whether all that was asked for in this parcel was within the limit, so that the limit has changed nothing.
+    /// Whether all requests of this parcel were within the limit, so that the limit has changed nothing.
     pub fn is_complete(&self) -> bool {
         !self.refused
     }
@@ -95,7 +95,7 @@ fn text_len<E: ListEntry>(entry: &E) -> usize {
     entry.text().map_or(0, |text| text.len())
 }
 
-/// Appends a list that is sorted by key, as is the earlier one.
+/// Appends a list that is sorted by key, like the earlier one.
 pub(super) fn put_list<E: ListEntry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], copied: &mut CopyBudget) {
     put_varint(out, list.len() as u64);
     let (mut looked, mut next) = (0, 0);
@@ -134,7 +134,7 @@ pub(super) fn put_list<E: ListEntry>(out: &mut Vec<u8>, list: &[E], earlier: &[E
     }
 }
 
-/// Most are equal, and many of them the same memory, which needs no look at their bytes.
+/// Most texts are equal, and many share their memory, which avoids a comparison of bytes.
 #[inline]
 fn is_equal(a: &Text, b: &Text) -> bool {
     std::ptr::eq(a.as_str(), b.as_str()) || a == b
@@ -157,17 +157,17 @@ fn shared_bytes(a: &str, b: &str) -> usize {
     whole + rest(a).zip(rest(b)).take_while(|(a, b)| a == b).count()
 }
 
-/// Where a text of a list that was read is.
+/// Where a text of a decoded list is.
 #[derive(Clone, Copy)]
 pub(super) enum TextRef {
     /// In the entry of the earlier list.
     Earlier(usize),
-    /// In the scratch.
+    /// In the scratch buffer.
     New(usize, usize),
     None,
 }
 
-/// A list that was read, before anybody made texts of it. Reused, so that a list that is known costs no memory.
+/// A decoded list, before texts are created from it. Reused, so that a known list allocates nothing.
 #[derive(Default)]
 pub(super) struct DecodedList {
     pub entries: Vec<(TextRef, TextRef)>,
@@ -212,7 +212,7 @@ impl DecodedList {
             let head = take.varint()?;
             let none = head & NONE != 0;
             if none && (!may_be_none || head & SAME != 0) {
-                return Err(take.damaged("a key is without its text"));
+                return Err(take.damaged("a key has no text"));
             }
             let entry = if head & KNOWN == 0 {
                 let key = self.put(take.text()?);
@@ -223,7 +223,7 @@ impl DecodedList {
                     .ok()
                     .and_then(|skip| skip.checked_add(next));
                 let found = at.and_then(|at| Some((at, earlier.get(at)?)));
-                let (at, known) = found.ok_or_else(|| take.damaged("a key refers to none before it"))?;
+                let (at, known) = found.ok_or_else(|| take.damaged("a key refers to no earlier key"))?;
                 next = at + 1;
                 copy(take, copied, known.key().len())?;
                 (TextRef::Earlier(at), self.take_text(take, (at, known), head, copied)?)
@@ -247,7 +247,7 @@ impl DecodedList {
         }
         if head & SAME != 0 {
             if known.text().is_none() {
-                return Err(take.damaged("a text refers to none before it"));
+                return Err(take.damaged("a text refers to no earlier text"));
             }
             copy(take, copied, text_len(known))?;
             return Ok(TextRef::Earlier(at));
@@ -257,9 +257,9 @@ impl DecodedList {
         let shared = usize::try_from(shared).ok();
         let text = known.text().map_or("", Text::as_str).as_bytes();
         let begin = shared.and_then(|shared| text.get(..shared));
-        let begin = begin.ok_or_else(|| take.damaged("a text shares more than there is"))?;
+        let begin = begin.ok_or_else(|| take.damaged("a text shares more bytes than the earlier text has"))?;
         copy(take, copied, begin.len())?;
-        // Beginning and rest may part in the middle of a character.
+        // The split between beginning and rest may be in the middle of a character.
         let whole = match std::str::from_utf8(begin).ok().zip(std::str::from_utf8(rest).ok()) {
             Some((begin, rest)) => {
                 let start = self.scratch.len();
@@ -269,7 +269,7 @@ impl DecodedList {
             }
             None => [begin, rest].concat(),
         };
-        let whole = String::from_utf8(whole).map_err(|_| take.damaged("a text before it is not UTF-8"))?;
+        let whole = String::from_utf8(whole).map_err(|_| take.damaged("the text before it is not UTF-8"))?;
         Ok(self.put(&whole))
     }
 

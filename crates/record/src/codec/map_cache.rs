@@ -1,8 +1,8 @@
-//! The constant maps that were read before, so that all messages of a tag share one over all parcels: stages remember
-//! what they made of a tag by the address of its map.
+//! Cache of constant maps, so that all messages of a tag share one across parcels: stages cache their results by the
+//! address of the map.
 //!
-//! Two generations, each of half the size that is allowed: when the younger is full the older goes. A map that is still
-//! used moves to the younger, so what was not met for a while is what goes.
+//! It has two generations, each of half the allowed size; when the younger is full the older is dropped. A map that is
+//! still used moves to the younger, so the maps unused for a while are dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl MapCache {
         self.young_bytes + self.old_bytes
     }
 
-    /// The map with this hash if it is `the_one`; two of one hash do not live together.
+    /// The map with this hash if it is `the_one`; two maps with the same hash are never cached together.
     pub fn find(&mut self, hash: u64, the_one: impl Fn(&MetaMap) -> bool) -> Option<Arc<MetaMap>> {
         if let Some(known) = self.young.get(&hash) {
             return Some(known).filter(|known| the_one(known)).cloned();

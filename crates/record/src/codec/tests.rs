@@ -10,7 +10,7 @@ use crate::{
 };
 
 fn text() -> impl Strategy<Value = Text> {
-    // Not by regular expressions, which are slow to make texts of.
+    // Not from regular expressions, which are slow to generate.
     let known = prop::sample::select(
         &[
             "",
@@ -139,7 +139,7 @@ fn marks() -> impl Strategy<Value = Option<QualityDetails>> {
     )
 }
 
-/// Messages of which several share their maps, as those of a tag do.
+/// Messages several of which share a map, like those of a tag.
 fn messages() -> impl Strategy<Value = Vec<Message>> {
     let failure = prop::option::of((text(), text()));
     let source = prop::option::of(prop::sample::select(
@@ -193,7 +193,7 @@ fn parcel(messages: &[Message]) -> Bytes {
     parcel.into()
 }
 
-/// All there is to know of a message, as text. Two NaNs of different bits read alike, and marks as the changes that they become.
+/// Everything about a message, as text. Two NaNs with different bits look alike, and quality details appear as changes.
 fn shown(message: &Message) -> String {
     let settled = message.meta.settled();
     let meta = settled.parts();
@@ -213,13 +213,13 @@ fn shown(message: &Message) -> String {
     )
 }
 
-/// Equal to the last bit: bits of floats are compared by writing them again.
+/// Equal to the last bit: bits of floats are compared by encoding them again.
 fn assert_same(found: &[Message], expected: &[Message]) {
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(shown(found), shown(expected));
         assert_eq!(found.series(), expected.series());
-        // Alone: how much a message has in common with those before it is seen by what is shared in memory, too.
+        // Encoded alone, because sharing with earlier messages depends on shared memory too.
         let alone = |message: &Message| parcel(std::slice::from_ref(message));
         assert!(alone(found) == alone(expected));
     }
@@ -384,11 +384,11 @@ fn another_version_is_told_apart_from_damage() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "byte 5 of the stored messages: no kind of payload has this number"
+        "byte 5 of the stored messages: the kind of a payload is unknown"
     );
 }
 
-/// What version 1 has written once is read by every later one.
+/// Every later version reads what version 1 has written.
 #[test]
 fn the_first_version_is_read_for_ever() {
     let mut message = sample(&tag(7), 42);
@@ -402,15 +402,15 @@ fn the_first_version_is_read_for_ever() {
     );
 }
 
-/// What happens to an encoder.
+/// An operation on an encoder.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A message of a map, with changes or without.
+    /// A message with this map, with changes or without.
     Push(usize, Vec<(Text, Text)>, Option<QualityDetails>),
-    /// A message whose map nobody else has.
+    /// A message whose map no other message has.
     PushAlone(Vec<(Text, Text)>),
     TooDeep(usize),
-    /// A map is gone, and another one is there.
+    /// A map is dropped and replaced by another one.
     Renew(usize, Vec<(Text, Text)>),
     /// The same messages in the same order once more.
     Repeat,
@@ -441,7 +441,7 @@ fn nested(depth: usize) -> Message {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// With room for what texts copy, and with so little that it runs out in the middle of a map.
+    /// With a sufficient copy budget, and with one that runs out in the middle of a map.
     #[test]
     fn an_encoder_that_knows_maps_writes_what_a_new_one_writes(
         maps in prop::collection::vec(map(), MAPS..=MAPS),

@@ -1,4 +1,4 @@
-//! Values as bytes: a byte for the type, then what it needs.
+//! Encoding of values: a type byte, then the data.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::wire::{WireReader, put_bytes, put_signed, put_varint};
 use super::{CodecError, DEPTH_MAX};
 use crate::{Guid, Object, Structured, Text, Ticks, Value};
 
-/// Types, as bytes. A number never changes its meaning.
+/// Type bytes. A number never changes its meaning.
 mod tag {
     pub const NULL: u8 = 0;
     pub const FALSE: u8 = 1;
@@ -37,7 +37,7 @@ mod tag {
     pub const OBJECT: u8 = 26;
 }
 
-/// Whether a value nests no deeper than can be written.
+/// Whether a value nests no deeper than can be encoded.
 pub(super) fn is_shallow(value: &Value, depth: usize) -> bool {
     match value {
         Value::Array(values) => depth > 0 && values.iter().all(|value| is_shallow(value, depth - 1)),
@@ -191,7 +191,7 @@ pub(super) fn take_value(take: &mut WireReader<'_>, first: u8, depth: usize) -> 
             let members = (0..count).map(|_| Ok((text(take)?, take_inner(take, depth)?)));
             Value::Object(Arc::new(members.collect::<Result<Object, CodecError>>()?))
         }
-        _ => return Err(take.damaged("no type of a value has this number")),
+        _ => return Err(take.damaged("the type of a value is unknown")),
     })
 }
 
@@ -242,5 +242,5 @@ fn take_structured(take: &mut WireReader<'_>, first: u8) -> Result<Structured, C
     })
 }
 
-/// Depth of a value that has not been entered.
+/// Depth budget of a whole value.
 pub(super) const WHOLE: usize = DEPTH_MAX;

@@ -1,4 +1,4 @@
-//! Numbers and texts as bytes. Reading never goes beyond the end and says where it stopped.
+//! Encoding of numbers and texts. Reading never goes beyond the end and reports where it stopped.
 
 use super::CodecError;
 
@@ -20,7 +20,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What is left to read.
+/// The unread rest.
 pub(super) struct WireReader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -86,14 +86,14 @@ impl<'a> WireReader<'a> {
         u16::try_from(n).map_err(|_| self.damaged("a number has more than 16 bits"))
     }
 
-    /// How many things follow, each of which takes a byte at least.
+    /// The number of following items, each of which takes at least a byte.
     pub fn count(&mut self) -> Result<usize, CodecError> {
         let n = self.varint()?;
         let fits = usize::try_from(n).ok().filter(|n| *n <= self.left());
-        fits.ok_or_else(|| self.damaged("more is announced than follows"))
+        fits.ok_or_else(|| self.damaged("a count exceeds the bytes that follow"))
     }
 
-    /// Where the next `n` bytes are, which are read with it.
+    /// The range of the next `n` bytes, which are consumed.
     pub fn range(&mut self, n: usize) -> Result<std::ops::Range<usize>, CodecError> {
         if n > self.left() {
             return Err(self.damaged("they end too early"));
@@ -111,6 +111,6 @@ impl<'a> WireReader<'a> {
 
     pub fn text(&mut self) -> Result<&'a str, CodecError> {
         let bytes = self.bytes()?;
-        std::str::from_utf8(bytes).map_err(|_| self.damaged("a text before it is not UTF-8"))
+        std::str::from_utf8(bytes).map_err(|_| self.damaged("the text before it is not UTF-8"))
     }
 }

@@ -1,13 +1,13 @@
-//! Text to [`Value`]. Strict RFC 8259: no comments, no trailing commas, no bare words; nesting is bounded.
+//! Parses text to [`Value`]. Strict RFC 8259: no comments, no trailing commas, no bare words; nesting is bounded.
 
 use std::sync::Arc;
 
 use crate::{Object, Text, Value};
 
-/// What the parser refuses to exceed.
+/// Limits of the parser.
 #[derive(Clone, Copy, Debug)]
 pub struct ParseLimits {
-    /// Arrays and objects inside each other.
+    /// Maximum nesting of arrays and objects.
     pub depth: usize,
 }
 
@@ -28,7 +28,7 @@ pub struct JsonError {
 const TOO_DEEP: &str = "nested too deeply";
 
 impl JsonError {
-    /// Whether the text was refused for its depth; nothing behind that place was looked at.
+    /// Whether the text was refused because of its depth; nothing after that position was parsed.
     pub fn is_too_deep(&self) -> bool {
         self.what == TOO_DEEP
     }
@@ -180,7 +180,7 @@ impl<'a> JsonParser<'a> {
     fn string(&mut self) -> Result<Text, JsonError> {
         self.at += 1;
         let start = self.at;
-        // Strings without escapes are taken as they stand.
+        // Strings without escapes are copied unchanged.
         let plain = self
             .rest()
             .iter()
@@ -232,7 +232,7 @@ impl<'a> JsonParser<'a> {
         Ok(())
     }
 
-    /// After `\u`. A surrogate without its partner becomes U+FFFD, as most parsers do.
+    /// After `\u`. An unpaired surrogate becomes U+FFFD, as in most parsers.
     fn unicode_escape(&mut self) -> Result<char, JsonError> {
         let high = self.hex4()?;
         if !(0xD800..0xE000).contains(&high) {
@@ -318,7 +318,7 @@ fn number_from_text(text: &str, integer: bool) -> Value {
 
 fn same_text(n: f64, text: &str) -> bool {
     use std::fmt::Write as _;
-    /// Compares what is written with an expected text, without a buffer.
+    /// Compares the written text with an expected one, without a buffer.
     struct Expect<'a>(&'a str);
     impl std::fmt::Write for Expect<'_> {
         fn write_str(&mut self, part: &str) -> std::fmt::Result {

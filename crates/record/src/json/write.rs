@@ -1,4 +1,4 @@
-//! [`Value`] to JSON text, each type in the one form that consumers of the reference formats expect.
+//! Writes [`Value`] as JSON text, each type in the form that consumers of the reference formats expect.
 
 use std::fmt::Write as _;
 
@@ -24,7 +24,7 @@ pub fn write(value: &Value, out: &mut String) {
     .value(value);
 }
 
-/// Member names sorted by bytes, and `<`, `>`, `&` escaped: the form in which nested values are put into text.
+/// Member names sorted by bytes, and `<`, `>`, `&` escaped: the form of nested values within text.
 pub fn write_sorted(value: &Value, out: &mut String) {
     JsonWriter {
         out,
@@ -39,12 +39,12 @@ pub fn write_string(text: &str, out: &mut String) {
     string(text, EscapeStyle::Needed, out);
 }
 
-/// The same in the form that `JSON.stringify` has: with `\b` and `\f` for what is `\u0008` and `\u000c` elsewhere.
+/// Like `write_string`, in the form of `JSON.stringify`: `\b` and `\f` instead of `\u0008` and `\u000c`.
 pub fn write_js_string(text: &str, out: &mut String) {
     string(text, EscapeStyle::Js, out);
 }
 
-/// What is written otherwise than it is, beside what JSON demands.
+/// Escapes beyond those that JSON requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EscapeStyle {
     Needed,

@@ -1,11 +1,11 @@
-//! Texts to points in time.
+//! Parses texts to points in time.
 //!
-//! One grammar, after RFC 3339, of which a caller takes the part that fits to whoever writes its texts. Years are of four digits,
-//! and a time of day is what a clock shows: the 60th second of a leap second has no place in [`Ticks`] and is none.
+//! There is one grammar, after RFC 3339; the caller selects the part that fits its texts. Years have four digits. Leap
+//! seconds are rejected, because [`Ticks`] cannot represent the 60th second.
 
 use super::{PER_SECOND, SECONDS_PER_DAY, Ticks};
 
-/// Decimals of a second that [`Ticks`] have.
+/// Decimals of a second in [`Ticks`].
 const DECIMALS: usize = 7;
 
 /// Which texts are times.
@@ -13,13 +13,13 @@ const DECIMALS: usize = 7;
 pub enum TimeForm {
     /// RFC 3339 as machines write it: `2031-05-06T07:08:09Z`, `2031-05-06T07:08:09.123+02:00`.
     Rfc3339,
-    /// That, and what people write: a small letter or a space for the `T` (`2031-05-06 07:08:09`), `z`, no zone, which is UTC, or a day
-    /// alone, which is its first instant.
+    /// Also what people write: a small letter or a space for the `T` (`2031-05-06 07:08:09`), `z`, no zone, which is
+    /// UTC, or only a day, which is its first instant.
     Loose,
 }
 
 impl Ticks {
-    /// The time that a text is, wholly. What is finer than 100 ns is cut off.
+    /// The time of a text that is entirely a time. Digits finer than 100 ns are truncated.
     pub fn parse(text: &str, form: TimeForm) -> Option<Ticks> {
         let (date, rest) = text.split_at_checked(10)?;
         let days = days(date)?;
@@ -64,7 +64,7 @@ fn second_of_day(clock: &str) -> Option<i64> {
     is_shown.then_some((hour * 60 + minute) * 60 + second)
 }
 
-/// Steps of 100 ns of a fraction of a second, and what stands behind it.
+/// A fraction of a second in steps of 100 ns, and the rest of the text.
 fn fraction(text: &str) -> Option<(i64, &str)> {
     let Some(digits) = text.strip_prefix('.') else {
         return Some((0, text));
@@ -129,7 +129,7 @@ mod tests {
 
     const BOTH: [TimeForm; 2] = [TimeForm::Rfc3339, TimeForm::Loose];
 
-    /// The time in the form that it is printed in.
+    /// The parsed time in its printed form.
     fn read(text: &str, form: TimeForm) -> Option<String> {
         Ticks::parse(text, form).map(|time| time.to_string())
     }

@@ -130,7 +130,7 @@ fn expressions() -> impl Strategy<Value = (String, Vec<String>)> {
         ]);
         prop_oneof![
             (pair, shape).prop_map(move |((a, b), shape)| both(a, b, shape)),
-            // The parameter hides its name within the function, and not in the argument.
+            // The parameter hides its name within the function, but not in the argument.
             (name.clone(), inner.clone(), inner).prop_map(|(name, (body, used), (argument, mut outer))| {
                 outer.extend(used.into_iter().filter(|used| *used != name));
                 (format!("(({name}) => {body})({argument})"), outer)

@@ -1,4 +1,5 @@
-//! What `verify` notices: native code that gives something else than QuickJS, here because it was made of another script.
+//! What `verify` detects: native code with another result than QuickJS, here because it was compiled from another
+//! script.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -18,7 +19,7 @@ fn engine(form: &ScriptForm, code: &str, mode: EngineMode) -> Engine {
     Engine::new(&[script], Environment::bare(), mode).unwrap()
 }
 
-/// QuickJS has the one script, native code the other.
+/// QuickJS has one script, native code the other.
 fn torn(form: &ScriptForm, quickjs: &str, native: &str) -> Engine {
     Log::install();
     let other = engine(form, native, EngineMode::Verify);
@@ -36,12 +37,13 @@ fn message() -> Message {
 }
 
 thread_local! {
-    /// What this thread has logged of differences.
+    /// Differences that this thread has logged.
     static LOGGED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts what is logged of differences, on each thread. There is one for the whole process, from before the first difference:
-/// whether a line is wanted is decided at its first use, and one that is installed on another thread meanwhile may be missed.
+/// Counts logged differences per thread. It is installed once for the whole process, before the first difference:
+/// whether a line is enabled is decided at its first use, so one that is installed later on another thread may be
+/// missed.
 struct Log;
 
 impl Log {
@@ -77,7 +79,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Runs a script `times` times. What the last call returned, and how many differences were counted, and logged.
+/// Runs a script `times` times. Returns the last result, and how many differences were counted and logged.
 fn run(engine: &mut Engine, times: usize) -> (Result<ScriptOutput, Failure>, u64, usize) {
     let (before, message) = (LOGGED.get(), message());
     for _ in 1..times {
@@ -102,13 +104,13 @@ fn each_result_in_which_the_engines_differ_is_counted_and_logged_and_the_one_of_
     let body = ScriptForm::Body;
     let of_value = "msg.payload = msg.payload * 2; return msg";
     for (quickjs, native) in [
-        // Another value, another type of it, its absence.
+        // Another value, another type, a missing value.
         (of_value, "msg.payload = msg.payload * 3; return msg"),
         (of_value, "msg.payload = String(msg.payload * 2); return msg"),
         (of_value, "return msg"),
         (of_value, "return null"),
         (of_value, "return [msg, msg]"),
-        // Another text of metadata, one more, one less.
+        // Another metadata text, an extra key, a missing key.
         (
             of_value,
             "msg.payload = msg.payload * 2; msg.meta.unit = 'C'; return msg",

@@ -1,8 +1,8 @@
-//! The thread that runs QuickJS for another one, and what the two share of a job.
+//! The thread that runs QuickJS for another thread, and their shared job.
 //!
-//! A job is a list of calls. The engine goes to the helper with the job and comes back at its end. Results are added one by one under
-//! a lock, so those in front of a call that is given up are kept. Whoever takes the lock first decides whether a call has ended or was
-//! given up; a helper that finds itself given up drops the engine and ends.
+//! A job is a list of calls. The engine is sent to the helper with the job and returned at its end. Results are added
+//! one by one under a lock, so those before a call that is given up are kept. Whoever takes the lock first decides
+//! whether a call has ended or was given up; a helper that was given up drops the engine and ends.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,19 +22,19 @@ use crate::{
     Reply, ScriptCall, ScriptOutput,
 };
 
-/// Beyond what scripts may use of the stack.
+/// Added to the stack that scripts may use.
 const STACK_ROOM: usize = 1 << 20;
 
-/// What a call that was told to end gets at least: threads of a busy machine wait for their turn.
+/// Minimum time for an interrupted call to end, because threads of a busy machine wait for CPU time.
 const GRACE_MIN: Duration = Duration::from_millis(250);
 
-/// What a thread that was given up has left of the processors, so that all others come first.
+/// Niceness of a lost thread, so that all others come first.
 const LOST_NICENESS: i32 = 19;
 
-/// Between two looks at whether the flow gives up.
+/// Interval of checks whether the flow gives up.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A call with a message of its own.
+/// A call that owns its message.
 #[derive(Clone)]
 pub(super) struct OwnedCall {
     pub condition: Option<usize>,
@@ -47,7 +47,7 @@ pub(super) struct OwnedCall {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallPart {
     Whole,
-    /// Native code has left its first script.
+    /// Native code bailed out of its first script.
     Left,
     /// There is nothing to run if the condition holds.
     ConditionAlone,
@@ -64,7 +64,7 @@ impl OwnedCall {
         }
     }
 
-    /// The call as it came, if nothing of it was made yet.
+    /// The original call, if nothing of it was run yet.
     pub fn as_call(&self) -> Option<ScriptCall<'_>> {
         (self.kind == CallPart::Whole).then_some(ScriptCall {
             condition: self.condition,
@@ -74,7 +74,7 @@ impl OwnedCall {
         })
     }
 
-    /// What native code has left of a call; whether its condition is known to hold.
+    /// What native code left of a call; `holds`: its condition is known to hold.
     pub fn rest_of(call: ScriptCall<'_>, holds: bool) -> OwnedCall {
         OwnedCall {
             condition: call.condition.filter(|_| !holds),
@@ -123,7 +123,7 @@ impl OwnedCall {
     }
 }
 
-/// A thread that waits for jobs. It ends when this is dropped, after the job at hand.
+/// A thread that waits for jobs. It ends when this is dropped, after the current job.
 pub(super) struct Helper {
     jobs: mpsc::Sender<(Arc<Job>, Box<MemoizingEngine>)>,
 }
@@ -136,7 +136,7 @@ impl Helper {
             let thread = rustix::thread::gettid();
             while let Some((job, program)) = spin.until(|| waiting.try_recv().ok()).or_else(|| waiting.recv().ok()) {
                 if let Some(lost) = job.work(program, thread) {
-                    // Last, when all that the call held is free.
+                    // Last, when everything that the call held is freed.
                     drop(job);
                     return drop(lost);
                 }
@@ -177,41 +177,41 @@ impl Helper {
     }
 }
 
-/// Calls on their way.
+/// Calls in progress.
 pub(super) struct Job {
     calls: Arc<Vec<OwnedCall>>,
     from: usize,
     watch: CallWatch,
     state: Mutex<JobState>,
-    /// For one who does not sleep yet.
+    /// Lets a spinning waiter see the end without the lock.
     is_ended: AtomicBool,
     ended: Condvar,
 }
 
 struct JobState {
     results: Vec<Result<CallOutcome, CallFailure>>,
-    /// The number of the call under way.
+    /// The number of the current call.
     call: u64,
-    /// Which makes it.
+    /// The thread that runs it.
     thread: Option<Pid>,
     is_condition: bool,
     /// When it began; `None` before the first one.
     started: Option<Instant>,
     /// The engine, once all calls are made, or a panic.
     end: Option<Result<Box<MemoizingEngine>, Box<dyn Any + Send>>>,
-    /// The job was given up; the thread takes this along.
+    /// Set when the job was given up; the thread drops it at its end.
     lost: Option<LostThread>,
 }
 
-/// How a job ended for the one who waits.
+/// How a job ended for the waiting thread.
 pub(super) enum JobOutcome {
     Done(Box<MemoizingEngine>),
-    /// The call behind the last result was given up.
+    /// The call after the last result was given up.
     GivenUp(CallFailure),
     Panicked(Box<dyn Any + Send>),
 }
 
-/// The side of the helper.
+/// The helper's side.
 impl Job {
     /// Makes all calls. `Some` if the job was given up.
     fn work(&self, mut program: Box<MemoizingEngine>, thread: Pid) -> Option<LostThread> {
@@ -246,7 +246,7 @@ impl Job {
         None
     }
 
-    /// The time of a script starts.
+    /// Starts the time of a script.
     fn begin(&self, state: &mut JobState, is_condition: bool) {
         state.started = Some(Instant::now());
         state.is_condition = is_condition;
@@ -254,9 +254,9 @@ impl Job {
     }
 }
 
-/// The side of the one who waits.
+/// The waiting thread's side.
 impl Job {
-    /// Waits until all calls are made, or one has to be given up. Gives back the results, those of the calls that were made among them.
+    /// Waits until all calls are made, or one must be given up. Returns the results of the calls that were made.
     pub fn wait(
         &self,
         timeout: Duration,
@@ -302,7 +302,7 @@ impl Job {
         // If the built-in function ever returns, the script ends at its next step.
         self.watch.abandon();
         state.lost = Some(guard.lost.add(guard.on_lost.clone()));
-        // It is there until it has had the lock. Where a thread has no niceness of its own, it shares as before.
+        // The thread exists until it has had the lock. On systems without a niceness per thread this has no effect.
         if let Some(thread) = state.thread {
             let _ = setpriority_process(Some(thread), LOST_NICENESS);
         }

@@ -1,9 +1,9 @@
-//! Threads that were given up with their calls, and still run.
+//! Counts threads that were given up with their calls and still run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many there are. Clones count together.
+/// The number of lost threads. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct LostThreads(Arc<AtomicUsize>);
 
@@ -12,7 +12,7 @@ impl LostThreads {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One more. It counts until the token is dropped, by the thread itself as the last thing it does.
+    /// Counts one more until the token is dropped, which the thread does as the last thing.
     pub(super) fn add(&self, changed: Arc<dyn Fn(i64) + Send + Sync>) -> LostThread {
         self.0.fetch_add(1, Ordering::Relaxed);
         changed(1);
@@ -23,7 +23,7 @@ impl LostThreads {
     }
 }
 
-/// One such thread.
+/// One lost thread.
 pub(super) struct LostThread {
     lost: LostThreads,
     changed: Arc<dyn Fn(i64) + Send + Sync>,

@@ -1,24 +1,24 @@
-//! Waiting for what comes within microseconds, without asking the system for sleep: as long as that pays.
+//! Adaptive spinning: waits for events that come within microseconds without sleeping, as long as that pays.
 //!
-//! A thread that sleeps is awake some 5 µs after it was called, which is more than a short script takes. One that spins takes a core that
-//! others may need. So a few spins in vain end it, and now and then one more is tried.
+//! Waking a sleeping thread takes some 5 µs, which is more than a short script runs. A spinning thread takes a core
+//! that others may need. So a few spins without success end the spinning, and it is retried now and then.
 
 use std::time::{Duration, Instant};
 
-/// About what it takes to fall asleep and to wake up.
+/// About the time of falling asleep and waking up.
 const SPIN_MAX: Duration = Duration::from_micros(10);
 
-/// Spins that were in vain before there are none.
+/// Unsuccessful spins before spinning stops.
 const TRUST_MAX: u8 = 4;
 
-/// Waits without a spin before the next one.
+/// Waits without a spin before the next try.
 const PAUSE: u8 = 64;
 
-/// Whether one place in the code spins.
+/// The spin state of one wait location.
 #[derive(Debug)]
 pub(super) struct Spin {
     trust: u8,
-    /// Waits since the trust was lost.
+    /// Waits since spinning stopped.
     waits: u8,
 }
 
@@ -32,7 +32,7 @@ impl Default for Spin {
 }
 
 impl Spin {
-    /// Looks for something for a moment; `None` if it has not come, and the caller is to sleep.
+    /// Polls for a moment; `None` if nothing came and the caller should sleep.
     pub fn until<R>(&mut self, look: impl Fn() -> Option<R>) -> Option<R> {
         if self.trust == 0 {
             self.waits += 1;

@@ -1,4 +1,4 @@
-//! Calls that do not end by themselves: each ends, those around it are made, and nothing of it is seen later.
+//! Calls that do not end by themselves: each is ended, the calls around it run, and it has no later effects.
 
 mod generated;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::{Cache, Console, ConsoleLevel, ScriptForm, ScriptLimits};
 
-/// Far more than any of these takes, and far less than what they ask for.
+/// Far more than any of these takes, and far less than they would without a limit.
 const GENEROUS: Duration = Duration::from_secs(20);
 
 /// One built-in function that takes seconds: it sorts combining marks of alternating classes by insertion.
@@ -79,7 +79,8 @@ impl Bench {
         self.program.run(0, &message, &message.meta)
     }
 
-    /// What comes of a batch, in a letter for each message: r(eturned), n(othing), s(kipped), t(imeout), l(imit), x (stopped), e(xception).
+    /// The results of a batch, one letter per message: r(eturned), n(othing), s(kipped), t(imeout), l(imit), x
+    /// (stopped), e(xception).
     fn batch(&mut self, condition: Option<usize>, script: usize, payloads: &[&str]) -> String {
         let messages: Vec<Message> = payloads
             .iter()
@@ -107,7 +108,7 @@ impl Bench {
         results.iter().map(letter).collect()
     }
 
-    /// Until the built-in functions have come to their end.
+    /// Until the built-in functions have ended.
     fn until_none_is_lost(&self) {
         let start = Instant::now();
         while self.lost.count() > 0 {
@@ -245,7 +246,7 @@ fn lost_threads_are_bounded_and_told_and_calls_go_on_once_one_has_ended() {
     assert_eq!((bench.batch(None, 0, &["1"]), *told.lock()), ("r".to_owned(), 0));
 }
 
-/// However many are lost, they take what nobody else wants.
+/// Any number of lost threads takes only CPU time that no other thread wants.
 #[test]
 fn a_lost_thread_comes_after_all_others() {
     let guard = GuardOptions {
@@ -295,7 +296,7 @@ fn a_flow_that_gives_up_does_not_wait_for_a_script() {
     bench.until_none_is_lost();
 }
 
-/// The time of a message starts with it, however many went before it in its batch.
+/// The time of a message starts with it, however many precede it in its batch.
 #[test]
 fn a_long_batch_of_short_calls_is_not_late() {
     let script = "const m = new Map(); for (let i = 0; i < 20000; i++) m.set(i % 10, i); return msg";

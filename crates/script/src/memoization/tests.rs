@@ -1,5 +1,5 @@
-//! An engine that remembers beside one that does not: the same for every message, failures included, and what is remembered and what
-//! is not.
+//! An engine with memoization against one without: equal results for every message, including failures, and what is
+//! memoized and what is not.
 
 mod generated;
 
@@ -43,7 +43,7 @@ fn engine(form: ScriptForm, code: &str) -> QuickJs {
     QuickJs::new(&[script(form, code)], environment()).unwrap()
 }
 
-/// The mode decides who runs what is not remembered.
+/// The mode selects the engine for calls that are not memoized.
 fn remembering(form: ScriptForm, code: &str, mode: EngineMode) -> MemoizingEngine {
     MemoizingEngine::new(Engine::new(&[script(form, code)], environment(), mode).unwrap())
 }
@@ -71,7 +71,7 @@ fn message(map: &Arc<MetaMap>, n: i64) -> Message {
     Message::new(Payload::Value(Value::I64(n)), Metadata::stamped(map.clone(), stamps))
 }
 
-/// The same, behind a gap.
+/// The same message, after a gap.
 fn marked(map: &Arc<MetaMap>, n: i64) -> Message {
     let message = message(map, n);
     let marks = QualityDetails::new(Some("0x480".into()), Some((Ticks(n - 1), Ticks(n))));
@@ -83,7 +83,7 @@ fn marked(map: &Arc<MetaMap>, n: i64) -> Message {
     Message { meta, ..message }
 }
 
-/// Payload and metadata of each message that comes of one.
+/// Payload and metadata of each resulting message.
 fn effect(returned: ScriptOutput, message: &Message) -> Vec<(String, Vec<(String, String)>)> {
     let of = |payload: PayloadReply, meta: Metadata| {
         let payload = match payload {
@@ -110,8 +110,8 @@ fn effect(returned: ScriptOutput, message: &Message) -> Vec<(String, Vec<(String
     }
 }
 
-/// Three messages of a tag, of which each in turn has a gap before it, or none: how many results were at hand, after all were
-/// compared.
+/// Three messages of a tag, each in turn with a gap before it, or none. Returns how many results were memoized, after
+/// all were compared.
 fn at_hand(form: ScriptForm, code: &str, mode: EngineMode) -> u64 {
     let counts = (1..=4).map(|behind_gap| {
         let (mut plain, mut remembering) = (engine(form.clone(), code), remembering(form.clone(), code, mode));
@@ -150,7 +150,7 @@ fn compare(form: ScriptForm, code: &str, plain: &mut QuickJs, remembering: &mut 
     }
 }
 
-/// What a message becomes by what is remembered of one half of a script, and by the other.
+/// The result of a message from the memoized half of a script and the payload half.
 fn halves(remembering: &mut MemoizingEngine, message: &Message) -> Option<ScriptOutput> {
     let half = remembering.remembered(0, message.meta.shared_map());
     let (MemoizedOutcome::Half(map), Payload::Value(value)) = (half, &message.payload) else {
@@ -161,7 +161,7 @@ fn halves(remembering: &mut MemoizingEngine, message: &Message) -> Option<Script
     (!message.meta.is_changed()).then_some(ScriptOutput::One(Reply { payload, meta }))
 }
 
-/// Their metadata is of the map alone, and their payload of the payload.
+/// Their metadata depends only on the map, and their payload only on the payload.
 const IN_HALVES: &[&str] = &[
     "msg.meta.tag_name = msg.meta.opcua_tag_name; msg.payload = msg.payload * 0.1 + 32; return msg",
     "msg.payload = msg.payload + 1; return msg",
@@ -170,7 +170,7 @@ const IN_HALVES: &[&str] = &[
     "if (msg.meta.unit === 'Cel') { msg.meta.n = 1 } msg.payload = 2; return msg",
 ];
 
-/// They look like the others, and are not.
+/// Similar scripts that cannot be split.
 const NOT_IN_HALVES: &[&str] = &[
     "msg.meta.n = msg.payload; msg.payload = 1; return msg",
     "msg.payload = msg.payload * 2; msg.meta.n = msg.payload; return msg",
@@ -246,7 +246,7 @@ const ON_THE_MAP: &[&str] = &[
     "msg.meta.has = 'unit' in msg.meta; return msg",
     "const words = []; for (let i = 0; i < 3; i++) words.push(i); msg.meta.words = words; return msg",
     "try { null.x } catch (error) { msg.meta.error = error.message } return msg",
-    // The date is only named in a text.
+    // The date is only mentioned in a text.
     "msg.meta.kind = 'Date'; return msg",
 ];
 
@@ -311,7 +311,7 @@ fn what_depends_on_more_is_made_for_each_message() {
     }
 }
 
-/// Their results may differ from call to call, so nothing is compared.
+/// Their results may differ between calls, so nothing is compared.
 #[test]
 fn what_knows_the_time_or_chance_is_made_for_each_message() {
     for code in [
@@ -414,7 +414,7 @@ fn a_script_that_never_pays_is_not_watched_for_ever_and_memory_has_an_end() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Whatever messages come in whatever order.
+    /// For any messages in any order.
     #[test]
     fn both_say_the_same(
         script in 0..ON_THE_MAP.len() + ON_MORE.len() - 1,

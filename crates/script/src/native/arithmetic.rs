@@ -1,13 +1,14 @@
-//! Arithmetic: the operators and functions that make a number of numbers, and computations that consist of nothing else.
+//! Arithmetic: operators and functions from numbers to numbers, and computations that consist only of these.
 //!
-//! Most scripts that touch a value scale it. Where the value is a number, that is done without the values and objects of a call.
+//! Most scripts that change a value scale it. Where the value is a number, that is done without the values and objects
+//! of a call.
 
 use super::heap::{Js, PAYLOAD};
 use super::ir::{Binary, Element, Expr, Global};
 use super::number::to_i32;
 use super::split::MSG;
 
-/// A computation in steps, of which each makes a number of the one that the step before it has made.
+/// A computation in steps; each step computes a number from that of the previous step.
 #[derive(Debug)]
 pub(super) struct Arithmetic {
     steps: Vec<Term>,
@@ -15,7 +16,7 @@ pub(super) struct Arithmetic {
 
 #[derive(Debug)]
 enum Term {
-    /// What the step is given.
+    /// The input of the step.
     Given,
     Constant(f64),
     Of(fn(f64) -> f64, Box<Term>),
@@ -23,7 +24,7 @@ enum Term {
 }
 
 impl Arithmetic {
-    /// Of assignments to `msg.payload`; `None` if one of them does more than arithmetic.
+    /// Built from assignments to `msg.payload`; `None` if one of them does more than arithmetic.
     pub fn of_assignments<'e>(assignments: impl IntoIterator<Item = &'e Expr>) -> Option<Arithmetic> {
         let steps: Option<Vec<Term>> = assignments.into_iter().map(step).collect();
         steps.map(|steps| Arithmetic { steps })
@@ -73,7 +74,7 @@ impl Term {
     }
 }
 
-/// What an operator makes of two numbers, if that is a number.
+/// An operator as a function of two numbers, if its result is a number.
 pub(super) fn operator(operator: Binary) -> Option<fn(f64, f64) -> f64> {
     Some(match operator {
         Binary::Add => |a, b| a + b,
@@ -92,16 +93,16 @@ pub(super) fn operator(operator: Binary) -> Option<fn(f64, f64) -> f64> {
     })
 }
 
-// Rust has these three by formulas of its own, whose last digits are others than those of the C library, which QuickJS asks. Of the
-// other functions Rust asks it, too.
-// SAFETY: they are functions of a number in the C library that is linked anyway.
+// Rust implements these three with formulas of its own, whose last digits differ from the C library that QuickJS calls.
+// For the other functions Rust calls the C library too. SAFETY: they are functions of a number in the C library that is
+// linked anyway.
 unsafe extern "C" {
     safe fn acosh(n: f64) -> f64;
     safe fn asinh(n: f64) -> f64;
     safe fn atanh(n: f64) -> f64;
 }
 
-/// What a function of the language makes of one number, if that is a number.
+/// A built-in as a function of one number, if its result is a number.
 pub(super) fn function(global: Global) -> Option<fn(f64) -> f64> {
     use Global as G;
     Some(match global {
@@ -144,7 +145,7 @@ pub(super) fn whole_product(a: f64, b: f64) -> f64 {
 
 /// `a ** b`.
 pub(super) fn power(a: f64, b: f64) -> f64 {
-    // The language has no answer where the C library says 1.
+    // JavaScript returns NaN where the C library returns 1.
     if !b.is_finite() && a.abs() == 1.0 {
         return f64::NAN;
     }

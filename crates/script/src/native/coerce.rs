@@ -1,4 +1,4 @@
-//! How the language turns values into others, and compares them.
+//! JavaScript's conversions between values, and comparisons.
 
 use std::cmp::Ordering;
 
@@ -21,7 +21,7 @@ pub(super) fn text(heap: &mut Heap<'_>, value: &Js) -> EvalResult<Text> {
     })
 }
 
-/// Adds `String(value)` to a text.
+/// Appends `String(value)` to a text.
 pub(super) fn push_text(heap: &mut Heap<'_>, value: &Js, out: &mut String) -> EvalResult<()> {
     match value {
         Js::Text(text) => out.push_str(text),
@@ -32,7 +32,7 @@ pub(super) fn push_text(heap: &mut Heap<'_>, value: &Js, out: &mut String) -> Ev
 
 const NESTED_MAX: usize = 32;
 
-/// What an object is as a text: of an array its elements, of others what `Object.prototype.toString` says.
+/// An object as a text: the elements of an array; for others the result of `Object.prototype.toString`.
 fn object_text(heap: &mut Heap<'_>, place: ObjectRef, depth: usize) -> EvalResult<Text> {
     if depth > NESTED_MAX {
         return bail("deeply nested arrays");
@@ -71,7 +71,7 @@ pub(super) fn joined(heap: &mut Heap<'_>, elements: &[Js], separator: &str, dept
             other => push_text(heap, other, &mut out)?,
         }
         if out.len() > 1 << 20 {
-            return bail("it makes much data");
+            return bail("it creates a lot of data");
         }
     }
     heap.spend(out.len())?;
@@ -98,12 +98,12 @@ fn of_text(text: &str) -> EvalResult<f64> {
     number::of_text(text).map_or_else(|| bail("many digits of another radix"), Ok)
 }
 
-/// The value as `+` and comparisons see it: objects as texts.
+/// The value as `+` and comparisons use it: objects become texts.
 fn primitive(heap: &mut Heap<'_>, value: &Js, wants_number: bool) -> EvalResult<Js> {
     match value {
         Js::Object(place) => match heap.object(*place)? {
             HeapObject::Date(ms) if wants_number => Ok(Js::Number(*ms)),
-            HeapObject::Date(_) => bail("the text of a date in the zone of this machine"),
+            HeapObject::Date(_) => bail("the text of a date in the time zone of this machine"),
             _ => object_text(heap, *place, 0).map(Js::Text),
         },
         Js::Empty => bail("a variable before its declaration"),
@@ -175,7 +175,7 @@ pub(super) fn loosely_equal(heap: &mut Heap<'_>, a: &Js, b: &Js) -> EvalResult<b
     })
 }
 
-/// How `a` stands to `b`; `None` if one is not a number.
+/// Compares `a` to `b`; `None` if one is not a number.
 pub(super) fn compared(heap: &mut Heap<'_>, a: &Js, b: &Js) -> EvalResult<Option<Ordering>> {
     if let (Js::Number(a), Js::Number(b)) = (a, b) {
         return Ok(a.partial_cmp(b));
@@ -187,9 +187,9 @@ pub(super) fn compared(heap: &mut Heap<'_>, a: &Js, b: &Js) -> EvalResult<Option
     Ok(number(heap, &a)?.partial_cmp(&number(heap, &b)?))
 }
 
-/// The order of texts by their UTF-16 units.
+/// Orders texts by their UTF-16 units.
 pub(super) fn by_units(a: &str, b: &str) -> Ordering {
-    // Only beyond U+E000 the order of units is another than that of code points.
+    // The order of units differs from that of code points only beyond U+E000.
     let is_far = |text: &str| text.bytes().any(|b| b >= 0xee);
     if is_far(a) || is_far(b) {
         return a.encode_utf16().cmp(b.encode_utf16());
@@ -209,13 +209,13 @@ pub(super) fn type_name(value: &Js) -> EvalResult<&'static str> {
     })
 }
 
-/// The text that a value left in `msg.meta` becomes. Depth ends in QuickJS's own words.
+/// The text of a value that is left in `msg.meta`. Excessive depth bails out, so that QuickJS reports it.
 pub(super) fn meta_text(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize) -> EvalResult<()> {
     if depth > NESTED_MAX {
         return bail("deeply nested data");
     }
     if out.len() > 1 << 20 {
-        return bail("it makes much data");
+        return bail("it creates a lot of data");
     }
     match value {
         Js::Empty => return bail("a variable before its declaration"),
@@ -269,14 +269,14 @@ pub(super) fn console_text(heap: &mut Heap<'_>, arguments: &[Js]) -> EvalResult<
         }
         console_value(heap, argument, &mut out, 0)?;
     }
-    // One text may have made it longer than what is looked at before each value.
+    // A single text may have exceeded the limit that is checked before each value.
     if out.len() > CONSOLE_MAX {
         return bail("a long line for the console");
     }
     Ok(out)
 }
 
-/// Longer lines are QuickJS's, which cuts them at twice of this.
+/// Longer lines are left to QuickJS, which truncates them at twice this length.
 const CONSOLE_MAX: usize = 32 << 10;
 
 fn console_value(heap: &mut Heap<'_>, value: &Js, out: &mut String, depth: usize) -> EvalResult<()> {

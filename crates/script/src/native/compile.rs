@@ -1,8 +1,8 @@
-//! From source text to what [`super::eval`] runs, for scripts within the subset.
+//! Compiles source text for [`super::eval`], for scripts within the subset.
 //!
-//! The subset is what can be done exactly as QuickJS does it. Functions of the script are known by name and never values: they are
-//! called, or handed to a method that calls them while it runs. So no variable outlives the block that declares it, and every one
-//! has a fixed place in a frame.
+//! The subset is what can be done exactly as QuickJS does it. Functions of the script are known by name and are never
+//! values: they are called, or passed to a method that calls them while it runs. So no variable outlives the block that
+//! declares it, and every one has a fixed slot in a frame.
 
 mod calls;
 mod statements;
@@ -21,7 +21,7 @@ use super::ir::{
 use super::regex::ScriptRegex;
 use super::split::{MSG, Split, split};
 
-/// Why a script is not run here: the construct, and where it stands. Line and column count from 1 within the script.
+/// Why a script is not run natively: the construct, and its position. Line and column count from 1 within the script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{construct} (line {line}, column {column})")]
 pub struct OffendingConstruct {
@@ -35,15 +35,16 @@ pub struct OffendingConstruct {
 pub(super) struct Code {
     pub functions: Vec<ScriptFunction>,
     pub regexes: Vec<ScriptRegex>,
-    /// Why its result belongs to one message, as far as the text says; `None` if all that it looks at is metadata of the tag.
+    /// Why its result is specific to one message, as far as the source shows; `None` if it reads only metadata of the
+    /// tag.
     pub varies: Option<OffendingConstruct>,
     /// It reads the clock.
     pub is_timed: bool,
-    /// If it falls into two halves.
+    /// Set if it splits into two halves.
     pub split: Option<Split>,
 }
 
-/// Compiles a script within what is put around it (see [`Wrapping`](crate::quickjs)).
+/// Compiles a script with its wrapping (see [`Wrapping`](crate::quickjs)).
 pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, OffendingConstruct> {
     let refused = |construct: &str| OffendingConstruct {
         construct: construct.to_owned(),
@@ -54,10 +55,10 @@ pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, Off
         return Err(refused("a script of more than 64 KiB"));
     }
     let compiled = with_parser_stack(|| parse_and_compile(before, code, after));
-    compiled.unwrap_or_else(|| Err(refused("what only QuickJS can parse")))
+    compiled.unwrap_or_else(|| Err(refused("syntax that only QuickJS can parse")))
 }
 
-/// Parses on a thread of its own, for its stack. `None` if that went wrong.
+/// Parses on a separate thread with a large stack. `None` if that failed.
 pub(crate) fn with_parser_stack<T: Send>(parse: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
@@ -95,11 +96,11 @@ fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, Offe
         {
             &statement.expression
         }
-        _ => return Err(compiler.outside("what only QuickJS can parse", Span::default())),
+        _ => return Err(compiler.outside("syntax that only QuickJS can parse", Span::default())),
     };
     match outer {
         ast::Expression::FunctionExpression(function) => compiler.script(function)?,
-        other => return Err(compiler.outside("what only QuickJS can parse", other.span())),
+        other => return Err(compiler.outside("syntax that only QuickJS can parse", other.span())),
     }
     Ok(Code {
         split: split(&compiler.functions),
@@ -112,14 +113,14 @@ fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, Offe
 
 type CompileResult<T> = Result<T, OffendingConstruct>;
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Clone, Copy, Debug)]
 enum Binding {
     Variable {
         slot: VariableSlot,
         is_constant: bool,
     },
-    /// A function; where it is declared by `const`, the slot says whether the declaration was reached.
+    /// A function. If it is declared by `const`, the slot says whether the declaration was reached.
     Function {
         number: usize,
         reached: Option<VariableSlot>,
@@ -149,14 +150,14 @@ struct Compiler<'s> {
     depth: usize,
 }
 
-/// Functions within functions.
+/// Maximum nesting of functions.
 const LEVELS_MAX: usize = super::eval::LEVELS;
 const SLOTS_MAX: u16 = 1 << 12;
-/// Expressions and statements within each other: running them takes stack, for each call of a function of the script.
+/// Maximum nesting of expressions and statements: running them takes stack, for each call of a function of the script.
 const NESTED_MAX: usize = 100;
 /// Longer scripts are not parsed here.
 pub(crate) const SOURCE_MAX: usize = 64 << 10;
-/// The parser goes down as deep as the source does, at most to its last byte.
+/// The parser recurses as deep as the source nests, at most once per byte.
 const PARSER_STACK: usize = 256 << 20;
 
 impl Compiler<'_> {
@@ -176,7 +177,7 @@ impl Compiler<'_> {
         Err(self.outside(construct, span))
     }
 
-    /// Notes why a result belongs to one message.
+    /// Records why a result is specific to one message.
     fn varies(&mut self, because: &str, span: Span) {
         if self.varies.is_none() {
             self.varies = Some(self.outside(because, span));
@@ -214,7 +215,7 @@ impl Compiler<'_> {
         })
     }
 
-    /// Whether the name means what the language says, and nothing of the script.
+    /// Whether the name refers to the built-in and is not declared by the script.
     fn is_global(&self, name: &str) -> bool {
         self.lookup(name).is_none()
     }
@@ -233,7 +234,7 @@ impl Compiler<'_> {
         self.expr(expression).map(Box::new)
     }
 
-    /// One step further into what lies within each other; it ends by `self.depth -= 1`.
+    /// Enters one more nesting level; `self.depth -= 1` leaves it.
     fn deeper(&mut self, span: Span) -> CompileResult<()> {
         if self.depth >= NESTED_MAX {
             return self.refuse("a deeply nested or very long expression", span);
@@ -327,7 +328,7 @@ impl Compiler<'_> {
         match self.lookup(name) {
             Some(Binding::Variable { slot, .. }) => {
                 if slot == MSG {
-                    self.varies("looks at msg as a whole", span);
+                    self.varies("uses msg as a whole", span);
                 }
                 return Ok(Expr::Local(slot));
             }
@@ -385,11 +386,11 @@ impl Compiler<'_> {
         Ok(compiled)
     }
 
-    /// A value whose members are all looked at.
+    /// A value whose members are all read.
     fn whole(&mut self, expression: &ast::Expression<'_>) -> CompileResult<Expr> {
         let compiled = self.expr(expression)?;
         if is_meta(&compiled) {
-            self.varies("looks at msg.meta as a whole", expression.span());
+            self.varies("uses msg.meta as a whole", expression.span());
         }
         Ok(compiled)
     }
@@ -414,7 +415,7 @@ impl Compiler<'_> {
         Ok(match unary.operator {
             UnaryOperator::Delete => match argument.as_member_expression() {
                 Some(member) => Expr::Delete(Box::new(self.member_target(member)?)),
-                None => return self.refuse("delete of something else than a member", unary.span),
+                None => return self.refuse("delete of something other than a member", unary.span),
             },
             UnaryOperator::UnaryNegation => match self.expr(argument)? {
                 Expr::Constant(Js::Number(number)) => Expr::Constant(Js::Number(-number)),
@@ -436,7 +437,7 @@ impl Compiler<'_> {
         })
     }
 
-    /// The object of a member access. Looking at a member of `msg` is not looking at all of it.
+    /// The object of a member access. Reading a member of `msg` does not read all of it.
     fn holder(&mut self, object: &ast::Expression<'_>) -> CompileResult<Expr> {
         if let ast::Expression::Identifier(identifier) = object
             && let Some(Binding::Variable { slot: MSG, .. }) = self.lookup(identifier.name.as_str())
@@ -465,7 +466,7 @@ impl Compiler<'_> {
             }
             Key::Computed(key) => {
                 if matches!(*holder, Expr::Local(MSG)) {
-                    self.varies("looks at msg as a whole", span);
+                    self.varies("uses msg as a whole", span);
                 }
                 match optional {
                     true => Expr::OptionalIndex(holder, Box::new(key)),
@@ -587,7 +588,7 @@ impl Compiler<'_> {
         })
     }
 
-    /// What a declaration or parameter binds; the names are declared already.
+    /// The pattern of a declaration or parameter; its names are declared already.
     fn pattern(&mut self, pattern: &ast::BindingPattern<'_>) -> CompileResult<Pattern> {
         Ok(match pattern {
             ast::BindingPattern::BindingIdentifier(identifier) => match self.lookup(identifier.name.as_str()) {
@@ -637,7 +638,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Whether this is `msg.meta`, as far as the text says.
+/// Whether this is `msg.meta`, as far as the source shows.
 fn is_meta(expr: &Expr) -> bool {
     matches!(expr, Expr::Member(holder, name) if name == heap::META && matches!(**holder, Expr::Local(MSG)))
 }

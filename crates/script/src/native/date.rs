@@ -1,4 +1,4 @@
-//! Dates, as far as they do not depend on the zone of the machine.
+//! Dates, as far as they do not depend on the time zone of the machine.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use jiff::tz::Offset;
 
 use super::heap::{EvalResult, bail};
 
-/// Milliseconds that a date may be away from 1970.
+/// Maximum distance of a date from 1970, in milliseconds.
 const MS_MAX: f64 = 8.64e15;
 
 pub(super) fn now() -> f64 {
@@ -16,22 +16,22 @@ pub(super) fn now() -> f64 {
     since.as_millis() as f64
 }
 
-/// A number of milliseconds as a date has it: whole, and NaN beyond the range.
+/// Milliseconds as a date stores them: whole, and NaN beyond the range.
 pub(super) fn clipped(ms: f64) -> f64 {
     if ms.is_finite() && ms.abs() <= MS_MAX {
-        // The sum turns the negative zero into zero.
+        // The sum turns negative zero into zero.
         ms.trunc() + 0.0
     } else {
         f64::NAN
     }
 }
 
-/// The parts of a date in UTC. Invalid ones, and those of years without four digits, are QuickJS's.
+/// The parts of a date in UTC. Bails out for invalid dates and years without four digits.
 pub(super) fn civil(ms: f64) -> EvalResult<DateTime> {
     let timestamp = (!ms.is_nan()).then(|| Timestamp::from_millisecond(ms as i64).ok());
     match timestamp.flatten().map(|timestamp| Offset::UTC.to_datetime(timestamp)) {
         Some(parts) if parts.year() >= 0 => Ok(parts),
-        _ => bail("a date out of the ordinary"),
+        _ => bail("an unusual date"),
     }
 }
 
@@ -50,8 +50,8 @@ pub(super) fn iso(ms: f64) -> EvalResult<String> {
     ))
 }
 
-/// The time that a text with its zone named is, as JSON and OPC UA write it: `2031-05-06T07:08:09.123Z`. What else dates may look
-/// like is QuickJS's.
+/// Parses a time with an explicit zone, as JSON and OPC UA write it: `2031-05-06T07:08:09.123Z`. Other forms are left
+/// to QuickJS.
 pub(super) fn parse(text: &str) -> EvalResult<f64> {
     const SECONDS: &str = "0000-00-00T00:00:00";
     let (date, rest) = text.split_at_checked(SECONDS.len()).unwrap_or_default();
@@ -61,7 +61,7 @@ pub(super) fn parse(text: &str) -> EvalResult<f64> {
     });
     let fraction = rest.strip_suffix('Z').unwrap_or("?");
     let digits = fraction.strip_prefix('.').unwrap_or_default();
-    // Of more than three digits it is not said what becomes of them; the second of 60 is none to the language.
+    // The result of more than three digits is unspecified, and JavaScript has no second 60.
     let fits = fraction.is_empty() || (matches!(digits.len(), 1..=3) && digits.bytes().all(|b| b.is_ascii_digit()));
     if !shaped || date.is_empty() || !fits || date.ends_with("60") {
         return bail("the text of a date in another form");

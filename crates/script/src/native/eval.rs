@@ -1,7 +1,7 @@
 //! Runs a compiled script on one message.
 //!
-//! A call works on a [`Heap`] of its own and keeps what others would see (lines of the console, changes of the cache) until it has
-//! come to its end. So wherever it meets what it cannot do exactly as QuickJS does it, it stops, and QuickJS runs the whole call.
+//! A call works on its own [`Heap`] and collects its effects (console lines, cache changes) until its end. So wherever
+//! it meets something that it cannot do exactly as QuickJS does, it stops, and QuickJS runs the whole call.
 
 mod arrays;
 mod globals;
@@ -25,13 +25,13 @@ use super::result::value_of;
 use super::split::Split;
 use crate::{CacheFull, ConsoleLevel, Environment};
 
-/// Functions within functions that there may be.
+/// Maximum nesting of functions.
 pub(super) const LEVELS: usize = 4;
-/// Calls within calls.
+/// Maximum call depth.
 const DEPTH_MAX: usize = 32;
-/// Changes of the cache in one call; finding one is a walk.
+/// Maximum cache changes in one call, because finding one is a scan.
 const CACHE_CALLS_MAX: usize = 256;
-/// Turns of loops and calls of functions before QuickJS takes over, which looks at the clock.
+/// Loop iterations and function calls before QuickJS takes over, which checks the time.
 const STEPS_MAX: usize = 50_000;
 
 /// How a statement ended.
@@ -42,11 +42,11 @@ pub(super) enum Completion {
     Return(Js),
 }
 
-/// What a call would show to others, once it has come to its end.
+/// The effects of a call, applied at its end.
 #[derive(Default)]
 pub(super) struct Effects {
     pub lines: Vec<(ConsoleLevel, String)>,
-    /// Changes of the cache in their order; `None` deletes.
+    /// Cache changes in order; `None` deletes.
     pub cache: Vec<(Text, Option<Value>)>,
 }
 
@@ -55,7 +55,7 @@ impl Effects {
         self.lines.is_empty() && self.cache.is_empty()
     }
 
-    /// All of them, or none if the cache has no room.
+    /// Applies all effects, or none if the cache has no room.
     pub fn show(self, environment: &Environment) -> Result<(), CacheFull> {
         environment.cache.apply(self.cache, environment.limits.memory)?;
         for (level, line) in self.lines {
@@ -70,7 +70,7 @@ pub(super) struct Evaluator<'c, 'm> {
     environment: &'c Environment,
     pub heap: Heap<'m>,
     slots: Vec<Js>,
-    /// Where the frames of the functions around the present one begin, by their level.
+    /// Where the frames of the enclosing functions begin, by level.
     bases: [usize; LEVELS],
     depth: usize,
     steps: usize,
@@ -84,7 +84,7 @@ pub(super) enum Callback {
     Convert(Global),
 }
 
-/// Arguments of a method: values, and a function with its place among them.
+/// Arguments of a method: values, and a function with its argument index.
 pub(super) struct Arguments {
     pub values: SmallVec<[Js; 3]>,
     pub callback: Option<(usize, Callback)>,
@@ -116,13 +116,13 @@ impl<'c, 'm> Evaluator<'c, 'm> {
         }
     }
 
-    /// Runs the script. What it gives back belongs to the heap.
+    /// Runs the script. The return value belongs to the heap.
     pub fn run(&mut self) -> EvalResult<Js> {
         self.call_function(0, &[Js::Object(ObjectRef::MSG)])
     }
 
-    /// Runs the halves of a script that has them, the first one if it is not known what comes of it. Returns whether that half depends on
-    /// more than the shared map.
+    /// Runs the halves of a splittable script; the first only if its result is not memoized. Returns whether that half
+    /// depends on more than the shared map.
     pub fn run_halves(&mut self, split: &Split, is_first_known: bool) -> EvalResult<bool> {
         let code = self.code;
         let Some(function) = code.functions.first() else {
@@ -157,7 +157,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
         Ok(())
     }
 
-    /// The heap, the effects, and the room of the variables.
+    /// The heap, the effects, and the buffer of the variables.
     pub fn end(mut self) -> (Heap<'m>, Effects, Vec<Js>) {
         self.slots.clear();
         (self.heap, self.effects, self.slots)
@@ -166,7 +166,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
     fn step(&mut self) -> EvalResult<()> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
-            return bail("it runs long");
+            return bail("it runs for long");
         }
         Ok(())
     }
@@ -233,7 +233,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
         self.statements(&block.body)
     }
 
-    /// The variables of a block are undeclared again.
+    /// Marks the variables of a block as undeclared again.
     fn begin(&mut self, block: &Block) {
         if let Some((first, end)) = block.fresh {
             let base = self.present_base();
@@ -243,7 +243,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
         }
     }
 
-    /// Where the frame of the function that is running begins: it is the last one.
+    /// Where the frame of the current function begins: it is the last one.
     fn present_base(&self) -> usize {
         self.bases.iter().copied().max().unwrap_or(0)
     }
@@ -538,7 +538,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
         })
     }
 
-    /// The holder of `?.`: of nothing comes nothing.
+    /// The holder of `?.`; null and undefined end the chain.
     fn present(&mut self, holder: &'c Expr) -> EvalResult<Js> {
         let holder = self.expr(holder)?;
         match holder.is_nullish() {
@@ -596,7 +596,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
     }
 
     fn template(&mut self, texts: &'c [Text], values: &'c [Expr]) -> EvalResult<Js> {
-        // QuickJS makes texts of them when it has all values.
+        // QuickJS converts the values to texts after it has evaluated all of them.
         let values: SmallVec<[Js; 3]> = self.values(values)?;
         let mut out = smol_str::SmolStrBuilder::new();
         let mut bytes = 0;
@@ -673,12 +673,12 @@ impl<'c, 'm> Evaluator<'c, 'm> {
     }
 
     fn assign(&mut self, target: &'c Target, value: &'c Expr) -> EvalResult<Js> {
-        // The common case, a member by its name, without a place in between.
+        // Fast path for the common case, a member by name.
         if let Target::Member(holder, name) = target {
             let holder = self.expr(holder)?;
             let value = self.expr(value)?;
             let Js::Object(place) = holder else {
-                return bail("a member of what is no object");
+                return bail("a member of a value that is not an object");
             };
             self.heap.set(place, name, value.clone())?;
             return Ok(value);
@@ -701,7 +701,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
         };
         match holder {
             Js::Object(object) => Ok(ResolvedTarget::Member(object, name)),
-            _ => bail("a member of what is no object"),
+            _ => bail("a member of a value that is not an object"),
         }
     }
 
@@ -715,7 +715,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
     fn write(&mut self, place: ResolvedTarget, value: Js) -> EvalResult<()> {
         match place {
             ResolvedTarget::Local(slot) => {
-                // Throws where the declaration was not reached.
+                // Bails out if the declaration was not reached, where JavaScript throws.
                 self.local(slot)?;
                 self.set_local(slot, value);
                 Ok(())
@@ -758,7 +758,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
                 };
                 match found {
                     Some(value) => self.heap.add_value(&value)?,
-                    // That is told, by QuickJS.
+                    // QuickJS logs the missing key.
                     None => bail("a key that is not in the cache")?,
                 }
             }
@@ -774,7 +774,7 @@ impl<'c, 'm> Evaluator<'c, 'm> {
     }
 }
 
-/// Where an assignment puts a value.
+/// The resolved target of an assignment.
 enum ResolvedTarget {
     Local(VariableSlot),
     Member(ObjectRef, Text),

@@ -1,7 +1,7 @@
-//! What a native call works on: values, and the objects that exist for the length of the call.
+//! The heap of a native call: values, and objects that exist for the duration of the call.
 //!
-//! Nothing here knows prototypes: what an object has by itself is a member, and who asks for more than that leaves the call to
-//! QuickJS ([`Stop::Bail`]). So the answer "undefined" is given only where no prototype has the name.
+//! There are no prototypes here. An object's own properties are members; any other access bails out ([`Stop::Bail`]).
+//! So the answer "undefined" is given only where no prototype has the name.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use super::number;
 use crate::view::{has_two_texts, is_small, number_seen, payload_value, plain_form, text_form};
 use crate::{ComputedKey, Environment};
 
-/// Why a call cannot go on here.
+/// Why a call cannot continue here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// QuickJS has to run this call, for that reason. Nothing has happened yet that anybody could see.
+    /// QuickJS has to run this call, for this reason. It has had no visible effect yet.
     Bail(&'static str),
-    /// `?.` met nothing: the chain around it is undefined.
+    /// `?.` met null or undefined: the chain around it is undefined.
     Short,
 }
 
 pub(super) type EvalResult<T> = Result<T, Stop>;
 
-/// Leaves the call to QuickJS.
+/// Bails out to QuickJS.
 pub(super) fn bail<T>(why: &'static str) -> EvalResult<T> {
     Err(Stop::Bail(why))
 }
 
-/// A value of the language. Objects are places in the [`Heap`].
+/// A JavaScript value. Objects are references into the [`Heap`].
 #[derive(Clone, Debug)]
 pub(super) enum Js {
-    /// Of a variable whose declaration was not reached yet, and of a payload that nobody has read yet.
+    /// A variable whose declaration was not reached yet, or a payload that was not read yet.
     Empty,
     Undefined,
     Null,
@@ -88,14 +88,14 @@ impl From<String> for Js {
     }
 }
 
-/// The place of an object.
+/// A reference to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ObjectRef(u32);
 
 impl ObjectRef {
     /// `msg`.
     pub const MSG: ObjectRef = ObjectRef(0);
-    /// `msg.meta` as the call found it.
+    /// `msg.meta` at the start of the call.
     pub const META: ObjectRef = ObjectRef(1);
 }
 
@@ -109,46 +109,47 @@ pub(super) enum HeapObject {
     Meta,
     /// Milliseconds since 1970.
     Date(f64),
-    /// A regular expression, by its number in the script. Without state: those that keep one are not run here.
+    /// A regular expression, by its number in the script. Stateless: stateful ones are not run here.
     Regex(usize),
-    /// Part of the payload or of the cache that nobody has looked into yet.
+    /// Part of the payload or of the cache that was not opened yet.
     View(Value),
 }
 
-/// Bytes and elements that the functions of the language may walk over in one call, before it is left to QuickJS, which looks at the
-/// clock.
+/// Bytes and elements that built-in functions may process in one call before it bails out to QuickJS, which checks the
+/// time.
 const WORK_MAX: usize = 32 << 20;
-/// Objects and text that one call may make, in bytes, before it is left to QuickJS, which knows the limits of the configuration.
+/// Bytes of objects and text that one call may create before it bails out to QuickJS, which enforces the configured
+/// limits.
 const BYTES_MAX: usize = 4 << 20;
 
 pub(super) const PAYLOAD: &str = "payload";
 pub(super) const META: &str = "meta";
 
-/// The objects of a call, and the message under it.
+/// The objects of a call, and its message.
 pub(super) struct Heap<'m> {
     objects: Vec<HeapObject>,
-    /// Lists of earlier calls, empty, with their room.
+    /// Empty lists of earlier calls, with their capacity.
     spare: Vec<ObjectMembers>,
     message: &'m Message,
     origin: &'m Metadata,
     computed: &'static [ComputedKey],
-    /// Names of `msg.meta` that the script set or deleted, in the order in which it did so first.
+    /// Names of `msg.meta` that the script set or deleted, ordered by the first change.
     pub changes: SmallVec<[(Text, Option<Js>); 8]>,
     /// The payload as it was read, if it was.
     pub read: Option<Cow<'m, Value>>,
-    /// The script set `msg.payload`, be it to what it was.
+    /// The script set `msg.payload`, possibly to the same value.
     pub is_payload_set: bool,
-    /// The call has seen or done what may be another for the next message with the same shared metadata.
+    /// The call has read or done something that may differ for the next message with the same shared metadata.
     pub depends: bool,
-    /// What came of the metadata, if that is known without a run.
+    /// The resulting metadata map, if it is memoized.
     pub known: Option<Arc<MetaMap>>,
     bytes_left: usize,
     work_left: usize,
-    /// Arrays with members beside their elements: what `match` gives.
+    /// Arrays with members beside their elements: the results of `match`.
     with_members: Vec<ObjectRef>,
 }
 
-/// What a [`Heap`] leaves behind for the next one.
+/// Buffers that a [`Heap`] leaves for the next one.
 #[derive(Default)]
 pub(super) struct HeapBuffers {
     objects: Vec<HeapObject>,
@@ -157,7 +158,7 @@ pub(super) struct HeapBuffers {
 
 /// Lists kept for the next call.
 const SPARE_MAX: usize = 8;
-/// Objects that are room for the next call.
+/// Maximum capacity of the object list kept for the next call.
 const ROOM_MAX: usize = 1024;
 
 impl<'m> Heap<'m> {
@@ -194,7 +195,7 @@ impl<'m> Heap<'m> {
         self.message
     }
 
-    /// Gives the room back.
+    /// Returns the buffers.
     pub fn end(mut self, room: &mut HeapBuffers) {
         if self.objects.len() <= ROOM_MAX {
             for object in self.objects.drain(..) {
@@ -216,25 +217,25 @@ impl<'m> Heap<'m> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Counts what a call makes.
+    /// Counts memory that a call creates.
     pub fn spend(&mut self, bytes: usize) -> EvalResult<()> {
         match self.bytes_left.checked_sub(bytes) {
             Some(left) => {
                 self.bytes_left = left;
                 Ok(())
             }
-            None => bail("it makes much data"),
+            None => bail("it creates a lot of data"),
         }
     }
 
-    /// Counts what a call walks over.
+    /// Counts data that a call processes.
     pub fn work(&mut self, bytes: usize) -> EvalResult<()> {
         match self.work_left.checked_sub(bytes) {
             Some(left) => {
                 self.work_left = left;
                 Ok(())
             }
-            None => bail("it runs long"),
+            None => bail("it runs for long"),
         }
     }
 
@@ -260,7 +261,7 @@ impl<'m> Heap<'m> {
         self.add(HeapObject::Array(elements))
     }
 
-    /// An array with members that are not made here.
+    /// An array with members that are not created here.
     pub fn add_match(&mut self, elements: Vec<Js>) -> EvalResult<Js> {
         let array = self.add_array(elements)?;
         if let Js::Object(place) = array {
@@ -271,7 +272,7 @@ impl<'m> Heap<'m> {
 
     fn has_no_more(&self, place: ObjectRef) -> EvalResult<()> {
         match self.with_members.contains(&place) {
-            true => bail("the members of what match gives"),
+            true => bail("the members of a match result"),
             false => Ok(()),
         }
     }
@@ -293,7 +294,7 @@ impl<'m> Heap<'m> {
         })
     }
 
-    /// An object, opened if nobody had looked into it.
+    /// An object; a view is opened first.
     pub fn object(&mut self, place: ObjectRef) -> EvalResult<&mut HeapObject> {
         if let Some(HeapObject::View(value)) = self.objects.get(place.0 as usize) {
             let value = value.clone();
@@ -333,7 +334,7 @@ impl<'m> Heap<'m> {
         })
     }
 
-    /// An object that was looked into before; nobody has looked into a [`HeapObject::View`].
+    /// An object without opening it; a [`HeapObject::View`] is still unopened.
     pub fn seen(&self, place: ObjectRef) -> Option<&HeapObject> {
         self.objects.get(place.0 as usize)
     }
@@ -352,7 +353,7 @@ impl<'m> Heap<'m> {
         )
     }
 
-    /// Whether the object has a member of its own of that name.
+    /// Whether the object has its own member of that name.
     pub fn has_own(&mut self, place: ObjectRef, name: &str) -> EvalResult<bool> {
         self.has_no_more(place)?;
         if place == ObjectRef::META && matches!(self.seen(place), Some(HeapObject::Meta)) {
@@ -364,7 +365,7 @@ impl<'m> Heap<'m> {
                 Some(index) => index < elements.len(),
                 None => name == "length",
             },
-            _ => return bail("a question to an object that has none of its own"),
+            _ => return bail("a membership test of an object without members of its own"),
         })
     }
 
@@ -378,7 +379,7 @@ impl<'m> Heap<'m> {
                 Some((_, Js::Empty)) => return self.payload(),
                 Some((_, value)) => {
                     let value = value.clone();
-                    // What it was set to depends on nothing more than what set it.
+                    // A value that the script set depends on nothing more than its source.
                     return Ok(value);
                 }
                 None => None,
@@ -388,7 +389,7 @@ impl<'m> Heap<'m> {
                 None if name == "length" => Some(Js::Number(elements.len() as f64)),
                 None => return bail("a method as a value"),
             },
-            _ => return bail("a member of an object that has none of its own"),
+            _ => return bail("a member of an object without members of its own"),
         };
         match found {
             Some(value) => Ok(value),
@@ -406,7 +407,7 @@ impl<'m> Heap<'m> {
             return self.touch(name, Some(value));
         }
         if place == ObjectRef::MSG && name == PAYLOAD {
-            // Whether that is a change depends on what the payload was.
+            // Whether that is a change depends on the old payload.
             self.depends = true;
             self.is_payload_set = true;
         }
@@ -434,7 +435,7 @@ impl<'m> Heap<'m> {
                 }
                 _ => bail("an array with holes or members"),
             },
-            _ => bail("a member of an object that has none of its own"),
+            _ => bail("a member of an object without members of its own"),
         }
     }
 
@@ -473,7 +474,7 @@ impl<'m> Heap<'m> {
                 in_order(names.collect())
             }
             HeapObject::Array(elements) => (0..elements.len()).map(|i| Text::from(i.to_string())).collect(),
-            _ => return bail("the members of an object that has none of its own"),
+            _ => return bail("the members of an object without members of its own"),
         })
     }
 
@@ -488,12 +489,12 @@ impl<'m> Heap<'m> {
         Ok(entries)
     }
 
-    /// Whether QuickJS has the payload of this message as an ordinary member from the start.
+    /// Whether the payload of this message is an ordinary member in QuickJS from the start.
     fn is_plain_message(&self) -> bool {
         matches!(&self.message.payload, Payload::Value(value) if is_small(value) && !has_two_texts(value))
     }
 
-    /// What stood in the place of a payload that the script set without a look at it.
+    /// The original value of a payload that the script set without reading it.
     pub fn typed_payload(&self) -> Option<Cow<'m, Value>> {
         match &self.message.payload {
             Payload::Value(value) if is_small(value) => Some(Cow::Borrowed(value)),
@@ -501,7 +502,7 @@ impl<'m> Heap<'m> {
         }
     }
 
-    /// `msg.payload` of a message that came with it, when it is read for the first time.
+    /// The message's own `msg.payload`, on its first read.
     fn payload(&mut self) -> EvalResult<Js> {
         self.depends = true;
         let value = payload_value(&self.message.payload);
@@ -517,7 +518,7 @@ impl<'m> Heap<'m> {
 
     fn touch(&mut self, name: &Text, value: Option<Js>) -> EvalResult<()> {
         match self.changes.iter().position(|(n, _)| n == name) {
-            // A member that was deleted is listed last when it comes back.
+            // A deleted member that is set again is listed last.
             Some(at) if value.is_some() && matches!(self.changes.get(at), Some((_, None))) => {
                 self.changes.remove(at);
                 self.changes.push((name.clone(), value));
@@ -566,7 +567,7 @@ impl<'m> Heap<'m> {
         Ok(self.message.meta.contains(name))
     }
 
-    /// As QuickJS lists them: first what the script wrote, then what it found, then what is computed.
+    /// In QuickJS's order: first names that the script wrote, then existing ones, then computed ones.
     fn meta_keys(&mut self) -> EvalResult<Vec<Text>> {
         // Whether the stamps are among them depends on the message.
         self.depends = true;
@@ -588,10 +589,10 @@ impl<'m> Heap<'m> {
     }
 }
 
-/// Members of one object; finding them is a walk.
+/// Maximum members of one object, because finding them is a scan.
 pub(super) const MEMBERS_MAX: usize = 256;
 
-/// Names in the order in which the language lists them: indexes first, by number.
+/// Names in JavaScript's listing order: indexes first, by number.
 fn in_order(names: Vec<Text>) -> Vec<Text> {
     if !names.iter().any(|name| array_index(name).is_some()) {
         return names;
@@ -602,7 +603,7 @@ fn in_order(names: Vec<Text>) -> Vec<Text> {
     indexes
 }
 
-/// The index that a name is, if it is one.
+/// The array index that the name represents, if any.
 pub(super) fn array_index(name: &str) -> Option<usize> {
     let digits = !name.is_empty() && name.len() <= 10 && name.bytes().all(|b| b.is_ascii_digit());
     if !digits || (name.len() > 1 && name.starts_with('0')) {
@@ -612,7 +613,7 @@ pub(super) fn array_index(name: &str) -> Option<usize> {
     (index < u64::from(u32::MAX)).then_some(index as usize)
 }
 
-/// Names that every object answers to by its prototype.
+/// Names that every object inherits from its prototype.
 pub(super) fn is_inherited(name: &str) -> bool {
     matches!(
         name,
@@ -631,7 +632,7 @@ pub(super) fn is_inherited(name: &str) -> bool {
     )
 }
 
-/// The name that a value is as a key.
+/// A value as a property name.
 pub(super) fn property_name(heap: &mut Heap<'_>, key: &Js) -> EvalResult<Text> {
     match key {
         Js::Text(text) => Ok(text.clone()),

@@ -1,4 +1,4 @@
-//! A script as it is run: names resolved to places, methods to what they do.
+//! A script as it is run: names resolved to slots, methods to operations.
 
 use smallvec::SmallVec;
 use thalweg_record::Text;
@@ -6,7 +6,7 @@ use thalweg_record::Text;
 use super::heap::Js;
 use crate::ConsoleLevel;
 
-/// A variable: which of the functions around it declares it (0 is the script), and where in its frame.
+/// A variable: the level of the function that declares it (0 is the script), and its index in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VariableSlot {
     pub level: u8,
@@ -20,11 +20,11 @@ pub(super) enum Expr {
     Local(VariableSlot),
     Member(Box<Expr>, Text),
     Index(Box<Expr>, Box<Expr>),
-    /// `?.`: of nothing comes nothing, for the whole chain.
+    /// `?.`: null and undefined make the whole chain undefined.
     OptionalMember(Box<Expr>, Text),
     OptionalIndex(Box<Expr>, Box<Expr>),
     Chain(Box<Expr>),
-    /// Texts around values: one text more than there are values.
+    /// Texts around values: one more text than values.
     Template(Vec<Text>, Vec<Expr>),
     Array(Vec<Element>),
     Object(Vec<Property>),
@@ -46,21 +46,21 @@ pub(super) enum Expr {
     AssignBinary(Box<Target>, Binary, Box<Expr>),
     /// `a ||= b` and the like.
     AssignLogical(Box<Target>, Logical, Box<Expr>),
-    /// `++` and `--`; `prefix` says which value it has.
+    /// `++` and `--`; `prefix` selects the resulting value.
     Update {
         target: Box<Target>,
         by: f64,
         prefix: bool,
     },
     Sequence(Vec<Expr>),
-    /// A method of a value, which decides by its type what is done.
+    /// A method call; the type of the receiver selects the operation.
     Call {
         receiver: Box<Expr>,
         method: Method,
         arguments: Vec<Argument>,
         optional: bool,
     },
-    /// A function of the language.
+    /// A built-in function.
     Global(Global, Vec<Element>),
     /// A function of the script.
     Function(usize, Vec<Expr>),
@@ -83,7 +83,7 @@ pub(super) enum Property {
     Spread(Expr),
 }
 
-/// What may stand before an assignment.
+/// The left side of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Local(VariableSlot),
@@ -98,7 +98,7 @@ pub(super) enum Argument {
     Spread(Expr),
     /// A function of the script, which the method calls.
     Function(usize),
-    /// `String`, `Number` or `Boolean` in the place of such a function.
+    /// `String`, `Number` or `Boolean` in place of such a function.
     Convert(Global),
 }
 
@@ -142,7 +142,7 @@ pub(super) enum CacheCall {
     Delete,
 }
 
-/// Where a value is put.
+/// A binding pattern.
 #[derive(Debug)]
 pub(super) enum Pattern {
     Slot(VariableSlot),
@@ -156,7 +156,7 @@ pub(super) enum Key {
     Computed(Expr),
 }
 
-/// A pattern with what it gets where there is nothing.
+/// A pattern with its default value.
 #[derive(Debug)]
 pub(super) struct BindingElement {
     pub pattern: Pattern,
@@ -167,7 +167,7 @@ pub(super) struct BindingElement {
 pub(super) enum Stmt {
     Expr(Expr),
     Declare(Pattern, Expr),
-    /// The declaration of a function that has a name of its own: from here on it can be called.
+    /// The declaration of a named function: from here on it can be called.
     Reach(VariableSlot),
     If(Expr, Box<Stmt>, Option<Box<Stmt>>),
     Block(Block),
@@ -183,19 +183,19 @@ pub(super) enum Stmt {
     DoWhile(Block, Expr),
     Switch {
         value: Expr,
-        /// Tests in their order with the place in `body` where each begins; `None` is the default.
+        /// Tests in order, with the index in `body` where each begins; `None` is the default.
         cases: Vec<(Option<Expr>, usize)>,
         body: Block,
     },
     Break,
     Continue,
     Return(Option<Expr>),
-    /// The call is QuickJS's from here: a `throw`.
+    /// Bails out: a `throw`.
     Bail(&'static str),
     Try(Block, Option<Block>),
 }
 
-/// Statements with the variables that begin anew each time: first and one after the last index in the frame.
+/// Statements with the variables that are reset each time: first index in the frame, and one after the last.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     pub fresh: Option<(u16, u16)>,
@@ -207,9 +207,9 @@ pub(super) struct Block {
 pub(super) struct ScriptFunction {
     pub level: u8,
     pub parameters: Vec<BindingElement>,
-    /// How many variables it has, parameters included.
+    /// Number of variables, including parameters.
     pub slots: u16,
-    /// Those that are undefined from the start (`var`).
+    /// Variables that are undefined from the start (`var`).
     pub hoisted: SmallVec<[u16; 4]>,
     pub body: Vec<Stmt>,
 }
@@ -226,7 +226,7 @@ macro_rules! names {
                 match name { $($name => Some($kind::$variant),)+ _ => None }
             }
 
-            /// For tests, which look at each of them.
+            /// For tests that iterate over all of them.
             #[cfg(test)]
             pub const ALL: &'static [($kind, &'static str)] = &[$(($kind::$variant, $name)),+];
         }
@@ -304,7 +304,7 @@ names! {
 }
 
 names! {
-    /// Functions that have names of their own.
+    /// Built-in functions with global names.
     Global {
         ArrayIsArray = "Array.isArray",
         Boolean = "Boolean",

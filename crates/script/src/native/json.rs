@@ -16,7 +16,7 @@ pub(super) fn stringify(heap: &mut Heap<'_>, value: &Js, indent: &str) -> EvalRe
     }
 }
 
-/// The third argument of `JSON.stringify` as what each level is indented by.
+/// The indent of each level from the third argument of `JSON.stringify`.
 pub(super) fn indent(value: &Js) -> EvalResult<String> {
     Ok(match value {
         Js::Number(n) => " ".repeat(number::to_integer(*n).clamp(0.0, 10.0) as usize),
@@ -29,7 +29,7 @@ pub(super) fn indent(value: &Js) -> EvalResult<String> {
 /// Writes a value; `false` if it has no JSON form.
 fn write(heap: &mut Heap<'_>, value: &Js, indent: &str, depth: usize, out: &mut String) -> EvalResult<bool> {
     if depth > DEPTH_MAX || out.len() > 1 << 20 {
-        return bail("it makes much data");
+        return bail("it creates a lot of data");
     }
     match value {
         Js::Empty => return bail("a variable before its declaration"),
@@ -111,17 +111,17 @@ fn line(indent: &str, depth: usize, out: &mut String) {
     }
 }
 
-/// `JSON.parse(text)`. What is not JSON throws, and that is QuickJS's.
+/// `JSON.parse(text)`. Invalid JSON throws, so it bails out.
 pub(super) fn parse(heap: &mut Heap<'_>, value: &Js) -> EvalResult<Js> {
     let text = coerce::text(heap, value)?;
-    // A lone surrogate can be written in JSON; `__proto__` is an ordinary member there.
+    // JSON can contain an unpaired surrogate, and `__proto__` as an ordinary member.
     if text.contains("\\u") || text.contains("__proto__") {
         return bail("unusual JSON");
     }
     heap.spend(text.len() * 4)?;
     match json::parse(text.as_bytes()) {
         Ok(parsed) => build(heap, &parsed),
-        Err(_) => bail("what is not JSON"),
+        Err(_) => bail("text that is not JSON"),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Metadata that a script made, shared by the messages of a tag.
+//! Shares metadata maps made by a script between the messages of a tag.
 //!
-//! A script that reads the payload is run for each message, but what it writes to the metadata mostly is the same for all messages
-//! of a tag. Where it is, the messages get one map, as they came with one: what comes behind knows it by its
-//! address, and nothing is allocated for it.
+//! A script that reads the payload runs for each message, but what it writes to the metadata is mostly the same for all
+//! messages of a tag. In that case the messages share one map, as they did before the script. Later stages recognise it
+//! by its address, and nothing is allocated.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use thalweg_record::{DerivedMap, Message, MetaMap, PerMapCache, Text, key};
 
 use super::heap::Js;
 
-/// So often something else may be written for a tag than before, until it is seen whether that is the rule.
+/// Misses per tag before the miss rate is checked.
 const MISSES_MIN: u64 = 1000;
 
 type MetaChanges = [(Text, Option<Js>)];
@@ -22,7 +22,7 @@ struct MetaMapEntry {
 
 #[derive(Default)]
 pub(super) struct MetaMapCache {
-    /// By the map that the message came with.
+    /// By the message's original map.
     maps: PerMapCache<MetaMapEntry>,
     hits: u64,
     misses: u64,
@@ -30,12 +30,12 @@ pub(super) struct MetaMapCache {
 }
 
 impl MetaMapCache {
-    /// What came of a map, of a script whose first half is run once for each.
+    /// The resulting map, for a script whose first half runs once per map.
     pub fn of(&self, map: &Arc<MetaMap>) -> Option<Arc<MetaMap>> {
         self.maps.get(map, ()).map(|made| made.after.get(map).clone())
     }
 
-    /// The map of a message with those changes, if they are the ones that were made of it before.
+    /// The resulting map of a message with these changes, if the same changes were applied to its map before.
     pub fn get(&mut self, message: &Message, changes: &MetaChanges) -> Option<Arc<MetaMap>> {
         if self.is_off || message.meta.is_changed() {
             return None;
@@ -54,7 +54,7 @@ impl MetaMapCache {
         Some(made.after.get(map).clone())
     }
 
-    /// Remembers changes with the texts that came of them.
+    /// Stores changes with the texts that they produced.
     pub fn add(&mut self, message: &Message, changes: &MetaChanges, texts: &[(Text, Text)]) {
         let is_plain = |change: &(Text, Option<Js>)| !matches!(change.1, Some(Js::Object(_) | Js::Empty));
         let is_of_message = |name: &Text| key::STAMPS.contains(&name.as_str());
@@ -67,11 +67,11 @@ impl MetaMapCache {
             [] => before.clone(),
             texts => {
                 let entries = before.iter().map(|(name, text)| (name.clone(), text.clone()));
-                // Of names that are there twice the last one counts, and empty texts vanish.
+                // Of duplicate names the last one wins, and empty texts are dropped.
                 Arc::new(MetaMap::new(entries.chain(texts.iter().cloned()), before.series()))
             }
         };
-        // The texts of changes are those of the map that came of them.
+        // The texts of the changes are shared with the resulting map.
         let bytes = size_of_val(changes) + after.memory_bytes();
         let made = MetaMapEntry {
             changes: changes.into(),

@@ -1,4 +1,4 @@
-//! Numbers as the language reads and writes them.
+//! Parsing and formatting of numbers as in JavaScript.
 
 use thalweg_record::Text;
 
@@ -6,7 +6,7 @@ use thalweg_record::Text;
 pub(super) fn text(number: f64) -> Text {
     if number.fract() == 0.0 && number.abs() < 1e15 {
         let mut digits = itoa::Buffer::new();
-        // The negative zero is written as zero.
+        // Negative zero is written as zero.
         return Text::new(digits.format(number as i64));
     }
     if is_uneven(number) {
@@ -15,16 +15,16 @@ pub(super) fn text(number: f64) -> Text {
     Text::new(dragonbox_ecma::Buffer::new().format(number))
 }
 
-/// Whether the next number on the one side is farther away than that on the other: a power of two. Of these, the shortest digits that
-/// say which number it is may be others than the nearest of that length, and QuickJS takes the nearest, or more of them. Where all
-/// digits of the number are few, the two are the same.
+/// Whether the neighbouring numbers are at different distances: a power of two. For these, the shortest digits that
+/// identify the number may differ from the nearest of that length; QuickJS takes the nearest, or more digits. For
+/// numbers with few digits both agree.
 fn is_uneven(number: f64) -> bool {
     const MANTISSA: u64 = (1 << 52) - 1;
     let magnitude = number.abs();
     number.to_bits() & MANTISSA == 0 && magnitude.is_normal() && !(1e-6..1e15).contains(&magnitude)
 }
 
-/// `Number(text)`; `None` where the digits of another radix are too many for an exact number.
+/// `Number(text)`; `None` if a number in another radix has too many digits to be exact.
 pub(super) fn of_text(text: &str) -> Option<f64> {
     let text = trim(text);
     if text.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn of_text(text: &str) -> Option<f64> {
     })
 }
 
-/// Digits of a power-of-two radix, all of them.
+/// All digits of a number in a power-of-two radix.
 fn whole(digits: &str, radix: u32) -> Option<f64> {
     let all = !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix));
     match all {
@@ -60,7 +60,7 @@ fn whole(digits: &str, radix: u32) -> Option<f64> {
     }
 }
 
-/// Digits as a number, where that is exact; else what must be rounded is not done here.
+/// Digits as a number, if that is exact; rounding is not done here.
 fn in_radix(digits: &str, radix: u32) -> Option<f64> {
     let value = u64::from_str_radix(digits, radix).ok()?;
     (value <= 1 << 53).then_some(value as f64)
@@ -74,7 +74,7 @@ fn signed(text: &str) -> (f64, &str) {
     }
 }
 
-/// Where a decimal number without sign ends that the text starts with.
+/// The end of the unsigned decimal number at the start of the text.
 fn decimal_end(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let digits = |from: usize| bytes.iter().skip(from).take_while(|b| b.is_ascii_digit()).count();
@@ -114,7 +114,7 @@ pub(super) fn parse_float(text: &str) -> f64 {
         .map_or(f64::NAN, |number| sign * number)
 }
 
-/// `parseInt(text, radix)`; `None` where the digits are too many for an exact number.
+/// `parseInt(text, radix)`; `None` if there are too many digits to be exact.
 pub(super) fn parse_int(text: &str, radix: f64) -> Option<f64> {
     let (sign, mut digits) = signed(trim_start(text));
     let mut radix = to_i32(radix);
@@ -140,14 +140,14 @@ pub(super) fn parse_int(text: &str, radix: f64) -> Option<f64> {
     in_radix(digits, radix).map(|number| sign * number)
 }
 
-/// `number.toFixed(digits)`; `None` where it is `String(number)`.
+/// `number.toFixed(digits)`; `None` where it equals `String(number)`.
 pub(super) fn to_fixed(number: f64, digits: usize) -> Option<String> {
     if !number.is_finite() || number.abs() >= 1e21 {
         return None;
     }
     let magnitude = number.abs();
     let mut text = format!("{magnitude:.digits$}");
-    // Rust rounds a tie to even, the language away from zero. A tie has one more digit than asked for, exactly.
+    // Rust rounds a tie to even, JavaScript away from zero. A tie has exactly one more digit than asked for.
     let scaled = magnitude * 2f64.powi(digits as i32 + 1);
     if scaled.fract() == 0.0 {
         let exact = format!("{magnitude:.*}", digits + 1);
@@ -162,7 +162,7 @@ pub(super) fn to_fixed(number: f64, digits: usize) -> Option<String> {
 /// More digits than any number has.
 const ALL_DIGITS: usize = 780;
 
-/// A number as digits, of which the first stands before the point, and a power of ten.
+/// A number as digits, the first of them before the decimal point, and a power of ten.
 pub(super) struct Digits {
     is_negative: bool,
     digits: String,
@@ -170,10 +170,10 @@ pub(super) struct Digits {
 }
 
 impl Digits {
-    /// Of a finite number, to as many digits as given, at least one.
+    /// A finite number rounded to `count` digits, at least one.
     pub fn rounded(number: f64, count: usize) -> Digits {
         let rounded = Digits::of(number, &format!("{:.*e}", count - 1, number.abs()));
-        // As in `to_fixed`: a tie has one more digit than asked for, exactly, and that is a five.
+        // As in `to_fixed`: a tie has exactly one more digit than asked for, and that is a five.
         let longer = Digits::of(number, &format!("{:.*e}", count, number.abs()));
         if !longer.digits.ends_with('5') {
             return rounded;
@@ -195,12 +195,12 @@ impl Digits {
         }
     }
 
-    /// Of a finite number, as few digits as say which number it is.
+    /// The fewest digits that identify a finite number.
     pub fn shortest(number: f64) -> Digits {
         if is_uneven(number) {
             return Digits::nearest(number);
         }
-        // Where two numbers of as many digits are equally near, this one takes the even one, and Rust's own the other.
+        // If two numbers with as many digits are equally near, this crate takes the even one, and Rust the other.
         let mut buffer = dragonbox_ecma::Buffer::new();
         let text = buffer.format(number.abs());
         let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
@@ -220,7 +220,7 @@ impl Digits {
         }
     }
 
-    /// As QuickJS does it: one digit less, rounded, as long as that is the same number.
+    /// As QuickJS does it: removes and rounds one digit at a time, as long as the number stays the same.
     fn nearest(number: f64) -> Digits {
         let magnitude = number.abs();
         let mut text = format!("{magnitude:.16e}");
@@ -237,7 +237,7 @@ impl Digits {
     fn of(number: f64, text: &str) -> Digits {
         let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
         Digits {
-            // The negative zero is written as zero.
+            // Negative zero is written as zero.
             is_negative: number < 0.0,
             digits: mantissa.replace('.', ""),
             exponent: exponent.parse().unwrap_or_default(),
@@ -252,7 +252,7 @@ impl Digits {
         format!("{sign}{first}{point}{rest}e{:+}", self.exponent)
     }
 
-    /// `String(number)`, of digits of which the last one is no zero.
+    /// `String(number)`, for digits that do not end in zero.
     fn usual(&self) -> String {
         match self.exponent {
             -6..0 => self.precise(),
@@ -265,7 +265,7 @@ impl Digits {
         }
     }
 
-    /// `number.toPrecision(digits)`: with an exponent where the number is small or has more places than digits.
+    /// `number.toPrecision(digits)`: with an exponent if the number is small or has more places than digits.
     pub fn precise(&self) -> String {
         let sign = if self.is_negative { "-" } else { "" };
         let count = self.digits.len() as i32;
@@ -283,7 +283,7 @@ impl Digits {
     }
 }
 
-/// Digits that end in a five behind the last place, rounded up.
+/// Rounds up digits that end in a five behind the last place.
 fn rounded_up(exact: &str, digits: usize) -> String {
     let keep = exact.len() - 1;
     let mut bytes: Vec<u8> = exact.bytes().take(keep).collect();
@@ -321,12 +321,12 @@ pub(super) fn to_i32(number: f64) -> i32 {
     modulus as i64 as i32
 }
 
-/// The whole number of an argument: NaN is zero.
+/// An argument as a whole number: NaN is zero.
 pub(super) fn to_integer(number: f64) -> f64 {
     if number.is_nan() { 0.0 } else { number.trunc() }
 }
 
-/// Spaces and line ends of the language.
+/// White space and line ends of JavaScript.
 pub(super) fn is_space(c: char) -> bool {
     matches!(
         c,
@@ -347,7 +347,7 @@ pub(super) fn trim_end(text: &str) -> &str {
     text.trim_end_matches(is_space)
 }
 
-/// `number.toString(radix)` of whole numbers; fractions in another radix are not written here.
+/// `number.toString(radix)` for whole numbers; fractions in another radix are not supported here.
 pub(super) fn in_radix_text(number: f64, radix: f64) -> Option<String> {
     let fits = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
     if !fits || radix.fract() != 0.0 || !(2.0..=36.0).contains(&radix) {

@@ -1,8 +1,8 @@
-//! Regular expressions, as far as an engine without backtracking runs them exactly as the language says.
+//! Regular expressions, as far as an engine without backtracking runs them exactly as JavaScript does.
 //!
-//! Such an engine searches in time in proportion to the text, whatever the expression. What it cannot do (looking
-//! around, references to groups) or does otherwise (groups within repetitions) is left to QuickJS. That holds for one search; how
-//! many there are is counted.
+//! Such an engine searches in linear time, whatever the expression. What it cannot do (look-around, backreferences) or
+//! does differently (groups within repetitions) is left to QuickJS. The bound applies to one search; the number of
+//! searches is counted.
 
 use std::fmt::Write as _;
 
@@ -53,7 +53,7 @@ impl ScriptRegex {
         })
     }
 
-    /// Makes sure that the engine sees the text as the language does.
+    /// Makes sure that the engine sees the text as JavaScript does.
     pub fn fits(&self, text: &str) -> EvalResult<()> {
         if self.ignores_case && !text.is_ascii() {
             return bail("a regular expression without case on text beyond ASCII");
@@ -74,14 +74,14 @@ impl ScriptRegex {
         self.compiled.captures_at(text, from)
     }
 
-    /// All matches, or the first one, as `replace` and `match` go through them: behind an empty match they go on one character
-    /// further.
+    /// All matches, or the first one, as `replace` and `match` iterate over them: after an empty match they continue
+    /// one character further.
     pub fn matches<'t>(&self, heap: &mut Heap<'_>, text: &'t str, all: bool) -> EvalResult<Vec<Captures<'t>>> {
         self.fits(text)?;
         let mut found = Vec::new();
         let mut from = 0;
         while from <= text.len() {
-            // One search takes time in proportion to the text, and there may be as many as it has characters.
+            // One search takes linear time, and there may be as many as the text has characters.
             heap.work(text.len() - from + 64)?;
             heap.spend(size_of::<Captures<'_>>())?;
             let Some(captures) = self.compiled.captures_at(text, from) else {
@@ -130,7 +130,7 @@ impl Translator {
                 BoundaryAssertionKind::Start => r"\A",
                 BoundaryAssertionKind::End => r"\z",
                 BoundaryAssertionKind::Boundary => r"(?-u:\b)",
-                // Between the bytes of a character there is no boundary, and no place either.
+                // There is no boundary and no position between the bytes of a character.
                 BoundaryAssertionKind::NegativeBoundary => return Err("\\B in a regular expression".to_owned()),
             }),
             Term::Quantifier(quantifier) => {
@@ -241,12 +241,12 @@ impl Translator {
     }
 }
 
-/// One unit to the language, and one character here.
+/// One unit in JavaScript, and one character here.
 fn is_simple(value: u32) -> bool {
     value < 0xd800 || (0xe000..=0xffff).contains(&value)
 }
 
-/// Whether the term can match nothing at all.
+/// Whether the term can match the empty text.
 fn is_nullable(term: &Term<'_>) -> bool {
     match term {
         Term::BoundaryAssertion(_) | Term::LookAroundAssertion(_) => true,

@@ -1,4 +1,4 @@
-//! What a native call gave back, as changes to the message that it got: the same as [`crate::quickjs`] reads from its own.
+//! Converts the result of a native call to changes of its message, in the same way as [`crate::quickjs`].
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::meta_map_cache::MetaMapCache;
 use crate::view::{exact_integer, number_seen, plain_form, text_form};
 use crate::{ComputedKey, Environment, MetaReply, PayloadReply, Reply, ScriptOutput};
 
-/// Texts that a script wrote to metadata keys lately: messages that get the same text share it.
+/// Texts recently written to metadata keys, so that messages with the same text share it.
 #[derive(Default)]
 pub(super) struct TextInterner {
     last: Vec<(Text, Text)>,
 }
 
 const WRITTEN_MAX: usize = 32;
-/// Texts up to this length lie within the value itself.
+/// Texts up to this length are stored inline.
 const INLINE: usize = 23;
 
 impl TextInterner {
@@ -43,7 +43,7 @@ impl TextInterner {
     }
 }
 
-/// Reads what a body gave back.
+/// Reads the return value of a body.
 pub(super) fn returned(
     heap: &mut Heap<'_>,
     result: &Js,
@@ -54,7 +54,7 @@ pub(super) fn returned(
     let place = match result {
         Js::Undefined | Js::Null => return Ok(ScriptOutput::Nothing),
         Js::Object(place) => *place,
-        _ => return bail("what is no message"),
+        _ => return bail("a result that is not a message"),
     };
     let mut reader = NativeResultReader {
         heap,
@@ -74,7 +74,7 @@ pub(super) fn returned(
         match element {
             Js::Undefined | Js::Null => {}
             Js::Object(place) if !reader.heap.is_array(place) => replies.push(reader.reply(place)?),
-            _ => return bail("what is no message"),
+            _ => return bail("a result that is not a message"),
         }
     }
     Ok(match replies.len() {
@@ -113,7 +113,7 @@ impl NativeResultReader<'_, '_> {
                 return Ok(MetaReply::Over(map));
             }
             let mut changes = Vec::with_capacity(self.heap.changes.len());
-            // They stay in their place: what was written may contain the metadata itself.
+            // The changes stay in place, because a written value may contain the metadata itself.
             let mut i = 0;
             while let Some((name, value)) = self.heap.changes.get(i).cloned() {
                 if let Some(entry) = self.entry(&name, value.as_ref())? {
@@ -125,7 +125,7 @@ impl NativeResultReader<'_, '_> {
             return Ok(MetaReply::Changes(changes));
         }
         if matches!(self.heap.seen(place), Some(HeapObject::Date(_) | HeapObject::Regex(_))) {
-            return bail("metadata that is no plain object");
+            return bail("metadata that is not a plain object");
         }
         let members = self.heap.entries(place)?;
         let mut entries = Vec::with_capacity(members.len());
@@ -158,7 +158,7 @@ impl NativeResultReader<'_, '_> {
     }
 }
 
-/// A member of a message as it is, without reading the payload for it.
+/// A member of a message as it is, without reading the payload.
 fn member(heap: &mut Heap<'_>, place: ObjectRef, name: &str) -> EvalResult<Option<Js>> {
     if place == ObjectRef::META {
         return match heap.has_own(place, name)? {
@@ -171,20 +171,20 @@ fn member(heap: &mut Heap<'_>, place: ObjectRef, name: &str) -> EvalResult<Optio
             let found = members.iter().find(|(n, _)| n == name);
             Ok(found.map(|(_, value)| value.clone()))
         }
-        _ => bail("what is no message"),
+        _ => bail("a result that is not a message"),
     }
 }
 
-/// What is said of the payload of a message that a script gave back.
+/// The payload part of a returned message.
 pub(super) fn payload(heap: &mut Heap<'_>, place: ObjectRef) -> EvalResult<PayloadReply> {
     let payload = match member(heap, place, PAYLOAD)? {
         None => return Ok(PayloadReply::Missing),
         Some(Js::Empty) => return Ok(PayloadReply::Same),
         Some(payload) => payload,
     };
-    // Whether it is another than the message's depends on that one.
+    // Whether it differs from the message's payload depends on that payload.
     heap.depends = true;
-    // A payload that was set without a look at the old one may still be the same.
+    // A payload that was set without reading the old one may still be equal.
     let original = match heap.read.take() {
         Some(read) => Some(read),
         None => heap.typed_payload(),
@@ -198,7 +198,7 @@ pub(super) fn payload(heap: &mut Heap<'_>, place: ObjectRef) -> EvalResult<Paylo
     })
 }
 
-/// The same of a number that a script set where there was one; `seen` is what that one is to scripts.
+/// Like `payload`, for a number set in place of a number; `seen` is the old number as scripts see it.
 pub(super) fn number_payload(original: &Value, seen: f64, number: f64) -> PayloadReply {
     match is_same_number(seen, number) {
         true => PayloadReply::kept(original, true),
@@ -214,7 +214,7 @@ fn number_value(number: f64) -> Value {
     exact_integer(number).map_or(Value::F64(number), Value::I64)
 }
 
-/// The typed value of what a script made, and whether all of it is the original.
+/// The typed value of a script's result, and whether all of it is the original.
 pub(super) fn value_of(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>) -> EvalResult<(Value, bool)> {
     convert(heap, js, original, 0)
 }
@@ -243,7 +243,7 @@ fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize)
             }
         }
         Js::Object(place) => {
-            // Nobody looked into it: it is what it was.
+            // It was never opened, so it is unchanged.
             if let Some(HeapObject::View(value)) = heap.seen(*place) {
                 let value = value.clone();
                 return viewed(heap, value, original, depth);
@@ -258,12 +258,12 @@ fn convert(heap: &mut Heap<'_>, js: &Js, original: Option<&Value>, depth: usize)
     }
 }
 
-/// A value that was never opened, beside what stood in its place.
+/// A value that was never opened, compared with the original in its place.
 fn viewed(heap: &mut Heap<'_>, value: Value, original: Option<&Value>, depth: usize) -> EvalResult<(Value, bool)> {
     match (&value, original) {
         (Value::Array(a), Some(Value::Array(b))) if Arc::ptr_eq(a, b) => return Ok((value, true)),
         (Value::Object(a), Some(Value::Object(b))) if Arc::ptr_eq(a, b) => return Ok((value, true)),
-        // Parts of the one may be parts of the other.
+        // The two may share parts.
         (_, Some(Value::Array(_) | Value::Object(_) | Value::Guid(_) | Value::Structured(_))) => {
             return bail("data in the place of other data");
         }
@@ -273,7 +273,7 @@ fn viewed(heap: &mut Heap<'_>, value: Value, original: Option<&Value>, depth: us
     Ok((value, false))
 }
 
-/// Makes sure that a value is what a script would have made anew.
+/// Makes sure that a value equals what a script would have created.
 fn as_made_anew(heap: &mut Heap<'_>, value: &Value, depth: usize) -> EvalResult<()> {
     if depth > DEPTH_MAX {
         return bail("deeply nested data");

@@ -1,8 +1,9 @@
-//! Scripts in two halves: one that makes metadata of metadata, and one that makes a payload of the payload.
+//! Splits scripts into two halves: one that computes metadata from metadata, and one that computes a payload from the
+//! payload.
 //!
-//! Most scripts that touch the value say where the tag belongs, and scale the value by constants. Neither half sees what the other
-//! does, so the first is run once for a tag, and of each further message only the second. A script that does nothing but set the payload
-//! has an empty first half.
+//! Most scripts that change the value set the location of the tag and scale the value by constants. Neither half reads
+//! what the other writes, so the first runs once per tag, and only the second for each further message. A script that
+//! only sets the payload has an empty first half.
 
 use super::arithmetic::Arithmetic;
 use super::heap::{META, PAYLOAD};
@@ -13,18 +14,18 @@ use super::ir::{
 /// Statements of the script by their numbers.
 #[derive(Debug)]
 pub(super) struct Split {
-    /// They look at metadata alone, and change metadata alone.
+    /// Statements that read and change only metadata.
     pub metadata: Vec<usize>,
-    /// They look at the payload alone, and set it.
+    /// Statements that read only the payload, and set it.
     pub payload: Vec<usize>,
-    /// What these do to a number, if it is no more than arithmetic.
+    /// What these do to a number, if it is only arithmetic.
     pub arithmetic: Option<Arithmetic>,
 }
 
 /// `msg`: the first parameter of the script.
 pub(super) const MSG: VariableSlot = VariableSlot { level: 0, index: 0 };
 
-/// The two halves of a script that ends in `return msg`, if it falls into them.
+/// The two halves of a script that ends in `return msg`, if it can be split.
 pub(super) fn split(functions: &[ScriptFunction]) -> Option<Split> {
     let (last, others) = functions.first()?.body.split_last()?;
     if !matches!(last, Stmt::Return(Some(Expr::Local(MSG)))) {
@@ -70,16 +71,16 @@ fn payload_assignment(statement: &Stmt) -> Option<(&Expr, &Expr)> {
     is_payload.then_some((assignment, value))
 }
 
-/// What a part of a script has to do with.
+/// What a part of a script uses.
 struct UsageAnalysis<'c> {
     all: &'c [ScriptFunction],
-    /// Functions that were looked into.
+    /// Functions that were analysed.
     seen: Vec<usize>,
     payload: bool,
     meta: bool,
     variables: bool,
     functions: bool,
-    /// `msg` as a whole, the clock, the console, the cache, or an end before the end.
+    /// `msg` as a whole, the clock, the console, the cache, or an early return.
     more: bool,
 }
 
@@ -186,7 +187,7 @@ impl<'c> UsageAnalysis<'c> {
     fn target(&mut self, target: &Target) {
         match target {
             Target::Local(_) => self.variables = true,
-            // The message gets another payload, other metadata, or something more.
+            // The message gets another payload, other metadata, or an additional member.
             Target::Member(Expr::Local(MSG), _) => self.more = true,
             Target::Member(holder, _) => self.expr(holder),
             Target::Index(holder, key) => self.exprs([holder, key]),
@@ -208,9 +209,9 @@ impl<'c> UsageAnalysis<'c> {
         }
         for statement in &function.body {
             match statement {
-                // Of a function, this is not the end of the script.
+                // In a function, this is not the end of the script.
                 Stmt::Return(value) => self.exprs(value),
-                // One that lies deeper is taken for an end of the script: rather no halves than wrong ones.
+                // A deeper return is treated as an early return of the script: no split is better than a wrong one.
                 other => self.statement(other),
             }
         }

@@ -1,4 +1,4 @@
-//! Native code beside QuickJS: the same result for every script and message, or the call is left to QuickJS.
+//! Native code against QuickJS: the same result for every script and message, or a bail-out.
 
 mod functions;
 mod generated;
@@ -22,7 +22,7 @@ const COMPUTED: &[ComputedKey] = &[ComputedKey {
     compute: |origin| origin.iter().map(|(key, _)| key).collect::<Vec<_>>().join(","),
 }];
 
-/// Remembers its lines.
+/// Records its lines.
 #[derive(Default)]
 pub(crate) struct Lines(pub(crate) Mutex<Vec<String>>);
 
@@ -36,7 +36,7 @@ impl Console for Lines {
     }
 }
 
-/// A script in both engines, each with a console and a cache of its own.
+/// A script in both engines, each with its own console and cache.
 struct Both {
     quickjs: QuickJs,
     native: NativeScript,
@@ -91,7 +91,7 @@ impl Both {
         })
     }
 
-    /// Runs a message in both. `Ok` if native code did it, else why not.
+    /// Runs a message in both. `Ok` if native code ran it, else why not.
     fn compare(&mut self, message: &Message) -> Result<(), &'static str> {
         let (native, quickjs) = match self.form {
             ScriptForm::Body | ScriptForm::Expression(_) => (
@@ -126,14 +126,14 @@ impl Both {
             }
             NativeOutcome::Bail(why) => {
                 assert!(native_lines.is_empty(), "{}", self.code);
-                // What QuickJS alone did to its cache is done to the other one.
+                // Copies the cache changes that only QuickJS made.
                 self.caches[1].become_like(&self.caches[0]);
                 Err(why)
             }
         }
     }
 
-    /// The halves of a script, one of which is known of the tag by now, make what the whole makes.
+    /// The halves of a script, one of which is memoized by now, give the same result as the whole.
     fn compare_halves(&mut self, message: &Message, whole: &str) {
         let half = self.native.half(message.meta.shared_map());
         let (Some(map), Payload::Value(value)) = (half.filter(|_| !message.meta.is_changed()), &message.payload) else {
@@ -250,14 +250,14 @@ pub(crate) fn messages() -> Vec<Message> {
     messages
 }
 
-/// Scripts with how many of the messages native code runs; of the others it leaves the rest.
+/// Runs a script natively. Returns for how many of the messages that worked, and why it bailed out of the others.
 #[track_caller]
 fn natively(form: ScriptForm, code: &str) -> (usize, Vec<&'static str>) {
     let mut both = Both::new(form, code).unwrap_or_else(|why| panic!("{code}\nis outside: {why}"));
     let mut done = 0;
     let mut reasons = Vec::new();
     for message in messages() {
-        // The second time it is a message of a tag that was met before.
+        // The second time the message belongs to a known tag.
         let first = both.compare(&message);
         match both.compare(&message) {
             Ok(()) => done += 1,
@@ -268,7 +268,7 @@ fn natively(form: ScriptForm, code: &str) -> (usize, Vec<&'static str>) {
     (done, reasons)
 }
 
-/// What people write, all of which is run here for every message.
+/// Typical scripts, all of which run natively for every message.
 const WHOLLY: &[&str] = &[
     "return msg",
     "return null",
@@ -502,7 +502,7 @@ fn what_a_result_depends_on_is_seen_in_the_text() {
         ),
         (
             "msg.meta.x = Object.keys(msg.meta).join(); return msg",
-            Some("looks at msg.meta as a whole (line 1, column 26)"),
+            Some("uses msg.meta as a whole (line 1, column 26)"),
         ),
         (
             "console.log(1); return msg",
@@ -512,7 +512,7 @@ fn what_a_result_depends_on_is_seen_in_the_text() {
             "msg.meta.x = Date.now(); return msg",
             Some("reads the clock (line 1, column 14)"),
         ),
-        ("return [msg]", Some("looks at msg as a whole (line 1, column 9)")),
+        ("return [msg]", Some("uses msg as a whole (line 1, column 9)")),
         (
             "msg.meta.x = msg.meta.opcua_source_timestamp; return msg",
             Some("reads msg.meta.opcua_source_timestamp (line 1, column 14)"),
@@ -558,7 +558,7 @@ fn a_script_whose_calls_end_at_quickjs_is_not_begun_here_any_more() {
     assert!(both.native.is_futile());
 }
 
-/// Where engines differ from each other, or from what one would think.
+/// Where engines differ from each other, or from what one would expect.
 #[test]
 fn corners_of_the_language_are_those_of_quickjs() {
     for code in [

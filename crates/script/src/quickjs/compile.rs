@@ -1,7 +1,7 @@
-//! From a script's text to something to call.
+//! Compiles a script's text to something callable.
 //!
-//! QuickJS compiles programs; a body becomes one by a function around it, a condition mostly too. What is around a script
-//! never shows: places in errors are those of the script's own text, and a script cannot close what is around it.
+//! QuickJS compiles programs. A body, and usually a condition, becomes one by a function around it. This wrapping is
+//! never visible: positions in errors are those of the script's own text, and a script cannot close it.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::value::PendingException;
 use crate::scan::{self, Realm};
 use crate::{CompileError, Script, ScriptForm};
 
-/// A script with what was found out about it when it was first compiled.
+/// A script with the properties determined when it was first compiled.
 pub(super) struct PreparedScript {
     pub script: Script,
     pub file: CString,
     pub realm: Realm,
     pub wrapping: Wrapping,
-    /// Only what a call reads of its message decides what comes of it, as far as that can be noticed.
+    /// Its result depends only on what a call reads of its message, as far as that can be detected.
     pub is_repeatable: bool,
 }
 
-/// How a script becomes something to call.
+/// How a script becomes callable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wrapping {
     /// A function of `msg`.
@@ -33,12 +33,13 @@ pub(super) enum Wrapping {
     Expression,
     /// A program with statements, evaluated with `msg` as a global.
     Statements,
-    /// A function that returns the value of an expression as a payload; it begins with this text, which declares the variables.
+    /// A function that returns the value of an expression as a payload; it begins with this text, which declares the
+    /// variables.
     Value(Arc<str>),
 }
 
 impl Wrapping {
-    /// For an expression of variables. The name of its parameter is none that a variable would have.
+    /// For an expression of variables. No variable would have the name of its parameter.
     fn value(variables: &[String]) -> Wrapping {
         let variables = match variables {
             [] => String::new(),
@@ -52,7 +53,7 @@ impl Wrapping {
         format!("{before}{code}{after}")
     }
 
-    /// What stands before the script on its first line, and after it.
+    /// The text before the script on its first line, and after it.
     pub(super) fn parts(&self) -> (&str, &'static str) {
         match self {
             Wrapping::Body => ("(function (msg) {", "\n})"),
@@ -65,7 +66,7 @@ impl Wrapping {
     }
 }
 
-/// Finds out how a script is to be compiled and run.
+/// Determines how a script is compiled and run.
 pub(super) fn prepare(parser: &QuickJsRuntime, index: usize, script: &Script) -> Result<PreparedScript, CompileError> {
     let mut prepared = PreparedScript {
         script: script.clone(),
@@ -98,10 +99,10 @@ pub(super) fn compile(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Re
     Ok(compiled)
 }
 
-/// What is wrong with a script, with line and column.
+/// An error of a script, with line and column.
 type Mistake = (String, usize, usize);
 
-/// Finds the wrapping under which the script compiles; else what is wrong, and where.
+/// Finds the wrapping with which the script compiles, or the error.
 fn choose_wrapping(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Result<Wrapping, Mistake> {
     let code = &prepared.script.code;
     let stage = &prepared.script.stage;
@@ -111,13 +112,13 @@ fn choose_wrapping(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Resul
     };
     match &prepared.script.form {
         ScriptForm::Body => {
-            // A body that closes the function around it and opens another would pass as one; a method cannot be closed
-            // in the same way.
+            // A body that closes the function around it and opens another would compile; a method cannot be closed in
+            // the same way.
             let method = format!("({{ m(msg) {{{code}\n}} }})");
             if let Err(PendingException) = machine.parses(&method, &prepared.file, true) {
                 let place = exception::describe_after(machine.ctx(), stage, "({ m(msg) {".len());
                 let error = mistake(code, place);
-                // Unless it is only that the script declares its own `msg`.
+                // Unless the only problem is that the script declares its own `msg`.
                 return match scan::unmatched_closer(code) {
                     None => try_as(Wrapping::InnerBody).map_err(|_| error),
                     Some(_) => Err(error),
@@ -126,7 +127,7 @@ fn choose_wrapping(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Resul
             try_as(Wrapping::Body)
         }
         ScriptForm::Condition => {
-            // As a program it must be complete by itself: `a) || (b` is an expression only inside the wrapping.
+            // It must also be complete as a program: `a) || (b` is an expression only inside the wrapping.
             if let Err(PendingException) = machine.parses(code, &prepared.file, false) {
                 return Err(mistake(code, exception::describe_after(machine.ctx(), stage, 0)));
             }
@@ -137,7 +138,8 @@ fn choose_wrapping(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Resul
         }
         ScriptForm::Expression(variables) => {
             let wrapping = try_as(Wrapping::value(variables))?;
-            // One that closes the bracket around it and opens another cannot do so with a bracket of another kind.
+            // An expression that closes the bracket around it and opens another cannot do so with another kind of
+            // bracket.
             match machine.parses(&format!("[{code}\n]"), &prepared.file, true) {
                 Ok(()) => Ok(wrapping),
                 Err(PendingException) => Err(mistake(
@@ -149,8 +151,8 @@ fn choose_wrapping(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Resul
     }
 }
 
-/// The place of a mistake within the script. What QuickJS finds in the wrapping after the script comes from a bracket
-/// too many, or from a script that ends too early.
+/// The position of an error within the script. An error that QuickJS finds in the wrapping after the script is caused
+/// by an extra bracket, or by a script that ends too early.
 fn mistake(code: &str, place: exception::ScriptException) -> Mistake {
     let (line, column) = (place.line.unwrap_or(1), place.column.unwrap_or(1));
     let last_line = code.split('\n').nth(line.saturating_sub(1));
@@ -178,7 +180,7 @@ fn strict(wrapping: &Wrapping) -> bool {
     !matches!(wrapping, Wrapping::Expression | Wrapping::Statements)
 }
 
-/// Whether code that parses as an expression also means one as a program: a block, a declaration or a directive does not.
+/// Whether code that parses as an expression is also one as a program: a block, a declaration or a directive is not.
 fn is_expression_start(code: &str) -> bool {
     let code = code.trim_start();
     let word = code

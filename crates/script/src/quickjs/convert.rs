@@ -1,4 +1,4 @@
-//! What a script returned, as changes to the message that it got.
+//! Converts a script's return value to changes of its message.
 
 use thalweg_record::{Message, Payload, Text, Value};
 
@@ -28,12 +28,12 @@ impl From<PendingException> for ResultReadError {
     }
 }
 
-/// Said of a returned value that is neither a message nor a list.
+/// The error for a returned value that is neither a message nor a list.
 pub const NOT_A_MESSAGE: &str = "code must return a message object or array of message objects";
-/// Said of a returned list.
+/// The error for a returned list.
 pub const NOT_ALL_MESSAGES: &str = "array elements must be message objects";
 
-/// Reads what a body returned. `msg` is what it was called with.
+/// Reads the return value of a body. `msg` is its argument.
 pub(super) fn returned(
     machine: &QuickJsRuntime,
     msg: &Val,
@@ -112,7 +112,7 @@ impl QuickJsResultReader<'_> {
         let original: Option<&Value> = match (&read, &self.message.payload) {
             (Some(lazy::PayloadAccess::As(value)), _) => Some(value),
             (None, Payload::Value(value)) => Some(value),
-            // It is lazy only because the call is watched, or to know whether it was set.
+            // It is lazy only because the call is traced, or to know whether it was set.
             (Some(_), Payload::Value(value)) if is_small(value) => {
                 shared.depends.set(true);
                 Some(value)

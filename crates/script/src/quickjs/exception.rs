@@ -1,4 +1,4 @@
-//! Exceptions and limits as one sentence with the place in the script.
+//! Formats exceptions and limits as one sentence with the position in the script.
 
 use super::compile::Wrapping;
 use super::convert::ResultReadError;
@@ -21,12 +21,12 @@ pub(super) fn describe(ctx: Ctx, file: &str, wrapping: &Wrapping) -> ScriptExcep
     describe_after(ctx, file, before.chars().count())
 }
 
-/// As [`describe`], for a script whose first line has that many characters before it.
+/// Like [`describe`], for a script whose first line has that many characters before it.
 pub(super) fn describe_after(ctx: Ctx, file: &str, first_line_shift: usize) -> ScriptException {
     let exception = ctx.take_exception();
     let text = exception_text(&exception);
     let place = stack_text(&exception).and_then(|stack| position(&stack, file));
-    // The text of a thrown exception may itself have failed.
+    // Converting the exception to a text may itself have thrown.
     drop(ctx.take_exception());
     match place {
         Some((line, column)) => {
@@ -62,7 +62,7 @@ fn stack_text(exception: &Val) -> Option<String> {
     if stack.is_string() { stack.text().ok() } else { None }
 }
 
-/// The innermost place in `file` that a stack names.
+/// The innermost position in `file` in a stack trace.
 fn position(stack: &str, file: &str) -> Option<(usize, usize)> {
     stack.lines().find_map(|frame| {
         let at = frame.rfind(&format!("{file}:"))?;
@@ -73,7 +73,7 @@ fn position(stack: &str, file: &str) -> Option<(usize, usize)> {
     })
 }
 
-/// What a call that could not be completed says.
+/// The failure of a call that did not complete.
 pub(super) fn failure(machine: &QuickJsRuntime, unread: ResultReadError, file: &str, wrapping: &Wrapping) -> Failure {
     match unread {
         ResultReadError::Bad(text) => Failure {
@@ -110,7 +110,7 @@ pub(super) fn timeout(limits: &ScriptLimits) -> Failure {
     }
 }
 
-/// Whether the call hit a limit, also if the script caught the error.
+/// Whether the call reached a limit, even if the script caught the error.
 pub(super) fn limit_reached(machine: &QuickJsRuntime, limits: &ScriptLimits) -> Option<Failure> {
     let fail = |kind, text| Some(Failure { kind, text });
     if machine.out_of_time() {
@@ -123,7 +123,7 @@ pub(super) fn limit_reached(machine: &QuickJsRuntime, limits: &ScriptLimits) -> 
     }
     match machine.shared().hit.get()? {
         LimitHit::Cache(full) => fail(FailureKind::Limit, format!("cache.set: {full}")),
-        // Told by the failure itself.
+        // The failure itself reports it.
         LimitHit::Results => None,
     }
 }

@@ -1,8 +1,8 @@
-//! JavaScript values into typed values.
+//! Converts JavaScript values to typed values.
 //!
-//! Where a script left a part of the payload as it was, the typed original is kept: a 64-bit integer keeps every digit, a
-//! time stays a time. The rest becomes booleans, texts, exact integers up to 2^53, doubles, arrays and objects. A budget
-//! bounds the work, because a small script value can describe a huge tree by naming one part many times.
+//! Where a script left a part of the payload unchanged, the typed original is kept: a 64-bit integer keeps every digit,
+//! a time stays a time. The rest becomes booleans, texts, exact integers up to 2^53, doubles, arrays and objects. A
+//! budget bounds the work, because a small script value can describe a huge tree by referring to one part many times.
 
 use hashbrown::HashMap;
 use thalweg_record::{Object, Text, Value};
@@ -27,10 +27,10 @@ impl From<PendingException> for ConversionError {
     }
 }
 
-/// Arrays and objects inside each other.
+/// Maximum nesting of arrays and objects.
 const DEPTH_MAX: usize = 128;
 
-/// What may still be converted in one call.
+/// How much may still be converted in one call.
 pub(super) struct ConversionBudget {
     bytes: usize,
 }
@@ -52,7 +52,7 @@ pub(super) struct ConvertedValue {
     pub same: bool,
 }
 
-/// Converts `js`; `original` is what the script saw at this place, if it saw anything.
+/// Converts `js`; `original` is what the script saw in its place, if anything.
 pub(super) fn from_js(
     js: &Val,
     original: Option<&Value>,
@@ -67,7 +67,7 @@ pub(super) fn from_js(
 
 struct Converter<'a> {
     budget: &'a mut ConversionBudget,
-    /// Addresses of the arrays and objects around the present one.
+    /// Addresses of the enclosing arrays and objects.
     ancestors: Vec<*const ()>,
 }
 
@@ -209,11 +209,11 @@ impl Converter<'_> {
     }
 }
 
-/// Finds the original's members in the order in which scripts list them, which nearly always is the original's own.
+/// Finds the original's members in the order in which scripts list them, which is nearly always the original's own.
 struct MemberCursor<'a> {
     object: &'a Object,
     in_order: Box<dyn Iterator<Item = (&'a Text, &'a Value)> + 'a>,
-    /// Of a large object out of order.
+    /// For a large object in another order.
     index: Option<HashMap<&'a str, &'a Value>>,
 }
 
@@ -248,7 +248,7 @@ fn number_value(number: f64) -> Value {
     exact_integer(number).map_or(Value::F64(number), Value::I64)
 }
 
-/// Equal as a script sees it, with NaN equal to itself and the two zeros apart.
+/// Equality as scripts see it, with NaN equal to itself and the two zeros distinct.
 fn same_number(a: f64, b: f64) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }

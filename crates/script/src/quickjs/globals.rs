@@ -36,17 +36,17 @@ pub(super) fn install(ctx: Ctx) -> JsResult<()> {
     ctx.global().set_named(c"cache", cache)
 }
 
-/// The function that turns a lazy object into an ordinary one, for the prelude.
+/// A function for the prelude that turns a lazy object into an ordinary one.
 pub(super) fn materialise(ctx: Ctx) -> JsResult<Val> {
     function(ctx, c"materialise", 1, 0, materialise_call)
 }
 
-/// The function that throws once the time of the call is up, for the prelude.
+/// A function for the prelude that throws once the time of the call is up.
 pub(super) fn look(ctx: Ctx) -> JsResult<Val> {
     function(ctx, c"look", 0, 0, look_call)
 }
 
-/// The function that makes of another one one that looks first, for the prelude.
+/// A function for the prelude that wraps another one with a time check.
 pub(super) fn timed(ctx: Ctx) -> JsResult<Val> {
     function(ctx, c"timed", 1, 0, timed_call)
 }
@@ -64,7 +64,7 @@ fn function(ctx: Ctx, name: &CStr, arguments: c_int, magic: usize, f: CFunction)
 /// The arguments as owned values, at least `least` of them.
 ///
 /// # Safety
-/// `argv` holds `argc` live values.
+/// `argv` points to `argc` live values.
 unsafe fn arguments(ctx: Ctx, argc: c_int, argv: *mut qjs::JSValue, least: usize) -> Vec<Val> {
     let given = usize::try_from(argc).unwrap_or_default();
     // SAFETY: by contract.
@@ -205,7 +205,7 @@ unsafe extern "C" fn timed_call(
     // SAFETY: called by QuickJS with its own arguments.
     let arguments = unsafe { arguments(ctx, argc, argv, 1) };
     let mut inner = arguments.first().map_or(qjs::JS_UNDEFINED, Val::raw);
-    // SAFETY: the function takes a reference of its own to the one value that it is given.
+    // SAFETY: the new function takes its own reference to the one value that it is given.
     give(ctx.own(unsafe { qjs::JS_NewCFunctionData(ctx.0, Some(look_then_call), 0, 0, 1, &raw mut inner) }))
 }
 

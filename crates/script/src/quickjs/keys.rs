@@ -1,8 +1,9 @@
-//! Property names as text, remembered per engine.
+//! Caches property names as text, per engine.
 //!
-//! QuickJS knows names as small integers (atoms). Turning one into text allocates, so the text of each name a script
-//! uses is kept, with the value it was last set to: a script that writes the same text for every message then shares one
-//! copy of it. The table holds a reference to each atom it knows, so a number cannot come to mean another name.
+//! QuickJS represents names as small integers (atoms). Converting one to text allocates, so the text of each name that
+//! a script uses is kept, together with the value it was last set to: a script that writes the same text for every
+//! message then shares one copy. The table has a reference to each atom it knows, so an atom cannot be reused for
+//! another name.
 
 use hashbrown::HashMap;
 use rquickjs::qjs;
@@ -10,13 +11,14 @@ use thalweg_record::Text;
 
 use super::value::{Atom, Ctx, JsResult};
 
-/// Names with higher atom numbers, or beyond this count, are looked up each time: a script may make up any number.
+/// Names with higher atom numbers, or beyond this count, are converted each time, because a script may create any
+/// number of names.
 const REMEMBERED_MAX: usize = 4096;
 const ATOM_MAX: u32 = 1 << 16;
-/// Longer names and texts are not remembered: this is memory beside the engine's limit.
+/// Longer names and texts are not cached, because this memory does not count against the engine's limit.
 const TEXT_MAX: usize = 1024;
 
-/// Atoms with this bit are array indexes and carry their number.
+/// Atoms with this bit are array indexes and contain their number.
 const INDEX_BIT: u32 = 1 << 31;
 
 #[derive(Default)]
@@ -48,7 +50,7 @@ impl Keys {
         }
     }
 
-    /// Lends the name to `f`.
+    /// Passes the name to `f`.
     pub fn with_name<R>(&mut self, ctx: Ctx, atom: qjs::JSAtom, f: impl FnOnce(&str) -> Option<R>) -> Option<R> {
         match self.slot(ctx, atom) {
             Some(KeySlot::Named { name, .. }) => f(name),

@@ -1,11 +1,12 @@
-//! Objects whose properties come into being when a script looks at them: `msg.meta`, and `msg` with a large payload.
+//! Objects whose properties are created when a script reads them: `msg.meta`, and `msg` with a large payload.
 //!
-//! To a script they are ordinary objects. Properties that nobody has written are *virtual*: QuickJS asks the hooks here,
+//! To a script they are ordinary objects. Properties that were not written are *virtual*: QuickJS calls the hooks here,
 //! which read the message. What a script writes becomes an ordinary property of the object, which QuickJS finds without
-//! asking. The list of *touched* names ties the two together: a touched name is never virtual again, whether the script
-//! set, redefined or deleted it, so at the end the touched names are exactly the changes.
+//! a hook. The list of *touched* names connects the two: a touched name is never virtual again, whether the script set,
+//! redefined or deleted it, so at the end the touched names are exactly the changes.
 //!
-//! The rejected option was a plain object filled for each message: twelve texts in and out cost more than the script.
+//! The rejected option was a plain object filled for each message: converting twelve texts in and out cost more than
+//! the script.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -19,20 +20,20 @@ use super::to_js::to_js;
 use super::value::{Atom, Ctx, JsResult, PendingException, Val};
 use crate::view::payload_value;
 
-/// What stands behind a lazy object.
+/// The data of a lazy object.
 pub(super) enum LazySource {
-    /// Nothing: the object is gone and its place free.
+    /// The object is gone and its state is free for reuse.
     Free,
-    /// `msg.meta`: the message's metadata, and the metadata it first came with (for computed keys).
+    /// `msg.meta`: the message's metadata, and its original metadata (for computed keys).
     Meta { base: Metadata, origin: Metadata },
-    /// `msg` whose payload is converted when it is first read.
+    /// `msg` whose payload is converted on its first read.
     Payload {
         payload: Payload,
         read: Option<MaterialisedPayload>,
     },
 }
 
-/// A payload that a script has looked at.
+/// A payload that a script has read.
 pub(super) struct MaterialisedPayload {
     /// One reference, owned by the state.
     js: qjs::JSValue,
@@ -44,13 +45,13 @@ pub(super) struct LazyState {
     place: usize,
     /// Atoms, each with a reference.
     touched: SmallVec<[qjs::JSAtom; 8]>,
-    /// The virtual property that was read last, with a reference to its text and one to the atom, whose number would come to mean
-    /// another name without it: QuickJS often asks twice, for the attributes and for the value.
+    /// The virtual property that was read last, with a reference to its text and one to the atom, which could otherwise
+    /// be reused for another name. QuickJS often asks twice, for the attributes and for the value.
     last: Option<(qjs::JSAtom, qjs::JSValue)>,
     source: LazySource,
 }
 
-/// All states of a runtime. Each stays where it is, because its object points to it; places are used again.
+/// All states of a runtime. Each has a fixed address, because its object points to it; states are reused.
 #[derive(Default)]
 pub(super) struct LazyStates {
     all: Vec<*mut LazyState>,
@@ -60,7 +61,7 @@ pub(super) struct LazyStates {
 impl LazyStates {
     fn take(&mut self, source: LazySource) -> *mut LazyState {
         if let Some(&state) = self.free.pop().and_then(|place| self.all.get(place)) {
-            // SAFETY: a free place belongs to nobody else.
+            // SAFETY: nobody else uses a free state.
             unsafe { (*state).source = source };
             return state;
         }
@@ -83,7 +84,8 @@ impl LazyStates {
 impl Drop for LazyStates {
     fn drop(&mut self) {
         for state in self.all.drain(..) {
-            // SAFETY: made by `Box::into_raw`, and dropped only with the runtime, whose objects are not used any more.
+            // SAFETY: created by `Box::into_raw`, and dropped only with the runtime, whose objects are not used any
+            // more.
             drop(unsafe { Box::from_raw(state) });
         }
     }
@@ -129,7 +131,7 @@ pub(super) fn meta(ctx: Ctx, shared: &RuntimeState, base: &Metadata, origin: &Me
     object(ctx, shared, LazySource::Meta { base, origin })
 }
 
-/// `msg` over a payload that is worth converting only when it is read.
+/// `msg` over a payload that is converted only when it is read.
 pub(super) fn message(ctx: Ctx, shared: &RuntimeState, payload: &Payload) -> JsResult<Val> {
     let payload = payload.clone();
     object(ctx, shared, LazySource::Payload { payload, read: None })
@@ -145,9 +147,9 @@ fn object(ctx: Ctx, shared: &RuntimeState, source: LazySource) -> JsResult<Val> 
     }
 }
 
-/// The names that a script touched on a lazy `msg.meta`, each with its present value; `None` if it is gone.
+/// The names that a script touched on a lazy `msg.meta`, each with its current value; `None` if it is gone.
 ///
-/// `None` for the whole if the object is not a lazy `msg.meta`.
+/// The whole result is `None` if the object is not a lazy `msg.meta`.
 pub(super) fn meta_changes(shared: &RuntimeState, object: &Val) -> JsResult<Option<AtomChanges>> {
     let Some(state) = lazy_state(shared, object) else {
         return Ok(None);
@@ -170,11 +172,11 @@ pub(super) type AtomChanges = SmallVec<[(qjs::JSAtom, Option<Val>); 8]>;
 
 /// What a script did with the payload of a lazy `msg`.
 pub(super) enum PayloadAccess {
-    /// It never looked at it, nor set it.
+    /// It neither read nor set it.
     Never,
-    /// It set or deleted it without looking.
+    /// It set or deleted it without reading it.
     Replaced,
-    /// It saw this.
+    /// It read this value.
     As(Value),
 }
 
@@ -194,14 +196,15 @@ pub(super) fn read_payload(shared: &RuntimeState, object: &Val) -> Option<Payloa
     }
 }
 
-/// Whether a script set the payload of `msg`, be it to what it was. Not known of a `msg` that is not lazy: `false`.
+/// Whether a script set the payload of `msg`, possibly to the same value. Unknown for a `msg` that is not lazy:
+/// `false`.
 pub(super) fn sets_payload(shared: &RuntimeState, object: &Val) -> bool {
     let payload = shared.atoms.get().payload;
     // SAFETY: the state is alive while its object is; nothing runs during the borrow.
     lazy_state(shared, object).is_some_and(|state| unsafe { (*state).touched.contains(&payload) })
 }
 
-/// Makes all virtual properties of a lazy object ordinary ones. Does nothing to other values.
+/// Turns all virtual properties of a lazy object into ordinary ones. Does nothing to other values.
 pub(super) fn materialise(shared: &RuntimeState, object: &Val) -> JsResult<()> {
     let Some(state) = lazy_state(shared, object) else {
         return Ok(());
@@ -246,7 +249,7 @@ fn lazy_state(shared: &RuntimeState, object: &Val) -> Option<*mut LazyState> {
 }
 
 /// # Safety
-/// `object` is of the lazy class, as it is in every hook.
+/// `object` is of the lazy class, as in every hook.
 unsafe fn state_of(object: qjs::JSValue) -> *mut LazyState {
     let mut class = 0;
     // SAFETY: by contract.
@@ -275,7 +278,7 @@ unsafe fn virtual_value(
     state: *mut LazyState,
     atom: qjs::JSAtom,
 ) -> JsResult<Option<Val>> {
-    // SAFETY: by contract. No borrow of the state is held across a call that may run the garbage collector.
+    // SAFETY: by contract. The state is not borrowed across a call that may run the garbage collector.
     unsafe {
         if (*state).touched.contains(&atom) {
             return Ok(None);
@@ -325,11 +328,11 @@ unsafe fn virtual_value(
     }
 }
 
-/// The names of the virtual properties, also of touched ones.
+/// The names of the virtual properties, including touched ones.
 fn virtual_names(ctx: Ctx, shared: &RuntimeState, state: *mut LazyState) -> JsResult<Vec<Atom>> {
     let mut keys = shared.keys.borrow_mut();
     let computed = |name: &str| shared.computed.iter().any(|key| key.name == name);
-    // SAFETY: the state is alive; making atoms runs neither scripts nor the garbage collector.
+    // SAFETY: the state is alive; creating atoms runs neither scripts nor the garbage collector.
     unsafe {
         match &(*state).source {
             LazySource::Free => Ok(Vec::new()),
@@ -416,7 +419,7 @@ unsafe extern "C" fn get_own_property_names(
 }
 
 unsafe extern "C" fn delete_property(ctx: *mut qjs::JSContext, object: qjs::JSValue, atom: qjs::JSAtom) -> c_int {
-    // SAFETY: called by QuickJS with a live object of our class. Ordinary properties it has deleted itself before.
+    // SAFETY: called by QuickJS with a live object of our class. It has already deleted ordinary properties itself.
     unsafe { touch(Ctx(ctx), state_of(object), atom) };
     1
 }
@@ -434,7 +437,7 @@ unsafe extern "C" fn define_own_property(
     // SAFETY: called by QuickJS with live values, for names that are not ordinary properties yet.
     unsafe {
         let state = state_of(object);
-        // What a descriptor leaves out, it takes from the property that is there.
+        // Attributes missing in a descriptor are taken from the existing property.
         match virtual_value(ctx, RuntimeState::of(ctx), state, atom) {
             Err(PendingException) => return -1,
             Ok(None) => touch(ctx, state, atom),
@@ -451,7 +454,7 @@ unsafe extern "C" fn define_own_property(
     }
 }
 
-/// Assignment to a name that is not an ordinary property yet: it becomes one, without asking for the old value.
+/// Assignment to a name that is not an ordinary property yet: it becomes one, without reading the old value.
 unsafe extern "C" fn set_property(
     ctx: *mut qjs::JSContext,
     object: qjs::JSValue,
@@ -488,7 +491,7 @@ unsafe extern "C" fn set_property(
 
 unsafe extern "C" fn finalize(rt: *mut qjs::JSRuntime, object: qjs::JSValue) {
     // SAFETY: called once per object of our class; nothing uses its state afterwards. Freeing values may finalise other
-    // objects, so no borrow is held while it happens.
+    // objects, so nothing is borrowed meanwhile.
     unsafe {
         let state = state_of(object);
         if state.is_null() {

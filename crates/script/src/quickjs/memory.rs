@@ -1,11 +1,11 @@
-//! The memory of one QuickJS runtime: every block comes from here, is counted against a limit, and is known.
+//! The memory of one QuickJS runtime: every block is allocated here, counted against a limit, and listed.
 //!
-//! Because every block is known, a runtime that ran out of time or memory is thrown away as a whole, without running its
-//! own clean-up on half-finished state (which ends the process if a single reference is left over). And because the
-//! limit is here, a script that catches the out-of-memory error is still seen to have hit it.
+//! Because every block is listed, a runtime that ran out of time or memory is discarded as a whole, without running its
+//! own clean-up on half-finished state (which aborts the process if a single reference is left over). And because the
+//! limit is enforced here, a script that catches the out-of-memory error is still known to have reached it.
 //!
-//! A call that is overdue gets no more blocks: QuickJS looks at the time between steps of a script, and built-in functions that
-//! make texts, lists or big integers are one step each.
+//! A call that is overdue gets no more blocks: QuickJS checks the time between steps of a script, and a built-in
+//! function that creates texts, lists or big integers is a single step.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::cell::{Cell, UnsafeCell};
@@ -16,7 +16,7 @@ use rquickjs::qjs;
 
 use crate::CallWatch;
 
-/// Stands before every block; blocks form a ring through it. 32 bytes keep the block aligned.
+/// Precedes every block and links the blocks into a ring. 32 bytes keep the block aligned.
 #[repr(C)]
 struct Header {
     prev: *mut Header,
@@ -54,7 +54,7 @@ impl Memory {
             watch,
         });
         let head = memory.ring.get();
-        // SAFETY: nobody else knows the ring yet.
+        // SAFETY: nothing else refers to the ring yet.
         unsafe {
             (*head).prev = head;
             (*head).next = head;
@@ -85,7 +85,7 @@ impl Memory {
         self.used.get()
     }
 
-    /// Whether `more` bytes fit, and there is time to use them. A refusal for want of room is remembered.
+    /// Whether `more` bytes fit, and there is time to use them. A refusal because of the limit is remembered.
     fn admits(&self, more: usize) -> bool {
         if self.watch.is_overdue() {
             return false;
@@ -114,7 +114,7 @@ impl Drop for Memory {
 }
 
 fn layout(size: usize) -> Layout {
-    // Sizes were accepted by `checked_layout` when the block was made.
+    // `checked_layout` accepted the size when the block was allocated.
     Layout::from_size_align(size + HEADER, ALIGN).unwrap_or(Layout::new::<Header>())
 }
 
@@ -203,7 +203,7 @@ unsafe extern "C" fn resize(opaque: *mut c_void, block: *mut c_void, size: qjs::
         // SAFETY: same contract.
         return unsafe { malloc(opaque, size as qjs::size_t) };
     }
-    // SAFETY: `block` came from here; its header gives the layout it was made with.
+    // SAFETY: `block` came from here; its header contains the size of its layout.
     unsafe {
         let memory = memory(opaque);
         let old: *mut Header = block.cast::<u8>().sub(HEADER).cast();
@@ -230,6 +230,6 @@ unsafe extern "C" fn usable_size(block: *const c_void) -> qjs::size_t {
     if block.is_null() {
         return 0;
     }
-    // SAFETY: `block` came from here, so a header stands before it.
+    // SAFETY: `block` came from here, so a header precedes it.
     unsafe { (*block.cast::<u8>().sub(HEADER).cast::<Header>()).size as qjs::size_t }
 }

@@ -1,8 +1,8 @@
 //! One QuickJS runtime with one realm and the scripts compiled in it, used by one thread at a time.
 //!
-//! A machine is made, used for many calls, and thrown away as a whole: when a call ran out of time or memory, when a
-//! script left something behind that cannot be removed, and after every call in an open realm. Nothing in it is released
-//! one by one then; see [`Memory`].
+//! A runtime is created, used for many calls, and discarded as a whole: when a call ran out of time or memory, when a
+//! script left something behind that cannot be removed, and after every call in an open realm. Its values are then not
+//! released one by one; see [`Memory`].
 
 use std::ffi::CString;
 use std::ptr;
@@ -20,10 +20,10 @@ use crate::view::{has_two_texts, is_small};
 
 const PRELUDE: &str = include_str!("prelude.js");
 
-/// An engine needs about 400 KB for itself.
+/// An engine itself needs about 400 KB.
 const MEMORY_MIN: usize = 1 << 20;
 
-/// Jobs between two looks at the clock.
+/// Jobs between two time checks.
 const JOBS_PER_CHECK: usize = 256;
 
 pub(super) struct QuickJsRuntime {
@@ -31,16 +31,16 @@ pub(super) struct QuickJsRuntime {
     ctx: Ctx,
     rt: *mut qjs::JSRuntime,
     realm: Realm,
-    /// By the script's index. Their references stay for the life of the machine.
+    /// By script index. Their references last for the life of the runtime.
     pub compiled: Vec<Option<CompiledCode>>,
     /// Global names of a fresh tidy realm, sorted.
     fresh_globals: Vec<qjs::JSAtom>,
-    /// Last, so that it goes last: everything above points into it.
+    /// Last, so that it is dropped last: everything above points into it.
     memory: Box<Memory>,
 }
 
-// SAFETY: a machine is used through `&mut` by one thread at a time, QuickJS keeps no thread-local state, and the stack
-// limit is set anew for each call.
+// SAFETY: a runtime is used through `&mut` by one thread at a time, QuickJS has no thread-local state, and the stack
+// limit is set again for each call.
 unsafe impl Send for QuickJsRuntime {}
 
 impl QuickJsRuntime {
@@ -111,7 +111,7 @@ impl QuickJsRuntime {
         if self.realm == Realm::Tidy {
             self.fresh_globals = global_names(ctx)?;
         }
-        // SAFETY: the runtime is alive. Collects what the preparation left, so that the first calls need not.
+        // SAFETY: the runtime is alive. Collects garbage of the preparation, so that the first calls need not.
         unsafe { qjs::JS_RunGC(self.rt) };
         Ok(())
     }
@@ -128,7 +128,7 @@ impl QuickJsRuntime {
         self.memory.used()
     }
 
-    /// Before each call: time starts, and the stack is measured from here.
+    /// Called before each call: starts the time, and measures the stack from here.
     pub fn begin(&mut self) {
         self.shared.clock.start();
         self.shared.hit.set(None);
@@ -145,14 +145,14 @@ impl QuickJsRuntime {
         self.memory.exhausted()
     }
 
-    /// `msg` for a script. A small payload is converted at once, a large one when it is read, as every one is whose reading is to be
-    /// noticed (`is_traced`).
+    /// `msg` for a script. A small payload is converted at once, a large one on read. If reads must be detected
+    /// (`is_traced`), every payload is converted on read.
     pub fn message(&self, message: &Message, origin: &Metadata, is_traced: bool) -> JsResult<Val> {
         let ctx = self.ctx;
         let atoms = self.shared.atoms.get();
         let meta = lazy::meta(ctx, &self.shared, &message.meta, origin)?;
         let msg = match &message.payload {
-            // Of an ordinary member nobody knows whether it was set.
+            // For an ordinary member it is unknown whether it was set.
             Payload::Value(value) if !is_traced && is_small(value) && !has_two_texts(value) => {
                 let msg = ctx.object()?;
                 msg.define(atoms.payload, to_js::to_js(ctx, value)?)?;
@@ -164,7 +164,7 @@ impl QuickJsRuntime {
         Ok(msg)
     }
 
-    /// Runs what the call left for later (promises). Errors in there have nobody to go to.
+    /// Runs the call's pending jobs (promises). Their errors are discarded, because nobody receives them.
     pub fn run_jobs(&mut self) {
         let mut done = 0;
         // SAFETY: the runtime is alive.
@@ -182,7 +182,7 @@ impl QuickJsRuntime {
         }
     }
 
-    /// After each call and the release of all its values: whether the machine is fit for another.
+    /// Called after each call, when all its values are released. Returns whether the runtime can be used again.
     pub fn end(&mut self) -> bool {
         self.shared.clock.stop();
         if self.out_of_time() || self.out_of_memory() {
@@ -195,7 +195,7 @@ impl QuickJsRuntime {
         }
     }
 
-    /// Removes globals that the call added. What a `var` declared cannot be removed; it loses its value.
+    /// Removes globals that the call added. A `var` cannot be removed; it loses its value.
     fn remove_globals(&mut self) -> JsResult<bool> {
         let global = self.ctx.global();
         let names = global.own_names(qjs::JS_GPN_STRING_MASK | qjs::JS_GPN_SYMBOL_MASK)?;
@@ -244,7 +244,7 @@ pub(super) fn is_boxed(object: &Val) -> bool {
     shared.boxed_classes.get().contains(&object.class())
 }
 
-/// Compiled code: a function to call with `msg`, or a program that finds `msg` among the globals.
+/// Compiled code: a function to call with `msg`, or a program that reads `msg` from the globals.
 #[derive(Clone, Copy)]
 pub(super) enum CompiledCode {
     Function(qjs::JSValue),
@@ -252,7 +252,7 @@ pub(super) enum CompiledCode {
 }
 
 impl QuickJsRuntime {
-    /// Calls compiled code. The reference it holds stays with the machine.
+    /// Calls compiled code. Its reference stays with the runtime.
     pub fn call(&self, code: CompiledCode, msg: &Val) -> JsResult<Val> {
         match code {
             CompiledCode::Function(function) => {

@@ -1,7 +1,7 @@
-//! What the callbacks of one runtime need: limits, clock, console, cache, and the tables behind lazy objects.
+//! The state of one runtime for its callbacks: limits, clock, console, cache, and the tables behind lazy objects.
 //!
-//! One boxed [`RuntimeState`] per runtime hangs on the runtime as its opaque pointer. Callbacks run on the thread that called
-//! into QuickJS, so cells suffice.
+//! One boxed [`RuntimeState`] per runtime is set as its opaque pointer. Callbacks run on the thread that called into
+//! QuickJS, so cells suffice.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
@@ -15,14 +15,14 @@ use super::lazy::LazyStates;
 use super::value::Ctx;
 use crate::{Cache, CacheFull, CallWatch, ComputedKey, Console, Environment, ScriptLimits};
 
-/// A limit that was reached in a way the script may have caught.
+/// A limit that was reached in a way that the script may have caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitHit {
     Results,
     Cache(CacheFull),
 }
 
-/// Names the engine itself uses. Their references are kept for the life of the runtime.
+/// Names that the engine itself uses. Their references last for the life of the runtime.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Atoms {
     pub payload: qjs::JSAtom,
@@ -36,10 +36,10 @@ pub(super) struct RuntimeState {
     pub cache: Arc<Cache>,
     pub computed: &'static [ComputedKey],
     pub clock: CallTimer,
-    /// What others see of a call happens through it.
+    /// All visible effects of a call go through it.
     pub watch: CallWatch,
     pub hit: Cell<Option<LimitHit>>,
-    /// The call has seen or done what may be another for the next message with the same shared metadata.
+    /// The call has read or done something that may differ for the next message with the same shared metadata.
     pub depends: Cell<bool>,
     pub keys: RefCell<Keys>,
     pub states: RefCell<LazyStates>,
@@ -86,12 +86,13 @@ impl RuntimeState {
     }
 }
 
-/// The time limit of one call. It starts with the call. Where another thread waits for the call, that one looks at the time and says
-/// through the [`CallWatch`] that it is up; else the clock is read each time that QuickJS asks whether to go on (every 10,000 steps).
+/// The time limit of one call, which starts with the call. If another thread waits for the call, that thread checks the
+/// time and signals through the [`CallWatch`] that it is up. Otherwise the clock is read each time that QuickJS asks
+/// whether to continue (every 10,000 steps).
 pub(super) struct CallTimer {
     timeout: Duration,
     watch: CallWatch,
-    /// Between calls (an engine is made, a script compiled) nothing is timed.
+    /// Nothing is timed between calls (creating an engine, compiling a script).
     running: Cell<bool>,
     started: Cell<Option<Instant>>,
     expired: Cell<bool>,
@@ -118,7 +119,7 @@ impl CallTimer {
         self.running.set(false);
     }
 
-    /// Whether the current call used up its time.
+    /// Whether the current call has used up its time.
     pub fn check(&self) -> bool {
         let is_late = |started: Instant| started.elapsed() >= self.timeout;
         if self.running.get() && (self.watch.is_overdue() || self.started.get().is_some_and(is_late)) {
@@ -127,13 +128,13 @@ impl CallTimer {
         self.expired.get()
     }
 
-    /// Whether a look at the time was too late, or the call was told to end since.
+    /// Whether a time check was too late, or the call was interrupted since.
     pub fn expired(&self) -> bool {
         self.expired.get() || self.watch.is_overdue()
     }
 }
 
-/// QuickJS asks here whether a script may go on.
+/// QuickJS calls this to ask whether a script may continue.
 pub(super) unsafe extern "C" fn interrupt(_rt: *mut qjs::JSRuntime, opaque: *mut c_void) -> c_int {
     // SAFETY: registered with the runtime's `RuntimeState`.
     let shared = unsafe { &*opaque.cast::<RuntimeState>() };

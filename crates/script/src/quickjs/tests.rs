@@ -1,4 +1,4 @@
-//! Scenarios against the engine: what scripts see, what comes back, what is kept apart, and which limits hold.
+//! Scenarios for the engine: what scripts see, what they return, how calls are isolated, and which limits apply.
 
 mod expressions;
 mod isolation;
@@ -37,7 +37,7 @@ const COMPUTED: &[ComputedKey] = &[ComputedKey {
     compute: |origin| origin.iter().map(|(key, _)| key).collect::<Vec<_>>().join(","),
 }];
 
-/// Scripts with everything around them.
+/// Scripts with their whole environment.
 pub(super) struct Bench {
     pub engine: QuickJs,
     pub lines: Arc<Lines>,
@@ -98,7 +98,7 @@ impl Bench {
     }
 }
 
-/// An OPC UA value with the metadata that they have.
+/// An OPC UA value with its usual metadata.
 pub(super) fn sample(value: Value) -> Message {
     let entries = [
         ("opcua_attr_nodeid", "ns=3;s=FastUInt1"),
@@ -122,7 +122,7 @@ pub(super) fn plain(payload: &str, meta: &[(&str, &str)]) -> Message {
     message
 }
 
-/// Runs a body on a message and gives the payload's JSON and the metadata of the one result.
+/// Runs a body on a message. Returns the JSON of the payload and the metadata of the single result.
 pub(super) fn outcome(code: &str, message: &Message) -> (String, Vec<(String, String)>) {
     let returned = Bench::body(code).run(message).unwrap();
     let ScriptOutput::One(reply) = returned else {
@@ -144,17 +144,17 @@ pub(super) fn applied(reply: Reply, message: &Message) -> (String, Vec<(String, 
     (payload, meta)
 }
 
-/// The payload's JSON alone.
+/// Only the JSON of the payload.
 pub(super) fn payload(code: &str, message: &Message) -> String {
     outcome(code, message).0
 }
 
-/// What a script computes, through the payload.
+/// The value of an expression, through the payload.
 pub(super) fn value_of(expression: &str, message: &Message) -> String {
     payload(&format!("return {{payload: {expression}, meta: msg.meta}}"), message)
 }
 
-/// The metadata text that an expression becomes.
+/// The metadata text of an expression.
 pub(super) fn meta_text(expression: &str) -> String {
     let code = format!("msg.meta.x = {expression}; return msg");
     let (_, meta) = outcome(&code, &plain("1", &[]));

@@ -1,7 +1,7 @@
-//! JavaScript values as text: the form that metadata takes, and the form of console lines.
+//! JavaScript values as text: the form of metadata, and the form of console lines.
 //!
-//! Both follow what the reference system prints (integers plain up to 2^53, other numbers in G-form), so both live here.
-//! Text is bounded: a value that prints longer than the limit is cut (console) or refused (metadata).
+//! Both follow the output of the reference system (integers plain up to 2^53, other numbers in G-form), so both are
+//! here. Text is bounded: a value that prints longer than the limit is truncated (console) or refused (metadata).
 
 use super::from_js::{ConversionBudget, ConversionError, date_text, is_big_int, unboxed};
 use super::runtime::list_of;
@@ -10,7 +10,7 @@ use crate::view::{console_number, is_identifier, number_text, quote};
 
 const DEPTH_MAX: usize = 128;
 
-/// The text that a value left in `msg.meta` becomes.
+/// The text of a value that is left in `msg.meta`.
 pub(super) fn meta_text(js: &Val, budget: &mut ConversionBudget) -> Result<String, ConversionError> {
     let mut writer = MetaText {
         out: String::new(),
@@ -145,7 +145,7 @@ fn function_text(js: &Val) -> JsResult<String> {
     }
 }
 
-/// Console text longer than this is cut.
+/// Longer console text is truncated.
 const CONSOLE_BYTES_MAX: usize = 64 << 10;
 
 /// The arguments of a console call as one line.

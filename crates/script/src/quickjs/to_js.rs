@@ -1,4 +1,4 @@
-//! Typed values into JavaScript values, without a detour over JSON text.
+//! Converts typed values to JavaScript values, without a detour over JSON text.
 
 use thalweg_record::Value;
 

@@ -1,8 +1,8 @@
 //! JavaScript values with counted references, and the few operations that the engine needs on them.
 //!
-//! A [`Val`] owns one reference and releases it when dropped; it must not outlive the runtime it came from, which holds
-//! because values live on the stack of a call while the engine that owns the runtime is borrowed. An operation that
-//! throws returns [`PendingException`] and leaves the exception in the context.
+//! A [`Val`] owns one reference and releases it when dropped. It must not outlive its runtime. This is the case because
+//! values are on the stack of a call while the engine that owns the runtime is borrowed. An operation that throws
+//! returns [`PendingException`] and leaves the exception in the context.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -39,7 +39,7 @@ impl Clone for Val {
     }
 }
 
-/// A property name as QuickJS counts them; owned.
+/// A property name as QuickJS represents it; owned.
 pub(super) struct Atom {
     ctx: Ctx,
     pub raw: qjs::JSAtom,
@@ -102,7 +102,7 @@ impl Ctx {
     pub fn array(self, values: Vec<Val>) -> JsResult<Val> {
         let raw: Vec<qjs::JSValue> = values.into_iter().map(Val::into_raw).collect();
         let count = i32::try_from(raw.len()).map_err(|_| self.throw_range("array too long"))?;
-        // SAFETY: QuickJS takes over `count` references, also when it fails.
+        // SAFETY: QuickJS takes over `count` references, even when it fails.
         self.own(unsafe { qjs::JS_NewArrayFrom(self.0, count, raw.as_ptr()) })
     }
 
@@ -128,7 +128,7 @@ impl Ctx {
         Val { ctx: self, raw }
     }
 
-    /// Evaluates global code. The text must not be trusted to be free of NUL, so it is copied with one behind it.
+    /// Evaluates global code. QuickJS requires a NUL after the text, so the text is copied with one.
     pub fn eval(self, code: &str, file: &CStr, flags: u32) -> JsResult<Val> {
         let mut input = Vec::with_capacity(code.len() + 1);
         input.extend_from_slice(code.as_bytes());
@@ -143,7 +143,7 @@ impl Ctx {
         self.own(unsafe { qjs::JS_Eval2(self.0, input.as_ptr().cast(), code.len() as _, &mut options) })
     }
 
-    /// The pending exception, which is no longer pending then.
+    /// Takes the pending exception, which is then no longer pending.
     pub fn take_exception(self) -> Val {
         // SAFETY: the context is alive.
         let raw = unsafe { qjs::JS_GetException(self.0) };
@@ -157,7 +157,7 @@ impl Ctx {
         PendingException
     }
 
-    /// What a property hook returns when it refuses: an exception if the operation's flags ask for one, else false.
+    /// The result of a property hook that refuses: an exception if the operation's flags ask for one, else false.
     pub fn refuse(self, flags: i32, text: &str) -> i32 {
         if flags & (qjs::JS_PROP_THROW | qjs::JS_PROP_THROW_STRICT) as i32 == 0 {
             return 0;
@@ -188,7 +188,7 @@ impl Val {
         self.raw
     }
 
-    /// Gives the reference away.
+    /// Transfers the reference to the caller.
     pub fn into_raw(self) -> qjs::JSValue {
         std::mem::ManuallyDrop::new(self).raw
     }
@@ -210,38 +210,38 @@ impl Val {
     }
 
     pub fn is_array(&self) -> bool {
-        // SAFETY: any value may be asked.
+        // SAFETY: valid for any value.
         unsafe { qjs::JS_IsArray(self.raw) }
     }
 
     pub fn is_function(&self) -> bool {
-        // SAFETY: any value may be asked.
+        // SAFETY: valid for any value.
         unsafe { qjs::JS_IsFunction(self.ctx.0, self.raw) }
     }
 
     pub fn is_date(&self) -> bool {
-        // SAFETY: any value may be asked.
+        // SAFETY: valid for any value.
         unsafe { qjs::JS_IsDate(self.raw) }
     }
 
     pub fn is_error(&self) -> bool {
-        // SAFETY: any value may be asked.
+        // SAFETY: valid for any value.
         unsafe { qjs::JS_IsError(self.raw) }
     }
 
     /// Set or Map, which are read as lists.
     pub fn is_collection(&self) -> bool {
-        // SAFETY: any value may be asked.
+        // SAFETY: valid for any value.
         unsafe { qjs::JS_IsMap(self.raw) || qjs::JS_IsSet(self.raw) }
     }
 
     pub fn is_typed_array(&self) -> bool {
-        // SAFETY: any value may be asked.
+        // SAFETY: valid for any value.
         unsafe { qjs::JS_GetTypedArrayType(self.raw) >= 0 }
     }
 
     pub fn class(&self) -> qjs::JSClassID {
-        // SAFETY: any value may be asked.
+        // SAFETY: valid for any value.
         unsafe { qjs::JS_GetClassID(self.raw) }
     }
 
@@ -263,7 +263,7 @@ impl Val {
 
     /// Identity of an object, string or other counted value; null for the rest.
     pub fn address(&self) -> *const () {
-        // SAFETY: only values with a reference count hold a pointer.
+        // SAFETY: only values with a reference count contain a pointer.
         unsafe {
             if qjs::JS_VALUE_HAS_REF_COUNT(self.raw) {
                 qjs::JS_VALUE_GET_PTR(self.raw).cast()
@@ -274,14 +274,14 @@ impl Val {
     }
 
     pub fn truth(&self) -> JsResult<bool> {
-        // SAFETY: any value may be converted.
+        // SAFETY: valid for any value.
         match unsafe { qjs::JS_ToBool(self.ctx.0, self.raw) } {
             -1 => Err(PendingException),
             truth => Ok(truth != 0),
         }
     }
 
-    /// The value as text (what `String(value)` gives), lent to `f`. A surrogate without its partner becomes U+FFFD.
+    /// Passes the value as text (the result of `String(value)`) to `f`. An unpaired surrogate becomes U+FFFD.
     pub fn with_text<R>(&self, f: impl FnOnce(&str) -> R) -> JsResult<R> {
         let mut len: qjs::size_t = 0;
         // SAFETY: QuickJS returns null or a text of `len` bytes that stays until it is freed below.
@@ -318,7 +318,7 @@ impl Val {
             .own(unsafe { qjs::JS_GetPropertyUint32(self.ctx.0, self.raw, index) })
     }
 
-    /// The object's own property of that name: its value, or what its getter returns.
+    /// The object's own property of that name: its value, or the result of its getter.
     pub fn get_own(&self, name: qjs::JSAtom) -> JsResult<Option<Val>> {
         let mut desc = qjs::JSPropertyDescriptor {
             flags: 0,
@@ -357,7 +357,7 @@ impl Val {
     /// Defines an ordinary property (writable, enumerable, configurable), as an object literal would.
     pub fn define(&self, name: qjs::JSAtom, value: Val) -> JsResult<()> {
         let flags = (qjs::JS_PROP_C_W_E | qjs::JS_PROP_THROW) as i32;
-        // SAFETY: the reference to the value is given away.
+        // SAFETY: the reference to the value is transferred.
         match unsafe { qjs::JS_DefinePropertyValue(self.ctx.0, self.raw, name, value.into_raw(), flags) } {
             -1 => Err(PendingException),
             _ => Ok(()),
@@ -365,7 +365,7 @@ impl Val {
     }
 
     pub fn set_named(&self, name: &CStr, value: Val) -> JsResult<()> {
-        // SAFETY: the reference to the value is given away; the name is NUL-terminated.
+        // SAFETY: the reference to the value is transferred; the name is NUL-terminated.
         match unsafe { qjs::JS_SetPropertyStr(self.ctx.0, self.raw, name.as_ptr(), value.into_raw()) } {
             -1 => Err(PendingException),
             _ => Ok(()),
@@ -408,7 +408,7 @@ impl Val {
         }
     }
 
-    /// The names that `Object.keys` gives.
+    /// The names that `Object.keys` returns.
     pub fn keys(&self) -> JsResult<Names> {
         self.own_names(qjs::JS_GPN_STRING_MASK | qjs::JS_GPN_ENUM_ONLY)
     }

@@ -1,5 +1,6 @@
-//! Browse and BrowseNext. A continuation point is the position of the next reference, so a folder of any width is served
-//! in pages without a list behind it. Whether a kind of reference is wanted is decided once per request, not per child.
+//! Browse and BrowseNext. A continuation point is the position of the next reference, so a folder of any width is
+//! served in pages without building a list. Whether a reference type is selected is decided once per request, not per
+//! child.
 
 use opcua::nodes::TypeTree;
 use opcua::server::node_manager::{BrowseNode, NodeMetadata};
@@ -10,10 +11,10 @@ use opcua::types::{
 
 use crate::space::{Node, PlcAddressSpace, ReferenceEntry, ReferenceKind, ReferenceTarget};
 
-/// Where BrowseNext goes on.
+/// The position at which BrowseNext continues.
 struct BrowseContinuation(usize);
 
-/// Which references the request wants.
+/// The references that the request selects.
 struct ReferenceSelection {
     kinds: [bool; ReferenceKind::ALL.len()],
     forward: bool,
@@ -66,7 +67,7 @@ pub(super) fn metadata(space: &PlcAddressSpace, node: Node) -> NodeMetadata {
 impl ReferenceSelection {
     fn takes(&self, link: ReferenceEntry) -> bool {
         let direction = if link.forward { self.forward } else { self.inverse };
-        // `kinds` has one place for each kind.
+        // `kinds` has one element per kind.
         direction && self.kinds[link.kind as usize]
     }
 

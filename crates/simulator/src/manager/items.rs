@@ -1,4 +1,4 @@
-//! CreateMonitoredItems: each request is answered with its present value or the reason why not, and described to the
+//! CreateMonitoredItems: answers each request with its current value or an error, and registers the item with the
 //! ticker, which pushes the changes.
 
 use std::fmt::Write;
@@ -27,7 +27,7 @@ impl SimulatorNodeManager {
         created
     }
 
-    /// Items of other attributes than Value never change, so the ticker does not hear of them.
+    /// Items of attributes other than Value never change, so they are not reported to the ticker.
     fn create_item(&self, item: &mut CreateMonitoredItem, text: &mut String) -> Result<Option<NewItem>, StatusCode> {
         let request = item.item_to_monitor();
         let is_value = request.attribute_id == AttributeId::Value;
@@ -36,7 +36,7 @@ impl SimulatorNodeManager {
         let index = self.space.index(node);
 
         text.clear();
-        // The library keeps the filter's type private, but not its Debug text.
+        // The library keeps the filter's type private, but not its Debug output.
         let _ = write!(text, "{:?}", item.filter());
         let filter = Filter::parse(text);
         if filter.is_some() && self.refuse_filters {
@@ -45,7 +45,7 @@ impl SimulatorNodeManager {
         if filter.is_some() && !is_value {
             return Err(StatusCode::BadFilterNotAllowed);
         }
-        // The library would let a deadband on text pass; servers in the field refuse it.
+        // The library would accept a deadband on text; servers in the field refuse it.
         if filter.is_some_and(Filter::has_deadband) && !data.value.as_ref().is_some_and(is_numeric) {
             return Err(StatusCode::BadFilterNotAllowed);
         }

@@ -1,5 +1,5 @@
-//! TranslateBrowsePathsToNodeIds: a path of browse names is followed inside namespace 3. A step that leads to another
-//! namespace is handed back by name, and its node manager decides whether it matches.
+//! TranslateBrowsePathsToNodeIds: follows a path of browse names inside namespace 3. A step into another namespace is
+//! returned by name, and its node manager decides whether it matches.
 
 use opcua::nodes::TypeTree;
 use opcua::server::node_manager::BrowsePathItem;
@@ -8,7 +8,7 @@ use opcua::types::{NodeId, RelativePathElement};
 use crate::space::{Node, PlcAddressSpace, ReferenceKind, ReferenceTarget};
 
 pub(super) fn translate(space: &PlcAddressSpace, item: &mut BrowsePathItem, tree: &dyn TypeTree, own_index: usize) {
-    // Another node manager reached one of our nodes and asks whether its name is the one of the path.
+    // Another node manager reached one of our nodes and asks whether its name matches the path.
     if let Some(expected) = item.unmatched_browse_name() {
         let matches = space
             .find(item.node_id())
@@ -40,7 +40,8 @@ pub(super) fn translate(space: &PlcAddressSpace, item: &mut BrowsePathItem, tree
     }
 }
 
-/// Targets of the references that the step allows; a run of numbered children contributes only the one with that name.
+/// Returns the targets of the references that the step allows; a run of numbered children contributes only the child
+/// with that name.
 fn targets(
     space: &PlcAddressSpace,
     from: &NodeId,

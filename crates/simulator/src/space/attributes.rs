@@ -1,5 +1,5 @@
-//! Attributes of our nodes other than Value, as Read returns them. An attribute that the node class does not have gives
-//! BadAttributeIdInvalid, as the OPC UA specification asks.
+//! Attributes of our nodes other than Value, for Read. An attribute that the node class does not have returns
+//! BadAttributeIdInvalid, as the OPC UA specification requires.
 
 use opcua::nodes::AccessLevel;
 use opcua::types::{
@@ -20,7 +20,7 @@ impl PlcAddressSpace {
         }
     }
 
-    /// Whether Read and CreateMonitoredItems deny the node although Browse shows it.
+    /// Whether Read and CreateMonitoredItems refuse the node although Browse shows it.
     pub(crate) fn denied(&self, node: Node) -> bool {
         matches!(node, Node::Item(NodeRun::Bad, _)) || self.is_hidden(node)
     }
@@ -29,7 +29,7 @@ impl PlcAddressSpace {
         QualifiedName::new(self.browse_namespace(node), self.browse_name(node))
     }
 
-    /// Properties and encodings carry the standard's names, so those belong to namespace 0.
+    /// Properties and encodings have names from the standard, so those belong to namespace 0.
     pub(crate) fn browse_namespace(&self, node: Node) -> u16 {
         let standard = match node {
             Node::PointEncoding => true,

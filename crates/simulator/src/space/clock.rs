@@ -1,6 +1,6 @@
-//! When a group changes. A clock counts the changes of one group since a common start; change k is due at
-//! start + k * period and carries exactly that moment as its source timestamp, whenever it is served, so two changes are
-//! always a whole number of periods apart.
+//! When a group changes. A clock counts the changes of one group since a common start. Change k is due at start + k *
+//! period and has exactly that time as its source timestamp, whenever it is served, so two changes are always a whole
+//! number of periods apart.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +12,18 @@ use opcua::types::DateTime;
 const STEPS_PER_SECOND: f64 = 1e7;
 const NANOS_PER_STEP: u64 = 100;
 
-/// The moment all clocks of a simulator count from, on both time scales.
+/// The moment from which all clocks of a simulator count, on both time scales.
 #[derive(Clone, Copy)]
 pub(crate) struct StartTime {
     instant: Instant,
     steps: i64,
 }
 
-/// Holds the start once somebody needs it: the first client or the first tick, whichever comes first.
+/// The start, set when the first client or the first tick needs it.
 #[derive(Default)]
 pub(crate) struct StartCell {
     start: OnceLock<StartTime>,
-    /// `None` if changes are not held; set when they are let go.
+    /// `None` if changes are not held; set when they are started.
     let_go: Option<OnceLock<StartTime>>,
 }
 
@@ -45,7 +45,7 @@ impl StartCell {
         self.let_go.as_ref().is_some_and(|start| start.get().is_none())
     }
 
-    /// Changes fall due from now on. False if they did already.
+    /// Starts the changes now. Returns false if they have already started.
     pub(crate) fn let_go(&self) -> bool {
         self.let_go
             .as_ref()
@@ -84,7 +84,7 @@ impl Clock {
         }
     }
 
-    /// Changes so far; Read and initial values are computed from it.
+    /// Changes so far; Read and initial values are computed from this count.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }

@@ -1,12 +1,12 @@
-//! References: for each node a short list of single ones (type, parent, folders) followed by one run of children, so that
-//! a continuation point is a number and a folder of 1,000,000 children is browsed without building its list.
+//! References: for each node a short list of single ones (type, parent, folders) followed by one run of children, so
+//! that a continuation point is a number and a folder of 1,000,000 children is browsed without building a list.
 
 use opcua::types::{NodeClass, NodeId, ObjectId, ObjectTypeId, ReferenceTypeId, VariableTypeId};
 
 use super::types::Shape;
 use super::{Node, NodeRun, PlcAddressSpace};
 
-/// The kinds of reference that the simulator uses.
+/// The reference types that the simulator uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReferenceKind {
     Organizes = 0,
@@ -40,7 +40,7 @@ impl ReferenceKind {
     }
 }
 
-/// A node of namespace 0 that one of ours refers to; its description is fixed by the OPC UA specification.
+/// A node of namespace 0 that one of ours refers to; the OPC UA specification fixes its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StandardNode {
     Objects,
@@ -110,7 +110,7 @@ pub(crate) struct ReferenceEntry {
 /// All references of one node, by position.
 pub(crate) struct ReferenceList {
     single: Vec<ReferenceEntry>,
-    /// Numbered variables, HasComponent.
+    /// Numbered variables, referenced by HasComponent.
     children: Option<(NodeRun, u32)>,
 }
 
@@ -159,7 +159,7 @@ fn up(kind: ReferenceKind, target: ReferenceTarget) -> ReferenceEntry {
 }
 
 impl PlcAddressSpace {
-    /// References of a node of ours, or those that a node of namespace 0 has to ours.
+    /// Returns the references of our node, or those from a node of namespace 0 to ours.
     pub(crate) fn links(&self, id: &NodeId) -> Option<ReferenceList> {
         if id.namespace == 0 {
             return self.foreign_links(id);
@@ -275,7 +275,7 @@ impl PlcAddressSpace {
         Some((run, self.run(run).count()))
     }
 
-    /// The numbered node of this run with this browse name, found without walking the run.
+    /// Returns the numbered node of this run with this browse name, without walking the run.
     pub(crate) fn child(&self, run: NodeRun, name: &str) -> Option<Node> {
         self.run(run).index(name).map(|index| Node::Item(run, index))
     }

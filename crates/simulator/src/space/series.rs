@@ -6,7 +6,7 @@ use opcua::types::{DataTypeId, Variant};
 
 use crate::ValueType;
 
-/// First values lie below this, so that an unsigned 32-bit counter runs for years before it wraps.
+/// First values are below this, so that an unsigned 32-bit counter runs for years before it wraps.
 const FIRST_VALUE_LIMIT: u64 = 1_000;
 
 /// One run of nodes.
@@ -51,7 +51,7 @@ impl Series {
         }
     }
 
-    /// Name of the node with this index, which counts from 0 while names count from 1.
+    /// Returns the name of the node with this index, which counts from 0 while names count from 1.
     pub(crate) fn name(&self, index: u32) -> String {
         let mut name = String::with_capacity(self.prefix.len() + 10);
         name.push_str(&self.prefix);
@@ -59,7 +59,7 @@ impl Series {
         name
     }
 
-    /// Index of the node with this name; the inverse of `name`, and of nothing else.
+    /// Returns the index of the node with exactly this name; the inverse of `name`.
     pub(crate) fn index(&self, name: &str) -> Option<u32> {
         let digits = name.strip_prefix(self.prefix.as_str())?;
         if digits.starts_with('0') || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -95,7 +95,7 @@ impl Series {
         }
     }
 
-    /// Eighths are exact in binary, so adding 1 stays exact and a hole in the count can be seen.
+    /// Eighths are exact in binary, so adding 1 stays exact and a gap in the count can be seen.
     fn double(&self, first: u64, changes: u64) -> f64 {
         first as f64 / 8.0 + changes as f64
     }
@@ -105,7 +105,7 @@ impl Series {
     }
 }
 
-/// The finalizer of splitmix64: every input bit reaches every output bit.
+/// The finalizer of splitmix64: every input bit affects every output bit.
 fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -113,7 +113,7 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Names are made by the million while a client browses; this is `write!` without its machinery.
+/// Faster than `write!`, because a browsing client causes millions of names.
 fn push_decimal(text: &mut String, mut number: u64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();

@@ -1,4 +1,4 @@
-//! The tree as a client sees it, walked link by link.
+//! The tree as a client sees it, walked reference by reference.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ fn options() -> SimulatorOptions {
     }
 }
 
-/// Follow forward links from the Objects folder, and return every node with the number of ways that lead to it.
+/// Follows forward references from the Objects folder, and returns each node once per path that leads to it.
 fn walk(space: &PlcAddressSpace) -> Vec<Node> {
     let objects = references::StandardNode::Objects.id();
     let mut reached = Vec::new();

@@ -1,6 +1,6 @@
-//! The folder `Types`: one node for every kind of value a client may meet, with the odd cases (limits, not-a-number,
-//! empty, null, bad status, matrix), two changing nodes and some writable ones. The table is built once and never
-//! changes; only the cells of writable nodes do.
+//! The folder `Types`: one node for every kind of value that a client may meet, with the edge cases (limits,
+//! not-a-number, empty, null, bad status, matrix), two changing nodes and some writable ones. The table is built once
+//! and never changes; only the values of writable nodes do.
 
 mod point;
 mod table;
@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 
 pub(crate) use point::{OPAQUE_ENCODING, POINT_ENCODING, point_definition};
 
-/// The analog item runs from 0 to this and starts again.
+/// The analog item counts from 0 to this and starts again.
 const SAWTOOTH_TOP: u64 = 100;
 
 /// One node of the table.
@@ -23,7 +23,7 @@ pub(crate) struct TypedNode {
     pub(crate) shape: Shape,
 }
 
-/// How a node hangs in the tree.
+/// The place of a node in the tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Plain,
@@ -33,7 +33,7 @@ pub(crate) enum Shape {
     Property,
 }
 
-/// Where a node's value comes from.
+/// The source of a node's value.
 pub(crate) enum Content {
     /// Never changes. Without `timed` there is no source timestamp.
     Fixed {
@@ -43,14 +43,14 @@ pub(crate) enum Content {
     },
     /// UInt32, the count of changes.
     Counter,
-    /// Double, from 0 to 100 and again.
+    /// Double, from 0 to 100 repeatedly.
     Sawtooth,
     Writable(RwLock<DataValue>),
-    /// Says Good to every write and keeps its value.
+    /// Answers every write with Good and keeps its value.
     Stuck(Variant),
 }
 
-/// The table, and where its special nodes are.
+/// The table, and the index of the analog item.
 pub(crate) struct TypedNodeTable {
     nodes: Vec<TypedNode>,
     analog: Option<u16>,
@@ -87,7 +87,7 @@ impl TypedNodeTable {
             .map(|(at, _)| at as u16)
     }
 
-    /// How many nodes change with the clock.
+    /// The number of nodes that change with the clock.
     pub(crate) fn changing(&self) -> u32 {
         self.nodes.iter().filter(|node| node.content.changes()).count() as u32
     }
@@ -102,7 +102,7 @@ impl Content {
         matches!(self, Content::Writable(_) | Content::Stuck(_))
     }
 
-    /// The number a changing node has after this many changes.
+    /// The number that a changing node has after this many changes.
     pub(crate) fn number(&self, changes: u64) -> f64 {
         match self {
             Content::Sawtooth => (changes % (SAWTOOTH_TOP + 1)) as f64,
@@ -110,7 +110,7 @@ impl Content {
         }
     }
 
-    /// The value after this many changes; `changed` and `started` are the moments of the last change and of the start.
+    /// The value after this many changes; `changed` and `started` are the times of the last change and of the start.
     pub(crate) fn value(&self, changes: u64, changed: DateTime, started: DateTime) -> DataValue {
         match self {
             Content::Fixed { value, status, timed } => DataValue {

@@ -1,5 +1,5 @@
-//! Which changes of an item the server library will queue. The library decides for itself; this repeats its rule so that
-//! queued values can be counted. It reads the rule from the library's Debug text, the only place where it shows.
+//! Predicts which changes of an item the server library will queue, by repeating the library's rule, so that queued
+//! values can be counted. The rule is read from the library's Debug output, the only place that exposes it.
 
 use opcua::types::DataChangeTrigger;
 
@@ -16,7 +16,7 @@ pub(crate) struct Filter {
 enum Deadband {
     None,
     Absolute(f64),
-    /// Range of the node's EURange from its low end, and the share of it that counts as a change.
+    /// The node's EURange, and the share of it that counts as a change.
     Percent {
         low: f64,
         range: f64,
@@ -25,7 +25,7 @@ enum Deadband {
 }
 
 impl Filter {
-    /// Find a filter in the Debug text of the library's filter or of a monitored item; `None` if there is none.
+    /// Finds a filter in the Debug output of the library's filter or of a monitored item; `None` if there is none.
     pub(crate) fn parse(text: &str) -> Option<Filter> {
         let text = text.split_once("DataChangeFilter(ParsedDataChangeFilter {")?.1;
         let trigger = match word_after(text, "trigger: ") {
@@ -64,7 +64,7 @@ fn number_after(text: &str, key: &str) -> f64 {
     rest[..end].parse().unwrap_or(0.0)
 }
 
-/// The state of the rule for one item. `None` of it is needed while every change passes.
+/// The filter state of one item. It is absent while every change passes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilterState {
     filter: Option<Filter>,
@@ -74,7 +74,7 @@ pub(crate) struct FilterState {
 }
 
 impl FilterState {
-    /// `None` if each value that this item is given passes; `stride` is the number of changes between two of them.
+    /// Returns `None` if every value of this item passes; `stride` is the number of changes between two values.
     pub(crate) fn new(filter: Option<Filter>, value_type: ValueType, stride: u64, first: f64) -> Option<FilterState> {
         let numeric = matches!(value_type, ValueType::UInt | ValueType::Double);
         let differs = value_type != ValueType::Bool || stride % 2 == 1;
@@ -109,7 +109,7 @@ impl FilterState {
         (!passes_all).then_some(gate)
     }
 
-    /// The same rule after another value.
+    /// Returns the same rule with another last value.
     pub(crate) fn after(&self, last: f64) -> FilterState {
         FilterState { last, ..*self }
     }
@@ -133,7 +133,7 @@ impl FilterState {
     fn exceeds(&self, deadband: Deadband, value: f64) -> bool {
         match deadband {
             Deadband::None => value != self.last,
-            // What is not a number has no distance, and the library lets it pass.
+            // A value that is not a number has no distance, and the library lets it pass.
             Deadband::Absolute(_) | Deadband::Percent { .. } if !self.numeric => true,
             Deadband::Absolute(limit) => (value - self.last).abs() > limit,
             Deadband::Percent { low, range, trigger } => {
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// The text in which the library's private filter type shows a filter.
+    /// The Debug output of the library's private filter type for a filter.
     fn shown(trigger: DataChangeTrigger, kind: DeadbandType, value: f64) -> (ParsedDataChangeFilter, String) {
         let filter = DataChangeFilter {
             trigger,

@@ -1,5 +1,5 @@
-//! One monitored item in the books: the changes it takes, how full the library's queue for it is, and the changes that are
-//! held back for it while its client does not collect.
+//! The accounting of one monitored item: the changes it samples, the depth of the library's queue for it, and the
+//! changes that are deferred while its client is late.
 
 use std::collections::VecDeque;
 
@@ -13,21 +13,21 @@ use crate::space::{Group, PlcAddressSpace};
 pub(super) struct Item {
     pub(super) id: u32,
     index: u32,
-    /// The last change that this item took or passed over.
+    /// The last change that this item sampled or skipped.
     last: u64,
-    /// The last change that it took.
+    /// The last change that it sampled.
     sampled: u64,
-    /// The last change that the library was given.
+    /// The last change that was pushed to the library.
     pushed: u64,
     stride: u64,
     queue: u32,
-    /// Values in the library's queue, valid while `epoch` is the subscription's.
+    /// Values in the library's queue, valid while `epoch` equals the subscription's.
     depth: u32,
     epoch: u32,
     mode: MonitoringMode,
     discards_oldest: bool,
     writable: bool,
-    /// Sampling at the publishing interval is done by the library, which then queues what it likes.
+    /// False if the library samples at the publishing interval, because its queueing is then unpredictable.
     counted: bool,
     gate: Option<Box<FilterState>>,
     held: Option<Box<DeferredChanges>>,
@@ -40,13 +40,13 @@ struct DeferredChanges {
     overflowed: bool,
 }
 
-/// The figures that one value changes.
+/// The counters that one value changes.
 pub(super) struct GroupAccounts<'a> {
     pub(super) epoch: u32,
     pub(super) totals: &'a mut Totals,
     /// Values in the library's queues.
     pub(super) pending: &'a mut u64,
-    /// Values held back.
+    /// Deferred values.
     pub(super) held: &'a mut u64,
     pub(super) witness: &'a mut Option<u32>,
 }
@@ -91,12 +91,12 @@ impl Item {
         self.gate = FilterState::new(new.filter, space.value_type(group), self.stride, last).map(Box::new);
     }
 
-    /// Whether the books follow this item's values.
+    /// Whether this item's values are counted.
     pub(super) fn is_booked(&self) -> bool {
         self.counted && self.mode == MonitoringMode::Reporting
     }
 
-    /// Whether the library's queue holds values that were put there in this epoch.
+    /// Whether the library's queue contains values that were pushed in this epoch.
     pub(super) fn is_filled(&self, epoch: u32) -> bool {
         self.depth(epoch) > 0
     }
@@ -109,7 +109,7 @@ impl Item {
         self.held.as_ref().map_or(0, |held| held.changes.len() as u64)
     }
 
-    /// Book the initial value, which the library queued when it created the item.
+    /// Counts the initial value, which the library queued when it created the item.
     pub(super) fn book_initial(&mut self, still_queued: bool, books: &mut GroupAccounts<'_>) {
         if still_queued {
             self.book(books);
@@ -119,8 +119,8 @@ impl Item {
         }
     }
 
-    /// Take all changes up to this one. Those that pass go to the library's queue, or are held back if `hold` says so or
-    /// earlier ones are held.
+    /// Processes all changes up to this one. Those that pass go to the library's queue, or are deferred if `hold` is
+    /// set or earlier ones are deferred.
     pub(super) fn take(
         &mut self,
         change: Change<'_>,
@@ -175,7 +175,7 @@ impl Item {
         queues.push(self.id, value, &change.now);
     }
 
-    /// Book one value that the library has queued.
+    /// Counts one value that the library has queued.
     fn book(&mut self, books: &mut GroupAccounts<'_>) {
         books.totals.queued += 1;
         self.fill(books);
@@ -185,7 +185,7 @@ impl Item {
         let depth = self.depth(books.epoch);
         self.epoch = books.epoch;
         if depth >= self.queue {
-            // The queue stays full: one value went for the other.
+            // The queue stays full: the new value displaced another.
             books.totals.lost_overflow += 1;
             self.depth = depth;
         } else {
@@ -194,7 +194,7 @@ impl Item {
         }
     }
 
-    /// Keep the change that was just taken here. Together with the library's queue no more than the queue size is kept.
+    /// Defers the current change. Together with the library's queue, at most the queue size is kept.
     fn hold(&mut self, books: &mut GroupAccounts<'_>) {
         let room = self.queue.saturating_sub(self.depth(books.epoch)).max(1) as usize;
         let held = self.held.get_or_insert_default();
@@ -213,7 +213,7 @@ impl Item {
         held.changes.push_back(self.last);
     }
 
-    /// Give up to `portion` of the held changes to the library.
+    /// Pushes up to `portion` of the deferred changes to the library.
     pub(super) fn release(
         &mut self,
         change: Change<'_>,
@@ -239,7 +239,7 @@ impl Item {
         }
     }
 
-    /// Whether this change's value would not pass after the one that the library was given last.
+    /// Whether this change's value would not pass after the last value pushed to the library.
     fn repeats(&self, change: Change<'_>, number: u64) -> bool {
         let value = |number| change.space.changed_number(change.group, self.index, number);
         match &self.gate {
@@ -248,7 +248,7 @@ impl Item {
         }
     }
 
-    /// The item stops being reported, or is gone: what it holds will not be published.
+    /// The item stops being reported or is deleted, so its queued and deferred values will not be published.
     pub(super) fn abandon(&mut self, books: &mut GroupAccounts<'_>) {
         let queued = u64::from(self.depth(books.epoch));
         let held = self.held();
@@ -266,7 +266,7 @@ impl Item {
         self.mode = mode;
     }
 
-    /// Apply new parameters. The library cuts a longer queue to the new size; what is held here is cut as well.
+    /// Applies new parameters. The library cuts a longer queue to the new size, and so does this with deferred changes.
     pub(super) fn revise(
         &mut self,
         space: &PlcAddressSpace,
@@ -295,7 +295,7 @@ impl Item {
     }
 }
 
-/// Good, with the bits that say that values before this one were lost.
+/// Good, with the bits that mark a loss of values before this one.
 fn overflow_status() -> StatusCode {
     StatusCode::Good
         .set_info_type(StatusCodeInfoType::DataValue)

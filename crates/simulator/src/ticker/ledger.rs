@@ -1,11 +1,11 @@
-//! The books of one subscription: which items get which change, and what became of each value that the server library
-//! was given for them. The library tells neither when it drains its queues nor when one overflows, but it drains all
-//! queues of a subscription at once and only under the session's lock; so under that lock one item known to hold values
-//! (the witness) shows whether a drain happened, and the depth of every queue follows.
+//! The accounting of one subscription: which items get which change, and the outcome of each value that was pushed to
+//! the server library for them. The library does not report when it drains its queues or when one overflows, but it
+//! drains all queues of a subscription at once and only under the session's lock. So under that lock one item known to
+//! have queued values (the witness) shows whether a drain happened, and the depth of every queue follows.
 //!
-//! While a client is late, the library would pile up messages behind its back and drop them uncounted. Changes are then
-//! held back here, within the same queue sizes, and released in growing portions as the client collects. The invariant,
-//! per group: queued = published + pending + lost by overflow + discarded, where pending includes what is held back.
+//! While a client is late, the library would accumulate messages and drop them uncounted. Changes are then deferred
+//! here, within the same queue sizes, and released in growing portions as the client catches up. The invariant, per
+//! group: queued = published + pending + lost by overflow + discarded, where pending includes deferred values.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use super::filter::Filter;
 use super::item::{GroupAccounts, Item};
 use crate::space::{GROUPS, Group, PlcAddressSpace};
 
-/// Values per item that are released at once to a client that keeps up again.
+/// Maximum values per item that are released at once to a client that has caught up.
 const PORTION_MAX: usize = 1_024;
 const ALL: [Group; GROUPS] = [Group::Slow, Group::Fast, Group::Types, Group::Fixed];
 
-/// What the books need of a subscription: the library's own one, or a model of it in tests.
+/// The interface to a subscription: the library's own type, or a model of it in tests.
 pub(crate) trait SubscriptionQueues {
-    /// Whether the item's queue holds values; `None` if the item does not exist.
+    /// Whether the item's queue contains values; `None` if the item does not exist.
     fn holds(&self, item: u32) -> Option<bool>;
     /// Whether a full queue of the item loses its oldest value rather than its newest.
     fn discards_oldest(&self, item: u32) -> bool;
@@ -44,11 +44,11 @@ pub(crate) struct NewItem {
     pub(crate) sampling_interval_ms: f64,
     pub(crate) mode: MonitoringMode,
     pub(crate) filter: Option<Filter>,
-    /// Clients may write the node, which puts values into the queue that these books do not see.
+    /// Clients may write the node, which adds values to the queue that this accounting does not see.
     pub(crate) writable: bool,
 }
 
-/// What changes about an existing item.
+/// The new parameters of an existing item.
 pub(crate) struct Revision {
     pub(crate) queue: u32,
     pub(crate) sampling_interval_ms: f64,
@@ -56,7 +56,7 @@ pub(crate) struct Revision {
     pub(crate) discards_oldest: bool,
 }
 
-/// Running totals of one group over all subscriptions, dead ones included.
+/// Running totals of one group over all subscriptions, including dead ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) queued: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Totals {
     pub(crate) discarded: u64,
 }
 
-/// The books of one subscription.
+/// The accounting of one subscription.
 #[derive(Default)]
 pub(crate) struct Ledger {
     items: [Vec<Item>; GROUPS],
@@ -73,14 +73,14 @@ pub(crate) struct Ledger {
     waiting: Vec<NewItem>,
     epoch: u32,
     witness: Option<u32>,
-    /// Values in the library's queues, and values held back here.
+    /// Values in the library's queues, and deferred values.
     pending: [u64; GROUPS],
     held: [u64; GROUPS],
-    /// Values per item that the next release may give.
+    /// Maximum values per item in the next release.
     portion: usize,
 }
 
-/// One change on its way to the items of a group.
+/// One change to be pushed to the items of a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Change<'a> {
     pub(crate) space: &'a PlcAddressSpace,
@@ -104,7 +104,7 @@ impl<'a> Change<'a> {
         })
     }
 
-    /// The present change of a group.
+    /// The current change of a group.
     fn present(space: &'a PlcAddressSpace, group: Group, now: DateTime) -> Option<Change<'a>> {
         let number = space.clock(group)?.changes();
         Change::new(space, group, number, now)
@@ -129,7 +129,7 @@ impl Ledger {
         !self.waiting.is_empty()
     }
 
-    /// Give up on items that the library did not create.
+    /// Drops items that the library did not create.
     pub(crate) fn forget_waiting(&mut self) {
         self.waiting.clear();
     }
@@ -146,7 +146,7 @@ impl Ledger {
         self.pending[group as usize] + self.held[group as usize]
     }
 
-    /// Whether changes are held back.
+    /// Whether changes are deferred.
     pub(crate) fn is_holding(&self) -> bool {
         self.held.iter().any(|held| *held > 0)
     }
@@ -158,7 +158,7 @@ impl Ledger {
             .count()
     }
 
-    /// The items of a group, and the figures they change.
+    /// Returns the items of a group, and the counters they change.
     fn split<'a>(
         &'a mut self,
         group: Group,
@@ -175,7 +175,7 @@ impl Ledger {
         (&mut self.items[place], books)
     }
 
-    /// Book as published what the library has drained since the last look.
+    /// Counts values that the library has drained since the last call as published.
     pub(crate) fn settle(&mut self, queues: &impl SubscriptionQueues, totals: &mut [Totals; GROUPS]) {
         if self.pending.iter().all(|pending| *pending == 0) {
             return;
@@ -193,7 +193,7 @@ impl Ledger {
         }
     }
 
-    /// The witness was deleted: any other item that should hold values can tell as well.
+    /// If the witness was deleted, any other item that should have queued values can replace it.
     fn find_witness(&mut self, queues: &impl SubscriptionQueues) -> Option<bool> {
         let epoch = self.epoch;
         let mut candidates = self.items.iter().flatten().filter(|item| item.is_filled(epoch));
@@ -202,7 +202,7 @@ impl Ledger {
         Some(holds)
     }
 
-    /// Take in the waiting items that the library has created by now, and bring them up to date.
+    /// Admits the waiting items that the library has created by now, and brings them up to date.
     pub(crate) fn admit(
         &mut self,
         space: &PlcAddressSpace,
@@ -229,8 +229,8 @@ impl Ledger {
         }
     }
 
-    /// Give a change (and any earlier one that was missed) to the group's items at these positions. The caller holds the
-    /// session's lock.
+    /// Pushes a change (and any earlier one that was missed) to the group's items at these positions. The caller holds
+    /// the session's lock.
     pub(crate) fn push(
         &mut self,
         change: Change<'_>,
@@ -246,7 +246,7 @@ impl Ledger {
         }
     }
 
-    /// Release held changes if the client has collected all that was released before.
+    /// Releases deferred changes if the client has collected all that was released before.
     pub(crate) fn release(
         &mut self,
         space: &PlcAddressSpace,
@@ -275,7 +275,7 @@ impl Ledger {
         self.portion = (portion * 2).min(PORTION_MAX);
     }
 
-    /// The library has deleted these items, with what their queues held.
+    /// Removes items that the library has deleted, with the values in their queues.
     pub(crate) fn remove(
         &mut self,
         ids: &HashSet<u32>,
@@ -303,14 +303,15 @@ impl Ledger {
         }
     }
 
-    /// The whole subscription is gone.
+    /// Discards all values of a deleted subscription.
     pub(crate) fn close(self, totals: &mut [Totals; GROUPS]) {
         for (totals, lost) in totals.iter_mut().zip(self.pending.iter().zip(self.held)) {
             totals.discarded += lost.0 + lost.1;
         }
     }
 
-    /// An item that stops reporting keeps its queue, but nobody drains it any more: it leaves the books.
+    /// Sets the monitoring mode. An item that stops reporting keeps its queue, but nothing drains it any more, so it is
+    /// no longer counted.
     pub(crate) fn set_mode(
         &mut self,
         ids: &HashSet<u32>,
@@ -331,7 +332,7 @@ impl Ledger {
         self.dismiss_witness(ids);
     }
 
-    /// Apply the parameters that ModifyMonitoredItems set.
+    /// Applies the parameters that ModifyMonitoredItems set.
     pub(crate) fn revise(
         &mut self,
         space: &PlcAddressSpace,

@@ -1,5 +1,5 @@
-//! The snapshot behind `/sim/stats`: books are settled under each session's lock first, so that what the library has
-//! drained by now is counted as published.
+//! The snapshot for `/sim/stats`. It settles the accounting under each session's lock first, so that values drained by
+//! the library count as published.
 
 use std::time::Instant;
 

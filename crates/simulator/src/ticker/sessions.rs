@@ -1,5 +1,6 @@
-//! Where a subscription lives in the server library: in one session's collection, behind that session's lock. A client may
-//! transfer it to another session of its own, which the library does not announce, so it is looked for when it is missed.
+//! Locates a subscription in the server library: it is in one session's collection, behind that session's lock. A
+//! client may transfer it to another of its sessions, which the library does not announce, so it is searched for when
+//! it is missing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,13 +13,13 @@ use parking_lot::MutexGuard;
 use super::filter::Filter;
 use super::ledger::{Revision, SubscriptionQueues};
 
-/// The sessions that may hold subscriptions.
+/// The sessions that may contain subscriptions.
 pub(super) struct SessionIndex {
     cache: Arc<SubscriptionCache>,
     sessions: HashMap<u32, Box<dyn Fn() -> bool + Send>>,
 }
 
-/// A subscription that was there a moment ago.
+/// A subscription that existed a moment ago.
 pub(super) struct SubscriptionRef {
     subscription: u32,
     session: Arc<Mutex<SessionSubscriptions>>,
@@ -39,7 +40,7 @@ impl SessionIndex {
         self.sessions.insert(id, alive);
     }
 
-    /// Find the subscription, first where it was last, and note where it is.
+    /// Finds the subscription, starting with its last session, and stores its session.
     pub(super) fn find(&self, subscription: u32, session: &mut u32) -> Option<SubscriptionRef> {
         let candidates = std::iter::once(*session).chain(self.sessions.keys().copied());
         for candidate in candidates {
@@ -70,7 +71,7 @@ impl SessionIndex {
         self.sessions.values().filter(|alive| alive()).count()
     }
 
-    /// Subscriptions and monitored items of all sessions.
+    /// The numbers of subscriptions and monitored items of all sessions.
     pub(super) fn count(&self) -> (usize, usize) {
         let (mut subscriptions, mut items) = (0, 0);
         for session in self
@@ -92,7 +93,7 @@ impl SessionIndex {
 }
 
 impl SubscriptionRef {
-    /// Run with the subscription under its session's lock; nothing happens if it has just gone.
+    /// Runs `act` with the subscription under its session's lock; does nothing if the subscription is gone.
     pub(super) fn with(&self, act: impl FnOnce(&mut Subscription)) {
         let mut session = self.session.lock();
         if let Some(subscription) = session.get_mut(self.subscription) {
@@ -121,12 +122,12 @@ impl SubscriptionQueues for Subscription {
     }
 }
 
-/// The parameters an item has now.
+/// The current parameters of an item.
 pub(super) fn revision(item: &MonitoredItem) -> Revision {
     Revision {
         queue: u32::try_from(item.queue_size()).unwrap_or(u32::MAX),
         sampling_interval_ms: item.sampling_interval(),
-        // The filter itself is private, its Debug text is not.
+        // The filter itself is private, but its Debug output is not.
         filter: Filter::parse(&format!("{item:?}")),
         discards_oldest: item.discard_oldest(),
     }

@@ -1,4 +1,4 @@
-//! The other end: a client that records every value it is sent, and helpers to start simulators on free ports.
+//! A client that records every value it receives, and helpers to start simulators on free ports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -47,7 +47,7 @@ pub(crate) async fn stats(simulator: &Simulator) -> SimulatorStats {
     simulator.stats().await.unwrap()
 }
 
-/// Ask again until the answer is there.
+/// Polls until there is an answer.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
     let waited = tokio::time::timeout(PATIENCE, async {
         loop {
@@ -66,7 +66,7 @@ pub(crate) type Received = Arc<Mutex<BTreeMap<u32, Vec<DataValue>>>>;
 pub(crate) struct Client {
     pub(crate) session: Arc<Session>,
     pub(crate) received: Received,
-    /// Whoever holds it stops the client from reading and publishing.
+    /// While held, the client neither reads nor publishes.
     pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Login<'a> {
 }
 
 impl Client {
-    /// Connect without security.
+    /// Connects without security.
     pub(crate) async fn connect(simulator: &Simulator) -> Client {
         let pki = tempfile::tempdir().unwrap();
         let login = Login {
@@ -160,7 +160,7 @@ impl Client {
             .unwrap()
     }
 
-    /// Monitor nodes under the handles 1, 2, ... and return the status of each.
+    /// Monitors nodes under the handles 1, 2, ... and returns the status of each.
     pub(crate) async fn monitor(&self, subscription: u32, items: Vec<MonitoredItemCreateRequest>) -> Vec<StatusCode> {
         let created = self
             .session
@@ -184,7 +184,7 @@ impl Client {
         self.read(&node(name), AttributeId::Value).await
     }
 
-    /// All forward hierarchical references of a node.
+    /// Returns all forward hierarchical references of a node.
     pub(crate) async fn children(&self, id: &NodeId) -> Vec<ReferenceDescription> {
         let mut results = self.session.browse(&[hierarchical(id)], 0, None).await.unwrap();
         let mut page = results.pop().unwrap();
@@ -220,7 +220,7 @@ impl Client {
             .collect()
     }
 
-    /// Wait until each of this many items has got at least this many values.
+    /// Waits until each of this many items has received at least this many values.
     pub(crate) async fn wait_for_values(&self, items: usize, values: usize) {
         until("values", || async {
             let received = self.received.lock();
@@ -245,7 +245,7 @@ pub(crate) fn hierarchical(id: &NodeId) -> BrowseDescription {
     }
 }
 
-/// A request for the value of a node; the filter may be null.
+/// A request to monitor the value of a node; the filter may be null.
 pub(crate) fn item(name: &str, handle: u32, queue_size: u32, filter: ExtensionObject) -> MonitoredItemCreateRequest {
     MonitoredItemCreateRequest {
         item_to_monitor: node(name).into(),
@@ -260,7 +260,7 @@ pub(crate) fn item(name: &str, handle: u32, queue_size: u32, filter: ExtensionOb
     }
 }
 
-/// Requests for `FastUInt1` to `FastUInt<count>` with equal handles.
+/// Requests for `FastUInt1` to `FastUInt<count>`, with the number as the handle.
 pub(crate) fn fast_items(count: u32, queue_size: u32) -> Vec<MonitoredItemCreateRequest> {
     (1..=count)
         .map(|number| {

@@ -1,4 +1,4 @@
-//! Changing values: no holes, one timestamp per change, and counts that agree with what the client received.
+//! Changing values: no gaps, one timestamp per change, and counts that agree with what the client received.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::{Client, fast_items, item, simulate, stats, until};
 
-/// Wait for a moment in which everything queued has been received, and return the figures of that moment.
+/// Waits for a moment in which everything queued has been received, and returns the statistics of that moment.
 async fn agreement(simulator: &Simulator, client: &Client) -> SimulatorStats {
     until("the counts to agree", || async {
         let stats = stats(simulator).await;
@@ -20,7 +20,7 @@ async fn agreement(simulator: &Simulator, client: &Client) -> SimulatorStats {
     .await
 }
 
-/// The whole answer to a request without a body.
+/// Returns the whole response to a request without a body.
 async fn http(simulator: &Simulator, request: &str) -> String {
     let address = simulator.stats_url().strip_prefix("http://").unwrap();
     let address = address.strip_suffix("/sim/stats").unwrap();
@@ -164,7 +164,7 @@ async fn values_that_do_not_fit_into_a_queue_are_counted_as_lost() {
     let subscription = client.subscribe(500).await;
     client.monitor(subscription, fast_items(10, 3)).await;
     client.wait_for_values(10, 12).await;
-    // With items that stop changing nothing is in flight any more, and every value is accounted for.
+    // Once the items stop changing, nothing is in flight, and every value is accounted for.
     let ids: Vec<u32> = {
         let state = client.session.subscription_state().lock();
         state

@@ -170,7 +170,7 @@ async fn a_transferred_subscription_keeps_its_values() {
         .unwrap();
     assert_eq!(moved[0].status_code, StatusCode::Good);
     let before = stats(&simulator).await.groups.fast.counts;
-    // The second client knows no such subscription of its own, so it is told by the figures that values flow on.
+    // The second client does not know the subscription, so only the statistics show that values still flow.
     let after = until("values after the transfer", || async {
         let counts = stats(&simulator).await.groups.fast.counts;
         (counts.queued >= before.queued + 25).then_some(counts)

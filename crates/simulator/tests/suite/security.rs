@@ -9,7 +9,7 @@ use thalweg_simulator::{Simulator, SimulatorOptions};
 
 use crate::client::{Client, Login, node, simulate_at};
 
-/// Making a key takes a second, so all tests of this file share the server's and the client's certificates.
+/// Creating a key takes a second, so all tests of this file share the server's and the client's certificates.
 struct Keys {
     server: tempfile::TempDir,
     client: tempfile::TempDir,
@@ -23,7 +23,7 @@ fn keys() -> &'static Keys {
     })
 }
 
-/// Only one test may make the keys.
+/// Only one test may create the keys.
 static MAKING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 async fn simulate(options: SimulatorOptions) -> Simulator {
@@ -133,7 +133,7 @@ async fn a_wrong_password_and_a_missing_login_are_refused() {
 async fn an_unknown_client_certificate_is_rejected_until_it_is_trusted() {
     let server = tempfile::tempdir().unwrap();
     let own = keys();
-    // The server's certificate is the shared one; the folders of trust are new.
+    // The server's certificate is the shared one; the trust folders are new.
     let _first = simulate(SimulatorOptions::default()).await;
     for part in ["own", "private"] {
         let from = own.server.path().join(part);

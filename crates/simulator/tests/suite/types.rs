@@ -1,4 +1,4 @@
-//! The folder `Types` over the wire: every kind of value arrives, and writable nodes take values.
+//! The folder `Types` over the wire: every kind of value arrives, and writable nodes accept values.
 
 use std::collections::HashMap;
 

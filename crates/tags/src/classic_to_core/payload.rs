@@ -1,14 +1,14 @@
-//! The classic payload: a time, tags in objects within objects, and metadata beside them.
+//! The classic payload: a time, tags in nested objects, and metadata beside them.
 //!
-//! Each leaf is found once, under the keys that lead to it with dots between them. What a payload can cost is bounded: the
-//! depth, the tags, and the length of their names, since a long key is a part of the name of every tag below it.
+//! Each leaf becomes one tag, named by its keys joined with dots. The cost of a payload is bounded by depth, number of
+//! tags, and total length of their names, because a long key is part of the name of every tag below it.
 
 use thalweg_record::{DropReason, Object, Payload, Text, Value, json};
 use thalweg_script::payload_value;
 
 use crate::datatype::metadata_text;
 
-/// Keys that lead to a leaf.
+/// Maximum number of keys that lead to a leaf.
 const DEPTH_MAX: usize = 10;
 const TAGS_MAX: usize = 1000;
 /// Of all tags of a message together.
@@ -29,14 +29,14 @@ pub(super) struct ClassicPayload {
     pub meta: Vec<(Text, Text)>,
 }
 
-/// Why a payload is no classic one.
+/// Why a payload is not a classic one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PayloadError {
-    #[error("the payload is no JSON object: {0}; it needs the form {{\"timestamp_ms\": 0, \"tag\": 1}}")]
+    #[error("the payload is not a JSON object: {0}; it needs the form {{\"timestamp_ms\": 0, \"tag\": 1}}")]
     NoObject(String),
     #[error("the payload has no timestamp_ms; add the time of its values in milliseconds since 1970")]
     NoTime,
-    #[error("timestamp_ms is {0}, which is no whole number of milliseconds since 1970")]
+    #[error("timestamp_ms is {0}, which is not a whole number of milliseconds since 1970")]
     BadTime(String),
     #[error("the payload is nested more than {DEPTH_MAX} objects deep; make it flatter")]
     TooDeep,
@@ -88,7 +88,7 @@ impl ClassicPayload {
     }
 }
 
-/// A whole number, however it is written: `1717083000000`, `1.717083e12`.
+/// A whole number in any notation: `1717083000000`, `1.717083e12`.
 fn milliseconds(time: &Value) -> Result<i64, PayloadError> {
     let whole = || {
         let number = time.as_f64()?;
@@ -104,13 +104,13 @@ fn milliseconds(time: &Value) -> Result<i64, PayloadError> {
 #[derive(Default)]
 struct LeafCollector {
     tags: Vec<(Text, Value)>,
-    /// Keys on the way to the present place, with dots between them.
+    /// The keys that lead to the current position, joined with dots.
     name: String,
     names_bytes: usize,
 }
 
 impl LeafCollector {
-    /// A member of an object, which `depth` keys lead to.
+    /// A member of an object at this depth.
     fn member(&mut self, key: &str, value: &Value, depth: usize) -> Result<(), PayloadError> {
         let before = self.name.len();
         if depth > 1 {

@@ -1,4 +1,4 @@
-//! Scenarios: YAML and classic messages in, samples and the accounts out.
+//! Scenarios: from YAML and classic messages to samples and mass balance.
 
 use proptest::prelude::*;
 use thalweg_record::{BalanceCounts, FlowBalance, Object, Ticks, Value, ValueQuality, json};
@@ -20,7 +20,7 @@ fn classic(payload: impl Into<Vec<u8>>) -> Message {
     message
 }
 
-/// What came of some messages.
+/// The result of some messages.
 struct Outcome {
     samples: Vec<Message>,
     counts: BalanceCounts,
@@ -227,7 +227,7 @@ fn a_message_without_tags_has_no_value() {
     assert_eq!(outcome.processor.counters.dropped.get(), 1);
 }
 
-/// An object in which `depth` keys lead to the one leaf.
+/// An object in which `depth` keys lead to the only leaf.
 fn nested(depth: usize) -> String {
     let inner = (1..depth).fold("1".to_owned(), |inner, _| format!("{{\"k\":{inner}}}"));
     format!("{{\"timestamp_ms\":1,\"k\":{inner}}}")
@@ -321,7 +321,7 @@ fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Leaves by the keys that lead to them, without the code under test.
+/// Leaves by their path of keys, without the code under test.
 fn leaves(value: &Value, way: &[&str], found: &mut Vec<(String, Value)>) {
     match value {
         Value::Object(object) => object
@@ -332,7 +332,7 @@ fn leaves(value: &Value, way: &[&str], found: &mut Vec<(String, Value)>) {
 }
 
 proptest! {
-    /// Every leaf of a payload is found once, with its value, and the accounts add up.
+    /// Every leaf of a payload is found once, with its value, and the mass balance holds.
     #[test]
     fn every_leaf_is_found_once(root in prop::collection::btree_map("[a-z]{1,3}", tree(), 0..6), time in any::<i64>()) {
         let mut object = Object::from_iter(root.into_iter().map(|(k, v)| (format!("k{k}").into(), v)));

@@ -1,6 +1,6 @@
-//! Which points of a series are worth keeping: the deadband and the swinging door, without messages.
+//! The deadband and the swinging door, on plain points without messages.
 //!
-//! Times are milliseconds since 1970, as samples have them; the door reckons in seconds.
+//! Times are milliseconds since 1970, as in samples; the door computes in seconds.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,16 +14,16 @@ pub(super) struct Point {
     pub v: Number,
 }
 
-/// What is to be done with a point, and with the one before that is held back.
+/// What to do with a point, and with the earlier point that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PointVerdict {
-    /// It goes on; a point that is held back is not worth keeping.
+    /// Pass it on; a point that is held back is dropped.
     Emit,
-    /// It is not worth keeping.
+    /// Drop it.
     Filter,
-    /// It is held back until it is known whether it is worth keeping; one that was held back before is not.
+    /// Hold it back until it is known whether it is needed; a point held back before is dropped.
     Hold,
-    /// The point that was held back goes on, and this one is held back in its place.
+    /// Pass on the point that was held back, and hold this one back in its place.
     EmitHeldAndHold,
 }
 
@@ -34,24 +34,24 @@ pub(super) enum AlgorithmSettings {
     Door(SwingingDoor),
 }
 
-/// A point goes on if it differs from the last one that went on by the threshold, or if that was so long ago.
+/// A point is kept if it differs from the last kept one by the threshold, or if that one is too old.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Deadband {
     pub threshold: f64,
-    /// Zero: no such time.
+    /// Zero: no maximum.
     pub max_time: Duration,
 }
 
-/// A point goes on if no straight line from the last one that went on comes within the threshold of all between.
+/// A point is kept if no straight line from the last kept one is within the threshold of all points between.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SwingingDoor {
     pub threshold: f64,
     pub max_time: Duration,
-    /// Points that went on lie at least so far apart.
+    /// Minimum time between kept points.
     pub min_time: Duration,
 }
 
-/// Settings as a key of tables: the same for settings that are equal.
+/// Settings as a table key; equal for equal settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SettingsKey {
     name: &'static str,
@@ -112,7 +112,7 @@ impl fmt::Display for AlgorithmSettings {
     }
 }
 
-/// A duration in its largest unit that is whole: `3s`, `1500ms`, `1h`.
+/// A duration in its largest whole unit: `3s`, `1500ms`, `1h`.
 struct Short(Duration);
 
 impl fmt::Display for Short {
@@ -127,17 +127,17 @@ impl fmt::Display for Short {
     }
 }
 
-/// What an algorithm knows of a series.
+/// The state of an algorithm for a series.
 #[derive(Clone, Debug)]
 pub(super) struct AlgorithmState {
     settings: AlgorithmSettings,
-    /// The point that went on last.
+    /// The last point that was kept.
     base: Option<Point>,
-    /// Of the door: the point that is held back.
+    /// For the door: the point that is held back.
     held: Option<Point>,
     /// Slopes that a line from the base may have.
     slopes: (f64, f64),
-    /// When a point went on last.
+    /// When a point was last kept.
     emitted: i64,
 }
 
@@ -158,7 +158,7 @@ impl AlgorithmState {
         &self.settings
     }
 
-    /// A point that is newer than all before it.
+    /// Handles a point that is newer than all before it.
     pub fn point(&mut self, point: Point) -> PointVerdict {
         match self.settings {
             AlgorithmSettings::Deadband(settings) => self.in_deadband(point, settings),
@@ -166,7 +166,7 @@ impl AlgorithmState {
         }
     }
 
-    /// The point that is held back goes on, because time is over.
+    /// Passes on the point that is held back, because its time is over.
     pub fn release(&mut self) {
         if let Some(held) = self.held.take() {
             self.base = Some(held);
@@ -251,8 +251,9 @@ impl AlgorithmState {
     }
 }
 
-/// How far a value lies from a line that has risen by so much since `base`. Of doubles in the words of the rule, since at the
-/// threshold itself their rounding decides; integers may have more digits than that leaves.
+/// The distance of a value from a line that has risen by `rise` since `base`. For doubles it is computed literally by
+/// the rule, because at the threshold itself their rounding decides; integers may have more digits than that would
+/// preserve.
 fn off_line(base: Number, rise: f64, v: Number) -> f64 {
     match v.are_integers(base) {
         true => v.minus(base) - rise,
@@ -279,7 +280,7 @@ mod tests {
         points.iter().map(|at| state.point(point(at))).collect()
     }
 
-    /// The points that go on, with the one that is held back at the end.
+    /// The kept points, with the one that is held back at the end.
     fn kept(settings: AlgorithmSettings, points: &[(i64, f64)]) -> Vec<(i64, f64)> {
         let mut held = None;
         let mut kept = Vec::new();
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(door, "swinging_door(threshold=1.250,max_time=1h,min_time=1500ms)");
     }
 
-    /// Points that go on, flush included. `b`: the base, `c`: the candidate, `e`: when a point went on last.
+    /// Kept points, including the flush. `b`: the base, `c`: the candidate, `e`: when a point was last kept.
     fn by_the_rules(threshold: f64, min_time: i64, max_time: i64, points: &[(i64, f64)]) -> Vec<(i64, f64)> {
         let mut out = Vec::new();
         let (mut b, mut c) = (None::<(i64, f64)>, None::<(i64, f64)>);
@@ -457,7 +458,7 @@ mod tests {
             prop_assert_eq!((found.first(), found.last()), (points.first(), points.last()));
         }
 
-        /// The deadband never leaves out a point that is further than the threshold from the last one kept.
+        /// The deadband never drops a point that is further than the threshold from the last one kept.
         #[test]
         fn what_the_deadband_leaves_out_lies_near_the_last_point(
             threshold in 0.0_f64..5.0,

@@ -1,4 +1,4 @@
-//! What the file says: a default, exceptions by topic, and what messages may say for themselves.
+//! The configuration: a default, exceptions by topic, and whether messages may override it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use thalweg_flow::{ParseContext, ProcessorSpec};
 use super::DownsamplerSpec;
 use super::algorithm::{AlgorithmSettings, Deadband, SwingingDoor};
 
-/// What becomes of a point that is older than the newest of its series.
+/// How to handle a point that is older than the newest of its series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LatePolicy {
     Passthrough,
@@ -27,12 +27,12 @@ impl LatePolicy {
     }
 }
 
-/// How a series is thinned out.
+/// How a series is downsampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SeriesPolicy {
     pub settings: AlgorithmSettings,
     pub late: LatePolicy,
-    /// Parameters of both algorithms, for messages that choose the other one.
+    /// Parameters of both algorithms, for messages that select the other one.
     pub deadband: Deadband,
     pub door: SwingingDoor,
 }
@@ -49,7 +49,7 @@ pub(super) struct DownsamplerConfig {
 }
 
 impl DownsamplerConfig {
-    /// The choice for a topic: that of the first exception that fits it, or its last segment.
+    /// The policy of a topic: that of the first exception whose pattern matches it, or its last segment.
     pub fn of(&self, topic: &str) -> SeriesPolicy {
         let name = topic.rsplit('.').next().unwrap_or(topic);
         let fits = |exception: &&Override| exception.pattern.is_match(topic) || exception.pattern.is_match(name);
@@ -59,7 +59,7 @@ impl DownsamplerConfig {
             .map_or(self.default, |exception| exception.choice)
     }
 
-    /// Whether a series can get the swinging door without asking for it itself.
+    /// Whether a series can use the swinging door without requesting it itself.
     pub fn has_door(&self) -> bool {
         let choices = self.overrides.iter().map(|exception| &exception.choice);
         let mut choices = choices.chain([&self.default]);
@@ -67,7 +67,7 @@ impl DownsamplerConfig {
     }
 }
 
-/// Parameters as they stand in the file.
+/// Parameters as configured.
 #[derive(Default)]
 struct ConfiguredParameters {
     deadband: Option<(Option<f64>, Option<Duration>)>,
@@ -105,7 +105,10 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Down
         let given = read_given(&mut section);
         let compiled: Result<Glob, globset::Error> = GlobBuilder::new(&pattern).literal_separator(false).build();
         if let Err(error) = &compiled {
-            section.error("pattern", format!("{pattern:?} is no pattern: {}", error.kind()));
+            section.error(
+                "pattern",
+                format!("{pattern:?} is not a valid pattern: {}", error.kind()),
+            );
         }
         section.finish();
         let is_deadband = match (&given.door, &given.deadband) {
@@ -131,7 +134,7 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Down
 fn read_given(section: &mut Fields<'_>) -> ConfiguredParameters {
     let deadband = section.opt_fields("deadband").map(|mut fields| {
         let given = (threshold(&mut fields), fields.opt_duration("max_time"));
-        fields.legacy("min_time", "has no effect: the deadband knows no least time");
+        fields.legacy("min_time", "has no effect: the deadband has no minimum time");
         fields.finish();
         given
     });
@@ -160,10 +163,10 @@ fn threshold(fields: &mut Fields<'_>) -> Option<f64> {
     Some(threshold)
 }
 
-/// As a word, or within a mapping of the same name, as published examples have it.
+/// Given as a word, or within a mapping of the same name, as in published examples.
 fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
     if !section.has("late_policy") {
-        // Asked for all the same, since only what was asked for is among the valid names.
+        // Read it anyway, because only fields that were read are listed as valid names.
         section.one_of("late_policy", NAMES, "passthrough");
         return None;
     }
@@ -184,7 +187,7 @@ fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
     if let Some(name) = name {
         nested.legacy(
             "late_policy",
-            &format!("is read as if it stood without the mapping around it; write late_policy: {name}"),
+            &format!("is read as if the mapping around it were missing; write late_policy: {name}"),
         );
     }
     nested.finish();
@@ -193,7 +196,7 @@ fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
 
 const NAMES: &[&str] = &["passthrough", "drop"];
 
-/// What is given over what holds otherwise.
+/// Merges the given parameters over the defaults.
 fn choose(
     given: &ConfiguredParameters,
     otherwise: SeriesPolicy,
@@ -237,7 +240,7 @@ fn choose(
     choice
 }
 
-/// Whether the least time is longer than the longest.
+/// Whether the minimum time is longer than the maximum.
 pub(super) fn is_crossed(door: &SwingingDoor) -> bool {
     !door.max_time.is_zero() && door.min_time > door.max_time
 }

@@ -1,4 +1,4 @@
-//! Scenarios: YAML and samples in, what goes on and the accounts out.
+//! Scenarios: from YAML and samples to kept points and mass balance.
 
 use thalweg_config::{LoadOptions, SourceText, load};
 use thalweg_flow::{BuildContext, ComponentRegistry, FlowSpec, Input, InputSpec, ParseContext, StageContext};
@@ -300,7 +300,7 @@ fn times_that_are_right_together_are_taken_together() {
     };
     assert_eq!(chosen(&[(DS_MIN_TIME, "10s"), (DS_MAX_TIME, "60s")]), (10, 60, 0));
     assert_eq!(chosen(&[(DS_MIN_TIME, "10s")]), (1, 5, 1));
-    // 4 s are right with the file's 5 s, and then 3 s are not.
+    // 4 s are valid with the file's 5 s, and then 3 s are not.
     assert_eq!(chosen(&[(DS_MIN_TIME, "4s"), (DS_MAX_TIME, "3s")]), (4, 5, 1));
     assert_eq!(chosen(&[(DS_MIN_TIME, "x"), (DS_MAX_TIME, "500ms")]), (1, 5, 2));
 }
@@ -344,7 +344,7 @@ fn a_nested_late_policy_is_read_as_a_flat_one_and_told_of() {
             "late_policy: {late_policy: drop}",
             LatePolicy::Drop,
             vec![format!(
-                "flow.yaml:5:31: warning: {place}.late_policy is read as if it stood without the mapping around it; write \
+                "flow.yaml:5:31: warning: {place}.late_policy is read as if the mapping around it were missing; write \
                  late_policy: drop"
             )],
         ),
@@ -383,7 +383,7 @@ fn mistakes_are_told_at_their_place() {
         ("      overrides: [{deadband: {threshold: 1}}]\n", "pattern"),
         (
             "      overrides: [{pattern: '[a', deadband: {threshold: 1}}]\n",
-            "is no pattern",
+            "is not a valid pattern",
         ),
         ("      default: {late_policy: never}\n", "late_policy"),
     ] {
@@ -395,7 +395,7 @@ fn mistakes_are_told_at_their_place() {
     }
 }
 
-/// An input that hands out so many messages and then waits.
+/// An input that emits this many messages and then waits.
 struct Waiting;
 
 impl InputSpec for Waiting {

@@ -24,7 +24,7 @@ fn map(entries: &[(&str, &str)]) -> Arc<MetaMap> {
 
 const PLACE: [(&str, &str); 3] = [("location_path", "a"), ("data_contract", "_c"), ("tag_name", "t")];
 
-/// What the result must be, without any sharing.
+/// The expected result, without any sharing.
 fn naive(meta: &Metadata) -> Result<BTreeMap<String, String>, DropReason> {
     let mut all: BTreeMap<String, String> = meta.iter().map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
     all.retain(|key, _| !is_computed(key));
@@ -171,7 +171,7 @@ fn refusals_say_why() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever messages come in whatever order, sharing never shows.
+    /// For any messages in any order, sharing is invisible.
     #[test]
     fn sharing_never_shows(steps in prop::collection::vec((0usize..3, prop::collection::vec((0usize..11, 0usize..12), 0..7)), 1..200)) {
         let keys = ["location_path", "data_contract", "tag_name", "virtual_path", "datatype", "timestamp_ms", "a", "b",

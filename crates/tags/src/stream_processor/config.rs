@@ -1,4 +1,4 @@
-//! What the file says: sources, and a tree of expressions and constants. Names are resolved here, once.
+//! Reads the configuration: sources, and a tree of expressions and constants. Names are resolved here, once.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{Expression, ExpressionBody, Plan, StreamProcessorSpec, Trigger};
 use crate::scripting::{ScriptSource, Scripts, check};
 use crate::topic;
 
-/// Names by which an expression would come to more than its sources.
+/// Names with which an expression could reach more than its sources.
 const DISABLED: &[&str] = &[
     "FinalizationRegistry",
     "Function",
@@ -53,7 +53,7 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Stre
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let mode = required(&mut fields, "mode", "mode is required");
     if !matches!(mode.as_str(), "" | "timeseries") {
-        fields.error("mode", format!("{mode:?} is no mode; use timeseries"));
+        fields.error("mode", format!("{mode:?} is not a mode; use timeseries"));
     }
     let output_topic = required(&mut fields, "output_topic", "output_topic is required");
     let mut model = fields.fields("model");
@@ -87,7 +87,7 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Stre
     }
     let (expressions, scripts, unread) = (reader.expressions, reader.scripts, reader.unread);
     if expressions.is_empty() && !context.diagnostics.has_errors() {
-        let warning = "the mapping of this stream_processor is empty, so nothing comes out of it";
+        let warning = "the mapping of this stream_processor is empty, so it produces nothing";
         context.diagnostics.warn_at(place, warning);
     }
     let scripting = &context.config.scripting;
@@ -112,18 +112,18 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Stre
     }
 }
 
-/// A text that must be given, with the words that the reference has for its absence.
+/// A required text, with the reference system's error for a missing one.
 fn required(fields: &mut Fields<'_>, name: &str, missing: &str) -> String {
     match fields.opt_string(name) {
         Some(text) if !text.is_empty() => return text,
-        // It is no text, which is told already.
+        // It is not a text, which is already reported.
         None if fields.has(name) => {}
         _ => fields.diags().error_at(fields.pos_of(name), missing),
     }
     String::new()
 }
 
-/// Says of each topic what its messages set and run.
+/// Computes for each topic what its messages set and run.
 fn plan(sources: &[(String, String)], expressions: Vec<Expression>) -> Plan {
     let mut topics: HashMap<String, Trigger> = HashMap::new();
     for (source, (_, topic)) in sources.iter().enumerate() {
@@ -145,18 +145,18 @@ fn plan(sources: &[(String, String)], expressions: Vec<Expression>) -> Plan {
 
 struct ExpressionReader<'r, 'c> {
     context: &'r ParseContext<'c>,
-    /// Of all topics of results.
+    /// Prefix of all result topics.
     prefix: String,
-    /// The names of the sources, in their order.
+    /// The names of the sources, in order.
     aliases: Vec<String>,
     expressions: Vec<Expression>,
     scripts: Vec<ScriptSource>,
-    /// Scripts whose names cannot be told, most of them because of mistakes that are told when all scripts are checked.
+    /// Scripts whose names are unknown, mostly because of errors that are reported when all scripts are checked.
     unread: Vec<Node>,
 }
 
 impl ExpressionReader<'_, '_> {
-    /// Reads what stands at a path of the mapping.
+    /// Reads the node at a path of the mapping.
     fn tree(&mut self, node: &Node, path: String) {
         match node.kind() {
             ValueKind::Map => {
@@ -178,11 +178,11 @@ impl ExpressionReader<'_, '_> {
             return self.mistake(node, format!("there are two expressions for {path}"));
         }
         let topic = format!("{}.{path}", self.prefix);
-        // Without a part of the topic there is an error already.
+        // If a part of the topic is missing, there is already an error.
         if !self.context.diagnostics.has_errors()
             && let Err(error) = topic::check(&topic)
         {
-            let warning = format!("its results get a topic that is none: {error}");
+            let warning = format!("its results get an invalid topic: {error}");
             self.context.diagnostics.warn(node, warning);
         }
         let constant = match node.kind() {
@@ -248,7 +248,7 @@ impl ExpressionReader<'_, '_> {
         (needs, work)
     }
 
-    /// Looks at a name that is no source; gives why an expression with it is not run, if it is not.
+    /// Checks a name that is not a source. Returns why an expression with it is not run, if so.
     fn foreign(&self, node: &Node, free: &FreeVariable) -> Option<String> {
         let (name, place) = (&free.name, node.text_pos(free.line, free.column));
         if DISABLED.contains(&name.as_str()) {

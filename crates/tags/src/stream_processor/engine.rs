@@ -1,4 +1,4 @@
-//! Runs expressions: as scripts, or not at all where their value is at hand.
+//! Runs expressions as scripts, or returns a known value without a call.
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_record::{DropReason, Message, Metadata, Object, Payload, Text, Value};
@@ -14,9 +14,9 @@ use crate::scripting::reason;
 /// Runs expressions, for one thread.
 pub(super) struct ExpressionEngine {
     program: Option<Box<dyn Program>>,
-    /// Results of expressions that give the same each time, once they were run.
+    /// Results of constant expressions that were already run.
     fixed: Vec<Option<Value>>,
-    /// Those of them that were begun and not finished.
+    /// Constant expressions that were started and not finished.
     begun: HashSet<usize>,
     calls: u64,
 }
@@ -30,7 +30,7 @@ pub(super) struct EvaluationError {
 
 impl From<Failure> for EvaluationError {
     fn from(failure: Failure) -> EvaluationError {
-        // The engine speaks of messages; the value of an expression is the payload of one.
+        // The engine reports on messages; the value of an expression is the payload of one.
         let of_value = match failure.kind {
             FailureKind::BadReturn | FailureKind::Limit => failure.text.strip_prefix("payload "),
             _ => None,
@@ -53,7 +53,7 @@ impl ExpressionEngine {
         }
     }
 
-    /// Scripts that were called so far.
+    /// Number of script calls so far.
     pub fn calls(&self) -> u64 {
         self.calls
     }
@@ -62,7 +62,7 @@ impl ExpressionEngine {
         self.program.as_ref().map(|program| program.stats())
     }
 
-    /// Begins an expression whose sources are all known: with their values as they are now.
+    /// Begins an expression whose sources all have a value, with their current values.
     pub fn begin(&mut self, number: usize, expression: &Expression, values: &SourceValues) -> PendingEvaluation {
         if let Some(Some(fixed)) = self.fixed.get(number) {
             return PendingEvaluation::Done(Ok(fixed.clone()));
@@ -84,7 +84,7 @@ impl ExpressionEngine {
         }
     }
 
-    /// Runs the scripts of expressions in their order, and gives the value of each.
+    /// Runs the scripts of expressions in order, and returns the value of each.
     pub fn finish(
         &mut self,
         begun: &[(&Expression, usize, &PendingEvaluation)],
@@ -140,12 +140,12 @@ impl ExpressionEngine {
     }
 }
 
-/// An expression on its way.
+/// An expression whose evaluation has started.
 pub(super) enum PendingEvaluation {
     Done(Result<Value, EvaluationError>),
-    /// It gives the same each time, and was begun for an earlier message of the batch.
+    /// Constant, and already started for an earlier message of the batch.
     AsBefore,
-    /// The script, and the sources that it sees.
+    /// The script, and the sources that it reads.
     Call(usize, Message),
 }
 
@@ -160,7 +160,7 @@ fn message_of(variables: &[(Text, usize)], values: &SourceValues) -> Message {
     Message::new(Payload::Value(Value::from(members)), Metadata::default())
 }
 
-/// What a script made of its sources; `None` where there are no scripts.
+/// The result of a script; null if there are no scripts.
 fn value_of(called: Option<Result<CallOutcome, CallFailure>>, message: &Message) -> Result<Value, EvaluationError> {
     let returned = match called {
         Some(Ok(CallOutcome::Returned(returned))) => returned,
@@ -170,7 +170,7 @@ fn value_of(called: Option<Result<CallOutcome, CallFailure>>, message: &Message)
     let value = match returned {
         ScriptOutput::One(reply) => match reply.payload {
             PayloadReply::New(value) => value,
-            // All sources that it names, by their names: `{left, right}`.
+            // All its sources by name: `{left, right}`.
             PayloadReply::Same | PayloadReply::Again => match &message.payload {
                 Payload::Value(payload) => payload.clone(),
                 _ => Value::Null,

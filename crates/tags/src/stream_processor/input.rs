@@ -1,14 +1,14 @@
-//! What a message of a source says: a value, and the time it belongs to.
+//! Reads a message of a source: a value, and its time.
 
 use std::borrow::Cow;
 
 use thalweg_record::{DropReason, Payload, Value, json};
 
-const NO_OBJECT: &str = "the payload is no JSON object with value and timestamp_ms";
+const NO_OBJECT: &str = "the payload is not a JSON object with value and timestamp_ms";
 const NO_VALUE: &str = "missing value field";
 const NO_TIME: &str = "missing or invalid timestamp_ms";
 
-/// The value and the time in milliseconds; else why there are none.
+/// The value and the time in milliseconds, or why there are none.
 pub(super) fn sample(payload: &Payload) -> Result<(Value, i64), (DropReason, &'static str)> {
     let object = match payload {
         Payload::Sample { value, time_ms } => return checked(Some(value), Some(*time_ms)),
@@ -31,7 +31,7 @@ fn checked(value: Option<&Value>, time_ms: Option<i64>) -> Result<(Value, i64), 
     }
 }
 
-/// A whole number, however it is written: `1e12` is one.
+/// A whole number in any notation, such as `1e12`.
 fn milliseconds(time: &Value) -> Option<i64> {
     let whole = |time: f64| (time.fract() == 0.0 && time.abs() < i64::MAX as f64).then_some(time as i64);
     time.as_i64().or_else(|| time.as_f64().and_then(whole))

@@ -1,7 +1,7 @@
-//! Metadata of results: what the message had that started the expression, under the topic of the result.
+//! Metadata of results: that of the message that started the expression, under the topic of the result.
 //!
-//! Messages of one tag come with one map and their results leave with one map. It also tells the series of the result, which
-//! is that of its own topic and not that of the message.
+//! Messages of one tag share one map, and so do their results. The map also contains the series of the result, which is
+//! that of its own topic and not that of the message.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) struct ResultMetadata {
 }
 
 impl ResultMetadata {
-    /// Metadata of what an expression makes of a message with `meta`.
+    /// The metadata of an expression's result for a message with `meta`.
     pub fn of(&mut self, meta: &Metadata, expression: usize, topic: &Text) -> Metadata {
         let mut result = meta.with_shared(self.map(meta.shared_map(), expression, topic));
         let changes = meta.changes().filter(|(name, _)| *name != key::UMH_TOPIC);

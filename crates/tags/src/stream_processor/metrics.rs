@@ -1,4 +1,4 @@
-//! What the processor counts and measures, once for each batch.
+//! Metrics of the processor, updated once per batch.
 
 use std::time::Duration;
 
@@ -26,19 +26,19 @@ impl StreamProcessorMetrics {
         let timing = |name: &str, help: &str| context.component.timing(name, help);
         let gauge = |name: &str, help: &str| context.component.gauge(name, help);
         StreamProcessorMetrics {
-            processed: counter("messages_processed", "Messages of sources whose value was taken."),
+            processed: counter("messages_processed", "Messages of sources whose value was used."),
             errored: counter(
                 "messages_errored",
                 "Messages of sources without a value or a time, or whose value is too large.",
             ),
             dropped: counter(
                 "messages_dropped",
-                "Messages that no source names, or that no expression could use yet.",
+                "Messages of no source, or that no expression could use yet.",
             ),
             javascript_errors: counter("javascript_errors", "Expressions that failed."),
             invalid_data_type: counter(
                 "invalid_data_type",
-                "Results that are no value: NaN, infinities, functions.",
+                "Results that are not values: NaN, infinities, functions.",
             ),
             outputs: counter("outputs_generated", "Results."),
             javascript_execution_time: timing(
@@ -55,7 +55,7 @@ impl StreamProcessorMetrics {
         }
     }
 
-    /// A batch of that many messages, with that many calls of scripts, took so long.
+    /// Records the duration of a batch with this many messages and script calls.
     pub fn took(&self, elapsed: Duration, messages: usize, calls: u64) {
         let each = |n: u64| u32::try_from(n).ok().and_then(|n| elapsed.checked_div(n));
         self.batch_processing_time.observe(elapsed);

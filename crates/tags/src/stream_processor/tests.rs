@@ -1,4 +1,4 @@
-//! Scenarios: YAML and samples in, results and accounts out.
+//! Scenarios: from YAML and samples to results and mass balance.
 
 use thalweg_record::{BalanceCounts, FlowBalance, MetaMap, Metadata};
 use xxhash_rust::xxh3::xxh3_64;
@@ -48,7 +48,7 @@ fn right(time_ms: i64, value: i64) -> Message {
     sample(RIGHT, time_ms, Value::I64(value))
 }
 
-/// Instances of one processor, and the account of what goes through them.
+/// Instances of one processor, and the mass balance of their messages.
 struct Run {
     spec: StreamProcessorSpec,
     instances: Vec<Box<dyn Processor>>,
@@ -66,7 +66,7 @@ impl Run {
         Run::with(spec)
     }
 
-    /// As [`Run::new`], of a file with warnings.
+    /// Like [`Run::new`], for a file with warnings.
     fn warned(mapping: &str) -> (Run, Vec<String>) {
         let mut kept = None;
         let warnings = with_config(&yaml(mapping), |node, context| {
@@ -156,7 +156,7 @@ fn what_is_missing_is_told_in_the_words_of_the_reference() {
     let wrong = yaml("x: left").replace("mode: timeseries", "mode: relational");
     assert_eq!(
         mistakes(&wrong),
-        ["flow.yaml:5:13: pipeline.processors[0].stream_processor.mode: \"relational\" is no mode; use timeseries"]
+        ["flow.yaml:5:13: pipeline.processors[0].stream_processor.mode: \"relational\" is not a mode; use timeseries"]
     );
 }
 
@@ -200,9 +200,9 @@ fn what_an_expression_cannot_have_is_warned_of() {
         ),
         (
             "two words: left",
-            "flow.yaml:10:20: warning: pipeline.processors[0].stream_processor.mapping.two words: its results get a topic \
-             that is none: topic contained invalid characters and was rejected: 'umh.v1.acme.berlin._pump_v1.two words' -> \
-             'umh.v1.acme.berlin._pump_v1.two_words'",
+            "flow.yaml:10:20: warning: pipeline.processors[0].stream_processor.mapping.two words: its results get an \
+             invalid topic: topic contained invalid characters and was rejected: 'umh.v1.acme.berlin._pump_v1.two \
+             words' -> 'umh.v1.acme.berlin._pump_v1.two_words'",
         ),
     ] {
         let (_, warnings) = Run::warned(mapping);
@@ -348,7 +348,7 @@ fn instances_share_the_values() {
     );
 }
 
-/// Sends `1..=COUNT` one by one. Of each result what it says of `left` and of `right`.
+/// Sends `1..=COUNT` one by one. Returns the values of `left` and `right` in each result.
 fn count_up(
     mut instance: Box<dyn Processor>,
     balance: &Arc<FlowBalance>,
@@ -384,7 +384,7 @@ fn no_update_is_lost_between_threads() {
         [left, right].map(|thread| thread.join().unwrap())
     });
     for (own, other, results) in [(0, 1, &of_left), (1, 0, &of_right)] {
-        // The first ones have no results: the other source had no value yet.
+        // The first ones have no results, because the other source had no value yet.
         let sent = (COUNT + 1 - results.len() as i64)..=COUNT;
         assert!(
             results.iter().map(|result| result[own]).eq(sent),
@@ -615,7 +615,7 @@ fn every_engine_gives_the_same() {
     assert_eq!(
         mistakes(&beyond),
         [
-            "flow.yaml:12:35: failed to compile JavaScript expression of map: .get() is beyond what runs as native code; use \
+            "flow.yaml:12:35: failed to compile JavaScript expression of map: .get() cannot run as native code; use \
              scripting.engine: auto (line 1, column 22)"
         ]
     );

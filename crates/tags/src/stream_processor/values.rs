@@ -1,8 +1,9 @@
-//! The latest value of each source, within a bound: sources are as many as the file names, and a value is as large as a message.
+//! The latest value of each source, with a memory limit: the configuration may name any number of sources, and a value
+//! may be as large as a message.
 
 use thalweg_record::Value;
 
-/// Of all values together; approximate.
+/// Approximate limit for all values together.
 const BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug)]
@@ -41,12 +42,12 @@ impl SourceValues {
         self.latest.get(source)?.as_ref()
     }
 
-    /// Sources that have a value.
+    /// Number of sources that have a value.
     pub fn known(&self) -> usize {
         self.latest.iter().flatten().count()
     }
 
-    /// Sets the value of all these sources, or of none: then they keep what they have.
+    /// Sets the value of all these sources, or of none, which then keep their old values.
     pub fn set(&mut self, sources: &[usize], value: &Value) -> Result<(), ValuesTooLarge> {
         let now = sources.iter().filter_map(|source| self.get(*source));
         let of_others = self.bytes - now.map(Value::heap_bytes).sum::<usize>();

@@ -73,7 +73,7 @@ pub(super) fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<T
     })
 }
 
-/// The node of a field that holds a script, unless it is empty.
+/// The node of a script field, unless it is empty.
 fn script_text(fields: &mut Fields<'_>, name: &str) -> Option<Node> {
     let code = fields.string(name, "");
     (!code.trim().is_empty()).then(|| fields.mapping().get(name).cloned())?
@@ -130,7 +130,7 @@ impl TagProcessorSpec {
     pub(super) fn processor(&self, context: StageContext) -> Result<TagProcessor, BuildError> {
         let counter = |name: &str, help: &str| context.component.counter(name, help);
         let counters = TagProcessorMetrics {
-            processed: counter("messages_processed", "Messages that left with a topic."),
+            processed: counter("messages_processed", "Messages emitted with a topic."),
             errored: counter(
                 "messages_errored",
                 "Messages that a script or the final check failed on.",

@@ -9,13 +9,13 @@ use crate::datatype::{Provenance, convert};
 use crate::results::{DropCause, MetadataCache, SampleHints, missing_fields};
 use crate::time::{TimestampSource, now_ms, sample_time, time_of_value};
 
-/// Of a message's payload and metadata, error texts show this much.
+/// Error texts show at most this much of a message's payload and metadata.
 const SHOWN_BYTES_MAX: usize = 4096;
 
 pub(super) struct Finisher {
     results: MetadataCache,
     timestamp_source: TimestampSource,
-    /// The time of the present batch, once it was asked for: its messages arrived together.
+    /// The time of the current batch, once it was needed: its messages arrived together.
     now: Option<i64>,
 }
 
@@ -28,7 +28,7 @@ impl Finisher {
         }
     }
 
-    /// A batch begins.
+    /// Begins a batch.
     pub fn begin(&mut self) {
         self.now = None;
     }
@@ -55,7 +55,7 @@ impl Finisher {
         })
     }
 
-    /// The value and time of a message that leaves with that metadata.
+    /// The value and time of a message with this resulting metadata.
     pub fn sample(
         &mut self,
         payload: &Payload,
@@ -77,7 +77,7 @@ impl Finisher {
     }
 }
 
-/// What is missing, from what, and how to add it.
+/// The error text: which fields are missing, the message, and how to add them.
 fn missing_text(message: &Message) -> String {
     let mut payload = String::new();
     message.payload.write_text(&mut payload);

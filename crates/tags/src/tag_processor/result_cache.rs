@@ -1,9 +1,9 @@
-//! Whole results that are at hand: of tags for which every script looks at nothing but the metadata that their messages share. One of
-//! them may compute the payload from the payload; that much of it is run for each message.
+//! Caches whole results for tags whose scripts read only the metadata that all messages of the tag share. One of the
+//! scripts may also compute the payload from the payload; that part runs for each message.
 //!
-//! What each script makes of such metadata is remembered one by one (see `MemoizingEngine` of the crate `script`). Here the chain of them
-//! is followed once for a tag, check of the fields and topic included, so that its next message costs one look-up and goes
-//! straight to its value and time.
+//! The result of each script for such metadata is memoized separately (see `MemoizingEngine` in the crate `script`).
+//! This cache follows the chain of scripts once per tag, including the check of the fields and the topic. So the next
+//! message of the tag costs one look-up and goes straight to its value and time.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use thalweg_script::{MemoizedOutcome, Program};
 use super::PipelineStep;
 use crate::results::{MetadataCache, SampleHints};
 
-/// After so many maps without one whose result can be kept, none are looked for any more.
+/// After this many maps without a cacheable result, the cache gives up.
 const TRIES_MAX: usize = 64;
 
-/// What the messages of a tag leave with.
+/// The result for the messages of a tag.
 pub(super) struct CachedResult {
-    /// Behind the scripts, for those whose value fails.
+    /// The metadata after the scripts, for messages whose value fails.
     pub scripted: DerivedMap,
     pub map: Arc<MetaMap>,
     pub hints: SampleHints,
-    /// Scripts that need not run.
+    /// Number of scripts that need not run.
     pub scripts: u64,
     /// The script that computes the payload.
     pub computes: Option<usize>,
@@ -30,14 +30,14 @@ pub(super) struct CachedResult {
 
 #[derive(Default)]
 pub(super) struct ResultCache {
-    /// `None` where scripts look at more.
+    /// `None` if a script depends on more than the map.
     maps: PerMapCache<Option<CachedResult>>,
     is_worth_it: bool,
     is_off: bool,
 }
 
 impl ResultCache {
-    /// What a message leaves with, if that is known or follows from what is.
+    /// The result for a message, if it is cached or follows from memoized results.
     pub fn of(
         &mut self,
         message: &Message,
@@ -55,7 +55,7 @@ impl ResultCache {
         self.maps.get(map, ())?.as_ref()
     }
 
-    /// Follows the scripts through what is remembered of them. `None` if one of them has not met the map yet.
+    /// Follows the scripts through their memoized results. `None` if one of them has not seen the map yet.
     fn learn(
         &mut self,
         map_of_tag: &Arc<MetaMap>,
@@ -87,14 +87,14 @@ impl ResultCache {
     }
 }
 
-/// Where a map came to.
+/// The end of a chain of scripts.
 struct ScriptChainResult {
     map: Arc<MetaMap>,
     scripts: u64,
     computes: Option<usize>,
 }
 
-/// The map behind all steps; `Some(None)` if one of them depends on more, or filters.
+/// The map after all steps; `Some(None)` if one of them depends on more, or filters.
 fn follow(map: &Arc<MetaMap>, steps: &[PipelineStep], program: &mut dyn Program) -> Option<Option<ScriptChainResult>> {
     let mut followed = ScriptChainResult {
         map: map.clone(),

@@ -1,4 +1,4 @@
-//! Scenarios of `tag_processor`: YAML and messages in, messages and accounts out.
+//! Scenarios of `tag_processor`: from YAML and messages to messages and mass balance.
 
 use super::config::read;
 use super::*;
@@ -7,7 +7,7 @@ use thalweg_config::{LoadOptions, SourceText, load};
 use thalweg_flow::{ComponentRegistry, ParseContext};
 use thalweg_record::{BalanceCounts, FlowBalance, MetaMap, QualityDetails, Ticks, Value, ValueQuality, key};
 
-/// Loads a flow whose one processor is written in `yaml` (indented by two), and gives the processor or the mistakes.
+/// Loads a flow whose one processor is written in `yaml` (indented by two), and returns the processor or the mistakes.
 pub(crate) fn with_config<T>(
     yaml: &str,
     read: impl FnOnce(&thalweg_config::ComponentNode, &mut ParseContext<'_>) -> Option<T>,
@@ -15,7 +15,7 @@ pub(crate) fn with_config<T>(
     with_settings("", yaml, read)
 }
 
-/// The same beside settings of the process.
+/// The same with settings of the process.
 pub(crate) fn with_settings<T>(
     settings: &str,
     yaml: &str,
@@ -58,7 +58,7 @@ fn block(name: &str, code: &str) -> String {
     format!("  - tag_processor:\n      {name}: |\n{code}")
 }
 
-/// What came of some messages.
+/// The result of some messages.
 struct Outcome {
     results: Vec<Message>,
     failed: Vec<(DropReason, String)>,
@@ -153,7 +153,7 @@ fn behind_a_gap(from: i64) -> QualityDetails {
     )
 }
 
-/// The first is run by the scripts, the others are at hand.
+/// The first runs the scripts, the others are memoized.
 #[test]
 fn values_behind_a_gap_cost_no_script_and_say_so_as_before() {
     let mut processor = processor(&block("defaults", &format!("{PLACE} return msg")));
@@ -405,7 +405,7 @@ fn values_are_typed() {
     let mut replacing = defaults("msg.payload = msg.payload + 1; return msg");
     let out = run(&mut replacing, vec![placed("2500000", "string")]);
     assert_eq!(text(&out.results[0]), "{\"value\":\"2500001\",\"timestamp_ms\":5}");
-    // Who sets the payload makes its numbers, also where they are what they were.
+    // A number that a script sets is formatted as a script's number, even if it equals the original.
     let mut bounding = defaults("msg.payload = Math.min(msg.payload, 3000000); return msg");
     let messages = ["2500000", "4000000", "3000000", "18446744073709551615"].map(|payload| placed(payload, "string"));
     let out = run(&mut bounding, messages.into());
@@ -564,7 +564,8 @@ fn every_mistake_in_the_configuration_is_told_with_its_place() {
     );
 }
 
-/// A processor that has met the tags, beside one that meets them for the first time: the same of everything, in the same order.
+/// A processor that has seen the tags, against one that sees them for the first time: equal in everything, in the same
+/// order.
 #[test]
 fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
     let yaml = "  - tag_processor:\n      timestampSource: source\n      defaults: |\n        \
@@ -578,13 +579,13 @@ fn a_result_that_is_at_hand_is_the_one_that_scripts_make() {
                 - if: msg.meta.opcua_tag_name.endsWith('7')\n          then: msg.meta.timestamp_ms = '77'; return msg;\n        \
                 - if: msg.meta.opcua_tag_name.endsWith('8')\n          then: msg.meta.datatype = 'string'; msg.payload *= 1e6; return msg;\n        \
                 - if: msg.meta.opcua_tag_name.endsWith('9')\n          then: msg.payload = [msg.payload.toFixed(1)][0]; return msg;\n";
-    // Two scripts that compute a payload are not at hand, one is.
+    // With two scripts that compute a payload nothing is cached; with one it is.
     let again = "      advancedProcessing: msg.payload = msg.payload + 1; return msg;\n";
     same_at_hand(yaml, &[0, 2, 5, 7, 8, 9]);
     same_at_hand(&format!("{yaml}{again}"), &[0, 2, 5, 7]);
 }
 
-/// Where results of all messages can be at hand, there are batches of `tags` alone.
+/// Where results can be cached, there are batches with only `tags`.
 fn same_at_hand(yaml: &str, tags: &[u64]) {
     let maps: Vec<Arc<MetaMap>> = (0..10)
         .map(|tag| {
@@ -617,7 +618,7 @@ fn same_at_hand(yaml: &str, tags: &[u64]) {
             }
             message
         };
-        // From the third on a batch has only tags whose results can be at hand.
+        // From the third on, a batch has only tags whose results can be cached.
         let at_hand = |message: &Message| seed < 3 || tags.contains(&message.meta.shared_map().series().unwrap());
         (0..40).map(message).filter(at_hand).collect()
     };
@@ -656,7 +657,7 @@ fn a_payload_is_computed_and_all_else_is_at_hand() {
     let meta = opcua(Value::Null).meta;
     let of = |value: f64| Message::new(Payload::Value(Value::F64(value)), meta.clone());
     let first = run(&mut processor, vec![of(1.25)]).results;
-    // What fails does so with what the script made.
+    // A failed message has the results of the script.
     let mut messages = vec![of(2.25), of(1e308), of(3.25)];
     assert_eq!(processor.finish_at_hand(&mut messages), (3, 2));
     for (message, value) in first.iter().chain(&messages).zip([2.5, 4.5, 6.5]) {
@@ -675,7 +676,7 @@ fn a_payload_is_computed_and_all_else_is_at_hand() {
     assert_eq!(failed.message.payload, Payload::Value(Value::F64(f64::INFINITY)));
     assert_eq!(failed.message.meta.get("location_path").as_deref(), Some("ent"));
     assert!(!failed.message.meta.contains("umh_topic"));
-    // Bytes are parsed for all stages together.
+    // Bytes are parsed once for all stages.
     let bytes = Message {
         payload: Payload::Raw("5".into()),
         ..of(0.0)
@@ -689,7 +690,7 @@ fn sorted(mut failed: Vec<(DropReason, String)>) -> Vec<String> {
     texts
 }
 
-/// The condition of a message sees what the script of the one before it left in the cache, in both engines.
+/// The condition of a message sees what the script of the previous message left in the cache, in both engines.
 #[test]
 fn a_condition_and_its_script_take_turns_message_by_message() {
     for inert in ["", "new Map();"] {

@@ -1,7 +1,7 @@
-//! The wire form of a bundle: protobuf, in hexadecimal digits, between lines that say where it begins and ends.
+//! The wire form of a bundle: protobuf in hexadecimal digits, between marker lines.
 //!
-//! The map of topics is made of entries that are encoded already, since most topics are quiet in most intervals; on the wire
-//! a map is a list of entries, each with its key and its value.
+//! The map of topics is assembled from encoded entries, because most topics have no event in most intervals; on the
+//! wire a map is a list of entries, each with its key and its value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const BRIDGED_BY: &str = "bridged_by";
 /// Fields of the bundle: a message with the entries of the map, and one with the events.
 const TOPICS: u32 = 1;
 const EVENTS: u32 = 2;
-/// The field of either that holds its entries.
+/// The field of either that contains its entries.
 const ENTRIES: u32 = 1;
 
 /// An entry of the map of topics.
@@ -75,7 +75,7 @@ pub(super) enum PayloadFormat {
     Relational = 2,
 }
 
-/// The message as it came.
+/// The original message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct RawMessage {
     #[prost(btree_map = "string, string", tag = "1")]
@@ -84,7 +84,8 @@ pub(super) struct RawMessage {
     pub payload: Bytes,
 }
 
-/// One of the three values is there, in a message of its own, so that 0, false and the empty text are on the wire, too.
+/// Exactly one of the three values is set, each in its own message, so that 0, false and the empty text are on the wire
+/// too.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct SeriesPayload {
     #[prost(enumeration = "ScalarType", tag = "1")]
@@ -201,7 +202,7 @@ fn entry(event: &TopicEvent) -> BundleEvent {
 }
 
 fn series(value: &Value, timestamp_ms: i64) -> SeriesPayload {
-    // A double whose digits are those of the payload, also where it was a single-precision number.
+    // A double with the digits of the payload, even for a single-precision number.
     let number = number_seen(value);
     let truth = match value {
         Value::Bool(truth) => Some(*truth),

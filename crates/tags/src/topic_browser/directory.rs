@@ -1,4 +1,4 @@
-//! What HTTP shows of all `topic_browser`s of the process: the topics that they know, page by page.
+//! The topics of all `topic_browser`s of the process over HTTP, page by page.
 
 use std::sync::{Arc, Weak};
 
@@ -19,11 +19,12 @@ use super::event::{TopicEvent, id_text};
 use crate::topic;
 
 const TOPICS: &str = "/api/v1/topics";
-/// Entries of a page if the request does not say, and at most.
+/// Default and maximum number of entries of a page.
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 10_000;
 
-/// All `topic_browser`s of the process. The assembly makes one and serves it; its route shows those that come later, too.
+/// All `topic_browser`s of the process. The assembly creates one directory and serves it; its route also shows browsers
+/// that are added later.
 #[derive(Default)]
 pub struct TopicDirectory {
     browsers: BrowserList,
@@ -39,7 +40,7 @@ struct BrowserEntry {
 }
 
 impl TopicDirectory {
-    /// Takes the place of an earlier run of the same processor.
+    /// Replaces an earlier run of the same processor.
     pub(super) fn add(&self, component: &Component, shared: &Arc<BrowserState>) {
         let title = component.title();
         let processor = match &component.id.flow {
@@ -54,7 +55,7 @@ impl TopicDirectory {
         });
     }
 
-    /// The page as JSON. Not by way of another type of values, since numbers keep every digit in this one.
+    /// The page as JSON. Written directly, because another value type would not keep every digit of numbers.
     pub(super) fn page(&self, page: &PageQuery) -> String {
         let (offset, limit) = (page.offset.unwrap_or(0), page.limit.unwrap_or(LIMIT).min(LIMIT_MAX));
         let (mut total, mut items) = (0, Vec::new());
@@ -78,7 +79,7 @@ impl TopicDirectory {
     }
 }
 
-/// What a request may ask for.
+/// The parameters of a request.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct PageQuery {
     /// One processor by its label or path; all if not given.
@@ -87,8 +88,8 @@ pub(super) struct PageQuery {
     pub limit: Option<usize>,
 }
 
-/// Those at `count` places from `first` on, in the order of their names. The others are only told apart from them, since of very many
-/// topics a page shows few.
+/// The `count` topics from index `first` on, in name order. The others are only partitioned, because a page shows few
+/// of very many topics.
 fn sorted_part(topics: &mut [Arc<TopicEvent>], first: usize, count: usize) -> &[Arc<TopicEvent>] {
     let by_name = |a: &Arc<TopicEvent>, b: &Arc<TopicEvent>| a.topic.cmp(&b.topic);
     let mut part = topics;
@@ -156,18 +157,18 @@ impl HttpRoutes for TopicDirectory {
     fn endpoints(&self) -> Vec<(String, String)> {
         vec![(
             TOPICS.to_owned(),
-            "The topics that topic_browser processors know and what they said last, page by page: ?processor=, \
-             ?offset=, ?limit="
+            "The topics of topic_browser processors with their latest event, page by page: ?processor=, ?offset=, \
+             ?limit="
                 .to_owned(),
         )]
     }
 }
 
-/// Very many topics take longer to look through than a task of the runtime may take.
+/// Scanning very many topics takes longer than a task may block the runtime.
 pub(super) async fn topics(State(directory): State<Arc<TopicDirectory>>, Query(page): Query<PageQuery>) -> Response {
     match tokio::task::spawn_blocking(move || directory.page(&page)).await {
         Ok(page) => ([(CONTENT_TYPE, "application/json")], page).into_response(),
-        // It ended by a fault, or the process does.
+        // It panicked, or the process is stopping.
         Err(_ended) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

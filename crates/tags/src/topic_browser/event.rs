@@ -10,10 +10,10 @@ use crate::datatype::json_form;
 use crate::results::DropCause;
 use crate::topic::TopicParts;
 
-/// What the Kafka input says of when a message was produced.
+/// Metadata key of the Kafka input with the time at which a message was produced.
 const KAFKA_TIMESTAMP_MS: &str = "kafka_timestamp_ms";
 
-/// A message, and what was read of it once.
+/// A message with its parsed properties.
 #[derive(Debug)]
 pub(super) struct TopicEvent {
     /// The topic's id, see [`id_of`].
@@ -24,13 +24,14 @@ pub(super) struct TopicEvent {
     pub produced_at_ms: i64,
     /// Approximate memory, see [`TopicEvent::new`].
     pub bytes: usize,
-    /// The entry of its topic in bundles, for as long as this is the newest event of it: quiet topics are encoded once.
+    /// The entry of its topic in bundles, while this is the topic's newest event, so that quiet topics are encoded
+    /// once.
     pub topic_entry: OnceLock<Vec<u8>>,
 }
 
 impl TopicEvent {
-    /// Its memory counts the metadata that the topic's messages share in full, since this one may be the last that holds it, and once
-    /// more for the entry of bundles, which is made of the same texts and counted before it is there.
+    /// The memory includes all of the metadata shared by the topic's messages, because this event may be the last
+    /// reference to it. It counts this twice, because the entry of bundles is built from the same texts later.
     pub fn new(mut message: Message, topic: Text, id: u64, content: EventContent, arrived_ms: i64) -> TopicEvent {
         message.payload.detach();
         let produced_at_ms = message.meta.get(KAFKA_TIMESTAMP_MS).and_then(|text| text.parse().ok());
@@ -48,7 +49,7 @@ impl TopicEvent {
         }
     }
 
-    /// The value that the topic has now, and since when.
+    /// The current value of the topic, and its time.
     pub fn last(&self) -> (Value, i64) {
         match &self.content {
             EventContent::Series { value, time_ms } => (value.clone(), *time_ms),
@@ -57,7 +58,7 @@ impl TopicEvent {
     }
 }
 
-/// What a payload is to consumers.
+/// How consumers classify a payload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EventContent {
     /// Exactly a scalar `value` and its `timestamp_ms`.
@@ -105,11 +106,11 @@ fn sample_of(object: &Object) -> Option<EventContent> {
 }
 
 fn no_object(why: &str) -> DropCause {
-    let text = format!("the payload is no JSON object: {why}; a topic's messages are samples or other objects");
+    let text = format!("the payload is not a JSON object: {why}; a topic's messages are samples or other objects");
     (DropReason::InvalidPayload, text)
 }
 
-/// The xxHash64 by which consumers know a topic: of each of its parts, with a NUL behind it.
+/// The xxHash64 by which consumers identify a topic, over its parts, each followed by a NUL.
 pub(super) fn id_of((place, name): (TopicParts<'_>, &str)) -> u64 {
     let parts = place.location.split('.').chain([place.contract]);
     let path = Some(place.path).filter(|path| !path.is_empty());
@@ -121,7 +122,7 @@ pub(super) fn id_of((place, name): (TopicParts<'_>, &str)) -> u64 {
     xxh64(text.as_bytes(), 0)
 }
 
-/// An id as texts have it.
+/// An id in text form.
 pub(super) fn id_text(id: u64) -> String {
     format!("{id:016x}")
 }

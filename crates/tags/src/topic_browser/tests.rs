@@ -1,4 +1,4 @@
-//! Scenarios: YAML and messages in, bundles and the accounts out; and the wire form, byte by byte and read back.
+//! Scenarios: from YAML and messages to bundles and mass balance; and the wire form, byte by byte and parsed again.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ struct Events {
     entries: Vec<BundleEvent>,
 }
 
-/// The bytes of a bundle, out of its text.
+/// The bytes of a bundle, from its text.
 fn bytes_of(text: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(text).unwrap();
     let lines: Vec<&str> = text.split('\n').collect();
@@ -185,11 +185,11 @@ fn the_wire_form_is_the_documented_one() {
         b"\x22\x0a\x09umh_topic\x12\x15umh.v1.acme._raw.temp",
     ];
     let expected: Vec<u8> = [
-        b"\x0a\x77\x0a\x75", // map of topics, its one entry
+        b"\x0a\x77\x0a\x75", // map of topics, its only entry
         id,
         b"\x12\x61\x0a\x04acme\x1a\x04_raw\x2a\x04temp",
         &[b"\x32", first, b"\x32", second, b"\x32", third].concat(),
-        b"\x12\xa3\x01\x0a\xa0\x01", // events, the one that there is
+        b"\x12\xa3\x01\x0a\xa0\x01", // events, the only one
         id,
         b"\x10\x01", // a series
         b"\x2a\x72",
@@ -391,7 +391,7 @@ fn the_least_recently_used_topic_is_forgotten_when_there_are_too_many() {
     run.batch(vec![sample("a", 1.0, 2), sample("c", 1.0, 2)]);
     let (topics, _) = decoded(&delivered(run.flush()));
     assert_eq!(names(&topics), ["a", "c"]);
-    // A third topic within an interval: those with events go out first, so that none is lost.
+    // A third topic within an interval: those with events are emitted first, so that none is lost.
     let out = run.batch(vec![sample("a", 1.0, 3), sample("b", 1.0, 3), sample("c", 1.0, 3)]);
     let (topics, events) = decoded(&delivered(out));
     assert_eq!((names(&topics), events.len()), (vec!["a", "b"], 2));
@@ -422,7 +422,7 @@ fn a_full_buffer_goes_out_before_its_time() {
     );
 }
 
-/// A message of a topic with so much metadata that few of its kind fit.
+/// A message with so much metadata that few of them fit.
 fn heavy(name: &str, header: &str) -> Message {
     let map = MetaMap::new([("header".into(), header.into())], None);
     let mut message = sample(name, 1.0, 1);
@@ -567,7 +567,7 @@ fn topics_are_shown_page_by_page() {
     );
 }
 
-/// A page of many topics must not hold up the connections of the process.
+/// A page of many topics must not block the connections of the process.
 #[test]
 fn pages_are_made_beside_the_runtime() {
     let mut run = Run::new("{}");
@@ -597,7 +597,7 @@ fn pages_are_made_beside_the_runtime() {
     delivered(run.flush());
 }
 
-/// The text again, once it is known to be JSON.
+/// Checks that the text is JSON, and returns it.
 fn checked_json(text: String) -> String {
     json::parse(text.as_bytes()).unwrap();
     text
@@ -612,7 +612,7 @@ fn mistakes_are_told_at_their_place() {
             "{max_events_per_topic_per_interval: many}",
             "max_events_per_topic_per_interval",
         ),
-        ("{emit_interval: 0s}", "an interval is longer than nothing"),
+        ("{emit_interval: 0s}", "an interval is more than 0"),
         ("{emit_interval: 1000h}", "at most 24h"),
         ("{emit_intervall: 1s}", "did you mean \"emit_interval\"?"),
     ] {
@@ -638,8 +638,8 @@ fn scalar() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever comes on whatever thread, and however small the room is: bundles hold the newest events of each topic in
-    /// their order, each with its topic; what is not in them was overwritten; and the accounts add up.
+    /// For any messages on any threads, and any memory limit: bundles contain the newest events of each topic in order,
+    /// each with its topic; what is not in them was overwritten; and the mass balance holds.
     #[test]
     fn bundles_hold_what_went_in(
         sent in prop::collection::vec((0u8..6, scalar(), 0usize..3, prop::bool::weighted(0.1)), 0..60),

@@ -1,7 +1,7 @@
-//! What all instances have gathered: the topics that are known, and the events that wait for the next bundle.
+//! The table of all instances: the known topics, and the events pending for the next bundle.
 //!
-//! Invariants: a topic with events that wait is never forgotten, so that every event of a bundle has its topic in it; and
-//! within its limits everything is kept, since whoever is told that there is no room takes what is there first.
+//! Invariants: a topic with pending events is never forgotten, so every event of a bundle has its topic in it. Within
+//! the limits nothing is lost, because a caller that finds no room first takes the pending events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use thalweg_record::Ack;
 
 use super::event::TopicEvent;
 
-/// Of the messages that wait for a bundle, and of the newest messages of all topics, with their metadata. Both approximate.
+/// Approximate limits for the messages pending for a bundle, and for the newest messages of all topics, both with their
+/// metadata.
 const EVENTS_BYTES_MAX: usize = 32 << 20;
 const TOPICS_BYTES_MAX: usize = 128 << 20;
 
@@ -24,7 +25,7 @@ pub(super) struct BrowserLimits {
     pub interval: Duration,
 }
 
-/// An event that waits, and the answer for its message.
+/// A pending event, and the acknowledgement of its message.
 #[derive(Debug)]
 pub(super) struct PendingEvent {
     pub event: Arc<TopicEvent>,
@@ -38,7 +39,7 @@ impl PendingEvent {
     }
 }
 
-/// What a bundle is made of.
+/// The contents of a bundle.
 #[derive(Debug, Default)]
 pub(super) struct BundleContents {
     /// The newest event of every topic.
@@ -48,7 +49,7 @@ pub(super) struct BundleContents {
 
 struct TopicState {
     newest: Arc<TopicEvent>,
-    /// The number of its last use.
+    /// Sequence number of its last use.
     used: u64,
     held: VecDeque<PendingEvent>,
 }
@@ -56,7 +57,7 @@ struct TopicState {
 pub(super) struct TopicTable {
     limits: BrowserLimits,
     topics: HashMap<u64, TopicState>,
-    /// Ids of topics by their last use, the oldest first. Those with events that wait are behind those without.
+    /// Ids of topics by their last use, the oldest first. Those with pending events come after those without.
     by_use: BTreeMap<u64, u64>,
     uses: u64,
     topics_bytes: usize,
@@ -79,12 +80,12 @@ impl TopicTable {
         }
     }
 
-    /// When a bundle is wanted; none while no topic is known.
+    /// When the next bundle is due; `None` while no topic is known.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Events that wait.
+    /// Number of pending events.
     pub fn events(&self) -> usize {
         self.events
     }
@@ -95,7 +96,7 @@ impl TopicTable {
         known.map(|known| known.newest.clone()).collect()
     }
 
-    /// Whether an event can be added without losing another, but for one of its own topic that it replaces.
+    /// Whether an event can be added without losing another one, except one of its own topic that it replaces.
     pub fn has_room_for(&self, event: &TopicEvent) -> bool {
         let known = self.topics.get(&event.id);
         let replaces = known.is_some_and(|known| known.held.len() >= self.limits.events_per_topic_max);
@@ -138,7 +139,7 @@ impl TopicTable {
         replaced
     }
 
-    /// Takes what waits, and all topics with it. The next interval begins now.
+    /// Takes the pending events, and all topics. The next interval begins now.
     pub fn take(&mut self, now: Instant) -> BundleContents {
         let mut taken = BundleContents::default();
         for id in self.by_use.values() {
@@ -155,7 +156,7 @@ impl TopicTable {
         taken
     }
 
-    /// The topic that was not used for the longest time, unless an event of it waits; then there are events of all topics.
+    /// The least recently used topic, unless it has a pending event; then all topics have one.
     fn idle(&self) -> Option<(u64, u64)> {
         let (used, id) = self.by_use.first_key_value()?;
         let known = self.topics.get(id)?;

@@ -95,7 +95,7 @@ fn a_page_of_the_same_name_without_tls_is_another_one() {
     assert!(!judge(true, &[clear]) && !judge(true, &[clear, site("cross-site")]));
     assert!(judge(true, &[with_tls]) && judge(true, &[with_tls, site("same-origin")]));
     assert!(!judge(true, &[("referer", "http://plant.example/a"), CHROME]));
-    // Behind what ends TLS the scheme is not known, and the browser's word counts.
+    // Behind a TLS proxy the scheme is unknown, and the browser's statement counts.
     assert!(!judge(false, &[clear, site("cross-site")]) && !judge(false, &[clear, site("same-site")]));
     assert!(judge(false, &[with_tls, site("same-origin")]) && judge(false, &[clear]));
 }
@@ -183,7 +183,7 @@ fn what_acts_when_it_is_read_is_opened_by_no_link_bookmark_or_address_bar() {
                     let judged = origins().judge(&request(method, path, &opened), false);
                     assert_eq!(judged, Err(OriginRefusal::Opened), "{method} {path} {site} {said:?}");
                 }
-                // A script of the own page, and whoever has proof that no page sent it.
+                // A script of the own page, and a request with proof that no page caused it.
                 let asked = [
                     here,
                     CHROME,
@@ -222,7 +222,7 @@ fn a_browser_that_says_nothing_is_answered_only_with_what_no_page_can_add() {
             .collect();
         is_answered(&origins(), "GET", "/acts", &headers)
     };
-    // One that is older than these headers says nothing where a newer one would.
+    // A browser that is older than these headers sends nothing where a newer one would.
     assert!(!silent("localhost:4195", &[]) && !silent("127.0.0.1", &[]) && !silent("[::1]:4195", &[]));
     assert!(silent("localhost:4195", &[("x-requested-with", "console")]));
     assert!(!silent("192.0.2.7:4195", &[]) && !silent("thalweg:4195", &[]));
@@ -352,7 +352,7 @@ const KINDS: [Kind; 10] = [
     Kind::Beacon,
 ];
 
-/// A request as browsers of today send it, by the standards of Fetch and of its metadata.
+/// A request as current browsers send it, according to the Fetch and Fetch Metadata standards.
 fn of_browser(page: &str, scheme: &str, host: &str, path: &str, kind: Kind, referrer: &str) -> Request<()> {
     let (mode, dest, method) = match kind {
         Kind::Image => ("no-cors", "image", "GET"),
@@ -371,7 +371,7 @@ fn of_browser(page: &str, scheme: &str, host: &str, path: &str, kind: Kind, refe
     };
     let site = match page {
         _ if page == own => "same-origin",
-        // Of a site is the scheme, too.
+        // The scheme is part of the site.
         _ if name(page) == name(&own) && page.starts_with(&format!("{scheme}://")) => "same-site",
         _ => "cross-site",
     };
@@ -422,7 +422,7 @@ fn whatever_a_page_of_another_site_makes_a_browser_send_it_gets_no_further_than_
                     for path in ["/acts", "/acts?token=x", "/ping", "/console/main.js"] {
                         let sent = of_browser(page, scheme, host, path, kind, referrer);
                         let judged = origins().judge(&sent, scheme == "https");
-                        // What a link may open is read by nobody but the person who opened it.
+                        // Only the person who opens a link can read its response.
                         let is_reading = sent.method() == Method::GET && !path.starts_with("/acts");
                         assert!(
                             judged.is_err() || is_reading,

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use thalweg_assemble::CheckedConfig;
+
+use crate::lake_location::LakeLocation;
 
 #[derive(Subcommand)]
 pub enum LakeCommand {
@@ -57,19 +60,14 @@ impl LakeLocationOptions {
         self.data_dir.clone().unwrap_or_else(|| PathBuf::from("./thalweg-data"))
     }
 
-    pub fn open(&self) -> anyhow::Result<thalweg_assemble::LakeLocation> {
-        thalweg_assemble::LakeLocation::new(&self.data_dir(), self.lake.as_deref())
+    pub fn open(&self) -> anyhow::Result<LakeLocation> {
+        LakeLocation::new(&self.data_dir(), self.lake.as_deref())
     }
 
     /// As a configuration says it, if the command line does not.
-    pub fn open_with(
-        &self,
-        checked: Option<&thalweg_assemble::CheckedConfig>,
-    ) -> anyhow::Result<thalweg_assemble::LakeLocation> {
+    pub fn open_with(&self, checked: Option<&CheckedConfig>) -> anyhow::Result<LakeLocation> {
         match checked {
-            Some(checked) if self.lake.is_none() => {
-                thalweg_assemble::LakeLocation::configured(checked, &self.data_dir())
-            }
+            Some(checked) if self.lake.is_none() => LakeLocation::configured(checked, &self.data_dir()),
             _ => self.open(),
         }
     }

@@ -5,12 +5,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use thalweg_assemble::bulk::{self, BulkError, BulkFormat, BulkProgress, BulkReport, BulkRequest, BulkSource, Signal};
-use thalweg_assemble::{CheckedConfig, download};
+use thalweg_assemble::CheckedConfig;
+use thalweg_lake::Signal;
+use thalweg_lake::bulk::{
+    BulkError, BulkFormat, BulkProgress, BulkReport, BulkRequest, BulkSource, TableReport, check_format,
+};
 
 use super::args::{FileKindName, IngestOptions, SignalName};
+use super::bulk;
 use super::progress_bar::{ProgressBar, size_text};
 use crate::cli::ConfigFileOptions;
+use crate::lake_location::download;
 use crate::{check, out};
 
 const USAGE: u8 = 2;
@@ -70,7 +75,7 @@ fn wanted(options: &IngestOptions) -> anyhow::Result<BulkRequest> {
     let stdin = options.files.iter().filter(|path| path.as_os_str() == "-").count();
     anyhow::ensure!(stdin <= 1, "the standard input can be read once; name - once");
     if let Some(format) = &options.time_format {
-        bulk::check_format(format).map_err(|why| anyhow::anyhow!("--time-format {format:?}: {why}"))?;
+        check_format(format).map_err(|why| anyhow::anyhow!("--time-format {format:?}: {why}"))?;
     }
     Ok(BulkRequest {
         kind: options.kind.map(|kind| match kind {
@@ -174,7 +179,7 @@ fn sentence(report: &BulkReport, is_dry: bool) -> String {
     if report.is_known() {
         return "the tables have it already, nothing was changed; --again adds it once more".to_owned();
     }
-    let of_table = |(name, table): (&&str, &bulk::TableReport)| match (table.is_known, table.version) {
+    let of_table = |(name, table): (&&str, &TableReport)| match (table.is_known, table.version) {
         (true, _) => format!("{name} has it already"),
         (_, None) => format!("{} rows for {name}", table.rows),
         (_, Some(version)) => {
@@ -209,7 +214,7 @@ fn sentence(report: &BulkReport, is_dry: bool) -> String {
 }
 
 fn as_json(name: &str, report: &BulkReport) -> Value {
-    let table = |table: &bulk::TableReport| {
+    let table = |table: &TableReport| {
         json!({
             "rows": table.rows,
             "files": table.files,

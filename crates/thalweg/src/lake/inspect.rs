@@ -60,7 +60,7 @@ fn levels(levels: &std::collections::BTreeMap<u32, u64>) -> String {
 pub fn files(options: &FilesOptions) -> Result<()> {
     let (runtime, place) = (crate::runtime()?, options.place.open()?);
     let lake = runtime.block_on(Lake::open(place.site()))?;
-    let newest = lake.newest(&options.table, thalweg_lake::delta::SnapshotDetail::Counts);
+    let newest = lake.newest(&options.table, thalweg_delta::SnapshotDetail::Counts);
     let (_, snapshot) = runtime.block_on(newest)?;
     let files = inspect::files(&snapshot, options.date.as_deref());
     if options.json {

@@ -3,14 +3,20 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
-use thalweg_assemble::maintenance::{MaintenanceLine, UPKEEP_PATH, alone, line_of};
-use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceTask};
+use thalweg_assemble::{CheckedConfig, DataDir, default_maintenance_options};
+use thalweg_lake::LakeMetrics;
+use thalweg_lake::inspect::Lake;
+use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceTask, by_hand_alone};
+use thalweg_lake_api::{MaintenanceLine, UPKEEP_PATH};
+use thalweg_telemetry::Metrics;
+use tokio::runtime::Runtime;
 
 use super::args::MaintainOptions;
 use super::process::{HolderProcess, holder};
 use crate::cli::ConfigFileOptions;
+use crate::lake_location::LakeLocation;
 use crate::{check, out, text_table};
 
 pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode> {
@@ -75,7 +81,7 @@ pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode>
 }
 
 /// What the configuration says, if there is one; `None` if it has mistakes.
-fn config(options: &MaintainOptions) -> Result<Option<Option<thalweg_assemble::CheckedConfig>>> {
+fn config(options: &MaintainOptions) -> Result<Option<Option<CheckedConfig>>> {
     let Some(file) = &options.config else {
         return Ok(Some(None));
     };
@@ -86,6 +92,47 @@ fn config(options: &MaintainOptions) -> Result<Option<Option<thalweg_assemble::C
         chilled: false,
     };
     Ok(check::load_without_listeners(&options)?.map(Some))
+}
+
+/// Does it with a lake that no process holds; it is held for as long as this takes. `checked` says how tables are kept.
+fn alone(
+    runtime: &Runtime,
+    place: &LakeLocation,
+    checked: Option<&CheckedConfig>,
+    asked: &MaintenanceRequest,
+    told: &mut dyn FnMut(MaintenanceReport),
+) -> Result<()> {
+    // A folder of another name is not to be made into a data folder.
+    runtime.block_on(Lake::open(place.site()))?;
+    let _held = match place.data_dir() {
+        Some(data_dir) => Some(DataDir::take(data_dir)?),
+        None if place.site().is_remote() => None,
+        None => Some(DataDir::take_lake(place.site().path())?),
+    };
+    let options = match checked {
+        Some(checked) => checked.maintenance_options(),
+        None => default_maintenance_options(),
+    };
+    let metrics = LakeMetrics::register(Metrics::new(false).registry())?;
+    let done = by_hand_alone(
+        place.site(),
+        asked,
+        &[],
+        options,
+        metrics,
+        runtime.handle(),
+        &mut |did| {
+            told(did);
+            true
+        },
+    );
+    runtime.block_on(place.site().release());
+    Ok(done?)
+}
+
+/// What an answer of [`UPKEEP_PATH`] says, line by line.
+fn line_of(text: &str) -> Result<MaintenanceLine> {
+    serde_json::from_str(text).with_context(|| format!("the process answers what this version does not know: {text}"))
 }
 
 /// What was done so far.
@@ -217,5 +264,20 @@ mod tests {
             ..did(MaintenanceTask::Retain, false, false)
         };
         assert_eq!(text(&nothing), "logs: nothing to do");
+    }
+
+    #[test]
+    fn lines_are_told_apart() {
+        let did = r#"{"task":"vacuum","table":"logs","dry_run":false,"files":2,"rows":0,"bytes":7}"#;
+        assert!(matches!(line_of(did).unwrap(), MaintenanceLine::Did(did) if did.files == 2));
+        assert_eq!(
+            line_of(r#"{"done":true}"#).unwrap(),
+            MaintenanceLine::End { done: true }
+        );
+        assert!(matches!(
+            line_of(r#"{"failed":"x"}"#).unwrap(),
+            MaintenanceLine::Failed { .. }
+        ));
+        assert!(line_of("{}").is_err());
     }
 }

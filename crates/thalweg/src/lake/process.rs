@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use thalweg_assemble::{DataDir, refusal};
+use thalweg_assemble::DataDir;
 
 use super::args::{LakeLocationOptions, ProcessAccess};
 use crate::http::{HttpClient, HttpTarget, token};
+use crate::refusal::refusal;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use thalweg_assemble::bulk::BulkProgress;
+use thalweg_lake::bulk::BulkProgress;
 
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
 const WIDTH: u64 = 24;

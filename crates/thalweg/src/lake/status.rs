@@ -2,10 +2,14 @@
 //! what they can.
 
 use anyhow::Result;
-use thalweg_assemble::maintenance::{HolderStatus, LakeStatus, STATUS_PATH, TableState, status_alone};
+use thalweg_assemble::DataDir;
+use thalweg_lake::inspect::Lake;
+use thalweg_lake_api::{HolderStatus, LakeStatus, PartitionState, STATUS_PATH, TableState, tables_on_disk};
+use tokio::runtime::Runtime;
 
 use super::args::StatusOptions;
 use super::process::{HolderProcess, holder};
+use crate::lake_location::LakeLocation;
 use crate::{out, text_table};
 
 pub fn run(options: &StatusOptions) -> Result<()> {
@@ -26,6 +30,26 @@ pub fn run(options: &StatusOptions) -> Result<()> {
     }
     out::text_as_is(text(&status))?;
     Ok(())
+}
+
+/// What can be said of tables without the process that writes them.
+fn status_alone(runtime: &Runtime, place: &LakeLocation) -> Result<LakeStatus> {
+    let tables = runtime.block_on(async { tables_on_disk(&Lake::open(place.site()).await?).await })?;
+    let holder = place.data_dir().and_then(DataDir::holder);
+    let mut holder = holder.map(|holder| HolderStatus {
+        process: holder.process,
+        http: holder.http.map(|(address, _)| address),
+        host: None,
+    });
+    if holder.is_none() {
+        let held = runtime.block_on(place.site().holder())?;
+        holder = held.map(|(held, _)| HolderStatus {
+            process: held.process.into(),
+            http: None,
+            host: Some(held.host),
+        });
+    }
+    Ok(LakeStatus { holder, tables })
 }
 
 fn text(status: &LakeStatus) -> String {
@@ -92,7 +116,7 @@ fn table(table: &TableState) -> Vec<String> {
 }
 
 fn partitions(table: &TableState) -> Vec<Vec<String>> {
-    let of = |state: &thalweg_assemble::maintenance::PartitionState| {
+    let of = |state: &PartitionState| {
         vec![
             table.table.clone(),
             state.queue.clone(),
@@ -108,8 +132,6 @@ fn partitions(table: &TableState) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_assemble::maintenance::PartitionState;
-
     use super::*;
 
     fn state(backlog: Option<i64>) -> TableState {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use thalweg_assemble::sql::{SqlOutputFormat, SqlSession, is_broken_pipe, write};
 use thalweg_kit::files;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::session::{SqlOutputFormat, SqlSession, is_broken_pipe, write};
 use super::statements::split;
 use crate::cli::SqlFormat;
 use crate::out;

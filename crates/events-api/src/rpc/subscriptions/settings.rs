@@ -1,4 +1,4 @@
-//! The settings of a subscription as clients write them.
+//! Parses the settings of a subscription.
 
 use thalweg_events::json::{Json, JsonKind};
 use thalweg_events::subscription::{
@@ -12,12 +12,12 @@ use crate::problem::{Problem, Result};
 
 pub(super) const MICROS_PER_MS: i64 = 1000;
 
-/// Default, least and most.
+/// Default, minimum and maximum.
 const ACK_TIMEOUT_MS: (i64, i64, i64) = (30_000, 100, 43_200_000);
 const MAX_ATTEMPTS: (i64, i64, i64) = (5, 1, 1000);
 const MAX_IN_FLIGHT: (i64, i64, i64) = (100, 1, 10_000);
 
-/// Where it begins may depend on what there is.
+/// The start position may depend on what is stored.
 pub(super) struct NewSubscription {
     settings: SubscriptionSettings,
     start: StartPosition,
@@ -62,7 +62,7 @@ pub(super) fn change(options: CallOptions<'_>) -> Result<SettingsChange> {
         if options.get(fixed).is_some() {
             let cure = match fixed {
                 "from" => "use sub.reset",
-                _ => "delete the subscription and create it anew",
+                _ => "delete the subscription and create it again",
             };
             return Err(Problem::invalid(format!("options.{fixed} cannot be changed: {cure}")));
         }
@@ -92,7 +92,7 @@ fn source(options: CallOptions<'_>) -> Result<SubscriptionSource> {
     }
 }
 
-/// `None` if it is not said.
+/// `None` if it is not given.
 pub(super) fn start(options: CallOptions<'_>) -> Result<Option<StartPosition>> {
     let Some(json) = options.get("from") else {
         return Ok(None);
@@ -105,7 +105,7 @@ pub(super) fn start(options: CallOptions<'_>) -> Result<Option<StartPosition>> {
     }
 }
 
-/// All positions are below.
+/// Exceeds every position.
 const PLACE_MAX: i64 = 1 << 53;
 
 fn changed(options: CallOptions<'_>) -> Result<SettingsChange> {
@@ -125,7 +125,9 @@ fn changed(options: CallOptions<'_>) -> Result<SettingsChange> {
     let types = options.get("types").map(|_| options.types()).transpose()?;
     if let Some(types) = &types {
         if types.len() > TYPES_MAX {
-            return Err(Problem::invalid(format!("options.types must be at most {TYPES_MAX}")));
+            return Err(Problem::invalid(format!(
+                "options.types must have at most {TYPES_MAX} entries"
+            )));
         }
         types
             .iter()
@@ -141,7 +143,7 @@ fn changed(options: CallOptions<'_>) -> Result<SettingsChange> {
         max_attempts: max_attempts.and_then(|count| u32::try_from(count).ok()),
         max_in_flight: max_in_flight.and_then(|count| usize::try_from(count).ok()),
         types,
-        // An empty one is no filter.
+        // An empty text means no filter.
         correlation: correlation.map(|text| (!text.is_empty()).then(|| text.into_owned())),
     })
 }

@@ -1,4 +1,4 @@
-//! Calls as clients make them, against a store that is a double.
+//! Calls as clients make them, against a test double of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Scene {
     }
 }
 
-/// The first lease in an answer.
+/// The first lease in a response.
 fn lease(text: &str) -> &str {
     let (_, rest) = text.split_once("\"lease\":\"").unwrap();
     rest.split_once('"').unwrap().0
@@ -204,7 +204,7 @@ async fn each_wrong_argument_is_named() {
         ),
         (
             r#"["sub.update", "s", {"stream": "a"}]"#,
-            "options.stream cannot be changed: delete the subscription and create it anew",
+            "options.stream cannot be changed: delete the subscription and create it again",
         ),
         (
             r#"["sub.update", "s", {"from": 1}]"#,
@@ -232,7 +232,10 @@ async fn each_wrong_argument_is_named() {
             "sub.ack requires at least 2 arguments: name and leases",
         ),
         (r#"["sub.ack", "s", "1.1"]"#, "leases must be an array of strings"),
-        (r#"["sub.ack", "s", ["x"]]"#, "leases must be those that sub.fetch gave"),
+        (
+            r#"["sub.ack", "s", ["x"]]"#,
+            "leases must be those that sub.fetch returned",
+        ),
         (
             r#"["sub.nack", "s", [], {"action": "no"}]"#,
             "options.action must be retry, park or skip",
@@ -295,7 +298,7 @@ async fn every_limit_of_a_subscription_is_told_with_its_number() {
         ),
         (
             create(&format!(r#""types": [{}]"#, list("\"t\"", 101))),
-            "options.types must be at most 100",
+            "options.types must have at most 100 entries",
         ),
         (
             r#"["sub.nack", "s", [], {"delayMs": 43200001}]"#.to_owned(),
@@ -303,7 +306,7 @@ async fn every_limit_of_a_subscription_is_told_with_its_number() {
         ),
         (
             format!(r#"["sub.ack", "s", [{}]]"#, list("\"1.1\"", 10_001)),
-            "leases must be at most 10000",
+            "leases must have at most 10000 entries",
         ),
         (
             format!(r#"["sub.replay", "s", {{"globalPositions": [{}]}}]"#, list("1", 10_001)),
@@ -378,7 +381,7 @@ async fn a_consumer_is_sent_as_much_as_it_can_have_and_what_it_leaves_comes_agai
         assert!(chunk.starts_with(&head) && chunk.ends_with("]}\n\n"), "{chunk}");
         told.push(lease(&chunk).to_owned());
     }
-    // The third comes when one of the two is done.
+    // The third message is sent when one of the two is acknowledged.
     let third = tokio::spawn(async move { (body.next().await.unwrap().unwrap(), body) });
     tokio::task::yield_now().await;
     assert!(!third.is_finished());

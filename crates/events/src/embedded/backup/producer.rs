@@ -1,4 +1,4 @@
-//! The bytes of a backup out of what the log has of each namespace up to its cut, without what no reader could see.
+//! Produces the bytes of a backup from the log of each namespace up to its cut, without records that no reader can see.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -13,15 +13,15 @@ use crate::embedded::namespace::or_gone;
 use crate::embedded::record::PartitionRecord;
 use crate::error::{EventsError, Result};
 
-/// Bytes read at once, and bytes that are given out at once, about.
+/// Approximate size of a read, and of a returned piece.
 const READ: usize = 1 << 20;
 const GIVEN: usize = 256 << 10;
-/// Frames that are so large are ended: they become frames of the log that it is restored to, and a message is read with its frame.
+/// A frame ends at this size. Frames become frames of the restored log, and a message is read together with its frame.
 const FRAME_BYTES: usize = 16 << 10;
-/// Rows of other messages that are passed over before the next message is looked for.
+/// How many rows of other messages are skipped before the next message is searched for.
 const PASSED_MAX: usize = 256;
 
-/// Makes the bytes of a backup, piece by piece.
+/// Produces a backup piece by piece.
 pub(super) struct Producer {
     writer: BackupWriter,
     cuts: std::vec::IntoIter<NamespaceCut>,
@@ -32,17 +32,17 @@ pub(super) struct Producer {
     _kept: BackupGuard,
 }
 
-/// A namespace, as far as it is read.
+/// A namespace and how far it has been read.
 struct NamespaceReader {
     cut: NamespaceCut,
     at: Offset,
     gathered: BackupFrameBuilder,
 }
 
-/// Records that become one frame.
+/// Records for one frame.
 #[derive(Default)]
 struct BackupFrameBuilder {
-    /// That of the log's frame, and the offset of the first of them; `None` without any.
+    /// The kind and the first offset; `None` if there are no records.
     head: Option<(FrameKind, Offset)>,
     body: Vec<u8>,
     counts: BackupCounts,
@@ -62,7 +62,7 @@ impl Producer {
         }
     }
 
-    /// What comes next, which may be nothing yet; `None` behind the end. An error is in the bytes first. Blocks.
+    /// The next piece, which may be empty; `None` after the end. An error is first written into the backup. Blocks.
     pub fn piece(&mut self) -> Result<Option<Vec<u8>>> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -75,7 +75,7 @@ impl Producer {
             match self.step() {
                 Ok(bytes) => read += bytes,
                 Err(error) => {
-                    tracing::error!(%error, "a backup cannot be made to its end");
+                    tracing::error!(%error, "a backup cannot be completed");
                     self.ended = true;
                     self.writer.failed(&error, &mut self.out)?;
                     self.failed = Some(error);
@@ -85,7 +85,7 @@ impl Producer {
         Ok(Some(std::mem::take(&mut self.out)))
     }
 
-    /// Returns the bytes that were read.
+    /// Returns the number of bytes read.
     fn step(&mut self) -> Result<usize> {
         let Some(mut reading) = self.reading.take() else {
             match self.cuts.next() {
@@ -125,7 +125,7 @@ impl NamespaceReader {
         }
     }
 
-    /// Some frames of the log. Returns their bytes.
+    /// Reads some frames of the log. Returns their size.
     fn read(&mut self, writer: &mut BackupWriter, out: &mut Vec<u8>) -> Result<usize> {
         let namespace = &self.cut.namespace;
         let want = ReadOptions {
@@ -133,7 +133,7 @@ impl NamespaceReader {
             synced: false,
         };
         let frames = match namespace.place.log.read(namespace.partition, self.at, want) {
-            // Removed, or given up by a recovery that was told to skip what is damaged.
+            // Removed, or given up by a recovery that skipped damage.
             Err(LogError::Gap { to, .. }) => {
                 self.at = to.max(self.at + 1);
                 return Ok(0);
@@ -143,7 +143,7 @@ impl NamespaceReader {
         let Some(last) = frames.last().map(|frame| frame.header.next()) else {
             let (name, at) = (&namespace.about().name, self.at);
             return Err(EventsError::Damaged(format!(
-                "the log has nothing at offset {at} of namespace '{name}', which it had"
+                "the log no longer has offset {at} of namespace '{name}'"
             )));
         };
         let scavenged = self.scavenged(&frames)?;
@@ -162,7 +162,7 @@ impl NamespaceReader {
         Ok(frames.iter().map(|frame| frame.body.len()).sum())
     }
 
-    /// Shows records of a frame that are of the backup and not read yet.
+    /// Visits the records of a frame that belong to the backup and have not been read yet.
     fn each(
         &mut self,
         frame: &Frame,
@@ -176,7 +176,7 @@ impl NamespaceReader {
             let damaged = || {
                 let name = &self.cut.named.name;
                 EventsError::Damaged(format!(
-                    "what is behind offset {base} of namespace '{name}' is no message"
+                    "a record after offset {base} of namespace '{name}' is not a message"
                 ))
             };
             let record = record.map_err(|_| damaged())?;
@@ -190,9 +190,9 @@ impl NamespaceReader {
         Ok(())
     }
 
-    /// Offsets of messages that are in no list any more: they were scavenged, and the log has not been rewritten yet.
+    /// Offsets of messages that are no longer in any list: they were scavenged, but the log has not been rewritten yet.
     fn scavenged(&mut self, frames: &[Frame]) -> Result<HashSet<Offset>> {
-        // With their global positions, by which they are listed.
+        // With their global positions, by which the list is ordered.
         let mut found: BTreeSet<(u64, Offset)> = BTreeSet::new();
         for frame in frames {
             self.each(frame, &mut |reading, offset, _, lies| {
@@ -204,7 +204,7 @@ impl NamespaceReader {
                 Ok(())
             })?;
         }
-        // Neighbours in the log mostly follow each other in the list; what was imported may be anywhere in it.
+        // Neighbours in the log are usually neighbours in the list; imported messages may be anywhere.
         let mut from = 0;
         while let Some(start) = found.range((from, 0)..).next().map(|(global, _)| *global) {
             let (mut behind, mut passed) = (start + 1, 0);
@@ -221,7 +221,7 @@ impl NamespaceReader {
         Ok(found.into_iter().map(|(_, offset)| offset).collect())
     }
 
-    /// Whether a reader could see it, or what is known of streams depends on it.
+    /// Whether a reader could see the record, or the state of streams depends on it.
     fn is_needed(&self, offset: Offset, lies: &PartitionRecord<'_>, scavenged: &HashSet<Offset>) -> Result<bool> {
         match lies {
             PartitionRecord::Event(_) => Ok(offset >= self.cut.cleared_at && !scavenged.contains(&offset)),

@@ -1,4 +1,4 @@
-//! Backups of stores in which much has happened, while more happens, and what is restored of them.
+//! Backups of stores with a long history, during further changes, and their restores.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::id::{MessageId, Uuid};
 use crate::store::*;
 use crate::token::TokenDigest;
 
-/// Some of whose files are full, and so rewritten when something is scavenged.
+/// A log with some full files, which scavenging rewrites.
 fn log() -> Arc<dyn Log> {
     log_of(1 << 20)
 }
@@ -106,7 +106,7 @@ async fn restored(bytes: Vec<u8>) -> EmbeddedStore {
     store
 }
 
-/// Everything that can be read, as text. `streams`: also such as have no message any more.
+/// Everything that can be read, as text. `streams` can name streams without messages.
 async fn everything(store: &EmbeddedStore, streams: &[&str]) -> Vec<String> {
     let mut all = Vec::new();
     let mut namespaces = store.namespaces().await.unwrap();
@@ -151,7 +151,7 @@ async fn everything(store: &EmbeddedStore, streams: &[&str]) -> Vec<String> {
     all
 }
 
-/// Each line by itself, so that a difference can be read.
+/// Compares line by line, so that a difference is readable.
 fn assert_same(one: &[String], other: &[String]) {
     for (one, other) in one.iter().zip(other) {
         assert_eq!(one, other);
@@ -161,7 +161,7 @@ fn assert_same(one: &[String], other: &[String]) {
 
 const STREAMS: [&str; 9] = ["a-1", "a-2", "a-3", "b-1", "gone-1", "dead-1", "in-1", "c-1", "none-1"];
 
-/// Something of everything that a namespace can have.
+/// Creates an example of everything that a namespace can contain.
 async fn fill(namespace: &Arc<dyn Namespace>) {
     for n in 0..300 {
         let data = format!("{{\"n\":{n},\"long\":\"{}\"}}", "x".repeat(n * 7 % 1500));
@@ -270,7 +270,7 @@ async fn everything_that_can_be_read_and_what_is_written_next_is_the_same_in_wha
         expires_at: Some(4_000_000_000_000_000),
     };
     store.create_token("default", token).await.unwrap();
-    // Before and behind what is in tables, and with offsets that have nothing any more.
+    // In tables and in memory, and with offsets that are empty.
     store.scavenge().await.unwrap();
     let scavenged = store.namespace("scavenged").await.unwrap();
     scavenged
@@ -302,7 +302,7 @@ async fn everything_that_can_be_read_and_what_is_written_next_is_the_same_in_wha
         };
         assert_eq!(revisions(one).await, revisions(other).await, "{name}");
     }
-    // A backup of what was restored is as good.
+    // A backup of the restored store is equivalent.
     let third = restored(backup(&again).await).await;
     assert_same(&everything(&again, &STREAMS).await, &everything(&third, &STREAMS).await);
 }
@@ -388,7 +388,7 @@ async fn what_is_cleared_deleted_or_changed_during_a_backup_is_in_it_as_it_was()
     assert_eq!(log.partitions().len(), partitions, "what is read is still there");
     let again = restored(finish(pieces).await).await;
     assert_same(&before, &everything(&again, &STREAMS).await);
-    // With the backup, what it has held ends.
+    // When the backup ends, it releases what it held.
     while log.partitions().len() == partitions {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -450,7 +450,7 @@ async fn a_log_with_namespaces_and_a_backup_without_its_end_are_refused() {
     let bytes = backup(&store).await;
     let refused = try_restore(&own, bytes.clone()).await.unwrap_err();
     assert!(
-        refused.to_string().contains("has namespaces of events already"),
+        refused.to_string().contains("already has namespaces of events"),
         "{refused}"
     );
     let cut = bytes[..bytes.len() - 1].to_vec();
@@ -471,7 +471,7 @@ async fn the_last_global_position_stays_known_though_its_message_is_scavenged() 
         .unwrap();
     store.scavenge().await.unwrap();
     drop((namespace, store));
-    // With new indexes, that are made from the log alone.
+    // With indexes that are rebuilt from the log alone.
     let store = open(&log).await;
     let namespace = store.namespace("default").await.unwrap();
     assert_eq!(write(&namespace, "a-1", &["{}"]).await.first_global, 5);

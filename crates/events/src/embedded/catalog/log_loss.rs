@@ -1,7 +1,8 @@
-//! What the indexes know and the log has lost, at a start. A table of an index is written only when the log has synced all that it
-//! names, so a log that ends before a table has lost messages that were acknowledged: its newest file is gone, or it is an older
-//! copy. Such a start is refused before anything is changed. Where the loss is accepted, the log goes on behind what the indexes
-//! know, and these stay as they are: no offset, position or version is given twice, and readers are told of the gap.
+//! Detects at the start what the indexes know but the log has lost. An index table is written only after the log has
+//! synced everything in it, so a log that ends before a table has lost acknowledged messages: its newest file is
+//! missing, or it is an older copy. Such a start is refused before anything is changed. If the loss is accepted, the
+//! log continues behind what the indexes know, and the indexes stay unchanged: no offset, position or version is
+//! assigned twice, and readers get the gap.
 
 use std::fmt;
 
@@ -10,15 +11,15 @@ use thalweg_log::{Log, Offset, raise_next};
 use super::{CatalogLog, CatalogOptions, checked_partition};
 use crate::error::{EventsError, Result};
 
-const CURE: &str = "bring back the files of the log, or start once with --recover=skip (`log: {recover: skip}` in a \
+const CURE: &str = "restore the files of the log, or start once with --recover=skip (`log: {recover: skip}` in a \
                     configuration) to give up what is lost";
 
 /// A namespace of which the log has less than the indexes.
 struct NamespaceLoss<'a> {
     number: u32,
-    /// Unless the catalogue has lost it, too.
+    /// `None` if the catalog has lost the name too.
     name: Option<&'a str>,
-    /// Where the log goes on; `None` if it has no partition for it.
+    /// The end of the log; `None` if it has no partition for the namespace.
     next: Option<Offset>,
     indexed: Offset,
 }
@@ -27,33 +28,33 @@ impl fmt::Display for NamespaceLoss<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NamespaceLoss { number, indexed, .. } = self;
         match self.name {
-            Some(name) => write!(f, "of namespace '{name}' ")?,
-            None => write!(f, "of namespace number {number}, which the catalogue does not name, ")?,
+            Some(name) => write!(f, "in namespace '{name}' ")?,
+            None => write!(f, "in namespace number {number}, which the catalogue does not name, ")?,
         }
         match (self.next, checked_partition(*number)) {
             (Some(next), Some(id)) => write!(
                 f,
-                "(partition {id}) the indexes have offsets up to {}, and the log ends before offset {next}",
+                "(partition {id}) the indexes have offsets up to {}, but the log ends before offset {next}",
                 indexed.saturating_sub(1)
             ),
             _ => write!(
                 f,
-                "the indexes have offsets before {indexed}, and the log has no partition"
+                "the indexes have offsets before {indexed}, but the log has no partition"
             ),
         }
     }
 }
 
 impl CatalogLog {
-    /// Refuses what was lost, or goes on behind it. Returns the largest number of a namespace that only the indexes know: it must
-    /// not be given again.
+    /// Refuses the start, or continues behind the loss. Returns the largest namespace number that only the indexes
+    /// know, which must not be assigned again.
     pub(super) async fn settle_lost(&mut self, log: &dyn Log, options: &CatalogOptions) -> Result<Option<u32>> {
         let lost = self.lost(log, &options.indexed);
         let Some(first) = lost.first() else { return Ok(None) };
         if !options.accept_loss {
             let others = match lost.len() - 1 {
                 0 => String::new(),
-                others => format!(" (and of {others} more)"),
+                others => format!(" (and in {others} more)"),
             };
             return Err(EventsError::Damaged(format!(
                 "the log has lost messages that were acknowledged: {first}{others}; {CURE}"
@@ -66,8 +67,8 @@ impl CatalogLog {
                 number = lost.number,
                 log_end = lost.next,
                 indexed = lost.indexed,
-                "the log has lost messages that were acknowledged, and goes on behind them as was asked for: their offsets and \
-                 positions are not given again"
+                "the log has lost messages that were acknowledged, and continues after them as requested: their \
+                 offsets and positions are not reused"
             );
             match (lost.next, checked_partition(lost.number)) {
                 (Some(_), Some(id)) => raise_next(log, id, lost.indexed).await?,
@@ -88,7 +89,7 @@ impl CatalogLog {
             let next = next.map(|bounds| bounds.next);
             let is_lost = match next {
                 Some(next) => next < *indexed && !self.known.removed.contains(number),
-                // One that was deleted has no partition either, but its number was given.
+                // A deleted namespace has no partition either, but its number is in the catalog.
                 None => *number > last,
             };
             if is_lost {

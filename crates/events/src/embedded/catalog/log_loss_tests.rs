@@ -1,4 +1,4 @@
-//! A log that has lost what the indexes know is refused; and where the loss is accepted nothing is given twice.
+//! A log that has lost what the indexes know is refused. If the loss is accepted, nothing is assigned twice.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ async fn refusal(disks: &Disks) -> EventsError {
     opened.err().unwrap()
 }
 
-/// By stream and position, the global position and the data.
+/// Global position and data by stream and position.
 async fn streams_of(store: &EmbeddedStore, name: &str) -> BTreeMap<(String, u64), (u64, String)> {
     let namespace = store.namespace(name).await.unwrap();
     let all = all_of(&namespace).await.into_iter().map(|stored| {
@@ -45,15 +45,15 @@ async fn a_log_that_ends_before_its_indexes_is_refused_and_left_as_it_is() {
             assert!(matches!(error, EventsError::Damaged(_)), "{error}");
             let text = error.to_string();
             for part in [
-                "of namespace 'default' (partition ",
-                "the indexes have offsets up to 1, and the log ends before offset 1",
+                "in namespace 'default' (partition ",
+                "the indexes have offsets up to 1, but the log ends before offset 1",
                 "--recover=skip",
                 "log: {recover: skip}",
             ] {
                 assert!(text.contains(part), "{text}");
             }
         }
-        // With the files that were missing nothing was lost.
+        // With the missing files restored, nothing is lost.
         disks.put_back_log_of(&whole);
         let store = disks.open_with(durability).await;
         assert_eq!(streams_of(&store, DEFAULT).await.len(), 2);
@@ -73,7 +73,7 @@ async fn a_namespace_that_only_the_indexes_know_is_refused_and_its_number_is_not
     closed(store).await;
     disks.put_back_log_of(&older);
     let text = refusal(&disks).await.to_string();
-    assert!(text.contains(&format!("of namespace number {number}")), "{text}");
+    assert!(text.contains(&format!("in namespace number {number}")), "{text}");
     disks.recover_skip();
     closed(disks.open().await).await;
     let store = disks.open().await;
@@ -102,7 +102,7 @@ async fn a_loss_that_was_accepted_is_no_fault_to_verify_then_and_at_later_starts
     append(&store, DEFAULT, "{\"n\":4}").await;
     is_healthy(&store, "goes on").await;
     closed(store).await;
-    // Nothing has to be accepted any more.
+    // The loss need not be accepted again.
     let disks = disks.copied();
     let store = disks.open().await;
     is_healthy(&store, "started").await;
@@ -114,13 +114,13 @@ async fn a_loss_that_was_accepted_is_no_fault_to_verify_then_and_at_later_starts
     assert_eq!(positions, [0, 4]);
 }
 
-/// A life in which the log becomes an older copy of itself now and then.
+/// A random life in which the log is sometimes replaced by an older copy.
 async fn life(seed: u64) {
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut disks = Disks::with_small_files();
     disks.recover_skip();
     let mut store = disks.open().await;
-    // All that was ever acknowledged and in a table, by where it was.
+    // Everything that was acknowledged and in a table, by position.
     let mut ever: BTreeMap<(String, u64), (u64, String)> = BTreeMap::new();
     let mut older: Option<Disks> = None;
     for step in 0..40 {
@@ -144,7 +144,7 @@ async fn life(seed: u64) {
                 store = disks.open().await;
             }
             5 if older.is_some() => {
-                // What is in no table was never known to it.
+                // Loses nothing that was never in a table.
                 store.flush_indexes().await.unwrap();
                 closed(store).await;
                 disks.put_back_log_of(older.as_ref().unwrap());

@@ -1,13 +1,14 @@
-//! Partitions that no namespace has, at a start. What a crash has left half made or half removed goes. What damage to the
-//! catalogue has taken the name from becomes a namespace of its own, so that no message goes with a few bytes of the catalogue.
+//! Handles partitions without a namespace at the start. Partial creations and removals from a crash are removed. If
+//! damage to the catalog has taken the name of a partition, the partition becomes a namespace of its own, so that a few
+//! damaged bytes of the catalog lose no messages.
 //!
-//! | the catalogue says of a number | its partition | what becomes of it |
+//! | the catalog says about a number | its partition | result |
 //! |---|---|---|
-//! | created | there | it is a namespace |
-//! | created | not there | it was deleted, and damage has taken what said so |
-//! | removed | there | removed, or kept for whoever reads the log |
-//! | anything else, or nothing | there, and nothing was ever stored in it | it has nothing to lose: removed, and its number is not given again |
-//! | anything else, or nothing | there, with records | namespace `found-<number>` |
+//! | created | exists | a namespace |
+//! | created | does not exist | it was deleted, and damage has taken the `Removed` change |
+//! | removed | exists | removed, or kept for programs that read the log |
+//! | anything else, or nothing | exists and was never used | nothing to lose: removed, and its number is not reused |
+//! | anything else, or nothing | exists with records | namespace `found-<number>` |
 
 use std::collections::BTreeSet;
 
@@ -16,14 +17,14 @@ use thalweg_log::{LogError, Micros};
 use super::{Catalog, CatalogChange, CatalogEntry, CatalogState, FIRST, partition};
 use crate::error::Result;
 
-const DESCRIPTION: &str = "Found by a start: the catalogue has lost what it was called";
+const DESCRIPTION: &str = "Found at a start: the catalogue has lost its name";
 
 impl CatalogState {
     fn has(&self, number: u32) -> bool {
         self.there.contains_key(&number) || self.deleted.contains_key(&number)
     }
 
-    /// `found-<number>`, or `found-<number>-2` and so on if somebody has called a namespace so.
+    /// `found-<number>`, or `found-<number>-2` and so on if a namespace already has that name.
     fn free_name(&self, number: u32) -> String {
         let names: BTreeSet<&str> = self.there.values().map(|named| named.name.as_str()).collect();
         let numbered = (2u64..).map(|n| format!("found-{number}-{n}"));
@@ -33,7 +34,7 @@ impl CatalogState {
 }
 
 impl Catalog {
-    /// Brings partitions and namespaces together, as the table above says. All of it can be done again after a crash.
+    /// Matches partitions and namespaces by the table above. It can be repeated after a crash.
     pub(super) async fn settle_orphans(
         &mut self,
         known: &mut CatalogState,
@@ -58,7 +59,8 @@ impl Catalog {
             if known.removed.contains(&number) {
                 self.remove_partition(number).await?;
             } else if self.is_empty(number)? {
-                // A crash has left it, also one of a version that did not mark it as unfinished; or damage has taken its name.
+                // Left by a crash, perhaps of a version that did not mark it as unfinished; or damage has taken its
+                // name.
                 if !known.unfinished.contains(&number) {
                     self.store(&CatalogChange::Removed { number }, now).await?;
                 }
@@ -83,13 +85,13 @@ impl Catalog {
             .map(|(number, named)| (*number, named.name.clone()))
             .collect();
         for (number, name) in missing {
-            // Damage at the end of the catalogue leaves no gap. A start that refuses would bring nothing back: the partition
-            // is what had the events.
+            // Damage at the end of the catalog leaves no gap. Refusing to start would not help, because the missing
+            // partition had the events.
             tracing::error!(
                 namespace = name,
                 partition = %partition(number),
-                "the log has no partition of this namespace, and the catalogue does not say that it was deleted: its events \
-                 are not there, and it counts as deleted from now on"
+                "the log has no partition of this namespace, and the catalogue has no record of its deletion: its \
+                 events are lost, and it counts as deleted from now on"
             );
             self.store(&CatalogChange::Removed { number }, now).await?;
             known.there.remove(&number);
@@ -98,7 +100,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether nothing was ever stored in it: what was removed, trimmed or lost had offsets.
+    /// Whether nothing was ever stored in it. Removed, trimmed or lost records would have used offsets.
     fn is_empty(&self, number: u32) -> Result<bool> {
         match self.log.bounds(partition(number)) {
             Ok(bounds) => Ok(bounds.next == 0),
@@ -120,9 +122,9 @@ impl Catalog {
         tracing::error!(
             namespace = named.name,
             partition = %partition(number),
-            "the catalogue has lost what a namespace is called; its events are in this one now, which has no token: make one \
-             with token.create, then `thalweg events export` and `import` bring them to where they belong, and ns.delete \
-             removes them here"
+            "the catalogue has lost the name of a namespace; its events are in this one now, which has no token: \
+             create one with token.create, move the events to where they belong with `thalweg events export` and \
+             `import`, and remove them here with ns.delete"
         );
         known.there.insert(number, named);
         Ok(())

@@ -1,5 +1,5 @@
-//! Every frame of the catalogue, damaged one at a time, through the start that a user would make: no acknowledged event goes
-//! with it, and what was deleted does not come back.
+//! Damages every frame of the catalog, one at a time, and starts as a user would: no acknowledged event is lost, and
+//! deleted data does not come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::super::*;
 use super::{CATALOG, CatalogLog, partition};
 use crate::store::*;
 
-/// Names of namespaces and the data of their events.
+/// The data of the events by namespace.
 type Events = BTreeMap<String, Vec<String>>;
 
 async fn append(store: &EmbeddedStore, name: &str, data: &str) {
@@ -26,14 +26,14 @@ async fn all_of(store: &EmbeddedStore) -> Events {
     all
 }
 
-/// Names of namespaces that were deleted, and the data that went with them.
+/// The existing events, and the names of deleted namespaces.
 #[derive(Default)]
 struct Model {
     events: Events,
     deleted: BTreeSet<String>,
 }
 
-/// Namespaces come, get tokens and events, and go, over restarts.
+/// Creates and deletes namespaces, tokens and events, with restarts.
 async fn fill(disks: &Disks, chance: &mut Chance, steps: u64) -> Model {
     let mut store = disks.open().await;
     let mut model = Model::default();
@@ -71,13 +71,13 @@ async fn fill(disks: &Disks, chance: &mut Chance, steps: u64) -> Model {
             }
         }
     }
-    // So that no change of the catalogue is what the log ends with.
+    // Ensures that the log does not end with a change of the catalog.
     append(&store, DEFAULT, "{}").await;
     model.events.get_mut(DEFAULT).unwrap().push("{}".to_owned());
     model
 }
 
-/// What was acknowledged is there, under its name or one that was found, and nothing that was deleted.
+/// Asserts that everything acknowledged exists, under its name or a found one, and nothing that was deleted.
 fn hold(model: &Model, found: &Events, what: &str) {
     for (name, events) in model.events.iter().filter(|(_, events)| !events.is_empty()) {
         let is_theirs =
@@ -126,7 +126,7 @@ async fn one_damaged_frame_after_the_other(seed: u64) {
             let what = format!("seed {seed}, frame {n}, {kind}");
             let disks = filled.copied();
             damage(&disks, &frame, kind, &mut chance);
-            // Damage beside the catalogue loses nothing of it either.
+            // Damage outside of the catalog loses nothing of it either.
             match (n + m) % 2 {
                 0 => disks.recover_skip(),
                 _ => disks.repair(),
@@ -135,7 +135,7 @@ async fn one_damaged_frame_after_the_other(seed: u64) {
             let found = all_of(&store).await;
             hold(&model, &found, &what);
             assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
-            // It goes on, and stays so.
+            // The store works, and the result is stable.
             store.create(new("later")).await.unwrap();
             assert_eq!(
                 data_of(&store.namespace("later").await.unwrap()).await,
@@ -157,7 +157,7 @@ fn no_damaged_frame_of_the_catalogue_takes_an_event_with_it_or_brings_a_namespac
     lives(1, one_damaged_frame_after_the_other);
 }
 
-/// As a crash leaves it: the mark and the partition, and no namespace yet.
+/// The state after a crash: the mark and the partition exist, but no namespace.
 async fn leave_half_made(disks: &Disks) -> u32 {
     let store = disks.open().await;
     let number = store.inner.catalog.lock().await.new_partition(0).await.unwrap();
@@ -172,7 +172,7 @@ async fn what_a_crash_has_left_half_made_is_removed() {
     let store = disks.open().await;
     assert!(!store.inner.place.log.partitions().contains(&partition(number)));
     assert_eq!(all_of(&store).await.len(), 1);
-    // The number is not given again.
+    // The number is not reused.
     store.create(new("next")).await.unwrap();
     assert!(store.inner.opened("next").unwrap().namespace.number > number);
 }
@@ -206,7 +206,7 @@ async fn events_without_a_namespace_are_found_whatever_the_marks_say_and_under_a
             true => assert_eq!(store.inner.catalog.lock().await.new_partition(0).await.unwrap(), 3),
             false => log.create(partition(3), Durability::Fsync).await.unwrap(),
         }
-        // Of another log, so that its frames can be brought here.
+        // Frames for this partition are copied from another log.
         let other = Disks::new().open().await;
         append(&other, DEFAULT, "{\"n\":1}").await;
         let want = thalweg_log::ReadOptions {
@@ -226,7 +226,7 @@ async fn events_without_a_namespace_are_found_whatever_the_marks_say_and_under_a
         let found = all_of(&store).await;
         assert_eq!(found.get("found-3-2"), Some(&vec!["{\"n\":1}".to_owned()]), "{found:?}");
         assert_eq!(found.get("found-3"), Some(&Vec::new()));
-        // As the log tells its reader to.
+        // The log message tells the operator to do this.
         assert_eq!(store.delete("found-3-2").await.unwrap(), 1);
     }
 }
@@ -252,7 +252,7 @@ async fn a_lost_deletion_keeps_no_start_away() {
     }
 }
 
-/// Of the last change no later one tells that it is missing.
+/// The loss of the last change cannot be detected by a later one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namespace_without_a_partition_keeps_no_start_away() {
     let disks = Disks::new();
@@ -270,7 +270,7 @@ async fn a_namespace_without_a_partition_keeps_no_start_away() {
     }
 }
 
-/// Whether marks of what was scavenged are looked for goes by it.
+/// This decides whether a start looks for scavenge marks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn offsets_of_the_catalogue_without_a_change_count_as_lost_changes() {
     let disks = Disks::new();
@@ -291,7 +291,7 @@ async fn offsets_of_the_catalogue_without_a_change_count_as_lost_changes() {
     assert_eq!(before.known.lost_before, skipped_to);
     assert!(before.known.there.values().any(|named| named.name == "behind"));
     drop((store, log));
-    // A start that says all again does not forget it.
+    // A start that rewrites the catalog must keep that information.
     let store = disks.open().await;
     for n in 0..40 {
         let name = format!("n-{n}");

@@ -1,4 +1,5 @@
-//! Counts while others write, delete, scavenge and flush: each is what there was at some moment of the call, and nobody is held.
+//! Counts during concurrent writes, deletions, scavenging and flushes: each count was true at some moment of the call,
+//! and nobody is blocked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use super::super::tests::{Chance, Disks};
 use super::super::{DEFAULT, EmbeddedStore};
 use crate::store::{ExpectedVersion, Namespace, RetentionTarget, Store as _};
 
-/// Messages of a stream that its category keeps.
+/// The number of messages of a stream that the category rule keeps.
 const KEPT: u64 = 3;
 
-/// What may be shown, least and most, at each moment: before and after each step of the writer. Messages and streams.
+/// The minimum and maximum of visible messages and streams, before and after each step of the writer.
 #[derive(Default)]
 struct Shown(Mutex<Vec<[(u64, u64); 2]>>);
 
@@ -27,7 +28,7 @@ impl Shown {
         self.0.lock().push([messages, streams]);
     }
 
-    /// Whether it was so at some moment since then.
+    /// Whether these counts were true at some moment since then.
     fn was(&self, since: usize, messages: u64, streams: u64) -> bool {
         let moments = self.0.lock();
         let is_within = |(least, most): (u64, u64), found: u64| (least..=most).contains(&found);
@@ -39,7 +40,7 @@ impl Shown {
     }
 }
 
-/// Streams of the writer, with how many messages they show.
+/// The streams of the writer and their visible messages.
 struct Writer {
     namespace: Arc<dyn Namespace>,
     shown: Arc<Shown>,
@@ -50,7 +51,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// What is shown changes by a step: from what it was to what it is then, at some moment within.
+    /// A step changes the visible counts from the old to the new values at some moment during it.
     async fn step(&mut self, stream: &str, after: u64, does: impl AsyncFnOnce(&Arc<dyn Namespace>)) {
         let before = self.streams.insert(stream.to_owned(), after).unwrap_or(0);
         let (messages, streams) = self.totals;
@@ -192,7 +193,7 @@ fn counts_are_of_some_moment_while_everything_goes_on() {
     lives(6, life);
 }
 
-/// Somebody who writes without end, and four who count: no writer is ever held for them.
+/// One endless writer and four counters: no writer is ever blocked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_are_never_held_for_those_who_count() {
     let disks = Disks::with_small_files();
@@ -237,7 +238,7 @@ async fn writers_are_never_held_for_those_who_count() {
     assert_eq!(holds, 0, "{appended} messages");
 }
 
-/// As long as nothing is written, what was counted once is good.
+/// As long as nothing is written, a count stays valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_counted_is_kept_until_something_changes() {
     let disks = Disks::with_small_files();

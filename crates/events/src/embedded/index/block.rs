@@ -1,13 +1,15 @@
-//! Blocks of a table: sorted keys with their values, each key without what it shares with the one before. Checked and taken
-//! apart once, when they are read, so that they are searched by halves and walked in both directions.
+//! Blocks of a table: sorted keys with their values. Each key omits the prefix that it shares with the key before. A
+//! block is verified and decoded once when it is read, so that it supports binary search and iteration in both
+//! directions.
 
 use thalweg_log::format::varint;
 
-/// A block is closed when it has so many bytes.
+/// A block is closed at this size.
 pub(super) const BLOCK_BYTES: usize = 8 << 10;
-/// Keys of a block together, which are many times what they take in it: of a stream's name and its neighbours, a few megabytes.
+/// Maximum total length of the keys of a block. Decoded keys can be many times their encoded length: a few megabytes
+/// for the name of a stream and its neighbours.
 const KEYS_BYTES_MAX: usize = 16 << 20;
-/// Behind the entries: xxh3 of them, little-endian.
+/// The xxh3 checksum behind the entries, little-endian.
 const CHECKSUM: usize = 8;
 
 #[derive(Debug, Default)]
@@ -18,7 +20,7 @@ pub(crate) struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// Keys come in their order.
+    /// Adds an entry. Keys must be in order.
     pub fn add(&mut self, key: &[u8], value: &[u8]) {
         let shared = match self.bytes.is_empty() {
             true => {
@@ -51,7 +53,7 @@ impl BlockBuilder {
         self.bytes.len() >= BLOCK_BYTES
     }
 
-    /// As it is written; empty from then on.
+    /// The encoded block. The builder is empty afterwards.
     pub fn finish(&mut self) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.bytes);
         let sum = xxhash_rust::xxh3::xxh3_64(&bytes);
@@ -62,21 +64,21 @@ impl BlockBuilder {
 
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Whole keys, one behind the other.
+    /// Whole keys, concatenated.
     keys: Vec<u8>,
     values: Vec<u8>,
-    /// Where the key and the value of each entry end.
+    /// The ends of the key and the value of each entry.
     ends: Vec<(u32, u32)>,
 }
 
-/// What the checksum stands for, if it is right.
+/// The bytes before the checksum, if it is correct.
 pub(super) fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let (body, sum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM)?)?;
     (xxhash_rust::xxh3::xxh3_64(body).to_le_bytes() == *sum).then_some(body)
 }
 
 impl Block {
-    /// `None` for bytes that are no whole block.
+    /// `None` if the bytes are not a whole block.
     pub fn parse(bytes: &[u8]) -> Option<Block> {
         let mut rest = checked(bytes)?;
         let mut block = Block {
@@ -105,7 +107,7 @@ impl Block {
             block.ends.push(ends);
             rest = after;
         }
-        // It may be kept for long, and counts as what it takes.
+        // The block may be cached for long and is charged for its capacity.
         block.keys.shrink_to_fit();
         block.values.shrink_to_fit();
         block.ends.shrink_to_fit();
@@ -116,7 +118,7 @@ impl Block {
         self.ends.len()
     }
 
-    /// In memory.
+    /// Size in memory.
     pub fn bytes(&self) -> usize {
         self.keys.capacity() + self.values.capacity() + 8 * self.ends.capacity() + size_of::<Block>()
     }
@@ -135,7 +137,7 @@ impl Block {
         self.values.get(self.range(n).1).unwrap_or_default()
     }
 
-    /// The first entry whose key is not less.
+    /// The index of the first entry whose key is not less.
     pub fn at_least(&self, key: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -174,7 +176,7 @@ mod tests {
                 (0..block.len()).map(|n| (block.key(n).to_vec(), block.value(n).to_vec())).collect();
             prop_assert_eq!(block.at_least(&asked), entries.range(..asked.clone()).count());
             prop_assert_eq!(found, entries);
-            // A cache keeps no more of it than it counts.
+            // The cache charges the block's exact size.
             let used = block.keys.len() + block.values.len() + 8 * block.ends.len() + size_of::<Block>();
             prop_assert_eq!(block.bytes(), used);
             for at in 0..bytes.len() {
@@ -187,7 +189,7 @@ mod tests {
 
         #[test]
         fn no_bytes_break_it(bytes in any::<Vec<u8>>()) {
-            // With a checksum that is right.
+            // With a valid checksum.
             let mut whole = bytes.clone();
             whole.extend_from_slice(&xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes());
             let _ = Block::parse(&whole);

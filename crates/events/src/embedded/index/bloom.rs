@@ -1,5 +1,5 @@
-//! Says of most keys that a table does not have that it does not, without reading it: a filter of Bloom, ten bits a key, seven
-//! of them set, which is wrong for about one key in a hundred.
+//! A Bloom filter with ten bits and seven probes per key. It excludes most keys that a table does not have without
+//! reading the table, and is wrong for about one key in a hundred.
 
 const BITS_PER_KEY: u64 = 10;
 const PROBES: u64 = 7;
@@ -10,7 +10,7 @@ pub(super) struct Bloom {
 }
 
 impl Bloom {
-    /// Of hashes of keys.
+    /// Builds a filter from the hashes of keys.
     pub fn of(hashes: &[u64]) -> Bloom {
         let bits = (hashes.len() as u64 * BITS_PER_KEY).max(64);
         let mut words = vec![0_u64; bits.div_ceil(64) as usize];
@@ -25,7 +25,7 @@ impl Bloom {
         Bloom { words }
     }
 
-    /// False: it has it not.
+    /// False if the key is certainly missing.
     pub fn may_have(&self, hash: u64) -> bool {
         let bits = self.words.len() as u64 * 64;
         let is_set = |bit: u64| {
@@ -52,7 +52,7 @@ impl Bloom {
     }
 }
 
-/// Two halves of one hash stand for as many hashes as are needed (Kirsch and Mitzenmacher, 2006).
+/// Derives all probes from two halves of one hash (Kirsch and Mitzenmacher, 2006).
 fn probes(hash: u64, bits: u64) -> impl Iterator<Item = u64> {
     let step = hash.rotate_left(32) | 1;
     (0..PROBES).map(move |n| hash.wrapping_add(step.wrapping_mul(n)) % bits)

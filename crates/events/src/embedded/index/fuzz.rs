@@ -1,4 +1,5 @@
-//! Entry points for the fuzz targets: any bytes as what is read of indexes. They return or panic; a panic is a defect.
+//! Entry points for the fuzz targets, which treat arbitrary bytes as index data. They return or panic; a panic is a
+//! bug.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::store::Direction;
 
 const LOG: u64 = 7;
 const CACHE: usize = 1 << 20;
-/// A list may say that it is longer than anybody reads.
+/// A list may claim to be longer than anything that is read.
 const ROWS_MAX: usize = 2000;
-/// What is looked for: names that the corpus has, too.
+/// Names to look up, which the corpus has too.
 const NAMES: [&str; 4] = ["", "a", "a-1", "b-2"];
 
-/// A block behind which stands its checksum, a chunk of a list, keys and what stands under them: what is read of them is
-/// written and read as the same again.
+/// Decodes a block with a valid checksum, a chunk of a list, keys and values. What can be decoded must survive encoding
+/// and decoding.
 pub fn parts(bytes: &[u8]) {
     let mut whole = bytes.to_vec();
     seal(&mut whole);
@@ -45,7 +46,7 @@ pub fn parts(bytes: &[u8]) {
         let (mut found, mut again, mut out) = (Vec::new(), Vec::new(), Vec::new());
         if rows::decode(list, bytes, &mut found).is_some() {
             rows::encode(list, &found, &mut out);
-            // Of no rows nothing more is known than that.
+            // An empty list need not be decodable.
             assert!(found.is_empty() || rows::decode(list, &out, &mut again).is_some());
             assert_eq!(found, again);
         }
@@ -67,8 +68,7 @@ pub fn parts(bytes: &[u8]) {
     );
 }
 
-/// A file whose bytes these are, with nothing in it that is right but by chance, and one whose list of blocks they are, with
-/// all checksums right.
+/// Opens a file with these bytes, and one with these bytes as its list of blocks and valid checksums.
 pub fn file(bytes: &[u8]) {
     let list_at = 16 + bytes.len() as u64 / 2;
     let (blocks_part, list) = bytes.split_at(bytes.len() / 2);
@@ -113,9 +113,9 @@ pub fn file(bytes: &[u8]) {
     }
 }
 
-/// A folder of up to five tables, whose entries the bytes are, one behind the other: table and whether it is of this namespace 1
-/// · family 1 · length of the rest of the key 1 · length of the value 1 · both. It is opened, asked everything, merged, asked
-/// again, and checked.
+/// Builds a folder of up to five tables from entries: table and whether it is of this namespace 1 · family 1 · length
+/// of the rest of the key 1 · length of the value 1 · both. The folder is opened, queried, merged, queried again, and
+/// verified.
 pub fn folder(bytes: &[u8]) {
     let disk = SimDisk::new(1, 64 << 20);
     let mut tables: [BTreeMap<Vec<u8>, Vec<u8>>; 5] = Default::default();
@@ -123,7 +123,7 @@ pub fn folder(bytes: &[u8]) {
     while let Some((&[place, family, key_len, value_len], more)) = rest.split_first_chunk::<4>() {
         let (own, more) = more.split_at(more.len().min(usize::from(key_len)));
         let (value, more) = more.split_at(more.len().min(usize::from(value_len)));
-        // What outlives a clearing lies in the space of none.
+        // Entries that survive a clearing are in key space 0.
         let cleared = if family % 8 == 7 { 0 } else { 1 };
         let mut key = vec![0, 0, 0, 1, 0, 0, 0, cleared, family % 8];
         if place >= 200 {
@@ -207,7 +207,7 @@ fn ask(shelf: &Arc<TableStore>) {
     let _ = view.categories(index.categories_here());
 }
 
-/// Of rows that somebody wrote in their order; whatever these are, no way through them goes on for ever.
+/// Walks through arbitrary rows, which must always terminate.
 fn walk(index: &NamespaceIndex, listed: &ListId, from: Option<u64>, direction: Direction) {
     let active = |of: &ListId,
                   from: Option<u64>,
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A merge walks over every key there is; whose they are is looked up for each namespace, not for each key.
+    /// A merge visits every key, but looks up the owner once per key space, not per key.
     #[test]
     fn whose_the_keys_of_a_merge_are_is_asked_once_for_each_space() {
         let disk = SimDisk::new(1, 64 << 20);

@@ -1,5 +1,5 @@
-//! Keys of tables: namespace, how often it was cleared, what kind of thing it is, and its own part. Sorted as bytes they are
-//! sorted as what they stand for.
+//! Keys of tables: namespace, clearing generation, family, and a part of their own. Their byte order is the order of
+//! what they represent.
 
 use thalweg_log::Micros;
 use thalweg_log::Offset;
@@ -7,11 +7,11 @@ use thalweg_log::format::varint;
 
 use super::rows::ListKind;
 
-/// Messages of a namespace since it was cleared; those of before are dead.
+/// The messages of a namespace since a clearing. Earlier ones are dead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeySpace {
     pub namespace: u32,
-    /// From 1 on; 0 has what outlives it.
+    /// Starts at 1; 0 is for what survives clearings.
     pub cleared: u32,
 }
 
@@ -21,7 +21,7 @@ impl KeySpace {
     }
 }
 
-/// What a key is of.
+/// The type of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Family {
@@ -42,9 +42,9 @@ impl Family {
     }
 }
 
-/// Namespace, clearing and family.
+/// Length of namespace, clearing and family.
 pub(super) const HEAD: usize = 9;
-/// With the hash of a list, or of an id.
+/// Length including the hash of a list or an id.
 pub(super) const HASHED: usize = HEAD + 8;
 
 fn head(space: KeySpace, family: Family) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn head(space: KeySpace, family: Family) -> Vec<u8> {
     key
 }
 
-/// `None` for bytes that are no key.
+/// `None` if the bytes are not a key.
 pub(super) fn parse(key: &[u8]) -> Option<(KeySpace, Family, &[u8])> {
     let (namespace, rest) = key.split_first_chunk()?;
     let (cleared, rest) = rest.split_first_chunk()?;
@@ -86,12 +86,12 @@ pub(super) fn numbered(space: KeySpace, family: Family, number: u64) -> Vec<u8> 
     key
 }
 
-/// The number at the end of such a key.
+/// The number at the end of a key.
 pub(super) fn number(key: &[u8]) -> u64 {
     key.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// The name at the end of such a key.
+/// The name at the end of a key.
 pub(super) fn name(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.get(HEAD..)?).ok()
 }
@@ -103,7 +103,7 @@ pub(super) fn rows_of(list: ListKind) -> Family {
     }
 }
 
-/// By which a filter knows that a table has nothing of a key: all of it, or the list or id that it is of.
+/// The hash for the Bloom filter: of the whole key, or of the part that identifies a list or an id.
 pub(super) fn filter_hash(key: &[u8]) -> Option<u64> {
     let (_, family, _) = parse(key)?;
     let part = match family {
@@ -114,18 +114,18 @@ pub(super) fn filter_hash(key: &[u8]) -> Option<u64> {
     Some(xxhash_rust::xxh3::xxh3_64(part))
 }
 
-/// By which lists and ids are told apart. Two may have the same hash: who reads a message looks whose it is.
+/// The hash that identifies lists and ids. Collisions are possible, so readers verify the message.
 pub(crate) fn hash(text: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(text)
 }
 
-/// What a table says of a stream.
+/// The entry of a stream in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamValue {
-    /// Messages that came, or went.
+    /// The change in the number of messages.
     pub messages: i64,
     pub version: u64,
-    /// No older table knows a larger version.
+    /// No older table has a larger version.
     pub is_newest: bool,
     pub last_activity: Micros,
 }
@@ -151,7 +151,7 @@ impl StreamValue {
         })
     }
 
-    /// With what an older table says.
+    /// Combines it with the entry of an older table.
     pub fn over(&mut self, older: StreamValue) {
         self.messages = self.messages.saturating_add(older.messages);
         self.version = self.version.max(older.version);
@@ -160,7 +160,7 @@ impl StreamValue {
     }
 }
 
-/// What a table says of a category: what came, or went.
+/// The entry of a category in a table: changes in its counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CategoryValue {
     pub messages: i64,
@@ -188,7 +188,7 @@ impl CategoryValue {
     }
 }
 
-/// Where a document is.
+/// The location of a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DocumentAt {
     pub offset: Offset,
@@ -215,7 +215,7 @@ impl DocumentAt {
     }
 }
 
-/// Messages that follow each other in the log and in the namespace.
+/// Messages that are contiguous in the log and in the namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PositionRun {
     pub global: u64,
@@ -233,7 +233,7 @@ impl PositionRun {
         let (offset, rest) = varint::take(value)?;
         let (len, rest) = varint::take(rest)?;
         let global = number(key);
-        // Numbers up to its end are made of it.
+        // The end of the run must be representable.
         let has_end = global.checked_add(len).is_some() && offset.checked_add(len).is_some();
         (rest.is_empty() && len > 0 && has_end).then_some(PositionRun { global, offset, len })
     }
@@ -262,7 +262,7 @@ mod tests {
             let stream = StreamValue { messages, version, is_newest: flag, last_activity };
             let category = CategoryValue { messages, streams: last_activity };
             let document = DocumentAt { offset, revision: version, removed: flag };
-            // No number behind its end is too large.
+            // The end must not overflow.
             let global = version >> 2;
             let segment = PositionRun { global, offset, len };
             let mut out = [const { Vec::new() }; 4];

@@ -1,4 +1,5 @@
-//! What was stored since the last table was written, in memory: of one namespace, to be looked up and to be written.
+//! The entries of one namespace since the last table was written, in memory, for lookups and for writing the next
+//! table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,21 +14,21 @@ use super::rows::{self, CHUNK, IndexRow, ListKind, NO_GROUP};
 use super::table::TableWriter;
 use crate::names;
 
-/// What the index says of a message.
+/// The index entry of a message.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexedEvent {
     pub offset: Offset,
     pub stream: Arc<str>,
     pub position: u64,
     pub global: u64,
-    /// Hash of an id by which it is looked for; those that the server made say themselves where their message is.
+    /// The hash of an id that must be looked up. Ids from the server encode the location of their message.
     pub id: Option<u64>,
     pub time: Micros,
     pub correlation: u16,
     pub kind: u16,
     /// Its stream had no message before.
     pub is_first: bool,
-    /// It came with its place: the stream may have messages with larger positions.
+    /// It was imported with its position, so the stream may have messages at larger positions.
     pub is_imported: bool,
 }
 
@@ -35,7 +36,7 @@ pub(crate) struct IndexedEvent {
 pub(crate) struct Memtable {
     pub space: KeySpace,
     streams: HashMap<Arc<str>, MemStream>,
-    /// In their order.
+    /// Sorted.
     names: BTreeSet<Arc<str>>,
     categories: HashMap<Box<str>, MemCategory>,
     ids: HashMap<u64, SmallVec<[Offset; 1]>>,
@@ -58,16 +59,16 @@ struct MemCategory {
     value: CategoryValue,
 }
 
-/// What comes in another order, as from an import, is put in its place when somebody looks.
+/// Rows that arrive out of order, as in an import, are sorted when they are read.
 #[derive(Debug, Default)]
 struct MemRows {
     rows: Vec<IndexRow>,
     disordered: bool,
 }
 
-/// About what a message takes beside the name of its stream: rows in two lists.
+/// Approximate memory of a message without the name of its stream: rows in two lists.
 const EVENT_BYTES: usize = 2 * size_of::<IndexRow>() + 16;
-/// About what a name takes in its maps.
+/// Approximate memory of a name in the maps.
 const NAME_BYTES: usize = 200;
 
 impl Memtable {
@@ -82,7 +83,7 @@ impl Memtable {
         self.bytes == 0
     }
 
-    /// That it takes, about.
+    /// Approximate size in memory.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -106,7 +107,7 @@ impl Memtable {
         self.categories.entry_ref(name).or_default()
     }
 
-    /// A stream without messages.
+    /// Adds a stream without messages.
     pub fn add_version(&mut self, stream: &Arc<str>, version: u64, is_first: bool) {
         self.stream_mut(stream).value.over(StreamValue {
             version,
@@ -172,7 +173,7 @@ impl Memtable {
         self.documents.insert(name.into(), at);
     }
 
-    /// Whether a list has to be brought into order before it is looked at.
+    /// Whether a list must be sorted before it is read.
     pub fn is_disordered(&self, list: ListKind, name: &str) -> bool {
         self.list(list, name).is_some_and(|rows| rows.disordered)
     }
@@ -181,7 +182,7 @@ impl Memtable {
         self.segments_disordered
     }
 
-    /// All messages are gone; the documents stay.
+    /// Removes all messages; documents stay.
     pub fn clear(&mut self, space: KeySpace) {
         *self = Memtable {
             documents: std::mem::take(&mut self.documents),
@@ -190,7 +191,7 @@ impl Memtable {
         };
     }
 
-    /// Messages that are in no list any more. What is empty then stays, with its version.
+    /// Removes messages that are no longer in any list. A stream that becomes empty stays, with its version.
     pub fn leave_out(&mut self, gone: &NamespaceRemovals) {
         for (name, less) in &gone.streams {
             if let Some(stream) = self.streams.get_mut(name.as_str()) {
@@ -235,7 +236,7 @@ impl Memtable {
         }
     }
 
-    /// In their order.
+    /// In order.
     pub fn rows(&self, list: ListKind, name: &str) -> &[IndexRow] {
         self.list(list, name).map_or(&[], |rows| &rows.rows)
     }
@@ -244,7 +245,7 @@ impl Memtable {
         &self.segments
     }
 
-    /// Its name as it is kept, with the value.
+    /// The shared name and the value of a stream.
     pub(super) fn stream(&self, name: &str) -> Option<(&Arc<str>, StreamValue)> {
         self.streams
             .get_key_value(name)
@@ -275,7 +276,7 @@ impl Memtable {
         self.documents.range::<str, _>(names).map(|(name, at)| (&**name, *at))
     }
 
-    /// All of it, in the order of keys. It was sorted before.
+    /// Writes all entries in key order. They must have been sorted.
     pub(super) fn write(&self, writer: &mut TableWriter) -> std::io::Result<()> {
         let (space, mut value) = (self.space, Vec::new());
         let mut put = |key: &[u8], encode: &dyn Fn(&mut Vec<u8>)| {
@@ -320,7 +321,7 @@ impl Memtable {
         Ok(())
     }
 
-    /// By their hash. Lists that have the same one are joined.
+    /// Lists by hash. Lists with the same hash are joined.
     fn lists(&self, list: ListKind) -> Vec<(u64, std::borrow::Cow<'_, [IndexRow]>)> {
         let mut all: Vec<(u64, &[IndexRow])> = match list {
             ListKind::Stream => {

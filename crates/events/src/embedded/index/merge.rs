@@ -1,5 +1,5 @@
-//! Several tables become one: what they say of the same thing is put together, parts of a list are joined into larger ones,
-//! and what is dead is left out.
+//! Merges tables: values of the same key are combined, chunks of a list are joined into larger ones, and dead entries
+//! are dropped.
 
 use std::io;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::keys::{self, CategoryValue, Family, HASHED, KeySpace, PositionRun, St
 use super::rows::{self, CHUNK, IndexRow, ListKind};
 use super::table::{IndexReadError, Table, TableCursor, TableWriter};
 
-/// Of tables, the newest first. `lives`: whether a space is still somebody's. `gone`: of all tables there are, so that counts
-/// are what they are then.
+/// Merges tables, newest first. `lives`: whether a key space is still in use. `gone`: messages to remove, which
+/// requires merging all existing tables, so that counts stay correct.
 pub(super) fn merge(
     tables: &[Arc<Table>],
     lives: &dyn Fn(KeySpace) -> bool,
@@ -24,7 +24,7 @@ pub(super) fn merge(
         cursors.push(table.walk().map_err(broken)?);
     }
     let mut list = ListMerger::default();
-    // Keys of a space lie together, so each is asked for once.
+    // The keys of a space are contiguous, so each space is looked up once.
     let mut known: Option<(KeySpace, bool)> = None;
     while let Some(key) = cursors
         .iter()
@@ -70,7 +70,7 @@ pub(super) fn merge(
     list.end(writer)
 }
 
-/// Whether every entry of a table can be read.
+/// Checks that every entry of a table can be read.
 pub(super) fn verify(table: &Arc<Table>) -> io::Result<()> {
     let mut cursor = table.walk().map_err(broken)?;
     while let Some((key, _)) = cursor.entry() {
@@ -91,7 +91,7 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{what} of an index is damaged"))
 }
 
-/// What the tables have of a key, the newest first.
+/// The values of a key in all tables, newest first.
 fn take(cursors: &mut [TableCursor], key: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let mut values = Vec::with_capacity(cursors.len());
     for cursor in cursors {
@@ -104,7 +104,7 @@ fn take(cursors: &mut [TableCursor], key: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     Ok(values)
 }
 
-/// Values of the same key, the newest first.
+/// Combines the values of a key, newest first.
 fn joined(
     key: &[u8],
     family: Family,
@@ -135,7 +135,7 @@ fn joined(
             }
             sum.encode(&mut out);
         }
-        // Of a document the newest place stands; of the others there is one.
+        // For a document, the newest location wins; other keys have one value.
         _ => {
             values.truncate(1);
             out = values.pop().unwrap_or_default();
@@ -144,22 +144,22 @@ fn joined(
     Ok(out)
 }
 
-/// Messages that are in no list any more.
+/// Messages that are no longer in any list.
 #[derive(Debug, Default)]
 pub(crate) struct RemovalSet(pub HashMap<u32, NamespaceRemovals>);
 
-/// Of one namespace.
+/// The removed messages of one namespace.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceRemovals {
-    /// Which messages of the namespace: none that came after a clearing.
+    /// The key space of the messages, which excludes those after a later clearing.
     pub space: KeySpace,
-    /// Rising.
+    /// Ascending.
     pub offsets: Vec<Offset>,
-    /// How many of each stream.
+    /// Number of removed messages for each stream.
     pub streams: HashMap<String, i64>,
-    /// And of each category, with streams of which nothing is left.
+    /// Changes for each category, including streams without remaining messages.
     pub categories: HashMap<String, CategoryValue>,
-    /// The offset behind the marks that say so.
+    /// The offset behind the marks that record the removal.
     pub marked_to: Offset,
 }
 
@@ -174,7 +174,7 @@ impl NamespaceRemovals {
         self.offsets.binary_search(&offset).is_ok()
     }
 
-    /// The parts of a segment that are left.
+    /// The remaining parts of a segment.
     pub fn without(&self, segment: PositionRun) -> Vec<PositionRun> {
         let (mut parts, mut from) = (Vec::new(), segment.offset);
         let end = segment.offset + segment.len;
@@ -199,13 +199,13 @@ impl NamespaceRemovals {
     }
 }
 
-/// The list that is being put together.
+/// The list that is being merged.
 #[derive(Default)]
 struct ListMerger {
     list: Option<ListKind>,
-    /// Without the ordinal.
+    /// The key without the ordinal.
     prefix: Vec<u8>,
-    /// In their order, not written yet.
+    /// Sorted rows that are not written yet.
     rows: Vec<IndexRow>,
     chunk: Vec<IndexRow>,
     value: Vec<u8>,
@@ -226,7 +226,7 @@ impl ListMerger {
             self.prefix = prefix.to_vec();
         }
         self.list = Some(list);
-        // What comes from here on is not before this chunk.
+        // Later rows do not precede this chunk, so everything before it is final.
         let settled = self.rows.partition_point(|row| row.ordinal < keys::number(key));
         self.write(settled - settled % CHUNK, writer)?;
         for value in values {

@@ -1,28 +1,29 @@
-//! Lists of places: of each stream its messages by position, of each category its messages by global position. A list lies in
-//! tables in chunks, column by column: most columns of most chunks are one number, or numbers that follow each other.
+//! Lists of messages: by position for each stream, by global position for each category. Tables store a list in chunks,
+//! column by column, because most columns of most chunks are constant or consecutive.
 
 use thalweg_log::Offset;
 use thalweg_log::format::varint;
 
-/// Rows of a chunk at most.
+/// Maximum number of rows in a chunk.
 pub(crate) const CHUNK: usize = 512;
 
-/// What a list says of a message.
+/// The entry of a message in a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IndexRow {
-    /// By which the list is sorted: the position in the stream, or the global position.
+    /// The sort key of the list: the position in the stream, or the global position.
     pub ordinal: u64,
     pub global: u64,
     pub offset: Offset,
-    /// Of the type's hash.
+    /// The hash of the type.
     pub kind: u16,
-    /// Of the hash of the category of `correlationStreamName`; 0: none. Lists of streams do not have it, nor what follows.
+    /// The hash of the category of `correlationStreamName`; 0 if there is none. Only in lists of categories, like the
+    /// next field.
     pub correlation: u16,
-    /// What distributes streams among members, or [`NO_GROUP`].
+    /// The hash that distributes streams among members, or [`NO_GROUP`].
     pub group: u64,
 }
 
-/// Of those that belong to no member; no hash is so large.
+/// For streams that belong to no member. No hash is this large.
 pub(crate) const NO_GROUP: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +37,7 @@ const FOLLOWING: u8 = 1;
 const STEPS: u8 = 2;
 const PLAIN: u8 = 3;
 
-/// Rows in their order.
+/// Encodes sorted rows.
 pub(super) fn encode(list: ListKind, rows: &[IndexRow], out: &mut Vec<u8>) {
     varint::put(out, rows.len() as u64);
     if list == ListKind::Stream {
@@ -51,7 +52,7 @@ pub(super) fn encode(list: ListKind, rows: &[IndexRow], out: &mut Vec<u8>) {
     }
 }
 
-/// `None` for bytes that are no chunk.
+/// `None` if the bytes are not a chunk.
 pub(super) fn decode(list: ListKind, bytes: &[u8], out: &mut Vec<IndexRow>) -> Option<()> {
     let (count, mut rest) = varint::take(bytes)?;
     let count = usize::try_from(count).ok().filter(|count| *count <= CHUNK)?;
@@ -88,7 +89,7 @@ fn column(out: &mut Vec<u8>, rows: &[IndexRow], of: impl Fn(&IndexRow) -> u64) {
     let form = match (constant, following) {
         (true, _) => CONSTANT,
         (_, true) => FOLLOWING,
-        // As a difference it would take more than it takes as it is.
+        // The difference would take more space than the value.
         _ if widest >= 1 << 56 => PLAIN,
         _ => STEPS,
     };
@@ -138,7 +139,7 @@ fn read(rest: &mut &[u8], rows: &mut [IndexRow], set: impl Fn(&mut IndexRow, u64
     Some(())
 }
 
-/// Small differences, up or down, are small numbers.
+/// Maps small differences of either sign to small numbers.
 fn zigzag(difference: u64) -> u64 {
     let signed = difference as i64;
     (signed << 1 ^ signed >> 63) as u64

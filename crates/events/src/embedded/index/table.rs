@@ -1,5 +1,5 @@
-//! A sorted table in a file, written once: blocks of keys and values, then the first key of each block, then a filter for keys
-//! that it does not have, then where those are. Every part has a checksum.
+//! A sorted table in a file, written once: blocks of keys and values, the first key of each block, a filter for missing
+//! keys, and a footer with their positions. Every part has a checksum.
 //!
 //! `TWEVINDX` · version 4 · zero 4 · blocks · list of blocks · filter · footer of 64 bytes. Numbers are little-endian.
 
@@ -17,16 +17,16 @@ const MAGIC: &[u8; 8] = b"TWEVINDX";
 const VERSION: u32 = 1;
 const HEAD: usize = 16;
 const FOOTER: usize = 64;
-/// Written at once, and synced: what waits to be written behind must not pile up in front of the log's own syncs.
+/// Sizes of a write and of a sync. Frequent syncs keep dirty pages from piling up in front of the log's own syncs.
 const WRITE: usize = 1 << 20;
 const SYNC: usize = 8 << 20;
 
-/// Why something is not told.
+/// Why a lookup has no result.
 #[derive(Clone, Debug)]
 pub(crate) enum IndexReadError {
-    /// It is not in memory, and the disk was not to be asked.
+    /// The data is on disk, and only memory may be used.
     OnDisk,
-    /// It is being written to a table: who begins anew finds it.
+    /// The data is being moved to a table: a retry will find it.
     Moved,
     Failed(EventsError),
 }
@@ -39,14 +39,14 @@ impl From<EventsError> for IndexReadError {
 
 pub(crate) type IndexReadResult<T> = std::result::Result<T, IndexReadError>;
 
-/// Whether a disk may be waited for.
+/// Whether a lookup may wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Io {
     MemoryOnly,
     MayBlock,
 }
 
-/// Blocks that were read, those of all tables, up to a number of bytes.
+/// A cache of blocks of all tables, limited by bytes.
 pub(crate) type BlockCache = Cache<(u64, u32), Arc<Block>, BlockWeighter>;
 
 #[derive(Clone, Debug)]
@@ -67,11 +67,11 @@ pub(crate) fn blocks(bytes_max: usize) -> Arc<BlockCache> {
 }
 
 pub(crate) struct Table {
-    /// Also in its file's name; larger for what was written later.
+    /// Also in the file name. Newer tables have larger numbers.
     pub number: u64,
     file: Arc<dyn DiskFile>,
     cache: Arc<BlockCache>,
-    /// The first key of each block, and where it lies.
+    /// The first key and the position of each block.
     sparse: Vec<SparseIndexEntry>,
     bloom: Bloom,
     pub bytes: u64,
@@ -94,7 +94,7 @@ pub(crate) struct TableWriter {
     block: BlockBuilder,
     sparse: Vec<SparseIndexEntry>,
     hashes: Vec<u64>,
-    /// Not written yet; the first of it belongs at `at`.
+    /// Bytes not written yet. The first of them belongs at `at`.
     buffer: Vec<u8>,
     at: u64,
     synced_at: u64,
@@ -103,7 +103,7 @@ pub(crate) struct TableWriter {
 impl TableWriter {
     pub fn new(disk: &dyn Disk, number: u64) -> std::io::Result<TableWriter> {
         let name = file_name(number);
-        // Of an attempt that a crash has ended.
+        // Left by an attempt that a crash interrupted.
         if disk.names()?.contains(&name) {
             disk.remove(&name)?;
         }
@@ -121,9 +121,9 @@ impl TableWriter {
         })
     }
 
-    /// Keys come in their order. `hash`: of what will be looked for.
+    /// Adds an entry. Keys must be in order. `hash` goes into the filter.
     pub fn add(&mut self, key: &[u8], value: &[u8], hash: Option<u64>) -> std::io::Result<()> {
-        // Parts of a list follow each other, and are looked for as one.
+        // Chunks of a list are consecutive and share one hash.
         if let Some(hash) = hash
             && self.hashes.last() != Some(&hash)
         {
@@ -166,7 +166,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Synced; its name is not.
+    /// Completes and syncs the file, but not its name.
     pub fn finish(mut self, cache: &Arc<BlockCache>) -> std::io::Result<Table> {
         if !self.block.is_empty() {
             self.end_block()?;
@@ -211,7 +211,7 @@ fn seal(part: &mut Vec<u8>) {
 }
 
 impl Table {
-    /// Blocks for a moment: what says where everything is is read at once.
+    /// Opens a table. The list of blocks and the filter are read now; blocks are read on demand.
     pub fn open(disk: &dyn Disk, number: u64, cache: &Arc<BlockCache>) -> std::result::Result<Table, String> {
         let name = file_name(number);
         let wrong = |what: &str| format!("{name}: {what}");
@@ -229,10 +229,10 @@ impl Table {
         let head = part(0, HEAD as u64)?;
         let mut take = FieldReader(&head);
         if take.bytes::<8>() != Some(*MAGIC) {
-            return Err(wrong("it is no index"));
+            return Err(wrong("it is not an index"));
         }
         if (take.u32(), take.u32()) != (Some(VERSION), Some(0)) {
-            return Err(wrong("its format is another version's"));
+            return Err(wrong("it has the format of another version"));
         }
         let footer_at = len.checked_sub(FOOTER as u64).ok_or_else(|| wrong("it is cut off"))?;
         let footer = part(footer_at, FOOTER as u64)?;
@@ -247,7 +247,7 @@ impl Table {
         let list = part(list_at, list_len)?;
         let sparse = checked(&list)
             .and_then(sparse)
-            // Nothing is read, nor is memory taken, for a block that the file cannot have.
+            // Rejects positions beyond the end of the file before anything is read or allocated.
             .filter(|sparse| {
                 sparse
                     .iter()
@@ -270,7 +270,7 @@ impl Table {
         self.bloom.may_have(hash)
     }
 
-    /// That it takes while it is open, beside the blocks in memory.
+    /// Memory while it is open, without the cached blocks.
     pub fn resident_bytes(&self) -> usize {
         let sparse = self
             .sparse
@@ -292,7 +292,7 @@ impl Table {
         Ok(block)
     }
 
-    /// From the disk, without keeping it.
+    /// Reads a block from disk without caching it.
     fn read_block(&self, n: usize) -> IndexReadResult<Block> {
         let wrong = |what: &str| {
             IndexReadError::Failed(EventsError::Damaged(format!(
@@ -300,7 +300,7 @@ impl Table {
                 file_name(self.number)
             )))
         };
-        let sparse = self.sparse.get(n).ok_or_else(|| wrong("there is none"))?;
+        let sparse = self.sparse.get(n).ok_or_else(|| wrong("it does not exist"))?;
         let mut bytes = vec![0; sparse.len as usize];
         let read = self.file.read_at(&mut bytes, sparse.at);
         let read = read.map_err(|error| wrong(&error.to_string()))?;
@@ -308,9 +308,9 @@ impl Table {
         block.ok_or_else(|| wrong("its checksum is wrong"))
     }
 
-    /// At the first entry whose key is not less.
+    /// A cursor at the first entry whose key is not less.
     pub fn seek(self: &Arc<Table>, key: &[u8], io: Io) -> IndexReadResult<TableCursor> {
-        // It is in the last block that does not begin behind it, or the first entry of the next.
+        // The entry is in the last block that does not begin behind the key, or it is the first of the next block.
         let n = self
             .sparse
             .partition_point(|sparse| *sparse.first <= *key)
@@ -326,7 +326,7 @@ impl Table {
         Ok(cursor)
     }
 
-    /// From the first entry on, without keeping what is read.
+    /// A cursor at the first entry, which does not fill the cache.
     pub fn walk(self: &Arc<Table>) -> IndexReadResult<TableCursor> {
         let mut cursor = TableCursor::at(self.clone(), 0, Io::MayBlock, false);
         cursor.settle()?;
@@ -351,14 +351,14 @@ fn sparse(mut bytes: &[u8]) -> Option<Vec<SparseIndexEntry>> {
     Some(all)
 }
 
-/// A way through the entries of a table.
+/// A cursor over the entries of a table.
 pub(crate) struct TableCursor {
     table: Arc<Table>,
     n: usize,
     block: Option<Arc<Block>>,
     entry: usize,
     io: Io,
-    /// Blocks are kept for others.
+    /// Whether blocks are cached.
     keeps: bool,
 }
 
@@ -374,7 +374,7 @@ impl TableCursor {
         }
     }
 
-    /// Goes on to the next block where this one ends.
+    /// Moves to the next block at the end of the current one.
     fn settle(&mut self) -> IndexReadResult<()> {
         while self.n < self.table.sparse.len() {
             let block = match &self.block {
@@ -395,7 +395,7 @@ impl TableCursor {
         Ok(())
     }
 
-    /// `None` behind the last entry.
+    /// `None` after the last entry.
     pub fn entry(&self) -> Option<(&[u8], &[u8])> {
         let block = self.block.as_ref()?;
         (self.entry < block.len()).then(|| (block.key(self.entry), block.value(self.entry)))
@@ -406,12 +406,12 @@ impl TableCursor {
         self.settle()
     }
 
-    /// There is nothing more to be told.
+    /// Moves to the end.
     pub fn leave(&mut self) {
         (self.n, self.entry, self.block) = (self.table.sparse.len(), 0, None);
     }
 
-    /// To the entry before; `false` before the first.
+    /// Moves back one entry; `false` before the first.
     pub fn back(&mut self) -> IndexReadResult<bool> {
         if self.entry > 0 && self.block.is_some() {
             self.entry -= 1;

@@ -1,6 +1,6 @@
-//! The tables of all namespaces, and which there are. What is in memory is written as a table when there is enough of it; tables
-//! of about the same size are merged. A file names the tables and, for each namespace, up to where in the log they have
-//! everything: a start goes on from there. Nothing here is the only copy of anything.
+//! The tables of all namespaces. The memtables are written as a table when they are large enough, and tables of similar
+//! size are merged. The manifest names the tables and, for each namespace, the log offset up to which they are
+//! complete, from where a start continues. Everything here can be rebuilt from the log.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,38 +20,38 @@ use super::memtable::Memtable;
 use super::merge::{self, NamespaceRemovals, RemovalSet};
 use super::table::{BlockCache, Io, Table, TableWriter, blocks};
 
-/// So many tables of one level become one of the next.
+/// This number of tables of one level are merged into one of the next level.
 const TABLES_OF_LEVEL: usize = 4;
 const MANIFEST: &str = "manifest";
 const MANIFEST_NEW: &str = "manifest.new";
 const VERSION: u32 = 1;
-/// Appends wait while more of the log than this is in no table.
+/// Appends wait while more log bytes than this are in no table.
 const BEHIND_MAX: u64 = 256 << 20;
 
-/// What is known of a namespace beside its lists.
+/// The state of a namespace beside its lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IndexState {
-    /// Everything before it is indexed.
+    /// Everything before this offset is indexed.
     pub next_offset: Offset,
-    /// The largest that was ever given since it was cleared.
+    /// The largest global position assigned since the last clearing.
     pub last_global: u64,
     pub messages: u64,
     pub streams: u64,
     pub last_activity: Option<Micros>,
-    /// Some messages came with their places.
+    /// Some messages were imported.
     pub has_imports: bool,
-    /// Counts from 1.
+    /// Clearing generation, starting at 1.
     pub cleared: u32,
-    /// Offset of the newest clearing: no message before it lives.
+    /// Offset of the newest clearing: earlier messages are dead.
     pub cleared_at: Offset,
-    /// What marks before this offset say that was scavenged is in no list. Earlier versions did not mark anything.
+    /// Messages that scavenge marks before this offset name are in no list. Earlier versions wrote no marks.
     #[serde(default)]
     pub marks_followed: Offset,
 }
 
 impl IndexState {
-    /// Which messages these are, of all that the namespace had. Not how often it was cleared: scavenging forgets all clearings
-    /// but the last, so that a count would be another one when indexes are made again.
+    /// Identifies the set of messages since the last clearing. It is not the number of clearings, because scavenging
+    /// forgets all but the last, so that a count would change when indexes are rebuilt.
     pub fn generation(&self) -> u64 {
         match self.cleared {
             0 | 1 => 0,
@@ -67,18 +67,18 @@ impl IndexState {
     }
 }
 
-/// What is in memory and being written.
+/// A memtable that is being written.
 pub(crate) struct FrozenMemtable {
     pub mem: Memtable,
-    /// Messages are left out of tables while this waits for its own.
+    /// Its messages can be removed from tables while it waits to be written.
     pub state: Mutex<IndexState>,
-    /// With which table it is written; [`FrozenMemtable::WAITING`] until it is.
+    /// The flush with which it is written; [`FrozenMemtable::WAITING`] until then.
     pub flush: AtomicU64,
     pub share: MemtableReservation,
 }
 
 impl FrozenMemtable {
-    /// For a table.
+    /// It is not in a table yet.
     pub const WAITING: u64 = u64::MAX;
 
     /// Whether it is in one of the tables.
@@ -87,7 +87,7 @@ impl FrozenMemtable {
     }
 }
 
-/// What an index takes in memory, and of the log what is in no table, counted in its shelf until it is given back, once.
+/// The memory of an index and its log bytes that are in no table, counted in the store until released once.
 pub(crate) struct MemtableReservation {
     shelf: Arc<TableStore>,
     mem_bytes: AtomicU64,
@@ -116,28 +116,28 @@ impl MemtableReservation {
 }
 
 impl Drop for MemtableReservation {
-    /// Of a namespace that was deleted: what is in memory of it goes.
+    /// For a deleted namespace: its in-memory entries disappear.
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
-/// The newest first.
+/// Newest first.
 #[derive(Clone, Default)]
 pub(crate) struct SortedTableSet {
     pub list: Vec<Arc<Table>>,
     levels: Vec<u32>,
-    /// What was frozen up to it is in the tables.
+    /// Memtables frozen up to this flush are in the tables.
     pub flushed: u64,
 }
 
 #[derive(Default, Serialize, Deserialize)]
 struct Manifest {
     version: u32,
-    /// Whose positions they are.
+    /// The id of the log to which the offsets belong.
     log: u64,
     next_table: u64,
-    /// Number and level, the newest first.
+    /// Number and level, newest first.
     tables: Vec<(u64, u32)>,
     namespaces: Vec<(u32, IndexState)>,
 }
@@ -148,24 +148,24 @@ pub(crate) struct TableStore {
     log: u64,
     cache: Arc<BlockCache>,
     tables: RwLock<Arc<SortedTableSet>>,
-    /// Held while it changes which tables there are.
+    /// Locked while the set of tables changes.
     writing: Mutex<ManifestState>,
-    /// Held by the one merge that is done at a time, beside which tables are written.
+    /// Locked by the single merge. Tables can be written concurrently.
     merging: Mutex<()>,
-    /// In memory, of all namespaces: what the index takes, and how much of the log is in no table.
+    /// Sums over all namespaces: the memory of the memtables, and the log bytes that are in no table.
     mem_bytes: AtomicU64,
     behind: AtomicU64,
     mem_bytes_max: u64,
     cache_bytes_max: u64,
-    /// What else is taken from the cache's share.
+    /// Budgets that reduce the size of the cache.
     beside: Vec<Arc<MemoryBudget>>,
-    /// Messages that tables may have and nobody needs: of namespaces that were deleted or cleared.
+    /// An upper bound for the dead messages in tables, from deleted or cleared namespaces.
     useless: AtomicU64,
-    /// There is enough to be written.
+    /// Notified when there is enough to write.
     pub enough: Notify,
-    /// Less is behind than before, or it is known whether tables can be written.
+    /// Notified when less is unindexed, or when a write succeeded or failed.
     pub caught_up: Notify,
-    /// Why the last one could not be written.
+    /// Why the last table could not be written.
     failing: Mutex<Option<String>>,
 }
 
@@ -175,7 +175,8 @@ struct ManifestState {
 }
 
 impl TableStore {
-    /// With what is known of namespaces. What is missing or damaged is gone: it is made again from the log.
+    /// Opens the store with the states of namespaces. If something is missing or damaged, everything is rebuilt from
+    /// the log.
     pub fn open(disk: Option<Arc<dyn Disk>>, log: u64, memory: usize) -> io::Result<TableStore> {
         let cache = blocks(memory / 2);
         let (mut tables, mut writing) = (
@@ -194,7 +195,7 @@ impl TableStore {
                 }
                 Err(reason) => {
                     if disk.names()?.iter().any(|name| name == MANIFEST) {
-                        tracing::warn!(reason, "the indexes of events are made again from the log");
+                        tracing::warn!(reason, "the indexes of events are being rebuilt from the log");
                     }
                 }
             }
@@ -208,7 +209,7 @@ impl TableStore {
             merging: Mutex::new(()),
             mem_bytes: AtomicU64::new(0),
             behind: AtomicU64::new(0),
-            // As much again is being written.
+            // The same amount may be in the process of being written.
             mem_bytes_max: (memory as u64 / 4).max(1 << 20),
             cache_bytes_max: memory as u64 / 2,
             beside: Vec::new(),
@@ -221,8 +222,8 @@ impl TableStore {
         Ok(shelf)
     }
 
-    /// Removes files of attempts that a crash has ended, and of merges before one. Not before the start is one that goes on: one that is
-    /// refused leaves everything as it was.
+    /// Removes files of interrupted attempts and of merges before a crash. Call it only once the start is certain to
+    /// succeed, because a refused start must leave everything unchanged.
     pub fn tidy(&self) -> io::Result<()> {
         match &self.disk {
             Some(disk) => remove_others(disk.as_ref(), &self.tables()),
@@ -230,17 +231,17 @@ impl TableStore {
         }
     }
 
-    /// What these take is taken from the cache's share.
+    /// Budgets whose use reduces the cache.
     pub fn share_with(&mut self, beside: Vec<Arc<MemoryBudget>>) {
         self.beside = beside;
     }
 
-    /// What is beside the indexes takes more or less than it did.
+    /// Adjusts the cache after the use of these budgets changed.
     pub fn fit(&self) {
         self.fit_cache(&self.tables());
     }
 
-    /// What is in memory of every table, its filter and where its blocks begin, is taken from the cache's share.
+    /// The filters and block lists of open tables reduce the cache.
     fn fit_cache(&self, tables: &SortedTableSet) {
         let most = self.cache_bytes_max;
         let beside: u64 = self.beside.iter().map(|share| share.bytes() as u64).sum();
@@ -252,24 +253,24 @@ impl TableStore {
         self.tables.read().clone()
     }
 
-    /// There are tables, or will be.
+    /// Whether tables are written.
     pub fn is_on_disk(&self) -> bool {
         self.disk.is_some()
     }
 
-    /// What the tables have of a namespace; from the start of the log if there are none.
+    /// The state of a namespace in the tables; `None` if they have nothing of it.
     pub fn state(&self, namespace: u32) -> Option<IndexState> {
         self.writing.lock().states.get(&namespace).copied()
     }
 
-    /// By namespace, the offset that its tables expect next in the log.
+    /// The next log offset that the tables expect, by namespace.
     pub fn next_offsets(&self) -> Vec<(u32, Offset)> {
         let writing = self.writing.lock();
         let states = writing.states.iter();
         states.map(|(number, state)| (*number, state.next_offset)).collect()
     }
 
-    /// So much more is in memory.
+    /// Accounts for additional memory and unindexed log bytes.
     pub fn grown(&self, mem_bytes: u64, log_bytes: u64) {
         let mem = self.mem_bytes.fetch_add(mem_bytes, Ordering::Relaxed) + mem_bytes;
         let behind = self.behind.fetch_add(log_bytes, Ordering::Relaxed) + log_bytes;
@@ -292,12 +293,12 @@ impl TableStore {
         self.disk.is_some() && (mem >= self.mem_bytes_max || behind >= BEHIND_MAX / 2)
     }
 
-    /// Whether whoever stores more has to wait.
+    /// Whether appends must wait.
     pub fn is_behind(&self) -> bool {
         self.disk.is_some() && self.behind.load(Ordering::Relaxed) > BEHIND_MAX
     }
 
-    /// Why no table is written, since the last attempt until one succeeds.
+    /// Why tables cannot be written, until an attempt succeeds.
     pub fn failing(&self) -> Option<String> {
         self.failing.lock().clone()
     }
@@ -307,7 +308,7 @@ impl TableStore {
         self.caught_up.notify_waiters();
     }
 
-    /// In files, in memory, and of the log not yet in a table.
+    /// Sizes of files and memory, and of the log that is in no table.
     pub fn sizes(&self) -> IndexSizes {
         let tables = self.tables();
         IndexSizes {
@@ -318,7 +319,7 @@ impl TableStore {
         }
     }
 
-    /// Writes what `freeze` gives as a table. Blocks for as long as that takes.
+    /// Writes the memtables from `freeze` as a table. Blocks until done.
     pub fn flush(
         &self,
         freeze: impl FnOnce() -> Vec<Arc<FrozenMemtable>>,
@@ -345,7 +346,7 @@ impl TableStore {
         tables.list.insert(0, table.clone());
         tables.levels.insert(0, 0);
         tables.flushed += 1;
-        // From one moment on readers find it in the tables, and only what is in them.
+        // From one moment on, readers find the entries in the tables only.
         let is_with = |flush: u64| {
             let stamps = frozen.iter().map(|frozen| &frozen.flush);
             stamps.for_each(|stamp| stamp.store(flush, Ordering::Release));
@@ -358,7 +359,7 @@ impl TableStore {
         Ok(())
     }
 
-    /// Merges tables, if there are enough of one level. Returns whether there were.
+    /// Merges tables if one level has enough of them. Returns whether it did.
     pub fn merge(&self, lives: &dyn Fn(KeySpace) -> bool) -> io::Result<bool> {
         let Some(disk) = &self.disk else { return Ok(false) };
         let _alone = self.merging.lock();
@@ -367,7 +368,7 @@ impl TableStore {
         };
         let number = self.writing.lock().number();
         let table = self.written(disk.as_ref(), number, |writer| merge::merge(&old, lives, None, writer))?;
-        // Newer ones may have come to stand before them.
+        // Newer tables may have been added before them.
         let mut writing = self.writing.lock();
         let mut tables = SortedTableSet::clone(&self.tables());
         let first = old
@@ -383,27 +384,27 @@ impl TableStore {
         Ok(true)
     }
 
-    /// A namespace was deleted: what tables have of it is of no use.
+    /// Records that a namespace was deleted, so that its entries in tables are dead.
     pub fn deleted(&self, namespace: u32) {
-        // One that no table knows has nothing there.
+        // A namespace without a state has nothing in the tables.
         if let Some(state) = self.state(namespace) {
             self.cleared(state.messages.max(1));
         }
     }
 
-    /// The same of so many messages of a namespace that was cleared.
+    /// Records that this many messages were cleared.
     pub fn cleared(&self, messages: u64) {
         self.useless.fetch_add(messages, Ordering::Relaxed);
     }
 
-    /// How many useless messages there may be, once they are as many as those that are of use: their filters are memory, and a store in
-    /// which nothing is written any more merges nothing. Each one pays for copying one that is of use, so the work is bounded.
+    /// The number of dead messages, if there are at least as many as live ones. Their filters use memory, and a store
+    /// without writes would never merge. Each dead message pays for copying one live message, so the work is bounded.
     pub fn useless_beyond(&self, of_use: impl FnOnce() -> u64) -> Option<u64> {
         let useless = self.useless.load(Ordering::Relaxed);
         (self.disk.is_some() && useless > 0 && useless >= of_use()).then_some(useless)
     }
 
-    /// Leaves out what is of no use, which were so many messages when it was counted.
+    /// Removes dead entries, whose number was `useless` when counted.
     pub fn clear_out(&self, useless: u64, lives: &dyn Fn(KeySpace) -> bool) -> io::Result<()> {
         if !self.tables().list.is_empty() {
             self.leave_out(&RemovalSet::default(), lives, |publish| publish())?;
@@ -412,8 +413,8 @@ impl TableStore {
         Ok(())
     }
 
-    /// Leaves messages out of all tables, which become one. `then` is called with the states of namespaces in the moment in
-    /// which that is so.
+    /// Removes messages from all tables, which become one. `then` must call its argument to publish the result; it can
+    /// change other state in the same moment.
     pub fn leave_out(
         &self,
         gone: &RemovalSet,
@@ -429,7 +430,7 @@ impl TableStore {
         let table = self.written(disk.as_ref(), number, |writer| {
             merge::merge(&old.list, lives, Some(gone), writer)
         })?;
-        // Here, since `then` may hold what `lives` asks. What is gone stays gone.
+        // Evaluated here because `then` may hold locks that `lives` needs. A namespace that is gone stays gone.
         let states = self.writing.lock().states.clone();
         let gone_namespaces: BTreeSet<u32> = states.into_keys().filter(|number| !is_there(*number, lives)).collect();
         let writing = Mutex::new(self.writing.lock());
@@ -444,7 +445,7 @@ impl TableStore {
                 }
             }
             states.retain(|namespace, _| !gone_namespaces.contains(namespace));
-            // Newer ones may have come to stand before them.
+            // Newer tables may have been added before them.
             let mut tables = SortedTableSet::clone(&self.tables());
             let newer = tables.list.len() - old.list.len();
             let level = old.levels.iter().copied().max().unwrap_or(0);
@@ -458,8 +459,8 @@ impl TableStore {
         })
     }
 
-    /// Leaves out what tables have of namespaces whose state they do not know. Those were deleted, and damage or a power cut has
-    /// brought them back: what is made again of them must not come to stand beside it.
+    /// Removes table entries of namespaces without a known state. Such a namespace was deleted, and damage or a power
+    /// cut has undone the deletion; what is rebuilt for it must not be beside the old entries.
     pub fn forget_unknown(&self, there: impl Iterator<Item = u32>) -> io::Result<()> {
         let states = self.writing.lock().states.clone();
         let there: BTreeSet<u32> = there.collect();
@@ -481,10 +482,10 @@ impl TableStore {
     pub fn verify(&self) -> io::Result<()> {
         let Some(disk) = &self.disk else { return Ok(()) };
         for table in &self.tables().list {
-            // Anew: what says where its blocks are has been in memory since it was opened.
+            // Reopened, because the list of blocks has been in memory since the table was opened.
             match Table::open(disk.as_ref(), table.number, &self.cache) {
                 Ok(table) => merge::verify(&Arc::new(table))?,
-                // It has been merged into another.
+                // It has been merged meanwhile.
                 Err(_) if self.tables().list.iter().all(|other| other.number != table.number) => {}
                 Err(what) => return Err(io::Error::new(io::ErrorKind::InvalidData, what)),
             }
@@ -492,7 +493,7 @@ impl TableStore {
         Ok(())
     }
 
-    /// A new table; nothing of it stays after an error, which on a full disk comes again and again.
+    /// Writes a new table. After an error the partial file is removed, because errors on a full disk repeat.
     fn written(
         &self,
         disk: &dyn Disk,
@@ -509,8 +510,8 @@ impl TableStore {
         written.map(Arc::new)
     }
 
-    /// From now on these are the tables, also after a crash, and what they have of each namespace. After an error all is as
-    /// it was; a crash may then find either, both of which are whole.
+    /// Publishes a new set of tables and states durably. After an error nothing has changed; a crash may leave the old
+    /// or the new state, both of which are whole.
     fn publish(
         &self,
         disk: &dyn Disk,
@@ -540,38 +541,38 @@ impl TableStore {
         writing.states = states;
         self.fit_cache(&tables);
         *self.tables.write() = Arc::new(tables);
-        // Whoever reads them still has them open.
+        // Readers still have the removed files open.
         old.iter().for_each(|table| remove(disk, table.number));
         Ok(())
     }
 }
 
-/// What is to be, with the one table that is new in it.
+/// The new state, with the table that was added.
 struct ManifestEdit {
     tables: SortedTableSet,
     states: HashMap<u32, IndexState>,
     table: Arc<Table>,
 }
 
-/// What stays is removed at the next start.
+/// Removes a table file. If that fails, the next start does it.
 fn remove(disk: &dyn Disk, number: u64) {
     let name = super::table::file_name(number);
     if let Err(error) = disk.remove(&name)
         && error.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(%error, name, "an index that is not needed any more is not removed");
+        tracing::warn!(%error, name, "cannot remove an index that is no longer needed");
     }
 }
 
 impl ManifestState {
-    /// Of the next table.
+    /// The number of the next table.
     fn number(&mut self) -> u64 {
         self.next_table += 1;
         self.next_table - 1
     }
 }
 
-/// What indexes take.
+/// The size of the indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexSizes {
     pub tables: usize,
@@ -585,7 +586,7 @@ impl SortedTableSet {
         self.list.iter().map(|table| table.resident_bytes() as u64).sum()
     }
 
-    /// The tables that are to be merged, and their level.
+    /// The tables to merge, and their level.
     fn full_level(&self) -> Option<(Vec<Arc<Table>>, u32)> {
         let mut from = 0;
         while let Some(level) = self.levels.get(from) {
@@ -596,7 +597,7 @@ impl SortedTableSet {
                 .take_while(|other| *other == level)
                 .count();
             if same >= TABLES_OF_LEVEL {
-                // The oldest of them.
+                // The oldest of the level.
                 let range = from + same - TABLES_OF_LEVEL..from + same;
                 return Some((self.list.get(range)?.to_vec(), *level));
             }
@@ -610,11 +611,11 @@ fn is_there(namespace: u32, lives: &dyn Fn(KeySpace) -> bool) -> bool {
     lives(KeySpace { namespace, cleared: 0 })
 }
 
-/// From one namespace to the next that is in the table.
+/// Jumps from one namespace to the next one in the table.
 fn has_some_of(table: &Arc<Table>, numbers: &BTreeSet<u32>) -> bool {
     let mut next = numbers.first().copied();
     while let Some(number) = next {
-        // A part that cannot be read is told of by whoever needs it.
+        // Damage is reported when the part is needed.
         let Ok(cursor) = table.seek(&number.to_be_bytes(), Io::MayBlock) else {
             return false;
         };
@@ -643,7 +644,7 @@ fn read(disk: &dyn Disk, log: u64, cache: &Arc<BlockCache>) -> Result<(SortedTab
         return Err(format!("{MANIFEST}: format {} is not this version's", manifest.version));
     }
     if manifest.log != log {
-        return Err(format!("{MANIFEST}: it is of another log"));
+        return Err(format!("{MANIFEST}: it belongs to another log"));
     }
     let mut tables = SortedTableSet::default();
     for (number, level) in &manifest.tables {
@@ -653,7 +654,7 @@ fn read(disk: &dyn Disk, log: u64, cache: &Arc<BlockCache>) -> Result<(SortedTab
     Ok((tables, manifest))
 }
 
-/// The manifest under the name that it has until it is renamed.
+/// Writes the manifest under its temporary name.
 fn prepare(disk: &dyn Disk, manifest: &Manifest) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(manifest)?;
     let sum = xxhash_rust::xxh3::xxh3_64(&bytes);

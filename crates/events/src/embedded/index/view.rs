@@ -1,4 +1,4 @@
-//! A look at what is frozen and in tables, at one moment, and the ways through lists over all of it and what is in memory.
+//! A snapshot of the frozen memtable and the tables, and iteration over lists in them and in the active memtable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::EventsError;
 use crate::id::MessageId;
 use crate::store::{CategoryInfo, Direction, StreamInfo};
 
-/// Of one namespace.
+/// The view of one namespace.
 #[derive(Clone)]
 pub(crate) struct IndexView {
     pub(super) space: KeySpace,
@@ -27,18 +27,18 @@ fn damaged(what: &str) -> IndexReadError {
 }
 
 impl IndexView {
-    /// What was frozen of messages that live.
+    /// The frozen memtable, unless its messages were cleared since.
     pub(super) fn frozen(&self) -> Option<&Memtable> {
         let frozen = self.frozen.as_ref().filter(|frozen| frozen.mem.space == self.space);
         frozen.map(|frozen| &frozen.mem)
     }
 
-    /// What was written up to this number is in tables.
+    /// Everything frozen up to this flush is in tables.
     pub fn flushed(&self) -> u64 {
         self.tables.flushed
     }
 
-    /// -1 without messages.
+    /// The version of a stream; -1 without messages.
     pub fn version_in_tables(&self, name: &str, io: Io) -> IndexReadResult<i64> {
         let key = keys::named(self.space, Family::Stream, name);
         let hash = keys::filter_hash(&key).unwrap_or_default();
@@ -69,7 +69,7 @@ impl IndexView {
         Ok(None)
     }
 
-    /// Where the newest version of a document is, but for what was in memory and could still change.
+    /// The newest version of a document outside of the active memtable.
     pub fn document(&self, name: &str) -> IndexReadResult<Option<DocumentAt>> {
         match self.frozen.as_ref().and_then(|frozen| frozen.mem.document(name)) {
             Some(at) => Ok(Some(at)),
@@ -77,12 +77,12 @@ impl IndexView {
         }
     }
 
-    /// Offsets of messages that may have an id.
+    /// Offsets of messages that may have this id.
     pub fn id_in_tables(&self, id: &MessageId, io: Io) -> IndexReadResult<Vec<Offset>> {
         self.ids_in_tables(super::id_hash(id), io)
     }
 
-    /// By the hash of an id.
+    /// Like `id_in_tables`, by the hash of the id.
     pub fn ids_in_tables(&self, hash: u64, io: Io) -> IndexReadResult<Vec<Offset>> {
         let key = keys::hashed(self.space, Family::Id, hash, 0);
         let prefix = key.get(..HASHED).unwrap_or_default();
@@ -98,8 +98,8 @@ impl IndexView {
         Ok(found)
     }
 
-    /// Names of a family from one on with what is said of each, the same name coming once for each that says something: the
-    /// newest first. `take` is given them in their order until it says false.
+    /// Visits the names of a family from a name on, in order, until `take` returns false. A name occurs once for each
+    /// table that has it, newest first.
     fn names(
         &self,
         space: KeySpace,
@@ -131,7 +131,7 @@ impl IndexView {
         }
     }
 
-    /// Adds what is not in memory to `found`, in byte order. May block.
+    /// Adds the streams outside of the active memtable to `found`, and returns them in byte order. May block.
     pub fn streams(
         &self,
         mut found: StreamListing,
@@ -150,7 +150,7 @@ impl IndexView {
                 names += 1;
                 name.clone_into(&mut last);
             }
-            // One more than is wanted, since the cursor itself may be among them.
+            // One more than wanted, because the cursor itself may be among them.
             if names > max + 1 || !name.starts_with(prefix) {
                 return Ok(false);
             }
@@ -172,7 +172,7 @@ impl IndexView {
         Ok(infos.collect())
     }
 
-    /// The same for categories, of which all are wanted.
+    /// Like `streams`, for all categories.
     pub fn categories(&self, mut found: BTreeMap<String, CategoryValue>) -> IndexReadResult<Vec<CategoryInfo>> {
         let mut add = |name: &str, value| found.entry(name.to_owned()).or_default().add(value);
         if let Some(mem) = self.frozen() {
@@ -190,7 +190,7 @@ impl IndexView {
         Ok(infos.collect())
     }
 
-    /// Names of documents that there are, behind the cursor. `found` has all that are in memory.
+    /// Names of existing documents after the cursor. `found` has all those in the active memtable.
     pub fn documents(
         &self,
         mut found: BTreeMap<String, DocumentAt>,
@@ -199,7 +199,7 @@ impl IndexView {
         max: usize,
     ) -> IndexReadResult<Vec<String>> {
         let from = if cursor > prefix { cursor } else { prefix };
-        // The newest place of each name: what was found first stands.
+        // The newest location of each name wins, so existing entries are kept.
         if let Some(frozen) = &self.frozen {
             for (name, at) in frozen
                 .mem
@@ -228,7 +228,7 @@ impl IndexView {
         Ok(names.map(|(name, _)| name).take(max).collect())
     }
 
-    /// Ways through a list, one for each that has something of it.
+    /// One source for each place that has a part of a list.
     pub(super) fn sources(&self, of: &ListId, from: Option<u64>, direction: Direction, io: Io) -> Vec<RowSource> {
         let mut sources = Vec::new();
         let source = |origin| RowSource::new(origin, from, direction);
@@ -251,7 +251,7 @@ impl IndexView {
     }
 }
 
-/// What is known of streams, by their names.
+/// Streams by name.
 #[derive(Debug, Default)]
 pub(crate) struct StreamListing {
     found: BTreeMap<Arc<str>, StreamValue>,
@@ -272,7 +272,7 @@ impl StreamListing {
 #[derive(Clone, Debug)]
 pub(crate) enum ListId {
     Of(ListKind, String),
-    /// All of the namespace, by global position.
+    /// All messages of the namespace, by global position.
     All,
 }
 
@@ -284,7 +284,7 @@ impl ListId {
         }
     }
 
-    /// Bytes of a key before the ordinal.
+    /// Length of a key before the ordinal.
     fn prefix(&self) -> usize {
         match self {
             ListId::Of(..) => HASHED,
@@ -292,7 +292,7 @@ impl ListId {
         }
     }
 
-    /// The next rows from an ordinal on, if there is one, at most so many.
+    /// Copies the next rows from an ordinal on, at most `max`.
     pub(super) fn copy(
         &self,
         mem: &Memtable,
@@ -351,7 +351,7 @@ fn rows_from(segment: &PositionRun, from: u64) -> impl Iterator<Item = IndexRow>
     (from.saturating_sub(segment.global)..segment.len).map(move |n| row_of(&segment, n))
 }
 
-/// Backward.
+/// Rows in backward order.
 fn rows_to(segment: &PositionRun, to: u64) -> impl Iterator<Item = IndexRow> {
     let segment = *segment;
     let len = to
@@ -360,40 +360,40 @@ fn rows_to(segment: &PositionRun, to: u64) -> impl Iterator<Item = IndexRow> {
     (0..len).rev().map(move |n| row_of(&segment, n))
 }
 
-/// Rows copied at once: few at first, since most readers want few.
+/// Number of rows copied at once: few at first, because most readers need few.
 const COPIED_FIRST: usize = 16;
 const COPIED: usize = 256;
 
-/// A way through a list in one of the places where parts of it are.
+/// Iterates over the part of a list in one place.
 pub(super) struct RowSource {
     origin: Origin,
     direction: Direction,
-    /// From where on rows have to be fetched; inclusive. `None`: from the beginning of the direction.
+    /// The inclusive ordinal from which rows must be fetched. `None`: from the start in this direction.
     from: Option<u64>,
     rows: Vec<IndexRow>,
     at: usize,
-    /// Rows of the next copy.
+    /// Number of rows in the next copy.
     copied: usize,
     ended: bool,
 }
 
 pub(super) enum Origin {
-    /// What is in memory changes: it is asked through a function.
+    /// The active memtable changes, so it is accessed through a function.
     Active,
     Frozen(Arc<FrozenMemtable>),
     Table(TableListCursor),
 }
 
-/// A way through a list in a table.
+/// Iterates over a list in a table.
 pub(super) struct TableListCursor {
     table: Arc<Table>,
     io: Io,
     cursor: Option<TableCursor>,
-    /// Of which not all was told.
+    /// A segment that has not been returned completely.
     segment: Option<PositionRun>,
 }
 
-/// Copies rows of what is in memory.
+/// Copies rows of the active memtable.
 pub(super) type ActiveRowsFn<'a> =
     &'a dyn Fn(&ListId, Option<u64>, Direction, usize, &mut Vec<IndexRow>) -> IndexReadResult<()>;
 
@@ -461,7 +461,7 @@ impl RowSource {
 }
 
 impl TableListCursor {
-    /// Rows of the next part that has some. `false` behind the last.
+    /// Fetches the rows of the next part that has some. Returns `false` after the last part.
     fn part(
         &mut self,
         of: &ListId,
@@ -506,7 +506,7 @@ impl TableListCursor {
         Ok(true)
     }
 
-    /// To the next part, or the first that may have rows from an ordinal on.
+    /// Moves to the next part, or to the first part that may have rows from an ordinal on.
     fn go_on(&mut self, of: &ListId, space: KeySpace, from: Option<u64>, direction: Direction) -> IndexReadResult<()> {
         let forward = direction == Direction::Forward;
         if let Some(cursor) = &mut self.cursor {
@@ -525,7 +525,7 @@ impl TableListCursor {
         if cursor.entry().is_some_and(|(own, _)| own == key) || forward && from.is_none() {
             return Ok(());
         }
-        // The part before begins before the ordinal, and may reach it.
+        // The part before begins before the ordinal and may reach it.
         let moved = cursor.back()?;
         if !moved && !forward {
             cursor.leave();

@@ -1,8 +1,9 @@
-//! Clears whose record was lost with damage. What was removed by one would be back, and mixed with what came behind it.
+//! Detects clearings whose record was lost by damage. Otherwise their messages would come back, mixed with those that
+//! followed.
 //!
-//! Two things tell of such a clear. Behind a gap of the log a message has a position that was given before: so everything was removed
-//! in between, and what said so stood in a gap. And indexes that were kept know of it: the store says it again in a document of its
-//! own, so that indexes that are made again know it, too.
+//! There are two kinds of evidence. If a message behind a gap of the log has a position that was assigned before,
+//! everything was removed in between, and the clearing was in a gap. And existing indexes know the clearing: the store
+//! then records it in a document of its own, so that rebuilt indexes know it too.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -20,15 +21,15 @@ use super::{ReplayItem, frames};
 use crate::error::Result;
 use crate::store::Direction;
 
-/// The document that names the offset of the newest clear, if the log has lost the record of it.
+/// The document that names the offset of the newest clearing, if the log has lost its record.
 pub(in super::super) const CLEARED: &str = "~cleared";
 
-/// What a replay looks at behind gaps.
+/// The state of a replay that crosses gaps.
 #[derive(Default)]
 pub(super) struct LostClearDetector {
-    /// The log had a gap since the newest clear.
+    /// The log had a gap since the newest clearing.
     any: bool,
-    /// Streams that go on behind the newest gap as they were before it.
+    /// Streams that have been verified behind the newest gap.
     streams: HashSet<Arc<str>>,
 }
 
@@ -42,12 +43,13 @@ impl LostClearDetector {
         self.streams.clear();
     }
 
-    /// What stands before does not matter any more.
+    /// Earlier entries no longer matter after a clearing.
     pub fn cleared(&mut self) {
         *self = LostClearDetector::default();
     }
 
-    /// The gap in which everything was removed, if a message that is not indexed yet shows that it was. Blocks.
+    /// The gap that contains a lost clearing, if this message, which is not indexed yet, proves that there was one.
+    /// Blocks.
     pub fn lost_clear(
         &mut self,
         namespace: &EmbeddedNamespace,
@@ -57,7 +59,8 @@ impl LostClearDetector {
             return Ok(None);
         }
         let mut given = namespace.global_given(event)?;
-        // Positions of a stream rise, so its first message behind a gap tells for those that follow, unless they came with theirs.
+        // Positions of a stream increase, so checking its first message behind a gap suffices, unless messages were
+        // imported.
         if event.is_imported || !self.streams.contains(&event.stream) {
             given = given.max(namespace.position_given(event)?);
             self.streams.insert(event.stream.clone());
@@ -70,7 +73,7 @@ impl LostClearDetector {
 }
 
 impl EmbeddedNamespace {
-    /// Offset of the newest message that cannot be before another one because of its global position.
+    /// Offset of the newest message that cannot precede this one because of its global position.
     fn global_given(&self, event: &IndexedEvent) -> IndexReadResult<Option<Offset>> {
         let last = self.index.read().state.last_global;
         match event.global <= last {
@@ -79,7 +82,8 @@ impl EmbeddedNamespace {
         }
     }
 
-    /// The same because of its position in its stream, or of a deletion of that.
+    /// Offset of the newest message that cannot precede this one because of its position in the stream, or of a
+    /// deletion that covers the position.
     fn position_given(&self, event: &IndexedEvent) -> IndexReadResult<Option<Offset>> {
         let version = self.version_stored(&event.stream, Io::MayBlock)?;
         let of_message = match version >= event.position.cast_signed() {
@@ -98,9 +102,10 @@ impl EmbeddedNamespace {
         Ok(of_message.max(of_deletion))
     }
 
-    /// Offset of the newest message of a list from a place on, or at that place alone: an import takes any that is free.
+    /// Offset of the newest message in a list at or after a position, or only at that position, because an import can
+    /// use any free one.
     fn newest_from(&self, list: &ListId, place: u64, alone: bool) -> IndexReadResult<Option<Offset>> {
-        // Unless some were imported, offsets rise with the places.
+        // Without imports, offsets increase with the positions.
         let (from, direction) = match alone || self.index.read().state.has_imports {
             true => (Some(place), Direction::Forward),
             false => (None, Direction::Backward),
@@ -118,8 +123,8 @@ impl EmbeddedNamespace {
         Ok(newest)
     }
 
-    /// Of several gaps the first is taken. What stands between them may have been removed or not, and nothing that was
-    /// acknowledged is hidden without a proof.
+    /// With several gaps, the first one is chosen. Messages between the gaps may have been removed or not, and no
+    /// acknowledged message is hidden without proof.
     fn first_gap(&self, from: Offset, to: Offset) -> IndexReadResult<Option<Range<Offset>>> {
         let (log, mut at, mut gap, mut hole) = (self.place.log.as_ref(), from, None, None);
         while at < to && gap.is_none() {
@@ -132,7 +137,7 @@ impl EmbeddedNamespace {
         Ok(gap.or(hole))
     }
 
-    /// Whether the newest clear is known from the indexes alone. Blocks.
+    /// The newest clearing, if only the indexes know it. Blocks.
     fn lost_clear(&self) -> IndexReadResult<Option<Offset>> {
         let state = self.index.read().state;
         if state.generation() == 0 {
@@ -150,16 +155,16 @@ impl EmbeddedNamespace {
     }
 }
 
-/// The clear that a document names.
+/// The clearing that a document names.
 pub(in super::super) fn decoded(content: &[u8]) -> Option<Offset> {
     varint::take(content).map(|(offset, _)| offset)
 }
 
-/// Says again, in the log, which clears it has lost. Blocks.
+/// Records clearings that the log has lost in a document. Blocks.
 pub(in super::super) fn say_again(inner: &StoreInner) {
     let runtime = tokio::runtime::Handle::current();
     for namespace in inner.all() {
-        // What cannot be read is told to whoever needs it, and is not given up yet.
+        // Read errors are reported when the data is needed, and nothing is given up yet.
         let Ok(Some(lost)) = namespace.lost_clear() else {
             continue;
         };
@@ -173,15 +178,15 @@ pub(in super::super) fn say_again(inner: &StoreInner) {
             Ok(_) => tracing::warn!(
                 namespace = namespace.about().name,
                 offset = lost,
-                "what said that all messages before this offset were removed was lost with damage that was given up: it is said again, \
-                 and they stay removed"
+                "the record that cleared all messages before this offset was lost to damage that was given up: it was \
+                 stored again, and they stay removed"
             ),
             Err(error) => tracing::error!(
                 namespace = namespace.about().name,
                 offset = lost,
                 %error,
-                "what said that all messages before this offset were removed was lost with damage that was given up, and could not \
-                 be said again: it is tried at the next start"
+                "the record that cleared all messages before this offset was lost to damage that was given up, and \
+                 could not be stored again: the next start will retry"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Disks that outlive the store, and fail when that is wanted.
+//! Disks that outlive the store and fail on request.
 
 use std::io;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::super::*;
 use crate::TokenDigest;
 use crate::store::*;
 
-/// A disk on which no file can be made while that is said.
+/// A disk on which creating files fails while the flag is set.
 struct MayFail(Arc<RamDisk>, Arc<AtomicBool>);
 
 impl Disk for MayFail {
@@ -50,7 +50,7 @@ impl Disk for MayFail {
     }
 }
 
-/// Of the log: where it begins in which file, and where its block does.
+/// The position of a frame of the log, and of its block.
 #[derive(Clone, Debug)]
 pub struct FrameOnDisk {
     pub file: String,
@@ -61,7 +61,7 @@ pub struct FrameOnDisk {
 
 const PIECE: usize = 64 << 10;
 
-/// None of a file that is gone by now.
+/// Empty if the file no longer exists.
 fn bytes_of(disk: &RamDisk, name: &str) -> Vec<u8> {
     let Ok(file) = disk.open(name) else {
         return Vec::new();
@@ -71,14 +71,14 @@ fn bytes_of(disk: &RamDisk, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Disks that outlive the store.
+/// The disks of a store, which outlive it.
 pub struct Disks {
     log: Arc<RamDisk>,
     pub(super) indexes: Arc<RamDisk>,
     fail: Arc<AtomicBool>,
-    /// Damage is given up at a start.
+    /// Starts give up damage.
     recover_skip: AtomicBool,
-    /// Of a commit file.
+    /// Size of a commit file.
     file_bytes: u64,
     open: parking_lot::Mutex<Option<Arc<EmbeddedLog>>>,
 }
@@ -95,7 +95,7 @@ impl Disks {
         }
     }
 
-    /// With commit files that are soon full.
+    /// Disks with commit files that fill up soon.
     pub fn with_small_files() -> Disks {
         Disks {
             file_bytes: 256 << 10,
@@ -103,19 +103,19 @@ impl Disks {
         }
     }
 
-    /// What has the log open lets go of it.
+    /// Closes the open log.
     pub fn close(&self) {
         if let Some(log) = self.open.lock().take() {
             log.close();
         }
     }
 
-    /// From now on starts give up what is damaged.
+    /// Makes later starts give up damage.
     pub fn recover_skip(&self) {
         self.recover_skip.store(true, SeqCst);
     }
 
-    /// `thalweg log repair --accept-loss`.
+    /// Runs `thalweg log repair --accept-loss`.
     pub fn repair(&self) {
         self.close();
         let done = thalweg_log::repair(self.log.as_ref(), true, &mut |_, _| {})
@@ -124,13 +124,13 @@ impl Disks {
         assert!(done.is_some_and(|done| done.after.is_whole()));
     }
 
-    /// The log becomes an older copy of itself; the indexes stay as they are.
+    /// Replaces the log by an older copy; the indexes stay.
     pub fn put_back_log_of(&mut self, older: &Disks) {
         self.close();
         self.log = older.copied().log;
     }
 
-    /// The same bytes on other disks.
+    /// A copy of the disks.
     pub fn copied(&self) -> Disks {
         self.close();
         let copy = Disks {
@@ -152,7 +152,7 @@ impl Disks {
         copy
     }
 
-    /// Where the frames of a partition lie in the commit files.
+    /// The positions of the frames of a partition in commit files.
     pub fn frames_of(&self, id: PartitionId) -> Vec<FrameOnDisk> {
         let mut found = Vec::new();
         for name in self.log.names().unwrap() {
@@ -180,7 +180,7 @@ impl Disks {
         found
     }
 
-    /// Does something to the bytes of a file of the log.
+    /// Changes bytes of a log file.
     pub fn bend_log(&self, file: &str, range: Range<usize>, bend: impl Fn(&mut [u8])) {
         self.close();
         let file = self.log.open(file).unwrap();
@@ -190,13 +190,13 @@ impl Disks {
         file.write_at(&bytes, range.start as u64).unwrap();
     }
 
-    /// Whether some file of the log has these bytes.
+    /// Whether a file of the log contains these bytes.
     pub fn log_holds(&self, bytes: &[u8]) -> bool {
         let mut names = self.log.names().unwrap().into_iter();
         names.any(|name| memchr::memmem::find(&bytes_of(&self.log, &name), bytes).is_some())
     }
 
-    /// Files that a rewrite has made are gone. Returns how many there were.
+    /// Removes all segments. Returns their number.
     pub fn lose_segments(&self) -> usize {
         self.close();
         let mut names = self.log.names().unwrap();
@@ -211,7 +211,7 @@ impl Disks {
         }
     }
 
-    /// Names of what is in the folder of indexes, with their lengths.
+    /// Names and lengths of the tables.
     pub fn tables(&self) -> Vec<(String, u64)> {
         let names = self.indexes.names().unwrap().into_iter();
         let tables = names.map(|name| {
@@ -221,7 +221,7 @@ impl Disks {
         tables.filter(|(name, _)| name.ends_with(".index")).collect()
     }
 
-    /// Bends a byte of one of them, or puts it right again.
+    /// Flips a bit of a table; a second call restores it.
     pub fn flip(&self, name: &str, at: u64) {
         let file = self.indexes.open(name).unwrap();
         let mut byte = [0];
@@ -229,7 +229,7 @@ impl Disks {
         file.write_at(&[byte[0] ^ 0x10], at).unwrap();
     }
 
-    /// From now on no file is made for indexes, or again.
+    /// Makes creating index files fail or succeed.
     pub fn fail_indexes(&self, fail: bool) {
         self.fail.store(fail, SeqCst);
     }
@@ -242,12 +242,12 @@ impl Disks {
         self.open_as(durability, false).await
     }
 
-    /// What was opened before is closed.
+    /// Opens the store, closing an earlier one first.
     pub async fn open_as(&self, durability: Durability, keep_deleted: bool) -> EmbeddedStore {
         self.try_open(durability, keep_deleted).await.unwrap()
     }
 
-    /// The same, which may be refused.
+    /// Like `open_as`, but returns errors.
     pub async fn try_open(&self, durability: Durability, keep_deleted: bool) -> Result<EmbeddedStore> {
         self.close();
         let options = LogOptions {

@@ -1,4 +1,4 @@
-//! All that was ever told, and what must therefore be found.
+//! All replies so far, and what must therefore be stored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use thalweg_events::{
 
 use super::work::{Answer, Asked, CUT, Part, Told, Written, append, id_of};
 
-/// A message and where it is.
+/// A message and its positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     pub global: u64,
@@ -36,21 +36,21 @@ pub fn fact_of(stored: &StoredEvent) -> Fact {
 
 #[derive(Default)]
 pub struct Ledger {
-    /// By global position, hidden ones too.
+    /// By global position, including hidden ones.
     facts: BTreeMap<u64, Fact>,
     asked: Vec<Asked>,
-    /// What was asked for in the life before without an answer.
+    /// Appends of the previous life without a reply.
     unknown: Vec<Vec<Part>>,
     floors: HashMap<String, (u64, u64)>,
     documents: HashMap<String, Written>,
-    /// Versions that somebody was told.
+    /// Versions from replies.
     versions: HashMap<String, i64>,
-    /// What was lost with the power may have been told.
+    /// Data lost in a power cut may have been acknowledged.
     is_loose: bool,
 }
 
 impl Ledger {
-    /// What was told in a life that is over.
+    /// Adds the replies of a life that has ended.
     pub fn learn(&mut self, told: Told) {
         let may_be_hidden = |fact: &Fact| {
             told.floors
@@ -96,7 +96,7 @@ impl Ledger {
                             mark: *mark,
                             id,
                         };
-                        // Whoever reads everything up to some place has seen all that is there.
+                        // A reader that has read everything up to a position has seen all messages there.
                         assert!(global > told.seen_to || may_be_hidden(&fact), "{fact:?} was not read");
                         self.facts.insert(global, fact);
                     }
@@ -111,12 +111,12 @@ impl Ledger {
         self.asked.extend(told.asked);
     }
 
-    /// The power was cut where acknowledgements do not wait for the disk.
+    /// Records a power cut under a durability that does not sync before acknowledging.
     pub fn forget_what_may_be_lost(&mut self) {
         self.is_loose = true;
     }
 
-    /// Everything that is there is what it has to be, and stays known.
+    /// Checks that everything stored is as expected, and remembers it.
     pub async fn hold_against(&mut self, namespace: &dyn Namespace, store: &EmbeddedStore, what: &str) {
         let found = everything(namespace, None).await;
         if std::mem::take(&mut self.is_loose) {
@@ -135,7 +135,7 @@ impl Ledger {
         assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
     }
 
-    /// What is not found behind the last one is lost, and only that.
+    /// Only what is behind the last message can be lost.
     fn start_anew_from(&mut self, found: &[Fact], last: u64) {
         let lost = self.facts.split_off(&(last + 1));
         let lost: BTreeSet<u64> = lost.values().map(|fact| fact.mark).collect();
@@ -185,7 +185,7 @@ impl Ledger {
         }
     }
 
-    /// Each append is there as a whole or not at all, once, where it expected to be.
+    /// Each append is stored as a whole or not at all, once, at the expected position.
     fn hold_appends(&self, what: &str) {
         let mut by_mark = HashMap::new();
         for fact in self.facts.values() {
@@ -220,7 +220,7 @@ impl Ledger {
         }
     }
 
-    /// What the indexes say is what reading everything says.
+    /// The indexes agree with reading everything.
     async fn hold_streams(&self, namespace: &dyn Namespace, found: &[Fact], what: &str) {
         let mut streams: BTreeMap<&str, i64> = BTreeMap::new();
         for fact in self.facts.values() {
@@ -274,7 +274,7 @@ impl Ledger {
         }
     }
 
-    /// Whoever got no answer asks once more, and is told what became of it.
+    /// Retries appends without a reply, which must reveal their outcome.
     pub async fn ask_again(&mut self, namespace: &dyn Namespace, what: &str) {
         for parts in std::mem::take(&mut self.unknown) {
             if !parts.iter().all(|part| part.has_ids) {
@@ -336,7 +336,7 @@ async fn everything(namespace: &dyn Namespace, category: Option<&str>) -> Vec<Fa
     }
 }
 
-/// Read backward, and turned around.
+/// Reads backward and reverses the result.
 async fn of_stream(namespace: &dyn Namespace, stream: &str) -> Vec<Fact> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {

@@ -1,4 +1,4 @@
-//! Those who use the store at the same time, and what it tells them.
+//! Concurrent users of the store and the replies that they get.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use thalweg_log::disk::sim::Random;
 use super::ledger::{Fact, fact_of};
 use super::world::{End, Running, World};
 
-/// Behind so many acknowledgements of a life writers take their time.
+/// After this number of acknowledgements in a life, writers slow down.
 const ACKS_FAST: u64 = 1000;
 const WRITERS: u64 = 5;
-/// Whose beginnings are cut off while others write to them.
+/// Streams whose first messages are hidden while others are appended.
 pub const CUT: [&str; 2] = ["t-0", "t-1"];
 
-/// Messages for a stream, each of which says which it is.
+/// Messages for a stream, each with a unique mark.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub stream: String,
     pub expected: ExpectedVersion,
     pub marks: Vec<u64>,
-    /// Its messages have ids of their own, by which they can be asked for again.
+    /// Its messages have ids, so that the append can be retried.
     pub has_ids: bool,
 }
 
@@ -38,7 +38,7 @@ pub enum Answer {
     Unknown,
 }
 
-/// An append and what was said to it.
+/// An append and its reply.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub parts: Vec<Part>,
@@ -48,13 +48,13 @@ pub struct Asked {
 #[derive(Default)]
 pub struct Told {
     pub asked: Vec<Asked>,
-    /// By the reader.
+    /// Messages that the reader has seen.
     pub seen: Vec<Fact>,
-    /// Up to which global position it has seen everything.
+    /// The global position up to which it has seen everything.
     pub seen_to: u64,
-    /// From where on the messages of streams are shown: what was acknowledged, and what may be.
+    /// The first visible position of streams: the acknowledged one and the possible one.
     pub floors: HashMap<String, (u64, u64)>,
-    /// Revision and content of documents, the same.
+    /// Revision and content of documents, likewise.
     pub documents: HashMap<String, Written>,
 }
 
@@ -62,7 +62,7 @@ pub struct Told {
 pub struct Written {
     pub revision: u64,
     pub content: u64,
-    /// Asked for behind it, without an answer.
+    /// The content of a later change without a reply.
     pub unknown: Option<u64>,
 }
 
@@ -70,14 +70,14 @@ struct Shared {
     namespace: Arc<dyn Namespace>,
     over: AtomicBool,
     acks: AtomicU64,
-    /// At least.
+    /// Lower bounds.
     versions: Mutex<HashMap<String, i64>>,
     told: Mutex<Told>,
-    /// The last error that a writer got.
+    /// The last error of a writer.
     error: Mutex<String>,
 }
 
-/// Works until a crash, at a moment that chance gives.
+/// Runs until a crash at a random moment.
 pub async fn until_the_end(running: &Running, world: &World, random: &mut Random, life: u64) -> (Told, End) {
     let shared = Arc::new(Shared {
         namespace: running.namespace.clone(),
@@ -160,7 +160,7 @@ fn some_parts(shared: &Shared, random: &mut Random, next: &mut u64) -> Vec<Part>
     parts.collect()
 }
 
-/// Asks for an append of these parts.
+/// Appends these parts.
 pub async fn append(namespace: &dyn Namespace, parts: &[Part]) -> Result<Vec<AppendOutcome>, EventsError> {
     let texts: Vec<Vec<String>> = parts
         .iter()
@@ -190,7 +190,7 @@ pub async fn append(namespace: &dyn Namespace, parts: &[Part]) -> Result<Vec<App
 
 async fn write(shared: Arc<Shared>, mut random: Random, mut next: u64) {
     loop {
-        // A scavenging reads at a pace, and what is appended meanwhile must leave room on the disk.
+        // Scavenging is throttled, and concurrent appends must leave room on the disk.
         if shared.acks.load(Ordering::SeqCst) > ACKS_FAST {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -218,7 +218,7 @@ async fn write(shared: Arc<Shared>, mut random: Random, mut next: u64) {
                 );
                 Answer::Refused { stream, actual }
             }
-            // The process is gone, and its files with it; or will be.
+            // The process is gone with its files, or will be.
             Err(error @ (EventsError::Unavailable(_) | EventsError::Storage(_) | EventsError::Damaged(_))) => {
                 *shared.error.lock() = error.to_string();
                 Answer::Unknown
@@ -236,7 +236,7 @@ async fn write(shared: Arc<Shared>, mut random: Random, mut next: u64) {
     }
 }
 
-/// Follows everything, as a subscriber does.
+/// Follows the whole namespace like a subscriber.
 async fn read(shared: Arc<Shared>) {
     let mut watch = shared.namespace.watch();
     let mut from = 1;
@@ -274,7 +274,7 @@ async fn read(shared: Arc<Shared>) {
     }
 }
 
-/// Hides beginnings of streams, up to what is acknowledged.
+/// Hides the first messages of streams, up to what is acknowledged.
 async fn cut(shared: Arc<Shared>, mut random: Random) {
     while !shared.over.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(random.below(8))).await;
@@ -286,7 +286,7 @@ async fn cut(shared: Arc<Shared>, mut random: Random) {
         let Ok(rule) = shared.namespace.retention(RetentionTarget::Stream(stream)).await else {
             return;
         };
-        // What is hidden must not be shown again.
+        // Hidden messages must not become visible again.
         if floor <= rule.and_then(|rule| rule.truncate_before).unwrap_or(0) {
             continue;
         }
@@ -305,7 +305,7 @@ async fn cut(shared: Arc<Shared>, mut random: Random) {
     }
 }
 
-/// Keeps a document of its own, as a persistent subscription does.
+/// Updates its own document like a persistent subscription.
 async fn keep(shared: Arc<Shared>, mut random: Random) {
     let name = "progress";
     let found = shared.namespace.document(name).await;

@@ -12,13 +12,13 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The process is gone; all that it had written is still there.
+    /// The process is gone; everything that it had written is still there.
     Kill,
-    /// What was not synced is there or not.
+    /// Unsynced data is there or not.
     Power,
 }
 
-/// Of one machine: the power goes for both at once.
+/// The disks of one machine, which lose power at the same time.
 pub struct World {
     log: SimDisk,
     indexes: SimDisk,
@@ -41,7 +41,7 @@ impl World {
     }
 
     pub async fn open(&self) -> Running {
-        // Indexes are derived: whatever their disk does, the store goes on and starts again.
+        // Indexes are derived data: whatever their disk does, the store works and starts again.
         self.indexes.set_faults(Faults::default());
         let options = LogOptions {
             folder: "simulated".to_owned(),
@@ -87,7 +87,7 @@ impl World {
 }
 
 impl World {
-    /// They are derived: a start makes them again from the log.
+    /// They are derived: a start rebuilds them from the log.
     pub fn lose_indexes(&self) {
         self.indexes.set_faults(Faults::default());
         for name in self.indexes.names().unwrap() {
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Ends the process in the middle of whatever it does.
+    /// Ends the process at any point of its work.
     pub async fn crash(&self, random: &mut Random) -> End {
         if random.one_in(3) {
             self.log.kill();
@@ -119,13 +119,13 @@ impl World {
 }
 
 impl Running {
-    /// What is left of the process goes, too.
+    /// Waits until all threads of the process have ended.
     pub async fn closed(self) {
         let log = self.log.clone();
         drop(self);
         let closing = log.clone();
         tokio::task::spawn_blocking(move || closing.close()).await.unwrap();
-        // A process that is gone writes and removes nothing any more, whatever its threads were at.
+        // A dead process must not write or remove anything, whatever its threads were doing.
         let is_gone = async {
             while Arc::strong_count(&log) > 1 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,5 +1,5 @@
-//! A file is damaged when the process is gone. What is lost then is what a check of the log names, and a start without leave to
-//! give it up changes nothing.
+//! Damages a file after the process has ended. A check of the log names everything that is lost, and a start that may
+//! not accept loss changes nothing.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,7 +36,7 @@ fn disk_of(files: &Files, seed: u64) -> SimDisk {
     disk
 }
 
-/// Where the log has each message.
+/// The log position of each message.
 fn offsets_of(process: &Process) -> HashMap<String, (PartitionId, Offset)> {
     let mut found = HashMap::new();
     for partition in process.store.partitions() {
@@ -67,13 +67,13 @@ fn offsets_of(process: &Process) -> HashMap<String, (PartitionId, Offset)> {
     found
 }
 
-/// Whether a report names what stands at an offset.
+/// Whether a report names the record at an offset.
 fn names(report: &CheckReport, (id, offset): (PartitionId, Offset)) -> bool {
     let is_lost = report
         .lost
         .iter()
         .any(|lost| lost.partition == id && (lost.from..lost.to).contains(&offset));
-    // What the log ends before is named as blocks, if anything tells of it.
+    // Records behind the end of the log are named as blocks, if there is any evidence of them.
     let known = report.partitions.iter().find(|known| known.id == id);
     is_lost || known.is_none_or(|known| offset >= known.next)
 }
@@ -114,7 +114,7 @@ impl World {
                 self.is_gone().await;
                 return self.counts;
             }
-            // What cannot be read is told where it is read.
+            // Unreadable data is reported when it is read.
             Ok(process) => process.gone().await,
             Err(refused) => {
                 assert!(!report.is_whole(), "{}", refused.error);
@@ -128,7 +128,7 @@ impl World {
         let process = self.machine.try_boot(true).await.unwrap();
         self.holds_what_is_not_named(&process, &report, &places).await;
         process.gone().await;
-        // For good now, and without leave again it is as it was.
+        // After a repair, a start without permission succeeds with the same result.
         repair(&self.machine.log, true, &mut |_, _| {}).unwrap();
         let process = self.machine.try_boot(false).await.unwrap();
         self.holds_what_is_not_named(&process, &report, &places).await;
@@ -146,12 +146,13 @@ impl World {
         self.counts
     }
 
-    /// Of blocks that are gone without a trace nothing is left in the log, not even a gap, and the indexes still have their rows.
+    /// Blocks that are lost without a trace leave nothing in the log, not even a gap, but their rows are still in the
+    /// indexes.
     fn is_untold(report: &CheckReport) -> bool {
         report.unaccounted > 0
     }
 
-    /// Returns where each message is shown.
+    /// Returns where each message is visible.
     async fn holds_what_is_not_named(
         &mut self,
         process: &Process,
@@ -172,12 +173,12 @@ impl World {
             let found = shown.get(text).map_or(&[][..], Vec::as_slice);
             let times = found.len();
             assert!(times <= 1, "{text} is there more than once: {found:?}");
-            // With what was given up a deletion may be lost, and a namespace be back.
+            // The given-up data may include a deletion, so that a namespace comes back.
             let Some(place) = places.get(text).copied() else {
                 continue;
             };
             let is_named = names(report, place);
-            // What says that it is gone may be among what was given up.
+            // The given-up data may include the record that removed the message.
             let is_touched = Self::is_untold(report) || report.lost.iter().any(|lost| lost.partition == place.0);
             assert!(
                 known.fate != Fate::Gone || times == 0 || is_touched,

@@ -1,4 +1,4 @@
-//! A machine with two disks and a clock that somebody sets, and the process that runs on it.
+//! A machine with two disks and a settable clock, and the process that runs on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -19,7 +19,7 @@ const TODAY: Micros = 1_795_000_000 * SECOND;
 pub const DISK_BYTES: u64 = 256 << 20;
 const FILE_BYTES: u64 = 256 << 10;
 
-/// The clocks that a process reads.
+/// The clocks of a process.
 #[derive(Default)]
 pub struct Hands {
     wall: AtomicI64,
@@ -39,7 +39,7 @@ impl TimeSource for Hands {
 pub struct Machine {
     pub log: SimDisk,
     pub indexes: SimDisk,
-    /// What the wall clock shows while no process runs.
+    /// The wall clock while no process runs.
     pub wall: Micros,
 }
 
@@ -82,7 +82,7 @@ impl Machine {
         self.try_boot(false).await.unwrap()
     }
 
-    /// With `skip` what is damaged is given up.
+    /// With `skip`, damage is given up.
     pub async fn try_boot(&self, skip: bool) -> Result<Process, Refused> {
         let hands = Arc::new(Hands::default());
         hands.wall.store(self.wall, SeqCst);
@@ -136,7 +136,7 @@ impl Machine {
         })
     }
 
-    /// What is derived is made again by a start.
+    /// A start rebuilds derived data.
     pub fn lose_indexes(&self) {
         for name in self.indexes.names().unwrap() {
             self.indexes.remove(&name).unwrap();
@@ -159,7 +159,7 @@ impl Process {
         self.store.namespace(name).await.unwrap()
     }
 
-    /// Log time.
+    /// The current log time.
     pub fn now(&self) -> Micros {
         self.clock.now()
     }
@@ -173,23 +173,23 @@ impl Process {
         self.hands.elapsed.fetch_add(time, SeqCst);
     }
 
-    /// Somebody sets the wall clock.
+    /// Sets the wall clock.
     pub fn set(&self, wall: Micros) {
         self.hands.wall.store(wall, SeqCst);
     }
 
-    /// What is done every second.
+    /// The clock check that runs every second.
     pub async fn look(&self) -> Result<(), LogError> {
         self.clock.look(self.log.as_ref()).await.map(drop)
     }
 
-    /// What is left of the process goes, too.
+    /// Waits until all threads of the process have ended.
     pub async fn gone(self) {
         let log = self.log.clone();
         drop(self);
         let closing = log.clone();
         tokio::task::spawn_blocking(move || closing.close()).await.unwrap();
-        // A process that is gone writes nothing any more, whatever its threads were at.
+        // A dead process must not write anything, whatever its threads were doing.
         let is_gone = async {
             while Arc::strong_count(&log) > 1 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! What clients were told, and so what must be true of each message.
+//! The replies to clients and the expected state of each message.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,18 +7,18 @@ use thalweg_log::Micros;
 
 use super::machine::SECOND;
 
-/// Whether a message may be shown.
+/// Whether a message may be visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was acknowledged or seen: it is shown unless a rule hides it.
+    /// It was acknowledged or seen, so it is visible unless a rule hides it.
     Live,
-    /// Nobody knows whether it was stored, or whether it was scavenged.
+    /// It is unknown whether it was stored, or whether it was scavenged.
     Maybe,
-    /// It was deleted or scavenged, or refused.
+    /// It was deleted, scavenged or refused.
     Gone,
 }
 
-/// Whether the subscription may hand it out.
+/// Whether the message was settled by the subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     No,
@@ -26,31 +26,31 @@ pub enum Settled {
     Yes,
 }
 
-/// Where a message is, in its stream and in its namespace.
+/// The positions of a message in its stream and in its namespace.
 pub type Place = (u64, u64);
 
 #[derive(Clone, Debug)]
 pub struct Known {
     pub namespace: String,
-    /// Which of the namespaces that had the name one after the other, and how often that was cleared.
+    /// Counts recreations and clearings of the namespace with this name.
     pub era: u64,
     pub stream: String,
     pub place: Option<Place>,
     pub fate: Fate,
     pub settled: Settled,
-    /// A rule may have hidden it, so a subscription may have passed it over.
+    /// A rule may have hidden it, so a subscription may have skipped it.
     pub was_ruled: bool,
     /// In log time.
     pub at: Micros,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     Done,
-    /// For a reason by which nothing has happened.
+    /// Refused without any effect.
     Refused,
-    /// The client has left, or got an error after which it does not know.
+    /// The client went away, or got an error that does not reveal the outcome.
     Unknown,
 }
 
@@ -63,14 +63,14 @@ pub struct Model {
     /// By namespace and stream or category.
     rules: HashMap<(String, String), Retention>,
     deleted_before: HashMap<(String, String), u64>,
-    /// The streams and categories that ever had a rule or were deleted, also before their namespace was cleared.
+    /// The streams and categories that ever had a rule or were deleted, including before a clearing.
     ever_hidden: HashSet<(String, String)>,
     next: u64,
-    /// The clock was set back: what is too old may be shown for some time.
+    /// The clock was set back, so messages that are too old may be visible for a while.
     pub went_back: bool,
 }
 
-/// Of a message's data.
+/// The text in a message's data.
 pub fn text_of(stored: &StoredEvent) -> String {
     text_in(stored.event().data).to_owned()
 }
@@ -95,7 +95,7 @@ pub fn id_of(text: &str) -> MessageId {
 }
 
 impl Model {
-    /// A text that no message has had.
+    /// A unique text.
     pub fn new_text(&mut self) -> String {
         self.next += 1;
         format!("<message {:09}>", self.next)
@@ -137,7 +137,7 @@ impl Model {
         }
     }
 
-    /// It was acknowledged or seen there.
+    /// Records that it was acknowledged or seen at a position.
     fn is_at(&mut self, text: &str, place: Place) {
         let known = self.messages.get_mut(text);
         let known = known.unwrap_or_else(|| panic!("{text} was never asked for, and is there"));
@@ -154,7 +154,7 @@ impl Model {
         assert_eq!(other, None, "global position {} was given to {text}, too", place.1);
     }
 
-    /// It was shown to somebody.
+    /// Records that it was returned by a read.
     pub fn shown(&mut self, namespace: &str, stored: &StoredEvent) -> String {
         let (text, event) = (text_of(stored), stored.event());
         let era = self.era(namespace);
@@ -192,7 +192,7 @@ impl Model {
         };
     }
 
-    /// Whether a rule hides a message surely, and whether it may.
+    /// Whether a rule certainly hides a message, and whether it may.
     pub fn hidden(&self, known: &Known, version: i64, now: Micros) -> (bool, bool) {
         let (Some(rule), Some((position, _))) = (self.rule_of(&known.namespace, &known.stream), known.place) else {
             return (false, false);
@@ -201,7 +201,7 @@ impl Model {
             .max_count
             .map_or(0, |count| (version + 1).unsigned_abs().saturating_sub(count));
         let floor = of_count.max(rule.truncate_before.unwrap_or(0));
-        // Time stands still within a step, so nothing is at the limit but what is within a second of it.
+        // Time does not advance within a step, so a margin of a second suffices.
         let age = now - known.at;
         let (surely_old, maybe_old) = match rule.max_age {
             Some(max) => (age > max + SECOND && !self.went_back, age > max - SECOND),
@@ -210,13 +210,13 @@ impl Model {
         (position < floor || surely_old, position < floor || maybe_old)
     }
 
-    /// Whether a rule of before may hide a message once what took the rule back is lost.
+    /// Whether an earlier rule may hide a message if the removal of that rule is lost.
     pub fn was_ever_hidden(&self, known: &Known) -> bool {
         let has = |of: &str| self.ever_hidden.contains(&(known.namespace.clone(), of.to_owned()));
         has(&known.stream) || has(names::category(&known.stream))
     }
 
-    /// A subscription may have passed over what a rule hides now.
+    /// Notes which messages a subscription may have skipped because of current rules.
     pub fn note_rules(&mut self) {
         let rules = &self.rules;
         for known in self.messages.values_mut() {
@@ -238,7 +238,7 @@ impl Model {
         }
     }
 
-    /// Everything in a namespace is gone, and positions begin anew.
+    /// Records that a namespace was emptied and its positions start again.
     pub fn emptied(&mut self, namespace: &str) {
         let era = self.era(namespace);
         let own = |known: &&mut Known| (&*known.namespace, known.era) == (namespace, era);
@@ -246,7 +246,7 @@ impl Model {
             if known.place.is_some() {
                 known.fate = Fate::Gone;
             } else if known.fate == Fate::Maybe {
-                // What its client left behind may come yet.
+                // An abandoned append may still be stored.
                 known.era += 1;
             }
         }
@@ -254,7 +254,7 @@ impl Model {
         *self.eras.entry(namespace.to_owned()).or_default() += 1;
     }
 
-    /// The namespace itself was made again.
+    /// Records that the namespace was recreated.
     pub fn made_again(&mut self, namespace: &str) {
         let era = self.era(namespace);
         let own = |known: &&mut Known| (&*known.namespace, known.era) == (namespace, era);
@@ -266,7 +266,7 @@ impl Model {
         self.rules.retain(|(own, _), _| own != namespace);
     }
 
-    /// What was hidden is gone, but the last message of a stream, which says its version.
+    /// Records that hidden messages are gone, except for the last of each stream, which has its version.
     pub fn scavenged(&mut self, versions: &HashMap<(String, String), i64>, now: Micros) {
         let decided: Vec<(String, Fate)> = self
             .messages
@@ -291,7 +291,7 @@ impl Model {
         }
     }
 
-    /// Those that must be in no file any more.
+    /// Messages that must be in no file any more.
     pub fn gone(&self) -> impl Iterator<Item = &String> {
         let gone = self.messages.iter().filter(|(_, known)| known.fate == Fate::Gone);
         gone.map(|(text, _)| text)
@@ -307,7 +307,7 @@ impl Model {
         }
     }
 
-    /// The subscription of a namespace begins at its first message.
+    /// Records that the subscription restarts at the first message.
     pub fn reset(&mut self, namespace: &str) {
         for known in self.messages.values_mut().filter(|known| known.namespace == namespace) {
             known.settled = Settled::No;

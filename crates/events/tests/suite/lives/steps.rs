@@ -1,4 +1,4 @@
-//! What happens in a life, and how it ends.
+//! The steps of a life, and its end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::poll_fn;
@@ -18,12 +18,12 @@ use tokio::time::Instant;
 use super::machine::{DAY, Machine, Process, SECOND, new_namespace};
 use super::model::{Fate, Model, Settled, Told, id_of, text_of};
 
-/// Whoever waits so long waits for ever.
+/// A call that takes longer counts as hanging.
 const FOR_EVER: Duration = Duration::from_secs(90);
 const OTHER: &str = "other";
 const NAMESPACES: [&str; 2] = [DEFAULT, OTHER];
 const STREAMS: [&str; 6] = ["a-0", "a-1", "a-2", "a-3", "b-0", "b-1"];
-/// Streams and a category that rules are made for; the others are never hidden by one.
+/// Streams and a category that get rules; others never do.
 const RULED: [&str; 3] = ["a-0", "a-1", "b"];
 const SUBSCRIPTION: &str = "g";
 const LEASE: i64 = 30 * SECOND;
@@ -33,12 +33,12 @@ pub struct Counts {
     pub appended: u64,
     pub handed_out: u64,
     pub settled: u64,
-    /// Calls whose client left before the answer.
+    /// Calls whose client went away before the reply.
     pub left: u64,
     pub processes: u64,
     pub deleted: u64,
     pub erased: u64,
-    /// Messages that damage took.
+    /// Messages lost to damage.
     pub lost: u64,
 }
 
@@ -55,7 +55,7 @@ impl Counts {
     }
 }
 
-/// What may be asked for again by whoever does not know what came of it.
+/// Idempotent operations that are retried if their outcome is unknown.
 #[derive(Clone, Debug)]
 enum Op {
     DeleteStream(&'static str, &'static str),
@@ -69,7 +69,7 @@ enum Op {
     Replay(&'static str),
 }
 
-/// A message that a consumer has.
+/// A message leased to a consumer.
 #[derive(Clone, Debug)]
 struct Delivery {
     namespace: &'static str,
@@ -85,11 +85,11 @@ pub struct World {
     pub(super) random: Random,
     pub(super) counts: Counts,
     held: Vec<Delivery>,
-    /// The power goes within the next changes of a disk.
+    /// The power will be cut during the next disk changes.
     power_goes: bool,
-    /// What nobody knows of since the power went.
+    /// An operation whose outcome is unknown since the power cut.
     again: Option<Op>,
-    /// What has happened, for whoever has to find out why something is wrong.
+    /// The steps so far, for debugging a failure.
     history: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ fn retention_of(of: &str) -> RetentionTarget<'_> {
     }
 }
 
-/// A page after the other, all that is shown.
+/// All visible messages, page by page.
 pub async fn everything(namespace: &dyn Namespace, category: Option<&str>) -> Vec<StoredEvent> {
     let (mut found, mut from) = (Vec::new(), None);
     loop {
@@ -208,7 +208,7 @@ fn settings(strategy: DeliveryStrategy) -> SubscriptionSettings {
     }
 }
 
-/// Does something that comes to the same if it was done before.
+/// Performs an idempotent operation.
 async fn perform(process: &Process, op: &Op) -> Result<()> {
     let gone_or = |done: Result<()>| match done {
         Err(EventsError::NamespaceNotFound(_) | EventsError::NamespaceExists(_)) => Ok(()),
@@ -293,7 +293,7 @@ impl World {
         all[self.random.below(all.len() as u64) as usize]
     }
 
-    /// The answer of a call; `None` if its client has left before, after any number of awaits.
+    /// The reply of a call; `None` if its client went away after a random number of polls.
     async fn call<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         let leaves = self.random.one_in(2);
         let mut polls = if leaves { self.random.below(8) } else { u64::MAX };
@@ -315,7 +315,7 @@ impl World {
         answer
     }
 
-    /// An error is no surprise only while the power goes.
+    /// Errors are expected only while the power is failing.
     fn expects<T: std::fmt::Debug>(&self, answer: &Option<Result<T>>) {
         if let Some(Err(error)) = answer {
             assert!(
@@ -394,9 +394,9 @@ impl World {
         let (process, at) = (self.process(), self.process().now());
         let mut answer = self.call(append(&process, name, &parts, with_ids, filler)).await;
         if answer.is_none() && with_ids && self.random.one_in(2) {
-            // Whoever asks again with the same ids is told what became of it.
+            // A retry with the same ids reveals the outcome.
             answer = Some(append(&process, name, &parts, with_ids, filler).await);
-            // Unless a rule has hidden a part of it by now: then only that an id is taken.
+            // Unless a rule has hidden part of it since: then the retry shows only that an id is taken.
             if matches!(answer, Some(Err(EventsError::IdConflict { .. }))) {
                 assert!(
                     parts.iter().any(|(stream, _)| self.model.has_rule(name, stream)),
@@ -443,7 +443,7 @@ impl World {
             max: 1 + self.random.below(4) as usize,
             held: Vec::new(),
         };
-        // What hides a message by then hides it when it is handed out; what comes meanwhile may hide more.
+        // What hides a message before the fetch applies to it; concurrent changes may hide more.
         let versions = self.versions().await;
         let fetched = process
             .subscriptions
@@ -505,7 +505,7 @@ impl World {
         };
         self.expects(&answer);
         let told = match &answer {
-            // Somebody else has had it since, or it was settled.
+            // The message was leased to another consumer since, or was settled.
             Some(Ok(settled)) if settled.settled == 0 => {
                 let is_live = self.model.messages[&text].fate == Fate::Live;
                 assert!(
@@ -523,12 +523,13 @@ impl World {
         }
     }
 
-    /// Whoever has left asks again, until it is so. After an error that is for the next process to do.
+    /// Performs an operation. If its client goes away, it is retried until it succeeds; after an error, the next
+    /// process retries it.
     async fn carry_out(&mut self, op: Op) {
         let process = self.process();
         let mut answer = self.call(perform(&process, &op)).await;
         if answer.is_none() {
-            // What was begun and goes on without its client stands in line by then.
+            // By then the abandoned operation is queued.
             tokio::time::sleep(Duration::from_millis(2)).await;
             let again = tokio::time::timeout(FOR_EVER, perform(&process, &op)).await;
             answer = Some(again.expect("a call hangs"));
@@ -579,7 +580,7 @@ impl World {
         }
     }
 
-    /// By somebody who stays.
+    /// Performs an operation whose client stays.
     async fn carry_out_wholly(&mut self, op: Op) {
         let process = self.process();
         match perform(&process, &op).await {
@@ -596,7 +597,7 @@ impl World {
         for name in NAMESPACES {
             let namespace = process.namespace(name).await;
             for stream in STREAMS {
-                // While the power goes this is not known either, and nothing depends on it.
+                // Unknown while the power is failing, when nothing depends on it.
                 let version = namespace.version(stream).await.unwrap_or(-1);
                 versions.insert((name.to_owned(), stream.to_owned()), version);
             }
@@ -604,7 +605,7 @@ impl World {
         versions
     }
 
-    /// Nothing of what is gone is in any file.
+    /// Checks that removed messages are in no file.
     fn is_erased(&mut self) {
         let mut there = BTreeSet::new();
         for disk in [&self.machine.log, &self.machine.indexes] {
@@ -646,7 +647,7 @@ impl World {
         self.start_again().await;
     }
 
-    /// Soon, and something is under way then.
+    /// Cuts the power during some of the following operations.
     async fn power_goes(&mut self) {
         self.happened("power goes");
         self.power_goes = true;
@@ -673,7 +674,7 @@ impl World {
         self.start_again().await;
     }
 
-    /// The process is, with all that it was at.
+    /// Ends the process and waits for all its operations.
     pub(super) async fn is_gone(&mut self) {
         let process = self.process.take().unwrap();
         self.machine.wall = process.wall();
@@ -690,7 +691,7 @@ impl World {
                 self.model.went_back = true;
             }
             3 => {
-                // A gateway without a battery.
+                // A machine without a battery.
                 self.machine.wall = 20 * SECOND;
                 self.model.went_back = true;
             }
@@ -704,24 +705,24 @@ impl World {
         self.happened(("starts at", self.process().now()));
         if let Some(op) = self.again.take() {
             self.happened(("again", &op));
-            // A scavenging that was cut off may have been done, with the rules and at the time of then.
+            // An interrupted scavenge may have run with earlier rules and at an earlier time.
             perform(&self.process(), &op).await.unwrap();
             self.carried_out(op).await;
         }
         self.check().await;
     }
 
-    /// What is shown is what has to be.
+    /// Checks that the visible messages are the expected ones.
     pub(super) async fn check(&mut self) {
         for name in NAMESPACES {
-            // What somebody left behind may be stored meanwhile.
+            // An abandoned operation may be stored meanwhile.
             while !self.check_one(name).await {}
         }
         let verified = self.process().store.verify().await.unwrap();
         assert_eq!(verified.faults, []);
     }
 
-    /// False if something was changed meanwhile.
+    /// Returns false if something changed meanwhile.
     async fn check_one(&mut self, name: &'static str) -> bool {
         let process = self.process();
         let namespace = process.namespace(name).await;
@@ -761,7 +762,7 @@ impl World {
         true
     }
 
-    /// Takes out all that is left, which is what the model says, and once more after a crash.
+    /// Consumes everything that is left, compares it with the model, and repeats that after a crash.
     pub async fn drain(mut self) -> Counts {
         self.check().await;
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
@@ -797,7 +798,7 @@ impl World {
     async fn take_all(&mut self, name: &'static str) -> Vec<String> {
         let (process, mut taken) = (self.process(), Vec::new());
         let namespace = process.namespace(name).await;
-        // Leases and pauses end.
+        // Leases and delays expire.
         for _ in 0..3 {
             process.pass(LEASE + SECOND);
             loop {
@@ -828,11 +829,11 @@ impl World {
     }
 }
 
-/// Texts of messages anywhere in the files of a disk.
+/// Finds texts of messages in the files of a disk.
 pub(super) fn texts_on(disk: &SimDisk, found: &mut BTreeSet<String>) {
     const MARK: &[u8] = b"<message ";
     for name in disk.names().unwrap() {
-        // A file may go meanwhile.
+        // A file may be removed meanwhile.
         let Ok(file) = disk.open(&name) else { continue };
         let mut bytes = vec![0; file.len().unwrap_or_default() as usize];
         if file.read_at(&mut bytes, 0).is_err() {

@@ -26,7 +26,7 @@ fn mark(id: u128) -> CommitMetadata {
     }
 }
 
-/// A partition that was assigned is found to begin somewhere, and is read from there.
+/// Sets the starting point of an assigned partition and seeks there.
 fn place(tracker: &mut OffsetTracker, number: i32, start: SeekPosition, is_to_be_committed: bool) {
     place_in(tracker, number, mark(1), start, is_to_be_committed);
 }
@@ -58,7 +58,7 @@ fn place_in(
     assert!(tracker.wants(&partition));
 }
 
-/// A partition is assigned and read from its oldest record.
+/// Assigns a partition and reads it from its oldest record.
 fn hold(tracker: &mut OffsetTracker, number: i32) {
     tracker.assigned(partition(number));
     place(tracker, number, SeekPosition::Oldest, false);
@@ -162,7 +162,7 @@ fn of_a_partition_that_was_taken_away_nothing_is_committed() {
     let epoch = tracker.epoch();
     tracker.revoked(&partition(0));
     assert!(tracker.epoch() > epoch);
-    // It comes back, and begins anew.
+    // It is assigned again, and starts over.
     hold(&mut tracker, 0);
     tracker.settled(batch, AckResult::Acked);
     assert_eq!(due(&tracker), [(partition(1), 3)]);
@@ -282,12 +282,12 @@ fn of_a_topic_that_was_recreated_all_is_read_and_nothing_is_committed_that_was_r
 enum Step {
     Assign(i32),
     Revoke(i32),
-    /// So many records of each of the partitions, in one batch.
+    /// Numbers of records per partition, in one batch.
     Send(Vec<(i32, i64)>),
     Settle(usize, bool),
     Rewind,
     Commit,
-    /// The topic is deleted and made again.
+    /// The topic is deleted and recreated.
     Recreate,
 }
 
@@ -304,7 +304,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a naive consumer knows of a partition: where it reads, which places are confirmed since it was assigned.
+/// A naive model of a partition: its read position, and the offsets confirmed since its assignment.
 #[derive(Default)]
 struct Naive {
     assigned: u64,
@@ -314,8 +314,8 @@ struct Naive {
 }
 
 proptest! {
-    /// Whatever is assigned, revoked, settled and read again: each place below a commit was confirmed by a batch of the same
-    /// assignment and topic, and a partition whose batches are all confirmed is committed to its end.
+    /// Whatever is assigned, revoked, settled and read again: each offset below a commit was confirmed by a batch of
+    /// the same assignment and topic, and a partition whose batches are all confirmed is committed to its end.
     #[test]
     fn what_is_committed_was_confirmed(steps in prop::collection::vec(step(), 0..80)) {
         let mut tracker = OffsetTracker::default();
@@ -341,7 +341,8 @@ proptest! {
                         let Some(held) = naive.get_mut(&number) else { continue };
                         if spans.iter().any(|(_, span)| span.partition.number == number) { continue; }
                         prop_assert_eq!(tracker.wants(&partition(number)), !held.waits);
-                        // While a partition waits, what is sent of it was read before, and is forgotten.
+                        // While a seek is pending, records sent from the partition were read before it, and are
+                        // ignored.
                         let assigned = if held.waits { 0 } else { held.assigned };
                         spans.push((assigned, span(number, held.next, held.next + count)));
                         held.next += count;
@@ -386,7 +387,7 @@ proptest! {
                 }
             }
         }
-        // All that is still open is confirmed, and all that waits is read to where it was.
+        // All open batches are confirmed, and all rewound partitions are read to their former positions.
         for (number, _) in open { tracker.settled(number, AckResult::Acked); }
         for (partition, at) in rewinds(&tracker) {
             tracker.rewound(&partition, SeekPosition::At(at));

@@ -17,7 +17,7 @@ fn record(key: Option<&str>, offset: i64, headers: &[(&str, Option<&[u8]>)]) -> 
     OwnedMessage::new(Some(Vec::new()), key, "t".to_owned(), time, 3, offset, headers)
 }
 
-/// By name, what the record's metadata is, of which the last counts and an empty one is none.
+/// The expected metadata of a record by name; the last header of a name counts, and an empty value means none.
 fn said(record: &OwnedMessage) -> BTreeMap<String, String> {
     let mut said = BTreeMap::new();
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -45,7 +45,7 @@ fn texts(meta: &Metadata) -> BTreeMap<String, String> {
     texts.collect()
 }
 
-/// Little to choose from, so that much comes again.
+/// Few choices, so that values recur.
 fn any_record() -> impl Strategy<Value = OwnedMessage> {
     let name = prop::sample::select(vec![
         "a",
@@ -97,7 +97,7 @@ proptest! {
             prop_assert_eq!(texts(&meta), said(record));
             let series = meta.shared_map().series();
             prop_assert!(series.is_some());
-            // Without a key those of a partition are kept in order.
+            // Without a key, the order is kept per partition.
             let place = record.key().map_or(Err(record.partition()), |key| Ok(key.to_vec()));
             prop_assert_eq!(*of_keys.entry(place).or_insert(series), series);
         }
@@ -132,7 +132,7 @@ fn headers_that_come_again_are_shared_and_those_that_do_not_make_no_map() {
     }
     assert_eq!(shared.maps.len(), 1);
     let of = |shared: &mut SharedMaps, n: i64| {
-        // Of the first of several readings, and not seen.
+        // From an earlier reading, and hidden.
         let offset = n.to_string();
         let headers = [("unit", Some(&b"bar"[..])), ("kafka_offset", Some(offset.as_bytes()))];
         shared.metadata(&record(Some("k"), 100 + n, &headers))
@@ -194,7 +194,7 @@ fn what_came_once_is_forgotten_in_the_end() {
     assert_eq!(shared.seen.len(), 1);
 }
 
-/// Whoever writes to a topic decides how many headers there are, and in which order.
+/// The producer decides how many headers there are, and in which order.
 #[test]
 fn many_headers_are_a_step_for_each() {
     for last_first in [false, true] {

@@ -73,7 +73,7 @@ fn write(place: u64, texts: &[&str]) -> (WriteState, Done) {
     (WriteState::new(place, job), answer)
 }
 
-/// Sends, and closes the topic that is missing.
+/// A write whose record waits for its topic, which is closed.
 fn closed_by(lane: &mut ProducerTask, place: u64, text: &str) -> Done {
     let (mut missed, done) = write(place, &[text]);
     missed.astray = std::mem::take(&mut missed.wanted);
@@ -94,14 +94,14 @@ fn there(topic: &str) -> ProducerProbeReport {
     }
 }
 
-/// Takes answers until nothing is on its way, as the lane does when nothing new comes.
+/// Processes reports until nothing is in flight, as the task does without new writes.
 async fn drained(lane: &mut ProducerTask) {
     while let Some((write, failed)) = lane.on_their_way.next().await {
         lane.ended(write, failed);
     }
 }
 
-/// The values in a topic's first partition, which are waited for.
+/// Waits for `count` values in a topic's first partition.
 fn values(cluster: &Cluster, topic: &str, count: usize) -> Vec<String> {
     let mut settings = ClientConfig::new();
     settings
@@ -151,7 +151,7 @@ async fn what_overtook_a_record_that_failed_is_sent_again_behind_it_and_confirme
     while lane.failing.load(Ordering::Acquire) == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The lane has not heard of it yet.
+    // The task has not processed the failure yet.
     lane.launch(newer);
     drained(&mut lane).await;
     assert!(lane.again.contains_key(&1), "the first request failed");
@@ -173,7 +173,7 @@ async fn what_overtook_a_record_of_a_missing_topic_waits_with_it() {
     lane.place = 2;
     let _done = closed_by(&mut lane, 1, "t k older");
     lane.closed_at = 2;
-    // It was sent before the topic was closed, and taken.
+    // It was sent before the topic was closed, and accepted.
     let (mut newer, mut newer_done) = write(2, &["t k newer", "t l x"]);
     newer.wanted.clear();
     lane.keep(newer);
@@ -230,7 +230,7 @@ async fn a_topic_that_is_there_again_opens_when_nothing_is_on_its_way() {
     cluster.broker_round_trip_time(-1, Duration::from_millis(100)).unwrap();
     let (mut lane, _jobs) = lane(&cluster).await;
     let _done = closed_by(&mut lane, 1, "t k 1");
-    // Its first record finds the topic closed, which comes out when the second has an answer.
+    // Its first record finds the topic closed, which shows when the second has a report.
     let (half, mut half_done) = write(2, &["t k 2", "other k x"]);
     lane.place = 2;
     lane.launch(half);

@@ -1,4 +1,4 @@
-//! The requests that are made of a schema registry. Each blocks, for a bounded time.
+//! The requests to a schema registry. Each blocks for a bounded time.
 
 use std::io::Read as _;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use crate::uns::schema::Schema;
 
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// Of one contract. Some of them alone would refuse what the others allow, so a contract that has more is not checked.
+/// Maximum subjects of one contract. A subset would reject messages that the others allow, so a contract with more is
+/// not checked.
 pub(super) const SUBJECTS_MAX: usize = 1000;
-/// A registry that takes longer for all schemas of a contract does not answer: each keeps others from being asked for.
+/// A registry that takes longer for all schemas of a contract counts as unresponsive, because the query blocks others.
 const QUESTION_MAX: Duration = Duration::from_secs(60);
 
-/// A schema by which messages of a contract are checked.
+/// A schema for messages of a contract.
 pub struct Subject {
     pub name: String,
     pub schema: Schema,
     fetched: Instant,
 }
 
-/// `answer`: how long one request may take.
+/// `answer` is the timeout of one request.
 pub fn agent(url: &str, answer: Duration) -> ureq::Agent {
     let mut config = ureq::Agent::config_builder()
         .http_status_as_error(true)
@@ -35,18 +36,18 @@ pub fn agent(url: &str, answer: Duration) -> ureq::Agent {
     config.build().into()
 }
 
-/// What a registry has of a contract.
+/// The subjects of a contract in the registry.
 #[derive(Default)]
 pub struct ContractSubjects {
     pub found: Vec<Arc<Subject>>,
-    /// A subject that is there and of another kind.
+    /// Describes a subject with a schema of another type.
     pub others: Option<String>,
 }
 
 pub enum RegistryError {
-    /// Nothing can be asked of it now.
+    /// The registry cannot be queried at all.
     Silence(String),
-    /// This cannot be asked of it now.
+    /// This query failed.
     Refusal(String),
     Schema(String),
 }
@@ -58,7 +59,7 @@ struct SchemaVersion {
     kind: Option<String>,
 }
 
-/// `before`: what was fetched before, which is not fetched again for a while.
+/// `before` are the subjects fetched before, which are not fetched again for a while.
 pub fn subjects(
     agent: &ureq::Agent,
     url: &str,
@@ -74,7 +75,7 @@ pub fn subjects(
     if names.len() > SUBJECTS_MAX {
         let count = names.len();
         return Err(RegistryError::Schema(format!(
-            "{contract} has {count} subjects, and {SUBJECTS_MAX} can be checked; remove those that are not needed"
+            "{contract} has {count} subjects, and at most {SUBJECTS_MAX} can be checked; remove unneeded ones"
         )));
     }
     for name in names {
@@ -86,11 +87,11 @@ pub fn subjects(
         if begun.elapsed() > QUESTION_MAX {
             let (count, seconds) = (subjects.found.len(), QUESTION_MAX.as_secs());
             return Err(RegistryError::Silence(format!(
-                "{url}: only {count} schemas of {contract} came within {seconds} s"
+                "{url}: only {count} schemas of {contract} arrived within {seconds} s"
             )));
         }
         let version: SchemaVersion = get(agent, &format!("{url}/subjects/{}/versions/latest", escaped(&name)))?;
-        // Registries leave the kind out where it is their first one.
+        // Registries omit the default type, which is Avro.
         let kind = version.kind.as_deref().unwrap_or("AVRO");
         if kind != "JSON" {
             subjects.others = Some(format!("the schema of {name} is of type {kind}"));
@@ -125,7 +126,7 @@ fn get<T: for<'de> Deserialize<'de>>(agent: &ureq::Agent, url: &str) -> Result<T
     serde_json::from_slice(&body).map_err(|error| refused(&error))
 }
 
-/// A subject as a segment of a path.
+/// Escapes a subject as a path segment.
 pub(super) fn escaped(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {

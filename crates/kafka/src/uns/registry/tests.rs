@@ -7,7 +7,7 @@ use thalweg_flow::OutputContext;
 use super::requests::escaped;
 use super::*;
 
-/// Longer than any test takes, but for what is to be over at once.
+/// Longer than any test takes, except for what must end immediately.
 const LONG: Duration = Duration::from_secs(600);
 
 fn patience(answer: Duration, messages: Duration) -> RegistryTimeouts {
@@ -35,7 +35,7 @@ fn reason(registry: &SchemaRegistryClient, contract: &str) -> String {
     }
 }
 
-/// Answers each request for a path with what is said of it, or closes the connection.
+/// Responds to each request with the result of `answer` for its path, or closes the connection.
 fn serve(answer: impl Fn(&str) -> Option<(u16, String)> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -69,20 +69,20 @@ fn a_subject_is_one_segment_of_a_path() {
 
 #[tokio::test]
 async fn messages_do_not_wait_for_a_registry_that_takes_its_time() {
-    // It takes connections and says nothing.
+    // It accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let registry = registry(&url, patience(LONG, Duration::from_millis(50)));
     for n in 0..100 {
         let name = format!("_c{n}_v1");
-        // Each of these would take ten minutes if it waited for an answer.
+        // Each of these would take ten minutes if it waited for a response.
         registry.learn(&contract(&name)).await;
         assert_eq!(
             reason(&registry, &name),
             format!("the schema registry at {url} has not answered yet")
         );
     }
-    // So that its questions end, and with them the test.
+    // This ends its queries, and with them the test.
     drop(silent);
 }
 
@@ -121,7 +121,7 @@ fn what_has_a_schema_is_remembered_for_ever_and_the_rest_within_bounds() {
             ..
         })
     ));
-    // One that is asked for once more is no further one.
+    // A repeated contract does not count again.
     let (known, newest) = (state.entries.len(), format!("_c{}_v1", 3 * MISSES_MAX - 1));
     for _ in 0..3 * MISSES_MAX {
         state.remember(newest.as_str().into(), miss());
@@ -184,7 +184,7 @@ async fn what_the_registry_says_of_one_contract_is_said_of_it_alone() {
     );
 }
 
-/// Answers as long as it is told to, with subjects that can be added to.
+/// A registry that can be made to fail, and whose subjects can be extended.
 #[derive(Clone, Default)]
 struct Served {
     subjects: Arc<Mutex<Vec<String>>>,
@@ -212,7 +212,7 @@ impl Served {
     }
 }
 
-/// Until something is known, which is asked for at each look.
+/// Queries repeatedly until the result is as expected.
 async fn until_known(registry: &SchemaRegistryClient, name: &str, is_reached: impl Fn(&ContractLookup) -> bool) {
     let begun = Instant::now();
     while !is_reached(&registry.known(name)) {
@@ -248,7 +248,7 @@ async fn new_subjects_are_found_without_fetching_again_what_is_known() {
     assert_eq!(served.schemas_asked.load(Ordering::SeqCst), 2);
 }
 
-/// Checked by some of them, what only the others allow would be refused.
+/// If only some were checked, messages that the others allow would be rejected.
 #[tokio::test]
 async fn a_contract_of_more_subjects_than_can_be_checked_is_not_checked_and_says_so() {
     let served = Served::default();

@@ -1,4 +1,4 @@
-//! From the text of a schema to its rules. What is not understood is an error with its place.
+//! Compiles the text of a schema to rules. An unsupported part is an error with its position.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Condition, CountLimits, DEPTH_MAX, JsonType, Keywords, Rule, Schema};
 
-/// Keywords that say nothing of whether a value is right.
+/// Keywords that do not affect validation.
 const NOTES: [&str; 15] = [
     "$comment",
     "$id",
@@ -20,14 +20,14 @@ const NOTES: [&str; 15] = [
     "deprecated",
     "description",
     "examples",
-    // A note by the drafts' own default.
+    // An annotation by default in the drafts.
     "format",
     "readOnly",
     "title",
     "writeOnly",
 ];
 
-/// Parts of a schema, those that are referred to counted where they are.
+/// Maximum parts of a schema; referenced parts count where they are defined.
 const PARTS_MAX: usize = 10_000;
 
 pub fn schema(text: &str) -> Result<Schema, String> {
@@ -43,14 +43,14 @@ pub fn schema(text: &str) -> Result<Schema, String> {
     let named = compiler.named.into_iter();
     Ok(Schema {
         root,
-        // Each is filled in by the call that made room for it.
+        // Each is set by the call that added it.
         named: named.map(|rule| rule.unwrap_or(Rule::Never)).collect(),
     })
 }
 
 struct SchemaCompiler<'d> {
     document: &'d Value,
-    /// Of what is referred to.
+    /// Numbers of the referenced parts.
     numbers: HashMap<String, usize>,
     named: Vec<Option<Rule>>,
     parts: usize,
@@ -63,10 +63,10 @@ impl SchemaCompiler<'_> {
         if self.parts > PARTS_MAX {
             return Err(format!("it has more than {PARTS_MAX} parts"));
         }
-        // Text nests only so far; one reference that leads to the next one has no such end.
+        // The nesting of the text is limited, but a chain of references is not.
         if self.depth >= DEPTH_MAX {
             return Err(format!(
-                "{place}: parts lie within each other more than {DEPTH_MAX} deep, references included; make it flatter"
+                "{place}: parts are nested more than {DEPTH_MAX} deep, references included; make it flatter"
             ));
         }
         self.depth += 1;
@@ -93,7 +93,7 @@ impl SchemaCompiler<'_> {
         Ok(out)
     }
 
-    /// `false` for an unknown one.
+    /// Returns `false` for an unknown keyword.
     fn keyword(
         &mut self,
         out: &mut Keywords,
@@ -145,7 +145,7 @@ impl SchemaCompiler<'_> {
             "additionalProperties" => out.members.others = Some(self.rule(value, place)?),
             "propertyNames" => out.members.names = Some(self.rule(value, place)?),
             "prefixItems" => out.items.first = self.rules(value, place)?,
-            // A list was the form for the first items, before there was a keyword for these.
+            // Before `prefixItems` existed, a list here meant the first items.
             "items" if value.is_array() => out.items.first = self.rules(value, place)?,
             "items" => out.items.others = Some(self.rule(value, place)?),
             "additionalItems" if members.get("items").is_some_and(Value::is_array) => {
@@ -182,7 +182,7 @@ impl SchemaCompiler<'_> {
         })
     }
 
-    /// The number of what is referred to. It is compiled once, whoever refers to it, also from within.
+    /// Returns the number of a referenced part. It is compiled once, even if it refers to itself.
     fn reference(&mut self, value: &Value, place: &str) -> Result<usize, String> {
         let target = text(value, place)?;
         if let Some(number) = self.numbers.get(target) {
@@ -203,7 +203,7 @@ impl SchemaCompiler<'_> {
     }
 }
 
-/// Keywords that are a number. `false` for another.
+/// Keywords with a number. Returns `false` for others.
 fn limit(out: &mut Keywords, name: &str, value: &Value, place: &str) -> Result<bool, String> {
     let (count, is_least) = match name {
         "minLength" => (&mut out.length, true),

@@ -10,8 +10,8 @@ use thalweg_log::{Durability, EmbeddedLog, LogOptions, Records, WriteBatch};
 use thalweg_telemetry::StatusSource as _;
 
 use super::*;
-use crate::delta::{DeltaLog, SnapshotDetail};
-use crate::store::SyncedStore;
+use thalweg_delta::store::SyncedStore;
+use thalweg_delta::{DeltaLog, SnapshotDetail};
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -10,12 +10,12 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, RowGroupMetaData};
 
 use super::{FileCheck, VerifyTarget, index, pages};
-use crate::delta::schema::TableSchema;
-use crate::delta::stats::{ColumnBound, ColumnStats, FileStats};
-use crate::delta::{DeltaError, FileEntry};
-use crate::file;
 use crate::inspect::summary::{date_of, nanos_text};
-use crate::store::{FaultKind, LocalFile};
+use thalweg_columns::file;
+use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::{ColumnBound, ColumnStats, FileStats};
+use thalweg_delta::store::{FaultKind, LocalFile};
+use thalweg_delta::{DeltaError, FileEntry};
 
 /// Where the values of a file begin, behind its magic number.
 const MAGIC_BYTES: i64 = 4;

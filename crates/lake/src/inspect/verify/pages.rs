@@ -12,8 +12,8 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader
 use parquet::errors::ParquetError;
 
 use super::VerifyTarget;
-use crate::delta::FileEntry;
 use crate::inspect::summary::{date_of, nanos_text};
+use thalweg_delta::FileEntry;
 
 const BATCH_ROWS: usize = 4096;
 const TIME_NANOS: &str = "time_unix_nano";

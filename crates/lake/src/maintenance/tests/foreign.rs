@@ -7,7 +7,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::*;
-use crate::delta::actions::{Action, Add, Remove};
+use thalweg_delta::actions::{Action, Add, Remove};
 
 /// What `optimize` of another Delta writer does: all files become one, whose rows lie in the order of the files. Without statistics
 /// nobody knows of which time they are.
@@ -41,14 +41,14 @@ async fn optimize(lake: &Path, stats: Option<String>, leave_out: &str) -> String
         Action::Remove(Remove {
             path: file.path.to_string(),
             data_change: false,
-            deletion_timestamp: Some(crate::commit::unix_ms()),
+            deletion_timestamp: Some(thalweg_kit::time::unix_ms()),
         })
     }));
     actions.push(Action::Add(Add {
         path: path.clone(),
         partition_values: [("date".to_owned(), files[0].partition[0].as_deref().map(str::to_owned))].into(),
         size: bytes.len() as u64,
-        modification_time: crate::commit::unix_ms(),
+        modification_time: thalweg_kit::time::unix_ms(),
         data_change: false,
         stats,
         tags: None,
@@ -80,7 +80,7 @@ fn in_no_order(rows: &RecordBatch) -> RecordBatch {
 fn is_sorted(lake: &Path, path: &str) -> bool {
     let file = std::fs::File::open(lake.join("logs").join(path)).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
-    let is_said = crate::file::is_sorted(reader.metadata(), crate::tables::LOGS.sort);
+    let is_said = thalweg_columns::file::is_sorted(reader.metadata(), thalweg_columns::tables::LOGS.sort);
     let mut times = Vec::new();
     for rows in reader.build().unwrap() {
         let rows = rows.unwrap();

@@ -7,8 +7,8 @@ use std::time::Instant;
 use super::super::Resolution;
 use super::super::pass::{SeriesTimeRanges, touch};
 use super::{RollupBuilder, RollupError, overlaps};
-use crate::delta::actions::Action;
-use crate::delta::{DeltaLog, FileEntry, Snapshot, times_of};
+use thalweg_delta::actions::Action;
+use thalweg_delta::{DeltaLog, FileEntry, Snapshot, times_of};
 
 /// A file that a table got.
 struct AddedFile {

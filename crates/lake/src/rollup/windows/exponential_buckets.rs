@@ -5,7 +5,7 @@
 //! none, or at least two.
 
 use super::ExponentialHistogramData;
-use crate::sketch::{Sketch, SketchBucketRun};
+use thalweg_sketch::{Sketch, SketchBucketRun};
 
 /// On each side of zero, in a window: twice of what SDKs make by default.
 pub const BUCKETS_MAX: usize = 320;

@@ -3,7 +3,7 @@
 use super::buckets::WindowBuckets;
 use super::exponential_buckets::ExponentialBuckets;
 use super::{PointKind, RollupWindow};
-use crate::sketch::{EncodedSketch, Sketch};
+use thalweg_sketch::{EncodedSketch, Sketch};
 
 #[derive(Debug, Default)]
 pub(super) struct OpenWindow {

@@ -2,7 +2,7 @@ mod histograms;
 mod random;
 
 use super::*;
-use crate::sketch::Sketch;
+use thalweg_sketch::Sketch;
 
 const SECOND: i64 = 1_000_000_000;
 /// 2031-05-06T07:00:00Z

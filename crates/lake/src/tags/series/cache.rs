@@ -22,7 +22,7 @@ use super::{
     EXPLICIT_TIME, TagAttributes, TagSeries, bytes_of, changes_hash, describe, explicit_time, hash_part, is_plain,
     relevant_changes,
 };
-use crate::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::chunk::MemtableChunk;
 
 /// Rows of a tag with attributes of their own that are alike are a series by themselves, of so many kinds.
 const VARIANTS_MAX: u8 = 2;

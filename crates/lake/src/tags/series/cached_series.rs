@@ -6,10 +6,10 @@ use thalweg_record::{Metadata, Text};
 
 use super::metadata_writer::TagMetadataWriter;
 use super::{LIGHT_BYTES, TagSeries, relevant_changes};
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
-use crate::rows::text::NULL;
-use crate::tables::tags as table;
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::text::NULL;
+use thalweg_columns::tables::tags as table;
 
 /// Names of attributes that many series have in the same order, and their columns.
 #[derive(Debug)]

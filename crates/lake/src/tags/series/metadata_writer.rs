@@ -7,9 +7,9 @@ use std::sync::Arc;
 use thalweg_record::Metadata;
 
 use super::{FixedMetadata, LIGHT_BYTES, UNIT, entries, tag_id, tag_of};
-use crate::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
-use crate::rows::chunk::MemtableChunk;
-use crate::tables::tags as table;
+use thalweg_columns::rows::attribute_columns::{AttributeColumnHint, AttributeSource};
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::tables::tags as table;
 
 #[derive(Debug, Default)]
 pub(super) struct TagMetadataWriter {

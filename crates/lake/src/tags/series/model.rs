@@ -8,9 +8,9 @@ use thalweg_record::{MetaMap, Metadata, QualityDetails, Text, Ticks, ValueQualit
 
 use super::cache::{TagSeriesCache, TagSeriesMatch};
 use super::tag_id;
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
-use crate::tables::{TAGS, tags as table};
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::tables::{TAGS, tags as table};
 
 const BAD: u32 = 0x8000_0000;
 const BAD_TEXT: &str = "Bad (0x80000000)";

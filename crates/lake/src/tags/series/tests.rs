@@ -2,10 +2,10 @@ use thalweg_record::{Ticks, ValueQuality};
 
 use super::cache::TagSeriesMatch;
 use super::*;
-use crate::rows::attribute_columns::AttributeSource;
-use crate::rows::chunk::MemtableChunk;
-use crate::tables::TAGS;
 use crate::tags::TagRowLimits;
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::tables::TAGS;
 
 fn table() -> TagSeriesCache {
     let mut table = TagSeriesCache::default();

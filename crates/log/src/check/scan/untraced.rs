@@ -1,4 +1,4 @@
-//! What damage may have taken without leaving a trace of which partitions it was about, and how many offsets that may have been.
+//! Estimates how many offsets damage may have taken without leaving a trace of their partitions.
 
 use super::{LogScan, ScannedFile};
 use crate::check::layout::FileRole;
@@ -7,8 +7,8 @@ use crate::ids::Sequence;
 use crate::superblock::Superblock;
 
 impl LogScan {
-    /// What damage to the end of the log may have taken without a trace. Of what stood before, the table at the start of the next
-    /// file tells.
+    /// Estimates what damage at the end of the log may have taken without a trace. Earlier losses are known from the
+    /// table snapshot at the start of the next file.
     pub(super) fn look_for_untraced(&mut self, newest: Option<&Superblock>) {
         let is_live = |file: &&ScannedFile| file.role == FileRole::Live && file.last_sound().is_some();
         let last = self.commits.iter().rposition(|file| is_live(&file));
@@ -16,7 +16,7 @@ impl LogScan {
         let named = newest.and_then(|newest| self.commits.iter().find(|file| file.outline.file.number == newest.file));
         let found = named.map_or(0, |file| file.holds.values().map(|held| held.next - held.first).sum());
         let last_sound = last.and_then(|n| self.commits.get(n)).and_then(ScannedFile::last_sound);
-        // Of what stood before the last file its snapshot tells, if that is whole.
+        // The snapshot of the last file covers everything before that file, if the snapshot is sound.
         let is_told = self
             .damaged_from
             .is_none_or(|from| last.and_then(number).is_some_and(|last| last <= from));
@@ -27,7 +27,7 @@ impl LogScan {
                 let cut_off = newest.map_or(0, |newest| newest.file_bytes.saturating_sub(size));
                 open.map_or(0, ScannedFile::unsound_bytes) + cut_off
             }
-            // From there on anything may have stood, in files that may be shorter by now.
+            // From there on anything may have been stored, in files that may have become shorter since.
             _ => {
                 let from = self
                     .damaged_from
@@ -51,27 +51,27 @@ impl LogScan {
             return;
         }
         self.unaccounted = newest.map_or(0, |newest| newest.offsets.saturating_sub(found));
-        // It counts what one file had.
+        // The superblock counts the offsets of one file.
         let is_counted = |newest: &&Superblock| {
             let own = self.damaged_from.is_none_or(|from| newest.file <= from);
             own && newest.closed && newest.first <= self.last + 1
         };
         self.skipped = match newest.is_some_and(|newest| is_counted(&newest)) {
             true => self.unaccounted,
-            // More may have been stored than the superblock knew of, but never more than there was room for.
+            // More may have been stored than the superblock recorded, but never more than fits into the lost bytes.
             false => self.unaccounted.max(bytes / record::LEN_LEAST),
         };
     }
 }
 
 impl ScannedFile {
-    /// The sequence of the last block that can be read.
+    /// The sequence of the last readable block.
     pub(super) fn last_sound(&self) -> Option<Sequence> {
         let sound = self.outline.stretches.iter().rfind(|stretch| stretch.sound);
         sound.map(|stretch| stretch.last)
     }
 
-    /// Bytes in which blocks stood of which nothing can be read.
+    /// The size of the stretches in which no block can be read.
     fn unsound_bytes(&self) -> u64 {
         let unsound = self.outline.stretches.iter().filter(|stretch| !stretch.sound);
         unsound.map(|stretch| stretch.end - stretch.at).sum()

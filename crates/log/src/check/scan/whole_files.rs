@@ -1,5 +1,5 @@
-//! What is found of files before their blocks are looked at: that the superblock is damaged, that a file is of another log, has
-//! another name or is too short.
+//! Findings that do not depend on the blocks of a file: a damaged superblock, and files that belong to another log,
+//! have another name or are too short.
 
 use super::{LogScanner, ScannedFile};
 use crate::check::finding::{Finding, FindingKind};
@@ -40,7 +40,7 @@ impl LogScanner<'_> {
         }
     }
 
-    /// What is of another log is neither read nor believed; a repair sets it aside.
+    /// A file of another log is not read; a repair sets it aside.
     pub(super) fn foreign(&mut self, file: &mut ScannedFile) -> bool {
         let log_file = file.outline.file.clone();
         let own = |error: &&LogError| match error {
@@ -63,7 +63,7 @@ impl LogScanner<'_> {
         true
     }
 
-    /// A file that is no whole number of pages, or has less of them than the superblock says.
+    /// Reports a file whose size is not a multiple of the page size or is below the size that the superblock names.
     pub(super) fn cut_short(&mut self, file: &mut ScannedFile, newest: Option<&Superblock>) {
         let log_file = file.outline.file.clone();
         let had = newest

@@ -20,7 +20,7 @@ async fn filled(disk: &SimDisk) -> EmbeddedLog {
     log
 }
 
-/// To the end of the round that is due then.
+/// Runs the round that is due at `at` to its end.
 fn round(log: &EmbeddedLog, scrub: &mut Scrubber<'_>, at: Micros) {
     assert_eq!(scrub.due_in(&log.upkeep, at), Duration::ZERO);
     while scrub.due_in(&log.upkeep, at).is_zero() {
@@ -47,7 +47,7 @@ async fn a_round_finds_all_damage_and_tells_each_place_once() {
 async fn what_is_restarted_each_day_is_checked_once_a_week() {
     let disk = SimDisk::new(2, 64 << 20);
     drop(filled(&disk).await);
-    // Nothing was checked yet: the age of what is stored counts.
+    // Nothing was scrubbed yet, so the age of the stored data counts.
     let (log, began) = (open(&disk), now());
     let book = log.book();
     let mut scrub = Scrubber::new(&book);
@@ -70,7 +70,7 @@ async fn what_is_restarted_each_day_is_checked_once_a_week() {
         Scrubber::new(&log.book()).due_in(&log.upkeep, first + 7 * DAY),
         Duration::ZERO
     );
-    // Nobody is shown what the log keeps for itself.
+    // The internal partition is not listed.
     assert_eq!(log.partitions(), [ID]);
 }
 
@@ -97,7 +97,7 @@ async fn a_round_goes_on_in_the_next_process_behind_the_files_that_were_read() {
     let log = open(&disk);
     let book = log.book();
     let mut scrub = Scrubber::new(&book);
-    // The log's own upkeep reads on too.
+    // The log's own maintenance thread may have read further.
     let next = scrub.progress.map(|progress| progress.next);
     assert!(
         next.is_some_and(|next| next.is_none_or(|next| next >= third)),

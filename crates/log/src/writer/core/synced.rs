@@ -1,4 +1,4 @@
-//! What the writer syncs, and what it says of that outside of the blocks themselves: in the superblock and in marks.
+//! Syncing, and how the synced sequence is recorded outside of the blocks: in the superblock and in mark blocks.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::superblock::Superblock;
 use crate::writer::group::CommitGroup;
 
 impl WriterCore {
-    /// Everything written so far is on disk when this returns. After an error nothing more is taken.
+    /// Syncs everything written so far. After an error the log refuses all writes.
     pub fn sync(&mut self) -> Result<()> {
         if let Some(cause) = &self.poison {
             return Err(LogError::Poisoned { cause: cause.clone() });
@@ -30,8 +30,8 @@ impl WriterCore {
         self.note_in_superblock()
     }
 
-    /// Says how far the log is synced, before anybody is told so. What is the first of a file is said for good: of a file that the
-    /// superblock names something is missed if it is gone.
+    /// Records the synced sequence in the superblock before it is acknowledged. The first entry for a file is stored
+    /// durably: once the superblock names a file, a start detects that the file is missing.
     pub(super) fn note_in_superblock(&mut self) -> Result<()> {
         let first = self.files.first();
         let newest = self.superblock.newest();
@@ -59,7 +59,7 @@ impl WriterCore {
         }
     }
 
-    /// There is time to say how far the log is synced so that a power cut does not take it back.
+    /// Records the synced sequence durably while the writer is idle.
     pub fn rest(&mut self, now: Micros) {
         let slot = self.superblock_slot();
         let stored = self.mark(now).and_then(|()| self.superblock.store(slot));
@@ -68,9 +68,9 @@ impl WriterCore {
         }
     }
 
-    /// The last that is written: everything is synced, and what a start finds must be all of it.
+    /// The last writes before closing: everything is synced, and a start must find all of it.
     pub fn close(&mut self, now: Micros) {
-        // Failing, each of them poisons the log, and a start looks at what is there.
+        // A failure poisons the log, and the next start checks what is on the disk.
         let synced = self.sync().and_then(|()| match self.has_news() {
             true => self.mark(now).and_then(|()| self.sync()),
             false => Ok(()),
@@ -84,7 +84,8 @@ impl WriterCore {
         }
     }
 
-    /// A block without frames, which names the last synced sequence: so that recovery knows how far to insist.
+    /// Writes a block without frames that names the last synced sequence, so that recovery knows which blocks must be
+    /// whole.
     pub fn mark(&mut self, now: Micros) -> Result<()> {
         let written = self.write_mark(now);
         if let Err(error) = &written {
@@ -98,7 +99,7 @@ impl WriterCore {
             return Err(LogError::Poisoned { cause: cause.clone() });
         }
         let group = CommitGroup::default();
-        // A file without room for it has its index to say it, once it is closed.
+        // If a file has no room for it, its index will name the sequence when the file is closed.
         match self.files.place_of_changes(group.block_len(), 0) {
             Some(place) => self.write(group, &place, now, false).map(drop),
             None => Ok(()),

@@ -1,5 +1,5 @@
-//! Damage to a log of commit files and segments: a check names its place, no reader is given it, and a repair loses
-//! nothing else.
+//! Damage to a log of commit files and segments: a check names its position, no reader gets the data, and a repair
+//! loses nothing else.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::superblock;
 
 const PARTITIONS: usize = MODES.len();
 
-/// A log as it is left by a clean stop: several files, segments, trims, all from a seed.
+/// A log after a clean shutdown with several files, segments and trims, determined by a seed.
 fn built(seed: u64) -> (SimDisk, Vec<Known>, Random) {
     let mut random = Random::new(seed);
     let disk = SimDisk::new(seed, 64 << 20);
@@ -29,7 +29,7 @@ fn built(seed: u64) -> (SimDisk, Vec<Known>, Random) {
             assert!(keep_up(&mut driven, &mut known, &mut random));
         }
     }
-    // A file without room for one more block takes no mark.
+    // A file without room for another block takes no mark.
     loop {
         driven.core.sync().unwrap();
         let last = checked(&disk).last;
@@ -42,15 +42,15 @@ fn built(seed: u64) -> (SimDisk, Vec<Known>, Random) {
     }
 }
 
-/// What can be read of a partition: each record has the number of its offset or is not there.
+/// The readable records of a partition. Each contains its own offset or is missing.
 #[derive(Default)]
 pub(super) struct Readable {
     pub offsets: Vec<u64>,
-    /// Offsets that are said to be lost.
+    /// Offsets that are reported as lost.
     pub gaps: u64,
-    /// With the offsets that were asked for.
+    /// Read errors and the requested offsets.
     pub errors: Vec<(u64, LogError)>,
-    /// Where the newest checkpoint begins that can be read.
+    /// The newest readable checkpoint.
     pub checkpoint: u64,
     pub first: u64,
     pub next: u64,
@@ -156,7 +156,7 @@ fn a_whole_log_has_no_findings_and_its_parts_are_counted() {
     assert!(segments > 10 && trimmed > 10, "{segments} segments, {trimmed} trimmed");
 }
 
-/// Blocks and frames of a dump; records are what was written.
+/// The number of blocks and frames in a dump. Asserts that the records are those that were written.
 fn dumped(disk: &SimDisk) -> (u64, u64) {
     let (mut blocks, mut frames) = (0, 0);
     let options = DumpOptions {
@@ -232,7 +232,7 @@ struct Outcome {
     how: &'static str,
 }
 
-/// What a start and readers make of it: all is there, or an error names the file.
+/// Starts and reads the log: everything is there, or an error names the file.
 fn outcome_of(disk: &SimDisk, known: &[Known], file: &str, report: &CheckReport) -> Outcome {
     let driven = match open(disk) {
         Ok(driven) => driven,
@@ -260,7 +260,7 @@ fn outcome_of(disk: &SimDisk, known: &[Known], file: &str, report: &CheckReport)
                 "{error}"
             );
         }
-        // What comes before a checkpoint that can be read is not needed.
+        // Records before a readable checkpoint are not needed.
         is_whole &= found.needed_is_read();
         assert_eq!(
             (found.next, found.gaps),
@@ -277,7 +277,7 @@ fn outcome_of(disk: &SimDisk, known: &[Known], file: &str, report: &CheckReport)
     }
 }
 
-/// Where each frame of each partition stands: its file, its header, its body, its first and next offset.
+/// The position of a frame: its file, header and body, and its offsets.
 pub(super) struct Placed {
     pub slot: usize,
     pub file: String,
@@ -288,7 +288,7 @@ pub(super) struct Placed {
     pub checkpoint: bool,
 }
 
-/// All frames that a start finds needed, placed by looking at the bytes, not at the indexes.
+/// The frames that a start needs, located by the bytes of the files and not by the indexes.
 pub(super) fn placed(disk: &SimDisk) -> Vec<Placed> {
     let driven = open(disk).unwrap();
     let mut all = Vec::new();
@@ -315,7 +315,7 @@ pub(super) fn placed(disk: &SimDisk) -> Vec<Placed> {
     all
 }
 
-/// By the position of the body.
+/// Header positions by body position.
 fn header_positions(file: &LogFile) -> BTreeMap<u64, u64> {
     let mut positions = BTreeMap::new();
     let mut at = 0;
@@ -341,7 +341,7 @@ fn header_positions(file: &LogFile) -> BTreeMap<u64, u64> {
     positions
 }
 
-/// Destroys something; returns which bytes of which files.
+/// Damages some bytes. Returns the files and ranges.
 fn damage(disk: &SimDisk, random: &mut Random) -> Vec<(String, std::ops::Range<u64>)> {
     let mut hit = Vec::new();
     for _ in 0..1 + random.below(3) {
@@ -350,7 +350,7 @@ fn damage(disk: &SimDisk, random: &mut Random) -> Vec<(String, std::ops::Range<u
             break;
         }
         let name = names[random.below(names.len() as u64) as usize].clone();
-        // Headers are few bytes: they are aimed at, and in the file without an index most of all.
+        // Headers are few bytes, so they are targeted, most often in the file without an index.
         let open = names
             .iter()
             .filter(|name| name.starts_with("commit"))
@@ -395,7 +395,7 @@ fn damage(disk: &SimDisk, random: &mut Random) -> Vec<(String, std::ops::Range<u
     hit
 }
 
-/// Repairs as often as the power goes; `false` if the log is not this program's to repair.
+/// Repairs, with power cuts in between. Returns false if the log belongs to a newer program.
 fn repaired(disk: &SimDisk, random: &mut Random) -> bool {
     for _ in 0..random.below(3) {
         disk.cut_power_in(random.below(40));
@@ -406,7 +406,7 @@ fn repaired(disk: &SimDisk, random: &mut Random) -> bool {
         }
     }
     let outcome = match repair(disk, true, &mut |_, _| {}) {
-        // Damage that makes a block look like that of a newer program is left alone.
+        // If the damage makes a block look like that of a newer program, the repair refuses.
         Err(LogError::NewerFormat { .. }) => return false,
         outcome => outcome.unwrap(),
     };
@@ -415,7 +415,7 @@ fn repaired(disk: &SimDisk, random: &mut Random) -> bool {
     true
 }
 
-/// Where a frame begins in a block that was hit twice is known by nothing that is left.
+/// In a block with two damaged places, nothing may be left that tells where the frame begins.
 fn is_hit_twice(one: &Placed, before: &CheckReport, hit: &[(String, std::ops::Range<u64>)]) -> bool {
     let around = before.findings.iter().find(|finding| {
         let range = finding.position..finding.position + finding.bytes;
@@ -432,7 +432,8 @@ fn is_hit_twice(one: &Placed, before: &CheckReport, hit: &[(String, std::ops::Ra
     })
 }
 
-/// If what names the last blocks as synced is destroyed, too, nobody can tell them from blocks that were being written.
+/// If the records that name the last blocks as synced are also destroyed, those blocks look like blocks that were being
+/// written.
 fn is_untold(one: &Placed, before: &CheckReport) -> bool {
     let torn = before
         .findings
@@ -450,7 +451,7 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
     each_seed(300, |seed| {
         let (disk, _, mut random) = built(seed);
         let all = placed(&disk);
-        // Nothing but a checkpoint lets go of what was there.
+        // Only a checkpoint makes earlier records unnecessary.
         let latest: Vec<u64> = (0..PARTITIONS)
             .map(|slot| {
                 let own = || all.iter().filter(|one| one.slot == slot);
@@ -503,8 +504,8 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
             }
         }
         if !named {
-            // What the table said is lost, so a partition has become as durable as can be.
-            // Of a log whose newest file was taken away nobody can tell that there was one.
+            // The table is lost, so the partition was recreated with the strictest durability. If the newest file was
+            // removed, nothing shows that it existed.
             let gone = hit
                 .iter()
                 .any(|(file, _)| file.starts_with("commit") && !names.contains(file));
@@ -555,8 +556,8 @@ fn a_repair_loses_nothing_that_is_not_damaged_and_the_log_goes_on() {
     assert!(gaps > 0 && kept > 0 && repairs > 0);
 }
 
-/// A log in which a partition begins with its only checkpoint, as the file with what came before is used again; and the frame of
-/// that checkpoint.
+/// A log in which a partition begins with its only checkpoint, because the file with the earlier records was reused,
+/// and the frame of that checkpoint.
 fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, FrameEntry)> {
     let mut random = Random::new(seed);
     let disk = SimDisk::new(seed, 64 << 20);
@@ -571,7 +572,7 @@ fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, F
         driven.core.mark(9).unwrap();
         let survey = LogScan::of(&disk, &mut |_, _| {}).unwrap();
         if survey.last == last {
-            // The file has no room for a mark: its last block is not known to be synced.
+            // The file has no room for a mark, so its last block is not known to be synced.
             continue;
         }
         let begun = survey
@@ -638,14 +639,14 @@ fn a_log_that_may_skip_damage_opens_says_how_much_is_lost_and_one_that_may_not_d
     let mut given_up = 0;
     each_seed(20, |seed| {
         let (disk, ..) = built(seed);
-        // The second block of the file that is written, which has no index yet.
+        // The second block of the current file, which has no index yet.
         let found = recover(&disk, &IndexCache::new(1 << 20)).unwrap();
         let file = found.files.last().unwrap();
         let first = BlockHeader::decode(&file.read(0, block::LEN).unwrap()).unwrap();
         file.write(&[0xff; PAGE], first.block_len.into()).unwrap();
         let strict = open::open(Arc::new(disk.clone()), 42, &options());
         if !matches!(strict, Err(LogError::Corrupt { .. })) {
-            // It was the last one, which may be torn.
+            // The damaged block was the last one, which may be torn.
             assert!(strict.is_ok_and(|opened| opened.report.given_up == 0));
             return;
         }
@@ -658,7 +659,7 @@ fn a_log_that_may_skip_damage_opens_says_how_much_is_lost_and_one_that_may_not_d
         let gaps: u64 = opened.partitions.values().map(|one| read_what_can_be(one).gaps).sum();
         assert_eq!(opened.report.given_up, before.lost_records());
         let known: u64 = before.lost.iter().map(|lost| lost.to - lost.from).sum();
-        // Each partition might have had those of which nothing is left.
+        // Each partition may have had the records of which nothing is left.
         assert_eq!(gaps, known + before.skipped * PARTITIONS as u64);
         given_up += gaps;
         assert!(disk.names().unwrap().iter().any(|name| name.ends_with(".bad")));
@@ -666,7 +667,7 @@ fn a_log_that_may_skip_damage_opens_says_how_much_is_lost_and_one_that_may_not_d
     assert!(given_up > 0);
 }
 
-/// Makes the bodies of the last block, which nothing names as synced, what they were not; returns where it stands.
+/// Damages the bodies of the last block, which nothing names as synced. Returns its position.
 fn torn(disk: &SimDisk) -> Option<(String, u64)> {
     let found = recover(disk, &IndexCache::new(1 << 20)).unwrap();
     let (file, end) = (found.files.last()?, found.end?);
@@ -696,7 +697,7 @@ fn a_file_that_is_gone_is_named_with_the_place_where_its_records_are_missed_besi
         let before = bytes_of(&disk, superblock::NAME);
         assert!(work(&mut driven, &mut known, &mut random));
         disk.kill();
-        // As a power cut leaves it: it does not know of the last blocks.
+        // The superblock is older than the last blocks, as after a power cut.
         overwrite(&disk, superblock::NAME, 0, &before);
         let Some((last, torn_at)) = torn(&disk) else { return };
         let older: Vec<String> = disk.names().unwrap();
@@ -732,7 +733,7 @@ fn a_file_that_is_gone_is_named_with_the_place_where_its_records_are_missed_besi
                 "{name} is gone: {finding}"
             );
             exact += u64::from(first == last);
-            // Of a partition that nothing is left of there is no place.
+            // A partition of which nothing is left has no position.
             let place = disk.open(&finding.file).ok().map(|file| file.len().unwrap());
             assert!(
                 place.map_or(finding.file.is_empty(), |size| finding.position < size),

@@ -1,17 +1,18 @@
-//! Messages that look like blocks of this very log, where a block may begin: nothing takes them for blocks.
+//! Messages that look like blocks of the same log at page boundaries are never taken for blocks.
 
 use super::*;
 use crate::format::PAGE;
 use crate::format::block::{self, BlockHeader};
 use crate::format::frame;
 
-/// In front of the value of a block's only record of this size: the headers, the length, the flags and the time.
+/// The bytes before the value of a block's only record of this size: headers, length, flags and time.
 const BEFORE_VALUE: usize = block::LEN + frame::LEN + 2 + 1 + 8;
 const VALUE: usize = 3 * PAGE;
-/// Of forged blocks, and of no other.
+/// The sequence of forged blocks only.
 const FORGED: u64 = 1 << 40;
 
-/// A value with a block of one page at the start of each page, of this log, and as if others before it were synced.
+/// A value with a forged one-page block of this log at the start of each page, which claims that earlier blocks were
+/// synced.
 fn forged(sequence: u64) -> Vec<u8> {
     let header = BlockHeader {
         frames: 0,
@@ -51,7 +52,7 @@ fn values(partition: &Partition) -> Vec<Vec<u8>> {
     values
 }
 
-/// Pages of all files that begin like a forged block.
+/// The number of pages in all files that begin like a forged block.
 fn forged_pages(disk: &SimDisk, is: impl Fn(u64) -> bool) -> usize {
     let mut found = 0;
     for name in disk.names().unwrap() {

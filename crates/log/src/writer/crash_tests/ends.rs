@@ -1,10 +1,10 @@
-//! Where a log ends, and what is between its files: what was made and not used, what is cut off.
+//! The end of a log and its file sequence: unused files, and blocks that are cut off.
 
 use super::*;
 use crate::dump::{DumpLine, DumpOptions, dump};
 use crate::file::commit_name;
 
-/// A log of several files, with nothing ready behind the one that is written. Returns the number of that one.
+/// A log of several files without spare files behind the current one. Returns the number of the current file.
 fn without_spares(seed: u64) -> (SimDisk, [Known; MODES.len()], u64) {
     let disk = SimDisk::new(seed, 64 << 20);
     let (mut driven, known, _) = worked(&disk, seed, 20);
@@ -21,9 +21,9 @@ fn without_spares(seed: u64) -> (SimDisk, [Known; MODES.len()], u64) {
 fn an_empty_file_between_files_in_use_is_passed_if_nothing_is_missing_there() {
     for seed in 0..10 {
         let (disk, mut known, last) = without_spares(seed);
-        // As it is left when the name of a file that was made could not be synced, and the next number was used.
+        // This happens when the name of a new file could not be synced and the next number was used.
         disk.rename(&commit_name(last), &commit_name(last + 1)).unwrap();
-        // It names the file as it was.
+        // The superblock names the file as it was.
         disk.remove(crate::superblock::NAME).unwrap();
         disk.create(&commit_name(last)).unwrap();
         overwrite(&disk, &commit_name(last), 0, &vec![0; FILE_SIZE as usize]);

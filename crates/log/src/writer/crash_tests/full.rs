@@ -1,4 +1,4 @@
-//! Moving what is needed on a disk that is full or becomes it: what was begun goes again, and all stays where it was.
+//! Moving data on a disk that is full or becomes full: partial files are removed, and all data stays in place.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
             .iter()
             .flat_map(|file| driven.partitions.iter().map(|one| one.ranges_in(file)));
         let bytes: u64 = ranges.flatten().map(|range| range.bytes).sum();
-        // Of the bodies alone: headers and index do not fit.
+        // Room for the bodies only: headers and index do not fit.
         for free in [bytes.saturating_sub(1), bytes] {
             disk.set_capacity(space.total_bytes - space.free_bytes + free);
             let planned = MovePlan::of(files, &driven.partitions).unwrap();

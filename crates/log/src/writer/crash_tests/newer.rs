@@ -1,5 +1,5 @@
-//! Parts of a log that a newer program wrote: each is named by file, position and version wherever somebody meets it, and no
-//! byte of the log changes, whatever a start or a repair is told to give up.
+//! Data of a newer program: every access reports its file, position and version, and no byte of the log changes, even
+//! if a start or a repair may give up data.
 
 use super::*;
 use crate::dump::{DumpLine, DumpOptions, dump};
@@ -9,16 +9,16 @@ use crate::format::footer::{self, ENTRY_LEN, FileKind, TRAILER_LEN, TrailerField
 use crate::format::frame::{self, FrameHeader};
 use crate::format::newer::{NewerVersion, VersionedPart};
 
-/// What a later version may look like.
+/// A made-up later version.
 const LATER: u16 = 7;
 
-/// A log of several files, stopped in good order.
+/// A log of several files after a clean shutdown.
 fn stored(seed: u64) -> SimDisk {
     let disk = SimDisk::new(seed, 64 << 20);
     let (mut driven, ..) = worked(&disk, seed, 12);
     driven.core.sync().unwrap();
     let sealed = driven.shelf.sealed();
-    // The first file is small: there may be nothing of a partition in it.
+    // The first file is small and may have nothing of a partition.
     MovePlan::of(&sealed[..2], &driven.partitions)
         .unwrap()
         .run(&driven.shelf, &|_| {})
@@ -35,12 +35,12 @@ fn files(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// What a start would find, before anything was changed.
+/// The recovered state, before anything is changed.
 fn found(disk: &SimDisk) -> crate::recovery::RecoveredLog {
     recover(disk, &IndexCache::new(1 << 20)).unwrap()
 }
 
-/// All that looks at a log names the place, and nothing changes it.
+/// Every operation on the log names the place, and none changes the log.
 fn is_left_alone(disk: &SimDisk, file: &str, at: u64, newer: NewerVersion, opens: bool) {
     let before = files(disk);
     let refused = |error: LogError| match error {
@@ -109,7 +109,7 @@ fn read_to_an_error(partition: &Partition) -> Option<LogError> {
     None
 }
 
-/// A frame header as a newer program would have written it.
+/// A frame header as a newer program would write it.
 fn newer_frame(header: &[u8], newer: NewerVersion) -> Vec<u8> {
     let mut header = header.to_vec();
     let at = if newer.what == VersionedPart::Frame { 4 } else { 5 };
@@ -130,7 +130,8 @@ const NEWER_FRAMES: [NewerVersion; 2] = [
     },
 ];
 
-/// Makes the last frame of a block one of a newer program, with all checksums. Returns where its header stands.
+/// Turns the last frame of a block into one of a newer program, with valid checksums. Returns the position of its
+/// header.
 fn make_newer(disk: &SimDisk, file: &LogFile, at: u64, newer: NewerVersion) -> u64 {
     let header = BlockHeader::decode(&file.read(at, block::LEN).unwrap()).unwrap();
     let mut frames = file.read(at, header.headers_len()).unwrap().split_off(block::LEN);
@@ -144,7 +145,7 @@ fn make_newer(disk: &SimDisk, file: &LogFile, at: u64, newer: NewerVersion) -> u
     at + (block::LEN + last) as u64
 }
 
-/// Where the blocks of a file begin that have frames.
+/// The positions of the blocks with frames in a file.
 fn blocks(file: &LogFile) -> Vec<u64> {
     let (mut all, mut at) = (Vec::new(), 0);
     while let Some(header) = BlockHeader::decode(&file.read(at, block::LEN).unwrap()) {
@@ -167,7 +168,7 @@ fn a_frame_of_a_newer_version_or_kind_in_the_open_file_is_refused_by_name() {
                 continue;
             };
             let blocks = blocks(file);
-            // The last one may be torn for all that is known; what is not is no end all the same.
+            // The last block may be torn, but a newer frame in it must not end the log.
             let at = if last { blocks[blocks.len() - 1] } else { blocks[0] };
             let position = make_newer(&disk, file, at, newer);
             is_left_alone(&disk, &file.name, position, newer, false);
@@ -184,7 +185,7 @@ fn a_frame_of_a_newer_version_or_kind_in_a_full_file_is_refused_where_it_is_read
         let found = found(&disk);
         let file = found.files[found.files.len() - 2].clone();
         let trailer = file.trailer().unwrap().unwrap();
-        // The last frame of a block that is of no partition of the log itself, and its entry in the index.
+        // The last frame of the block, which is not of the log's own partition, and its index entry.
         let at = *blocks(&file).last().unwrap();
         let position = make_newer(&disk, &file, at, newer);
         let entry_of = |at: u64| {
@@ -207,7 +208,7 @@ fn a_frame_of_a_newer_version_or_kind_in_a_full_file_is_refused_where_it_is_read
             *entry_at,
             &newer_frame(&header, newer)[..frame::BARE_LEN],
         );
-        // The checksum of the entries, and that of the trailer.
+        // Fix the checksums of the entries and of the trailer.
         let trailer_at = file.size - TRAILER_LEN as u64;
         let crc = crc32c::crc32c(&file.read(footer, trailer.entries_len()).unwrap());
         overwrite(&disk, &file.name, trailer_at + 12, &crc.to_le_bytes());
@@ -227,7 +228,7 @@ fn a_frame_of_a_newer_version_or_kind_in_a_segment_is_refused_by_name() {
     for newer in NEWER_FRAMES {
         let disk = stored(5);
         let (file, _) = found(&disk).segments[0].clone();
-        // The last one: all before it is read.
+        // The last frame: all others can be read.
         let (mut at, mut next) = (0, 0);
         while next < file.trailer().unwrap().unwrap().end {
             at = next;
@@ -237,7 +238,7 @@ fn a_frame_of_a_newer_version_or_kind_in_a_segment_is_refused_by_name() {
         assert!(at > 0);
         let header = file.read(at, frame::LEN).unwrap();
         overwrite(&disk, &file.name, at, &newer_frame(&header, newer));
-        // Even a whole index does not hide it from a check.
+        // A check finds it even if the index is whole.
         names_it_alone(&checked(&disk), &file.name, at, newer);
         overwrite(&disk, &file.name, file.size - 8, &[0; 8]);
         is_left_alone(&disk, &file.name, at, newer, false);
@@ -257,7 +258,7 @@ fn an_index_of_a_newer_version_or_of_an_unknown_kind_of_file_is_not_made_anew() 
         let old = file.read(at, TRAILER_LEN).unwrap();
         let mut trailer = old.clone();
         trailer[4..6].copy_from_slice(&LATER.to_le_bytes());
-        // Another version with the checksum of this one is only damaged, and the index is made anew.
+        // A newer version with a checksum of this version is damage, and the index is rebuilt.
         overwrite(&disk, &file.name, at, &trailer);
         let report = checked(&disk);
         assert!(report.is_whole() && !report.is_newer(), "{:?}", report.findings);
@@ -268,7 +269,7 @@ fn an_index_of_a_newer_version_or_of_an_unknown_kind_of_file_is_not_made_anew() 
             found: LATER,
         };
         is_left_alone(&disk, &file.name, at, newer, false);
-        // The number of another file: what it was used for before.
+        // The number of another file, from before the file was reused.
         trailer[24] ^= 1;
         overwrite(&disk, &file.name, at, &trailer);
         assert!(!checked(&disk).is_newer());
@@ -320,8 +321,8 @@ fn a_file_that_begins_with_a_newer_block_is_refused_by_name() {
     let error = open(&disk).err().unwrap().to_string();
     assert_eq!(
         error,
-        "commit-0000000000000000.log has at byte 0 a block of format version 2, written by a newer version of Thalweg, while \
-         this one reads up to 1; install that version"
+        "commit-0000000000000000.log at byte 0: a block of format version 2, written by a newer version of Thalweg, \
+         while this one reads up to 1; install that version"
     );
 }
 

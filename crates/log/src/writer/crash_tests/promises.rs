@@ -1,4 +1,5 @@
-//! What docs/durability.md says of single files, and of what cannot be told: each of its limits is shown to be one.
+//! The statements of docs/durability.md about single files and about undetectable losses: the tests show that each
+//! stated limit exists.
 
 use super::whole_files::{Ending, Snapshot, disk_of, ended, outcome, snapshot};
 use super::*;
@@ -16,7 +17,7 @@ fn recovered(files: &Snapshot) -> crate::recovery::RecoveredLog {
     recover(&disk_of(files, 1), &IndexCache::new(1 << 20)).unwrap()
 }
 
-/// Where each partition ends when the log is opened; nothing of it is damaged.
+/// The end of each partition after opening the log. Asserts that nothing is damaged.
 fn ends(files: &Snapshot) -> Result<Vec<u64>> {
     let driven = open(&disk_of(files, 1))?;
     for partition in &driven.partitions {
@@ -45,7 +46,7 @@ fn a_file_made_ready_for_use_that_is_gone_or_too_short_costs_nothing() {
                 }
                 let disk = disk_of(&damaged, seed);
                 outcome(&disk, &known, Ending::Closed, &damaged, false).unwrap();
-                // It is written on.
+                // The log accepts writes.
                 let mut driven = open(&disk).unwrap();
                 let mut known: Vec<Known> = known.clone();
                 let mut random = Random::new(seed);
@@ -81,7 +82,7 @@ fn files_that_have_each_others_names_are_left_as_they_are_and_told_the_name_that
     assert!(seen > 20, "{seen}");
 }
 
-/// The files with everything zeroed in place that the superblock does not know to be synced.
+/// The files with everything overwritten with zeros that the superblock does not name as synced.
 fn zeroed_behind_the_superblock(files: &Snapshot) -> Snapshot {
     let mut damaged = files.clone();
     let disk = disk_of(files, 1);
@@ -90,7 +91,7 @@ fn zeroed_behind_the_superblock(files: &Snapshot) -> Snapshot {
     for name in commit_files(files) {
         let bytes = damaged.get_mut(&name).unwrap();
         let mut at = 0;
-        // Whole blocks follow each other from the beginning.
+        // The blocks are contiguous from the start of the file.
         while let Some(header) = bytes.get(at..).and_then(BlockHeader::decode) {
             if header.sequence > synced {
                 bytes[at..].fill(0);
@@ -102,14 +103,14 @@ fn zeroed_behind_the_superblock(files: &Snapshot) -> Snapshot {
     damaged
 }
 
-/// A superblock that is written and not synced with each commit says less than could be said after a power cut.
+/// The slot that is written without a sync after each commit may be outdated after a power cut.
 #[test]
 fn after_a_power_cut_the_destroyed_end_of_a_file_is_not_missed_unless_the_log_had_been_idle() {
     let mut less = 0;
     for seed in 0..60 {
         let (files, known) = ended(seed, 42, Ending::PowerCut);
         let damaged = zeroed_behind_the_superblock(&files);
-        // A segment may know more than the superblock.
+        // A segment may name a higher sequence than the superblock.
         let Ok(ends) = ends(&damaged) else { continue };
         let wanted = acknowledged(&known);
         let is_less = |slot: usize| MODES[slot] == Durability::Fsync && ends[slot] < wanted[slot];
@@ -139,7 +140,7 @@ fn without_its_superblock_and_its_newest_files_a_log_looks_like_one_that_ended_e
         let names = commit_files(&files);
         files.remove(superblock::NAME);
         files.remove(names.last().unwrap());
-        // All files may have been the newest one.
+        // With a single file there is no older one left.
         if names.len() < 2 {
             continue;
         }
@@ -168,7 +169,7 @@ fn what_was_not_synced_when_a_process_was_killed_is_not_missed_if_the_file_is_da
             let damaged = ends(&zeroed_behind_the_superblock(&whole)).unwrap();
             wanted[slot] += 1;
             assert_eq!(ends(&whole).unwrap(), wanted, "a killed process leaves all it wrote");
-            // Where it was synced there is nothing behind what the superblock knows.
+            // With `fsync`, the superblock covers everything.
             wanted[slot] -= u64::from(mode != Durability::Fsync);
             assert_eq!(damaged, wanted, "seed {seed}, {mode:?}");
         }
@@ -192,7 +193,7 @@ fn an_older_copy_of_the_whole_folder_is_a_log_that_ended_earlier() {
     }
 }
 
-/// What stands in for a segment is older: it may have what was let go since.
+/// The file that is read instead of the segment is older and may have records that were trimmed since.
 #[test]
 fn a_segment_that_says_nothing_is_refused_and_one_that_is_gone_is_missed_unless_something_stands_in_for_it() {
     let (mut seen, mut stood_in) = (0, 0);

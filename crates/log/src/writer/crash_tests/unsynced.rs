@@ -1,5 +1,5 @@
-//! What is written and not synced: when it is, who may see it before, and what a power cut takes of it at most, whatever the
-//! disk and the time of day do.
+//! Unsynced data: when it is synced, who can read it before, and how much of it a power cut can take, whatever the disk
+//! and the wall clock do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::*;
 
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// A clock that goes on when it is told to, and a little whenever it is asked: sometimes as far as a disk that stands still.
+/// A manual clock that also advances a little on every reading, sometimes as far as a stalled disk would take.
 #[derive(Clone, Default)]
 struct Time {
     micros: Arc<AtomicU64>,
@@ -38,7 +38,7 @@ impl Time {
         }));
     }
 
-    /// As the thread sleeps while nothing comes.
+    /// Sleeps like the writer thread while nothing arrives.
     fn sleep(&self, core: &mut WriterCore, time: Duration) {
         let until = self.now() + time;
         while self.now() < until {
@@ -49,7 +49,7 @@ impl Time {
     }
 }
 
-/// A message, and somebody who waits for it.
+/// A message with a waiter.
 fn message(partition: &Partition, bytes: usize) -> (Submission, Answer) {
     let records = one_record(&vec![7; bytes]);
     awaited(submission(partition, FrameKind::Data, records, partition.durability()))
@@ -79,7 +79,7 @@ fn a_power_cut_takes_of_an_interval_what_was_acknowledged_in_two_of_them_at_most
         assert_eq!(dated.durability(), Durability::Interval);
         let mut acknowledged = Vec::new();
         for n in 0..random.below(80) {
-            // More than one block takes, with others between.
+            // More than fits into one block, with other submissions in between.
             let mut waiting = VecDeque::new();
             let mut answers = Vec::new();
             for _ in 0..1 + random.below(8) {
@@ -90,7 +90,7 @@ fn a_power_cut_takes_of_an_interval_what_was_acknowledged_in_two_of_them_at_most
                     waiting.push_back(message(&driven.partitions[1], 100).0);
                 }
             }
-            // The time of day is set back by an hour, and goes its way.
+            // The wall clock is set back by an hour and runs on.
             let wall = if n < 30 { 7_200_000_000 } else { 3_600_000_000 } + time.now().as_micros() as i64;
             while !waiting.is_empty() {
                 driven.core.commit(&mut waiting, wall);
@@ -128,12 +128,12 @@ fn what_nobody_waits_for_has_no_sync_of_its_own_and_is_read_when_it_is_synced() 
         time.sleep(&mut driven.core, Duration::from_millis(20));
     }
     assert_eq!((disk.syncs(), strict.bounds().next), (before, 0));
-    // Somebody waits: one sync for all of it.
+    // A submission with a waiter: one sync for all of them.
     let (one, mut answer) = message(&strict, 10);
     driven.core.commit(&mut VecDeque::from([journaled(&strict), one]), 1);
     assert_eq!(answer.try_recv().unwrap().unwrap()[0], 31);
     assert_eq!((disk.syncs(), strict.bounds().next), (before + 1, 32));
-    // Nobody does: it is synced all the same, a second later.
+    // Without a waiter, the sync comes after a second.
     driven.core.commit(&mut VecDeque::from([journaled(&strict)]), 1);
     time.sleep(&mut driven.core, Duration::from_millis(999));
     assert_eq!((disk.syncs(), strict.bounds().next), (before + 1, 32));
@@ -154,7 +154,7 @@ fn what_waits_for_its_sync_is_read_in_its_order_when_the_next_file_is_begun() {
     while driven.core.current_file() == file {
         driven.core.commit(&mut VecDeque::from([journaled(&strict)]), 1);
     }
-    // All but the last, which is in the new file.
+    // All but the last one, which is in the new file.
     let (mut from, next) = (0, strict.bounds().next);
     while from < next {
         let frames = strict.read(from, 1 << 20).unwrap();

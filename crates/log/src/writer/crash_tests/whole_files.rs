@@ -1,6 +1,6 @@
-//! Damage to files as a whole: one that is gone, empty, zeroed, cut short, under another name or of another log, whichever file
-//! of the log it is and however the log ended. A start finds all that was acknowledged, or it does not start, changes nothing and
-//! says which file it is about. What a repair gives up stays given up: no offset is given out twice.
+//! Damage to whole files: one is missing, empty, zeroed, cut short, renamed or of another log, for each file of a log
+//! and each way in which the log can end. A start finds everything that was acknowledged, or it fails, changes nothing
+//! and names the file. What a repair gives up stays given up: no offset is assigned twice.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::format::PAGE;
 use crate::superblock;
 
-/// All files of a disk, by their names.
+/// The files of a disk by name.
 pub(super) type Snapshot = BTreeMap<String, Vec<u8>>;
 
 pub(super) fn snapshot(disk: &SimDisk) -> Snapshot {
@@ -67,7 +67,7 @@ const DAMAGES: [Damage; 10] = [
 ];
 
 impl Damage {
-    /// `None` if there is nothing that could be done so.
+    /// `None` if the damage is not applicable.
     fn applied(self, files: &Snapshot, name: &str, other: &Snapshot, random: &mut Random) -> Option<Snapshot> {
         let mut damaged = files.clone();
         let bytes = damaged.get_mut(name)?;
@@ -104,7 +104,7 @@ impl Damage {
     }
 }
 
-/// A log that has ended, and what was acknowledged of each partition.
+/// A log that has ended, and the acknowledged records of each partition.
 pub(super) fn ended(seed: u64, id: u64, ending: Ending) -> (Snapshot, Vec<Known>) {
     let mut random = Random::new(seed);
     let disk = SimDisk::new(seed, 64 << 20);
@@ -127,10 +127,10 @@ pub(super) fn ended(seed: u64, id: u64, ending: Ending) -> (Snapshot, Vec<Known>
     (snapshot(&disk), known)
 }
 
-/// What a start makes of it: everything that was promised is there or named where it is read; or it is refused.
+/// Starts and reads the log: everything promised is there or reported where it is read, or the start fails.
 ///
-/// The end of a file that is zeroed in place right after a power cut takes what the superblock did not know of yet: that is
-/// `untold`.
+/// If the end of a file is zeroed in place right after a power cut, the blocks that the superblock did not name yet are
+/// lost unnoticed: `untold`.
 pub(super) fn outcome(disk: &SimDisk, known: &[Known], ending: Ending, before: &Snapshot, untold: bool) -> Result<()> {
     let opened = open::open(Arc::new(disk.clone()), 42, &options());
     let opened =
@@ -156,7 +156,7 @@ pub(super) fn outcome(disk: &SimDisk, known: &[Known], ending: Ending, before: &
     Ok(())
 }
 
-/// After a repair all that stood in other files is there, and no offset that was promised is given out again.
+/// After a repair, everything in the other files is there, and no promised offset is assigned again.
 fn check_repaired(disk: &SimDisk, promised: &[u64], all: &[Placed], hit: &[String], what: &str) {
     let opened = open::open(Arc::new(disk.clone()), 42, &options()).unwrap_or_else(|error| panic!("{error}"));
     let mut found = Vec::new();
@@ -189,7 +189,7 @@ fn check_repaired(disk: &SimDisk, promised: &[u64], all: &[Placed], hit: &[Strin
     disk.kill();
 }
 
-/// A log that has ended, before anything is done to its files.
+/// A log that has ended, with undamaged files.
 struct Whole {
     seed: u64,
     ending: Ending,
@@ -202,7 +202,7 @@ impl Whole {
     fn of(seed: u64, ending: Ending) -> Whole {
         let (files, known) = ended(seed, 42, ending);
         outcome(&disk_of(&files, seed), &known, ending, &files, false).unwrap();
-        // After a power cut this is what is left of it.
+        // After a power cut, this is what is left of it.
         let placed = placed(&disk_of(&files, seed));
         Whole {
             seed,
@@ -213,7 +213,7 @@ impl Whole {
         }
     }
 
-    /// What a start, a check and a repair make of damaged files.
+    /// Checks how a start, a check and a repair handle damaged files.
     fn is_told(&self, damaged: &Snapshot, hit: &Hit) -> &'static str {
         let disk = disk_of(damaged, self.seed);
         let Err(error) = outcome(&disk, &self.known, self.ending, damaged, hit.is_untold(self)) else {
@@ -237,7 +237,7 @@ impl Whole {
         };
         let after = repaired.done.map_or(repaired.before, |done| done.after);
         assert!(after.is_whole(), "{error} {:?}", after.findings);
-        // Who gives files their names back loses nothing; a repair does, and the log goes on.
+        // Restoring the names loses nothing; a repair may lose records, but the log continues.
         if hit.any(|_, damage| damage == Damage::Swapped) {
             for _ in 0..2 {
                 let mut driven = open(&disk).unwrap_or_else(|again| panic!("{error}, repaired: {again}"));
@@ -256,7 +256,7 @@ impl Whole {
             }
             return "repaired with swapped names";
         }
-        // Two files of another log, one of them the superblock, may be more than those of this one.
+        // Two files of another log, one of them the superblock, may outnumber those of this one.
         if hit.any(|name, damage| name == superblock::NAME && damage == Damage::OfAnotherLog) {
             return "repaired";
         }
@@ -269,7 +269,7 @@ impl Whole {
     }
 }
 
-/// What was done to which files.
+/// The damage to each file.
 struct Hit(Vec<(String, Damage)>);
 
 impl Hit {
@@ -304,7 +304,7 @@ fn a_log_with_a_file_that_is_not_as_it_was_has_all_that_was_acknowledged_or_does
             let Ok(how) = std::panic::catch_unwind(told) else {
                 panic!("{ending:?}: {:?}", hit.0)
             };
-            // Pairs are too many to be counted apart.
+            // There are too many pairs to count each of them.
             let kinds = if hit.0.len() > 1 { "two files" } else { &kinds };
             *counts.entry(format!("{kinds}: {how}")).or_default() += 1;
         };
@@ -335,7 +335,7 @@ fn a_log_with_a_file_that_is_not_as_it_was_has_all_that_was_acknowledged_or_does
     assert!(counts.len() > 20, "{counts:?}");
 }
 
-/// Whatever bytes of a slot are damaged and however: its version, its generation, all of it.
+/// Any damage to a slot: its version, its generation, or all of it.
 #[test]
 fn a_superblock_of_which_a_part_is_damaged_is_made_anew_and_nothing_is_refused_for_it() {
     each_seed(40, |seed| {
@@ -344,7 +344,7 @@ fn a_superblock_of_which_a_part_is_damaged_is_made_anew_and_nothing_is_refused_f
         let slot = random.below(3) as usize * PAGE;
         let bytes = files.get_mut(superblock::NAME).unwrap();
         match random.below(4) {
-            // Like a newer version.
+            // Looks like a newer version.
             0 => bytes[slot + 4] ^= 2 << random.below(7),
             1 => {
                 bytes[slot + 5] ^= 1 << random.below(8);
@@ -363,7 +363,7 @@ fn a_superblock_of_which_a_part_is_damaged_is_made_anew_and_nothing_is_refused_f
             "{:?}",
             report.findings
         );
-        // A repair has nothing to do, and is not kept away.
+        // A repair has nothing to do and must not fail.
         repair(&disk, true, &mut |_, _| {}).unwrap();
         outcome(&disk, &known, Ending::Killed, &files, false).unwrap();
         assert!(
@@ -405,7 +405,7 @@ fn a_log_of_a_program_that_wrote_no_superblock_opens_and_has_one_then() {
 fn a_superblock_of_a_newer_program_is_not_taken_for_damage() {
     let (mut files, ..) = ended(3, 42, Ending::Closed);
     let bytes = files.get_mut(superblock::NAME).unwrap();
-    // One is enough: it may be the newest.
+    // One such slot suffices, because it may be the newest.
     let slot = bytes.get_mut(PAGE..PAGE + 68).unwrap();
     (slot[4], slot[20]) = (2, !slot[20]);
     let crc = crc32c::crc32c(&slot[..64]);
@@ -430,13 +430,13 @@ fn a_clean_stop_is_told_from_a_crash() {
         assert_eq!(opened.report.was_closed, was_closed);
         drop(opened);
         disk.kill();
-        // It was opened since, and not closed.
+        // The log was opened again and not closed.
         let opened = open::open(Arc::new(disk), 42, &options()).unwrap();
         assert!(!opened.report.was_closed);
     }
 }
 
-/// So it is enough to look for that file: a file behind it has nothing that anybody was told of.
+/// It is therefore enough to check that this file exists: later files have nothing acknowledged.
 #[test]
 fn whenever_the_power_goes_all_that_was_acknowledged_is_in_files_up_to_the_one_that_the_superblock_names() {
     let mut spared = 0;
@@ -456,7 +456,7 @@ fn whenever_the_power_goes_all_that_was_acknowledged_is_in_files_up_to_the_one_t
         spared += before - files.len();
         outcome(&disk_of(&files, seed), &known, Ending::PowerCut, &files, false).unwrap();
     });
-    // So few seeds that somebody chose show nothing of the others.
+    // A few chosen seeds may not produce this case.
     assert!(
         spared > 20 || std::env::var_os("THALWEG_SIM_SEEDS").is_some(),
         "{spared}"

@@ -1,5 +1,4 @@
-//! What tests of the log share, those beside the code and those through its public face: small logs, messages in them, and
-//! damage to their files.
+//! Test support for unit and integration tests of the log: small logs, messages, and damage to files.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -12,12 +11,12 @@ use thalweg_log::disk::{Disk, FolderDisk};
 use thalweg_log::format::record::{RecordRef, records};
 use thalweg_log::{EmbeddedLog, Log, LogOptions, Offset, PartitionId, ReadOptions, Records, WriteBatch};
 
-/// Bytes of a file of [`small_files`].
+/// File size of [`small_files`].
 pub const FILE: u64 = 256 << 10;
-/// Longer than anything that is waited for takes.
+/// Longer than any wait takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Files of this size, the first one too, however little room the disk has.
+/// Files of this size, including the first one, without a minimum of free space.
 pub fn options(file_bytes: u64) -> LogOptions {
     LogOptions {
         file_bytes,
@@ -27,7 +26,7 @@ pub fn options(file_bytes: u64) -> LogOptions {
     }
 }
 
-/// Files that are soon full, and moved as fast as the disk is.
+/// Files that fill up soon and are moved without throttling.
 pub fn small_files() -> LogOptions {
     LogOptions {
         spare: 2,
@@ -36,17 +35,17 @@ pub fn small_files() -> LogOptions {
     }
 }
 
-/// With [`small_files`].
+/// Opens a log with [`small_files`].
 pub fn open(disk: &SimDisk) -> EmbeddedLog {
     open_with(disk, &small_files())
 }
 
-/// On a disk whose power can be cut.
+/// Opens a log on a simulated disk.
 pub fn open_with(disk: &SimDisk, options: &LogOptions) -> EmbeddedLog {
     EmbeddedLog::open(Arc::new(disk.clone()), 7, options).unwrap()
 }
 
-/// On a real disk, with files that are large enough for most tests.
+/// Opens a log on a real disk, with files that are large enough for most tests.
 pub fn open_folder(folder: &Path) -> EmbeddedLog {
     let options = LogOptions {
         first_file_bytes: 1 << 20,
@@ -62,18 +61,18 @@ pub fn one_record(value: &[u8]) -> Records {
     records
 }
 
-/// One record of one partition.
+/// A batch with one record for one partition.
 pub fn message(id: PartitionId, value: &[u8]) -> WriteBatch {
     WriteBatch::of(id, one_record(value))
 }
 
-/// Appends a message that is not refused; its offset.
+/// Appends a message that must be accepted. Returns its offset.
 pub async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Offset {
     let appended = log.append(message(id, value), None).await.unwrap();
     appended.offsets[0]
 }
 
-/// The values of all that is stored of a partition, read in several pieces if they are many.
+/// All stored values of a partition, read in several pieces if there are many.
 pub fn values(log: &dyn Log, id: PartitionId) -> Vec<Vec<u8>> {
     let (mut values, mut from) = (Vec::new(), log.bounds(id).unwrap().first);
     let want = ReadOptions {
@@ -90,7 +89,7 @@ pub fn values(log: &dyn Log, id: PartitionId) -> Vec<Vec<u8>> {
     }
 }
 
-/// Waits until something holds that the log does by itself.
+/// Waits for a condition that the log establishes in the background.
 pub async fn until(log: &EmbeddedLog, what: &str, mut is: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is() {
@@ -107,14 +106,14 @@ pub fn bytes_of(disk: &dyn Disk, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Changes bytes of a file, so that no power cut undoes it.
+/// Overwrites bytes of a file durably.
 pub fn overwrite(disk: &dyn Disk, name: &str, at: u64, bytes: &[u8]) {
     let file = disk.open(name).unwrap();
     file.write_at(bytes, at).unwrap();
     file.sync().unwrap();
 }
 
-/// Flips a bit of this text, wherever it stands.
+/// Flips a bit in the first occurrence of a text.
 pub fn damage(disk: &dyn Disk, text: &str) {
     for name in disk.names().unwrap() {
         let bytes = bytes_of(disk, &name);

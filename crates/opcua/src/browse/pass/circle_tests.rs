@@ -1,4 +1,4 @@
-//! Servers that always have another place to go on from.
+//! Servers that always return another continuation point.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::*;
 use crate::fake_server::{FakeServer, good};
 use crate::server_facts::OperationLimits;
 
-/// Children of the root; the first of them is never finished.
+/// Children of the root; the first of them never ends.
 const CHILDREN: u32 = 20;
 
-/// A page of an answer that goes on for ever.
+/// A page of an endless response.
 fn page(references: &[u32]) -> BrowseResult {
     BrowseResult {
         continuation_point: ByteString::from(vec![1, 2, 3]),
@@ -22,7 +22,7 @@ fn page(references: &[u32]) -> BrowseResult {
     }
 }
 
-/// Browses a plant of which one node goes on with the same references without end. Returns how often it was asked for more.
+/// Browses a plant in which one node repeats the same references endlessly. Returns how often it was continued.
 async fn browsed(endless: Vec<u32>) -> usize {
     let server = FakeServer::start(move |request| match request {
         RequestMessage::Browse(request) => {

@@ -1,4 +1,4 @@
-//! Whether a pass says that it ended before everything was found, whatever made it end.
+//! A pass that ended early says so, whatever ended it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::directory::{DirectoryEntry, InputDirectory};
 use crate::fake_server::{FakeServer, good};
 use crate::server_facts::OperationLimits;
 
-/// Of the root; the first of them has one of its own. With the root these are so many nodes.
+/// Children of the root; the first of them has one child. With the root this makes `NODES`.
 const CHILDREN: u32 = 9;
 const NODES: usize = 11;
 
-/// `is_divided`: the root's children come in two answers.
+/// `is_divided`: the root's children come in two responses.
 async fn plant(is_divided: bool) -> FakeServer {
     FakeServer::start(move |request| match request {
         RequestMessage::Browse(request) => {
@@ -57,7 +57,7 @@ fn browse_next_response(results: Vec<BrowseResult>) -> ResponseMessage {
     response.into()
 }
 
-/// What a pass with at most so many nodes says, and how many it has found.
+/// Runs a pass with at most this many nodes; returns its result and the number of nodes found.
 async fn browsed(is_divided: bool, nodes_max: usize) -> (BrowseExtent, usize) {
     let server = plant(is_divided).await;
     let connected = connected(&server.url, OperationLimits::default()).await;
@@ -77,7 +77,7 @@ async fn a_pass_that_max_nodes_ends_says_that_it_was_cut_short() {
         for nodes_max in [0, NODES + 1] {
             assert_eq!(browsed(is_divided, nodes_max).await, (BrowseExtent::Everything, NODES));
         }
-        // In the root's references, behind them, and before the last one.
+        // Within the root's references, after them, and before the last one.
         for nodes_max in [2, CHILDREN as usize, 1 + CHILDREN as usize, NODES - 1] {
             let (reached, nodes) = browsed(is_divided, nodes_max).await;
             assert_eq!((reached, nodes), (BrowseExtent::TheLimit, nodes_max));
@@ -85,7 +85,7 @@ async fn a_pass_that_max_nodes_ends_says_that_it_was_cut_short() {
     }
 }
 
-/// The memory of an input changes with the number of inputs, so that a table that was full may have room at the end.
+/// The memory of an input changes with the number of inputs, so a full table may have room again at the end.
 #[tokio::test]
 async fn a_pass_that_memory_ends_says_that_it_was_cut_short() {
     let server = plant(false).await;

@@ -1,4 +1,4 @@
-//! A server that has always more nodes: the memory of its table has an end, and the browse too.
+//! A server with endless nodes: the memory of the table is limited, and the browse ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use crate::directory::{DirectoryEntry, InputDirectory};
 use crate::fake_server::FakeServer;
 use crate::server_facts::OperationLimits;
 
-/// Of the answer to one node.
+/// Per response for one node.
 const CHILDREN: u32 = 50;
 const NAME_BYTES: usize = 1000;
 const BYTES: usize = 8 << 20;
@@ -40,7 +40,7 @@ async fn a_server_without_an_end_is_browsed_as_far_as_there_is_memory() {
     })
     .await;
     let connected = {
-        // So that an answer is one chunk.
+        // This makes a response one chunk.
         let limits = OperationLimits {
             nodes_per_browse: 1,
             ..OperationLimits::default()
@@ -66,7 +66,7 @@ async fn a_server_without_an_end_is_browsed_as_far_as_there_is_memory() {
     let table = context.table.read();
     let (nodes, bytes) = (table.len(), table.heap_bytes());
     assert!(ended.is_ok(), "{nodes} nodes of {bytes} bytes, and it goes on");
-    // The table grows by halves.
+    // The table grows by half its size at a time.
     assert!(
         (BYTES..2 * BYTES).contains(&bytes),
         "{bytes} bytes of {} nodes",

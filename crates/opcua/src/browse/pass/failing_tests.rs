@@ -1,4 +1,4 @@
-//! Calls that fail as a whole: how large and how many calls are afterwards, and that nothing is lost.
+//! Calls that fail as a whole: the size and number of later calls, and that nothing is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::*;
 use crate::fake_server::{FakeServer, fault};
 use crate::server_facts::OperationLimits;
 
-/// Nodes per call that the server says it takes.
+/// The server's limit of nodes per call.
 const PER_CALL: u32 = 8;
 
-/// Long enough for every answer that comes, also on a machine that is busy.
+/// Long enough for every response that comes, also on a busy machine.
 const CALL_TIMEOUT_SHORT: Duration = Duration::from_secs(1);
 
-/// What the server does with a call.
+/// How the server handles a call.
 enum Fate {
     Answer,
     Silence,
@@ -28,7 +28,7 @@ enum Fate {
 /// Nodes of each Browse call so far.
 type Calls = Arc<Mutex<Vec<Vec<u32>>>>;
 
-/// A root with so many children. `judge` sees the calls before the present one, and the present one.
+/// A root with this many children. `judge` receives the earlier calls and the current one.
 async fn plant(
     children: u32,
     mut judge: impl FnMut(&[Vec<u32>], &[u32]) -> Fate + Send + 'static,
@@ -77,7 +77,7 @@ fn limits() -> OperationLimits {
     }
 }
 
-/// Browses it all with one call in flight, and returns how many nodes each call had.
+/// Browses everything with one call in flight, and returns the number of nodes of each call.
 async fn browsed(server: &FakeServer, calls: &Calls, children: u32) -> Vec<usize> {
     let mut connected = connected(&server.url, limits()).await;
     connected.profile.browse_in_flight = 1;
@@ -130,7 +130,7 @@ async fn a_server_that_takes_fewer_operations_is_not_asked_for_more_again() {
     assert!(sizes[3..].iter().all(|size| *size == 2), "{sizes:?}");
 }
 
-/// A refusal that does not say that the call was too large may be about one of its nodes.
+/// A refusal that does not say that the call was too large may concern one of its nodes.
 #[tokio::test]
 async fn a_node_that_spoils_every_call_fails_alone_and_calls_grow_again() {
     const CHILDREN: u32 = 1000;
@@ -161,7 +161,7 @@ async fn a_node_that_spoils_every_call_fails_alone_and_calls_grow_again() {
     assert_eq!(answered.count() as u32, CHILDREN);
 }
 
-/// Nothing is heard of one node, whatever is asked for with it. The others do not wait for it for ever.
+/// Every call with one of the nodes times out. The others do not wait for it forever.
 #[tokio::test]
 async fn a_node_that_is_never_answered_fails_alone_and_the_browse_ends() {
     const CHILDREN: u32 = 60;
@@ -187,8 +187,8 @@ async fn a_node_that_is_never_answered_fails_alone_and_the_browse_ends() {
     assert_eq!(answered.count() as u32, CHILDREN, "each of the others once");
 }
 
-/// As if so many calls of 1000 nodes were in flight that began this long ago and fail one after the other. Returns the nodes
-/// per call and the calls in flight from then on.
+/// Simulates that many calls of 1000 nodes in flight that began together and fail one after the other. Returns the
+/// resulting nodes per call and calls in flight.
 async fn after(error: CallError, calls: usize) -> (usize, usize) {
     let (server, _) = plant(0, |_, _| Fate::Answer).await;
     let connected = connected(&server.url, OperationLimits::default()).await;

@@ -1,4 +1,4 @@
-//! What a survey works on, with one root, ns=1;i=0.
+//! The context of a pass, with one root, ns=1;i=0.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::node_table::{DiscoveredNode, NO_NODE, NodeKind, NodeTable};
 use crate::profile::ProfileName;
 use crate::server_facts::{OperationLimits, ServerFacts};
 
-/// A session with a server that has these limits and takes much at once.
+/// A session with a server that has these limits and accepts many calls.
 pub async fn connected(url: &str, limits: OperationLimits) -> ConnectedServer {
     ConnectedServer {
         session: crate::fake_server::session(url).await,
@@ -31,7 +31,7 @@ pub async fn connected(url: &str, limits: OperationLimits) -> ConnectedServer {
     }
 }
 
-/// The sender keeps the connection.
+/// The connection lasts as long as the sender.
 pub fn context(connected: &ConnectedServer) -> (watch::Sender<Option<ConnectedServer>>, BrowseContext) {
     let mut table = NodeTable::default();
     let root = DiscoveredNode {
@@ -60,7 +60,7 @@ pub fn context(connected: &ConnectedServer) -> (watch::Sender<Option<ConnectedSe
     (sender, context)
 }
 
-/// A reference to ns=1 with this number.
+/// A reference to the node with this number in ns=1.
 pub fn object(id: u32) -> ReferenceDescription {
     ReferenceDescription {
         reference_type_id: ReferenceTypeId::Organizes.into(),

@@ -1,4 +1,4 @@
-//! Two wide nodes under one root, browsed over a server that answers a few references at a time.
+//! Two wide nodes under one root, on a server that returns a few references at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +17,19 @@ const WIDE: u32 = 200;
 
 const PER_ANSWER: u32 = 10;
 
-/// What the server keeps: how far each of the two wide nodes was read.
+/// The server's state: how far each of the two wide nodes was read.
 #[derive(Default)]
 struct Plant {
-    /// Continuation points that it can keep; 0: any number.
+    /// Continuation points that it can keep; 0 means no limit.
     points_max: usize,
     points: Vec<ByteString>,
-    /// The furthest child of each wide node, in the order of the answers.
+    /// The last child of a wide node in each response, in the order of the responses.
     progress: Vec<(u32, u32)>,
     released: usize,
 }
 
 impl Plant {
-    /// References of a node from one on. Node 0 leads to the wide ones, 1 and 2.
+    /// Returns references of a node from an offset. Node 0 leads to the wide ones, 1 and 2.
     fn references(&mut self, node: u32, from: u32) -> BrowseResult {
         let all: Vec<u32> = match node {
             0 => vec![1, 2],
@@ -63,7 +63,7 @@ impl Plant {
                     Identifier::Numeric(id) => Some(id),
                     _ => None,
                 });
-                // The last first: a server may give its places to whomever it likes.
+                // In reverse order: a server may give its continuation points to any node.
                 let mut results: Vec<BrowseResult> = ids
                     .collect::<Vec<_>>()
                     .into_iter()
@@ -100,7 +100,7 @@ impl Plant {
     }
 }
 
-/// Browses the plant with room for this many references, and returns the server's memory of it.
+/// Browses the plant with room for this many references, and returns the server's state.
 async fn browsed(points_max: usize, waiting_max: usize) -> Plant {
     let plant = Arc::new(Mutex::new(Plant {
         points_max,
@@ -121,7 +121,7 @@ async fn browsed(points_max: usize, waiting_max: usize) -> Plant {
     std::mem::take(&mut *plant.lock())
 }
 
-/// How far the second wide node was read before the first was read to its end.
+/// How far the second wide node was read before the first was complete.
 fn ahead(plant: &Plant) -> u32 {
     let before = plant
         .progress
@@ -138,7 +138,7 @@ fn ahead(plant: &Plant) -> u32 {
 async fn only_the_node_whose_turn_it_is_goes_on_while_there_is_no_room() {
     let plant = browsed(0, 20).await;
     assert!(ahead(&plant) <= 20 + PER_ANSWER, "{}", ahead(&plant));
-    // With room both are read at once.
+    // With room, both are read concurrently.
     let plant = browsed(0, 10_000).await;
     assert!(ahead(&plant) > 100, "{}", ahead(&plant));
 }

@@ -53,7 +53,7 @@ fn describe(table: &NodeTable) -> Vec<(NodeId, NodeIndex)> {
         .collect()
 }
 
-/// One node after the other, all references at once: what every other timing must lead to.
+/// The reference: one node after the other, with all references at once. Every other timing must give the same result.
 fn in_order(graph: &HashMap<u32, Vec<u32>>, depth_max: u16) -> Vec<(NodeId, NodeIndex)> {
     let mut table = with_root();
     let mut node = 0;
@@ -81,8 +81,8 @@ fn children(graph: &HashMap<u32, Vec<u32>>, table: &NodeTable, node: NodeIndex) 
     graph.get(&id).cloned().unwrap_or_default()
 }
 
-/// Answers in the order of `choices`, each answer in pieces of `piece` references. Also returns how many references
-/// waited at most.
+/// Delivers responses in the order of `choices`, each in pieces of `piece` references. Also returns the maximum of
+/// waiting references.
 fn in_any_order(
     graph: &HashMap<u32, Vec<u32>>,
     depth_max: u16,
@@ -134,8 +134,8 @@ fn in_any_order(
 }
 
 proptest! {
-    /// Cycles, several parents, wide and deep: each node once, its first path in breadth-first order, whatever the
-    /// order and size of the answers.
+    /// Cycles, several parents, wide and deep graphs: each node appears once, by its first path in breadth-first order,
+    /// whatever the order and size of the responses.
     #[test]
     fn the_table_does_not_depend_on_timing(
         edges in prop::collection::vec((0u32..30, 0u32..30), 0..120),

@@ -29,7 +29,7 @@ fn answer(server: &(X509, PrivateKey), own: &X509, policy: SecurityPolicy) -> (B
     answer_with(CONTENT, server, own, policy)
 }
 
-/// What a server sends that shows its issuer too: the frame and where its security header ends.
+/// The message of a server that also sends its issuer, and where its security header ends.
 fn answer_with(
     content: &[u8],
     server: &(X509, PrivateKey),
@@ -137,7 +137,7 @@ fn padding_says_its_own_length_and_nothing_else() {
     assert_eq!(without_padding(b"\x01", 384), None);
 }
 
-/// A server's answer to opening the channel, with its issuer, up to the token that counts from then on.
+/// A server's response to opening the channel with its issuer is accepted, and its token takes effect.
 #[test]
 fn a_channel_opens_to_a_server_that_shows_its_issuers() {
     const REQUEST: u32 = 1;

@@ -61,7 +61,7 @@ fn values_that_mean_a_default_become_one() {
     let (config, _) = parse(&format!("{LEAST}pollRate: 0\nsessionTimeout: -1\n")).unwrap();
     assert_eq!(config.poll_rate, Duration::from_secs(1));
     assert_eq!(config.connection.session_timeout, Duration::from_secs(5));
-    // A day is the longest that is meant.
+    // The maximum is one day.
     let day = Duration::from_secs(86_400);
     let (config, _) = parse(&format!("{LEAST}pollRate: 86400001\nsessionTimeout: 86400001\n")).unwrap();
     assert_eq!((config.poll_rate, config.connection.session_timeout), (day, day));

@@ -92,7 +92,7 @@ fn what_does_not_fit_is_told_from_what_makes_no_sense() {
     assert!(converted("Int32", &long).unwrap_err().len() < 300);
 }
 
-/// What a script or another server gives, and JSON cannot.
+/// Values that a script or another server can produce, but JSON cannot.
 #[test]
 fn typed_values_are_taken_as_they_are() {
     for (data_type, given, expected) in [
@@ -137,7 +137,7 @@ fn an_unknown_type_is_answered_with_the_list() {
     }
 }
 
-/// The ends of the integer types.
+/// The bounds of the integer types.
 const RANGES: [(DataType, i128, i128); 8] = [
     (DataType::SByte, i8::MIN as i128, i8::MAX as i128),
     (DataType::Byte, 0, u8::MAX as i128),
@@ -149,7 +149,7 @@ const RANGES: [(DataType, i128, i128); 8] = [
     (DataType::UInt64, 0, u64::MAX as i128),
 ];
 
-/// Integers of every size, and those around the ends of the types.
+/// Integers of every size, and those around the bounds of the types.
 fn any_integer() -> impl Strategy<Value = i128> {
     let ends: Vec<i128> = RANGES.iter().flat_map(|(_, low, high)| [*low, *high]).collect();
     prop_oneof![
@@ -162,7 +162,7 @@ fn any_integer() -> impl Strategy<Value = i128> {
 }
 
 proptest! {
-    /// Against the plain model: an integer with digits behind the point is that integer, if it is between the ends.
+    /// Compared with the plain model: an integer with decimals is that integer, if it is within the bounds.
     #[test]
     fn an_integer_type_takes_exactly_what_is_between_its_ends(
         n in any_integer(),

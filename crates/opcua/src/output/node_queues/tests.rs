@@ -1,4 +1,4 @@
-//! Which operation may be begun when, and what becomes of messages.
+//! Which operations may begin when, and the results of messages.
 
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -12,7 +12,7 @@ fn namespaces(n: usize) -> NamespaceArray {
     NamespaceArray::new(uris.map(|uri| (*uri).to_owned()).collect())
 }
 
-/// Lines in a server with two namespaces.
+/// Queues for a server with two namespaces.
 #[derive(Default)]
 struct Setup {
     lines: NodeQueues,
@@ -20,7 +20,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// A write of messages, each to these nodes. Operations are numbered through all writes.
+    /// Adds a write of messages, each to these nodes. Operations are numbered across all writes.
     fn write(mut self, messages: &[&[&str]]) -> Setup {
         let wanted = |node: &&str| PreparedWrite {
             node: NodeSpec::parse(node).unwrap(),
@@ -41,7 +41,7 @@ impl Setup {
         self.lines.refuse(id, DropReason::OutputRejected, "because".to_owned())
     }
 
-    /// The messages of a write that were refused; `None`: it has not ended.
+    /// The rejected messages of a write; `None` if it has not ended.
     fn refused(&mut self, write: usize) -> Option<Vec<usize>> {
         match self.answers[write].try_recv() {
             Ok(Ok(())) => Some(Vec::new()),
@@ -75,7 +75,7 @@ fn a_node_gets_one_value_after_the_other_and_holds_up_no_other_node() {
     setup.succeed([1, 3]);
     assert_eq!(setup.lines.begin(), [4]);
     setup.succeed([4]);
-    // The first node stands all the while.
+    // The first node is blocked all the time.
     assert!(setup.lines.begin().is_empty());
     assert_eq!((setup.refused(0), setup.refused(1)), (None, None));
     setup.succeed([0]);
@@ -103,12 +103,12 @@ fn a_message_that_has_a_node_twice_is_written_in_parts() {
 fn nothing_more_is_begun_of_a_message_that_is_refused_and_its_lines_go_on() {
     let mut setup = Setup::default().write(&[&["i=1"], &["i=1", "i=2", "i=3"], &["i=1"], &["i=2"]]);
     assert_eq!(setup.lines.begin(), [0, 2, 3]);
-    // One of the others may be in a call, whose answer is waited for.
+    // Another operation may be in a call, whose response is awaited.
     assert_eq!(setup.refuse(3), [2]);
     assert!(setup.lines.begin().is_empty());
     setup.lines.leave(2);
     assert_eq!(setup.lines.begin(), [5]);
-    // Past the one that was not begun.
+    // The queue skips the one that was not begun.
     setup.succeed([0]);
     assert_eq!(setup.lines.begin(), [4]);
     setup.succeed([5, 4]);
@@ -132,7 +132,7 @@ fn what_was_not_confirmed_begins_anew_with_another_session() {
     let mut setup = Setup::default().write(&[&["i=1", "nsu=urn:server;i=2"], &["i=1"], &["i=3", "i=4"]]);
     assert_eq!(setup.lines.begin(), [0, 1, 3, 4]);
     setup.succeed([1]);
-    // Of a refused message nothing is.
+    // No operation of a rejected message begins.
     assert_eq!(setup.refuse(3), [4]);
     setup.lines.restart(&[UA, "urn:plant", "urn:server"].into());
     assert_eq!(setup.lines.begin(), [0]);
@@ -157,7 +157,7 @@ fn nodes_are_found_by_the_uri_of_their_namespace_in_each_session() {
 fn a_message_waits_for_a_namespace_that_comes_later_and_keeps_its_place() {
     let plant = "nsu=urn:plant;i=1";
     let mut setup = Setup::default().write(&[&[plant, "i=2"], &["i=2"], &["i=3"], &[plant]]);
-    // The first message is not begun in part.
+    // No part of the first message begins.
     assert_eq!(setup.lines.begin(), [3]);
     assert!(setup.lines.misses_namespaces());
     setup.lines.look_up(&namespaces(2));
@@ -179,7 +179,7 @@ fn messages_to_a_namespace_that_never_comes_are_refused_and_the_others_go_on() {
         .write(&[&["nsu=urn:gone;i=1", "i=2"], &["i=2"]])
         .write(&[&["nsu=urn:gone;i=1"]]);
     assert!(setup.lines.begin().is_empty());
-    // The second write came after the question.
+    // The second write came after the query.
     assert_eq!(setup.lines.refuse_homeless(|id, _| id < 3), ["urn:gone"]);
     assert_eq!(setup.lines.begin(), [2]);
     setup.succeed([2]);

@@ -79,7 +79,7 @@ async fn a_damaged_or_unwritable_folder_is_one_sentence() {
         error.contains("cannot be used") && error.contains("remove it"),
         "{error}"
     );
-    // In the place of what is written first.
+    // Blocks the file that is written first.
     let keys = folder.path().join("keys");
     std::fs::create_dir_all(keys.join("opcua-client.key.pem.partial")).unwrap();
     let error = load(&keys)
@@ -90,7 +90,7 @@ async fn a_damaged_or_unwritable_folder_is_one_sentence() {
     assert!(error.contains("make the folder writable"), "{error}");
 }
 
-/// Servers trust the certificate that is kept; a new one would lock Thalweg out of all of them.
+/// Servers trust the stored certificate; a new one would lock Thalweg out of all of them.
 #[tokio::test]
 async fn a_kept_pair_that_cannot_be_read_is_not_replaced() {
     for broken in ["opcua-client.der", "opcua-client.key.pem"] {
@@ -133,14 +133,14 @@ async fn a_certificate_whose_key_is_missing_waits_for_it() {
     assert_eq!(load().await.unwrap(), first);
 }
 
-/// A power cut would leave whole files, or none: they are not written to under their names.
+/// A power loss must leave whole files or none: files are never written under their final names.
 #[cfg(unix)]
 #[tokio::test]
 async fn key_and_certificate_come_into_being_whole() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("opcua-client.key.pem");
     let certificate = folder.path().join("opcua-client.der");
-    // What a crash between the two leaves; both are made.
+    // A crash between the two writes leaves this; both are then generated.
     std::fs::write(&key, b"torn").unwrap();
     let other_name = folder.path().join("other");
     std::fs::hard_link(&key, &other_name).unwrap();

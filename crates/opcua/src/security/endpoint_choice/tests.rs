@@ -124,7 +124,7 @@ fn the_login_must_be_accepted_there() {
     );
     let error = chosen(&all(ANONYMOUS), &choice(None, None), &user()).unwrap_err();
     assert!(error.contains("accepts user name login"), "{error}");
-    // A server that lists no logins takes anonymous ones only.
+    // A server that lists no logins accepts only anonymous ones.
     let silent = [offer(Mode::None, Policy::None, &[])];
     assert!(chosen(&silent, &choice(None, None), &Identity::Anonymous).is_ok());
     assert!(chosen(&silent, &choice(None, None), &user()).is_err());
@@ -146,7 +146,7 @@ fn the_lines_to_paste_name_the_strongest_offer() {
         "{text}"
     );
     assert!(text.ends_with(lines), "{text}");
-    // One for this login goes before a stronger one for another.
+    // An offer for this login takes precedence over a stronger one for another.
     let offers = [all(USER), vec![offer(Mode::Sign, Policy::Basic256, ANONYMOUS)]].concat();
     let text = advice(Some(&offers), &anonymous);
     assert!(
@@ -184,7 +184,7 @@ fn a_direct_connection_takes_only_the_certificate_from_the_offers() {
     let none = [offer(Mode::None, Policy::None, ANONYMOUS)];
     let error = as_given(&none, url(), &wish, &Identity::Anonymous).unwrap_err();
     assert!(error.contains("shows no certificate"), "{error}");
-    // A listed one is taken as it is, but at the address that was given.
+    // A listed endpoint is used as it is, but at the given address.
     let listed = as_given(
         &all(ANONYMOUS),
         url(),
@@ -224,8 +224,8 @@ fn any_policy() -> impl Strategy<Value = Policy> {
 }
 
 proptest! {
-    /// Whatever a server offers: the outcome has the mode and policy that were asked for, and is unencrypted only if
-    /// that is what was asked for.
+    /// Whatever a server offers: the result has the requested mode and policy, and is unencrypted only if that was
+    /// requested.
     #[test]
     fn nothing_is_ever_lowered(
         offered in prop::collection::vec((any_mode(), any_policy()), 0..8),

@@ -31,7 +31,7 @@ fn user() -> Identity {
     }
 }
 
-/// One pair for all tests: making one takes a noticeable part of a second.
+/// One pair for all tests, because generating it takes a noticeable part of a second.
 fn pair() -> (X509, opcua::crypto::PrivateKey) {
     static PAIR: std::sync::OnceLock<(X509, opcua::crypto::PrivateKey)> = std::sync::OnceLock::new();
     PAIR.get_or_init(|| X509::cert_and_pkey(&X509Data::sample_cert()).unwrap())
@@ -66,7 +66,7 @@ fn the_strongest_way_to_log_in_is_taken_whatever_its_place() {
     let login = login(&user(), &open(tokens.clone()), Some(&certificate), &nonce()).unwrap();
     assert_eq!(user_token(&login).policy_id.as_ref(), "strong");
     assert!(!login.clear_text);
-    // Nothing to encrypt for: the only way that is possible.
+    // There is no key to encrypt for, so this is the only option.
     let login = super::login(&user(), &open(tokens), None, &nonce()).unwrap();
     assert_eq!(user_token(&login).policy_id.as_ref(), "clear");
     assert!(login.clear_text);

@@ -19,7 +19,7 @@ use super::*;
 use crate::security::sha256_hex;
 use crate::security::test_pki::Design;
 
-/// A key made once: making one takes a noticeable part of a second.
+/// A key generated once, because that takes a noticeable part of a second.
 fn key(index: usize) -> RsaPrivateKey {
     static KEYS: std::sync::OnceLock<Vec<RsaPrivateKey>> = std::sync::OnceLock::new();
     let make = |_| {
@@ -35,7 +35,7 @@ struct Signed {
     name: Name,
 }
 
-/// A certificate signed by an authority, or by itself.
+/// A certificate signed by an authority, or self-signed.
 fn certificate(name: &str, index: usize, issuer: Option<&Signed>, authority: bool, seconds: u64, uri: &str) -> Signed {
     let key = key(index);
     let subject: Name = format!("CN={name}").parse().unwrap();
@@ -144,7 +144,7 @@ fn a_chain_to_a_trusted_authority_is_accepted() {
     check(&trust, &[server.der.clone(), middle.der.clone()].concat()).unwrap();
     put(folder.path(), "issuers", "middle.der", &middle.der);
     check(&trust, &server.der).unwrap();
-    // What an ordinary certificate signs is worth nothing.
+    // A signature of an ordinary certificate is worthless.
     let forged = certificate("forged", 1, Some(&server), false, 3600, URI);
     assert!(check(&trust, &[forged.der, server.der].concat()).is_err());
 }
@@ -246,7 +246,7 @@ fn without_either_the_first_certificate_is_remembered_and_another_refused() {
         error.contains("another certificate than before") && error.contains("remove"),
         "{error}"
     );
-    // Another server has a memory of its own.
+    // Another server has its own record.
     again
         .check(&ServerCertificate {
             url: "opc.tcp://elsewhere:4840/".to_owned(),
@@ -260,7 +260,7 @@ fn without_either_the_first_certificate_is_remembered_and_another_refused() {
 fn a_negative_serial_number_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = certificate("server", 0, None, false, 3600, URI).der;
-    // The serial number is the one-byte integer 7 right behind the version.
+    // The serial number is the one-byte integer 7 right after the version.
     let at = server
         .windows(8)
         .position(|w| w == [0xA0, 3, 2, 1, 2, 2, 1, 7])
@@ -273,7 +273,7 @@ fn a_negative_serial_number_is_accepted() {
     assert_eq!(library.to_der().unwrap(), server);
 }
 
-/// An authority that is trusted and a server that it vouches for.
+/// A trusted authority and a server certificate that it issued.
 fn vouched(folder: &Path) -> (Signed, Signed) {
     let root = certificate("root", 0, None, true, 3600, "");
     let server = certificate("server", 2, Some(&root), false, 3600, URI);
@@ -303,7 +303,7 @@ fn a_revocation_list_that_cannot_be_read_refuses_every_server() {
             "{error}"
         );
     }
-    // More than a certificate may have, and in PEM; what is hidden is none.
+    // More than a certificate may have, and in PEM; hidden files are ignored.
     let many: Vec<u32> = (1_000_000..1_060_000).collect();
     let long = revocation_list_of(&root, &many, None);
     assert!(long.len() > 1 << 20);
@@ -332,7 +332,7 @@ fn a_list_in_the_name_of_the_issuer_that_nobody_known_has_signed_is_not_passed_o
         error.contains("crl/other.crl cannot be used (its signature is by no authority"),
         "{error}"
     );
-    // An authority of the same name that is known keeps lists of its own.
+    // A known authority of the same name has its own lists.
     put(folder.path(), "issuers", "namesake.der", &namesake.der);
     check(&trust, &server.der).unwrap();
     put(folder.path(), "crl", "other.crl", &revocation_list(&namesake, 2 + 7));
@@ -345,7 +345,7 @@ fn an_expired_list_still_revokes_and_is_warned_of() {
     let trust = Trust::new(None, Some(folder.path()), folder.path());
     let (root, server) = vouched(folder.path());
     let leaf = x509_cert::Certificate::from_der(&root.der).unwrap();
-    // An hour from now, and the moment the authority began.
+    // An hour from now, and the start of the authority's validity.
     let (later, past) = (
         leaf.tbs_certificate.validity.not_after,
         leaf.tbs_certificate.validity.not_before,
@@ -390,7 +390,7 @@ fn whatever_is_refused_is_kept_for_the_operator() {
     }
 }
 
-/// What refuses it need not be the folder, and the operator wants to look at it all the same.
+/// Certificates that other checks than the folder's reject are stored too, so that the operator can inspect them.
 #[test]
 fn what_is_refused_before_the_folder_is_asked_or_since_it_cannot_be_read_is_kept_too() {
     let good = certificate("good", 2, None, false, 3600, URI).der;
@@ -430,7 +430,7 @@ fn what_is_refused_before_the_folder_is_asked_or_since_it_cannot_be_read_is_kept
     }
 }
 
-/// Without a folder of trust there is no place for it.
+/// Without a trust folder there is no place for it.
 #[test]
 fn without_a_folder_nothing_that_is_refused_is_kept() {
     let keys = tempfile::tempdir().unwrap();
@@ -458,7 +458,7 @@ fn half_of_a_refused_certificate_does_not_stay() {
     assert_eq!(std::fs::read(&kept).unwrap(), server.der);
 }
 
-/// A link stands for what a cut-off write would leave: its target shows whether the file itself was written to.
+/// A hard link simulates an interrupted write: its content shows whether the file itself was written to.
 #[cfg(unix)]
 #[test]
 fn a_refused_certificate_comes_into_being_whole() {
@@ -491,7 +491,7 @@ fn a_full_folder_of_refused_certificates_is_told_of() {
     std::fs::remove_file(folder.path().join("rejected/7.der")).unwrap();
     let error = check(&trust, &server.der).unwrap_err();
     assert!(!error.contains("full"), "{error}");
-    // It is there already, though the folder is full again.
+    // It is already there, although the folder is full again.
     let error = check(&trust, &server.der).unwrap_err();
     assert!(!error.contains("full"), "{error}");
 }
@@ -516,7 +516,7 @@ fn the_certificate_of_a_server_is_known_if_the_folder_leaves_no_choice() {
     let trust = Trust::new(None, Some(folder.path()), folder.path());
     assert_eq!(trust.certificate_of("plc"), None);
     let (_, server) = vouched(folder.path());
-    // Authorities are no servers.
+    // Authorities are not servers.
     assert_eq!(trust.certificate_of("plc"), None);
     put(folder.path(), "trusted", "server.der", &server.der);
     assert_eq!(trust.certificate_of("other").as_ref(), Some(&server.der));
@@ -527,7 +527,7 @@ fn the_certificate_of_a_server_is_known_if_the_folder_leaves_no_choice() {
     assert_eq!(Trust::new(None, None, folder.path()).certificate_of("plc"), None);
 }
 
-/// A key that can be broken protects nothing, whoever vouches for it.
+/// A breakable key protects nothing, whoever issued its certificate.
 #[test]
 fn a_key_that_is_too_short_for_the_policy_is_refused_however_the_server_is_trusted() {
     let weak = Design {

@@ -1,7 +1,9 @@
-//! Generated certificates of authorities and servers, with mistakes in them, judged here and by `openssl verify`.
+//! Compares verdicts on generated certificates of authorities and servers, with mistakes in them, with `openssl
+//! verify`.
 //!
-//! OpenSSL builds one path and judges it; here every path is tried. So OpenSSL is asked about each path by itself, and the
-//! server must be accepted exactly if one of them is. Where the two differ on purpose, `Difference` says where and why.
+//! OpenSSL builds and judges one path; this implementation tries every path. So OpenSSL judges each path separately,
+//! and the server must be accepted exactly if one of them is. `Difference` lists the intended differences and their
+//! reasons.
 
 use std::fs::write;
 use std::path::Path;
@@ -17,35 +19,38 @@ use super::*;
 use crate::security::key_pair::to_pem;
 use crate::security::test_pki::{ANY_USAGE, CLIENT_AUTH, DAY, Design, Hash, NOW, SERVER_AUTH, URI, extension};
 
-/// Where a path is judged otherwise than by OpenSSL.
+/// Where the verdict on a path differs from OpenSSL's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Difference {
-    /// The operator named exactly this certificate, and controllers sign their own with whatever usages: no purpose and no
-    /// critical extension is asked for. Key and dates are.
+    /// The operator named exactly this certificate, and controllers sign their own with arbitrary usages: purpose and
+    /// critical extensions are not checked. Key and dates are.
     TrustedItself,
-    /// OpenSSL takes any of several usages for TLS. A secure channel of OPC UA signs and encrypts with the key: both are asked for.
+    /// OpenSSL accepts any of several usages for TLS. A secure channel of OPC UA signs and encrypts with the key, so
+    /// both usages are required.
     UsageOfServer,
-    /// OpenSSL takes an authority as a server. Whoever broke into such a server could issue certificates for all others.
+    /// OpenSSL accepts an authority as a server. An attacker on such a server could issue certificates for all others.
     AuthorityAsServer,
-    /// OpenSSL takes a certificate without BasicConstraints for an authority's, of the first version if it is self-signed, later
-    /// if its key usage says so. RFC 5280 (4.2.1.9) forbids it.
+    /// OpenSSL accepts a certificate without BasicConstraints as an authority's: version 1 if it is self-signed, later
+    /// ones if the key usage allows it. RFC 5280 (4.2.1.9) forbids it.
     NoConstraints,
-    /// Controllers mark what they sign for themselves as an authority's. Trust in one is no trust in what its key signs.
+    /// Controllers mark their self-signed certificates as an authority's. Trust in one does not extend to certificates
+    /// that its key signs.
     ApplicationAsAuthority,
-    /// OpenSSL does not take `anyExtendedKeyUsage` for `serverAuth`; RFC 5280 (4.2.1.12) says that it is meant.
+    /// OpenSSL does not accept `anyExtendedKeyUsage` for `serverAuth`; RFC 5280 (4.2.1.12) includes it.
     AnyPurpose,
-    /// OpenSSL takes nobody whose issuer's list has expired, or is of the future. A plant is offline for long, and a stop of all its data is
-    /// the greater harm: such a list is judged like the same one in date, with a warning.
+    /// OpenSSL rejects everything whose issuer's list is expired or in the future. A plant may be offline for long, and
+    /// a stop of all its data is the greater harm: such a list is applied as if it were valid, with a warning.
     ListOutOfDate,
-    /// OpenSSL wants a list of each issuer once it looks at lists. Few authorities of a plant have one: none is like one that revokes nobody.
+    /// With revocation checking enabled, OpenSSL requires a list of each issuer. Few authorities of a plant have one: a
+    /// missing list revokes nothing.
     NoList,
 }
 
-/// A certificate with what the model knows of it.
+/// A certificate and its place in the model.
 #[derive(Clone)]
 struct Made {
     design: Design,
-    /// Who has the key; a leaf has nobody's.
+    /// The owner of the key; `None` for a leaf.
     owner: Option<usize>,
     issuer: Option<usize>,
     der: Vec<u8>,
@@ -59,7 +64,7 @@ enum Place {
     Sent,
 }
 
-/// What there is of an authority's list.
+/// The state of an authority's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListState {
     InDate,
@@ -68,19 +73,19 @@ enum ListState {
     Missing,
 }
 
-/// The list of one authority.
+/// The revocation list of one authority.
 struct MadeList {
     state: ListState,
-    /// As it lies in the folder.
+    /// As stored in the folder.
     der: Option<Vec<u8>>,
-    /// As it would be in date; where there is none, one that revokes nobody.
+    /// As it would be with valid dates; if it is missing, one that revokes nothing.
     in_date: Vec<u8>,
 }
 
 struct World {
     leaf: Made,
     authorities: Vec<Made>,
-    /// Of each authority, by its number; nobody has one, or nearly all have.
+    /// By authority number; either none has a list, or nearly all have.
     lists: Vec<MadeList>,
     revoked: Vec<u32>,
     policy: SecurityPolicy,
@@ -119,7 +124,7 @@ impl World {
         let mut designs: Vec<Vec<(Design, usize)>> = Vec::new();
         let mut signers = Vec::new();
         for owner in 0..owners {
-            // An authority that goes on with a new key keeps its name. Lists name no key, so there are none then.
+            // An authority that changes its key keeps its name. Lists name no key, so there are no lists in this case.
             let shares_name = owner > 0 && !with_lists && random.percent(10);
             let name = format!("Authority {}", if shares_name { owner - 1 } else { owner });
             let key = if random.percent(8) { 8 + owner % 2 } else { owner };
@@ -151,7 +156,7 @@ impl World {
             }
         }
         if with_lists {
-            // OpenSSL wants a list for whatever it trusts, and finds none for what is signed by somebody else.
+            // OpenSSL requires a list for each trusted certificate, and finds none if another authority signed it.
             authorities
                 .iter_mut()
                 .filter(|made| made.owner != made.issuer)
@@ -207,17 +212,17 @@ impl World {
         }
     }
 
-    /// The lists as they are, for OpenSSL.
+    /// The actual lists, for OpenSSL.
     fn lists(&self) -> Vec<&[u8]> {
         self.lists.iter().filter_map(|list| list.der.as_deref()).collect()
     }
 
-    /// The same without what makes a difference.
+    /// The same without the date and existence differences.
     fn lists_in_date(&self) -> Vec<&[u8]> {
         self.lists.iter().map(|list| list.in_date.as_slice()).collect()
     }
 
-    /// Every path from the leaf to something trusted, by who signed whom.
+    /// Every path from the leaf to a trusted certificate, by signer.
     fn paths(&self) -> Vec<Vec<&Made>> {
         let mut complete = Vec::new();
         let mut open = vec![vec![&self.leaf]];
@@ -248,7 +253,7 @@ impl MadeList {
         let state = match random.below(12) {
             0 | 1 => ListState::Expired,
             2 => ListState::OfTheFuture,
-            // Of an authority that may sign none, even an empty one would be refused.
+            // From an authority that may sign no lists, even an empty one would be rejected.
             3 | 4 if signs_lists => ListState::Missing,
             _ => ListState::InDate,
         };
@@ -269,7 +274,7 @@ impl MadeList {
     }
 }
 
-/// The same name in another kind of string, which is the same name.
+/// The same name in another string type, which compares equal.
 fn written(issuer: &Design, random: &mut Random) -> Design {
     let mut issuer = issuer.clone();
     if random.percent(20) {
@@ -331,7 +336,7 @@ fn spoil_server(design: &mut Design, random: &mut Random) {
     }
 }
 
-/// Which differences a path has.
+/// Returns the differences of a path.
 fn differences(world: &World, path: &[&Made]) -> Vec<Difference> {
     let (leaf, authorities) = path.split_first().unwrap();
     if authorities.is_empty() {
@@ -373,7 +378,7 @@ fn differences(world: &World, path: &[&Made]) -> Vec<Difference> {
     .collect()
 }
 
-/// What is right for a path: OpenSSL's word, but for the differences.
+/// Returns the expected verdict on a path: OpenSSL's, corrected by the differences.
 fn is_right(world: &World, path: &[&Made], folder: &Path) -> bool {
     let differences = differences(world, path);
     let (anchor, below) = path.split_last().unwrap();
@@ -382,9 +387,9 @@ fn is_right(world: &World, path: &[&Made], folder: &Path) -> bool {
     for difference in &differences {
         match difference {
             Difference::TrustedItself => purpose = &["-ignore_critical"],
-            // The purposes are then looked at here.
+            // The purposes are then checked here.
             Difference::AnyPurpose => purpose = &[],
-            // OpenSSL is asked as if there were none.
+            // OpenSSL must reject the actual lists; then it is asked with corrected ones.
             Difference::ListOutOfDate | Difference::NoList => {
                 let is_taken = openssl(world, &world.lists(), folder, &[anchor], &between, &[]);
                 assert!(
@@ -406,7 +411,7 @@ fn is_right(world: &World, path: &[&Made], folder: &Path) -> bool {
     openssl(world, &world.lists_in_date(), folder, &[anchor], &between, purpose)
 }
 
-/// Whether `openssl verify` takes the leaf, with these lists and certificates and no others.
+/// Whether `openssl verify` accepts the leaf, with only these lists and certificates.
 fn openssl(
     world: &World,
     lists: &[&[u8]],
@@ -424,7 +429,7 @@ fn openssl(
     let mut command = Command::new("openssl");
     command.args(["verify", "-partial_chain", "-no-CAfile", "-no-CApath", "-no-CAstore"]);
     command.args(["-attime", &NOW.to_string()]).args(purpose);
-    // 112 bits: keys of 2,048 and no SHA-1. The policies of that time are below any level.
+    // Level 2 means 112 bits: keys of 2,048 and no SHA-1. The legacy policies are below any level.
     command.args([
         "-auth_level",
         if world.policy == SecurityPolicy::Basic256 {
@@ -451,7 +456,7 @@ fn openssl(
         .success()
 }
 
-/// What is judged here, with the files of the folder under these names.
+/// Returns the verdict of this implementation; the file names in the folder are random.
 fn judged(world: &World, order: &mut Random) -> Result<(), String> {
     let folder = Folder::with(&[]);
     let mut put = |sub: &str, bytes: &[u8]| folder.put(sub, &format!("{:016x}", order.next()), bytes);
@@ -535,7 +540,7 @@ fn every_path_is_judged_as_openssl_judges_it_and_one_good_one_is_enough() {
                 told()
             );
         }
-        // What OpenSSL finds by itself is found here too, unless a difference is in the way.
+        // A path that OpenSSL finds by itself is also found here, unless a difference prevents it.
         let place = |trusted: bool| -> Vec<&Made> {
             let all = world.authorities.iter();
             all.filter(|made| (made.place == Place::Trusted) == trusted).collect()

@@ -1,8 +1,8 @@
-//! Building certification paths (RFC 4158): from a server's certificate over its issuers up to one that is trusted, with every
-//! issuer that fits tried, since names and keys are shared by a certificate and its renewal, and by what was signed across.
+//! Builds certification paths (RFC 4158) from a server's certificate over its issuers to a trusted one. Every matching
+//! issuer is tried, because a certificate and its renewal share name and key, and so do cross-signed ones.
 //!
-//! A server chooses what it sends, so the work is bounded: so many certificates of its chain, so many steps, so many signatures.
-//! The order of the search depends on the certificates alone, and not on how a folder lists its files.
+//! A server chooses what it sends, so the work is limited: a number of certificates of its chain, of steps, and of
+//! signature checks. The order of the search depends only on the certificates, not on the order of files in a folder.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use super::super::x509::ParsedCertificate;
 
-/// Longest path from a server's certificate to an authority.
+/// Maximum authorities in a path from a server's certificate.
 pub(super) const AUTHORITIES_MAX: usize = 8;
-/// Certificates that are looked at of those that a server sends behind its own.
+/// Maximum certificates examined after the server's own in its chain.
 pub(in crate::security) const SENT_MAX: usize = AUTHORITIES_MAX;
-/// One check of a signature takes up to a fifth of a millisecond.
+/// One signature check takes up to a fifth of a millisecond.
 const SIGNATURES_MAX: usize = 128;
 const STEPS_MAX: usize = 1024;
 
-/// Why a path does not do. Of several paths, the one that failed latest is told of.
+/// Why a path is rejected. Of several paths, the one that failed latest is reported.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Refusal {
     pub stage: PathCheckStage,
@@ -37,25 +37,25 @@ pub(super) enum PathCheckStage {
     Revocation,
 }
 
-/// What the search for a path has come to.
+/// The result of the search for a path.
 #[derive(Debug)]
 pub(super) enum PathSearchResult {
     Good,
-    /// Paths lead to what is trusted, and none does.
+    /// Paths lead to a trusted certificate, but all are rejected.
     Refused(Refusal),
-    /// No path leads to what is trusted.
+    /// No path leads to a trusted certificate.
     Nowhere,
-    /// The bounds were reached before.
+    /// A limit was reached first.
     TooMuchWork,
 }
 
-/// The certificates that paths are built of.
+/// The certificates from which paths are built.
 pub(super) struct CertificatePool {
     leaf: ParsedCertificate,
     is_leaf_trusted: bool,
     /// In the order in which they are tried.
     issuers: Vec<Issuer>,
-    /// Whether the one has signed the other: `None` is the leaf.
+    /// Whether the second has signed the first; `None` is the leaf.
     signatures: HashMap<(Option<usize>, usize), bool>,
     steps: usize,
 }
@@ -69,7 +69,7 @@ struct Issuer {
 struct SearchEnd(PathSearchResult);
 
 impl CertificatePool {
-    /// `now` only says what is tried first.
+    /// `now` only affects the order of attempts.
     pub fn new(
         leaf: ParsedCertificate,
         trusted: &[ParsedCertificate],
@@ -82,7 +82,7 @@ impl CertificatePool {
         let others = known.iter().cloned().chain(sent.into_iter().take(SENT_MAX));
         let mut issuers: Vec<Issuer> = trusted
             .chain(others.map(|parsed| (parsed, false)))
-            // Without the extension nothing that it signed counts.
+            // Without the extension its signatures do not count.
             .filter(|(parsed, _)| parsed.is_authority())
             .map(|(parsed, is_trusted)| Issuer { parsed, is_trusted })
             .collect();
@@ -102,7 +102,7 @@ impl CertificatePool {
         }
     }
 
-    /// Judges path after path until one is good. A path begins with the server's certificate.
+    /// Judges paths until one is good. A path begins with the server's certificate.
     pub fn search(&mut self, judge: &mut dyn FnMut(&[&ParsedCertificate]) -> Result<(), Refusal>) -> PathSearchResult {
         let mut latest: Option<Refusal> = None;
         match self.follow(&mut Vec::new(), &mut latest, judge) {
@@ -111,7 +111,7 @@ impl CertificatePool {
         }
     }
 
-    /// Depth first. `path` holds the issuers so far; the leaf is not among them.
+    /// Depth first. `path` contains the issuers so far, without the leaf.
     fn follow(
         &mut self,
         path: &mut Vec<usize>,
@@ -124,7 +124,7 @@ impl CertificatePool {
         }
         let top = path.last().copied();
         if self.is_trusted(top) {
-            // Nothing above it can mend what is wrong below.
+            // Certificates above it cannot repair a failure below.
             let refusal = judge(&self.certificates(path))
                 .err()
                 .ok_or(SearchEnd(PathSearchResult::Good))?;
@@ -163,8 +163,8 @@ impl CertificatePool {
         std::iter::once(&self.leaf).chain(issuers).collect()
     }
 
-    /// Issuers by name, those first whose key is named too. The same name and key twice would be a circle: whatever stands
-    /// above the second stands above the first.
+    /// Returns matching issuers by name, those with a matching key identifier first. The same name and key twice would
+    /// be a cycle: whatever is above the second is also above the first.
     fn candidates(&self, top: Option<usize>, path: &[usize]) -> Vec<usize> {
         let subject = self.certificate(top);
         let below = self.certificates(path);
@@ -203,10 +203,10 @@ mod tests {
         ParsedCertificate::from_der(&der).unwrap()
     }
 
-    /// Whatever a server sends, a connection that it is refused costs no more than the bounds.
+    /// Whatever a server sends, a rejected connection costs no more than the limits.
     #[test]
     fn authorities_that_all_have_signed_each_other_come_to_an_end() {
-        // One name, so that each may be the issuer of each; all of them lead nowhere.
+        // One name, so that each may be the issuer of each; none leads to a trusted certificate.
         let all: Vec<Design> = (0..8).map(|key| Design::authority("same", key)).collect();
         let leaf = Design::server(0).signed_by(&all[1]);
         let sent: Vec<ParsedCertificate> = (0..8)
@@ -214,7 +214,7 @@ mod tests {
             .map(|(subject, issuer)| parsed(all[subject].signed_by(&all[issuer])))
             .collect();
         let trusted = vec![parsed(Design::authority("other", 0).self_signed())];
-        // What comes from the folder is not cut off, so the other bounds are reached.
+        // Certificates from the folder are not limited, so the other limits are reached.
         let now = Duration::from_secs(NOW);
         for (known, sent) in [(Vec::new(), sent.clone()), (sent, Vec::new())] {
             let mut pool = CertificatePool::new(parsed(leaf.clone()), &trusted, &known, sent, now);

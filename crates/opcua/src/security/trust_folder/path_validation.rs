@@ -1,8 +1,8 @@
-//! Validating a certification path (RFC 5280, 6.1, and OPC UA, Part 4, 6.1.3): whether each authority may vouch for what is below
-//! it, for this purpose, with this strength, today. Revocation is checked after it.
+//! Validates a certification path (RFC 5280, 6.1, and OPC UA, Part 4, 6.1.3): whether each authority may issue what is
+//! below it, for this purpose, with this strength, today. Revocation is checked afterwards.
 //!
-//! A path of one certificate is a server's that lies in `trusted/` itself. The operator has named exactly this certificate, so
-//! nobody's word for it is needed: what its issuer allowed it to be is said, and no reason to refuse it.
+//! A path of one certificate is a server's certificate in `trusted/` itself. The operator has named exactly this
+//! certificate, so no issuer is needed: violations of its own restrictions are logged, but are no reason to reject it.
 
 use std::time::Duration;
 
@@ -49,12 +49,13 @@ pub(super) fn validate(path: &[&ParsedCertificate], policy: SecurityPolicy, now:
         .map_err(at(PathCheckStage::Dates))
 }
 
-/// What is unusual about a server's certificate that lies in `trusted/` itself.
+/// Returns what is unusual about a server's certificate in `trusted/` itself.
 pub(super) fn peculiarity(leaf: &ParsedCertificate, policy: SecurityPolicy) -> Option<String> {
     if let Some(unusable) = &leaf.extensions.unusable {
         return Some(format!("has {unusable}"));
     }
-    // Many controllers make themselves an authority, which does no harm, since they cannot be one for others.
+    // Many controllers mark their certificate as an authority's, which is harmless, because they cannot act as one for
+    // others.
     let unfit = (!leaf.is_authority()).then(|| unfit_as_server(leaf)).flatten();
     unfit.or_else(|| {
         let weak = leaf.is_signed_with_sha1() && !is_legacy(policy);
@@ -62,25 +63,25 @@ pub(super) fn peculiarity(leaf: &ParsedCertificate, policy: SecurityPolicy) -> O
     })
 }
 
-/// That it is an authority at all is known.
+/// The caller has checked that it is an authority.
 fn check_authority(authority: &ParsedCertificate) -> Result<(), String> {
     let subject = authority.subject();
     let usage = authority.extensions.usage.as_ref();
     if usage.is_some_and(|usage| !usage.key_cert_sign()) {
         return Err(format!(
-            "the authority {subject} may not sign certificates (its key usage is without keyCertSign); have the server's certificate issued by one that may"
+            "the authority {subject} may not sign certificates (its key usage lacks keyCertSign); have the server's certificate issued by one that may"
         ));
     }
     if !is_for_servers(authority) {
         return Err(format!(
-            "the authority {subject} may not vouch for servers (its extended key usage is without serverAuth); have the server's certificate issued by one that may"
+            "the authority {subject} may not vouch for servers (its extended key usage lacks serverAuth); have the server's certificate issued by one that may"
         ));
     }
-    // Controllers sign their own certificates and mark them as an authority's. Whoever trusts one of them does not mean
-    // every certificate that its key signs.
+    // Controllers sign their own certificates and mark them as an authority's. An operator who trusts one of them does
+    // not mean every certificate that its key signs.
     match authority.application_uri() {
         Some(uri) => Err(format!(
-            "the certificate of {subject}, which vouches for the server, is that of the application {uri:?} and no authority's; move the server's certificate from rejected/ to trusted/ to accept it"
+            "the certificate of {subject}, which vouches for the server, belongs to the application {uri:?} and not to an authority; move the server's certificate from rejected/ to trusted/ to accept it"
         )),
         None => Ok(()),
     }
@@ -91,10 +92,10 @@ fn is_for_servers(certificate: &ParsedCertificate) -> bool {
     purposes.is_none_or(|purposes| purposes.iter().any(|id| *id == SERVER_AUTH || *id == ANY_PURPOSE))
 }
 
-/// What keeps a certificate from being a server's. Without the extensions it may be anything.
+/// Returns why a certificate cannot be a server's. Without the extensions it may be anything.
 fn unfit_as_server(leaf: &ParsedCertificate) -> Option<String> {
     if leaf.is_authority() {
-        return Some("is an authority's and no server's".to_owned());
+        return Some("belongs to an authority and not to a server".to_owned());
     }
     if let Some(usage) = &leaf.extensions.usage {
         let missing = match (
@@ -106,15 +107,13 @@ fn unfit_as_server(leaf: &ParsedCertificate) -> Option<String> {
             (true, true) => None,
         };
         if let Some(missing) = missing {
-            return Some(format!(
-                "is not for a secure channel (its key usage is without {missing})"
-            ));
+            return Some(format!("is not for a secure channel (its key usage lacks {missing})"));
         }
     }
-    (!is_for_servers(leaf)).then(|| "is not for servers (its extended key usage is without serverAuth)".to_owned())
+    (!is_for_servers(leaf)).then(|| "is not for servers (its extended key usage lacks serverAuth)".to_owned())
 }
 
-/// `authorities` go upwards. One that has issued itself a new certificate is no step.
+/// `authorities` go upwards. A certificate that an authority issued to itself does not count as a step.
 fn check_path_lengths(authorities: &[&ParsedCertificate]) -> Result<(), String> {
     let mut below = 0;
     for authority in authorities {
@@ -124,7 +123,7 @@ fn check_path_lengths(authorities: &[&ParsedCertificate]) -> Result<(), String> 
             .and_then(|constraints| constraints.path_len);
         if let Some(most) = most.filter(|most| *most < below) {
             return Err(format!(
-                "the authority {} may have {most} authorities below it (pathLenConstraint), and there are {below} between it and the server; have the server's certificate issued by one that it may have",
+                "the authority {} may have {most} authorities below it (pathLenConstraint), but there are {below} between it and the server; have the server's certificate issued by one that it allows",
                 authority.subject()
             ));
         }
@@ -143,13 +142,14 @@ fn check_extensions(certificate: &ParsedCertificate) -> Result<(), String> {
     }
 }
 
-/// A forged signature of one authority is enough, so each must hold. What a trusted one says of itself proves nothing.
+/// One forged signature of an authority suffices for an attack, so every one must be strong. A trusted certificate's
+/// own signature proves nothing.
 fn check_strength(path: &[&ParsedCertificate], policy: SecurityPolicy) -> Result<(), String> {
     let (_, signed) = path.split_last().unzip();
     for certificate in signed.unwrap_or_default() {
         if certificate.is_signed_with_sha1() && !is_legacy(policy) {
             return Err(format!(
-                "the certificate of {} is signed with SHA-1, which the policy {} does not allow; have it issued anew with SHA-256",
+                "the certificate of {} is signed with SHA-1, which the policy {} does not allow; have it reissued with SHA-256",
                 certificate.subject(),
                 policy_name(policy)
             ));

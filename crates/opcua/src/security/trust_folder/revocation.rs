@@ -1,6 +1,6 @@
-//! Revocation lists of the folder. A list says who is revoked and never that somebody is not, so lists that cover a part, and
-//! those of changes since an earlier one, are read as what they name. One that cannot be read, or in which others than its
-//! issuer's certificates may be meant, would be passed over in silence; it refuses every server until it is replaced.
+//! Revocation lists of the folder. A list says who is revoked and never that something is not, so partial lists and
+//! delta lists are applied for what they name. A list that cannot be read, or that may concern certificates of other
+//! issuers, would be ignored silently; it makes every server be rejected until it is replaced.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub(super) struct RevocationList {
 }
 
 impl RevocationList {
-    /// All lists of a file. The error is a reason without the file.
+    /// Reads all lists of a file. The error is a reason without the file.
     pub fn read(file: &Path, bytes: &[u8]) -> Result<Vec<RevocationList>, String> {
         let found = x509::revocation_lists(bytes)?.into_iter();
         found.map(|(der, list)| RevocationList::new(file, der, list)).collect()
@@ -47,7 +47,7 @@ impl RevocationList {
                 }
                 KEY_ID | NUMBER | SCOPE => {}
                 _ if extension.critical => {
-                    return Err(format!("it has the critical extension {id}, which is not known here"));
+                    return Err(format!("it has the critical extension {id}, which is not supported"));
                 }
                 _ => {}
             }
@@ -80,7 +80,7 @@ impl RevocationList {
         unusable(&self.file, why)
     }
 
-    /// What was revoked stays revoked; what was revoked since is missing.
+    /// Revocations stay valid after the expiry; newer ones are missing.
     fn warn_if_out_of_date(&self, now: Duration) {
         let list = &self.list.tbs_cert_list;
         let next = list.next_update.map(|time| time.to_unix_duration());
@@ -109,7 +109,7 @@ pub(super) fn unusable(file: &Path, why: &str) -> String {
     )
 }
 
-/// `indirectCRL` of IssuingDistributionPoint, a field `[4] BOOLEAN`. What cannot be read may be one.
+/// `indirectCRL` of IssuingDistributionPoint, a field `[4] BOOLEAN`. An unreadable extension counts as indirect.
 fn is_indirect(extension: &Extension) -> bool {
     use x509_cert::der::Reader as _;
     const INDIRECT: u8 = 0x84;
@@ -130,21 +130,21 @@ fn is_indirect(extension: &Extension) -> bool {
     reader.and_then(|mut reader| read(&mut reader)).unwrap_or(true)
 }
 
-/// The reason `removeFromCRL`, which only a list of changes has.
+/// The reason `removeFromCRL`, which only a delta list has.
 fn is_taken_back(entry: &RevokedCert) -> bool {
     const REMOVED: [u8; 3] = [0x0A, 1, 8];
     let mut extensions = entry.crl_entry_extensions.iter().flatten();
     extensions.any(|extension| extension.extn_id.to_string() == REASON && extension.extn_value.as_bytes() == REMOVED)
 }
 
-/// The lists, and who is known to have signed them: a list is long, so each signature is checked once.
+/// The lists with their known signers: a list is long, so each signature is checked once.
 pub(super) struct Revocation<'a> {
     lists: &'a [RevocationList],
     /// Authorities of the folder.
     authorities: Vec<&'a ParsedCertificate>,
     now: Duration,
     signers: HashMap<(usize, Vec<u8>), bool>,
-    /// Lists that were looked at for their date, so that one is warned of once.
+    /// Lists whose dates were checked, so that each is warned about once.
     dated: HashSet<usize>,
 }
 
@@ -159,8 +159,8 @@ impl<'a> Revocation<'a> {
         }
     }
 
-    /// Each certificate of the path against the lists of its issuer, an authority's own too, which may revoke its former key or
-    /// itself. An issuer without a list revokes nothing.
+    /// Checks each certificate of the path against the lists of its issuer, including an authority's own list, which
+    /// may revoke its former key or itself. An issuer without a list revokes nothing.
     pub fn check(&mut self, path: &[&ParsedCertificate]) -> Result<(), String> {
         for (at, certificate) in path.iter().enumerate() {
             let above = path.get(at + 1..).unwrap_or_default();
@@ -183,8 +183,8 @@ impl<'a> Revocation<'a> {
         Ok(())
     }
 
-    /// Whether a list with the name of a certificate's issuer has its signature too, and not that of another authority
-    /// of this name. One that nobody known has signed says nothing, and to pass over it would accept what it revokes.
+    /// Whether a list under the name of a certificate's issuer is signed by that issuer, and not by another authority
+    /// of the same name. A list without a known signer proves nothing, but ignoring it would accept what it revokes.
     fn is_by_issuer(
         &mut self,
         number: usize,
@@ -206,7 +206,7 @@ impl<'a> Revocation<'a> {
             |signer: &&&ParsedCertificate| signer.extensions.usage.as_ref().is_none_or(|usage| usage.crl_sign());
         let mut entitled = signers.iter().filter(may_sign).peekable();
         if entitled.peek().is_none() {
-            return Err(list.unusable("the key usage of its issuer is without cRLSign"));
+            return Err(list.unusable("the key usage of its issuer lacks cRLSign"));
         }
         let signed = certificate.signed();
         Ok(entitled.any(|signer| signer.has_signed(&signed)))

@@ -8,7 +8,7 @@ use x509_cert::ext::pkix::KeyUsages;
 use super::*;
 use crate::security::test_pki::{ANY_USAGE, CLIENT_AUTH, DAY, Design, Hash, NOW, SERVER_AUTH, URI, extension, time};
 
-/// A trust folder with what a test puts there.
+/// A trust folder with the files of a test.
 pub(super) struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -29,7 +29,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// What becomes of a server that shows these certificates, its own first.
+    /// Checks a server that shows these certificates, its own first.
     pub fn check(&self, shown: &[&[u8]]) -> Result<(), String> {
         let certificates: Vec<Vec<u8>> = shown.iter().map(|der| der.to_vec()).collect();
         TrustFolder::new(self.path()).check(&CertificateCheck {
@@ -59,7 +59,7 @@ fn an_authority_that_may_have_none_below_it_has_none() {
     folder.check(&[&server.signed_by(&root)]).unwrap();
 }
 
-/// A new certificate of the same authority, signed by its old key, is no step down.
+/// A new certificate of the same authority, signed by its old key, does not count as a step.
 #[test]
 fn a_certificate_that_an_authority_issued_to_itself_does_not_count_as_one_below_it() {
     let mut root = Design::authority("root", 0);
@@ -121,7 +121,7 @@ fn an_authority_for_clients_vouches_for_no_server() {
     refused(folder.check(&[&Design::server(2).signed_by(&middle)]), "serverAuth");
 }
 
-/// Controllers sign their certificates themselves, and many set whatever their library sets.
+/// Controllers sign their certificates themselves, with whatever usages their library sets.
 #[test]
 fn a_server_that_is_trusted_itself_is_taken_with_whatever_usages_it_has() {
     for change in [
@@ -204,7 +204,7 @@ fn what_a_certificate_says_must_be_known_is_known_or_it_is_refused() {
     refused(folder.check(&[&server.signed_by(&root)]), "1.2.3.4");
     server.more = vec![extension("1.2.3.4", false, &Null)];
     folder.check(&[&server.signed_by(&root)]).unwrap();
-    // A known one with nonsense in it says nothing.
+    // A known extension with invalid content has no meaning.
     server.extended_usage = None;
     server.more = vec![extension("2.5.29.37", false, &Null)];
     refused(folder.check(&[&server.signed_by(&root)]), "2.5.29.37");
@@ -212,13 +212,14 @@ fn what_a_certificate_says_must_be_known_is_known_or_it_is_refused() {
     root.more = unknown();
     let folder = Folder::with(&[("trusted", &root.self_signed())]);
     refused(folder.check(&[&server.signed_by(&root)]), "1.2.3.4");
-    // Whether its names are within the limits is not looked at, so the limits must not be passed over.
+    // Name limits are not checked here, so they must not be ignored.
     root.more = vec![extension("2.5.29.30", false, &Null)];
     let folder = Folder::with(&[("trusted", &root.self_signed())]);
     refused(folder.check(&[&server.signed_by(&root)]), "2.5.29.30");
 }
 
-/// OpenSSL would refuse every server of the authority. A plant is offline for long, and a stop of all its data is the greater harm.
+/// OpenSSL would reject every server of the authority. A plant may be offline for long, and a stop of all its data is
+/// the greater harm.
 #[test]
 fn a_list_that_is_out_of_date_revokes_whom_it_names_and_nobody_else_with_a_warning() {
     let root = Design::authority("root", 0);
@@ -242,7 +243,7 @@ fn a_list_that_is_out_of_date_revokes_whom_it_names_and_nobody_else_with_a_warni
     }
 }
 
-/// Lists of some authorities ask for none of the others.
+/// Lists of some authorities do not require lists of the others.
 #[test]
 fn an_authority_without_a_list_revokes_nothing_beside_one_that_has_a_list() {
     let (root, middle) = (Design::authority("root", 0), Design::authority("middle", 1));
@@ -271,7 +272,7 @@ fn a_list_counts_only_by_an_authority_that_may_sign_lists() {
     folder.check(&[&server]).unwrap();
 }
 
-/// `CN=root` in another kind of string, and in another case, is the same name to whoever issued it.
+/// `CN=root` in another string type or case is the same name.
 #[test]
 fn a_list_of_the_issuer_is_found_however_its_name_is_written() {
     use x509_cert::der::Tag;
@@ -337,7 +338,7 @@ fn a_list_of_changes_and_one_of_a_part_revoke_what_they_name() {
     }
 }
 
-/// DER that is there already.
+/// Existing DER.
 struct RawDer(Vec<u8>);
 
 impl x509_cert::der::Encode for RawDer {
@@ -350,7 +351,7 @@ impl x509_cert::der::Encode for RawDer {
     }
 }
 
-/// A list of changes may take one back; that it was revoked before is then said nowhere.
+/// A delta list may withdraw a revocation, and no other list then contains it.
 #[test]
 fn what_a_list_of_changes_takes_back_is_not_revoked_by_it() {
     use x509_cert::Version;
@@ -387,7 +388,7 @@ fn what_a_list_of_changes_takes_back_is_not_revoked_by_it() {
     }
 }
 
-/// A new key of an authority is vouched for by its old one, which may take that back.
+/// An authority's old key vouches for its new one, and may revoke that.
 #[test]
 fn a_list_revokes_what_an_authority_issued_to_itself() {
     let root = Design::authority("root", 0);
@@ -400,7 +401,7 @@ fn a_list_revokes_what_an_authority_issued_to_itself() {
     refused(folder.check(&[&server]), "was revoked");
 }
 
-/// A bundle of very many certificates, for instance: whoever is refused because it was not read is told of it.
+/// For example a bundle of very many certificates: a rejection mentions that it was not read.
 #[test]
 fn a_file_of_certificates_that_is_too_large_is_named_where_a_server_is_refused() {
     let server = Design::server(1);
@@ -442,7 +443,7 @@ fn a_crowd_of_namesakes_costs_a_bounded_search_and_hides_no_trusted_one() {
     folder.check(&[&server]).unwrap();
 }
 
-/// Each bit of a certificate is covered by its signature, by what is compared with it, or by the frame around them.
+/// Each bit of a certificate is covered by its signature, by a comparison, or by the frame around them.
 #[test]
 fn a_certificate_with_one_bit_changed_is_not_taken_and_harms_nothing() {
     let root = Design::authority("root", 0);

@@ -1,5 +1,5 @@
-//! The extensions of a certificate, read once. One that must be understood and is not, or that is known and unreadable,
-//! makes the certificate unusable: to pass over it would drop a limit that its issuer has set.
+//! The extensions of a certificate, parsed once. An unknown critical extension, or a known unreadable one, makes the
+//! certificate unusable: ignoring it would drop a limit that its issuer has set.
 
 use x509_cert::TbsCertificate;
 use x509_cert::der::{Decode, Header, Reader, SliceReader, Tag};
@@ -16,7 +16,8 @@ const NAME_CONSTRAINTS: &str = "2.5.29.30";
 const AUTHORITY_KEY_ID: &str = "2.5.29.35";
 const EXTENDED_KEY_USAGE: &str = "2.5.29.37";
 
-/// Critical ones that ask for nothing here: policies, since none is required, and where lists are, since they come from the folder.
+/// Critical extensions without effect here: policies, because none is required, and distribution points, because lists
+/// come from the folder.
 const WITHOUT_EFFECT: [&str; 2] = ["2.5.29.32", "2.5.29.31"];
 
 #[derive(Clone, Debug, Default)]
@@ -27,7 +28,7 @@ pub(in crate::security) struct Extensions {
     pub names: Vec<GeneralName>,
     pub key_id: Option<Vec<u8>>,
     pub issuer_key_id: Option<Vec<u8>>,
-    /// Why the certificate cannot be judged, as `the critical extension 1.2.3, which …`.
+    /// Why the certificate cannot be judged, as in `the critical extension 1.2.3, which …`.
     pub unusable: Option<String>,
 }
 
@@ -48,7 +49,7 @@ impl Extensions {
                 true => Some("the extension {}, twice"),
                 false => all.read(extension),
             };
-            // A certificate has a dozen; whoever sends thousands gets no quadratic search for it.
+            // A certificate has a dozen; the limit prevents a quadratic search for a sender of thousands.
             if seen.len() < EXTENSIONS_MAX {
                 seen.push(id);
             } else {
@@ -64,7 +65,7 @@ impl Extensions {
         all
     }
 
-    /// What is wrong with it, with `{}` for its identifier.
+    /// Returns the problem of an extension, with `{}` for its identifier.
     fn read(&mut self, extension: &Extension) -> Option<&'static str> {
         const UNREADABLE: Option<&str> = Some("the extension {}, which cannot be read");
         let bytes = extension.extn_value.as_bytes();
@@ -89,12 +90,12 @@ impl Extensions {
                     self.issuer_key_id = id.key_identifier.map(|id| id.into_bytes());
                     true
                 }
-                // A hint, and no limit.
+                // A hint, not a limit.
                 Err(_) => !extension.critical,
             },
             NAME_CONSTRAINTS => return Some("limits of names (extension {}), which are not checked here"),
             other if extension.critical && !WITHOUT_EFFECT.contains(&other) => {
-                return Some("the critical extension {}, which is not known here");
+                return Some("the critical extension {}, which is not supported");
             }
             _ => true,
         };

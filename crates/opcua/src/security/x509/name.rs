@@ -1,18 +1,18 @@
-//! Names of owners and issuers in the form in which they are compared: the same text is the same name in whatever kind of
-//! string, case and spacing it is written (RFC 5280, 7.1). Compared byte by byte, the list of an issuer that writes its name
-//! in another way would be passed over, and revoke nothing.
+//! Names of subjects and issuers in a form for comparison: the same text is the same name in any string type, case and
+//! spacing (RFC 5280, 7.1). Compared byte by byte, the list of an issuer that encodes its name differently would be
+//! ignored, and would revoke nothing.
 
 use x509_cert::der::{Encode as _, Tag, Tagged as _};
 use x509_cert::name::Name;
 
-/// Equal for names that mean the same.
+/// Equal for names with the same meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::security) struct ComparedName(Vec<Vec<(String, NameValue)>>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum NameValue {
     Text(String),
-    /// What is no text.
+    /// A value that is not text.
     Bytes(Vec<u8>),
 }
 
@@ -41,7 +41,7 @@ fn text(tag: Tag, bytes: &[u8]) -> Option<String> {
         Tag::Utf8String | Tag::PrintableString | Tag::Ia5String | Tag::VisibleString => {
             std::str::from_utf8(bytes).ok().map(str::to_owned)
         }
-        // Read as Latin 1, which is what is in it.
+        // Read as Latin 1, which it contains in practice.
         Tag::TeletexString => Some(bytes.iter().map(|byte| char::from(*byte)).collect()),
         Tag::BmpString => {
             let units = bytes.as_chunks::<2>();
@@ -52,7 +52,7 @@ fn text(tag: Tag, bytes: &[u8]) -> Option<String> {
     }
 }
 
-/// In small letters, with single spaces between words.
+/// Lower-cases the text and reduces white space to single spaces.
 fn folded(text: &str) -> String {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     words.join(" ").to_ascii_lowercase()

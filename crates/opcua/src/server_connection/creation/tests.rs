@@ -36,7 +36,7 @@ fn a_call_that_is_not_answered_makes_calls_smaller_and_fewer_for_a_while() {
     ] {
         let mut creation = creation(800);
         assert_eq!(sizes(&creation), (800, 4));
-        // Four that were in flight together.
+        // Four calls that were in flight together.
         for _ in 0..4 {
             assert!(creation.failed(&[0; 800], &error, Duration::from_secs(10)));
         }
@@ -61,7 +61,7 @@ fn too_many_operations_make_calls_smaller_for_good_and_fewer_for_a_while() {
     }
 }
 
-/// What says nothing of sizes leaves them alone.
+/// Errors unrelated to size do not change it.
 #[test]
 fn a_server_that_stands_still_and_a_session_that_is_gone_make_nothing_smaller() {
     let mut creation = creation(800);
@@ -76,7 +76,7 @@ fn a_server_that_stands_still_and_a_session_that_is_gone_make_nothing_smaller() 
     assert_eq!(creation.chunk.get(), 800);
 }
 
-/// One item may be what the server does not get over: it is found by halving, and does not concern the others for long.
+/// The server may fail on one item: halving finds it, and the others are affected only briefly.
 #[test]
 fn a_refusal_that_gives_no_reason_is_halved_down_to_one_item() {
     let mut creation = creation(8);
@@ -90,8 +90,7 @@ fn a_refusal_that_gives_no_reason_is_halved_down_to_one_item() {
     assert_eq!(sizes(&creation), (8, 4));
 }
 
-/// What the server says nothing of when it is asked for alone has failed: it must not cost the others of its subscription a
-/// gap for ever.
+/// An item whose own calls time out has failed: it must not keep causing gaps for the others of its subscription.
 #[test]
 fn an_item_that_is_not_answered_alone_is_asked_for_three_times() {
     let timeout = CallError::Timeout(Duration::from_secs(10));
@@ -115,7 +114,7 @@ fn a_call_that_is_not_answered_in_full_is_halved_until_it_is_one_item_that_has_f
         assert!(creation.failed(&vec![0; size], &wrong(size), AT_ONCE));
     }
     assert!(!creation.failed(&[0], &wrong(1), AT_ONCE));
-    // It was one of them, and not the size.
+    // One of the items was the cause, not the size.
     answered(&mut creation, 3 * 64);
     assert_eq!(creation.chunk.get(), 8);
 }

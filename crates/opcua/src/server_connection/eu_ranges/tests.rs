@@ -7,8 +7,8 @@ use opcua::types::{
 use super::*;
 use crate::fake_server::{self, FakeServer, good};
 
-/// Nodes below 100 have a property of the same number, whose value has a status; those from 100 on answer the question for
-/// it with a status.
+/// Nodes below 100 have a property with the same number, whose value has a status; for those from 100 on the browse
+/// path query returns a status.
 async fn server() -> FakeServer {
     FakeServer::start(|request| match request {
         RequestMessage::TranslateBrowsePathsToNodeIds(request) => {

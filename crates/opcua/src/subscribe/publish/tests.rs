@@ -8,14 +8,14 @@ use super::*;
 use crate::backoff::until;
 use crate::fake_server::{FakeServer, fault, good, session};
 
-/// Longer than the tests take.
+/// Longer than the tests run.
 const PAUSE: Duration = Duration::from_secs(3600);
 
 fn gauge() -> IntGauge {
     IntGauge::new("outstanding", "Requests.").unwrap()
 }
 
-/// A server that keeps every publish request, up to a number.
+/// A server that keeps up to `max` publish requests.
 async fn keeping(max: usize) -> (FakeServer, Arc<Mutex<Vec<PublishRequest>>>) {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeping = kept.clone();
@@ -49,7 +49,7 @@ async fn as_many_requests_are_outstanding_as_subscriptions_call_for_but_never_mo
     let mut publisher = PublishRequester::new(4, outstanding.clone());
     assert_eq!(fill(&mut publisher, &session, 3).await, 12);
     assert_eq!(fill(&mut publisher, &session, 3).await, 0);
-    // A hundred subscriptions would call for 400.
+    // A hundred subscriptions need 400.
     assert_eq!(fill(&mut publisher, &session, 100).await, OUTSTANDING_MAX - 12);
     assert_eq!(publisher.missing(100), 0);
     while kept.lock().len() < OUTSTANDING_MAX {
@@ -71,10 +71,10 @@ async fn a_server_that_keeps_fewer_requests_is_not_sent_more() {
         assert_eq!(status, Some(StatusCode::BadTooManyPublishRequests.bits()));
         publisher.too_many(PAUSE);
     }
-    // Five are kept, and that is how many there may be from now on.
+    // The server keeps five, which is the limit from now on.
     assert_eq!((publisher.missing(1), publisher.missing(10)), (0, 0));
     assert_eq!((kept.lock().len(), server.count("Publish")), (5, 8));
-    // In another session the server is asked anew.
+    // In another session the limit is probed again.
     publisher.session_lost();
     assert_eq!(publisher.missing(1), 8);
 }
@@ -130,7 +130,7 @@ async fn answers_of_a_connection_that_is_gone_are_not_taken_for_those_of_the_nex
     assert_eq!(answer.tag, 2);
 }
 
-/// A request that is answered in vain is not sent again at once, or a server could make this end ask in a circle.
+/// A request that failed is not replaced at once, since a server could otherwise cause a busy loop.
 #[tokio::test]
 async fn a_request_that_failed_rests_and_the_others_do_not_wait_for_it() {
     let (server, _kept) = keeping(0).await;
@@ -140,7 +140,7 @@ async fn a_request_that_failed_rests_and_the_others_do_not_wait_for_it() {
     let (_failed, _) = publisher.answer().await;
     publisher.rest(PAUSE);
     assert_eq!(publisher.missing(1), 0);
-    // The next one brought something.
+    // The next response brings something.
     let (_good, _) = publisher.answer().await;
     assert_eq!(publisher.missing(1), 1);
     for _ in 0..2 {
@@ -153,7 +153,7 @@ async fn a_request_that_failed_rests_and_the_others_do_not_wait_for_it() {
         publisher.is_up_to_date(),
         "a server that answers nothing else is the one to wait for"
     );
-    // The next connection owes nothing to this one.
+    // The next connection starts without pauses.
     publisher.connection_lost();
     assert_eq!(publisher.missing(1), 4);
 }

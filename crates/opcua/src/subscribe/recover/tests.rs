@@ -5,7 +5,7 @@ use super::*;
 use crate::fake_server::{FakeServer, fault, good, session};
 use crate::value::StructureRegistry;
 
-/// Of the messages 1 to 6 the server keeps the even ones.
+/// The server keeps the even ones of the messages 1 to 6.
 #[tokio::test]
 async fn a_server_that_keeps_some_messages_gives_those() {
     let answer = |request: &RequestMessage| -> Option<ResponseMessage> {
@@ -40,7 +40,7 @@ async fn a_server_that_keeps_some_messages_gives_those() {
         }
     }
     assert_eq!(given, [(2, 2), (4, 4), (6, 6)]);
-    // A server without the service is not asked a thousand times.
+    // A server without the service does not get a thousand requests.
     let without = FakeServer::start(|request| {
         let is_asked = matches!(request, RequestMessage::Republish(_));
         is_asked.then(|| fault(StatusCode::BadServiceUnsupported))
@@ -72,7 +72,7 @@ fn answer(results: Vec<TransferResult>) -> ResponseMessage {
     .into()
 }
 
-/// What was moved is used, and is not left on the server to send its values beside a new subscription.
+/// A transferred subscription is used; otherwise it would stay on the server and send values next to a new one.
 #[tokio::test]
 async fn a_server_that_miscounts_what_it_has_moved_is_asked_for_one_at_a_time() {
     let server = FakeServer::start(|request: &RequestMessage| {
@@ -82,7 +82,7 @@ async fn a_server_that_miscounts_what_it_has_moved_is_asked_for_one_at_a_time() 
         let ids = request.subscription_ids.clone().unwrap_or_default();
         Some(match ids.as_slice() {
             [7] => answer(vec![moved(StatusCode::Good)]),
-            // Moved by the call before.
+            // Already transferred by the call before.
             [8] => answer(vec![moved(StatusCode::BadNothingToDo)]),
             [9] => answer(vec![moved(StatusCode::BadSubscriptionIdInvalid)]),
             [10] => answer(vec![]),

@@ -5,7 +5,7 @@ use super::*;
 /// Messages whose values are their numbers.
 type Messages = Retransmission<u32>;
 
-/// What a subscription that has seen so many messages does from then on.
+/// A subscription that has received `seen` messages in order.
 fn following(seen: u32) -> Messages {
     let mut messages = Messages::default();
     for number in 1..=seen {
@@ -28,7 +28,7 @@ fn message(number: u32) -> RepublishReply<u32> {
     }
 }
 
-/// As servers answer that do not know the number.
+/// The response of servers that do not know the number.
 fn empty(number: u32) -> RepublishReply<u32> {
     RepublishReply::Message {
         number,
@@ -47,7 +47,7 @@ fn counts(missing: u32, asked: u32, fetched: u32) -> RetransmissionStep<u32> {
     })
 }
 
-/// All steps until there is nothing to do, each question answered by `answer`.
+/// Runs all steps until there is nothing to do; `answer` serves each request.
 fn steps(messages: &mut Messages, answer: impl Fn(u32) -> RepublishReply<u32>) -> Vec<RetransmissionStep<u32>> {
     let mut all = Vec::new();
     while let Some(step) = messages.next() {
@@ -96,7 +96,7 @@ fn after_a_reconnect_what_the_server_has_is_fetched_until_it_has_no_more() {
     assert_eq!(steps(&mut messages, keeps_two), expected);
 }
 
-/// Nobody could tell that it makes its messages up, but there is an end of it.
+/// A server that invents messages cannot be recognized, but the number of requests is limited.
 #[test]
 fn a_server_that_never_runs_out_of_messages_is_asked_for_so_many_and_no_more() {
     let mut messages = following(5);
@@ -126,10 +126,10 @@ fn after_a_transfer_what_the_server_lists_is_asked_for_and_nothing_else() {
         counts(4, 2, 2),
     ];
     assert_eq!(steps(&mut messages, message), expected);
-    // What it lists was all seen before.
+    // Every listed message was seen before.
     messages.reconnected(&[3, 9]);
     assert_eq!(steps(&mut messages, message), []);
-    // It does not keep what it lists: what is missing shows with the next message.
+    // The server does not keep what it lists: the loss shows with the next message.
     messages.reconnected(&[11]);
     assert_eq!(
         steps(&mut messages, |_| empty(0)),
@@ -183,7 +183,7 @@ fn of_very_many_missing_messages_those_are_asked_for_that_the_server_still_has()
     ];
     assert_eq!(asked[..4], expected);
     assert_eq!(asked[asked.len() - 2..], [counts(5003, 4, 4), deliver(5005)]);
-    // The newest, if it lists more than there is time for, or does not say.
+    // The newest ones, if the server lists more than the limit or nothing.
     for (lists, most) in [(true, LISTED_MAX as u32), (false, UNLISTED_MAX)] {
         let mut messages = following(1);
         let all: Vec<u32> = (2..=100_000).collect();
@@ -196,7 +196,7 @@ fn of_very_many_missing_messages_those_are_asked_for_that_the_server_still_has()
     }
 }
 
-/// Two messages of the hole are fetched, then the connection breaks, and breaks again.
+/// Two messages of the hole are fetched, then the connection breaks twice.
 #[test]
 fn a_break_while_a_hole_is_filled_loses_neither_the_rest_of_it_nor_the_message_behind_it() {
     let mut messages = following(1);
@@ -237,11 +237,11 @@ fn what_is_given_up_is_a_gap_and_the_message_behind_it_still_leaves() {
     assert_eq!(steps(&mut messages, message), [LOST, counts(3, 0, 0)]);
 }
 
-/// What a server does with the wish for a message.
+/// How the server treats a request for a message.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Honest,
-    /// It has it, or had it once, and sends it.
+    /// Sends the message if it was ever sent.
     Sent,
     Empty,
     EmptyOfThisNumber,
@@ -249,40 +249,40 @@ enum Fate {
     Refused,
     Unanswered,
     Unreadable,
-    /// The connection breaks, and the server has heard nothing.
+    /// The connection breaks before the request reaches the server.
     CutBefore,
-    /// The connection breaks, and the server thinks that it was sent and forgets it.
+    /// The connection breaks after the server has sent the message and discarded it.
     CutAfter,
 }
 
-/// What a server says that it keeps.
+/// What the server lists as kept.
 #[derive(Clone, Debug)]
 enum Listed {
     Honest,
     Nothing,
-    /// Everything twice, the newest first.
+    /// Every number twice, newest first.
     Confused,
-    /// Around the number of its last message.
+    /// Numbers around that of its last message.
     MadeUp(Vec<i8>),
-    /// Anything at all.
+    /// Arbitrary numbers.
     Noise(Vec<u32>),
 }
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// The server sends so many messages, of which the first few are lost on the way without a break.
+    /// The server sends `count` messages, the first `lost` of which are lost without a connection loss.
     Send {
         count: u8,
         lost: u8,
         listed: Listed,
     },
     KeepAlive(Listed),
-    /// So many messages are on their way when the connection breaks.
+    /// `count` messages are in flight when the connection breaks.
     Cut {
         count: u8,
         listed: Listed,
     },
-    /// The server ends the subscription's recovery, as when it is gone.
+    /// Recovery is given up, as when the subscription is gone.
     GiveUp,
 }
 
@@ -320,14 +320,14 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A server, a connection that breaks, and the one at its other end.
+/// A server, a connection that breaks, and the client.
 struct World {
     messages: Messages,
     fates: Vec<Fate>,
     sent: u32,
     kept: VecDeque<u32>,
     keeps_max: usize,
-    /// What has left, in order: a message, or `None` for a gap.
+    /// What was delivered, in order: a message number, or `None` for a gap.
     left: Vec<Option<u32>>,
 }
 
@@ -355,7 +355,7 @@ impl World {
         }
     }
 
-    /// The answer to a question; `None`: the connection breaks.
+    /// Returns the response to a request; `None` if the connection breaks.
     fn answer(&mut self, number: u32) -> Option<RepublishReply<u32>> {
         let has = self.kept.contains(&number);
         Some(match self.fates.pop().unwrap_or(Fate::Honest) {
@@ -375,7 +375,7 @@ impl World {
         })
     }
 
-    /// Until there is nothing to do, over as many connections as it takes.
+    /// Runs all steps, over as many connections as needed.
     fn run(&mut self, listed: usize) {
         let mut asked = 0;
         let mut connections = 1;
@@ -401,7 +401,7 @@ impl World {
                     }
                 }
             }
-            // Nothing but the messages that there are makes it ask more than once for each connection and listed number.
+            // Only existing messages may cause more than one request per connection and listed number.
             let most = listed + UNLISTED_MAX as usize + self.sent as usize + 2 * connections;
             assert!(asked <= most, "{asked} questions, at most {most}");
         }
@@ -439,7 +439,7 @@ impl World {
         }
     }
 
-    /// Each message has left once and in order, or there is a gap where it is missing.
+    /// Checks that each message is delivered once and in order, or that a gap covers it.
     fn check(&self) {
         let mut last = 0;
         let mut is_marked = false;
@@ -461,8 +461,8 @@ impl World {
 }
 
 proptest! {
-    /// Whatever the server says and wherever connections break: each message leaves once or behind a gap, no question is
-    /// asked without end, and the link goes on. `PROPTEST_CASES` says how many cases.
+    /// Whatever the server responds and wherever connections break, each message is delivered once or covered by a gap,
+    /// the number of requests is limited, and the subscription continues. `PROPTEST_CASES` sets the number of cases.
     #[test]
     fn every_message_leaves_once_or_is_covered_by_a_gap(
         events in prop::collection::vec(events(), 1..30),

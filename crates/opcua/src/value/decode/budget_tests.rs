@@ -1,4 +1,4 @@
-//! What few bytes can stand for: the memory of an answer is bounded whatever it says.
+//! Responses in which few bytes stand for many values: their memory is limited in any case.
 
 use opcua::types::NodeId;
 
@@ -27,7 +27,7 @@ fn data_type(id: u32) -> NodeId {
     NodeId::new(3, id)
 }
 
-/// A book whose structures have the numbers 0, 1, …; the last one is encoded as [`ENCODING`].
+/// A registry whose structures have the numbers 0, 1, …; the last one is encoded as [`ENCODING`].
 fn book(structures: Vec<Structure>) -> StructureRegistry {
     let mut book = StructureRegistry::default();
     let last = structures.len() as u32 - 1;
@@ -68,14 +68,14 @@ fn an_array_of_structures_without_content_is_left_as_bytes() {
     let bytes = extension(&1_000_000i32.to_le_bytes());
     let mut decoder = Decoder::new(&bytes, &book);
     assert!(is_left_as_bytes(&decoder.variant().unwrap()));
-    // Given up at the first element, not after the last.
+    // Rejected at the first element, not after the last.
     assert!(decoder.budget > ANSWER_ELEMENTS_MAX - 1_100_000, "{}", decoder.budget);
     assert!(!decoder.exhausted);
 }
 
 #[test]
 fn structures_that_multiply_without_a_byte_are_left_as_bytes() {
-    // 30 levels of two fields each: a thousand million objects.
+    // 30 levels of two fields each: a billion objects.
     let twice = |of: u32| {
         let one = |name| field(name, FieldEncoding::Structure(data_type(of)), Rank::Scalar);
         structure(vec![one("a"), one("b")])
@@ -108,7 +108,7 @@ fn many_large_arrays_are_left_out_once_they_are_too_much_together() {
             .skip(whole)
             .all(|content| *content == ValueContent::TooLarge)
     );
-    // What comes behind them is not lost.
+    // The value after them is not lost.
     assert_eq!(decoder.data_value().unwrap().content, ValueContent::Value(Value::U8(7)));
     assert!(decoder.is_empty() && decoder.is_exhausted());
 }

@@ -1,6 +1,6 @@
-//! This decoder against the library's, on the same bytes: values of all types that the library has encoded, and such values
-//! with a few bytes changed. Where both take the bytes they say the same and end at the same byte; where only one does, the
-//! reason is one of [`ONLY_OURS`] or [`ONLY_THEIRS`]. Structures stay bytes on both sides.
+//! Compares this decoder with the library's on the same bytes: values of all types encoded by the library, also with a
+//! few bytes changed. Where both accept the bytes, they return the same value and end at the same byte. Where only one
+//! does, the reason is listed in [`ONLY_OURS`] or [`ONLY_THEIRS`]. Structures stay bytes on both sides.
 
 use std::io::Cursor;
 
@@ -19,7 +19,7 @@ use wire::Wire;
 mod meaning;
 mod wire;
 
-/// Refusals of the library, where this decoder takes the bytes.
+/// Errors of the library for bytes that this decoder accepts.
 const ONLY_OURS: [(&str, &str); 6] = [
     (
         "not valid UTF-8",
@@ -38,7 +38,7 @@ const ONLY_OURS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Refusals of this decoder, where the library takes the bytes.
+/// Errors of this decoder for bytes that the library accepts.
 const ONLY_THEIRS: [(&str, &str); 2] = [
     (
         "nested too deeply",
@@ -67,7 +67,7 @@ fn encoded(value: &impl BinaryEncodable) -> Vec<u8> {
     value.encode_to_vec(&context().context())
 }
 
-/// A data value, and how many bytes it took; or the reason why there is none.
+/// A data value and the number of bytes it took, or the error.
 type Decoded<T> = std::result::Result<(T, usize), String>;
 
 fn ours(bytes: &[u8]) -> Decoded<DataValue> {
@@ -83,7 +83,7 @@ fn theirs(bytes: &[u8]) -> Decoded<UaDataValue> {
     Ok((value, cursor.position() as usize))
 }
 
-/// Whether two values say the same, to the bit.
+/// Returns whether two values are identical to the bit.
 fn same(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::F32(ours), Value::F32(theirs)) => ours.to_bits() == theirs.to_bits(),
@@ -95,8 +95,8 @@ fn same(ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-/// As [`same`], but for what the library does not tell apart: nothing and an empty list, an extension object without a body
-/// and none at all, and every other true but 1 and false.
+/// As [`same`], but ignores what the library does not distinguish: null and an empty list, an extension object without
+/// a body and none at all, and true encoded other than as 1 and false.
 fn same_to_the_library(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Null, Value::Array(theirs)) => theirs.is_empty(),
@@ -121,13 +121,13 @@ fn value_of(content: &ValueContent) -> Value {
     }
 }
 
-/// Whether two data values are the same; `is_same` says it of what they hold.
+/// Returns whether two data values are the same; `is_same` compares their contents.
 fn agree(ours: &DataValue, theirs: &DataValue, is_same: impl Fn(&Value, &Value) -> bool) -> bool {
     (ours.stamps, ours.wrapped) == (theirs.stamps, theirs.wrapped)
         && is_same(&value_of(&ours.content), &value_of(&theirs.content))
 }
 
-/// Lets both decode the bytes and compares what they say. `Err` tells the difference.
+/// Decodes the bytes with both and compares the results. `Err` describes the difference.
 fn compare(bytes: &[u8]) -> std::result::Result<(), String> {
     let (wire, length) = Wire::data_value(bytes);
     let (ours, theirs) = (ours(bytes), theirs(bytes));
@@ -197,7 +197,7 @@ proptest! {
     }
 }
 
-/// Each kind of value in each shape at least once, so that no strategy has to be trusted with it.
+/// Each type in each shape at least once, without relying on the strategies.
 #[test]
 fn every_type_is_compared_alone_in_a_list_and_in_a_matrix() {
     use opcua::types::{Array, VariantScalarTypeId};
@@ -226,7 +226,7 @@ fn every_type_is_compared_alone_in_a_list_and_in_a_matrix() {
     }
 }
 
-/// The library never writes picoseconds without their time, nor the bits that mean nothing.
+/// The library never writes picoseconds without their time, nor unused bits.
 #[test]
 fn every_mask_of_a_data_value_is_read_alike() {
     const FIELDS: [(u8, &[u8]); 6] = [
@@ -257,7 +257,7 @@ fn every_mask_of_a_data_value_is_read_alike() {
     }
 }
 
-/// With all bits of the masks, which the library's writer leaves out for what is empty.
+/// With all bits of the masks; the library's encoder omits those of empty parts.
 #[test]
 fn every_mask_of_a_localized_text_and_a_diagnostic_info_is_read_alike() {
     let text = |text: &[u8]| [&(text.len() as i32).to_le_bytes()[..], text].concat();
@@ -287,7 +287,7 @@ fn every_mask_of_a_localized_text_and_a_diagnostic_info_is_read_alike() {
     }
 }
 
-/// Part 6, 5.1.2: decoders take the numbers 26 to 31 for ByteStrings and arrays of them. The library reads nothing.
+/// Part 6, 5.1.2: decoders read the numbers 26 to 31 as ByteStrings and arrays of them. The library reads nothing.
 #[test]
 fn reserved_types_are_byte_strings_and_numbers_beyond_them_are_nothing() {
     let counted = [3, 0, 0, 0, 1, 2, 3];
@@ -316,16 +316,16 @@ fn reserved_types_are_byte_strings_and_numbers_beyond_them_are_nothing() {
     }
 }
 
-/// What the library reads against the specification, so that a version that no longer does is noticed.
+/// Deviations of the library from the specification, to detect a version that fixes them.
 #[test]
 fn what_the_library_reads_wrongly() {
-    // A list without elements that has dimensions, as the library itself writes it: the dimensions are left unread.
+    // An empty list with dimensions, as the library itself writes it: the library does not read the dimensions.
     let empty = [1, 0xC0 | types::INT32, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!((ours(&empty).unwrap().1, theirs(&empty).unwrap().1), (10, 6));
     // A reserved type.
     let reserved = [1, RESERVED_FIRST, 1, 0, 0, 0, 9];
     assert_eq!((ours(&reserved).unwrap().1, theirs(&reserved).unwrap().1), (7, 2));
-    // Whatever is not zero is true.
+    // Everything except zero is true.
     let yes = [1, types::BOOLEAN, 2];
     assert_eq!(ours(&yes).unwrap().0.content, ValueContent::Value(Value::Bool(true)));
     assert_eq!(theirs(&yes).unwrap().0.value, Some(Variant::Boolean(false)));
@@ -348,8 +348,8 @@ fn what_the_library_reads_wrongly() {
     );
 }
 
-/// What neither may take: a NodeId with the bits of an expanded one, whose text would be read as what follows it, and a body
-/// in an encoding that there is not.
+/// Both must reject a NodeId with the bits of an expanded one, whose text would be misread as what follows it, and a
+/// body in an unknown encoding.
 #[test]
 fn what_would_be_read_at_the_wrong_place_is_refused() {
     let namespace_uri = [1, types::NODE_ID, 0x80, 5, 1, 0, 0, 0, b'u'];
@@ -359,7 +359,7 @@ fn what_would_be_read_at_the_wrong_place_is_refused() {
     }
 }
 
-/// XML in the place of a binary body is no structure, also where its type is known.
+/// An XML body in place of a binary one is no structure, even if its type is known.
 #[test]
 fn a_body_of_xml_stays_as_it_is() {
     let mut book = StructureRegistry::default();

@@ -14,7 +14,7 @@ fn encode(value: &impl BinaryEncodable) -> Vec<u8> {
     value.encode_to_vec(&context.context())
 }
 
-/// The JSON of a variant after the wire.
+/// Encodes and decodes a variant and returns its JSON.
 fn decoded(variant: Variant) -> String {
     let book = StructureRegistry::default();
     let bytes = encode(&UaDataValue::value_only(variant));
@@ -240,7 +240,7 @@ fn a_described_structure_is_an_object_of_its_fields() {
     let chosen = [&2u32.to_le_bytes()[..], &2i32.to_le_bytes(), &[1, 2]].concat();
     assert_eq!(json_of(&extension_bytes(13, &chosen)), r#"{"blob":"AQI="}"#);
     assert_eq!(json_of(&extension_bytes(13, &0u32.to_le_bytes())), "{}");
-    // A body that does not fit its description, and an encoding that nobody has described.
+    // A body that does not fit its description, and an encoding without a description.
     assert_eq!(
         json_of(&extension_bytes(13, &[9])),
         r#"{"TypeID":"ns=3;i=13","Body":"CQ=="}"#
@@ -312,13 +312,14 @@ proptest! {
     }
 }
 
-/// A list of one element that claims very many dimensions stays a list: nothing may recurse as deep as a server likes.
+/// A list of one element that announces very many dimensions stays a list: a server must not control the depth of
+/// recursion.
 #[test]
 fn dimensions_without_end_are_not_folded() {
     let book = StructureRegistry::default();
     let many = 100_000_i32;
     let matrix = |kind: u8, element: &[u8]| {
-        // A value, an array with dimensions of a built-in type.
+        // A DataValue with only a value: an array of a built-in type with dimensions.
         let mut bytes = vec![1, 0xC0 | kind];
         bytes.extend(1_i32.to_le_bytes());
         bytes.extend(element);
@@ -348,7 +349,7 @@ fn dimensions_without_end_are_not_folded() {
     bytes.extend(7_i32.to_le_bytes());
     let value = Decoder::new(&bytes, &book).field(&field).unwrap();
     assert_eq!(json::to_string(&value), "[7]");
-    // What people do use is folded.
+    // Realistic dimensions are folded.
     assert!(folds(8, &[2, 2, 2]) && !folds(8, &[8]));
 }
 
@@ -357,7 +358,7 @@ fn a_value_that_lies_in_very_many_others_is_refused() {
     const VARIANT: u8 = 24;
     let book = StructureRegistry::default();
     let decoded = |depth: usize| {
-        // A value and nothing else, a variant in each other, and a Boolean in the last of them.
+        // A DataValue with only a value: variants within variants, and a Boolean in the last one.
         let bytes = [&[1][..], &vec![VARIANT; depth], &[1, 1]].concat();
         Decoder::new(&bytes, &book).data_value().map(drop)
     };

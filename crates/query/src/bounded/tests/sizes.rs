@@ -1,4 +1,4 @@
-//! What a size function announces is no less than what the call makes, whatever its arguments are, and no far more.
+//! Checks that the announced size of a call is never below the real size, and not far above it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::bounded::text_length;
 use crate::format::{RowFormat, RowWriter};
 
 const TRIES: usize = 6_000;
-/// Calls with an answer, of each function.
+/// Successful calls of each function.
 const CALLS: usize = 60;
-/// Offsets and bits of nulls, which the sizes leave out where they are few.
+/// Offsets and null bits, which the sizes leave out where they are small.
 const SLACK_PER_ROW: usize = 40;
 const SLACK: usize = 1_024;
-/// A result that is told exactly may be announced as so many times what was given and made.
+/// The most that an exact size may exceed the real one.
 const FACTOR_MAX: usize = 8;
-/// These become CASE while they are planned, or need arguments that are not drawn here: names of types, keys that are constants,
+/// These become CASE during planning, or need arguments that this test does not generate: type names, constant keys,
 /// unions, vectors.
 const NOT_DRAWN: [&str; 20] = [
     "nvl",
@@ -79,7 +79,7 @@ impl Random {
     }
 }
 
-/// Rows of one of several types, which may be a slice of more.
+/// Rows of a random type, possibly a slice of a longer array.
 fn column(random: &mut Random, rows: usize) -> ArrayRef {
     let all = rows + 8;
     let texts = |random: &mut Random| Arc::new((0..all).map(|_| random.text()).collect::<StringArray>()) as ArrayRef;
@@ -178,7 +178,7 @@ struct Made {
     call: String,
 }
 
-/// One call of a function with what was drawn, if it takes that.
+/// One call of a function with random arguments, if it accepts them.
 fn call(function: &Arc<ScalarUDF>, size: ResultBound, random: &mut Random) -> Option<Made> {
     let rows = 1 + random.below(40);
     let count = [1, 2, 2, 3, 3, 4][random.below(6)];
@@ -231,7 +231,7 @@ fn call(function: &Arc<ScalarUDF>, size: ResultBound, random: &mut Random) -> Op
         return_field: return_field.ok()?,
         config_options: Arc::new(ConfigOptions::default()),
     };
-    // Some functions panic on what they cannot be asked for.
+    // Some functions panic on invalid arguments.
     let made = catch_unwind(AssertUnwindSafe(|| function.invoke_with_args(asked)))
         .ok()?
         .ok()?;
@@ -251,7 +251,7 @@ fn no_call_makes_more_than_was_announced_and_none_is_announced_far_too_large() {
         .ok()
         .and_then(|seed| seed.parse().ok());
     let mut seldom = Vec::new();
-    // What is caught is not to be told.
+    // Caught panics are not printed.
     std::panic::set_hook(Box::new(|_| {}));
     for function in SessionStateDefaults::default_scalar_functions() {
         let size = function_list::scalar(function.name()).unwrap();
@@ -336,7 +336,7 @@ fn an_answer_is_no_longer_as_a_text_than_was_told() {
     }
 }
 
-/// Sizes are of rows as they are written out, whatever holds them.
+/// Sizes are those of rows as written out, whatever array contains them.
 #[test]
 fn a_dictionary_and_a_slice_are_as_long_as_what_they_stand_for() {
     let long = "x".repeat(10_000);

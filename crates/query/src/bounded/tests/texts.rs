@@ -1,12 +1,12 @@
-//! What is told of a function whose result would be too large: which one it is, and what to do.
+//! Checks the errors for results that would be too large: they name the function and a remedy.
 
 use crate::bounded::function_list::{self, ResultBound};
 use crate::{Engine, QueryMetrics, QueryOptions};
 
-/// The least that a configuration allows. A result may have an eighth of it.
+/// The smallest memory that a configuration allows. A result may take an eighth of it.
 const MEMORY: usize = 8 << 20;
 
-/// A call, and what it says of itself. The rest of the sentence is the same for all.
+/// A function, a call of it, and the size in its error. The rest of the sentence is the same for all.
 const TOO_LARGE: &[(&str, &str, &str)] = &[
     ("repeat", "repeat('x', 2000000)", "2000016 bytes"),
     ("lpad", "lpad('x', 2000000, 'y')", "4000017 bytes"),
@@ -124,7 +124,7 @@ const TOO_LARGE: &[(&str, &str, &str)] = &[
     ("CAST", "cast(range(0, 100000) as text)", "2500020 bytes"),
 ];
 
-/// These give numbers of fixed width. Only their pattern can be too large.
+/// These return numbers of fixed width. Only their pattern can be too large.
 const OF_FIXED_WIDTH: [&str; 3] = ["regexp_count", "regexp_instr", "regexp_like"];
 
 async fn told(engine: &Engine, sql: &str) -> String {
@@ -161,14 +161,15 @@ async fn each_bounded_function_is_told_with_its_size_and_the_cure() {
     }
 }
 
-/// What is refused for another reason than the size of a result.
+/// Queries refused for other reasons than the size of a result.
 #[tokio::test]
 async fn what_cannot_be_planned_or_compiled_is_told_with_its_place_and_the_cure() {
     let (_folder, engine) = engine();
     for (sql, expected) in [
         (
             "select 'x' like repeat('_', 20000)".to_owned(),
-            "query.too_complex: the pattern of LIKE has 20000 bytes, 16384 are allowed; look for less, or use contains(text, part)",
+            "query.too_complex: the pattern of LIKE has 20000 bytes, 16384 are allowed; use a shorter pattern or \
+             contains(text, part)",
         ),
         (
             "select count(*) from (select unnest(range(0, 300)) v) where cast(v as text) like concat('_', v)"
@@ -189,8 +190,8 @@ async fn what_cannot_be_planned_or_compiled_is_told_with_its_place_and_the_cure(
         ),
         (
             format!("select {}1", "cast(".repeat(9)),
-            "sql.parse: more than 8 of CAST, NOT, EXTRACT, TRIM and their like are nested; write casts as value::type, or ask in \
-             several queries",
+            "sql.parse: more than 8 of CAST, NOT, EXTRACT, TRIM and their like are nested; write casts as value::type, or \
+             split it into several queries",
         ),
         (
             "select repeat('x', 900000) a, repeat('y', 900000) b, repeat('z', 900000) c".to_owned(),

@@ -1,4 +1,4 @@
-//! A listener with the routes of queues over a log in a folder, and a client that asks it.
+//! A listener with the routes of queues over a log in a folder, and a client.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Server {
         server
     }
 
-    /// With whatever is on the disk.
+    /// With the existing content of the disk.
     pub fn on(disk: Arc<dyn Disk>, auto_create: bool) -> Server {
         Server::on_log(disk, auto_create, small_files())
     }
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// A queue of one partition, without the call that is under test elsewhere.
+    /// Creates a queue of one partition directly, because the API call is tested elsewhere.
     pub fn create(&self, name: &str) {
         let settings = QueueSettings {
             partitions: 1,
@@ -118,7 +118,7 @@ impl Server {
         messages.iter().map(|message| message["receipt"].clone()).collect()
     }
 
-    /// The oldest offset that partition 0 has; a queue in memory does not begin at 0.
+    /// The oldest offset of partition 0; a queue in memory does not begin at 0.
     pub fn first(&self, queue: &str) -> u64 {
         let stats = self.get(&format!("/queues/{queue}/stats")).json;
         stats["partitions"][0]["first"].as_u64().unwrap()
@@ -141,7 +141,7 @@ fn small_files() -> LogOptions {
     }
 }
 
-/// It is asked by its client.
+/// Dereferences to its client.
 impl Deref for Server {
     type Target = Api;
 

@@ -1,5 +1,5 @@
-//! Crashes: a machine is restored from its last checkpoint and its journal, complete or cut off at any record, once or
-//! twice, and then has to deliver exactly what is unsettled, in the order of each lane.
+//! Crash tests: a machine is restored from its last checkpoint and its journal, complete or cut off at any record, once
+//! or twice. Then it must deliver exactly the unsettled messages, in the order of each lane.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ fn a_complete_journal_gives_the_same_state() {
         };
         let (driver, disk, _) = run(seed, options);
         let mut restored = disk.restore(&driver.log, driver.model.policy, driver.now);
-        // Who slept may be known better, and then the floor waits for it.
+        // More may be known about messages that slept, and then the floor waits for them.
         let slept = driver.model.messages.values().any(|message| message.slept);
         assert!(restored.floor() == driver.model.floor || (slept && restored.floor() < driver.model.floor));
         restored.advance(driver.now);
@@ -138,7 +138,7 @@ fn assert_same(driver: &Driver, restored: &WorkMachine, offset: Offset, message:
         (message.deliveries, message.failures, message.first, message.claimed),
         "{offset}: {message:?}"
     );
-    // A restart reads again what had to leave in its sleep.
+    // A restart reads messages again that had to leave while they slept.
     assert!(
         entry.hint == message.hint || message.hint == NO_HINT,
         "{offset}: {message:?}"
@@ -151,7 +151,7 @@ fn assert_same(driver: &Driver, restored: &WorkMachine, offset: Offset, message:
             .filter(|(_, other)| other.lane.is_some() && other.lane == message.lane)
     };
     let leases = same_lane().filter(|(_, other)| other.at == At::Leased).count();
-    // A lease before which something else of its lane waits, or one too many after a change of the policy, may end.
+    // A lease may end if an earlier message of its lane waits, or if a policy change left one too many.
     let may_end = leases > usize::from(driver.model.policy.lane_window)
         || same_lane().any(|(other, m)| *other < offset && matches!(m.at, At::Ready | At::Waiting));
     let expected = match message.at {
@@ -167,7 +167,7 @@ fn assert_same(driver: &Driver, restored: &WorkMachine, offset: Offset, message:
         At::Ending => MessageState::Ending,
         At::Settled(_) => unreachable!(),
     };
-    // Given back late, it may have expired meanwhile.
+    // If it was released late, it may have expired meanwhile.
     let expired =
         entry.state == MessageState::Ending && expected == MessageState::Ready && entry.expires_at <= driver.now;
     assert!(
@@ -211,7 +211,7 @@ fn a_journal_cut_off_loses_no_message_and_raises_no_delivery_number() {
     });
 }
 
-/// Claims and acks until all of the log is settled, with a second crash on the way.
+/// Claims and acks until the whole log is settled, with a second crash on the way.
 fn drain(driver: &Driver, mut disk: Disk, restored: WorkMachine) {
     let log = &driver.log;
     let policy = DeliveryPolicy {
@@ -227,7 +227,7 @@ fn drain(driver: &Driver, mut disk: Disk, restored: WorkMachine) {
     let mut now = driver.now;
     let mut random = Random::new(log.len() as u64);
     for round in 0..10_000 {
-        // Now and then past every deadline: some leases are with consumers that never come back.
+        // Now and then past every deadline: some leases belong to consumers that never come back.
         now += if round % 50 == 49 { EXTEND_MAX } else { SECOND };
         machine.advance(now);
         let consumer = round % CONSUMERS;
@@ -297,7 +297,7 @@ fn claim(machine: &mut WorkMachine, log: &[Option<MessageMeta>], consumer: u32, 
     }
 }
 
-/// Everything earlier of the lane is done, leaves, is delayed, or is with the same consumer.
+/// Every earlier message of the lane is done, leaving, delayed, or leased to the same consumer.
 fn assert_order(machine: &WorkMachine, log: &[Option<MessageMeta>], offset: Offset, consumer: u32) {
     let passing = log[offset as usize].unwrap();
     let Some(lane) = machine.lane_of(passing.lane) else {
@@ -307,7 +307,7 @@ fn assert_order(machine: &WorkMachine, log: &[Option<MessageMeta>], offset: Offs
         if machine.lane_of(earlier.lane) != Some(lane) || machine.is_settled(earlier.offset) {
             continue;
         }
-        // Who sleeps is delayed.
+        // A sleeping message counts as delayed.
         let asleep = matches!(machine.find(earlier.offset), MessageStatus::Asleep);
         let fine = asleep
             || entry_of(machine, earlier.offset).is_some_and(|entry| match entry.state {
@@ -417,7 +417,7 @@ fn a_window_as_wide_as_can_be_is_restored_though_its_floor_rose_with_the_last_le
         PassOutcome::Full(_)
     ));
     disk.store_journal(&mut machine);
-    // One claim finds that the first message is lost, and then there is room.
+    // A claim finds that the first message is lost, and then there is room.
     assert!(machine.gone(0, true, 0));
     let passed = machine.pass(&message(2 * WINDOW_MAX - 1), 1, SECOND, 0);
     assert!(matches!(passed, PassOutcome::Leased(_)), "{passed:?}");

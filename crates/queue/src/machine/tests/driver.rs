@@ -105,7 +105,7 @@ pub struct Driver {
     put_off: bool,
 }
 
-/// What stands at `offset` of the log; `None` where an offset is missing.
+/// The message at `offset` of the log; `None` where an offset is missing.
 fn random_message(random: &mut Random, offset: Offset, now: Micros) -> Option<MessageMeta> {
     if random.chance(12) {
         return None;
@@ -185,7 +185,7 @@ impl Driver {
         self.rouse();
     }
 
-    /// Mostly everybody who is to be roused; sometimes the log has lost a message.
+    /// Usually wakes every message that is due to be woken; sometimes the log has lost a message.
     pub fn rouse(&mut self) {
         while !self.random.chance(8) {
             let Some(span) = self.machine.to_rouse(self.now) else {
@@ -234,7 +234,7 @@ impl Driver {
         }
     }
 
-    /// Mostly a receipt that was given out, sometimes an invented one.
+    /// Usually a receipt that was handed out, sometimes an invented one.
     fn receipt(&mut self) -> (Offset, u32) {
         if self.receipts.is_empty() || self.random.chance(20) {
             return (
@@ -393,7 +393,7 @@ impl Driver {
             assert_eq!(machine.is_settled(offset), !model.is_active(offset), "settled {offset}");
         }
         match (machine.next_due(), model.next_timer()) {
-            // A span that could not be read is tried later.
+            // A span that could not be read is retried later.
             (Some(machine), Some(model)) => assert!(machine <= model || self.put_off, "woken too late"),
             (machine, model) => assert_eq!(machine.is_some(), model.is_some()),
         }

@@ -1,7 +1,7 @@
 //! The model: one map of messages with the states of the table, and a scan for everything.
 //!
-//! It knows nothing of windows of slots, wheels, lists through slabs or free lists. Only the rules that are promises are
-//! here: who may have which message, in which order what is ready is served, when the floor moves, and what is held.
+//! It has no windows of slots, wheels, lists through slabs or free lists. It contains only the promised rules: which
+//! consumer may have which message, in which order ready messages are served, when the floor moves, and what is held.
 
 mod settling;
 
@@ -42,7 +42,7 @@ pub struct Message {
     pub slept: bool,
     passed_at: Micros,
     revoked: bool,
-    /// Named by `take_ending`.
+    /// Returned by `take_ending`.
     taken: bool,
     /// The millisecond at which its timer fires.
     timer: Option<i64>,
@@ -140,7 +140,7 @@ impl Model {
         if many { 0 } else { self.policy.sleep_after }
     }
 
-    /// Those of the span that sleep and are found have an entry now, if they are due before long.
+    /// Sleeping messages of the span that were found get an entry if they are due soon.
     pub fn rouse(&mut self, span: std::ops::Range<Offset>, messages: &[MessageMeta], now: Micros) {
         let asleep = self.messages.range(span).filter(|(_, message)| message.asleep);
         for offset in asleep.map(|(offset, _)| *offset).collect::<Vec<_>>() {
@@ -197,7 +197,7 @@ impl Model {
             .collect()
     }
 
-    /// The unleased ones that stand in the row.
+    /// The unleased messages that are queued in the lane.
     fn row_of(&self, lane: u64) -> Vec<Offset> {
         let in_lane = self.messages.iter().filter(|(_, m)| m.lane == Some(lane));
         in_lane
@@ -464,7 +464,7 @@ impl Model {
         self.anybody.retain(|node| *node != Node::Single(offset));
     }
 
-    // What the machine offers.
+    // The machine's interface.
 
     pub fn next_ready(&mut self, consumer: u32, visibility: Micros, now: Micros) -> Option<Lease> {
         loop {
@@ -739,7 +739,7 @@ impl Model {
         self.cursor
     }
 
-    /// What was handed out before a seek is known when the cursor comes to it.
+    /// A message that was delivered before a seek is already known when the cursor gets there.
     fn skip_known(&mut self) {
         while let Some(message) = self.messages.get(&self.cursor) {
             let lane = message.lane;

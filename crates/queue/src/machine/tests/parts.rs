@@ -1,4 +1,4 @@
-//! The parts alone: the wheel against an ordered map, codecs there and back, and bytes that nobody wrote.
+//! The parts alone: the wheel against an ordered map, codec round trips, and arbitrary bytes.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    // Delays of every magnitude: each level of the wheel is met.
+    // Delays of every magnitude, so that each level of the wheel is used.
     let delay = (0u32..52, any::<u64>()).prop_map(|(bits, random)| (random & ((1 << bits) - 1)) as Micros - 3000);
     prop_oneof![
         4 => (0u32..24, delay.clone()).prop_map(|(handle, delay)| Op::Arm(handle, delay)),

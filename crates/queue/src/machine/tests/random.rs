@@ -1,4 +1,4 @@
-//! The machine does what the model does.
+//! The machine behaves like the model.
 
 use super::driver::{Driver, Options, for_seeds};
 

@@ -1,4 +1,4 @@
-//! Sleepers and the reads by which they are roused.
+//! Sleeping messages and the reads that wake them.
 
 use thalweg_log::Micros;
 
@@ -24,7 +24,7 @@ fn what_falls_asleep_while_its_span_is_read_sleeps_on_and_is_roused_in_its_time(
     let (first, second) = (delayed(0, HOUR), delayed(1, 2 * HOUR));
     assert!(machine.walk(&first, 0));
     let span = machine.to_rouse(HOUR).unwrap();
-    // The read has come to the end of the partition, at 1. Then somebody appends, and somebody claims.
+    // The read ended at the end of the partition, at 1. Then a message is appended and claimed.
     assert!(machine.walk(&second, HOUR));
     machine.rouse(span, &[first], 1, HOUR);
     let lease = machine.next_ready(1, SECOND, HOUR).unwrap();

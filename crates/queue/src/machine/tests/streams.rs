@@ -1,4 +1,4 @@
-//! Stream groups: what raises the commit, and what sets the position back.
+//! Stream groups: what raises the commit, and what moves the position back.
 
 use std::collections::BTreeSet;
 
@@ -109,7 +109,7 @@ fn the_commit_never_passes_a_message_that_was_not_acked() {
                 }
                 1..5 => {
                     if let Some(from) = machine.readable(now) {
-                        // What was read before is there.
+                        // Messages that were read before exist.
                         let offset = from + u64::from(from >= end && random.chance(5));
                         if machine.deliver(offset) {
                             unacked.insert(offset);

@@ -1,4 +1,4 @@
-//! The table of states, cell by cell, and the rules that stand beside it.
+//! The table of states, cell by cell, and the rules beside it.
 
 use thalweg_log::Micros;
 

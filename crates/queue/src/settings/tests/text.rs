@@ -169,7 +169,7 @@ proptest! {
     fn settings_survive_json(settings in settings(), other in settings()) {
         let text = settings.to_json().to_string();
         prop_assert_eq!(&good(&text), &settings, "{}", text);
-        // Whatever it is put upon, but for what has no value and so is not in the text.
+        // The result does not depend on the base, except for fields without a value, which are not in the text.
         let diags = Diagnostics::new("body");
         let mut patched = other.patch(&Node::parse(&text).unwrap(), &diags);
         patched.durability = settings.durability;

@@ -1,4 +1,4 @@
-//! What clients and operators call.
+//! Calls of clients and operators.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use thalweg_queue::{
     DeadLetterFilter, DeadLetterSelection, NewMessage, Pause, ProduceResult, QueueError, ResendTo, SeekTo, SettleAction,
 };
 
-/// Of so many dedup-ids one is used again soon.
+/// One of this many dedup-ids is soon reused.
 const IDS: u64 = 6;
 
 /// A message as it is sent.
@@ -165,7 +165,7 @@ impl World {
             .call(queue.settle(&group, vec![(receipt, verdict.clone())], true))
             .await;
         let told = match &settled {
-            // Somebody else has it by now, or it was settled.
+            // Another consumer has it by now, or it was settled.
             Some(Ok(settled)) if settled.settled == 0 => Told::Refused,
             settled => told(settled),
         };
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// One of two readers of the stream, which take turns as they time out.
+    /// One of two readers of the stream, which alternate as they time out.
     pub async fn read_on(&mut self) {
         let (queue, group) = self.stream();
         let reader = format!("r{}", self.random.below(2));
@@ -202,7 +202,7 @@ impl World {
             return;
         }
         let (queue, group) = self.stream();
-        // The oldest that it has, for the most part: so there is something to commit.
+        // Usually the oldest that it has, so that there is something to commit.
         let at = match self.random.one_in(4) {
             true => self.random.below(self.read.len() as u64) as usize,
             false => 0,
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// What a call has waited for of a partition is stored.
+    /// What a call has waited for in a partition is stored.
     fn note_committed(&mut self, partition: u32) {
         let (_, group) = self.stream();
         let committed = group.stats().positions.get(partition as usize).copied().unwrap();
@@ -240,7 +240,7 @@ impl World {
         self.model.committed(partition, committed);
     }
 
-    /// As a reader does that keeps to offsets: all that it has of one partition.
+    /// Like a reader that tracks offsets: everything that it has of one partition.
     pub async fn commit(&mut self) {
         let Some(newest) = self.read.last() else { return };
         let (queue, group) = self.stream();
@@ -254,7 +254,7 @@ impl World {
         self.happened(("commits", partition, offset, told));
         match told {
             Told::Done => self.note_committed(partition),
-            // It may be, up to there.
+            // Up to this offset it may be committed.
             _ => self.model.stream_skipped(told),
         }
     }
@@ -327,11 +327,11 @@ impl World {
         self.model.letters_purged(&seen, told);
     }
 
-    /// Whoever leaves asks again, until it is so.
+    /// A disconnected client repeats the call until it succeeds.
     pub async fn make_queue_again(&mut self) {
         self.happened("queue made again");
         let queues = self.machine().place.queues.clone();
-        // What expires meanwhile becomes a dead letter: those go last.
+        // Messages that expire meanwhile become dead letters, so those are removed last.
         for name in ["q", "dlq.q"] {
             drop(self.call(queues.remove(name, true)).await);
             Self::others_have_their_turn().await;

@@ -1,4 +1,4 @@
-//! How a history ends: all that is there is taken out, which is what the model says, and once more after a crash.
+//! The end of a history: everything is taken out and compared with the model, and once more after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use thalweg_queue::{Pause, QueueError, SettleAction};
 
 #[derive(Default)]
 struct Taken {
-    /// Handed out by the work group.
+    /// Delivered by the work group.
     texts: Vec<String>,
-    /// By the stream group.
+    /// Delivered by the stream group.
     read: BTreeSet<String>,
 }
 
@@ -56,15 +56,15 @@ impl World {
     async fn take_all(&mut self) -> Taken {
         let mut taken = Taken::default();
         let (queue, group) = self.queue();
-        // Those of a pipeline have their partitions until they leave.
+        // Pipeline consumers keep their partitions until they leave.
         (0..CONSUMERS).for_each(|n| queue.leave(&group, &format!("c{n}")));
         self.take(&mut taken).await;
-        // Leases end, what has failed is tried again, and what is delayed becomes due.
+        // Leases end, failed messages are retried, and delayed ones become due.
         for time in [61 * SECOND, 2 * HOUR] {
             self.pass(time);
             self.take(&mut taken).await;
         }
-        // Whatever the clock has shown, it shows a later time then.
+        // Sets the clock later than anything it has shown before.
         let machine = self.machine();
         machine.set(TODAY + 500 * DAY - machine.wall()).await;
         self.see_the_time();
@@ -76,7 +76,7 @@ impl World {
 
     async fn take(&mut self, taken: &mut Taken) {
         let (queue, _) = self.queue();
-        // Who is gone, and then what they have left.
+        // First the consumers that are gone, then what they left.
         for _ in 0..2 {
             queue.look_after_now().await;
             self.take_work(taken).await;
@@ -112,7 +112,7 @@ impl World {
         let (queue, group) = self.stream();
         loop {
             let read = match queue.claim(&group, "last", MemberKind::Http, up_to(1000)).await {
-                // Told once, and reading goes on behind it.
+                // The gap is reported once, and reading continues behind it.
                 Err(QueueError::OffsetGap { .. }) => continue,
                 read => read.unwrap(),
             };

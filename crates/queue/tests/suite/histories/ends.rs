@@ -1,4 +1,4 @@
-//! Ends of a process and of files, and the start that follows.
+//! Ends of a process, damage to files, and the next start.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl World {
         self.start_again(before).await;
     }
 
-    /// Soon, and some calls are under way then.
+    /// The power fails soon, while some calls are in progress.
     pub async fn power_goes(&mut self) {
         self.happened("power goes");
         self.disk.cut_power_in(self.random.below(30));
@@ -45,7 +45,7 @@ impl World {
         self.start_again(before).await;
     }
 
-    /// The wall clock went on, or is found in 1970.
+    /// The wall clock continued, or is found in 1970.
     pub async fn start_again(&mut self, before: Stopped) {
         let wall = match self.random.below(6) {
             0 if self.events.ends => {
@@ -65,8 +65,8 @@ impl World {
         self.goes_on(machine, before);
     }
 
-    /// Time goes on by what the wall clock says that the stop took. If it says less, no more is lost than nobody has stored
-    /// anything in.
+    /// Log time advances by the length of the stop as the wall clock shows it. If it shows less, only time during which
+    /// nothing was stored is lost.
     fn goes_on(&mut self, machine: Machine, before: Stopped) {
         self.happened(("the clock was set", machine.place.clock.jumps()));
         let (now, took) = (machine.now(), machine.wall() - before.shown);
@@ -84,7 +84,7 @@ impl World {
         self.see_the_time();
     }
 
-    /// Of one file, which is cut short, filled with zeros or gone.
+    /// Damages one file: truncated, filled with zeros or removed.
     pub async fn damage(&mut self) {
         self.happened("damage");
         self.disk.kill();
@@ -120,7 +120,7 @@ impl World {
         self.see_the_time();
     }
 
-    /// Whatever is left of it, an operator goes on with queues of these names.
+    /// Whatever is left, an operator continues with queues of these names.
     async fn repair_queues(&self, machine: &Machine) {
         let queues = &machine.place.queues;
         for queue in queues.all() {

@@ -1,4 +1,4 @@
-//! Which dedup-ids a queue must know, and which it may.
+//! Which dedup-ids a queue must know, and which it may know.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +6,14 @@ use thalweg_log::Micros;
 
 pub type Place = (u32, u64);
 
-/// What an id came to, of a call that was done.
+/// The expected result of an id in a completed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Stored, and not as a repetition.
+    /// Stored, and not as a duplicate.
     First,
-    /// Not stored; the place is that of the first.
+    /// Not stored; the position is that of the first.
     Repeated(Place),
-    /// One or the other: somebody has left, or a crash has taken time back.
+    /// Either: a client disconnected, or a crash lost some time.
     Either,
 }
 
@@ -26,7 +26,7 @@ struct Known {
 pub struct Ids {
     window: Micros,
     known: BTreeMap<String, Known>,
-    /// Under these somebody may have stored something since the queue was made.
+    /// A message may have been stored under these since the queue was created.
     unsure: BTreeSet<String>,
     all_unsure: bool,
 }
@@ -41,7 +41,7 @@ impl Ids {
         }
     }
 
-    /// Of a message that is produced now; `latest` is the latest that the time has been.
+    /// For a message that is produced now; `latest` is the highest log time so far.
     pub fn expected(&self, id: &str, now: Micros, latest: Micros) -> Expected {
         let unsure = self.all_unsure || self.unsure.contains(id);
         match self.known.get(id) {
@@ -57,12 +57,12 @@ impl Ids {
         self.known.insert(id.to_owned(), Known { place, since: now });
     }
 
-    /// Nobody knows whether it was.
+    /// It is unknown whether it was stored.
     pub fn may_be_stored(&mut self, id: &str) {
         self.unsure.insert(id.to_owned());
     }
 
-    /// Files were damaged: what is known may be forgotten, and what was forgotten known.
+    /// Files were damaged: known ids may be forgotten, and forgotten ones known.
     pub fn damaged(&mut self) {
         self.known.clear();
         self.all_unsure = true;

@@ -1,5 +1,5 @@
-//! What clients were told, and so what must be true of each message: in the work group, in the stream group, and by the time that
-//! has passed.
+//! What clients were told, and so what must be true of each message: in the work group, in the stream group, and by the
+//! time that has passed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,30 +7,30 @@ use thalweg_log::Micros;
 
 use crate::support::SECOND;
 
-/// How often a message may still be handed out by the work group or be a dead letter.
+/// How often a message may still be delivered by the work group or be a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Once: it was acknowledged, and is not settled.
     Live,
-    /// Once or not at all: nobody knows whether it was stored, or whether it was settled.
+    /// At most once: it is unknown whether it was stored, or whether it was settled.
     Maybe,
     /// Not at all.
     Settled,
-    /// Nothing is known any more: it may be there as a dead letter, and again since its group was set back.
+    /// Unknown: it may exist as a dead letter, and again because its group sought back.
     Any,
 }
 
 /// Whether the stream group has yet to read a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// It will come, and more than once if it is not committed.
+    /// It will be read, and more than once if it is not committed.
     Unread,
     Maybe,
-    /// Committed: it does not come again.
+    /// Committed: it is not read again.
     Done,
 }
 
-/// What a message says of its times.
+/// The times of a message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Life {
     pub ttl: Option<Micros>,
@@ -40,12 +40,12 @@ pub struct Life {
     pub deliver_at: Option<Micros>,
 }
 
-/// What the queue lets go of by itself.
+/// Which messages the queue retains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Until both groups are done with it.
     UntilSettled,
-    /// So long, whoever has read it.
+    /// For this long, whoever has read it.
     For(Micros),
     /// The newest, and what a group has yet to read.
     Newest(u64),
@@ -54,7 +54,7 @@ pub enum Kept {
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     pub kept: Kept,
-    /// What expires becomes a dead letter.
+    /// Expired messages become dead letters.
     pub expired_are_letters: bool,
 }
 
@@ -62,23 +62,23 @@ pub struct Rules {
 struct Known {
     fate: Fate,
     reading: Reading,
-    /// Somebody may have rejected it.
+    /// It may have been rejected.
     may_be_letter: bool,
-    /// It may have been sent again, without its times.
+    /// It may have been resent, without its times.
     may_be_resent: bool,
-    /// Of which of the queues that had the name one after the other.
+    /// Number of its queue among those that had the name one after the other.
     queue: u64,
     place: Option<(u32, u64)>,
     life: Life,
-    /// Log time; of one whose producer left, it may be later.
+    /// In log time; if its producer disconnected, it may be later.
     produced: Micros,
     is_exact: bool,
-    /// The latest that the wall clock has shown since.
+    /// The latest wall-clock time seen since.
     shown: Micros,
 }
 
 impl Known {
-    /// It lives so long at least.
+    /// It lives at least until then.
     fn least_end(&self) -> Option<Micros> {
         let begins = self.life.not_before.map_or(self.produced, |at| at.max(self.produced));
         Some(begins + self.life.ttl?)
@@ -93,7 +93,7 @@ impl Known {
         is_known && self.least_end().is_some_and(|end| end <= now)
     }
 
-    /// Or has been.
+    /// Or has been due.
     fn is_due(&self, latest: Micros) -> bool {
         let by_log = self.life.not_before.is_none_or(|at| at <= latest);
         // A wall clock that is off by less than a second was not set.
@@ -102,13 +102,13 @@ impl Known {
     }
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     Done,
-    /// For a reason by which nothing has happened.
+    /// For a reason that means that nothing has happened.
     Refused,
-    /// The client has left, or got an error after which it does not know.
+    /// The client has disconnected, or got an error after which the outcome is unknown.
     Unknown,
 }
 
@@ -117,7 +117,7 @@ pub struct Model {
     messages: BTreeMap<String, Known>,
     queue: u64,
     next: u64,
-    /// Log time, and the latest that it has been: a crash may take some of it back.
+    /// Log time, and its maximum so far: a crash may lose some of it.
     now: Micros,
     latest: Micros,
     wall: Micros,
@@ -178,7 +178,7 @@ impl Model {
         assert!(self.messages.insert(text, known).is_none());
     }
 
-    /// It was given to a consumer of the work group.
+    /// It was delivered to a consumer of the work group.
     pub fn handed_out(&self, text: &str) {
         let known = self.of_this_queue(text);
         assert_ne!(known.fate, Fate::Settled, "{text} was settled, and is handed out");
@@ -187,7 +187,7 @@ impl Model {
         }
     }
 
-    /// It was given to a reader of the stream group.
+    /// It was delivered to a reader of the stream group.
     pub fn read(&mut self, text: &str, place: (u32, u64)) {
         let known = self.of_this_queue(text);
         assert_ne!(known.reading, Reading::Done, "{text} was committed, and is read again");
@@ -225,7 +225,7 @@ impl Model {
         });
     }
 
-    /// It is a dead letter or is handed out again.
+    /// It is a dead letter or is redelivered.
     pub fn rejected(&mut self, text: &str, told: Told) {
         if let Some(known) = self.messages.get_mut(text).filter(|_| told != Told::Refused) {
             known.may_be_letter = true;
@@ -236,7 +236,7 @@ impl Model {
         self.each(|_, known| known.may_be_resent |= known.may_be_letter);
     }
 
-    /// Everything that waits in the work group was dropped; dead letters stay.
+    /// All waiting messages of the work group were dropped; dead letters stay.
     pub fn dropped(&mut self, told: Told) {
         self.each(|_, known| match (told, known.fate) {
             (Told::Done, Fate::Live) if !known.may_be_letter => known.fate = Fate::Settled,
@@ -245,7 +245,7 @@ impl Model {
         });
     }
 
-    /// The work group reads again what is still there, or is a new one that begins with that.
+    /// The work group reads everything that still exists again, or is a new one that begins there.
     pub fn set_back(&mut self, told: Told) {
         self.each(|_, known| match (told, known.fate) {
             (Told::Refused, _) => {}
@@ -255,8 +255,8 @@ impl Model {
         });
     }
 
-    /// The work group is gone, and with it what kept those messages that nobody else has use for; the next one begins with what
-    /// is left.
+    /// The work group is deleted, and with it the retention of messages that no other group needs; the next one begins
+    /// with what is left.
     pub fn group_made_again(&mut self) {
         let (rules, latest) = (self.rules, self.latest);
         self.set_back(Told::Done);
@@ -271,7 +271,7 @@ impl Model {
         });
     }
 
-    /// The reader is done with a message: it comes again only if that was not told, or is not committed.
+    /// The reader acked a message: it is read again only if the ack was not confirmed, or is not committed.
     pub fn read_acked(&mut self, text: &str, told: Told) {
         if let Some(known) = self.messages.get_mut(text).filter(|_| told != Told::Refused)
             && known.reading == Reading::Unread
@@ -280,7 +280,7 @@ impl Model {
         }
     }
 
-    /// What lies in a partition before an offset is committed for good.
+    /// Messages of a partition before an offset are committed for good.
     pub fn committed(&mut self, partition: u32, offset: u64) {
         self.each(|_, known| {
             if known.place.is_some_and(|(at, place)| at == partition && place < offset) {
@@ -289,7 +289,7 @@ impl Model {
         });
     }
 
-    /// The stream group goes on at the end.
+    /// The stream group continues at the end.
     pub fn stream_skipped(&mut self, told: Told) {
         self.each(|_, known| match (told, known.reading) {
             (Told::Done, Reading::Unread) => known.reading = Reading::Done,
@@ -298,7 +298,7 @@ impl Model {
         });
     }
 
-    /// The stream group goes on with the oldest message that is there.
+    /// The stream group continues with the oldest message.
     pub fn stream_set_back(&mut self, told: Told) {
         self.each(|_, known| {
             if told != Told::Refused && known.reading == Reading::Done {
@@ -307,7 +307,7 @@ impl Model {
         });
     }
 
-    /// Dead letters were thrown away: those that were seen before, if it was done.
+    /// Dead letters were discarded: those seen before, if the call was done.
     pub fn letters_purged(&mut self, seen: &[String], told: Told) {
         self.each(|name, known| match (told, known.fate) {
             (Told::Refused, _) | (_, Fate::Any) => {}
@@ -317,23 +317,24 @@ impl Model {
         });
     }
 
-    /// The queue is another one.
+    /// The queue was recreated.
     pub fn made_again(&mut self) {
         self.queue += 1;
     }
 
-    /// Files were damaged, and what was in them given up.
+    /// Files were damaged, and their content given up.
     pub fn damaged(&mut self) {
         self.each(|_, known| {
             known.fate = Fate::Any;
             known.reading = Reading::Maybe;
-            // Offsets may be given again, and times are counted from another one.
+            // Offsets may be reused, and log time may be shifted.
             known.place = None;
             known.is_exact = false;
         });
     }
 
-    /// How often each message was there at the end, handed out by the work group and as a dead letter; and what was read.
+    /// Compares how often each message existed at the end, delivered by the work group and as a dead letter, and what
+    /// was read.
     pub fn check(&self, found: &BTreeMap<String, u32>, read: &BTreeSet<String>) -> u64 {
         for text in found.keys().chain(read) {
             self.of_this_queue(text);
@@ -357,7 +358,7 @@ impl Model {
         expired
     }
 
-    /// By its age alone: the newest are kept, and so is what the stream group has not read.
+    /// By its age alone: the newest are retained, and so are those that the stream group has not read.
     fn may_be_let_go(&self, known: &Known) -> bool {
         match self.rules.kept {
             Kept::For(age) => known.produced + age < self.latest,

@@ -14,21 +14,21 @@ use thalweg_queue::settings::{GroupMode, QueueSettings, RetentionMode};
 use thalweg_queue::{Delivery, Group, Queue, QueueError};
 
 pub const DISK_BYTES: u64 = 64 << 20;
-/// Whoever waits so long waits for ever.
+/// A call that waits this long waits for ever.
 const FOR_EVER: Duration = Duration::from_secs(60);
 pub const CONSUMERS: u64 = 3;
 pub const DEDUP_WINDOW: Micros = 60 * SECOND;
-/// Dead letters expire after 30 days; what stops take is counted as well.
+/// Dead letters expire after 30 days; the duration of stops counts too.
 const PASSES_AT_MOST: Micros = 20 * DAY;
 
-/// What happens beside calls.
+/// Events beside calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Events {
-    /// Clients leave before they have an answer.
+    /// Clients disconnect before they have an answer.
     pub clients_leave: bool,
-    /// The process is stopped or killed, the power goes, the clock is set.
+    /// The process is stopped or killed, the power fails, the clock is set.
     pub ends: bool,
-    /// Whole files are damaged, and a start gives up what was in them.
+    /// Whole files are damaged, and a start gives up their content.
     pub damage: bool,
 }
 
@@ -36,16 +36,16 @@ pub struct Events {
 pub struct Counts {
     pub delivered: u64,
     pub settled: u64,
-    /// By the stream group, and commits of it.
+    /// Reads and commits of the stream group.
     pub read: u64,
     pub committed: u64,
     /// Messages whose id was known.
     pub repeated: u64,
-    /// Messages whose time had passed at the end.
+    /// Messages that had expired at the end.
     pub expired: u64,
-    /// Calls whose client left before the answer.
+    /// Calls whose client disconnected before the answer.
     pub left: u64,
-    /// Processes.
+    /// Processes that ended.
     pub ended: u64,
     pub jumps: u64,
     pub booted_in_1970: u64,
@@ -78,15 +78,15 @@ pub struct World {
     pub model: Model,
     pub ids: Ids,
     pub random: Random,
-    /// What consumers have and have not settled, and what the reader has.
+    /// Unsettled deliveries of the consumers, and those of the reader.
     pub held: Vec<Delivery>,
     pub read: Vec<Delivery>,
-    /// Log time as it must be, and as it was when something was last stored for good.
+    /// Expected log time, and its value when something was last durably stored.
     pub expected_now: Micros,
     pub stored_at: Micros,
     passed: Micros,
     pub counts: Counts,
-    /// What has happened, for whoever has to find out why something is wrong.
+    /// What has happened, for debugging a failure.
     history: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ pub fn options() -> LogOptions {
     log_options(1 << 20, 1 << 19)
 }
 
-/// What a call came to by its answer. Some errors say that nothing has happened.
+/// The outcome of a call by its answer. Some errors mean that nothing has happened.
 pub fn told<T>(answer: &Option<thalweg_queue::Result<T>>) -> Told {
     match answer {
         Some(Ok(_)) => Told::Done,
@@ -206,7 +206,7 @@ impl World {
         (queue, group)
     }
 
-    /// Log time is what has passed, whatever the wall clock shows.
+    /// Log time is the time that has passed, whatever the wall clock shows.
     pub fn see_the_time(&mut self) {
         let (now, wall) = (self.machine().now(), self.machine().wall());
         assert_eq!(
@@ -216,12 +216,12 @@ impl World {
         self.model.time_is(now, wall);
     }
 
-    /// Something is stored that a power cut does not take.
+    /// Something was stored that survives a power failure.
     pub fn note_stored(&mut self) {
         self.stored_at = self.expected_now;
     }
 
-    /// The answer of a call; `None` if its client has left before, after any number of awaits.
+    /// The answer of a call; `None` if its client disconnected before, after a random number of polls.
     pub async fn call<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         let leaves = self.events.clients_leave && self.random.one_in(2);
         let mut polls = if leaves { self.random.below(7) } else { u64::MAX };
@@ -243,7 +243,7 @@ impl World {
         answer
     }
 
-    /// What was begun and goes on without its client stands in line by then.
+    /// By then, calls that continue without their client are in the wait queue.
     pub async fn others_have_their_turn() {
         for _ in 0..10 {
             tokio::task::yield_now().await;
@@ -292,7 +292,7 @@ impl World {
         self.call(queue.look_after_now()).await;
     }
 
-    /// For the machine and for whoever uses it.
+    /// Time passes for the machine and for its users.
     pub fn pass(&mut self, time: Micros) {
         if self.passed + time < PASSES_AT_MOST {
             self.passed += time;
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// Somebody sets the wall clock; the process sees it within a second.
+    /// Sets the wall clock; the process notices it within a second.
     async fn clock_is_set(&mut self) {
         let wall = self.machine().wall();
         let by = match self.random.below(8) {
@@ -310,7 +310,7 @@ impl World {
             1 => -8 * DAY,
             2 => -HOUR,
             3 => 30 * SECOND,
-            // Too little to be seen.
+            // Too little to be noticed.
             4 => SECOND / 2 - self.random.below(SECOND as u64) as Micros,
             5 => 30 * SECOND - wall,
             _ => TODAY + self.random.below(400) as Micros * DAY - wall,

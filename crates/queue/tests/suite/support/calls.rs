@@ -1,4 +1,4 @@
-//! What producers and consumers do.
+//! Calls of producers and consumers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::{ClaimRequest, Delivery, NewMessage, Queue, SettleAction};
 
-/// Tried again at once.
+/// Retried at once.
 pub const NACK_NOW: SettleAction = nack_in(Duration::ZERO);
 
-/// Tried again after this time.
+/// Retried after this time.
 pub const fn nack_in(delay: Duration) -> SettleAction {
     SettleAction::Nack {
         delay: Some(delay),
@@ -21,7 +21,7 @@ pub const fn nack_in(delay: Duration) -> SettleAction {
 /// Dead at once.
 pub const REJECT: SettleAction = SettleAction::Reject { reason: None };
 
-/// A message that is to be stored with a key.
+/// A message with a key.
 pub fn keyed(key: impl Into<Bytes>, payload: impl Into<Bytes>) -> NewMessage {
     NewMessage {
         key: Some(key.into()),
@@ -42,7 +42,7 @@ pub async fn put_keyed(queue: &Arc<Queue>, key: &str, text: &str) {
     queue.produce(message).await.unwrap();
 }
 
-/// So many messages, without waiting for them.
+/// This many messages, without waiting for them.
 pub fn up_to(max: u32) -> ClaimRequest {
     ClaimRequest {
         max,
@@ -50,7 +50,7 @@ pub fn up_to(max: u32) -> ClaimRequest {
     }
 }
 
-/// Waits so long for a message.
+/// Waits this long for a message.
 pub fn waiting_for(wait: Duration) -> ClaimRequest {
     ClaimRequest {
         wait,
@@ -78,7 +78,7 @@ pub async fn claim_http_as(queue: &Arc<Queue>, group: &str, consumer: &str, want
     queue.claim(&group, consumer, MemberKind::Http, want).await.unwrap()
 }
 
-/// Stores the same verdict about all of them, none of which fails.
+/// Settles all of them in the same way; none fails.
 pub async fn settle(queue: &Arc<Queue>, group: &str, deliveries: &[Delivery], verdict: SettleAction) {
     let verdicts = deliveries
         .iter()
@@ -89,7 +89,7 @@ pub async fn settle(queue: &Arc<Queue>, group: &str, deliveries: &[Delivery], ve
     assert!(settled.failed.is_empty(), "{:?}", settled.failed);
 }
 
-/// As a pipeline does, which does not wait until they are stored.
+/// Like a pipeline, which does not wait until they are stored.
 pub fn ack(queue: &Queue, group: &str, deliveries: &[Delivery]) {
     let group = queue.group(group).unwrap();
     for delivery in deliveries {

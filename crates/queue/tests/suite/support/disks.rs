@@ -1,4 +1,4 @@
-//! Logs in memory whose files can be copied and changed, and how much of a generator's work is done.
+//! Logs in memory whose files can be copied and changed, and settings of the generators.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ const DISK_BYTES: u64 = 64 << 20;
 /// The files of a log.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// As they are at this moment. The log makes files ready meanwhile and gives them other names: then it looks again.
+/// A consistent copy. The log creates and renames spare files meanwhile; then it reads again.
 pub fn files_of(disk: &dyn Disk) -> Files {
     loop {
         let names = disk.names().unwrap();
@@ -36,7 +36,7 @@ pub fn disk_of(files: &Files) -> Arc<RamDisk> {
     Arc::new(disk)
 }
 
-/// What the environment says, such as how many seeds to run.
+/// A number from the environment, such as how many seeds to run.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()

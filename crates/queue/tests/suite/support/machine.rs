@@ -1,5 +1,5 @@
-//! A machine on which queues run by the time of their log. Its clocks go on when they are told to; somebody sets the wall
-//! clock, and a boot may find it anywhere.
+//! A machine on which queues run by the time of their log. Its clocks advance only on request, its wall clock can be
+//! set, and a boot may find it anywhere.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// As a process starts: the clock goes on before anything is decided by the time.
+    /// As a process starts: the clock is set before any decision depends on the time.
     pub async fn boot_on(disk: Arc<dyn Disk>, options: LogOptions, wall: Micros) -> Result<Machine, QueueError> {
         let time = ManualClock::at(wall);
         let clock = Arc::new(LogClock::new(time.clone()));
@@ -58,7 +58,7 @@ impl Machine {
         }
     }
 
-    /// The same with `log.recover: skip`, as `thalweg run` does it.
+    /// With `log.recover: skip`, as `thalweg run` does it.
     pub async fn boot_skipping(disk: Arc<dyn Disk>, options: LogOptions, wall: Micros) -> Machine {
         let skipping = LogOptions {
             recover_skip: true,
@@ -82,7 +82,7 @@ impl Machine {
         self.look().await;
     }
 
-    /// Somebody sets the wall clock by so much, and the process sees it.
+    /// Sets the wall clock by this much; the process notices it.
     pub async fn set(&self, by: Micros) {
         self.time.set(by);
         self.look().await;

@@ -1,4 +1,4 @@
-//! What the tests share: queues on a log in a folder, and short names for what users do and look at.
+//! Shared by the tests: queues on a log in a folder, and short names for user calls and checks.
 
 mod calls;
 mod disks;

@@ -1,4 +1,4 @@
-//! Queues on a log, with a clock that can be set ahead, and their end and new start.
+//! Queues on a log, with a clock that can be advanced, and their end and restart.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use thalweg_log::{Durability, EmbeddedLog, Log, LogError, LogOptions, Micros, re
 use thalweg_queue::settings::QueueSettings;
 use thalweg_queue::{Clock, Queue, QueueError, Queues, QueuesOptions};
 
-/// Goes on by itself, and further when it is told to.
+/// Runs on its own, and can be advanced.
 #[derive(Default)]
 pub struct TestClock {
     ahead: AtomicI64,
 }
 
 impl TestClock {
-    /// So much time goes by.
+    /// This much time passes.
     pub fn later(&self, time: Duration) {
         self.ahead.fetch_add(time.as_micros() as i64, Ordering::SeqCst);
     }
@@ -37,14 +37,14 @@ impl Clock for TestClock {
     }
 }
 
-/// A process that has a log open, and the queues in it.
+/// A process with an open log and its queues.
 pub struct Place<C = TestClock> {
     pub queues: Queues,
     pub log: Arc<EmbeddedLog>,
     pub clock: Arc<C>,
 }
 
-/// A new queue "q" in a folder that goes with the first of these.
+/// A new queue "q" in a folder that is removed with the first value.
 pub async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Queue>) {
     let folder = tempfile::tempdir().unwrap();
     let place = open(folder.path()).await;
@@ -52,17 +52,17 @@ pub async fn begin(settings: QueueSettings) -> (tempfile::TempDir, Place, Arc<Qu
     (folder, place, queue)
 }
 
-/// With the time as it is, and more memory than anybody needs.
+/// With the current time, and ample memory.
 pub async fn open(folder: &Path) -> Place {
     open_later(folder, Duration::ZERO).await
 }
 
-/// With a clock that is so much ahead.
+/// With a clock that is ahead by this much.
 pub async fn open_later(folder: &Path, ahead: Duration) -> Place {
     open_folder(folder, ahead, u64::MAX).await
 }
 
-/// With so much memory for queues in memory.
+/// With this much memory for queues in memory.
 pub async fn open_small(folder: &Path, memory_bytes: u64) -> Place {
     open_folder(folder, Duration::ZERO, memory_bytes).await
 }
@@ -102,7 +102,7 @@ pub async fn start_skipping(disk: Arc<dyn Disk>) -> Place {
     }
 }
 
-/// Files of these sizes and one to spare, however little room the disk has.
+/// Files of these sizes and one spare file, however little space the disk has.
 pub fn log_options(file_bytes: u64, first_file_bytes: u64) -> LogOptions {
     LogOptions {
         file_bytes,
@@ -113,12 +113,12 @@ pub fn log_options(file_bytes: u64, first_file_bytes: u64) -> LogOptions {
     }
 }
 
-/// Queues that say what is stored only when it is on the disk.
+/// Queues that acknowledge a message only when it is on the disk.
 pub async fn queues_in(log: Arc<dyn Log>, clock: Arc<dyn Clock>, memory_bytes: u64) -> Queues {
     Queues::open(log, clock, queues_options(memory_bytes)).await.unwrap()
 }
 
-/// Of those.
+/// The options of those queues.
 pub fn queues_options(memory_bytes: u64) -> QueuesOptions {
     QueuesOptions {
         durability: Durability::Fsync,
@@ -146,23 +146,23 @@ pub async fn restarted(place: Place, folder: &Path) -> (Place, Arc<Queue>) {
 }
 
 impl<C> Place<C> {
-    /// That of [`begin`].
+    /// The queue of [`begin`].
     pub fn queue(&self) -> Arc<Queue> {
         self.queues.get("q").unwrap()
     }
 
-    /// As by `kill -9`: nothing is said to anybody.
+    /// As by `kill -9`: nothing is stored or announced.
     pub fn kill(self) {
         self.log.close();
     }
 
-    /// The queues store what they know first.
+    /// The queues store their state first.
     pub async fn stop(self) {
         self.queues.close().await;
         self.log.close();
     }
 
-    /// As it is killed or, if `clean`, stopped.
+    /// Killed or, if `clean`, stopped.
     pub async fn end(self, clean: bool) {
         match clean {
             true => self.stop().await,
@@ -172,7 +172,7 @@ impl<C> Place<C> {
 }
 
 impl Place {
-    /// So much time goes by for the queues.
+    /// This much time passes for the queues.
     pub fn later(&self, time: Duration) {
         self.clock.later(time);
     }

@@ -1,4 +1,4 @@
-//! What tests look at.
+//! What tests check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ pub fn text(message: &Message) -> String {
     String::from_utf8(message.payload.to_vec()).unwrap()
 }
 
-/// In the order in which they were handed out.
+/// In the order of delivery.
 pub fn texts(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| text(&delivery.message)).collect()
 }
@@ -27,7 +27,7 @@ pub async fn letters(queue: &Queue) -> Vec<Message> {
     page.letters
 }
 
-/// Why a letter died.
+/// Why a message died.
 pub fn reason(letter: &Message) -> Option<&str> {
     letter.properties.as_ref().get("x-dlq-reason")
 }
@@ -38,7 +38,7 @@ pub fn dropped(queue: &Queue, reason: &str) -> u64 {
     all.filter(|(name, _)| *name == reason).map(|(_, count)| count).sum()
 }
 
-/// Waits until something holds that the queue does by itself.
+/// Waits until the queue has reached a state on its own.
 pub async fn until(what: &str, is: impl AsyncFn() -> bool) {
     let waited = async {
         while !is().await {

@@ -1,12 +1,13 @@
 //! Every function that a script can reach, with absurd arguments: the call ends, and the engine is usable afterwards.
 //!
-//! `THALWEG_SCRIPT_CASES` says how many calls are made (default 300); `THALWEG_SCRIPT_SEED` which.
+//! `THALWEG_SCRIPT_CASES` sets how many calls are made (default 300); `THALWEG_SCRIPT_SEED` selects which.
 
 #![allow(clippy::print_stdout)]
 
 use super::*;
 
-/// Finds every function below `globalThis`, prototypes and accessors included, and calls the one with the number in the payload.
+/// Finds every function below `globalThis`, including prototypes and accessors, and calls the one with the number in
+/// the payload.
 const CALL: &str = r"
     const found = [], seen = new Set([globalThis]), waiting = [globalThis];
     const visit = (value) => {
@@ -71,7 +72,7 @@ fn whatever_is_called_with_whatever_ends_and_the_next_call_is_made() {
     let (cases, seed) = (number("THALWEG_SCRIPT_CASES", 300), number("THALWEG_SCRIPT_SEED", 1));
     let timeout = Duration::from_millis(50);
     let guard = GuardOptions {
-        // What is lost stays lost for as long as it likes.
+        // Lost threads may stay lost.
         lost_max: usize::MAX,
         ..GuardOptions::default()
     };

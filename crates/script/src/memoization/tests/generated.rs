@@ -1,5 +1,5 @@
-//! Scripts that nobody would write, for tags that nobody has: messages of a few tags in any order, each of which must become what
-//! QuickJS alone makes of it, with its lines of the console and its changes of the cache, whether its result was at hand or not.
+//! Generated scripts and tags: messages of a few tags in any order. Each must have the same result, console lines and
+//! cache changes as with QuickJS alone, whether its result was memoized or not.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::native::tests::Lines;
 use crate::native::tests::grower::{cases, condition, halves as in_halves, program};
 
-/// Keys that grown scripts know, and such as make trouble.
+/// Keys that generated scripts use, and some unusual ones.
 const KEYS: &[&str] = &[
     "unit",
     "level",
@@ -41,13 +41,13 @@ const TEXTS: &[&str] = &[
     "a text that is longer than what lies inline",
 ];
 
-/// What one message has for itself.
+/// What is specific to one message.
 #[derive(Clone, Debug)]
 struct Own {
     tag: usize,
     payload: usize,
     time: i64,
-    /// Not good, and behind a gap.
+    /// With a bad quality, and after a gap.
     is_marked: bool,
     is_stamped: bool,
     change: Option<(&'static str, String)>,
@@ -98,7 +98,7 @@ fn message_of(maps: &[Arc<MetaMap>], own: &Own, payloads: &[Payload]) -> Message
     message
 }
 
-/// A script beside QuickJS alone, each with a console and a cache of its own.
+/// An engine beside QuickJS alone, each with its own console and cache.
 struct Beside {
     plain: QuickJs,
     remembering: MemoizingEngine,
@@ -163,7 +163,7 @@ impl Beside {
     }
 }
 
-/// Runs grown scripts; how many messages there were, for how many of them the whole result was at hand, and for how many one half.
+/// Runs generated scripts. Returns the number of messages, of memoized whole results, and of memoized halves.
 fn grown(form: &ScriptForm, grow: fn(&[u8]) -> String, modes: &'static [EngineMode], of: u32) -> (u32, u64, u64) {
     let payloads = crate::native::tests::messages().into_iter();
     let payloads: Vec<Payload> = payloads.map(|message| message.payload).collect();

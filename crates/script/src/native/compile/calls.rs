@@ -1,4 +1,4 @@
-//! Calls: of methods, of functions of the language, and of the script's own.
+//! Calls of methods, built-in functions, and the script's own functions.
 
 use oxc_ast::ast;
 use oxc_span::{GetSpan, Span};
@@ -8,7 +8,7 @@ use crate::ConsoleLevel;
 use crate::native::heap::Js;
 use crate::native::ir::{Argument, CacheCall, Element, Expr, Global, Method};
 
-/// Methods that call a function of the script, while they run and not later.
+/// Methods that call a function of the script while they run, and not later.
 fn takes_function(method: Method) -> bool {
     use Method::{
         Every, Filter, Find, FindIndex, FlatMap, ForEach, Map, Reduce, ReduceRight, Replace, ReplaceAll, Some,
@@ -39,7 +39,7 @@ impl Compiler<'_> {
             ast::Expression::Identifier(identifier) => self.named_call(identifier.name.as_str(), call),
             callee => match callee.as_member_expression() {
                 Some(member) => self.member_call(member, call),
-                None => self.refuse("a call of something else than a function by its name", call.span),
+                None => self.refuse("a call of something other than a function by its name", call.span),
             },
         }
     }
@@ -50,7 +50,7 @@ impl Compiler<'_> {
                 let arguments = self.plain_arguments(call)?;
                 let function = Expr::Function(number, arguments);
                 Ok(match reached {
-                    // Before its declaration the function cannot be called.
+                    // The function cannot be called before its declaration.
                     Some(slot) => Expr::Sequence(vec![Expr::Local(slot), function]),
                     None => function,
                 })
@@ -147,7 +147,7 @@ impl Compiler<'_> {
             self.varies("reads the clock", call.span);
         }
         let arguments = self.argument_elements(call)?;
-        // `JSON.stringify(value, replacer)`: only without one.
+        // `JSON.stringify(value, replacer)`: only without a replacer.
         if global == Global::JsonStringify
             && (!matches!(
                 arguments.get(1),
@@ -205,7 +205,7 @@ impl Compiler<'_> {
             other => {
                 let value = self.expr(other)?;
                 if is_meta(&value) {
-                    self.varies("looks at msg.meta as a whole", span);
+                    self.varies("uses msg.meta as a whole", span);
                 }
                 Ok(Argument::One(value))
             }
@@ -221,7 +221,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// `new Date(…)`, the only object with a constructor here.
+    /// `new Date(…)`, the only supported constructor.
     pub(super) fn construction(&mut self, new: &ast::NewExpression<'_>) -> CompileResult<Expr> {
         match &new.callee {
             ast::Expression::Identifier(callee) if callee.name == "Date" && self.is_global("Date") => {
@@ -230,7 +230,7 @@ impl Compiler<'_> {
                     self.varies("reads the clock", new.span);
                 }
                 if new.arguments.len() > 1 {
-                    return self.refuse("a date in the zone of this machine", new.span);
+                    return self.refuse("a date in the time zone of this machine", new.span);
                 }
                 let mut arguments = Vec::new();
                 for argument in &new.arguments {

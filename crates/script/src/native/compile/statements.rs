@@ -12,7 +12,7 @@ impl<'s> Compiler<'s> {
     /// The function around the whole script.
     pub(super) fn script(&mut self, function: &ast::Function<'_>) -> CompileResult<()> {
         let Some(body) = &function.body else {
-            return self.refuse("what only QuickJS can parse", function.span);
+            return self.refuse("syntax that only QuickJS can parse", function.span);
         };
         self.functions.push(ScriptFunction::default());
         self.function(0, &function.params, body, function.span)
@@ -231,7 +231,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// Declares what `let`, `const` and `function` declare in a list of statements, then compiles these.
+    /// Declares the names of `let`, `const` and `function` in a list of statements, then compiles the statements.
     fn block_body(&mut self, statements: &[ast::Statement<'_>], is_function: bool) -> CompileResult<Vec<Stmt>> {
         let mut functions = Vec::new();
         for statement in statements {
@@ -322,7 +322,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// Compiles a block with a scope of its own.
+    /// Compiles a block with its own scope.
     fn scoped<T>(
         &mut self,
         inner: impl FnOnce(&mut Self) -> CompileResult<T>,
@@ -340,7 +340,7 @@ impl<'s> Compiler<'s> {
         Ok(Block { fresh, body })
     }
 
-    /// The body of a loop or branch, with a scope of its own.
+    /// The body of a loop or branch, with its own scope.
     fn body(&mut self, statement: &ast::Statement<'_>) -> CompileResult<Block> {
         match statement {
             ast::Statement::BlockStatement(block) => self.block(&block.body),
@@ -417,7 +417,7 @@ impl<'s> Compiler<'s> {
             S::ContinueStatement(next) if next.label.is_none() => Stmt::Continue,
             S::ThrowStatement(_) => Stmt::Bail("it throws"),
             S::TryStatement(attempt) => {
-                // What would be caught leaves the call to QuickJS, so the handler is never run here.
+                // Anything that would be caught bails out to QuickJS, so the handler never runs here.
                 let block = self.block(&attempt.block.body)?;
                 let last = match &attempt.finalizer {
                     Some(finalizer) => Some(self.block(&finalizer.body)?),
@@ -435,7 +435,7 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// What a function gives back. Giving back `msg` is not looking at it.
+    /// The return value of a function. Returning `msg` does not read it.
     fn returned(&mut self, argument: &ast::Expression<'_>) -> CompileResult<Expr> {
         match self.frames.len() {
             1 => self.holder(argument),
@@ -482,11 +482,11 @@ impl<'s> Compiler<'s> {
         let Some(declarator) = declaration.declarations.first() else {
             return self.refuse("an unusual loop", declaration.span);
         };
-        // The list sees the variable, which is not declared yet when it is made.
+        // The list is evaluated with the variable in scope but not yet declared.
         let list = self.whole(right)?;
         let pattern = self.pattern(&declarator.id)?;
         let inner = self.body(body)?;
-        // One scope: what the body declares begins anew together with the variable of the loop.
+        // One scope: declarations of the body are reset together with the variable of the loop.
         Ok((pattern, list, inner))
     }
 

@@ -6,7 +6,7 @@ use crate::native::coerce;
 use crate::native::heap::{EvalResult, Js, ObjectRef, bail};
 use crate::native::ir::Method;
 
-/// Arrays within each other.
+/// Maximum nesting of arrays.
 const NESTED_MAX: usize = 32;
 
 impl Evaluator<'_, '_> {
@@ -23,7 +23,7 @@ impl Evaluator<'_, '_> {
             Method::Push | Method::Unshift => {
                 self.heap.spend(arguments.values.len() * size_of::<Js>())?;
                 let Some(elements) = self.heap.elements(place)? else {
-                    return bail("a list that is no array");
+                    return bail("a list that is not an array");
                 };
                 let at = if method == Method::Push { elements.len() } else { 0 };
                 elements.splice(at..at, arguments.values.iter().cloned());
@@ -142,7 +142,7 @@ impl Evaluator<'_, '_> {
     fn splice(&mut self, place: ObjectRef, length: usize, arguments: &Arguments) -> EvalResult<Js> {
         let from = relative(self.integer(arguments.get(0), 0.0)?, length);
         let rest = length - from;
-        // Without a count it is all of the rest, and with one that is undefined nothing.
+        // Without a count all of the rest is removed; with an undefined count nothing is.
         let count = match arguments.values.len() {
             0 => 0,
             1 => rest,
@@ -151,13 +151,13 @@ impl Evaluator<'_, '_> {
         let added = arguments.values.get(2..).unwrap_or_default();
         self.heap.spend(size_of_val(added))?;
         let Some(elements) = self.heap.elements(place)? else {
-            return bail("a list that is no array");
+            return bail("a list that is not an array");
         };
         let removed = elements.splice(from..from + count, added.iter().cloned()).collect();
         self.heap.add_array(removed)
     }
 
-    /// Adds the elements, and those of arrays among them, down to a depth. An array that contains itself ends at QuickJS.
+    /// Appends the elements, flattening arrays down to a depth. An array that contains itself bails out.
     fn flatten(&mut self, place: ObjectRef, depth: f64, level: usize, flat: &mut Vec<Js>) -> EvalResult<()> {
         if level > NESTED_MAX {
             return bail("deeply nested arrays");
@@ -174,7 +174,7 @@ impl Evaluator<'_, '_> {
         Ok(())
     }
 
-    /// By the texts of the elements; what is undefined comes last.
+    /// Sorts by the elements' texts; undefined comes last.
     fn sort(&mut self, place: ObjectRef) -> EvalResult<Js> {
         let elements = self.copy(place)?;
         let mut keyed = Vec::with_capacity(elements.len());
@@ -194,7 +194,8 @@ impl Evaluator<'_, '_> {
         Ok(Js::Object(place))
     }
 
-    /// Methods that call a function with each element. The length is that at the start; elements are read when their turn comes.
+    /// Methods that call a function with each element. The length is fixed at the start; each element is read at its
+    /// turn.
     fn walk(&mut self, place: ObjectRef, method: Method, callback: Callback, arguments: &Arguments) -> EvalResult<Js> {
         let length = self.heap.elements(place)?.map_or(0, |elements| elements.len());
         if matches!(method, Method::Reduce | Method::ReduceRight) {
@@ -241,7 +242,7 @@ impl Evaluator<'_, '_> {
         let mut turns = 0..length;
         let mut sum = match (arguments.values.get(1), turns.len()) {
             (Some(initial), _) => initial.clone(),
-            (None, 0) => return bail("reduce of nothing"),
+            (None, 0) => return bail("reduce of an empty array"),
             (None, _) => {
                 turns = 1..length;
                 self.element(place, at(0))?
@@ -258,7 +259,7 @@ impl Evaluator<'_, '_> {
     fn element(&mut self, place: ObjectRef, i: usize) -> EvalResult<Js> {
         match self.heap.elements(place)?.and_then(|elements| elements.get(i)) {
             Some(element) => Ok(element.clone()),
-            None => bail("an array that shrinks while it is walked over"),
+            None => bail("an array that shrinks while it is iterated"),
         }
     }
 }

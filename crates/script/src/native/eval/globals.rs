@@ -1,4 +1,4 @@
-//! Functions of the language that have names of their own.
+//! Built-in functions with global names.
 
 use super::Evaluator;
 use crate::native::heap::{EvalResult, HeapObject, Js, bail, property_name};
@@ -63,7 +63,7 @@ impl Evaluator<'_, '_> {
             G::ObjectKeys | G::ObjectValues | G::ObjectEntries => self.members_of(global, first)?,
             G::ObjectAssign => {
                 let Js::Object(into) = first else {
-                    return bail("Object.assign to what is no object");
+                    return bail("Object.assign to a value that is not an object");
                 };
                 for source in arguments.iter().skip(1) {
                     self.copy_members(*into, source)?;
@@ -75,11 +75,11 @@ impl Evaluator<'_, '_> {
                 let object = self.heap.add(HeapObject::Plain(members))?;
                 for entry in self.list(first)? {
                     let (Js::Object(entry), Js::Object(place)) = (&entry, &object) else {
-                        return bail("an entry that is no array");
+                        return bail("an entry that is not an array");
                     };
                     let pair = match self.heap.elements(*entry)? {
                         Some(pair) => pair.clone(),
-                        None => return bail("an entry that is no array"),
+                        None => return bail("an entry that is not an array"),
                     };
                     let name = property_name(&mut self.heap, pair.first().unwrap_or(&Js::Undefined))?;
                     let value = pair.get(1).cloned().unwrap_or(Js::Undefined);
@@ -89,7 +89,7 @@ impl Evaluator<'_, '_> {
             }
             G::ObjectHasOwn => {
                 let Js::Object(place) = first else {
-                    return bail("the members of what is no object");
+                    return bail("the members of a value that is not an object");
                 };
                 let name = property_name(&mut self.heap, second)?;
                 self.heap.has_own(*place, &name)?.into()
@@ -107,7 +107,7 @@ impl Evaluator<'_, '_> {
             }
             G::MathMax | G::MathMin => return self.extreme(global, arguments),
             G::MathHypot => {
-                // As QuickJS does it: of one number its magnitude, of more one after the other.
+                // As QuickJS does it: the magnitude of one number, or pairwise in order.
                 let mut length = coerce::number(&mut self.heap, arguments.first().unwrap_or(&Js::Number(0.0)))?.abs();
                 for argument in arguments.iter().skip(1) {
                     length = length.hypot(coerce::number(&mut self.heap, argument)?);
@@ -153,7 +153,7 @@ impl Evaluator<'_, '_> {
 
     fn members_of(&mut self, global: Global, object: &Js) -> EvalResult<Js> {
         let Js::Object(place) = object else {
-            return bail("the members of what is no object");
+            return bail("the members of a value that is not an object");
         };
         if global == Global::ObjectKeys {
             let keys = self.heap.keys(*place)?;

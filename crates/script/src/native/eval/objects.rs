@@ -1,4 +1,4 @@
-//! Members, and what methods do by the type of what they are called on.
+//! Members, and methods by the type of their receiver.
 
 use thalweg_record::Text;
 
@@ -20,7 +20,7 @@ impl Evaluator<'_, '_> {
                     None => bail("a method as a value"),
                 }
             }
-            _ => bail("a member of what is no object"),
+            _ => bail("a member of a value that is not an object"),
         }
     }
 
@@ -40,7 +40,7 @@ impl Evaluator<'_, '_> {
     /// `name in object`.
     pub(super) fn has(&mut self, name: &Js, object: &Js) -> EvalResult<bool> {
         let Js::Object(place) = object else {
-            return bail("in of what is no object");
+            return bail("in on a value that is not an object");
         };
         let name = property_name(&mut self.heap, name)?;
         let is_array = self.heap.is_array(*place);
@@ -91,7 +91,7 @@ impl Evaluator<'_, '_> {
                     _ => self.object_method(*place, method, &arguments),
                 }
             }
-            _ => bail("a method of what has none"),
+            _ => bail("a method of a value without methods"),
         }
     }
 
@@ -170,7 +170,7 @@ impl Evaluator<'_, '_> {
             Method::GetUtcMinutes => part(date::civil(ms)?.minute().into()),
             Method::GetUtcSeconds => part(date::civil(ms)?.second().into()),
             Method::GetUtcMilliseconds => part(date::civil(ms)?.millisecond().into()),
-            _ => bail("a method of a date in the zone of this machine"),
+            _ => bail("a method of a date in the time zone of this machine"),
         }
     }
 
@@ -181,7 +181,7 @@ impl Evaluator<'_, '_> {
                 let text = coerce::text(&mut self.heap, arguments.get(0))?;
                 regex.is_match(&text).map(Js::Bool)
             }
-            _ => bail("a regular expression that keeps its place"),
+            _ => bail("a regular expression that keeps its position"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where values are taken apart, and loops over lists.
+//! Destructuring, and loops over lists.
 
 use thalweg_record::Text;
 
@@ -20,7 +20,7 @@ impl<'c> Evaluator<'c, '_> {
             Pattern::Slot(slot) => self.set_local(*slot, value),
             Pattern::Object(members) => {
                 if value.is_nullish() {
-                    return bail("nothing to take apart");
+                    return bail("nothing to destructure");
                 }
                 for (key, bound) in members {
                     let name = match key {
@@ -35,7 +35,7 @@ impl<'c> Evaluator<'c, '_> {
                 }
             }
             Pattern::Array(elements, rest) => {
-                // An array is read as it is at each turn.
+                // An array is read live at each step.
                 let array = match &value {
                     Js::Object(place) if self.heap.is_array(*place) => Some(*place),
                     _ => None,
@@ -70,7 +70,7 @@ impl<'c> Evaluator<'c, '_> {
         Ok(())
     }
 
-    /// What `...value` is: the elements of an array, the characters of a text.
+    /// The list of `...value`: the elements of an array, the characters of a text.
     pub(super) fn list(&mut self, value: &Js) -> EvalResult<Vec<Js>> {
         Ok(match value {
             Js::Text(text) => {
@@ -82,18 +82,18 @@ impl<'c> Evaluator<'c, '_> {
                 self.heap.spend(length * size_of::<Js>())?;
                 match self.heap.elements(*place)? {
                     Some(elements) => elements.clone(),
-                    None => return bail("a list that is no array"),
+                    None => return bail("a list that is not an array"),
                 }
             }
-            _ => return bail("a list that is no array"),
+            _ => return bail("a list that is not an array"),
         })
     }
 
     pub(super) fn for_of(&mut self, pattern: &'c Pattern, list: &'c Expr, body: &'c Block) -> EvalResult<Completion> {
-        // The variable of the loop is undeclared while its list is made.
+        // The variable of the loop is undeclared while its list is evaluated.
         self.begin(body);
         let list = self.expr(list)?;
-        // An array is read as it is at each turn.
+        // An array is read live at each iteration.
         let array = match &list {
             Js::Object(place) if self.heap.is_array(*place) => Some(*place),
             _ => None,
@@ -120,10 +120,10 @@ impl<'c> Evaluator<'c, '_> {
         let place = match self.expr(object)? {
             Js::Object(place) => place,
             Js::Undefined | Js::Null => return Ok(Completion::Next),
-            _ => return bail("a loop over the members of what is no object"),
+            _ => return bail("a loop over the members of a value that is not an object"),
         };
         for name in self.heap.keys(place)? {
-            // What was deleted meanwhile is left out.
+            // Names deleted meanwhile are skipped.
             if !self.heap.has_own(place, &name)? {
                 continue;
             }
@@ -134,7 +134,7 @@ impl<'c> Evaluator<'c, '_> {
         Ok(Completion::Next)
     }
 
-    /// One turn of a loop; how the loop ends, if it does.
+    /// One iteration of a loop; returns how the loop ends, if it does.
     fn turn(&mut self, pattern: &'c Pattern, value: Js, body: &'c Block) -> EvalResult<Option<Completion>> {
         self.step()?;
         self.begin(body);

@@ -1,4 +1,4 @@
-//! Methods of texts. Places in a text count UTF-16 units; a text with surrogate pairs is taken apart by QuickJS.
+//! Methods of texts. Positions count UTF-16 units; splitting a text with surrogate pairs is left to QuickJS.
 
 use thalweg_record::Text;
 
@@ -18,7 +18,7 @@ pub(super) fn length(text: &str) -> usize {
     }
 }
 
-/// The unit at a place as a text, or undefined.
+/// The unit at a position as a text, or undefined.
 pub(super) fn unit_at(text: &str, index: usize) -> EvalResult<Js> {
     Ok(match char_at(text, index)? {
         Some(c) => Js::Text(char_text(c)),
@@ -34,7 +34,8 @@ fn char_at(text: &str, index: usize) -> EvalResult<Option<char>> {
     Ok(text.chars().nth(index))
 }
 
-/// The character of which the first half, or all of it, is the unit at a place; the second half alone is a number, too.
+/// The code point whose first half, or all of it, is the unit at a position; a lone second half is returned as a number
+/// too.
 fn code_point_at(text: &str, index: usize) -> Option<u32> {
     if text.is_ascii() {
         return text.as_bytes().get(index).map(|b| u32::from(*b));
@@ -55,12 +56,12 @@ fn code_point_at(text: &str, index: usize) -> Option<u32> {
 
 fn has_no_pairs(text: &str) -> EvalResult<()> {
     match text.bytes().any(|b| b >= 0xf0) {
-        true => bail("a text with surrogate pairs, taken apart"),
+        true => bail("a text with surrogate pairs, split"),
         false => Ok(()),
     }
 }
 
-/// The part between two places, which are in order and within the text.
+/// The part between two positions, which are in order and within the text.
 fn part(text: &Text, from: usize, to: usize) -> EvalResult<Text> {
     if from == 0 && to >= text.len() {
         return Ok(text.clone());
@@ -73,7 +74,7 @@ fn part(text: &Text, from: usize, to: usize) -> EvalResult<Text> {
     Ok(chars.collect::<String>().into())
 }
 
-/// The byte where a place in the text begins.
+/// The byte offset of a position in the text.
 fn byte_of(text: &str, place: usize) -> EvalResult<usize> {
     if text.is_ascii() {
         return Ok(place.min(text.len()));
@@ -82,7 +83,7 @@ fn byte_of(text: &str, place: usize) -> EvalResult<usize> {
     Ok(text.char_indices().nth(place).map_or(text.len(), |(at, _)| at))
 }
 
-/// The place of a byte.
+/// The position of a byte offset.
 fn place_of(text: &str, byte: usize) -> EvalResult<usize> {
     if text.is_ascii() {
         return Ok(byte);
@@ -91,7 +92,7 @@ fn place_of(text: &str, byte: usize) -> EvalResult<usize> {
     Ok(text.get(..byte).unwrap_or_default().chars().count())
 }
 
-/// A place given from the front, or if negative from the end.
+/// A position counted from the front, or from the end if negative.
 pub(super) fn relative(at: f64, length: usize) -> usize {
     let length = length as f64;
     let at = to_integer(at);
@@ -102,7 +103,7 @@ pub(super) fn relative(at: f64, length: usize) -> usize {
 }
 
 const REPEATED_MAX: f64 = 65_536.0;
-/// Bytes of a text with replaced parts.
+/// Maximum bytes of a text with replaced parts.
 const EXPANDED_MAX: usize = 8 << 20;
 
 impl Evaluator<'_, '_> {
@@ -181,7 +182,7 @@ impl Evaluator<'_, '_> {
             }
             Method::LastIndexOf => {
                 if !matches!(second, Js::Undefined) {
-                    return bail("lastIndexOf with a place");
+                    return bail("lastIndexOf with a position");
                 }
                 let sought = coerce::text(&mut self.heap, first)?;
                 self.found(text, text.rfind(sought.as_str()))
@@ -216,7 +217,7 @@ impl Evaluator<'_, '_> {
             }
             Method::LocaleCompare => {
                 let other = coerce::text(&mut self.heap, first)?;
-                // Beyond these letters QuickJS puts accents and letters together first; of a locale it knows nothing.
+                // Beyond these letters QuickJS first composes accents and letters; it ignores locales.
                 if text.chars().chain(other.chars()).any(|c| c >= '\u{300}') {
                     return bail("the order of letters far beyond ASCII");
                 }
@@ -288,7 +289,7 @@ impl Evaluator<'_, '_> {
     }
 
     fn in_case(&mut self, text: &Text, change: fn(&str) -> String) -> EvalResult<Js> {
-        // Beyond these letters the two engines may know different editions of Unicode.
+        // Beyond these letters the two engines may know different versions of Unicode.
         if !text.is_ascii() && text.chars().any(|c| c >= '\u{250}') {
             return bail("the case of letters far beyond ASCII");
         }
@@ -362,7 +363,7 @@ impl Evaluator<'_, '_> {
             if whole.start() >= text.len() {
                 break;
             }
-            // Nothing right behind the last separator separates nothing.
+            // An empty match right after the last separator separates nothing.
             if whole.end() == begin {
                 from = begin
                     + text
@@ -453,7 +454,7 @@ impl Evaluator<'_, '_> {
             }
         }
         if end == 0 && out.is_empty() {
-            // Nothing was found, or nothing stands for what was found at the front.
+            // Nothing was found, or an empty replacement of a match at the front.
             return match text.is_empty() {
                 true => self.heap.add_text(out),
                 false => Ok(Js::Text(text.clone())),
@@ -481,7 +482,7 @@ impl Evaluator<'_, '_> {
     }
 }
 
-/// `$1`, `$&` and the like in what is put in the place of a match.
+/// Expands `$1`, `$&` and the like in a replacement.
 fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out: &mut String) -> EvalResult<()> {
     let whole = groups.first().copied().flatten().unwrap_or_default();
     let mut rest = template;
@@ -533,7 +534,7 @@ fn expand(template: &str, text: &str, start: usize, groups: &[Option<&str>], out
         };
         rest = from.get(taken..).unwrap_or_default();
         if out.len() > EXPANDED_MAX {
-            return bail("it makes much data");
+            return bail("it creates a lot of data");
         }
     }
     out.push_str(rest);

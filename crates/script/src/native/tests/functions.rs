@@ -1,5 +1,5 @@
-//! Every function and method by its name, on what one would give it and on what nobody would. The names come from where they are
-//! declared, so one that is added is tested, or fails here for want of a call that native code does.
+//! Every function and method by name, with usual and unusual arguments. The names come from their declarations, so a
+//! new one is tested, or fails here if native code runs none of its calls.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,7 +13,7 @@ use crate::native::ir::{Global, Method};
 /// Stands for undefined, which no payload contains.
 const UNDEFINED: &str = "<undefined>";
 
-/// A script that is given its arguments as the payload.
+/// A script that gets its arguments as the payload.
 fn script(code: &str) -> String {
     format!(
         "function defined(x) {{ return x === '{UNDEFINED}' ? undefined : x }}\nconst args = msg.payload.map(defined); \
@@ -23,7 +23,7 @@ fn script(code: &str) -> String {
 }
 
 fn number(n: f64) -> Value {
-    // As a script would have made it.
+    // As a script would have created it.
     crate::view::exact_integer(n).map_or(Value::F64(n), Value::I64)
 }
 
@@ -151,7 +151,7 @@ fn others() -> Vec<Value> {
     ]
 }
 
-/// Arguments of which two or three are tried together.
+/// Arguments that are combined in twos and threes.
 fn few() -> Vec<Value> {
     let mut few = [-1.0, -0.0, 1.0, 2.0, 16.0, 2.5, f64::NAN, f64::INFINITY]
         .map(number)
@@ -165,14 +165,14 @@ fn few() -> Vec<Value> {
     few
 }
 
-/// Lists of one argument of the few behind a first one, or none.
+/// Lists of one of these arguments after `first`, or after nothing.
 fn single(first: Option<&Value>) -> Vec<Vec<Value>> {
     let mut lists = vec![Vec::new()];
     lists.extend(few().into_iter().map(|value| vec![value]));
     behind(first, lists)
 }
 
-/// Lists of several arguments behind a first one, or none.
+/// Lists of several arguments after `first`, or after nothing.
 fn several(first: Option<&Value>) -> Vec<Vec<Value>> {
     let few = few();
     let some = || few.iter().step_by(3);
@@ -194,7 +194,7 @@ fn behind(first: Option<&Value>, mut lists: Vec<Vec<Value>>) -> Vec<Vec<Value>> 
     lists
 }
 
-/// How often native code did a call of all that were made, which all do the same in both.
+/// How many of the calls native code ran; all calls have the same result in both engines.
 #[derive(Default)]
 struct Count {
     done: usize,
@@ -209,7 +209,7 @@ impl Count {
         }
     }
 
-    /// With each of the receivers and one of the few arguments, or none; `widely` also with several, of receivers that have the
+    /// With each of the receivers and at most one argument; `widely` also with several, for receivers that have the
     /// method.
     fn run_of(&mut self, code: &str, receivers: &[Value], widely: bool) {
         let mut both = in_both(code);
@@ -244,7 +244,7 @@ fn every_function_of_the_language_does_the_same_in_both() {
     for (global, name) in Global::ALL {
         let mut count = Count::default();
         let calls = match global {
-            // What it gives is another in each call.
+            // Its result differs between calls.
             Global::DateNow => vec!["typeof Date.now() + (Date.now() > 1.7e12) + Date.now() % 1".to_owned()],
             Global::JsonParse => vec!["JSON.parse(receiver)".to_owned()],
             Global::JsonStringify => vec![
@@ -278,7 +278,7 @@ fn the_documentation_names_what_is_native() {
     let words: Vec<&str> = native.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let methods = Method::ALL.iter().map(|(_, name)| *name);
     let globals = Global::ALL.iter().map(|(_, name)| *name);
-    // Of those the documentation says that they are all there.
+    // The documentation claims that all of these exist.
     let globals = globals.filter(|name| !name.starts_with("Math."));
     for name in methods.chain(globals) {
         let last = name.rsplit('.').next().unwrap();
@@ -286,7 +286,7 @@ fn the_documentation_names_what_is_native() {
     }
 }
 
-/// Functions that are given to methods.
+/// Functions that are passed to methods.
 const CALLBACKS: &[&str] = &[
     "x => x",
     "(x, i) => i > 0",
@@ -364,7 +364,7 @@ fn every_method_does_the_same_in_both() {
             of_all(&format!("new Date(receiver).{name}()"), &times.map(number));
         }
         println!("{name}: {} of {} calls", count.done, count.calls);
-        // Of each receiver that has not the method the call ends at QuickJS.
+        // A call bails out for each receiver that does not have the method.
         assert!(
             count.done >= 100,
             "{name}: native code did {} of {} calls",
@@ -396,13 +396,13 @@ fn runner() -> TestRunner {
     })
 }
 
-/// Compares what a script makes of numbers, every digit of it.
+/// Compares the results of a script for numbers, to the last digit.
 fn compare_of_numbers(code: &str, numbers: impl Strategy<Value = Vec<f64>>) {
     let both = Both::new(ScriptForm::Body, code).unwrap_or_else(|why| panic!("{code}\nis outside: {why}"));
     let both = RefCell::new(both);
     let result = runner().run(&numbers, |numbers| {
         let message = message(list(numbers.into_iter().map(Value::F64)));
-        // A panic of the comparison is what fails the test; what is left to QuickJS was not compared.
+        // A panic of the comparison fails the test; calls that bailed out were not compared.
         prop_assert_eq!(both.borrow_mut().compare(&message), Ok(()));
         Ok(())
     });
@@ -435,14 +435,14 @@ fn numbers_are_written_as_quickjs_writes_them() {
     compare_of_numbers(&code, prop::collection::vec(any_number(), 1));
 }
 
-/// The next number is nearer on the one side of them than on the other, so the shortest digits may not be the nearest.
+/// The neighbouring numbers are at different distances, so the shortest digits may not be the nearest.
 #[test]
 fn powers_of_two_are_written_as_quickjs_writes_them() {
     let code = "const [x] = msg.payload; msg.payload = {texts: [String(x), `${-x}`, x.toExponential(), JSON.stringify(x)]}; \
                 return msg";
     let mut both = Both::new(ScriptForm::Body, code).unwrap();
     for by in -1074..1024 {
-        // Beyond the smallest one `powi` divides by what is too large.
+        // Beyond the smallest exponent, `powi` would divide by an overflow.
         let power = 2f64.powi(by.max(-1000)) * 2f64.powi((by + 1000).min(0));
         assert_eq!(both.compare(&message(list([Value::F64(power)]))), Ok(()), "2^{by}");
     }
@@ -457,7 +457,7 @@ fn integers_and_texts_of_other_radixes_are_those_of_quickjs() {
     let done = Cell::new(0);
     let result = runner().run(&(any_number(), 2..37i32), |(x, radix)| {
         let message = message(list([Value::F64(x), Value::F64(f64::from(radix))]));
-        // Integers of more digits than a number has exactly are left to QuickJS.
+        // Integers with more digits than a number has exactly are left to QuickJS.
         done.set(done.get() + u32::from(both.borrow_mut().compare(&message).is_ok()));
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Programs that nobody would write, in both engines.
+//! Generated programs, in both engines.
 
 use std::cell::Cell;
 
@@ -29,7 +29,7 @@ fn programs_that_grew_do_the_same_in_both() {
         let mut both = match Both::new(ScriptForm::Body, &code) {
             Ok(both) => both,
             Err(why) => {
-                // What is no program to QuickJS is a mistake of the grower.
+                // A program that QuickJS rejects is an error of the generator.
                 prop_assert!(!why.starts_with("QuickJS"), "{why}\n{code}");
                 count(&outside);
                 return Ok(());
@@ -42,7 +42,7 @@ fn programs_that_grew_do_the_same_in_both() {
                 Err(_) => count(&left),
             };
             compare(message);
-            // Another value of the tag, for which some of what is made is known.
+            // Another value of the tag, for which part of the result is memoized.
             let payload = messages[first.wrapping_add(i * 5 + 1) % messages.len()].payload.clone();
             compare(&Message::new(payload, message.meta.clone()));
         }

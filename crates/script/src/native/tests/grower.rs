@@ -1,15 +1,15 @@
-//! Programs that nobody would write: grown from bytes, so that what fails shrinks with them.
+//! Generates programs from bytes, so that a failing program shrinks with them.
 
-/// Grows a program. Where the bytes end, every choice is the first one, which ends the growth.
+/// Grows a program. Once the bytes are used up, every choice is the first one, which ends the growth.
 struct Grower<'b> {
     bytes: &'b [u8],
     out: String,
     loops: usize,
-    /// Whether there are the variables that programs begin with.
+    /// Whether the variables that programs begin with exist.
     has_variables: bool,
 }
 
-/// What an expression mostly is.
+/// The usual type of an expression.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
@@ -222,7 +222,7 @@ impl Grower<'_> {
     }
 
     fn expr(&mut self, kind: Kind, depth: usize) -> String {
-        // Now and then it is something else.
+        // Now and then it has another type.
         match self.next(24) {
             22 => return format!("({})", self.pick(OTHERS)),
             23 if depth > 0 => return self.any(depth - 1),
@@ -616,7 +616,7 @@ pub(crate) fn program(bytes: &[u8]) -> String {
     grower.out
 }
 
-/// A script that makes metadata of metadata and a payload of the payload, mostly.
+/// A script that can usually be split: metadata from metadata, and a payload from the payload.
 pub(crate) fn halves(bytes: &[u8]) -> String {
     let mut grower = Grower {
         bytes,
@@ -648,7 +648,7 @@ pub(crate) fn halves(bytes: &[u8]) -> String {
         + &format!("msg.payload = {condition} ? {first} : {otherwise}; msg.payload {operator} {second}; return msg;")
 }
 
-/// An expression of `msg` that is mostly true or false.
+/// A condition on `msg` that is usually a boolean.
 pub(crate) fn condition(bytes: &[u8]) -> String {
     let mut grower = Grower {
         bytes,
@@ -659,7 +659,7 @@ pub(crate) fn condition(bytes: &[u8]) -> String {
     grower.expr(Kind::Truth, 3)
 }
 
-/// How many cases a test of grown programs has.
+/// The number of cases of a test with generated programs.
 pub(crate) fn cases(by_default: u32) -> u32 {
     let set = std::env::var("THALWEG_SCRIPT_CASES")
         .ok()

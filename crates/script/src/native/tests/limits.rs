@@ -1,8 +1,8 @@
-//! What is too long, too large or too much ends at QuickJS.
+//! Inputs that are too long or too large bail out to QuickJS.
 
 use super::*;
 
-/// Each of these takes seconds or gigabytes where nothing is counted.
+/// Without counting, each of these would take seconds or gigabytes.
 #[test]
 fn hostile_messages_end_at_quickjs_soon() {
     let commas = message(Value::text("a,".repeat(500_000)));
@@ -62,13 +62,13 @@ fn hostile_messages_end_at_quickjs_soon() {
         let mut both = Both::new(ScriptForm::Body, code).unwrap_or_else(|why| panic!("{code}: {why}"));
         let began = std::time::Instant::now();
         let outcome = both.native.run(message, &message.meta, true);
-        // No promise of a time, but none of minutes.
+        // Not a promise of a time, but it must not take minutes.
         assert!(began.elapsed() < Duration::from_secs(20), "{code}");
         assert!(matches!(outcome, NativeOutcome::Bail(_)), "{code}");
     }
 }
 
-/// QuickJS cuts it; here it would be whole.
+/// QuickJS truncates it; native code would not.
 #[test]
 fn a_long_line_of_the_console_is_left_to_quickjs() {
     for code in [
@@ -125,7 +125,7 @@ fn a_cache_without_room_is_told_by_quickjs_and_changes_nothing_here() {
         "cache.set: the cache would hold 4400200 bytes, more than 4194304; delete keys, keep less, or raise \
          scripting.memory (line 1, column 31)"
     );
-    // What is smaller takes the place of what is there.
+    // A smaller value may replace the existing one.
     assert_eq!(of(3, 100_000), (Ok(()), Ok(())));
     assert_eq!(of(11, 200_000), (Ok(()), Ok(())));
 }

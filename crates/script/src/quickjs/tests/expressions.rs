@@ -1,4 +1,4 @@
-//! Expressions of variables, in both engines: what they see, what they give, and where they are wrong.
+//! Expressions of variables, in both engines: what they see, what they return, and how they fail.
 
 use thalweg_record::{Object, json};
 
@@ -19,7 +19,7 @@ fn engine(variables: &[&str], code: &str, mode: EngineMode) -> Result<Engine, (u
     Engine::new(&[script], environment, mode).map_err(|error| (error.line, error.column, error.text))
 }
 
-/// The value as JSON, and by whom it was computed.
+/// The value as JSON, and which engine computed it.
 fn value(variables: &[(&str, Value)], code: &str, mode: EngineMode) -> (Result<String, String>, ProgramStats) {
     let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
     let mut engine = engine(&names, code, mode).unwrap();

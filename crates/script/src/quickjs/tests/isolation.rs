@@ -1,4 +1,4 @@
-//! Nothing a call does is seen by the next.
+//! A call leaves nothing behind that the next one can see.
 
 use super::*;
 
@@ -79,7 +79,7 @@ fn hidden_attempts_to_change_built_ins_fail_and_leave_nothing() {
     }
 }
 
-/// Walks everything a script can reach from what the language itself gives it, and tries to leave a mark everywhere.
+/// Walks everything that a script can reach from the language's built-ins, and tries to leave a mark everywhere.
 const MARK_EVERYTHING: &str = r#"
     const seen = new Set(), waiting = [];
     const visit = (v) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs `code` on a message with payload "bad", then on an ordinary one, and gives the first failure.
+/// Runs `code` on a message with payload "bad", then on an ordinary one, and returns the first failure.
 fn fails_once(code: &str, limits: ScriptLimits) -> Failure {
     let code = format!("if (msg.payload === 'bad') {{ {code} }} return msg");
     let mut bench = Bench::new(&[("defaults", ScriptForm::Body, &code)], limits);
@@ -44,7 +44,7 @@ fn endless_scripts_are_stopped() {
     }
 }
 
-/// What no clock interrupts is refused before it begins; ordinary arrays know nothing of it.
+/// Uninterruptible operations are refused before they begin; ordinary arrays are not affected.
 #[test]
 fn built_in_functions_do_not_walk_over_lengths_that_nobody_has() {
     for code in [
@@ -107,7 +107,7 @@ fn deep_recursion_is_stopped() {
         assert_eq!(failure.kind, FailureKind::Limit, "{code}: {failure:?}");
         assert!(failure.text.contains("scripting.stack"), "{}", failure.text);
     }
-    // Caught, it is the script's own affair.
+    // If the script catches the error, nothing else happens.
     let caught = "let n = 0; try { (function f() { n++; f() })() } catch (e) { msg.payload = n > 100 } return msg";
     assert_eq!(payload(caught, &plain("1", &[])), "true");
 }
@@ -208,7 +208,7 @@ fn a_hundred_thousand_messages_leave_no_memory_behind() {
         }
     }
     let end = bench.engine.memory_bytes();
-    // The collector lets garbage grow to half of what lives before it runs.
+    // The collector lets garbage grow to half of the live memory before it runs.
     assert!(end < after_warm_up * 2, "{after_warm_up} bytes grew to {end}");
     assert!(bench.engine.live_objects() < 20_000, "{}", bench.engine.live_objects());
 }

@@ -1,4 +1,4 @@
-//! What `msg` is to a script: an ordinary object, although most of it does not exist until it is read.
+//! To a script `msg` is an ordinary object, although most of it does not exist until it is read.
 
 use super::*;
 
@@ -96,7 +96,7 @@ fn an_untouched_payload_keeps_every_digit() {
         payload("msg.payload.b; return msg", &raw),
         "same { \"a\": 9007199254740993, \"b\": 1.10 }"
     );
-    // What is left of a changed payload keeps its digits too.
+    // Unchanged parts of a changed payload keep their digits too.
     assert_eq!(
         payload("msg.payload.c = 2; return msg", &raw),
         "{\"a\":9007199254740993,\"b\":1.10,\"c\":2}"
@@ -433,13 +433,13 @@ fn conditions_give_the_truth_of_their_last_value() {
             assert_eq!(bench.test(&message), Ok(truth), "{code}");
         }
     }
-    // The message is as before, whatever the condition did to it.
+    // The message is unchanged, whatever the condition did to it.
     let mut bench = Bench::condition("msg.payload.n = 7; msg.meta.k = 'x'; msg.payload.n == 7");
     assert_eq!(bench.test(&message), Ok(true));
     assert_eq!(message.meta.get("k").as_deref(), Some("v"));
 }
 
-/// QuickJS gives the number of a name to the next one, once nobody refers to the name any more.
+/// QuickJS reuses the number of a name once nothing refers to the name any more.
 #[test]
 fn names_that_a_script_makes_up_are_not_taken_for_each_other() {
     let message = plain("\"k\"", &[("low_k", "1"), ("high_k", "2")]);

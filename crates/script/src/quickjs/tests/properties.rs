@@ -1,4 +1,4 @@
-//! What holds for any value, any sequence of operations, any text.
+//! Properties that hold for any value, any sequence of operations, any text.
 
 use super::*;
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Engines are made once: making one for each case would be most of the work.
+/// Engines are created once, because creating one per case would be most of the work.
 fn with_bench<R>(code: &'static str, f: impl FnOnce(&mut Bench) -> R) -> R {
     thread_local! {
         static BENCHES: std::cell::RefCell<std::collections::HashMap<&'static str, Bench>> = std::cell::RefCell::default();
@@ -61,7 +61,7 @@ fn run(code: &'static str, payload: Value) -> Reply {
     }
 }
 
-/// The text of a JSON value in metadata, after the rules and not after the engine.
+/// The metadata text of a JSON value by the rules, computed without the engine.
 fn expected_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -81,7 +81,7 @@ fn expected_text(value: &Value) -> String {
     }
 }
 
-/// Something to do to an object `m`, which adds what it saw to `log`.
+/// An operation on an object `m`, which appends what it saw to `log`.
 fn operation() -> impl Strategy<Value = String> {
     let key = prop::sample::select(vec![
         "a",
@@ -116,7 +116,7 @@ fn operation() -> impl Strategy<Value = String> {
             20 => {
                 format!("const child = Object.create(m); child['{key}'] = {value}; log.push(Object.keys(child).join())")
             }
-            // Frozen prototypes answer Reflect.set for the names they hold with an exception.
+            // With frozen prototypes, Reflect.set throws for the names that they have.
             _ if key.starts_with(['t', 'c']) => format!("m.{key} += 'more'"),
             _ => format!("log.push(Reflect.set(m, '{key}', {value}))"),
         };
@@ -142,7 +142,7 @@ proptest! {
             };
             prop_assert!(is_kept, "{reply:?} of {code}");
         }
-        // Inside of something new, parts of it are as JSON would have them.
+        // Inside a new value, its parts look like parsed JSON.
         let PayloadReply::New(Value::Array(wrapped)) = run("return {payload: [msg.payload]}", payload).payload else {
             panic!()
         };
@@ -172,7 +172,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
-    /// Lazy metadata and an ordinary object with the same entries cannot be told apart.
+    /// Lazy metadata and an ordinary object with the same entries are indistinguishable.
     #[test]
     fn lazy_metadata_is_an_ordinary_object(operations in prop::collection::vec(operation(), 1..12)) {
         let code = format!(

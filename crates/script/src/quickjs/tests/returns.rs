@@ -1,4 +1,4 @@
-//! What a script may return, and what each failure says.
+//! What a script may return, and the message of each failure.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Two structures of the simulator's own namespace: `Point`, whose description a client can read from the DataType node,
-//! and `Opaque`, which nothing describes, so that a client has to pass its bytes on.
+//! Two structures of the simulator's own namespace: `Point`, whose description a client can read from the DataType
+//! node, and `Opaque`, which nothing describes, so that a client must pass its bytes on.
 
 use std::io::Write;
 
@@ -25,7 +25,7 @@ pub(super) struct Point {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Opaque(pub(super) Vec<u8>);
 
-/// What the DataTypeDefinition attribute of `Point` says.
+/// The DataTypeDefinition attribute of `Point`.
 pub(crate) fn point_definition() -> DataTypeDefinition {
     let field = |name: &str, data_type: DataTypeId| StructureField {
         name: name.into(),

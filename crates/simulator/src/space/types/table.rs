@@ -206,7 +206,8 @@ fn structures() -> Vec<TypedNode> {
     ]
 }
 
-/// The rows give each array one element type, so the check in `Array::new` cannot fail; an empty array would show it.
+/// The rows give each array one element type, so the check in `Array::new` cannot fail; an empty array would reveal a
+/// failure.
 fn array(element: VariantScalarTypeId, values: Vec<Variant>) -> Variant {
     Array::new(element, values).map_or(Variant::Empty, Variant::from)
 }

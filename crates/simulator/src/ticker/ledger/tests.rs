@@ -1,4 +1,5 @@
-//! The books against a model of the server library's queues, which knows what was really drained and displaced.
+//! Checks the accounting against a model of the server library's queues, which records what was really drained and
+//! displaced.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,7 +18,7 @@ struct Queue {
     reporting: bool,
 }
 
-/// Queues that follow the library's rules, and count.
+/// Queues that follow the library's rules and count.
 #[derive(Default)]
 struct Model {
     queues: HashMap<u32, Queue>,
@@ -105,7 +106,7 @@ fn item(id: u32, changes: u64, queue: u32) -> NewItem {
     }
 }
 
-/// A ledger, the model below it and the totals.
+/// A ledger, the model of its queues, and the totals.
 struct Bench {
     space: PlcAddressSpace,
     ledger: Ledger,
@@ -369,7 +370,7 @@ proptest! {
                 Step::Create(id, queue) if !bench.model.queues.contains_key(&id) => bench.create(id, queue),
                 Step::Create(..) => {}
                 Step::Remove(id) => {
-                    // Books and queues agree only if the drain before a deletion was seen.
+                    // Accounting and queues agree only if the drain before a deletion was seen.
                     bench.settle();
                     bench.remove(id);
                 }
@@ -383,7 +384,7 @@ proptest! {
             let pending = bench.ledger.pending(Group::Fast);
             prop_assert_eq!(totals.queued, totals.published + totals.lost_overflow + totals.discarded + pending);
         }
-        // Everything that is still held is collected in the end.
+        // All deferred changes are collected at the end.
         bench.model.late = false;
         while bench.ledger.is_holding() {
             bench.release();

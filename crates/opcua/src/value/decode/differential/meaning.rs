@@ -1,4 +1,4 @@
-//! What the library has decoded, as this decoder would say it.
+//! Converts values decoded by the library to the form of this decoder.
 
 use opcua::types::{
     Array, ByteStringBody, DataValue as UaDataValue, DateTime, DiagnosticInfo, ExtensionObject, LocalizedText,
@@ -10,7 +10,7 @@ use super::super::{DataValue, ValueContent};
 use crate::node_id;
 use crate::value::ticks;
 
-/// As many dimensions are folded; beyond it a list stays flat.
+/// Maximum number of dimensions that are folded; with more, a list stays flat.
 const DIMENSIONS_MAX: usize = 32;
 
 pub(super) fn of_variant(variant: &Variant) -> Value {
@@ -32,7 +32,7 @@ pub(super) fn of_variant(variant: &Variant) -> Value {
         Variant::Guid(v) => Value::Guid(guid(v)),
         Variant::StatusCode(v) => Value::Status(v.bits()),
         Variant::ByteString(v) => Value::Bytes(v.as_ref().into()),
-        // Which prints nothing as something.
+        // Its `to_string` is not empty.
         Variant::XmlElement(v) if *v == XmlElement::null() => Value::Xml(Text::default()),
         Variant::XmlElement(v) => Value::Xml(v.to_string().into()),
         Variant::NodeId(v) => Value::NodeId(node_id::text(v).into()),
@@ -157,7 +157,7 @@ fn array(array: &Array) -> Value {
     )
 }
 
-/// The first dimension has the others within it.
+/// Nests the other dimensions in the first.
 fn rows(values: &[Variant], dimensions: &[usize], are_bytes: bool) -> Value {
     match dimensions {
         [] | [_] if are_bytes => {

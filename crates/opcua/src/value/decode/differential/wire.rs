@@ -1,15 +1,16 @@
-//! How long a data value is by the text of the specification (part 6, 5.2.2), and whether the library loses its place in it.
-//! A third reading, without values: so that the two decoders are not only compared with each other.
+//! Determines the length of a data value by the text of the specification (part 6, 5.2.2), and whether the library
+//! misreads it. It is a third implementation, without values, so that the two decoders are not only compared with each
+//! other.
 
 use super::{RESERVED_FIRST, RESERVED_LAST};
 use crate::value::types;
 
-/// What was met on the way.
+/// State of the walk over a data value.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     rest_at: usize,
-    /// The library reads nothing of a value with a reserved type number, and none of the dimensions of an array without
-    /// elements, so that all behind it is read at the wrong place.
+    /// The library reads nothing of a value with a reserved type number, and no dimensions of an array without
+    /// elements, so it reads everything after them at the wrong position.
     pub library_is_lost: bool,
     depth: u32,
 }
@@ -19,7 +20,8 @@ const DEPTH_MAX: u32 = 32;
 type Walked = Option<()>;
 
 impl Wire {
-    /// The bytes that a data value takes; `None` if it ends too early or says something that there is not.
+    /// Returns the number of bytes that a data value takes; `None` if it ends too early or contains something
+    /// undefined.
     pub fn data_value(bytes: &[u8]) -> (Wire, Option<usize>) {
         let mut wire = Wire::default();
         let walked = wire.data_value_of(bytes);
@@ -39,7 +41,7 @@ impl Wire {
         byte
     }
 
-    /// A length, of which every negative one is that of nothing.
+    /// Reads a length; a negative one counts as zero.
     fn length(&mut self, bytes: &[u8]) -> Option<usize> {
         let at = self.rest_at;
         self.skip(bytes, 4)?;
@@ -134,7 +136,7 @@ impl Wire {
                 self.library_is_lost = true;
                 self.counted(bytes)
             }
-            // Which no decoder is told how to read.
+            // No decoder can know how to read these.
             kind => {
                 self.library_is_lost |= kind > types::DIAGNOSTIC_INFO;
                 None

@@ -1,9 +1,9 @@
-//! What a consumer says of a message that it was given, and how messages end.
+//! Settlements by consumers, and how messages end.
 
 use super::*;
 
 impl Model {
-    /// Of a settled or unpassed message; those below the floor without any receipt count as acked.
+    /// The end of a settled or unpassed message. Messages below the floor without any receipt count as acked.
     fn settled(&self, offset: Offset) -> Option<(FinalState, u32)> {
         match self.messages.get(&offset) {
             Some(Message {

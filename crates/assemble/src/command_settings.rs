@@ -1,0 +1,65 @@
+//! What commands go by that use a lake without a process: the settings of a configuration, or of none.
+
+use std::path::Path;
+
+use anyhow::Result;
+use thalweg_config::{Config, Diagnostics};
+use thalweg_delta::store::LakeStorage;
+use thalweg_lake::bulk::BulkOptions;
+use thalweg_lake::entry::InflateLimits;
+use thalweg_lake::maintenance::MaintenanceOptions;
+use thalweg_query::QueryOptions;
+
+use crate::checked_config::CheckedConfig;
+use crate::lake::OTLP_TABLES;
+use crate::settings::{FlowRequirements, Settings};
+
+impl CheckedConfig {
+    /// The lake that the section `lake` names, else the one in this data folder.
+    pub fn open_lake(&self, data_dir: &Path) -> Result<LakeStorage> {
+        let lake = &self.settings.lake;
+        lake.site.open(data_dir, lake.options.upkeep.bytes_per_second)
+    }
+
+    /// How tables are kept in order.
+    pub fn maintenance_options(&self) -> MaintenanceOptions {
+        self.settings.lake.options.upkeep.clone()
+    }
+
+    /// How files become rows: with the limits of receivers, and the columns of tables.
+    pub fn bulk_options(&self) -> BulkOptions {
+        let (lake, ingest) = (&self.settings.lake, &self.settings.ingest);
+        let defaults = BulkOptions::default();
+        let promotions = OTLP_TABLES.into_iter().zip(lake.options.promotions.iter().cloned());
+        let mut options = BulkOptions {
+            flush_bytes: lake.options.flush_bytes,
+            files: lake.options.files.clone(),
+            promotions: promotions.collect(),
+            ..defaults
+        };
+        if let Some(ingest) = ingest {
+            let receiver = &ingest.receiver;
+            (options.walk, options.window) = (receiver.walk, ingest.window);
+            options.inflate = InflateLimits {
+                bytes: receiver.decoded_bytes_max,
+                ratio: receiver.ratio_max,
+                window: receiver.zstd_window_max,
+            };
+        }
+        options
+    }
+}
+
+/// How tables are kept in order that no configuration speaks of.
+pub fn default_maintenance_options() -> MaintenanceOptions {
+    defaults().lake.options.upkeep
+}
+
+/// Queries take their part of what a process may use on this machine.
+pub fn default_query_options() -> QueryOptions {
+    defaults().query
+}
+
+fn defaults() -> Settings {
+    Settings::read(&Config::default(), FlowRequirements::default(), &Diagnostics::new(""))
+}

@@ -1,0 +1,331 @@
+//! Statistics of a file: row count, and per column the bounds and the number of nulls. They make it unnecessary to open
+//! files that cannot match.
+//!
+//! When a file is written, they are converted from the Parquet footer to Delta's JSON; when a commit is read, from the
+//! JSON to typed bounds. A bound is never tighter than the data: texts may be truncated, timestamps are rounded
+//! outwards to milliseconds, and a column whose bounds are not reliable (NaN, infinities) has none. The bounds of other
+//! programs are widened accordingly.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::compute::kernels::cast_utils::Parser as _;
+use arrow::datatypes::{Date32Type, TimestampMicrosecondType};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::file::statistics::Statistics;
+use serde_json::{Map, Value};
+use thalweg_record::{Ticks, Value as Sent, json};
+
+use super::schema::{ColumnType, TableSchema};
+
+/// The number of columns with statistics: the first ones of the schema, as Delta counts them.
+pub const INDEXED_COLUMNS: usize = 32;
+
+const TICKS_PER_MILLI: i64 = 10_000;
+const MICROS_PER_MILLI: i64 = 1_000;
+
+/// The statistics of one file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileStats {
+    /// `None` if the writer of the file did not state it.
+    pub rows: Option<u64>,
+    pub columns: Box<[ColumnStats]>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnStats {
+    pub column: Arc<str>,
+    pub min: Option<ColumnBound>,
+    pub max: Option<ColumnBound>,
+    pub nulls: Option<u64>,
+}
+
+/// A lower or upper bound.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ColumnBound {
+    /// Longs and integers, dates in days, timestamps in microseconds.
+    Int(i64),
+    Float(f64),
+    Text(Box<str>),
+}
+
+impl FileStats {
+    pub fn column(&self, name: &str) -> Option<&ColumnStats> {
+        self.columns.iter().find(|stats| &*stats.column == name)
+    }
+
+    /// Delta's JSON for a newly written file. Columns of `schema` that the file lacks count as all null.
+    pub fn delta_json(schema: &TableSchema, partitions: &[&str], file: &ParquetMetaData) -> String {
+        let rows = file.file_metadata().num_rows();
+        let written: HashMap<&str, usize> = file
+            .file_metadata()
+            .schema_descr()
+            .columns()
+            .iter()
+            .enumerate()
+            .filter(|(_, leaf)| leaf.path().parts().len() == 1)
+            .map(|(index, leaf)| (leaf.name(), index))
+            .collect();
+        let (mut min, mut max, mut nulls) = (Map::new(), Map::new(), Map::new());
+        for column in schema
+            .columns
+            .iter()
+            .take(INDEXED_COLUMNS)
+            .filter(|c| !partitions.contains(&c.name.as_str()))
+        {
+            let Some(&leaf) = written.get(column.name.as_str()) else {
+                if !column.kind.is_nested() {
+                    nulls.insert(column.name.clone(), rows.into());
+                }
+                continue;
+            };
+            let merged = MergedColumnStats::of(file, leaf);
+            if let Some(count) = merged.nulls {
+                nulls.insert(column.name.clone(), count.into());
+            }
+            if let Some((low, high)) = merged.bounds.and_then(|bounds| bounds.to_json(&column.kind)) {
+                min.insert(column.name.clone(), low);
+                max.insert(column.name.clone(), high);
+            }
+        }
+        serde_json::json!({"numRecords": rows, "minValues": min, "maxValues": max, "nullCount": nulls}).to_string()
+    }
+
+    /// Parses Delta's JSON; what does not fit the schema is dropped. `names` shares column names between files.
+    pub fn parse(text: &str, schema: &TableSchema, names: &mut HashMap<String, Arc<str>>) -> FileStats {
+        // This parser is exact for floats: a bound that is off by one bit would hide rows.
+        let Ok(Sent::Object(stats)) = json::parse(text.as_bytes()) else {
+            return FileStats::default();
+        };
+        let part = |key: &str, column: &str| match stats.get(key) {
+            Some(Sent::Object(values)) => values.get(column),
+            _ => None,
+        };
+        let columns = schema.columns.iter().filter_map(|column| {
+            let bound = |key| part(key, &column.name).and_then(|value| parse_bound(value, &column.kind));
+            let (min, max) = (
+                bound("minValues"),
+                bound("maxValues").map(|max| max.widened(&column.kind)),
+            );
+            let nulls = part("nullCount", &column.name).and_then(count_of);
+            if min.is_none() && max.is_none() && nulls.is_none() {
+                return None;
+            }
+            let name = match names.get(&column.name) {
+                Some(name) => name.clone(),
+                None => names
+                    .entry(column.name.clone())
+                    .or_insert_with(|| column.name.as_str().into())
+                    .clone(),
+            };
+            Some(ColumnStats {
+                column: name,
+                min,
+                max,
+                nulls,
+            })
+        });
+        FileStats {
+            columns: columns.collect(),
+            rows: stats.get("numRecords").and_then(count_of),
+        }
+    }
+}
+
+impl FileStats {
+    /// Drops float bounds: other programs exclude NaN from their bounds, but here NaN is the greatest value.
+    pub(super) fn forget_floats(&mut self) {
+        for stats in &mut self.columns {
+            let is_float = |bound: &Option<ColumnBound>| matches!(bound, Some(ColumnBound::Float(_)));
+            if is_float(&stats.min) || is_float(&stats.max) {
+                (stats.min, stats.max) = (None, None);
+            }
+        }
+    }
+}
+
+impl ColumnBound {
+    /// Other programs truncate times to milliseconds, as the format prescribes, so an upper bound in whole milliseconds
+    /// covers all of its last millisecond.
+    fn widened(self, kind: &ColumnType) -> ColumnBound {
+        match (kind, self) {
+            (ColumnType::Timestamp, ColumnBound::Int(micros)) if micros.rem_euclid(MICROS_PER_MILLI) == 0 => {
+                ColumnBound::Int(micros.saturating_add(MICROS_PER_MILLI - 1))
+            }
+            (_, bound) => bound,
+        }
+    }
+}
+
+/// The statistics of one column over all row groups.
+struct MergedColumnStats {
+    nulls: Option<u64>,
+    /// `None` if a row group has values without bounds, or no row group has values.
+    bounds: Option<ColumnBounds>,
+}
+
+enum ColumnBounds {
+    Int(i64, i64),
+    Float(f64, f64),
+    Text(Box<str>, Box<str>),
+}
+
+impl MergedColumnStats {
+    fn of(file: &ParquetMetaData, leaf: usize) -> MergedColumnStats {
+        let (mut nulls, mut bounds, mut complete) = (Some(0), None, true);
+        for group in file.row_groups() {
+            let stats = group.columns().get(leaf).and_then(|chunk| chunk.statistics());
+            let group_nulls = stats.and_then(Statistics::null_count_opt);
+            nulls = nulls.zip(group_nulls).map(|(a, b)| a + b);
+            if group_nulls == Some(group.num_rows().unsigned_abs()) {
+                continue;
+            }
+            match stats.and_then(ColumnBounds::of) {
+                Some(of_group) => bounds = ColumnBounds::merge(bounds, of_group),
+                None => complete = false,
+            }
+        }
+        MergedColumnStats {
+            nulls,
+            bounds: bounds.filter(|_| complete),
+        }
+    }
+}
+
+impl ColumnBounds {
+    fn of(stats: &Statistics) -> Option<ColumnBounds> {
+        Some(match stats {
+            Statistics::Int32(s) => ColumnBounds::Int((*s.min_opt()?).into(), (*s.max_opt()?).into()),
+            Statistics::Int64(s) => ColumnBounds::Int(*s.min_opt()?, *s.max_opt()?),
+            Statistics::Double(s) => ColumnBounds::Float(*s.min_opt()?, *s.max_opt()?),
+            Statistics::ByteArray(s) => ColumnBounds::Text(
+                std::str::from_utf8(s.min_opt()?.data()).ok()?.into(),
+                std::str::from_utf8(s.max_opt()?.data()).ok()?.into(),
+            ),
+            _ => return None,
+        })
+    }
+
+    fn merge(known: Option<ColumnBounds>, more: ColumnBounds) -> Option<ColumnBounds> {
+        Some(match (known, more) {
+            (None, more) => more,
+            (Some(ColumnBounds::Int(a, b)), ColumnBounds::Int(c, d)) => ColumnBounds::Int(a.min(c), b.max(d)),
+            (Some(ColumnBounds::Float(a, b)), ColumnBounds::Float(c, d)) => ColumnBounds::Float(a.min(c), b.max(d)),
+            (Some(ColumnBounds::Text(a, b)), ColumnBounds::Text(c, d)) => ColumnBounds::Text(a.min(c), b.max(d)),
+            _ => return None,
+        })
+    }
+
+    fn to_json(&self, kind: &ColumnType) -> Option<(Value, Value)> {
+        Some(match (kind, self) {
+            (ColumnType::Timestamp, ColumnBounds::Int(min, max)) => {
+                // The upper bound is rounded up, because values within its last millisecond must be included.
+                let max_millis = max.div_euclid(MICROS_PER_MILLI) + i64::from(max.rem_euclid(MICROS_PER_MILLI) != 0);
+                (millis_text(min.div_euclid(MICROS_PER_MILLI)), millis_text(max_millis))
+            }
+            (ColumnType::Long | ColumnType::Integer, ColumnBounds::Int(min, max)) => ((*min).into(), (*max).into()),
+            (ColumnType::Double, ColumnBounds::Float(min, max)) if min.is_finite() && max.is_finite() => {
+                ((*min).into(), (*max).into())
+            }
+            (ColumnType::String, ColumnBounds::Text(min, max)) => (min.to_string().into(), max.to_string().into()),
+            _ => return None,
+        })
+    }
+}
+
+fn millis_text(millis: i64) -> Value {
+    Ticks(millis.saturating_mul(TICKS_PER_MILLI)).to_string().into()
+}
+
+fn count_of(value: &Sent) -> Option<u64> {
+    value.as_i64().and_then(|count| u64::try_from(count).ok())
+}
+
+fn parse_bound(value: &Sent, kind: &ColumnType) -> Option<ColumnBound> {
+    Some(match kind {
+        ColumnType::Long | ColumnType::Integer => ColumnBound::Int(value.as_i64()?),
+        ColumnType::Date => ColumnBound::Int(Date32Type::parse(value.as_str()?)?.into()),
+        ColumnType::Timestamp => ColumnBound::Int(TimestampMicrosecondType::parse(value.as_str()?)?),
+        ColumnType::Double => ColumnBound::Float(value.as_f64()?),
+        ColumnType::String => ColumnBound::Text(value.as_str()?.into()),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::TableColumn;
+    use arrow::array::{Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
+
+    fn schema() -> TableSchema {
+        TableSchema {
+            columns: vec![
+                TableColumn::required("date", ColumnType::Date),
+                TableColumn::new("n", ColumnType::Long),
+                TableColumn::new("time", ColumnType::Timestamp),
+                TableColumn::new("v", ColumnType::Double),
+                TableColumn::new("t", ColumnType::String),
+                TableColumn::new("absent", ColumnType::String),
+            ],
+        }
+    }
+
+    fn written(values: Vec<Option<f64>>) -> FileStats {
+        let schema = schema();
+        let arrow = Arc::new(schema.arrow().project(&[1, 2, 3, 4]).unwrap());
+        let n = Int64Array::from_iter((0..values.len()).map(|i| (i != 1).then_some(i as i64 + i64::MAX - 9)));
+        let time = TimestampMicrosecondArray::from_iter_values((0..values.len()).map(|i| i as i64 * 1_001 - 1));
+        let text = StringArray::from_iter_values((0..values.len()).map(|i| format!("{i}{}", "é".repeat(100))));
+        let columns: Vec<arrow::array::ArrayRef> = vec![
+            Arc::new(n),
+            Arc::new(time.with_timezone("UTC")),
+            Arc::new(Float64Array::from(values)),
+            Arc::new(text),
+        ];
+        let batch = RecordBatch::try_new(arrow.clone(), columns).unwrap();
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(2)).build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), arrow, Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        let footer = writer.close().unwrap();
+        FileStats::parse(
+            &FileStats::delta_json(&schema, &["date"], &footer),
+            &schema,
+            &mut HashMap::new(),
+        )
+    }
+
+    #[test]
+    fn bounds_contain_every_value() {
+        let stats = written(vec![Some(1.5), None, Some(-2.0)]);
+        assert_eq!(stats.rows, Some(3));
+        let of = |name| stats.column(name).unwrap();
+        assert_eq!(
+            (of("n").min.clone(), of("n").nulls),
+            (Some(ColumnBound::Int(i64::MAX - 9)), Some(1))
+        );
+        assert_eq!(of("n").max, Some(ColumnBound::Int(i64::MAX - 7)));
+        assert_eq!(
+            (&of("time").min, &of("time").max),
+            (&Some(ColumnBound::Int(-1_000)), &Some(ColumnBound::Int(3_999))),
+            "the last millisecond is there as a whole"
+        );
+        assert_eq!(
+            (&of("v").min, &of("v").max),
+            (&Some(ColumnBound::Float(-2.0)), &Some(ColumnBound::Float(1.5)))
+        );
+        let Some(ColumnBound::Text(max)) = &of("t").max else {
+            panic!("no bound")
+        };
+        assert!(max.len() <= 70 && **max > *format!("2{}", "é".repeat(100)));
+        assert_eq!(of("absent").nulls, Some(3));
+    }
+
+    #[test]
+    fn infinities_have_no_bounds() {
+        let stats = written(vec![Some(f64::INFINITY), Some(0.0)]);
+        assert_eq!(stats.column("v").unwrap().max, None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Whom this program trusts when it sends requests through TLS: the certificate authorities of the machine, and the certificates of a
+//! file that the user names. A server is trusted if one of them that is an authority has signed its certificate, or if it is one of the file.
+
+mod file_certificates;
+mod transport;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use ureq::config::Config;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, TcpConnector};
+
+use file_certificates::FileCertificates;
+use transport::TlsConnector;
+
+/// For a connection. Reads the disk: the file, `SSL_CERT_FILE` and `SSL_CERT_DIR`, else where the system keeps its authorities.
+pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>> {
+    let of_file = ca_file.map(certificates_of).transpose()?.unwrap_or_default();
+    config_of(of_machine(), of_file)
+}
+
+fn config_of(
+    of_machine: impl Iterator<Item = CertificateDer<'static>>,
+    of_file: Vec<CertificateDer<'static>>,
+) -> Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    let authorities = of_file
+        .iter()
+        .filter(|certificate| file_certificates::is_authority(certificate));
+    roots.add_parsable_certificates(of_machine.chain(authorities.cloned()));
+    ensure!(
+        !(roots.is_empty() && of_file.is_empty()),
+        "this machine trusts no certificate authority; name a file of them with --ca-file, or install the package ca-certificates"
+    );
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    // A file of servers' own certificates is enough, on a machine without authorities.
+    let verifier_of = |roots| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let signed = Some(roots).filter(|roots| !roots.is_empty()).map(verifier_of);
+    let signed = signed
+        .transpose()
+        .context("the certificates of this machine cannot be used")?;
+    let verifier = FileCertificates::new(of_file, signed, provider.signature_verification_algorithms);
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context("TLS cannot be set up")?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// A client for requests, which goes through no proxy.
+pub fn agent(config: Config, ca_file: Option<&Path>) -> Result<ureq::Agent> {
+    let connector = ().chain(TcpConnector::default()).chain(TlsConnector::new(client_config(ca_file)?));
+    Ok(ureq::Agent::with_parts(config, connector, DefaultResolver::default()))
+}
+
+/// For a client of its own, which trusts the machine's authorities alone.
+pub fn tls_config() -> Result<TlsConfig> {
+    let trusted: Vec<Certificate<'static>> = of_machine().map(|der| Certificate::from_der(&der).to_owned()).collect();
+    ensure!(
+        !trusted.is_empty(),
+        "this machine trusts no certificate authority; install the package ca-certificates, or name a file of them with SSL_CERT_FILE"
+    );
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(trusted)))
+        .unversioned_rustls_crypto_provider(Arc::new(aws_lc_rs::default_provider()))
+        .build())
+}
+
+fn of_machine() -> impl Iterator<Item = CertificateDer<'static>> {
+    rustls_native_certs::load_native_certs().certs.into_iter()
+}
+
+/// At least one.
+fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let shown = path.display();
+    let pem = std::fs::read(path).with_context(|| format!("cannot read the certificates in {shown}"))?;
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("{shown} is no PEM file"))?;
+    ensure!(!found.is_empty(), "{shown} holds no certificate in PEM form");
+    Ok(found)
+}
+
+#[cfg(any(test, feature = "test-support"))]
+pub mod test_server;
+#[cfg(test)]
+mod tests;

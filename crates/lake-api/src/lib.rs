@@ -1,0 +1,121 @@
+//! The lake over HTTP: how far its tables are, and upkeep by hand. The process that holds the data folder answers for itself.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod status;
+mod upkeep;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use futures::stream;
+use parking_lot::Mutex;
+use serde_json::json;
+use thalweg_delta::store::LakeStorage;
+use thalweg_lake::LakeMetrics;
+use thalweg_lake::maintenance::{MaintenanceOptions, MaintenanceRequest};
+use thalweg_lake_flow::LakeTables;
+use thalweg_telemetry::{Access, HttpRoutes, Mount};
+
+pub use status::{HolderStatus, LakeStatus, PartitionState, TableState, tables_on_disk};
+pub use upkeep::MaintenanceLine;
+
+pub const STATUS_PATH: &str = "/api/lake/status";
+/// Takes a [`MaintenanceRequest`], answers a [`MaintenanceLine`] for each thing that was done.
+pub const UPKEEP_PATH: &str = "/api/lake/upkeep";
+const BODY_BYTES_MAX: usize = 64 << 10;
+const NDJSON: &str = "application/x-ndjson";
+
+/// What the process does for those who ask.
+pub struct LakeAdmin {
+    /// Those that this process writes.
+    tables: Arc<LakeTables>,
+    lake: LakeStorage,
+    options: MaintenanceOptions,
+    metrics: LakeMetrics,
+    /// Tables that nothing here writes are kept by one request at a time.
+    alone: Mutex<()>,
+}
+
+impl LakeAdmin {
+    /// Of the tables of this process, and of all in the lake.
+    pub fn new(
+        tables: Arc<LakeTables>,
+        lake: LakeStorage,
+        options: MaintenanceOptions,
+        metrics: LakeMetrics,
+    ) -> LakeAdmin {
+        LakeAdmin {
+            tables,
+            lake,
+            options,
+            metrics,
+            alone: Mutex::default(),
+        }
+    }
+
+    /// Its paths.
+    pub fn routes(self) -> impl HttpRoutes {
+        LakeRoutes(Arc::new(self))
+    }
+}
+
+struct LakeRoutes(Arc<LakeAdmin>);
+
+impl HttpRoutes for LakeRoutes {
+    fn mounts(&self) -> Vec<Mount> {
+        let mount = |router: Router<Arc<LakeAdmin>>, access| Mount {
+            router: router.with_state(self.0.clone()),
+            access,
+            under_root_path: false,
+        };
+        let upkeep = Router::new().route(UPKEEP_PATH, post(answer_upkeep));
+        vec![
+            mount(Router::new().route(STATUS_PATH, get(answer_status)), Access::Read),
+            mount(upkeep.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), Access::Admin),
+        ]
+    }
+
+    fn endpoints(&self) -> Vec<(String, String)> {
+        vec![
+            (STATUS_PATH.to_owned(), "how far the tables of the lake are".to_owned()),
+            (
+                UPKEEP_PATH.to_owned(),
+                "POST {\"task\": \"compact\"}, retain or vacuum: upkeep of tables by hand".to_owned(),
+            ),
+        ]
+    }
+}
+
+async fn answer_status(State(admin): State<Arc<LakeAdmin>>) -> Response {
+    match admin.status().await {
+        Ok(status) => axum::Json(status).into_response(),
+        Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, "lake.unavailable", &error.to_string()),
+    }
+}
+
+async fn answer_upkeep(State(admin): State<Arc<LakeAdmin>>, body: Bytes) -> Response {
+    let asked: MaintenanceRequest = match serde_json::from_slice(&body) {
+        Ok(asked) => asked,
+        Err(error) => {
+            let message = format!("expected such as {{\"task\": \"compact\", \"table\": \"logs\"}}: {error}");
+            return refuse(StatusCode::BAD_REQUEST, "lake.bad_request", &message);
+        }
+    };
+    let lines = stream::unfold(admin.begin(asked), |mut lines| async move {
+        let line = lines.recv().await?;
+        let mut text = serde_json::to_vec(&line).unwrap_or_default();
+        text.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), lines))
+    });
+    ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response()
+}
+
+fn refuse(status: StatusCode, code: &str, message: &str) -> Response {
+    let body = json!({"error": {"code": code, "message": message}});
+    (status, axum::Json(body)).into_response()
+}

@@ -1,0 +1,72 @@
+//! Upkeep by hand: each thing that is done is a line of the answer.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thalweg_lake::inspect::InspectError;
+use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceRequestError, by_hand_alone};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::LakeAdmin;
+
+/// One line of the answer to upkeep by hand. Without the last one the answer was cut off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MaintenanceLine {
+    Did(MaintenanceReport),
+    Failed { failed: String },
+    End { done: bool },
+}
+
+impl LakeAdmin {
+    /// Begins it, and returns what is told of it.
+    pub(crate) fn begin(self: &Arc<LakeAdmin>, asked: MaintenanceRequest) -> UnboundedReceiver<MaintenanceLine> {
+        let (sender, lines) = unbounded_channel();
+        let (admin, runtime) = (self.clone(), Handle::current());
+        tokio::spawn(async move {
+            let kept = admin.tables.kept();
+            let is_kept = |name: &str| kept.iter().any(|kept| kept == name);
+            if asked.table.as_deref().is_none_or(is_kept)
+                && let Some(mut done) = admin.tables.ask(asked.clone())
+            {
+                while let Some(did) = done.recv().await {
+                    if sender.send(MaintenanceLine::Did(did)).is_err() {
+                        return;
+                    }
+                }
+            }
+            if !asked.table.as_deref().is_some_and(is_kept) {
+                let by_hand = move || admin.by_hand_alone(&asked, &kept, &runtime, &sender);
+                // What it has to say of a panic is in the log; the answer then lacks its end.
+                let _ = tokio::task::spawn_blocking(by_hand).await;
+            } else {
+                let _ = sender.send(MaintenanceLine::End { done: true });
+            }
+        });
+        lines
+    }
+
+    /// With the tables that nothing in this process writes.
+    fn by_hand_alone(
+        &self,
+        asked: &MaintenanceRequest,
+        kept: &[String],
+        runtime: &Handle,
+        sender: &UnboundedSender<MaintenanceLine>,
+    ) {
+        let _one_at_a_time = self.alone.lock();
+        let (options, metrics) = (self.options.clone(), self.metrics.clone());
+        let told = &mut |did| sender.send(MaintenanceLine::Did(did)).is_ok();
+        let done = by_hand_alone(&self.lake, asked, kept, options, metrics, runtime, told);
+        let end = match done {
+            // The lake comes with its first table.
+            Ok(()) | Err(MaintenanceRequestError::Lake(InspectError::NoLake(_))) => MaintenanceLine::End { done: true },
+            Err(error) => MaintenanceLine::Failed {
+                failed: error.to_string(),
+            },
+        };
+        // Whoever asked may be gone.
+        let _ = sender.send(end);
+    }
+}

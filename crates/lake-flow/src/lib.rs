@@ -1,0 +1,24 @@
+//! The lake as an end of flows: the output `lake`, the sink of receivers, and the tables of a process, which the queues `lake.*` of
+//! its log feed.
+//!
+//! Messages of flows and requests of receivers become entries of those queues. An entry is acknowledged when the log has it, and is
+//! handed over to [`LakeTables`] with its offset, so that nobody reads it again to make rows of it.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod committed_offsets;
+mod context;
+mod event_store;
+mod options;
+mod output;
+mod pending;
+mod signal_batch;
+mod sink;
+mod tables;
+
+pub use context::{LakeContext, ends_of};
+pub use options::LakeOptions;
+pub use output::register;
+pub use pending::TableOpenError;
+pub use signal_batch::SignalBatchLimits;
+pub use sink::QueueSink;
+pub use tables::LakeTables;

@@ -1,0 +1,384 @@
+//! The `lake` output: messages become entries of the queue `lake.<table>`, and are acknowledged when the log has them.
+//!
+//! All entries of one input go to one partition, in the order of their writes, so rows of a tag keep their order. A batch that
+//! comes again, since its source did not hear of the answer, is an entry of its own.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use thalweg_columns::tables::{TAGS, TableSpec};
+use thalweg_config::{ComponentNode, Fields};
+use thalweg_flow::{
+    BoxFuture, BuildContext, BuildError, ComponentRegistry, OpenError, Output, OutputContext, OutputSpec, ParseContext,
+    Rejection, WriteError, all_but,
+};
+use thalweg_lake::Signal;
+use thalweg_lake::ingest::{Handoff, HandoffQueue};
+use thalweg_lake::tags::{RefusedMessage, TagBatchWriter};
+use thalweg_log::{SUBMISSION_BYTES_MAX, SUBMISSION_RECORDS_MAX};
+use thalweg_queue::{NewMessage, Queue};
+use thalweg_queue_flow::SharedQueues;
+use thalweg_record::{Message, Ticks};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::OnceCell;
+
+use crate::signal_batch::SignalBatchWriter;
+use crate::tables::LakeTables;
+
+/// Batches that share one commit of the log, which costs the same for one message as for many.
+const BATCHES_JOINED: usize = 4096;
+/// Bytes of messages of which rows are made for about a millisecond.
+const LONG_BYTES: usize = 128 << 10;
+/// Of the name of an input, for the choice of its partition.
+const KEY_BYTES_MAX: usize = 256;
+/// What a record has beside its value, at most.
+const RECORD_BYTES: usize = 256;
+
+/// Tables that an output can feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutputTable {
+    Tags,
+    Records(Signal),
+}
+
+impl OutputTable {
+    const ALL: [OutputTable; 4] = [
+        OutputTable::Tags,
+        OutputTable::Records(Signal::Logs),
+        OutputTable::Records(Signal::Metrics),
+        OutputTable::Records(Signal::Traces),
+    ];
+
+    fn spec(self) -> &'static TableSpec {
+        match self {
+            OutputTable::Tags => &TAGS,
+            OutputTable::Records(signal) => signal.table(),
+        }
+    }
+}
+
+/// Names the output. Its tables need the queues of the process, and so the log.
+pub fn register(registry: &mut ComponentRegistry, lake: &Arc<LakeTables>, store: &Arc<SharedQueues>) {
+    let (lake, store) = (lake.clone(), store.clone());
+    registry.output("lake", move |node, context| parse(node, context, &lake, &store));
+}
+
+fn parse(
+    node: &ComponentNode,
+    context: &mut ParseContext<'_>,
+    lake: &Arc<LakeTables>,
+    store: &SharedQueues,
+) -> Option<Arc<dyn OutputSpec>> {
+    let mut fields = Fields::new(&node.body, context.diagnostics);
+    let names = OutputTable::ALL.map(|fed| fed.spec().name);
+    let name = fields.one_of("table", &names, TAGS.name);
+    fields.finish();
+    lake.want();
+    store.want();
+    let fed = OutputTable::ALL.into_iter().find(|fed| fed.spec().name == name);
+    Some(Arc::new(LakeOutputSpec {
+        lake: lake.clone(),
+        fed: fed.unwrap_or(OutputTable::Tags),
+    }))
+}
+
+struct LakeOutputSpec {
+    lake: Arc<LakeTables>,
+    fed: OutputTable,
+}
+
+impl OutputSpec for LakeOutputSpec {
+    fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
+        Ok(Arc::new(LakeOutput {
+            lake: self.lake.clone(),
+            fed: self.fed,
+            source: context.source.clone(),
+            key: context.source.bytes().take(KEY_BYTES_MAX).collect(),
+            opened: OnceCell::new(),
+        }))
+    }
+}
+
+struct LakeOutput {
+    lake: Arc<LakeTables>,
+    fed: OutputTable,
+    /// The column `source` of messages that do not name their own.
+    source: Arc<str>,
+    /// Of the partition.
+    key: Bytes,
+    opened: OnceCell<OpenLakeOutput>,
+}
+
+/// The queue of the table, and what makes entries for it.
+struct OpenLakeOutput {
+    queue: Arc<Queue>,
+    handoffs: Arc<HandoffQueue>,
+    packing: Mutex<EntryWriter>,
+}
+
+enum EntryWriter {
+    Tags(Box<TagBatchWriter>),
+    Records(Box<SignalBatchWriter>),
+}
+
+/// A record of the log.
+struct LogEntry {
+    bytes: Bytes,
+    handoff: Handoff,
+    /// The messages before this one are in this entry or those before, or refused.
+    until: usize,
+}
+
+impl LakeOutput {
+    async fn opened(&self) -> Result<OpenLakeOutput, OpenError> {
+        let (queue, handoffs, packing) = match self.fed {
+            OutputTable::Tags => {
+                let (queue, handoffs) = self.lake.tags().await?;
+                (queue, handoffs, EntryWriter::Tags(Box::default()))
+            }
+            OutputTable::Records(signal) => {
+                let (queue, handoffs) = self.lake.received(signal).await?;
+                let limits = self.lake.records();
+                let limits = limits.ok_or_else(|| OpenError::Temporary("the lake is not open".to_owned()))?;
+                let packer = SignalBatchWriter::new(signal, limits);
+                (queue, handoffs, EntryWriter::Records(Box::new(packer)))
+            }
+        };
+        Ok(OpenLakeOutput {
+            queue,
+            handoffs,
+            packing: Mutex::new(packing),
+        })
+    }
+
+    fn pack(&self, packing: &mut EntryWriter, messages: &Arc<Vec<Message>>) -> EncodedEntries {
+        let arrival = Ticks::now().unix_nanos().unwrap_or_default();
+        match packing {
+            EntryWriter::Tags(packer) => {
+                let packed = packer.pack(&self.source, messages, arrival);
+                let entries = packed.entries.iter().map(|entry| LogEntry {
+                    bytes: entry.bytes.clone(),
+                    handoff: Handoff::Messages(packed.handed(entry, messages, &self.source, arrival)),
+                    until: entry.part.end,
+                });
+                EncodedEntries {
+                    entries: entries.collect(),
+                    refused: packed.refused,
+                    rejected: Vec::new(),
+                }
+            }
+            EntryWriter::Records(packer) => {
+                let mut pack = || packer.pack(&self.source, messages, arrival);
+                let packed = match is_long(messages) {
+                    // Other connections go on, on another thread.
+                    true => tokio::task::block_in_place(pack),
+                    false => pack(),
+                };
+                let entries = packed.entries.into_iter().map(|entry| LogEntry {
+                    bytes: entry.bytes,
+                    handoff: entry.handoff,
+                    until: entry.until,
+                });
+                EncodedEntries {
+                    entries: entries.collect(),
+                    refused: packed.refused,
+                    rejected: packed.rejected,
+                }
+            }
+        }
+    }
+}
+
+/// What became of messages.
+struct EncodedEntries {
+    entries: Vec<LogEntry>,
+    refused: Vec<RefusedMessage>,
+    /// Records within messages that are stored, by reason.
+    rejected: Vec<(&'static str, u64)>,
+}
+
+/// Whether rows of messages are more than about a millisecond of work, on a runtime that has another thread for its connections.
+fn is_long(messages: &[Message]) -> bool {
+    let bytes: usize = messages.iter().map(Message::memory_bytes).sum();
+    let runtime = Handle::try_current().map(|runtime| runtime.runtime_flavor());
+    bytes >= LONG_BYTES && runtime.is_ok_and(|flavor| flavor == RuntimeFlavor::MultiThread)
+}
+
+impl Output for LakeOutput {
+    fn open<'a>(&'a self, context: &'a OutputContext) -> BoxFuture<'a, Result<(), OpenError>> {
+        Box::pin(async move {
+            self.opened.get_or_try_init(|| self.opened()).await?;
+            context.connection.up();
+            Ok(())
+        })
+    }
+
+    fn write(&self, messages: Arc<Vec<Message>>) -> BoxFuture<'static, Result<(), WriteError>> {
+        let Some(opened) = self.opened.get() else {
+            let table = self.fed.spec().name;
+            return Box::pin(std::future::ready(Err(WriteError::Temporary(format!(
+                "the table {table} is not open yet"
+            )))));
+        };
+        let packed = self.pack(&mut opened.packing.lock(), &messages);
+        let EncodedEntries {
+            entries,
+            refused,
+            rejected,
+        } = packed;
+        let (lake, table) = (self.lake.clone(), self.fed.spec().name);
+        let (queue, handoffs, key) = (opened.queue.clone(), opened.handoffs.clone(), self.key.clone());
+        Box::pin(async move {
+            let (mut stored, mut failed) = (0, None);
+            let mut entries = entries.into_iter().peekable();
+            while entries.peek().is_some() {
+                let EntryAppend { records, handed, until } = piece(&mut entries, &key);
+                let produced = match queue.produce_all(records).await {
+                    Ok(produced) => produced,
+                    Err(error) => {
+                        failed = Some((stored, error.to_string()));
+                        break;
+                    }
+                };
+                for (at, handoff) in produced.iter().zip(handed) {
+                    handoffs.report(at.partition, at.offset, handoff);
+                }
+                stored = until;
+            }
+            let (refused, again) = settle(messages.len(), refused, failed)?;
+            let reasons = refused.iter().map(|refused| (refused.refusal.reason.as_str(), 1));
+            // What comes again is counted then; whose records the others are is not known.
+            let rejected = rejected.into_iter().filter(|_| again.is_empty());
+            lake.count_refused(table, reasons.chain(rejected));
+            all_but(refused.into_iter().map(rejection).chain(again).collect())
+        })
+    }
+
+    fn joins(&self) -> usize {
+        BATCHES_JOINED
+    }
+}
+
+/// What is refused for good, and what is to come again, of so many messages. `failed` says where those end that are stored, and why.
+fn settle(
+    count: usize,
+    mut refused: Vec<RefusedMessage>,
+    failed: Option<(usize, String)>,
+) -> Result<(Vec<RefusedMessage>, Vec<Rejection>), WriteError> {
+    match failed {
+        None => Ok((refused, Vec::new())),
+        Some((0, error)) => Err(WriteError::Temporary(format!("the lake cannot store: {error}"))),
+        Some((stored, error)) => {
+            // Those before are stored: they do not come again.
+            refused.retain(|refused| refused.index < stored);
+            let again = (stored..count).map(|index| Rejection::temporary(index, error.clone()));
+            Ok((refused, again.collect()))
+        }
+    }
+}
+
+/// Entries that the log takes at once.
+struct EntryAppend {
+    records: Vec<NewMessage>,
+    /// Of each.
+    handed: Vec<Handoff>,
+    /// Where their messages end.
+    until: usize,
+}
+
+/// As many as there are and go together.
+fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = LogEntry>>, key: &Bytes) -> EntryAppend {
+    let (mut records, mut handed, mut bytes, mut until) = (Vec::new(), Vec::new(), 0, 0);
+    while let Some(entry) = entries.next_if(|next| {
+        let fits = bytes + next.bytes.len() + RECORD_BYTES <= SUBMISSION_BYTES_MAX;
+        records.is_empty() || (fits && records.len() < SUBMISSION_RECORDS_MAX)
+    }) {
+        bytes += entry.bytes.len() + RECORD_BYTES;
+        until = entry.until;
+        handed.push(entry.handoff);
+        records.push(NewMessage {
+            key: Some(key.clone()),
+            ..NewMessage::of(entry.bytes)
+        });
+    }
+    EntryAppend { records, handed, until }
+}
+
+fn rejection(refused: RefusedMessage) -> Rejection {
+    Rejection::permanent(refused.index, refused.refusal.reason, refused.refusal.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_lake::tags::MessageRefusal;
+    use thalweg_record::DropReason;
+
+    use super::*;
+
+    fn refused(index: usize) -> RefusedMessage {
+        let refusal = MessageRefusal {
+            reason: DropReason::InvalidPayload,
+            error: String::new(),
+        };
+        RefusedMessage { index, refusal }
+    }
+
+    fn places(rejections: &[Rejection]) -> Vec<usize> {
+        rejections.iter().map(|rejection| rejection.index).collect()
+    }
+
+    #[test]
+    fn what_is_stored_does_not_come_again_and_what_follows_it_does_refused_or_not() {
+        let (kept, again) = settle(5, vec![refused(1), refused(4)], None).unwrap();
+        assert_eq!((kept, again.len()), (vec![refused(1), refused(4)], 0));
+        let full = || "the disk is full".to_owned();
+        let (kept, again) = settle(5, vec![refused(1), refused(4)], Some((3, full()))).unwrap();
+        assert_eq!(kept, [refused(1)]);
+        assert_eq!(places(&again), [3, 4]);
+        assert!(again.iter().all(|rejection| rejection.permanent.is_none()));
+        let none = settle(5, vec![refused(1)], Some((0, full())));
+        assert!(
+            matches!(&none, Err(WriteError::Temporary(why)) if why == "the lake cannot store: the disk is full"),
+            "{none:?}"
+        );
+    }
+
+    #[test]
+    fn entries_go_together_up_to_what_the_log_takes_at_once() {
+        let handed = thalweg_lake::ingest::MessagesHandoff {
+            all: Arc::default(),
+            part: 0..0,
+            refused: Vec::new(),
+            own_maps_bytes: 0,
+            source: "here".into(),
+            arrival: 0,
+        };
+        let entry = |bytes: usize, until| LogEntry {
+            bytes: vec![0; bytes].into(),
+            handoff: Handoff::Messages(handed.clone()),
+            until,
+        };
+        let quarter = SUBMISSION_BYTES_MAX / 4 - RECORD_BYTES;
+        let sizes = [
+            quarter,
+            quarter,
+            quarter,
+            quarter,
+            1,
+            SUBMISSION_BYTES_MAX - RECORD_BYTES,
+            1,
+        ];
+        let mut entries = sizes
+            .into_iter()
+            .zip(1..)
+            .map(|(bytes, until)| entry(bytes, until))
+            .peekable();
+        let mut pieces = Vec::new();
+        while entries.peek().is_some() {
+            let piece = piece(&mut entries, &Bytes::new());
+            pieces.push((piece.records.len(), piece.until));
+        }
+        assert_eq!(pieces, [(4, 4), (1, 5), (1, 6), (1, 7)]);
+    }
+}

@@ -1,0 +1,310 @@
+//! Messages of a flow into entries of the queues `lake.logs`, `lake.metrics` and `lake.traces`.
+//!
+//! A message is a request of OTLP, as protobuf or as JSON, which becomes an entry of its own; or a JSON object, which is a row by
+//! the names of columns, as those of files are, and shares an entry with others. Whether it can be is decided here, once: what is
+//! in an entry becomes rows.
+
+use bytes::Bytes;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
+use thalweg_columns::rows::chunk::MemtableChunk;
+use thalweg_columns::rows::record_limits::{RecordLimits, RejectionReason};
+use thalweg_columns::rows::times::ArrivalWindow;
+use thalweg_lake::Signal;
+use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords, put_row};
+use thalweg_lake::ingest::Handoff;
+use thalweg_lake::named_rows::{BadRow, ColumnMapping, NamedRowBuilder, RowRules, promoted};
+use thalweg_lake::tags::{MessageRefusal, RefusedMessage};
+use thalweg_otlp::json::{JsonLimits, first_signal, to_proto};
+use thalweg_otlp::validate::walk;
+use thalweg_record::{DropReason, Message};
+
+/// An entry of rows ends when it has so much: readers have one at a time in memory.
+const ENTRY_BYTES: usize = 4 << 20;
+/// The log takes 32 MiB at once, with what it says of a record.
+const ENTRY_BYTES_MAX: usize = 31 << 20;
+/// Rows that are made to look whether they can be, before their memory is used again, and their bytes.
+const TRIED_ROWS: usize = 4096;
+const TRIED_BYTES: usize = 4 << 20;
+/// What a head has beside the address and the rejected records, at most.
+const HEAD_BYTES: usize = 64;
+/// The tag of the first field of a request, which is a line feed, too.
+const FIRST_FIELD: u8 = 0x0a;
+
+/// What messages may be, as it is set for receivers (`ingest.*`).
+#[derive(Clone, Copy, Debug)]
+pub struct SignalBatchLimits {
+    pub walk: RecordLimits,
+    pub window: ArrivalWindow,
+    /// Of a request as protobuf.
+    pub decoded_bytes_max: usize,
+}
+
+/// Some messages as a record of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct SignalEntry {
+    pub bytes: Bytes,
+    /// The same for whoever makes rows of it next.
+    pub handoff: Handoff,
+    /// The messages up to this one, which is not among them, are in this entry or those before, or refused.
+    pub until: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SignalBatch {
+    /// In the order of the messages.
+    pub entries: Vec<SignalEntry>,
+    pub refused: Vec<RefusedMessage>,
+    /// Records of requests whose others are stored, by reason; nobody is told of them but by a count.
+    pub rejected: Vec<(&'static str, u64)>,
+}
+
+/// Makes entries for one table.
+pub(crate) struct SignalBatchWriter {
+    signal: Signal,
+    limits: SignalBatchLimits,
+    rows: NamedRowBuilder,
+    /// Rows that were made to look whether they can be, and the bytes of their messages.
+    tried: MemtableChunk,
+    tried_bytes: usize,
+    /// Rows that share the next entry.
+    together: Vec<u8>,
+    count: u32,
+}
+
+/// Of which input messages came, and when, in nanoseconds.
+struct MessageOrigin<'a> {
+    source: &'a str,
+    at: i64,
+}
+
+impl SignalBatchWriter {
+    pub fn new(signal: Signal, limits: SignalBatchLimits) -> SignalBatchWriter {
+        SignalBatchWriter {
+            signal,
+            limits,
+            rows: rows_of(signal, &limits),
+            tried: MemtableChunk::new(signal.table()),
+            tried_bytes: 0,
+            together: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Entries of messages that came from an input. `arrival` is in nanoseconds.
+    pub fn pack(&mut self, source: &str, messages: &[Message], arrival: i64) -> SignalBatch {
+        let (mut packed, arrived) = (SignalBatch::default(), MessageOrigin { source, at: arrival });
+        self.rows.arrived(arrival, self.limits.walk);
+        for (index, message) in messages.iter().enumerate() {
+            if let Err(refusal) = self.message(message, index, &arrived, &mut packed) {
+                packed.refused.push(RefusedMessage { index, refusal });
+            }
+        }
+        self.finish(&arrived, messages.len(), &mut packed);
+        self.forget_tried();
+        packed
+    }
+
+    fn forget_tried(&mut self) {
+        match self.tried_bytes > 2 * TRIED_BYTES {
+            // The memory of one large message is not kept for the small ones that follow.
+            true => {
+                self.tried = MemtableChunk::new(self.signal.table());
+                self.together.shrink_to(ENTRY_BYTES);
+            }
+            false => self.tried.clear(),
+        }
+        self.tried_bytes = 0;
+    }
+
+    fn message(
+        &mut self,
+        message: &Message,
+        index: usize,
+        arrived: &MessageOrigin<'_>,
+        packed: &mut SignalBatch,
+    ) -> Result<(), MessageRefusal> {
+        let payload = message.bytes();
+        if payload.len() > ENTRY_BYTES_MAX {
+            return Err(too_long(&format!("the message has {} bytes", payload.len())));
+        }
+        let is_proto = payload.first() == Some(&FIRST_FIELD)
+            && walk(self.signal, &payload, &self.limits.walk).is_ok_and(|walked| walked.records > 0);
+        let is_json = !is_proto && payload.trim_ascii_start().first() == Some(&b'{');
+        let signal = if is_json { first_signal(&payload) } else { None };
+        match signal {
+            Some(found) if found != self.signal => Err(invalid(format!(
+                "the message is a request of {}, and the output is for the table {}",
+                found.name(),
+                self.signal.name()
+            ))),
+            Some(_) => {
+                let mut proto = Vec::new();
+                let limits = JsonLimits::new(self.limits.walk.nesting, self.limits.decoded_bytes_max);
+                to_proto(self.signal, &payload, &limits, &mut proto)
+                    .map_err(|error| invalid(format!("the message is no OTLP/JSON: {error}")))?;
+                let request = (PayloadEncoding::Json, &*payload, Bytes::from(proto));
+                self.request(request, index, arrived, packed)
+            }
+            None if is_json => {
+                self.try_row(&payload)?;
+                if self.together.len() + payload.len() > ENTRY_BYTES {
+                    self.finish(arrived, index, packed);
+                }
+                put_row(&mut self.together, &payload);
+                self.count += 1;
+                Ok(())
+            }
+            None => {
+                let request = (PayloadEncoding::Proto, &*payload, Bytes::new());
+                self.request(request, index, arrived, packed)
+            }
+        }
+    }
+
+    /// Whether an object can become a row.
+    fn try_row(&mut self, object: &[u8]) -> Result<(), MessageRefusal> {
+        self.tried_bytes += object.len();
+        if self.tried.rows() >= TRIED_ROWS || self.tried_bytes >= TRIED_BYTES {
+            self.forget_tried();
+        }
+        let depth = self.limits.walk.nesting + 1;
+        let tried = self
+            .rows
+            .object(object, depth, &mut self.tried, &mut RowChangeCounts::default());
+        tried.map_err(|BadRow { reason, why }| MessageRefusal {
+            reason: match reason {
+                "bad_line" | "invalid_id" | "invalid_point" => DropReason::InvalidPayload,
+                _ => DropReason::TooLarge,
+            },
+            error: format!("the message is no row of {}: {why}", self.signal.name()),
+        })
+    }
+
+    /// A request, as it came, and of JSON as protobuf.
+    fn request(
+        &mut self,
+        (encoding, came, proto): (PayloadEncoding, &[u8], Bytes),
+        index: usize,
+        arrived: &MessageOrigin<'_>,
+        packed: &mut SignalBatch,
+    ) -> Result<(), MessageRefusal> {
+        let request = if encoding == PayloadEncoding::Json {
+            &*proto
+        } else {
+            came
+        };
+        let walked = walk(self.signal, request, &self.limits.walk);
+        let none = |why: &str| {
+            let signal = self.signal.name();
+            invalid(format!(
+                "the message is neither a row, which is a JSON object, nor a request of OTLP with {signal}: {why}"
+            ))
+        };
+        let walked = walked.map_err(|malformed| none(&malformed.to_string()))?;
+        match encoding {
+            // An empty request succeeds; of other bytes that have no record nobody knows what they are.
+            PayloadEncoding::Json if walked.records == 0 => return Ok(()),
+            PayloadEncoding::Proto if walked.records == 0 => return Err(none("it has no record")),
+            _ => {}
+        }
+        let reasons = RejectionReason::ALL.into_iter().zip(walked.reasons);
+        let reasons: Vec<(&str, u64)> = reasons
+            .filter(|(_, count)| *count > 0)
+            .map(|(reason, count)| (reason.name(), count.into()))
+            .collect();
+        if walked.rejected.len() == walked.records as usize {
+            let reasons: Vec<&str> = reasons.into_iter().map(|(name, _)| name).collect();
+            return Err(invalid(format!(
+                "every record of the request is rejected: {}",
+                reasons.join(", ")
+            )));
+        }
+        let head = EntryHead {
+            records: walked.records,
+            rejected: RejectedRecords::Listed(&walked.rejected),
+            ..self.head(EntryForm::Request(encoding), arrived)
+        };
+        let proto = (encoding == PayloadEncoding::Json).then_some(proto);
+        let entry = entry(&head, came, proto, index + 1);
+        if entry.bytes.len() > ENTRY_BYTES_MAX {
+            let bytes = entry.bytes.len();
+            return Err(too_long(&format!(
+                "with what is rejected of it the message has {bytes} bytes"
+            )));
+        }
+        packed.rejected.extend(reasons);
+        // Rows keep the order of their messages.
+        self.finish(arrived, index, packed);
+        packed.entries.push(entry);
+        Ok(())
+    }
+
+    fn head<'a>(&self, form: EntryForm, arrived: &MessageOrigin<'a>) -> EntryHead<'a> {
+        let walk = &self.limits.walk;
+        EntryHead {
+            signal: self.signal,
+            form,
+            compression: PayloadCompression::None,
+            arrival: arrived.at,
+            records: self.count,
+            cut_values_at: walk
+                .cut_values
+                .then(|| u32::try_from(walk.value_bytes).unwrap_or(u32::MAX)),
+            rejected: RejectedRecords::NONE,
+            peer: arrived.source,
+        }
+    }
+
+    /// The rows that share an entry are those before `until`.
+    fn finish(&mut self, arrived: &MessageOrigin<'_>, until: usize, packed: &mut SignalBatch) {
+        if self.count == 0 {
+            return;
+        }
+        let head = self.head(EntryForm::Rows, arrived);
+        packed.entries.push(entry(&head, &self.together, None, until));
+        self.together.clear();
+        self.count = 0;
+    }
+}
+
+/// What came is handed over, unless there is another form of it.
+fn entry(head: &EntryHead<'_>, came: &[u8], other: Option<Bytes>, until: usize) -> SignalEntry {
+    let mut bytes = Vec::with_capacity(came.len() + head.peer.len() + HEAD_BYTES);
+    head.encode(&mut bytes);
+    let begin = bytes.len();
+    bytes.extend_from_slice(came);
+    let bytes = Bytes::from(bytes);
+    SignalEntry {
+        handoff: Handoff::of(head, other.unwrap_or_else(|| bytes.slice(begin..))),
+        bytes,
+        until,
+    }
+}
+
+fn rows_of(signal: Signal, limits: &SignalBatchLimits) -> NamedRowBuilder {
+    let spec = signal.table();
+    let rules = RowRules {
+        limits: limits.walk,
+        window: limits.window,
+        arrival: 0,
+        time_format: None,
+    };
+    NamedRowBuilder::new(ColumnMapping::new(spec, promoted(&(spec.columns)()), Vec::new()), rules)
+}
+
+fn too_long(what: &str) -> MessageRefusal {
+    MessageRefusal {
+        reason: DropReason::TooLarge,
+        error: format!("message_too_long: {what}, {ENTRY_BYTES_MAX} are allowed"),
+    }
+}
+
+fn invalid(error: String) -> MessageRefusal {
+    MessageRefusal {
+        reason: DropReason::InvalidPayload,
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,0 @@
-//! Numbers by which rows that belong together are found.
-
-pub mod series;
-pub mod span;
-pub mod template;

@@ -1,0 +1,163 @@
+//! Sketches from which quantiles of any number of values follow with a relative error of at most 1 %.
+//!
+//! A sketch is a DDSketch with the logarithmic mapping: counts in bins whose bounds are a factor of [`GAMMA`] apart.
+//! Sketches of parts merge into the sketch of the whole. Equal contents have equal bytes in whatever order they were
+//! added, because counts are only added, and sums are exact for multiples of 1/8 below 2^50; counts of values and
+//! buckets are such multiples. Each sign keeps at most [`BINS_MAX`] bins; smaller values, 17 decades below the largest,
+//! count in the lowest bin.
+//!
+//! Values that are not finite have no bin and are left out: an infinity in the outermost bin would collapse all other
+//! values into one bin, and readers could not distinguish it from the largest double. Magnitudes below 2.3e-308 count
+//! as zero.
+//!
+//! Bins are numbered as in the paper and in the public implementations for Python and JavaScript: bin 0 ends at 1. In
+//! those for Go and Java bin 0 begins at 1, and the bytes do not show which is meant: they read values that are 2 %
+//! higher.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod buckets;
+mod mapping;
+mod store;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use buckets::SketchBucketRun;
+pub use mapping::GAMMA;
+pub use store::BINS_MAX;
+pub use wire::EncodedSketch;
+
+use mapping::{VALUE_MIN, bin_at, place, value_of};
+use store::SketchBinStore;
+use thalweg_kit::wire::WireError;
+
+/// A sketch that can be reused: a cleared one keeps its memory, so refilling it allocates nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sketch {
+    positive: SketchBinStore,
+    /// The magnitudes of negative values.
+    negative: SketchBinStore,
+    zeros: f64,
+}
+
+/// Why bytes cannot be merged.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SketchError {
+    #[error("not a sketch: {0}")]
+    Malformed(#[from] WireError),
+    #[error("not a sketch: it has no bin mapping")]
+    NoMapping,
+    #[error(
+        "a sketch with bins of another kind (gamma {gamma}, offset {offset}, interpolation {interpolation}); only those of \
+         relative accuracy 0.01 with the logarithmic mapping can be merged (gamma {GAMMA}, 0, 0)"
+    )]
+    OtherMapping {
+        gamma: f64,
+        offset: f64,
+        interpolation: u64,
+    },
+}
+
+impl Sketch {
+    /// Counts a value; ignores one that is not finite.
+    #[inline]
+    pub fn add(&mut self, value: f64) {
+        self.add_count(value, 1.0);
+    }
+
+    /// Adds `count`, which may be fractional, for a value. Counts that are not positive and values that are not finite
+    /// change nothing.
+    #[inline]
+    pub fn add_count(&mut self, value: f64, count: f64) {
+        let magnitude = value.abs();
+        if !(magnitude <= f64::MAX && count > 0.0) {
+            return;
+        }
+        if magnitude <= VALUE_MIN {
+            self.zeros += count;
+            return;
+        }
+        let store = if value > 0.0 {
+            &mut self.positive
+        } else {
+            &mut self.negative
+        };
+        store.add(bin_at(place(magnitude)), count);
+    }
+
+    /// Adds the counts of another sketch.
+    pub fn merge(&mut self, other: &EncodedSketch<'_>) {
+        other.add_to(&mut self.positive, &mut self.negative);
+        self.zeros += other.zeros;
+    }
+
+    /// Adds the counts of an encoded sketch. Adds nothing if the bytes are not a sketch.
+    pub fn merge_bytes(&mut self, sketch: &[u8]) -> Result<(), SketchError> {
+        self.merge(&EncodedSketch::read(sketch)?);
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.zeros == 0.0 && self.positive.is_empty() && self.negative.is_empty()
+    }
+
+    /// The sum of all counts.
+    pub fn count(&self) -> f64 {
+        self.negative.count() + self.zeros + self.positive.count()
+    }
+
+    /// The quantile `part`, from 0 to 1; `None` if the sketch is empty or `part` is out of range.
+    ///
+    /// Of `n` values it is the one with the rank `part * (n - 1)`, rounded down.
+    pub fn quantile(&self, part: f64) -> Option<f64> {
+        if self.is_empty() || !(0.0..=1.0).contains(&part) {
+            return None;
+        }
+        let negatives = self.negative.count();
+        let rank = part * (negatives + self.zeros + self.positive.count() - 1.0).max(0.0);
+        // Above 2^53 subtracting 1 changes nothing, which puts the last rank beyond all values.
+        if rank < negatives || self.zeros == 0.0 && self.positive.is_empty() {
+            let from_zero = negatives - rank;
+            let index = self.negative.first_where(|sum| sum >= from_zero);
+            return index.map(|index| -value_of(index));
+        }
+        let rank = rank - negatives;
+        if rank < self.zeros || self.positive.is_empty() {
+            return Some(0.0);
+        }
+        let rank = rank - self.zeros;
+        self.positive.first_where(|sum| sum > rank).map(value_of)
+    }
+
+    /// Removes all counts and keeps the allocated memory.
+    pub fn clear(&mut self) {
+        self.positive.clear();
+        self.negative.clear();
+        self.zeros = 0.0;
+    }
+
+    /// Allocated memory, without the size of the type.
+    pub fn allocated_bytes(&self) -> usize {
+        self.positive.allocated_bytes() + self.negative.allocated_bytes()
+    }
+}
+
+/// Checks that a sketch survives encoding and decoding.
+#[doc(hidden)]
+pub fn fuzz(data: &[u8]) {
+    let mut sketch = Sketch::default();
+    if sketch.merge_bytes(data).is_err() {
+        assert!(sketch.is_empty(), "what cannot be read adds nothing");
+        return;
+    }
+    let mut bytes = Vec::new();
+    sketch.encode(&mut bytes);
+    let mut again = Sketch::default();
+    let read = again.merge_bytes(&bytes);
+    assert!(read.is_ok() && again == sketch, "{read:?}: {sketch:?} {again:?}");
+    let quantiles = [0.0, 0.5, 1.0].map(|part| sketch.quantile(part));
+    assert!(
+        quantiles.is_sorted() && quantiles.iter().all(|value| value.is_some() != sketch.is_empty()),
+        "{quantiles:?}: {sketch:?}"
+    );
+}

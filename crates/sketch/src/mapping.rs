@@ -1,0 +1,66 @@
+//! The mapping of values to bins: bin `i` has the values above `GAMMA^(i-1)` up to `GAMMA^i`, as in the paper (Masson,
+//! Rim, Lee: "DDSketch", VLDB 2019) and in the public implementations for Python and JavaScript.
+
+use std::f64::consts::LN_2;
+
+/// The ratio of the bounds of a bin, for a relative accuracy of 0.01.
+pub const GAMMA: f64 = 1.01 / 0.99;
+/// Bins per power of two: `ln 2 / ln GAMMA`, rounded as the public implementation rounds it.
+pub(super) const BINS_PER_OCTAVE: f64 = 34.656_203_751_888_17;
+/// Magnitudes up to this count as zero: doubles below have no full precision.
+pub(super) const VALUE_MIN: f64 = f64::MIN_POSITIVE * GAMMA;
+/// The bins of the values from [`VALUE_MIN`] to the largest double.
+pub(super) const INDEX_MIN: i32 = -35_417;
+pub(super) const INDEX_MAX: i32 = 35_488;
+
+/// The position of a positive value, in bins from 1. The result is bit-identical to the public implementation, which
+/// divides by `ln 2` before it multiplies.
+#[inline]
+pub fn place(value: f64) -> f64 {
+    value.ln() / LN_2 * BINS_PER_OCTAVE
+}
+
+/// The bin of a position, rounded up. `ceil` is slower where the target CPU has no guaranteed instruction for it.
+#[inline]
+pub(super) fn bin_at(place: f64) -> i32 {
+    // The cast truncates; positions of doubles are within `i32`.
+    let whole = place as i32;
+    whole + i32::from(f64::from(whole) < place)
+}
+
+/// The value that represents a bin; no value of the bin is further away than 1 %.
+pub(super) fn value_of(index: i32) -> f64 {
+    // Computed from the lower bound, which is a finite double even for the last bin.
+    let low = (f64::from(index - 1) / BINS_PER_OCTAVE).exp2();
+    (low * (2.0 * GAMMA / (1.0 + GAMMA))).min(f64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_end_at_the_powers_of_gamma() {
+        assert_eq!(bin_at(place(1.0)), 0);
+        assert_eq!(bin_at(place(1.0 + f64::EPSILON)), 1);
+        assert_eq!((bin_at(place(GAMMA * 0.999)), bin_at(place(GAMMA * 1.001))), (1, 2));
+        assert_eq!(bin_at(place(VALUE_MIN)), INDEX_MIN);
+        assert_eq!(bin_at(place(f64::MAX)), INDEX_MAX);
+        for (place, expected) in [(-1.5, -1), (-1.0, -1), (-0.5, 0), (0.0, 0), (0.5, 1), (1.0, 1)] {
+            assert_eq!(bin_at(place), expected, "{place}");
+        }
+    }
+
+    #[test]
+    fn every_bin_is_near_what_it_stands_for() {
+        for index in INDEX_MIN..=INDEX_MAX {
+            let value = value_of(index);
+            assert!(value.is_finite() && value >= VALUE_MIN * 0.98, "{index}: {value}");
+            let low = (f64::from(index - 1) / BINS_PER_OCTAVE).exp2();
+            let high = (f64::from(index) / BINS_PER_OCTAVE).exp2().min(f64::MAX);
+            assert!((value - low) / low <= 0.010_000_001, "{index}");
+            assert!((high - value) / high <= 0.010_000_001, "{index}");
+        }
+        assert_eq!(BINS_PER_OCTAVE, LN_2 * (1.0 / (2.0 * 0.01_f64 / 0.99).ln_1p()));
+    }
+}

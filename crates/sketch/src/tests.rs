@@ -1,0 +1,343 @@
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+
+/// The public format as a general decoder reads it.
+#[derive(Clone, PartialEq, Message)]
+struct ProtoSketch {
+    #[prost(message, optional, tag = "1")]
+    mapping: Option<ProtoMapping>,
+    #[prost(message, optional, tag = "2")]
+    positive: Option<ProtoStore>,
+    #[prost(message, optional, tag = "3")]
+    negative: Option<ProtoStore>,
+    #[prost(double, tag = "4")]
+    zeros: f64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProtoMapping {
+    #[prost(double, tag = "1")]
+    gamma: f64,
+    #[prost(double, tag = "2")]
+    offset: f64,
+    #[prost(int32, tag = "3")]
+    interpolation: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProtoStore {
+    #[prost(btree_map = "sint32, double", tag = "1")]
+    sparse: std::collections::BTreeMap<i32, f64>,
+    #[prost(double, repeated, tag = "2")]
+    run: Vec<f64>,
+    #[prost(sint32, tag = "3")]
+    first: i32,
+}
+
+fn proto(mapping: ProtoMapping, positive: ProtoStore) -> Vec<u8> {
+    let sketch = ProtoSketch {
+        mapping: Some(mapping),
+        positive: Some(positive),
+        ..ProtoSketch::default()
+    };
+    sketch.encode_to_vec()
+}
+
+fn ours() -> ProtoMapping {
+    ProtoMapping {
+        gamma: GAMMA,
+        ..ProtoMapping::default()
+    }
+}
+
+fn of(values: &[f64]) -> Sketch {
+    let mut sketch = Sketch::default();
+    values.iter().for_each(|value| sketch.add(*value));
+    sketch
+}
+
+fn bytes(sketch: &Sketch) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    sketch.encode(&mut bytes);
+    bytes
+}
+
+fn read(bytes: &[u8]) -> Result<Sketch, SketchError> {
+    let mut sketch = Sketch::default();
+    sketch.merge_bytes(bytes).map(|()| sketch)
+}
+
+/// The value that has the rank of a quantile.
+fn exact(values: &mut [f64], part: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[(part * (values.len() - 1) as f64) as usize]
+}
+
+#[test]
+fn quantiles_are_near_values() {
+    let sketch = of(&[-100.0, -1.0, 0.0, 0.0, 5.0, 1e10]);
+    assert_eq!(sketch.count(), 6.0);
+    for (part, expected) in [(0.0, -100.0), (0.2, -1.0), (0.5, 0.0), (0.8, 5.0), (1.0, 1e10)] {
+        let found = sketch.quantile(part).unwrap();
+        assert!(
+            (found - expected).abs() <= 0.010_000_1 * f64::abs(expected),
+            "{part}: {found}"
+        );
+    }
+    assert_eq!(Sketch::default().quantile(0.5), None);
+    for part in [-0.1, 1.1, f64::NAN] {
+        assert_eq!(sketch.quantile(part), None, "{part}");
+    }
+}
+
+#[test]
+fn what_has_no_bin_is_left_out_and_what_is_tiny_is_zero() {
+    let mut sketch = of(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
+    sketch.add_count(1.0, 0.0);
+    sketch.add_count(1.0, -1.0);
+    sketch.add_count(1.0, f64::NAN);
+    assert!(sketch.is_empty());
+    assert_eq!(of(&[0.0, -0.0, f64::MIN_POSITIVE, -5e-324]).quantile(1.0), Some(0.0));
+    let extremes = of(&[f64::MAX, f64::MIN]);
+    for (part, expected) in [(0.0, f64::MIN), (1.0, f64::MAX)] {
+        let found = extremes.quantile(part).unwrap();
+        assert!((found / expected - 1.0).abs() <= 0.01, "{found}");
+    }
+    let mut parts = Sketch::default();
+    parts.add_count(3.0, 0.25);
+    assert_eq!(parts.count(), 0.25);
+    assert!((parts.quantile(1.0).unwrap() - 3.0).abs() < 0.03);
+}
+
+#[test]
+fn bytes_are_those_of_the_public_form() {
+    let sketch = of(&[1.0, 1.0, GAMMA * GAMMA * 0.999, -1.0, 0.0]);
+    let expected = ProtoSketch {
+        mapping: Some(ours()),
+        positive: Some(ProtoStore {
+            run: vec![2.0, 0.0, 1.0],
+            ..ProtoStore::default()
+        }),
+        negative: Some(ProtoStore {
+            run: vec![1.0],
+            ..ProtoStore::default()
+        }),
+        zeros: 1.0,
+    };
+    assert_eq!(ProtoSketch::decode(&bytes(&sketch)[..]).unwrap(), expected);
+    assert_eq!(expected.encode_to_vec(), bytes(&sketch));
+    assert_eq!(read(&expected.encode_to_vec()).unwrap(), sketch);
+    assert_eq!(bytes(&Sketch::default()).len(), 11, "the mapping alone");
+    assert!(read(&bytes(&Sketch::default())).unwrap().is_empty() && read(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn sparse_and_contiguous_bins_are_read_and_too_many_are_collapsed() {
+    let store = ProtoStore {
+        sparse: [(-7, 1.0), (3, 2.0), (9, 0.0)].into(),
+        run: vec![0.0, 0.5, 0.0, 0.0],
+        first: 2,
+    };
+    let mixed = read(&proto(ours(), store)).unwrap();
+    let expected = ProtoStore {
+        run: vec![1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.5],
+        first: -7,
+        ..ProtoStore::default()
+    };
+    assert_eq!(bytes(&mixed), proto(ours(), expected));
+    let wide = ProtoStore {
+        run: vec![1.0; 3000],
+        ..ProtoStore::default()
+    };
+    let wide = read(&proto(ours(), wide)).unwrap();
+    let kept = ProtoSketch::decode(&bytes(&wide)[..]).unwrap().positive.unwrap();
+    assert_eq!((kept.first, kept.run.len(), kept.run[0]), (952, BINS_MAX, 953.0));
+    // As an old encoder may write it: each number in its own field.
+    let mut unpacked = bytes(&Sketch::default());
+    let store: Vec<u8> = [1.0_f64, 2.0]
+        .iter()
+        .flat_map(|count| [&[0x11][..], &count.to_le_bytes()].concat())
+        .collect();
+    unpacked.extend([0x12, store.len() as u8]);
+    unpacked.extend(store);
+    assert_eq!(read(&unpacked).unwrap().count(), 3.0);
+}
+
+#[test]
+fn what_is_no_sketch_of_ours_is_told_and_changes_nothing() {
+    let one = |index, count| ProtoStore {
+        sparse: [(index, count)].into(),
+        ..ProtoStore::default()
+    };
+    let with = |gamma, offset, interpolation| ProtoMapping {
+        gamma,
+        offset,
+        interpolation,
+    };
+    let nearly = read(&proto(with(GAMMA + 2e-16, 0.0, 0), one(1, 1.0)));
+    assert_eq!(nearly.unwrap().count(), 1.0);
+    let mut sketch = of(&[1.0]);
+    let before = sketch.clone();
+    for (given, expected) in [
+        (
+            proto(with(1.1, 0.0, 0), one(1, 1.0)),
+            "gamma 1.1, offset 0, interpolation 0",
+        ),
+        (proto(with(GAMMA, 1.0, 0), one(1, 1.0)), "offset 1,"),
+        (proto(with(GAMMA, 0.0, 3), one(1, 1.0)), "interpolation 3"),
+        (proto(ours(), one(i32::MAX, 1.0)), "out of range"),
+        (proto(ours(), one(-40_000, 1.0)), "out of range"),
+        (proto(ours(), one(1, f64::NAN)), "the count of a bin is invalid"),
+        (proto(ours(), one(1, -1.0)), "the count of a bin is invalid"),
+        (proto(ours(), one(1, f64::INFINITY)), "the count of a bin is invalid"),
+        (vec![0x21, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f], "no bin mapping"),
+        (vec![0x0a, 9, 1], "byte 2: a field is longer than its message"),
+        (vec![0x08, 1], "another type than it has in a sketch"),
+        (b"text".to_vec(), "not a sketch"),
+    ] {
+        let error = sketch.merge_bytes(&given).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error} instead of {expected}");
+        assert_eq!(sketch, before);
+    }
+}
+
+#[test]
+fn buckets_have_equal_shares_between_their_ends() {
+    let mut sketch = Sketch::default();
+    sketch.add_histogram(&[1.0, 256.0], &[0, 16, 0], None, None);
+    let values: Vec<f64> = (0..8)
+        .map(|share| 256_f64.powf((f64::from(share) + 0.5) / 8.0))
+        .collect();
+    let mut expected = Sketch::default();
+    values.iter().for_each(|value| expected.add_count(*value, 2.0));
+    assert_eq!(sketch, expected);
+
+    let few = |count: i64| {
+        let mut sketch = Sketch::default();
+        sketch.add_histogram(&[0.0, 12.0], &[0, count, 0], None, None);
+        sketch
+    };
+    assert_eq!(few(3), of(&[2.0, 6.0, 10.0]), "linear from zero, whole shares");
+    assert_eq!(few(20).count(), 20.0);
+
+    let mut negative = Sketch::default();
+    negative.add_histogram(&[-10.0, -6.0], &[0, 2, 0], None, None);
+    assert_eq!(negative, of(&[-9.0, -7.0]));
+}
+
+#[test]
+fn the_outermost_buckets_end_at_the_least_and_the_greatest_value() {
+    let entered = |bounds: &[f64], counts: &[i64], min, max| {
+        let mut sketch = Sketch::default();
+        sketch.add_histogram(bounds, counts, min, max);
+        sketch
+    };
+    let root = |low: f64, high: f64| (low * high).sqrt();
+    let both = entered(&[10.0, 20.0], &[1, 0, 1], Some(5.0), Some(80.0));
+    assert_eq!(both, of(&[root(5.0, 10.0), root(20.0, 80.0)]));
+    assert_eq!(entered(&[10.0, 20.0], &[1, 0, 1], None, None), of(&[5.0, 20.0]));
+    assert_eq!(entered(&[-10.0], &[1, 1], None, None), of(&[-10.0, -10.0]));
+    assert_eq!(entered(&[-10.0], &[1, 0], Some(-30.0), None), of(&[-20.0]));
+    // Impossible bounds are ignored.
+    let wrong = entered(&[10.0, 20.0], &[1, 0, 1], Some(15.0), Some(f64::NAN));
+    assert_eq!(wrong, of(&[5.0, 20.0]));
+    assert_eq!(entered(&[], &[1], Some(2.0), Some(8.0)), of(&[4.0]));
+    assert_eq!(
+        entered(&[], &[7], None, Some(8.0)).count(),
+        7.0,
+        "all at the end that is known"
+    );
+    assert!(entered(&[], &[7], None, None).is_empty());
+    assert_eq!(entered(&[1.0, f64::INFINITY], &[0, 1, 0], None, None), of(&[1.0]));
+}
+
+#[test]
+fn exponential_buckets_are_bins_of_their_own() {
+    let entered = |scale, zeros, positive: SketchBucketRun<'_>, negative: SketchBucketRun<'_>| {
+        let mut sketch = Sketch::default();
+        sketch.add_exponential(scale, zeros, positive, negative);
+        sketch
+    };
+    let run = |offset, counts: &'static [i64]| SketchBucketRun { offset, counts };
+    let none = SketchBucketRun::default();
+    // From 2 to 4, and from -16 to -8.
+    let some = entered(0, 5, run(1, &[1]), run(3, &[1]));
+    assert_eq!(some, of(&[0.0, 0.0, 0.0, 0.0, 0.0, 8_f64.sqrt(), -(128_f64.sqrt())]));
+    // Narrower than a bin: one bin gets all values.
+    let narrow = entered(10, 0, run(512, &[100]), none);
+    assert!((narrow.quantile(0.0).unwrap() / 2_f64.sqrt() - 1.0).abs() < 0.02);
+    assert_eq!(narrow.quantile(0.0), narrow.quantile(1.0));
+    for scale in [i32::MIN, -11, 0, 20, 40, i32::MAX] {
+        for offset in [i32::MIN, -1, 0, i32::MAX - 1] {
+            let odd = entered(scale, 0, run(offset, &[1, 0, 9]), none);
+            assert_eq!(odd.count(), 10.0, "{scale} {offset}");
+            assert!(odd.quantile(1.0).unwrap().is_finite());
+        }
+    }
+}
+
+fn values() -> impl Strategy<Value = Vec<f64>> {
+    let value = prop_oneof![
+        4 => -1e3..1e3,
+        2 => (-300.0..300.0_f64).prop_map(|exponent| 10_f64.powf(exponent)),
+        1 => Just(0.0),
+        1 => any::<f64>(),
+    ];
+    proptest::collection::vec(value, 0..200)
+}
+
+proptest! {
+    #[test]
+    fn quantiles_are_within_one_percent(
+        signs in any::<[bool; 2]>(),
+        mut values in proptest::collection::vec((-8.0..8.0_f64).prop_map(|exponent| 10_f64.powf(exponent)), 1..500),
+        part in 0.0..=1.0,
+    ) {
+        for (at, value) in values.iter_mut().enumerate() {
+            *value *= if signs[at % 2] { 1.0 } else { -1.0 };
+        }
+        let found = of(&values).quantile(part).unwrap();
+        let exact = exact(&mut values, part);
+        prop_assert!((found - exact).abs() <= 0.010_000_1 * exact.abs(), "{found} {exact}");
+    }
+
+    #[test]
+    fn equal_contents_have_equal_bytes(values in values(), cut in 0..200_usize, order in any::<u64>()) {
+        let whole = bytes(&of(&values));
+        let mut shuffled = values.clone();
+        shuffled.sort_by_key(|value| value.to_bits().wrapping_mul(order | 1));
+        prop_assert_eq!(&bytes(&of(&shuffled)), &whole);
+        let (one, other) = shuffled.split_at(cut.min(shuffled.len()));
+        let (one, other) = (bytes(&of(one)), bytes(&of(other)));
+        let mut merged = read(&one).unwrap();
+        merged.merge_bytes(&other).unwrap();
+        prop_assert_eq!(&bytes(&merged), &whole);
+        // In memory that earlier contents left.
+        merged.clear();
+        merged.merge_bytes(&other).unwrap();
+        merged.merge_bytes(&one).unwrap();
+        prop_assert_eq!(&bytes(&merged), &whole);
+        prop_assert_eq!(bytes(&read(&whole).unwrap()), whole);
+    }
+
+    #[test]
+    fn a_bin_has_what_the_formula_says(value in proptest::num::f64::POSITIVE | proptest::num::f64::NORMAL) {
+        prop_assume!(value > VALUE_MIN);
+        let formula = (value.ln() / 2_f64.ln() * (2_f64.ln() * (1.0 / (2.0 * 0.01_f64 / 0.99).ln_1p()))).ceil();
+        prop_assert_eq!(f64::from(bin_at(place(value))), formula);
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused(given in proptest::collection::vec(any::<u8>(), 0..100), values in values()) {
+        fuzz(&given);
+        let mut bytes = bytes(&of(&values));
+        fuzz(&bytes);
+        for (at, byte) in given.chunks_exact(2).map(|pair| (usize::from(pair[0]), pair[1])) {
+            let len = bytes.len();
+            bytes[at % len] = byte;
+        }
+        fuzz(&bytes);
+    }
+}

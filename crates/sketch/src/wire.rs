@@ -1,0 +1,345 @@
+//! Sketches as bytes, in the public protobuf format of DDSketch:
+//!
+//! ```proto
+//! message DDSketch { IndexMapping mapping = 1; Store positiveValues = 2; Store negativeValues = 3; double zeroCount = 4; }
+//! message IndexMapping { double gamma = 1; double indexOffset = 2; Interpolation interpolation = 3; }  // 0 = logarithmic
+//! message Store { map<sint32, double> binCounts = 1; repeated double contiguousBinCounts = 2; sint32 contiguousBinIndexOffset = 3; }
+//! ```
+//!
+//! Both forms of a store are read. Only the contiguous form is written, from the first bin with a count to the last.
+//! The sparse form is smaller for few bins, but some public implementations do not read it and take the sketch for
+//! empty.
+
+use super::mapping::{GAMMA, INDEX_MAX, INDEX_MIN};
+use super::store::SketchBinStore;
+use super::{Sketch, SketchError};
+use thalweg_kit::wire::{END, FieldKey, WireCursor, WireResult, bytes, fixed64, number, once, zigzag};
+
+/// The relative tolerance for gamma: its lowest bits depend on how it is computed.
+const GAMMA_TOLERANCE: f64 = 1e-12;
+/// The highest count. No sum of such counts overflows.
+const COUNT_MAX: f64 = 1e30;
+
+mod sketch {
+    use super::*;
+    pub const MAPPING: FieldKey = bytes(1);
+    pub const POSITIVE: FieldKey = bytes(2);
+    pub const NEGATIVE: FieldKey = bytes(3);
+    pub const ZEROS: FieldKey = fixed64(4);
+}
+mod mapping {
+    use super::*;
+    pub const GAMMA: FieldKey = fixed64(1);
+    pub const OFFSET: FieldKey = fixed64(2);
+    pub const INTERPOLATION: FieldKey = number(3);
+}
+mod store {
+    use super::*;
+    pub const SPARSE: FieldKey = bytes(1);
+    pub const RUN: FieldKey = bytes(2);
+    pub const RUN_UNPACKED: FieldKey = fixed64(2);
+    pub const FIRST: FieldKey = number(3);
+}
+mod entry {
+    use super::*;
+    pub const INDEX: FieldKey = number(1);
+    pub const COUNT: FieldKey = fixed64(2);
+}
+
+/// Validated bytes of a sketch, which can be merged without decoding them first.
+#[derive(Clone, Copy, Debug)]
+pub struct EncodedSketch<'a> {
+    positive: EncodedBins<'a>,
+    negative: EncodedBins<'a>,
+    pub(super) zeros: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct EncodedBins<'a> {
+    message: Option<WireCursor<'a>>,
+    /// The index of the first contiguous bin.
+    first: i64,
+    /// The outermost bins with a count.
+    range: Option<(i32, i32)>,
+}
+
+impl<'a> EncodedSketch<'a> {
+    /// Validates all bytes. Empty input is a sketch without values, as in protobuf.
+    pub fn read(sketch: &'a [u8]) -> std::result::Result<EncodedSketch<'a>, SketchError> {
+        let mut at = WireCursor::new(sketch);
+        let (mut mapping, mut positive, mut negative, mut zeros) = (None, None, None, 0.0);
+        loop {
+            match at.key()? {
+                sketch::MAPPING => once(&mut mapping, at.message()?)?,
+                sketch::POSITIVE => once(&mut positive, at.message()?)?,
+                sketch::NEGATIVE => once(&mut negative, at.message()?)?,
+                sketch::ZEROS => zeros = count(&mut at)?,
+                END => break,
+                key => pass_over(&mut at, key, 4)?,
+            }
+        }
+        let encoded = EncodedSketch {
+            positive: EncodedBins::read(positive)?,
+            negative: EncodedBins::read(negative)?,
+            zeros,
+        };
+        match mapping {
+            Some(mapping) => check_mapping(mapping)?,
+            None if encoded.is_empty() => {}
+            None => return Err(SketchError::NoMapping),
+        }
+        Ok(encoded)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.zeros == 0.0 && self.positive.range.is_none() && self.negative.range.is_none()
+    }
+
+    pub(super) fn add_to(&self, positive: &mut SketchBinStore, negative: &mut SketchBinStore) {
+        self.positive.add_to(positive);
+        self.negative.add_to(negative);
+    }
+}
+
+fn check_mapping(mut at: WireCursor<'_>) -> std::result::Result<(), SketchError> {
+    let (mut gamma, mut offset, mut interpolation) = (0.0, 0.0, 0);
+    loop {
+        match at.key()? {
+            mapping::GAMMA => gamma = f64::from_bits(at.fixed64()?),
+            mapping::OFFSET => offset = f64::from_bits(at.fixed64()?),
+            mapping::INTERPOLATION => interpolation = at.number()?,
+            END => break,
+            key => pass_over(&mut at, key, 3)?,
+        }
+    }
+    let is_ours = (gamma - GAMMA).abs() <= GAMMA_TOLERANCE && offset == 0.0 && interpolation == 0;
+    match is_ours {
+        true => Ok(()),
+        false => Err(SketchError::OtherMapping {
+            gamma,
+            offset,
+            interpolation,
+        }),
+    }
+}
+
+impl<'a> EncodedBins<'a> {
+    fn read(message: Option<WireCursor<'a>>) -> WireResult<EncodedBins<'a>> {
+        let Some(message) = message else {
+            return Ok(EncodedBins::default());
+        };
+        let (mut at, mut first) = (message, 0);
+        loop {
+            match at.key()? {
+                store::FIRST => first = zigzag(at.number()?),
+                END => break,
+                key => at.skip(key, 0)?,
+            }
+        }
+        let mut bins = EncodedBins {
+            message: Some(message),
+            first,
+            range: None,
+        };
+        let (mut low, mut high) = (i32::MAX, i32::MIN);
+        bins.visit(|from, counts| {
+            let counts_are_sane = counts.iter().all(|bytes| is_count(f64::from_le_bytes(*bytes)));
+            if !counts_are_sane {
+                return Err(message.malformed("the count of a bin is invalid"));
+            }
+            let Some((skipped, counts)) = without_zeros(counts) else {
+                return Ok(());
+            };
+            let index = |at: usize| {
+                let index = i64::try_from(at).ok().and_then(|at| from.checked_add(at));
+                let index = index.and_then(|index| i32::try_from(index).ok());
+                index
+                    .filter(|index| (INDEX_MIN..=INDEX_MAX).contains(index))
+                    .ok_or_else(|| message.malformed("the index of a bin is out of range"))
+            };
+            low = low.min(index(skipped)?);
+            high = high.max(index(skipped + counts.len() - 1)?);
+            Ok(())
+        })?;
+        bins.range = (low <= high).then_some((low, high));
+        Ok(bins)
+    }
+
+    /// Calls `show` with runs of consecutive bins: the index of the first bin, and the counts.
+    fn visit(&self, mut show: impl FnMut(i64, &[[u8; 8]]) -> WireResult<()>) -> WireResult<()> {
+        let Some(mut at) = self.message else { return Ok(()) };
+        let mut next = self.first;
+        let mut show_run = |at: &WireCursor<'_>, counts: &[[u8; 8]]| {
+            let from = next;
+            let len = i64::try_from(counts.len()).unwrap_or(i64::MAX);
+            next = next
+                .checked_add(len)
+                .ok_or_else(|| at.malformed("the index of a bin is out of range"))?;
+            show(from, counts)
+        };
+        // Sparse and contiguous bins may be interleaved; the sparse ones are read in a second pass.
+        loop {
+            match at.key()? {
+                store::RUN => {
+                    let packed = at.message()?;
+                    let (counts, rest) = packed.rest().as_chunks::<8>();
+                    if !rest.is_empty() {
+                        return Err(packed.malformed("packed numbers end within a number"));
+                    }
+                    show_run(&packed, counts)?;
+                }
+                store::RUN_UNPACKED => {
+                    let count = at.fixed64()?.to_le_bytes();
+                    show_run(&at, &[count])?;
+                }
+                key @ (store::SPARSE | store::FIRST) => at.skip(key, 0)?,
+                END => break,
+                key => pass_over(&mut at, key, 3)?,
+            }
+        }
+        self.visit_sparse(show)
+    }
+
+    fn visit_sparse(&self, mut show: impl FnMut(i64, &[[u8; 8]]) -> WireResult<()>) -> WireResult<()> {
+        let Some(mut at) = self.message else { return Ok(()) };
+        loop {
+            match at.key()? {
+                store::SPARSE => {
+                    let (mut entry, mut index, mut count) = (at.message()?, 0, 0);
+                    loop {
+                        match entry.key()? {
+                            entry::INDEX => index = zigzag(entry.number()?),
+                            entry::COUNT => count = entry.fixed64()?,
+                            END => break,
+                            key => pass_over(&mut entry, key, 2)?,
+                        }
+                    }
+                    show(index, &[count.to_le_bytes()])?;
+                }
+                END => return Ok(()),
+                key => at.skip(key, 0)?,
+            }
+        }
+    }
+
+    fn add_to(&self, store: &mut SketchBinStore) {
+        let Some((low, high)) = self.range else { return };
+        store.make_room(low, high);
+        let shown = self.visit(|from, counts| {
+            if let Some((skipped, counts)) = without_zeros(counts)
+                && let Some(low) = i64::try_from(skipped)
+                    .ok()
+                    .and_then(|skipped| from.checked_add(skipped))
+                && let Ok(low) = i32::try_from(low)
+            {
+                store.add_run(low, counts);
+            }
+            Ok(())
+        });
+        debug_assert!(shown.is_ok(), "all of it was read before");
+    }
+}
+
+/// The counts from the first to the last positive one, and the number of counts before them.
+fn without_zeros(counts: &[[u8; 8]]) -> Option<(usize, &[[u8; 8]])> {
+    let is_above_zero = |bytes: &[u8; 8]| f64::from_le_bytes(*bytes) > 0.0;
+    let first = counts.iter().position(is_above_zero)?;
+    let last = counts.iter().rposition(is_above_zero)?;
+    counts.get(first..=last).map(|counts| (first, counts))
+}
+
+fn is_count(count: f64) -> bool {
+    (0.0..=COUNT_MAX).contains(&count)
+}
+
+fn count(at: &mut WireCursor<'_>) -> WireResult<f64> {
+    let count = f64::from_bits(at.fixed64()?);
+    match is_count(count) {
+        true => Ok(count),
+        false => Err(at.malformed("the count of a bin is invalid")),
+    }
+}
+
+/// Skips an unknown field of a message with the field numbers up to `known`.
+fn pass_over(at: &mut WireCursor<'_>, key: FieldKey, known: u32) -> WireResult<()> {
+    match key >> 3 <= known {
+        true => Err(at.malformed("a field has another type than it has in a sketch")),
+        false => at.skip(key, 0),
+    }
+}
+
+impl Sketch {
+    /// Appends the encoded sketch. Equal sketches have equal bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (positive, negative) = (self.positive.encoded_len(), self.negative.encoded_len());
+        out.reserve(32 + positive + negative);
+        put_key(sketch::MAPPING, out);
+        out.push(9);
+        put_double(mapping::GAMMA, GAMMA, out);
+        for (key, store, len) in [
+            (sketch::POSITIVE, &self.positive, positive),
+            (sketch::NEGATIVE, &self.negative, negative),
+        ] {
+            if !store.is_empty() {
+                put_key(key, out);
+                put_number(len, out);
+                store.encode(out);
+            }
+        }
+        if self.zeros > 0.0 {
+            put_double(sketch::ZEROS, self.zeros, out);
+        }
+    }
+}
+
+impl SketchBinStore {
+    fn encoded_len(&self) -> usize {
+        let counts = size_of_val(self.counts());
+        let first = if self.low() == 0 {
+            0
+        } else {
+            1 + number_len(self.zigzag_low())
+        };
+        1 + number_len(counts) + counts + first
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_key(store::RUN, out);
+        put_number(size_of_val(self.counts()), out);
+        for count in self.counts() {
+            out.extend_from_slice(&count.to_le_bytes());
+        }
+        if self.low() != 0 {
+            put_key(store::FIRST, out);
+            put_number(self.zigzag_low(), out);
+        }
+    }
+
+    fn zigzag_low(&self) -> usize {
+        let magnitude = usize::try_from(self.low().unsigned_abs()).unwrap_or(0);
+        2 * magnitude - usize::from(self.low() < 0)
+    }
+}
+
+/// Keys of a sketch are below 128.
+fn put_key(key: FieldKey, out: &mut Vec<u8>) {
+    out.extend(u8::try_from(key));
+}
+
+fn put_double(key: FieldKey, number: f64, out: &mut Vec<u8>) {
+    put_key(key, out);
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_number(mut number: usize, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(0x80 | (number & 0x7f) as u8);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn number_len(number: usize) -> usize {
+    let bits = usize::BITS - number.leading_zeros();
+    usize::try_from(bits.div_ceil(7).max(1)).unwrap_or(1)
+}

@@ -1,0 +1,118 @@
+//! `cargo xtask dist [--out FOLDER] [--check]`: the stripped binary, and packages of it as a .tar.gz and a .deb.
+//!
+//! Both packages have the licences of everything that is in the binary, a systemd unit, a configuration that starts as it is,
+//! completions and manual pages. They are reproducible: one commit and one binary make the same bytes on every machine, whoever
+//! builds there and whenever.
+
+mod binary;
+mod contents;
+mod deb;
+mod library_needs;
+mod licence_files;
+mod licences;
+mod programs;
+mod release;
+mod staging;
+mod tarball;
+mod verify;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell::target_dir;
+use contents::GeneratedFiles;
+use release::Release;
+
+/// What the packages are made with: each program, and the package of Debian's that has it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("strip", "binutils"),
+    ("readelf", "binutils"),
+    ("dpkg-deb", "dpkg"),
+    ("tar", "tar"),
+    ("gzip", "gzip"),
+    ("md5sum", "coreutils"),
+    ("git", "git"),
+];
+
+struct DistOptions {
+    out: PathBuf,
+    is_checked: bool,
+}
+
+/// What was made.
+struct Packages {
+    binary: PathBuf,
+    deb: PathBuf,
+    tarball: PathBuf,
+}
+
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let options = DistOptions::read(arguments)?;
+    for (program, package) in PROGRAMS {
+        programs::require(program, package)?;
+    }
+    let out = &options.out;
+    std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
+    let release = Release::read()?;
+    let packages = make(out, &release)?;
+    if options.is_checked {
+        verify::run(out, &packages, &release)?;
+    }
+    println!();
+    for made in [&packages.binary, &packages.tarball, &packages.deb] {
+        let bytes = std::fs::metadata(made)?.len();
+        println!("{:>7.1} MB  {}", bytes as f64 / 1e6, made.display());
+    }
+    // Last, so that one run also tells whatever else is wrong.
+    binary::is_small(&packages.binary)
+}
+
+fn make(out: &Path, release: &Release) -> Result<Packages> {
+    let binary = binary::stripped(out)?;
+    let licences = licences::text(release)?;
+    let folder = tempfile::tempdir_in(out)?;
+    let generated = GeneratedFiles::make(&binary, licences, folder.path())?;
+    Ok(Packages {
+        tarball: tarball::make(out, release, &generated)?,
+        deb: deb::make(out, release, &generated)?,
+        binary,
+    })
+}
+
+impl DistOptions {
+    fn read(arguments: &[&str]) -> Result<DistOptions> {
+        let mut options = DistOptions {
+            out: target_dir().join("dist"),
+            is_checked: false,
+        };
+        let mut words = arguments.iter().copied();
+        while let Some(word) = words.next() {
+            match word {
+                "--check" => options.is_checked = true,
+                "--out" => options.out = PathBuf::from(words.next().context("--out takes a folder")?),
+                _ => bail!("unknown option {word}; valid: --out FOLDER, --check"),
+            }
+        }
+        // Programs that run elsewhere are given paths below it.
+        options.out = std::path::absolute(&options.out)?;
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_name_the_folder_and_whether_the_packages_are_tried() {
+        let options = DistOptions::read(&["--out", "/tmp/packages", "--check"]).unwrap();
+        assert_eq!(options.out, Path::new("/tmp/packages"));
+        assert!(options.is_checked);
+        assert!(!DistOptions::read(&[]).unwrap().is_checked);
+        for wrong in [&["--out"][..], &["--quick"]] {
+            assert!(DistOptions::read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

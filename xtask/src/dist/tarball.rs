@@ -1,0 +1,41 @@
+//! `thalweg-VERSION-x86_64-linux.tar.gz`: one folder with `bin`, `lib`, `share` and `etc`, which can be copied to /usr/local.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::contents::{GeneratedFiles, TARBALL};
+use super::programs::english;
+use super::release::Release;
+use super::staging::StagedTree;
+use crate::shell::run;
+
+/// The name of the folder, and of the file before `.tar.gz`.
+pub fn name(version: &str) -> String {
+    format!("thalweg-{version}-x86_64-linux")
+}
+
+pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result<PathBuf> {
+    let (folder, name) = (tempfile::tempdir_in(out)?, name(&release.version));
+    let tree = StagedTree::new(folder.path().join(&name), release.epoch);
+    TARBALL.fill(&tree, generated)?;
+    tree.seal()?;
+    let file = out.join(format!("{name}.tar.gz"));
+    // Names in order, no owner, no time of the compression: nothing of the machine that makes it.
+    run(english("tar")
+        .args([
+            "--create",
+            "--format=ustar",
+            "--sort=name",
+            "--owner=root:0",
+            "--group=root:0",
+        ])
+        .arg("--numeric-owner")
+        .arg("--use-compress-program=gzip -9 -n")
+        .arg("--file")
+        .arg(&file)
+        .arg("--directory")
+        .arg(folder.path())
+        .arg(&name))?;
+    Ok(file)
+}
