@@ -1,5 +1,5 @@
-//! Sets `THALWEG_BUILT`, which `/version` tells: the time of the commit that the sources are at, so that two builds of one
-//! commit say the same. Sources without a repository take `SOURCE_DATE_EPOCH`, or else the time of the build.
+//! Sets `THALWEG_BUILT`, which `/version` shows: the time of the current commit, so that two builds of one commit
+//! report the same. Sources without a repository use `SOURCE_DATE_EPOCH`, or else the build time.
 //!
 //! It runs again only when the commit changes: Git writes the log of its HEAD at each commit, checkout and reset.
 
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=SOURCE_DATE_EPOCH");
-    // A path that does not exist would make it run at every build.
+    // A path that does not exist would rerun it at every build.
     if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"])
         && std::path::Path::new(&log).exists()
     {
@@ -29,7 +29,7 @@ fn main() {
     println!("cargo::rustc-env=THALWEG_BUILT={}", utc(seconds));
 }
 
-/// What Git answers in this crate's folder, if there is a Git and a repository.
+/// The output of a Git command in this crate's folder, if Git and a repository exist.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

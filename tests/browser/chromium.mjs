@@ -4,7 +4,7 @@ import { createRequire } from 'node:module'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 
-// It asks nobody on the network for anything of its own.
+// No network requests of its own.
 const ARGUMENTS = [
   '--headless',
   '--no-sandbox',

@@ -1,12 +1,12 @@
-// What pages of other sites can do to a Thalweg on this machine, tried in a real browser:
+// Tests in a real browser what pages of other sites can do to a Thalweg on this machine:
 //
 //     node tests/browser/cross_site.mjs http://127.0.0.1:4195 --paths '["/api/sql?q=select+1"]'
 //
-// A page on another port (the same site to a browser), one of another site, and one whose name was made to mean this machine
-// send what a page can send without asking, to every path: images, scripts, frames, links to fetch ahead, forms, fetches,
-// event streams, beacons, new windows. And an address that no page has sent, as from an e-mail or a bookmark, is opened: those
-// of --acting, which do something when they are read, in a window of its own. Prints, as JSON, each request that was answered
-// with a status below 400. A link to another path is not tried: it may show the status page.
+// A page on another port (the same site to a browser), one of another site, and one whose name was made to resolve to this
+// machine send every request that a page can send without permission, to every path: images, scripts, frames, prefetches,
+// forms, fetches, event streams, beacons, new windows. Addresses without a sending page, as from an e-mail or a bookmark, are
+// opened too: those of --acting, which have an effect when read, in a separate window. Prints, as JSON, each request that was
+// answered with a status below 400. A link to another path is not tested: it may show the status page.
 //
 // Needs chromium, and playwright-core in $THALWEG_NODE (default ~/.cache/thalweg/node).
 import { createServer } from 'node:http'
@@ -22,7 +22,7 @@ const targets = positionals.map((target) => new URL(target).origin)
 const paths = JSON.parse(options.paths)
 const acting = JSON.parse(options.acting)
 
-// Runs in the page. Each kind of request to each address; resolves when all of them have come to an end or had time for it.
+// Runs in the page. Each kind of request to each address; resolves when all of them have ended or timed out.
 async function attack({ addresses }) {
   const add = (name, set) => {
     const element = Object.assign(document.createElement(name), set)
@@ -68,7 +68,7 @@ const own = server.address().port
 
 const browser = await launch([
   '--host-resolver-rules=MAP evil.test 127.0.0.1, MAP rebind.test 127.0.0.1',
-  // The browser's own help against such pages is not what is tried here.
+  // The browser's own protection against such pages is not tested here.
   '--disable-features=BlockInsecurePrivateNetworkRequests,LocalNetworkAccessChecks,HttpsUpgrades',
 ])
 const answered = []
@@ -81,7 +81,7 @@ try {
       { page: `http://127.0.0.1:${own}/`, to: target },
       { page: `http://localhost:${own}/`, to: `http://localhost:${port}` },
       { page: `http://evil.test:${own}/`, to: target },
-      // Its own page came from elsewhere, before its name meant this machine.
+      // Its own page came from elsewhere, before its name resolved to this machine.
       { page: `http://rebind.test:${port}/attack`, to: `http://rebind.test:${port}` },
     ]
     for (const { page: from, to } of pages) {
@@ -105,7 +105,7 @@ try {
     for (const address of acting.map((path) => target + path)) {
       const context = await browser.newContext()
       const page = await context.newPage()
-      // A stream has an answer and no end, and what is downloaded is no page.
+      // A stream has a response and no end, and a download is not a page.
       context.on('response', (response) => {
         const request = response.request()
         if (response.url() !== address || !request.isNavigationRequest()) return

@@ -1,11 +1,11 @@
-// What a person sees on the status page, checked in a real browser against a running Thalweg:
+// Checks the status page in a real browser against a running Thalweg:
 //
 //     node tests/browser/status_page.mjs http://127.0.0.1:4195/ [--screenshots FOLDER] [--sql QUERY] [--token TOKEN]
 //
 // Checks on a phone (360 x 740) and on a wide screen (1280 x 800), light and dark: the graph of every flow is drawn, rates
-// and totals move when data flows, the balance adds up by the page's own figures, nothing scrolls sideways, every text has
+// and totals move when data flows, the displayed balance adds up, nothing scrolls sideways, every text has
 // enough contrast, everything can be reached by keyboard, nothing is fetched from elsewhere, and the browser's console
-// stays silent. With --sql, the query must give rows, and a wrong one a sentence. Exits with 1 and a list of what is wrong.
+// stays silent. With --sql, the query must return rows, and a wrong one an error. Exits with 1 and a list of failures.
 //
 // Needs chromium, and playwright-core in $THALWEG_NODE (default ~/.cache/thalweg/node).
 import { mkdirSync } from 'node:fs'
@@ -34,7 +34,7 @@ function expect(good, sentence) {
   if (!good) wrong.push(sentence)
 }
 
-// Colours, contrasts and texts of everything that is seen. Runs in the page.
+// Colours, contrasts and texts of everything visible. Runs in the page.
 function inspect({ contrast, contrastLarge }) {
   const parse = (text) => {
     const parts = text.match(/[\d.]+/g)?.map(Number) ?? [0, 0, 0, 0]
@@ -127,7 +127,7 @@ function checkFlows(where, before, after) {
   }
 }
 
-// What can be focused, in order, and whether each shows it.
+// Focusable elements, in order, and whether each shows its focus.
 async function checkKeyboard(page, where) {
   await page.evaluate(() => document.activeElement?.blur())
   const reached = []
@@ -178,7 +178,7 @@ async function visit(browser, screen, scheme) {
   await page.waitForSelector('body[data-ready]', { timeout: 20_000 })
   const first = await page.evaluate(figures)
   await page.waitForFunction(moved, first.map((flow) => flow.terms.in), { timeout: 15_000 }).catch(() => {})
-  // Rates are there one look after the first.
+  // Rates appear one refresh after the first.
   await page.waitForTimeout(2500)
   const later = await page.evaluate(figures)
   checkFlows(where, first, later)
@@ -195,7 +195,7 @@ async function visit(browser, screen, scheme) {
   }
   await checkKeyboard(page, where)
   if (options.sql) {
-    // A refused query is an error in the browser's console, which is what is asked for here.
+    // A refused query is an error in the browser's console, which is expected here.
     quiet = false
     await checkSql(page, where, options.sql)
   }
@@ -204,7 +204,7 @@ async function visit(browser, screen, scheme) {
   console.log(`${where}: ${later.length} flows, ${moving} of them moving, ${later.map((flow) => flow.places.length).join(' and ')} places`)
 }
 
-// Whether any flow took messages since. Runs in the page.
+// Whether any flow accepted messages since. Runs in the page.
 function moved(before) {
   const terms = [...document.querySelectorAll('[data-term=in]')].map((term) => Number(term.textContent.replaceAll(',', '')))
   return terms.some((n, i) => n > (before[i] ?? 0))

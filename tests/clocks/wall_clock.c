@@ -1,5 +1,5 @@
-/* The wall clock of one process: loaded before all else, it shows what the machine's does and as many seconds more as the file
- * says that WALL_CLOCK names (8 bytes, as the machine has them). Monotonic clocks are as they are. */
+/* The wall clock of one process: a preloaded library that adds an offset in seconds to the machine's clock. The offset is read
+ * from the file WALL_CLOCK (8 bytes, native byte order). Monotonic clocks are unchanged. */
 
 #define _GNU_SOURCE
 

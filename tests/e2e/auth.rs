@@ -1,4 +1,4 @@
-//! Logins of a running process: what `thalweg auth` changes is in force within moments, and what a file no longer names is out.
+//! Logins of a running process: changes by `thalweg auth` take effect within moments, and removed logins are refused.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -52,7 +52,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
     let (code, token, told) = add(&["edge", "--roles", "write"], "");
     assert_eq!(code, Some(0), "{told}");
     assert!(
-        token.starts_with("twg_") && told.contains("shown this once"),
+        token.starts_with("twg_") && told.contains("shown only once"),
         "{token} {told}"
     );
     let bearer = format!("Bearer {}", token.trim());
@@ -65,7 +65,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
         })
         .unwrap();
     };
-    // A writer reads, too, and does not administer.
+    // A writer can read, too, and cannot administer.
     is(&bearer, "GET", queue, 200);
     assert_eq!(status(&api, "GET", "/metrics", &bearer), 200);
     assert_eq!(status(&api, "POST", &format!("{queue}:purge"), &bearer), 403);
@@ -76,7 +76,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
     assert_eq!(code, Some(1));
     assert!(told.contains("did you mean \"read\""), "{told}");
 
-    // An administrator is not locked out of anything.
+    // An administrator has access to everything.
     assert_eq!(add(&["ada", "--user", "--roles", "admin"], "pump\n").0, Some(0));
     let ada = "Basic YWRhOnB1bXA="; // ada:pump
     is(ada, "GET", "/", 200);
@@ -89,7 +89,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
         "{told}"
     );
 
-    // What it holds open ends when it is taken away, and a long poll is told.
+    // Its open streams end when it is removed, and a long poll gets an error.
     let mut stream = TcpStream::connect(thalweg.address().unwrap()).unwrap();
     let listen = format!(
         "GET {queue}/groups/g/events HTTP/1.1\r\nhost: localhost\r\nauthorization: {bearer}\r\nconnection: close\r\n\r\n"
@@ -116,7 +116,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
     assert_eq!(waiting.join().unwrap(), 401);
     is(&bearer, "GET", queue, 401);
 
-    // A deleted file lets nobody in.
+    // A deleted file refuses all logins.
     std::fs::remove_file(thalweg.folder.path().join("users")).unwrap();
     is(ada, "GET", "/metrics", 401);
     let log = thalweg.process.stdout();
@@ -124,7 +124,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
         log.contains("a login file or entry cannot be read, so it lets nobody in: auth.users_file"),
         "{log}"
     );
-    // A file of the operator stays as it was made, and one that is made here is for its user alone.
+    // An operator's file keeps its mode, and a file created here is private to its user.
     assert_eq!(mode("tokens"), before);
     let is_told = log.contains("every user of this machine can read");
     assert_eq!(is_told, before & 0o007 != 0, "{log}");

@@ -1,4 +1,4 @@
-//! What can be wrong, and the one sentence a person gets for it. Nothing panics, nothing is lost.
+//! Every kind of mistake, and its one-sentence error. Nothing panics, nothing is lost.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn opcua(endpoint: &str, more: &str) -> String {
     )
 }
 
-/// `/ready` says why data cannot flow, and the log says it once.
+/// `/ready` gives the cause when data cannot flow, and the log has it once.
 fn never_ready(yaml: &str, expected: &[&str]) {
     let mut thalweg = Thalweg::start(yaml).unwrap();
     eventually(|| {
@@ -200,7 +200,7 @@ output: {drop: {}}
 
 #[test]
 fn a_disk_that_cannot_be_written_stops_the_source_and_loses_nothing() {
-    // A new file for every hundred numbers, so that there is always one to be created.
+    // A new file for every hundred numbers, so that files are created all the time.
     let mut thalweg = Thalweg::start(
         "\
 input: {generate: {interval: 1ms, mapping: root.n = counter()}}
@@ -213,7 +213,7 @@ output: {file: {path: \"out/${! (json(\\\"n\\\") / 100).floor() }.jsonl\"}}
         Ok(())
     })
     .unwrap();
-    // The folder becomes a file: no file can be created until it is a folder again.
+    // The folder is replaced by a file: no file can be created until it is a folder again.
     let (out, kept) = (thalweg.folder.path().join("out"), thalweg.folder.path().join("kept"));
     std::fs::rename(&out, &kept).unwrap();
     std::fs::write(&out, "").unwrap();
@@ -250,7 +250,7 @@ output: {file: {path: \"out/${! (json(\\\"n\\\") / 100).floor() }.jsonl\"}}
     assert_eq!(numbers, (1..=acknowledged).collect::<Vec<_>>());
 }
 
-/// Within `shutdown_timeout` and a moment for what cannot be interrupted.
+/// Within `shutdown_timeout` plus the extra second for uninterruptible work.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
 
 fn stops_with_messages_left(thalweg: &mut Thalweg) {
@@ -376,7 +376,7 @@ fn a_reader_that_closes_the_standard_output_ends_the_flow() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // As `head -1` does.
+    // Like `head -1`.
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(&reader), &mut line).unwrap();
     assert!(line.starts_with("{\"n\":1}"), "{line}");

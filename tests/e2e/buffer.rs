@@ -1,4 +1,4 @@
-//! `buffer: queue`: what a source was told is stored survives whatever happens, and comes out once the output takes it.
+//! `buffer: queue`: messages acknowledged to the source survive any fault, and are delivered once the output accepts them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,19 +14,19 @@ const NUMBERS: &str = r#"mapping: |
         meta umh_topic = "t%v".format($n % 7)
 "#;
 
-/// An input that has nothing but one message that it takes back.
+/// An input that only redelivers one nacked message.
 const NOTHING: &str = "{generate: {interval: 1h, mapping: 'root = deleted()'}}";
 
 const LOG: &str = "log: {min_free: 16MiB, commit: {spare: 1}}\n";
 
 fn lines(thalweg: &Thalweg, file: &str) -> Vec<String> {
     let text = std::fs::read_to_string(thalweg.folder.path().join(file)).unwrap_or_default();
-    // A process that was killed may have left half a line.
+    // A killed process may have left an incomplete line.
     let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
     complete.lines().map(str::to_owned).collect()
 }
 
-/// Waits until what a start finds in the buffer is out, and stops.
+/// Waits until the buffer's content at a start is delivered, and stops.
 fn drained(thalweg: &mut Thalweg) -> Balance {
     stopped_when(thalweg, |balance| balance.out > 0)
 }
@@ -35,7 +35,7 @@ fn stopped_when(thalweg: &mut Thalweg, is: impl Fn(&Balance) -> bool) -> Balance
     eventually(|| {
         thalweg.process.check_running()?;
         let balance = thalweg.balance()?;
-        // What a start finds in the buffer is in the account only once the buffer is open.
+        // The buffer's content at a start is in the mass balance only once the buffer is open.
         ensure!(is(&balance) && balance.in_flight == 0, "{balance:?}");
         Ok(())
     })
@@ -95,7 +95,7 @@ fn after_kill_nine_everything_that_was_stored_arrives_in_the_order_of_its_tag() 
             thalweg.restart().unwrap();
         }
     }
-    // What is left comes out of the buffer alone.
+    // The rest comes out of the buffer alone.
     let before = lines(&thalweg, "out.txt").len();
     set_config(
         &thalweg,
@@ -130,7 +130,7 @@ fn after_kill_nine_everything_that_was_stored_arrives_in_the_order_of_its_tag() 
     }
 }
 
-/// A queue that takes ten messages: what writes to it waits.
+/// A queue with room for ten messages: its producers wait.
 const STUCK: &str = "queues: {list: [{name: stuck, max_depth: 10, overflow: reject, ttl: 0}]}\n";
 
 fn stuck(buffer: &str, count: u32) -> String {
@@ -147,7 +147,7 @@ fn a_full_buffer_makes_the_source_wait_until_there_is_room_and_loses_nothing() {
         let mut thalweg = Thalweg::start(&stuck(limit, COUNT)).unwrap();
         eventually(|| {
             let log = thalweg.process.stdout() + &thalweg.process.stderr();
-            ensure!(log.contains("takes no more, its source waits"), "{log}");
+            ensure!(log.contains("is full and its source waits"), "{log}");
             Ok(())
         })
         .unwrap();
@@ -159,7 +159,7 @@ fn a_full_buffer_makes_the_source_wait_until_there_is_room_and_loses_nothing() {
         );
         let balance = thalweg.balance().unwrap();
         assert!(balance.in_flight > 0 && balance.dropped == 0, "{balance:?}");
-        // What the source was not told of is lost with it; what is stored is not.
+        // Unacknowledged messages are lost with it; stored ones are not.
         thalweg.process.kill().unwrap();
         let output = "output: {file: {path: out.txt, codec: lines}}\n";
         set_config(
@@ -209,7 +209,7 @@ fn a_clean_stop_leaves_what_is_buffered_for_the_next_start_and_drops_nothing() {
         "{stopped:?}"
     );
 
-    // More partitions only where nothing could change its order.
+    // More partitions are allowed only if no order can change.
     let output = "output: {file: {path: out.txt, codec: lines}}\n";
     set_config(
         &thalweg,
@@ -249,8 +249,11 @@ fn mistakes_in_a_buffer_are_found_by_check() {
             None,
         ),
         ("partitons: 3", Some("did you mean \"partitions\"?")),
-        ("name: mine", Some("a buffer's queue is called buffer.<something>")),
-        ("name: buffer.", Some("a buffer's queue is called buffer.<something>")),
+        ("name: mine", Some("a buffer's queue must be called buffer.<something>")),
+        (
+            "name: buffer.",
+            Some("a buffer's queue must be called buffer.<something>"),
+        ),
         ("name: ../buffer.a", Some("this one has '/'")),
         ("partitions: 0", Some("from 1 to 1000")),
         ("partitions: 1001", Some("from 1 to 1000")),

@@ -1,5 +1,5 @@
-//! The wall clock of the process is set while it runs and while it stands: what is counted goes on as time passes, and what
-//! somebody named by the clock comes when it shows that.
+//! The wall clock of the process is set while it runs and while it is stopped: durations follow elapsed time, and times
+//! specified by the clock follow the clock.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn put(thalweg: &Thalweg, headers: &[(&str, &str)], text: &str) {
         .ok(201);
 }
 
-/// The texts of what a consumer gets, and stays with; none if there is nothing for it.
+/// The texts of a consumer's messages, which it keeps; empty if there are none.
 fn claim(thalweg: &Thalweg) -> Vec<String> {
     let claimed = api(thalweg).post("/queues/jobs/groups/g/claim", &serde_json::json!({"max": 10}));
     if claimed.status == 204 {
@@ -43,7 +43,7 @@ fn claim(thalweg: &Thalweg) -> Vec<String> {
     texts.collect()
 }
 
-/// Waits until the process has seen so many jumps.
+/// Waits until the process has detected this many jumps.
 fn saw(thalweg: &Thalweg, direction: &str, count: f64) {
     let label = format!("direction=\"{direction}\"");
     eventually(|| -> Result<()> {
@@ -83,7 +83,7 @@ fn a_clock_that_is_set_days_ahead_and_back_expires_nothing_and_keeps_no_lease() 
         times.first() < times.last(),
         "each shows what the clock did when it came: {times:?}"
     );
-    // A start knows what was stored while the clock was wrong.
+    // A start knows which data was stored while the clock was wrong.
     for clean in [true, false] {
         thalweg.process.signal(if clean { "TERM" } else { "KILL" }).unwrap();
         let _ = thalweg.process.wait().unwrap();

@@ -150,6 +150,16 @@ output:
     assert!(echoed.stdout.contains("opc.tcp://127.0.0.1:4840"), "{}", echoed.stdout);
     assert!(echoed.stdout.contains("pollRate: 500"), "{}", echoed.stdout);
     assert!(!echoed.stdout.contains("hunter2"), "{}", echoed.stdout);
+    // A private key is masked, whatever its field is called.
+    let key = "-----BEGIN PRIVATE KEY-----\\nMIIhunter2\\n-----END PRIVATE KEY-----";
+    let yaml = format!(
+        "input:\n  kafka:\n    addresses: [localhost:9092]\n    topics: [a]\n    consumer_group: b\n    tls:\n      enabled: true\n      \
+         client_certs: [{{cert_file: c.pem, key: \"{key}\"}}]\noutput:\n  drop: {{}}\n"
+    );
+    std::fs::write(folder.path().join("kafka.yaml"), yaml).unwrap();
+    let echoed = run(folder.path(), &["echo", "kafka.yaml"]).unwrap();
+    assert!(echoed.stdout.contains("client_certs"), "{}", echoed.stdout);
+    assert!(!echoed.stdout.contains("hunter2"), "{}", echoed.stdout);
 }
 
 /// A pipe that nobody reads any more.

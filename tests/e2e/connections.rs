@@ -1,4 +1,4 @@
-//! As many connections as a running process takes, and what it says of one more.
+//! The connection limit of a running process, and its response to one more connection.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use thalweg_tests::{Thalweg, eventually};
 
 const EVENTS: &str = "log: {min_free: 16MiB, commit: {spare: 1}}\nevents: {}\n";
 
-/// The first line of what is answered, and the connection, which stays open.
+/// The first line of the response, and the connection, which stays open.
 fn ask(address: &str, request: &str) -> Result<(String, TcpStream)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -19,7 +19,7 @@ fn ask(address: &str, request: &str) -> Result<(String, TcpStream)> {
     Ok((String::from_utf8_lossy(&head).into_owned(), stream))
 }
 
-/// Whoever is told of all messages.
+/// A subscriber of all messages.
 fn listen(address: &str, token: &str) -> Result<(String, TcpStream)> {
     ask(
         address,
@@ -102,7 +102,7 @@ fn whoever_is_refused_a_connection_or_a_stream_stands_in_the_log_and_probes_are_
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "what a stream takes is a figure for people")]
+#[allow(clippy::print_stdout, reason = "the memory of a stream is printed for developers")]
 fn ten_thousand_listen_within_200_mb_and_probes_are_answered() {
     const LISTENERS: usize = 10_000;
     let mut thalweg = Thalweg::start(EVENTS).unwrap();

@@ -1,5 +1,5 @@
-//! Pages of other sites, in a real browser: whatever they make it send to any listener of this machine is refused, and changes
-//! nothing.
+//! Pages of other sites, in a real browser: every request that they make to any listener of this machine is refused, and
+//! changes nothing.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -10,7 +10,8 @@ use thalweg_tests::{Api, Thalweg, eventually};
 
 use crate::events_server::Events;
 
-/// All that a browser has answered but for what is as little as a page. What acts is opened by its address, too, as from an e-mail.
+/// All requests of a browser that succeeded, except the harmless ones. Requests with effects are also opened by their address,
+/// as from an e-mail.
 fn attack(listeners: &[String], paths: &[String], acting: &[&str]) -> Vec<Value> {
     let script = thalweg_tests::beside("browser/cross_site.mjs");
     let mut command = Command::new("node");
@@ -29,7 +30,7 @@ fn attack(listeners: &[String], paths: &[String], acting: &[&str]) -> Vec<Value>
     assert!(output.status.success(), "{out}\n{error}");
     let tried: Value = serde_json::from_str(out.trim()).unwrap();
     let sent = tried["sent"].as_u64().unwrap();
-    // Four pages, and more than five kinds of requests that reach the network from each.
+    // Four pages, and more than five kinds of network requests from each.
     let least = listeners.len() * paths.len() * 4 * 5;
     assert!(
         sent as usize >= least,
@@ -73,7 +74,7 @@ flows:
     let before = api.get("/queues/q").json;
     let groups = api.get("/queues/q/groups").json;
 
-    // Every path that there is, and those with names in them.
+    // Every existing path, with its parameters filled in.
     let listed = thalweg.json("/endpoints").unwrap();
     let document = api.get("/openapi.json").json;
     let mut paths: BTreeSet<String> = listed.as_object().unwrap().keys().cloned().collect();
@@ -103,7 +104,7 @@ flows:
         "{paths:?}"
     );
 
-    // A page that rebinds its name may look at what everybody may look at.
+    // A page that rebinds its name may read public paths.
     let is_open = |one: &Value| {
         let url = one["url"].as_str().unwrap();
         let path = url.splitn(4, '/').nth(3).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `thalweg demo`, as a newcomer runs it.
+//! `thalweg demo`, as a new user runs it.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -59,7 +59,7 @@ fn the_demo_collects_a_plant_into_a_table_and_balances() {
         "500 fast tags over several seconds and all initial values: {balance}"
     );
 
-    // The printed command works in another folder, as it stands.
+    // The printed command works unchanged in another folder.
     let (_, pasted) = demo.stdout.split_once("ask it").unwrap();
     let pasted: Vec<&str> = pasted.lines().take(2).collect();
     let answered = Command::new("sh")
@@ -99,7 +99,7 @@ fn the_demo_collects_a_plant_into_a_table_and_balances() {
     assert_eq!(holes[0]["n"], 0);
 }
 
-/// A demo in the background, which a failing test ends.
+/// A demo in the background, ended by a failing test.
 struct Running(Child);
 
 impl Drop for Running {

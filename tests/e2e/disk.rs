@@ -1,11 +1,10 @@
-//! Disks that are full or read-only: one clear sentence, sources that wait, nothing lost once there is room again.
+//! Disks that are full or read-only: one clear error, sources that wait, and no loss once there is room again.
 
 use serde_json::Value;
 use thalweg_tests::thalweg::{RUN, binary};
 use thalweg_tests::{Disk, Thalweg, eventually};
 
-/// With little room to wait in, so that the source stands still soon when the log is full. A table that cannot be committed is said
-/// to be so after ten seconds.
+/// Small buffers, so that the source stops soon when the log is full. A failing table commit is reported after ten seconds.
 const FLOW: &str = "\
 log: {min_free: 16MiB, commit: {spare: 1}}
 lake: {flush: {bytes: 256KiB, interval: 200ms}}
@@ -40,7 +39,7 @@ fn wait_for_rows(thalweg: &mut Thalweg, more_than: u64) -> u64 {
     out
 }
 
-/// Waits until the flow stands still and says why; returns how many rows were acknowledged by then.
+/// Waits until the flow stops and reports the cause; returns the number of acknowledged rows.
 fn wait_for_standstill(thalweg: &mut Thalweg, why: &str) -> u64 {
     let mut last = (0, 0);
     eventually(|| {
@@ -54,7 +53,7 @@ fn wait_for_standstill(thalweg: &mut Thalweg, why: &str) -> u64 {
         let before = std::mem::replace(&mut last, (balance.entered, balance.out));
         anyhow::ensure!(balance.dropped == 0 && balance.in_flight > 0, "{balance:?}");
         anyhow::ensure!(before == last, "values still enter: {balance:?}");
-        // It may be told to whoever asks before it is logged.
+        // A request may see it before it is logged.
         let log = thalweg.process.stdout();
         anyhow::ensure!(log.contains(why), "not logged: {log}");
         Ok(())
@@ -65,7 +64,7 @@ fn wait_for_standstill(thalweg: &mut Thalweg, why: &str) -> u64 {
     last.1
 }
 
-/// Every number from 1 to the last is in the table, once, and it was acknowledged as often as it is there.
+/// Every number from 1 to the last is in the table, once, and the number of acknowledgements equals the number of rows.
 fn assert_whole(rows: &[Value], out: u64) {
     let figure = |name: &str| rows[0][name].as_u64();
     let expected = (Some(out), Some(1), Some(out), Some(out * (out + 1) / 2));
@@ -75,7 +74,7 @@ fn assert_whole(rows: &[Value], out: u64) {
 const WHOLE: &str =
     "select count(*) as n, min(value_int) as min, max(value_int) as max, sum(value_int) as sum from tags";
 
-/// Waits until it is said that the table cannot be committed, and why.
+/// Waits until the failing commit is reported, with the cause.
 fn wait_for_trouble(thalweg: &mut Thalweg, why: &str) {
     eventually(|| {
         thalweg.process.check_running()?;
@@ -93,7 +92,7 @@ fn wait_for_trouble(thalweg: &mut Thalweg, why: &str) {
     assert!(!errors.contains("panicked"), "{errors}");
 }
 
-/// Waits until the table has every number up to one that was acknowledged, and has them once.
+/// Waits until the table has every acknowledged number, once.
 fn wait_until_whole(thalweg: &mut Thalweg, out: u64) {
     eventually(|| {
         let rows = thalweg.sql(WHOLE)?;
@@ -111,7 +110,7 @@ fn a_log_on_a_disk_that_fills_up_stops_the_source_and_loses_nothing() {
     wait_for_rows(&mut thalweg, 500);
     disk(&thalweg).fill().unwrap();
     let out = wait_for_standstill(&mut thalweg, "is full");
-    // What the lake has taken can still be asked for; what is only in the log comes as soon as there is room.
+    // Rows in the lake can still be queried; rows only in the log follow as soon as there is room.
     let counted = thalweg.sql("select count(*) as n from tags").unwrap();
     assert!(counted[0]["n"].as_u64() > Some(0), "{counted:?}, {out} acknowledged");
     disk(&thalweg).free().unwrap();
@@ -138,7 +137,7 @@ fn a_lake_on_a_disk_that_fills_up_leaves_rows_in_the_log_until_there_is_room() {
     wait_for_rows(&mut thalweg, 500);
     disk(&thalweg).fill().unwrap();
     wait_for_trouble(&mut thalweg, "No space left on device");
-    // The log goes on to take what comes.
+    // The log keeps accepting data.
     let out = thalweg.balance().unwrap().out;
     let out = wait_for_rows(&mut thalweg, out + 500);
     disk(&thalweg).free().unwrap();
@@ -156,7 +155,7 @@ fn a_process_that_is_killed_while_its_lake_is_full_starts_on_it_and_goes_on_when
     wait_for_trouble(&mut thalweg, "No space left on device");
     let acknowledged = thalweg.balance().unwrap().out;
     thalweg.process.kill().unwrap();
-    // What it left behind half written may be taken away at the start: no more room than that is to be had.
+    // A start may remove incomplete leftovers, so this fills that room again.
     thalweg.restart().unwrap();
     disk(&thalweg).fill().unwrap();
     wait_for_trouble(&mut thalweg, "No space left on device");

@@ -1,5 +1,5 @@
-//! Thinning out series in the running program: what is kept, that all is accounted for, and that a point that is held
-//! back goes on when the flow ends.
+//! Downsampling in the running program: the kept points, the complete mass balance, and that a held-back point is passed on
+//! when the flow ends.
 
 use serde_json::Value;
 use thalweg_tests::{Balance, Thalweg};
@@ -8,14 +8,14 @@ const POINTS: u64 = 200;
 
 #[test]
 fn points_that_matter_go_on_and_the_others_are_accounted_for() {
-    // Two series that rise in a straight line, one of them in steps that are told each second.
+    // Two series that rise in a straight line, one of them in steps that are repeated each second.
     let mut input = String::new();
     for n in 0..POINTS {
         for tag in ["level", "flow"] {
             input += &format!("{{\"tag\":\"{tag}\",\"value\":{n},\"timestamp_ms\":{}}}\n", 1000 * n);
         }
     }
-    // The time of the newest point again, and one that is no number.
+    // A repeated time of the newest point, and a value that is not a number.
     input += &format!(
         "{{\"tag\":\"level\",\"value\":5000,\"timestamp_ms\":{}}}\n",
         1000 * (POINTS - 1)
@@ -50,11 +50,11 @@ output: {file: {path: out.jsonl}}
         let of_tag = out.iter().filter(|point| point["tag"] == tag);
         of_tag.map(|point| point["value"].as_u64()).collect()
     };
-    // Each step of ten, and what is no number.
+    // Each step of ten, and the value that is not a number.
     let mut steps: Vec<Option<u64>> = (0..POINTS).step_by(10).map(Some).collect();
     steps.push(None);
     assert_eq!(values("level"), steps);
-    // A line is its ends; the last one was held back until the flow ended.
+    // A line is reduced to its ends; the last one was held back until the flow ended.
     assert_eq!(values("flow"), [Some(0), Some(POINTS - 1)]);
     assert!(
         out.iter()

@@ -1,4 +1,4 @@
-//! What clients write and read, on every kind of storage: the real binary, HTTP, texts that existing clients parse.
+//! Writes and reads of clients, on every kind of storage: the real binary, HTTP, texts that existing clients parse.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -45,7 +45,7 @@ fn what_is_written_is_read_with_its_very_text(events: Events) {
     assert_eq!(events.rpc(r#"["stream.version","order-7"]"#).1, "0");
     assert_eq!(events.rpc(r#"["stream.version","order-8"]"#).1, "null");
     assert_eq!(events.rpc(r#"["stream.get","order-8"]"#).1, "[]");
-    // The same again was done already; another message with that id is none.
+    // The same message is a duplicate; another one with that id is not.
     let again = r#"{"globalPosition":1,"position":0,"duplicate":true}"#;
     assert_eq!(events.rpc(&write), (200, again.to_owned()));
     let other = write.replace("Created", "Changed");
@@ -137,7 +137,7 @@ fn a_rule_hides_messages_at_once(events: Events) {
     assert_eq!(events.call(json!(["retention.set", "r-2", null])), Value::Null);
 }
 
-/// Appends so many messages to a stream, which has none yet.
+/// Appends messages to an empty stream.
 fn fill(events: &Events, stream: &str, count: usize) {
     let messages: Vec<Value> = (0..count)
         .map(|n| json!({"type": if n % 2 == 0 { "even" } else { "odd" }, "data": {"n": n}}))
@@ -145,7 +145,7 @@ fn fill(events: &Events, stream: &str, count: usize) {
     events.call(json!(["stream.append", stream, messages, {"expectedVersion": -1}]));
 }
 
-/// One column of what a call answers.
+/// One column of a call's result.
 fn column(events: &Events, call: &Value, at: usize) -> Vec<Value> {
     let rows = events.call(call.clone());
     let rows = rows.as_array().unwrap().iter();
@@ -240,7 +240,7 @@ fn a_category_is_read_with_its_filters_and_in_full_pages(events: Events) {
         globals("c", json!({"direction": "backward", "position": 901, "batchSize": 2})),
         [901, 600].map(Value::from)
     );
-    // A page is counted behind its filters.
+    // A page is counted after its filters.
     let correlated: Vec<Value> = (1..=1500_u64)
         .filter(|global| !(601..=900).contains(global) && matches!((global - 1) % 4, 0 | 1))
         .map(Value::from)
@@ -266,14 +266,14 @@ fn a_category_is_read_with_its_filters_and_in_full_pages(events: Events) {
     for nothing in ["c-1", "C", "c_", "%", "nobody"] {
         assert_eq!(globals(nothing, json!({})), numbers(0..0), "{nothing}");
     }
-    // Filters hold of the whole namespace too: both streams of the cardinal id 1 are the first member's.
+    // Filters also apply to the whole namespace: both streams of the cardinal id 1 belong to the first member.
     let group = json!({"consumerGroup": {"member": 0, "size": 2}, "batchSize": -1});
     let all = column(&events, &json!(["category.get", "", group]), 1);
     assert_eq!(all.len(), 900);
     assert!(all.iter().all(|stream| stream == "c-1" || stream == "d-1"), "{all:?}");
 }
 
-/// Cardinal id, and the member of two, three and four that it belongs to.
+/// Cardinal id, and its member among two, three and four.
 pub(crate) const MEMBERS: [(&str, [u64; 3]); 8] = [
     ("0", [1, 1, 1]),
     ("1", [0, 0, 2]),
@@ -417,7 +417,7 @@ fn namespaces_are_counted_and_listed(events: Events) {
     assert_eq!(names, ["a_b", "a-b", "default"], "newest first");
     assert_eq!(listed[0]["messageCount"], 1);
     fill(&events, "s-1", 3);
-    // A write that is refused takes no position.
+    // A refused write uses no position.
     let refused = json!(["stream.write", "s-1", {"type": "t", "data": {}}, {"expectedVersion": 9}]);
     assert_eq!(events.rpc(&refused.to_string()).0, 409);
     for n in 0..104 {
@@ -462,7 +462,7 @@ fn namespaces_are_counted_and_listed(events: Events) {
     );
 }
 
-/// Microseconds of a time, which is in UTC.
+/// Microseconds of a UTC time.
 fn micros(time: &str) -> i64 {
     let (whole, fraction) = time
         .strip_suffix('Z')
@@ -471,7 +471,7 @@ fn micros(time: &str) -> i64 {
         .unwrap_or((&time[..19], ""));
     let number = |range: std::ops::Range<usize>| whole[range].parse::<i64>().unwrap();
     let (year, month, day) = (number(0..4), number(5..7), number(8..10));
-    // Days since 1970 of the proleptic Gregorian calendar, whose years begin in March here.
+    // Days since 1970 of the proleptic Gregorian calendar, with years that begin in March.
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {
@@ -527,7 +527,7 @@ fn a_stop_beside_writers_keeps_all_that_was_answered(mut events: Events) {
                             assert_eq!(answer.json["error"]["code"], "UNAVAILABLE", "{answer:?}");
                             assert_eq!(answer.headers["retry-after"], "1");
                         }
-                        // It listens no more.
+                        // It no longer listens.
                         Err(_) => return,
                     }
                 }
@@ -546,7 +546,7 @@ fn a_stop_beside_writers_keeps_all_that_was_answered(mut events: Events) {
     let kept = events.call(json!(["ns.info", "default"]))["messageCount"]
         .as_u64()
         .unwrap();
-    // At most one write of each writer was stored although its answer was lost.
+    // At most one write of each writer was stored although its response was lost.
     assert!(
         (answered..=answered + 4).contains(&kept),
         "{answered} answered, {kept} kept"

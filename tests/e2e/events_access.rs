@@ -1,4 +1,4 @@
-//! Who may do what: tokens, scopes and namespaces, on every kind of storage that asks for tokens, and what test mode leaves out.
+//! Access control: tokens, scopes and namespaces, on every kind of storage with tokens, and the checks that test mode skips.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -45,7 +45,7 @@ fn who_has_no_valid_token_is_told_why(events: Events) {
         "the address wins"
     );
 
-    // A token of one namespace sees nothing of another and makes none.
+    // A token of one namespace sees nothing of another and cannot create tokens for it.
     let own = events.call(json!(["ns.create", "a-b", {"metadata": {"x": 1}}]))["token"]
         .as_str()
         .unwrap()
@@ -109,7 +109,7 @@ fn a_token_opens_what_its_scopes_say_and_ends_at_once(events: Events) {
     ] {
         refused(call);
     }
-    // Mistakes are told before the scope.
+    // Mistakes are reported before the scope.
     let (status, answer) = as_token(&events, &own, &json!(["ns.create", ""]));
     assert_eq!((status, answer["error"]["message"].as_str()), (400, Some(N)));
 
@@ -142,7 +142,7 @@ fn a_token_opens_what_its_scopes_say_and_ends_at_once(events: Events) {
     assert_eq!(events.call(json!(["ns.delete", "a_b"]))["messagesDeleted"], 1);
     assert_eq!(pokes.chunk(), "");
     assert_eq!(as_token(&events, &own, &json!(["sys.version"])).0, 403);
-    // Made again, it is empty.
+    // Recreated, it is empty.
     events.call(json!(["ns.create", "a_b", {"token": own}]));
     assert_eq!(
         as_token(&events, &own, &write),
@@ -217,7 +217,7 @@ fn each_path_asks_for_the_token_in_the_same_words(events: Events) {
         (Some("bearer x"), "Authorization header must use Bearer scheme"),
         (Some("Bearer "), "Token required"),
     ] {
-        // An empty token in the address is none.
+        // An empty token in the address counts as no token.
         for query in ["", "token="] {
             let (status, code, told, details) = ask(header, query);
             assert_eq!((status, code.as_str(), told.as_str()), (401, "AUTH_REQUIRED", message));
@@ -263,7 +263,7 @@ fn each_path_asks_for_the_token_in_the_same_words(events: Events) {
         let message = "Token not authorized for namespace".to_owned();
         assert_eq!(refused, (403, "AUTH_UNAUTHORIZED".to_owned(), message, details));
     }
-    // What one token lacks is told by each path; and a wrong method only to whoever may ask.
+    // Each path reports a missing scope; and a wrong method only to authorised callers.
     let reading = events.call(json!(["token.create", "default", {"scopes": ["read"]}]))["token"].clone();
     let writing = events.call(json!(["token.create", "default", {"scopes": ["write"]}]))["token"].clone();
     let lacks = |method: &str, path: &str, token: &Value, scope: &str| {
@@ -332,7 +332,7 @@ fn each_path_asks_for_the_token_in_the_same_words(events: Events) {
         let expected = json!({"code": "INVALID_REQUEST", "message": format!("Only {allowed} method allowed")});
         assert_eq!((answer.status, &answer.json["error"]), (405, &expected));
     }
-    // No token is asked for, and none is sent back.
+    // No token is required, and none is returned.
     for path in ["/health", "/version", "/ready", "/metrics"] {
         let answer = events.api.get(path);
         assert_eq!(answer.status, 200, "{path}");
@@ -340,14 +340,14 @@ fn each_path_asks_for_the_token_in_the_same_words(events: Events) {
     }
 }
 
-/// Whoever waits for messages when a token is revoked gets none of those that come later.
+/// A client that waits for messages when its token is revoked gets none of the later ones.
 fn a_revoked_token_waits_for_no_message(events: Events) {
     events.call(json!(["sub.create", "jobs", {"all": true}]));
     let made = events.call(json!(["token.create", "default", {"scopes": ["read", "write"]}]));
     let token = made["token"].as_str().unwrap().to_owned();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| as_token(&events, &token, &json!(["sub.fetch", "jobs", {"waitMs": 30000}])));
-        // Nobody tells who waits; who comes too late is refused all the same.
+        // Waiting clients cannot be detected; a late one is refused all the same.
         std::thread::sleep(Duration::from_millis(300));
         events.call(json!(["token.revoke", "default", made["id"]]));
         events.call(json!(["stream.write", "s", {"type": "t", "data": {}}]));
@@ -409,7 +409,7 @@ fn utc(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The rule is the face's; the engine has no part in it.
+/// The API applies the rule; the engine is not involved.
 #[test]
 fn with_open_admin_any_valid_token_administers() {
     let events = Events::with(Backend::Memory, &["--open-admin"]);
@@ -421,7 +421,7 @@ fn with_open_admin_any_valid_token_administers() {
     assert_eq!(as_token(&events, &own, &json!(["ns.info", "default"])).0, 200);
     assert_eq!(as_token(&events, &own, &json!(["ns.delete", "other"])).0, 200);
     assert_eq!(as_token(&events, &own, &json!(["sys.verify"])).0, 200);
-    // Whatever it is for.
+    // For any purpose.
     for scope in ["read", "write", "admin"] {
         let made = json!(["token.create", "own", {"scopes": [scope]}]);
         let token = events.call(made)["token"].as_str().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! What the reference does not have, on every kind of storage: batches, retries that are safe, reads that wait, persistent
-//! subscriptions, snapshots, retention, and figures for the operator.
+//! Additions to the reference, on every kind of storage: batches, safe retries, waiting reads, persistent subscriptions,
+//! snapshots, retention, and metrics for the operator.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn a_batch_is_stored_wholly_or_not_at_all_and_in_one_row(events: Events) {
         events.call(json!(["stream.append", "s-1", two, {"expectedVersion": "any"}])),
         range(2, 4, 5)
     );
-    // The order of the result is that of the call, and positions are one range over all streams.
+    // Results have the order of the call, and positions are one range over all streams.
     let many = json!(["stream.appendMany", [
         {"stream": "z-1", "messages": two, "expectedVersion": -1},
         {"stream": "s-1", "messages": [message("c")], "expectedVersion": 5},
@@ -130,7 +130,7 @@ fn a_retry_finds_what_it_has_stored_already(events: Events) {
     conflict(other_data, 0, "s-1", 0);
     let other_metadata = json!(["stream.write", "s-1", {"type": "a", "data": {"n": 1.0}}, {"id": id(0)}]);
     conflict(other_metadata, 0, "s-1", 0);
-    // A batch is found again as a whole.
+    // A batch is recognised as a whole.
     let batch = json!(["stream.append", "b-1", [with(1, "a"), with(2, "b"), with(3, "c")], {"expectedVersion": -1}]);
     let stored = events.call(batch.clone());
     let mut found = stored.clone();
@@ -144,7 +144,7 @@ fn a_retry_finds_what_it_has_stored_already(events: Events) {
     ] {
         let call = json!(["stream.append", "b-1", messages]);
         let (status, code, text) = events.refusal(&call.to_string());
-        // A part of a batch in its order is a duplicate by itself.
+        // An ordered part of a batch is also a duplicate.
         let is_part = messages.len() == 2 && messages[0]["type"] == "a";
         assert!(
             is_part && status == 200 || code == "MESSAGE_ID_CONFLICT",
@@ -180,7 +180,7 @@ fn a_read_that_waits_is_answered_by_the_first_message_or_when_time_is_up(events:
                 scope.spawn(move || api.send("POST", &format!("/rpc?token={TOKEN}"), &[], &call.to_string()))
             })
             .collect();
-        // Whether it comes before or after they wait makes no difference.
+        // The result is the same whether it comes before or after they wait.
         std::thread::sleep(Duration::from_millis(50));
         events.call(json!(["stream.write", "s-1", message("a")]));
         events.call(json!(["stream.write", "s-1", message("b")]));
@@ -245,7 +245,7 @@ fn a_message_is_handed_out_until_it_is_acknowledged_or_parked(events: Events) {
         "{second}"
     );
     assert_eq!(second[1]["message"][4], 3);
-    // Of its last attempt: it is set aside, and handed out again when it is asked for.
+    // The nack of its last attempt: it is parked, and delivered again on request.
     events.call(json!(["sub.nack", "bills", [second[0]["lease"]], {"action": "retry", "reason": "never"}]));
     let parked = events.call(json!(["sub.parked", "bills"]));
     assert_eq!(
@@ -288,7 +288,7 @@ fn the_newest_snapshot_of_a_stream_is_kept(events: Events) {
         let expected = format!(r#"{{"version":{version},"type":"Sum","data":{data},"time":""#);
         assert!(text.starts_with(&expected), "{text}");
     }
-    // It is beside the stream, not in it.
+    // It is stored beside the stream, not in it.
     assert_eq!(events.call(json!(["stream.version", "s-1"])), Value::Null);
     assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 0);
 }

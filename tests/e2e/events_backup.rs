@@ -1,4 +1,4 @@
-//! Backups of the event store and what is restored of them, with the real binary: under load, cut off, bent, killed.
+//! Backups of the event store and their restores, with the real binary: under load, cut off, corrupted, killed.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use thalweg_tests::{Api, Process, Thalweg, eventually, thalweg};
 
 use crate::events_server::{Events, TOKEN};
 
-/// How a command has ended.
+/// Result of a command.
 struct Done {
     code: Option<i32>,
     stderr: String,
@@ -53,7 +53,7 @@ fn call(api: &Api, token: &str, call: &Value) -> Value {
     answer.json
 }
 
-/// A server with something of everything in the namespace `shop`, and that namespace's tokens.
+/// A server with every kind of data in the namespace `shop`, and the tokens of that namespace.
 fn filled() -> (Events, String, String) {
     let events = Events::on_disk();
     let shop = json!(["ns.create", "shop", {"description": "a shop", "metadata": {"a": 1}}]);
@@ -80,7 +80,7 @@ fn filled() -> (Events, String, String) {
     (events, shop, reader)
 }
 
-/// What is asked of both servers.
+/// Requests that must have the same result on both servers.
 fn asked() -> Vec<Value> {
     let mut asked = vec![
         json!(["ns.info", "shop"]),
@@ -107,7 +107,7 @@ fn answers(api: &Api, token: &str) -> Vec<Value> {
     answers
 }
 
-/// How far a server has read ahead for a subscription is in no backup: the next one reads it again.
+/// The read-ahead of a subscription is not part of a backup: the next server reads it again.
 fn without_read_ahead(answer: &mut Value) {
     match answer {
         Value::Array(all) if all.iter().all(Value::is_object) => all.iter_mut().for_each(without_read_ahead),
@@ -199,7 +199,7 @@ fn a_backup_under_load_is_restored_and_served_with_the_same_tokens_and_content()
     is_sound(again);
 }
 
-/// Also for those who look at what lies on the disk.
+/// Also in the files on the disk.
 fn is_sound(mut events: Events) {
     events.process.signal("TERM").unwrap();
     assert!(events.process.wait().unwrap().success());
@@ -274,7 +274,7 @@ fn a_damaged_backup_is_exit_65_names_the_byte_and_leaves_no_store() {
     }
     let missing = restore(folder.path(), "nothing", "data");
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);
-    // What was left of the others is no obstacle.
+    // Leftovers of the others do not matter.
     let done = restore(folder.path(), "all", "data");
     assert_eq!(done.code, Some(0), "{}", done.stderr);
 }
@@ -321,7 +321,7 @@ fn a_restore_that_was_killed_is_no_store_and_begins_anew() {
         killed.check_running()
     })
     .unwrap();
-    // Another one does not come in between.
+    // A concurrent restore is refused.
     let second = restore(folder.path(), "all", "data");
     assert_eq!(second.code, Some(1), "{}", second.stderr);
     assert!(second.stderr.contains("data directory is in use"), "{}", second.stderr);
@@ -332,7 +332,7 @@ fn a_restore_that_was_killed_is_no_store_and_begins_anew() {
     ] {
         let refused = run(folder.path(), &command);
         assert_eq!(refused.code, Some(1), "{}", refused.stderr);
-        let why = "has a restore that did not come to its end";
+        let why = "contains an incomplete restore";
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
     }
     let mut again = piped(folder.path());
@@ -343,7 +343,7 @@ fn a_restore_that_was_killed_is_no_store_and_begins_anew() {
     assert_eq!(served.call(json!(["ns.info", "shop"]))["messageCount"], 451);
 }
 
-/// Answers one request with the start of these bytes, and says that there are more.
+/// Answers one request with the start of these bytes, and announces more.
 fn answering(bytes: Vec<u8>, said: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -355,7 +355,7 @@ fn answering(bytes: Vec<u8>, said: usize) -> String {
             line.clear();
         }
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {said}\r\n\r\n");
-        // Who has seen enough leaves.
+        // A satisfied client disconnects.
         let _ = stream.write_all(&[head.as_bytes(), &bytes].concat());
     });
     url

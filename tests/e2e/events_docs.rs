@@ -1,5 +1,5 @@
-//! The samples of `docs/events.md` and `docs/event-subscriptions.md`, run as they stand there against the real binary. Only what
-//! differs from run to run is put in: the address of the server, and leases.
+//! Runs the samples of `docs/events.md` and `docs/event-subscriptions.md` unchanged against the real binary. Only values that
+//! differ from run to run are replaced: the address of the server, and leases.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use thalweg_tests::{Process, beside, eventually, servers, thalweg};
 
 use crate::events_server::{Backend, Events, TOKEN};
 
-/// The code of a section, in the language of its block.
+/// The code block of a section in a language.
 fn sample(document: &str, section: &str, language: &str) -> String {
     let text = std::fs::read_to_string(beside("../docs").join(document)).unwrap();
     let (_, part) = text.split_once(&format!("\n## {section}\n")).unwrap();
@@ -23,7 +23,7 @@ fn at(code: &str, events: &Events) -> String {
     code.replace("127.0.0.1:8080", &events.address)
 }
 
-/// What a program that succeeds prints.
+/// The output of a program that succeeds.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (stdout, stderr) = (
@@ -47,7 +47,7 @@ fn the_sample_for_curl_prints_what_it_says() {
     let mut command = Command::new("sh");
     command.args(["-ec", &code]).current_dir(events.folder.path());
     let mut sample = Process::start("sample", events.folder.path(), &mut command).unwrap();
-    // The last of it listens until it is ended.
+    // The last command listens until it is ended.
     let printed = eventually(|| {
         let out = sample.stdout();
         anyhow::ensure!(out.matches("event: poke").count() == 2, "{out}\n{}", sample.stderr());
@@ -59,7 +59,7 @@ fn the_sample_for_curl_prints_what_it_says() {
     for (line, columns) in lines[3..5].iter().zip([7, 8]) {
         let rows: Value = serde_json::from_str(line).unwrap();
         let rows = rows.as_array().unwrap();
-        // The member of two that `7` belongs to is another's business.
+        // The group member of `7` among two is tested elsewhere.
         assert!(columns == 8 || rows.len() == 2, "{line}");
         assert!(
             rows.iter().all(|row| row.as_array().map(Vec::len) == Some(columns)),
@@ -120,7 +120,7 @@ fn commands(code: &str) -> Vec<String> {
         .collect()
 }
 
-/// With `thalweg` on the path, where the sample asks which server.
+/// With `thalweg` on the path, for samples that name no server.
 fn shell(events: &Events, line: &str) -> Command {
     let folder = events.folder.path();
     let _ = std::os::unix::fs::symlink(thalweg::binary(), folder.join("thalweg"));
@@ -148,7 +148,7 @@ fn the_commands_of_the_shell_do_what_is_said_beside_them() {
         let name = line.split_whitespace().nth(2).unwrap_or_default();
         seen.push(name);
         match name {
-            // Which the environment has already.
+            // Already set by the environment.
             _ if line.starts_with("export THALWEG_EVENTS_URL=") => {}
             "tail" => {
                 let process = Process::start("tail", folder, &mut shell(&events, &format!("exec {line}"))).unwrap();
@@ -190,7 +190,7 @@ fn the_commands_of_the_shell_do_what_is_said_beside_them() {
             .count(),
         2
     );
-    // It may have begun before or after what is written now: it is repeated until it is seen.
+    // It may have started before or after this write: the write is repeated until it is seen.
     let mut tail = tail.unwrap();
     eventually(|| {
         events.call(json!(["stream.write", "order-1", {"type": "Other", "data": {}}]));

@@ -1,5 +1,5 @@
-//! What subscribers hear of messages that are gone, what the event store tells of itself, and what it does when no more files
-//! can be opened: the real binary.
+//! Gap reports to subscribers, the metrics of the event store, and its behaviour when no more files can be opened: the real
+//! binary.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -65,7 +65,7 @@ fn what_retention_took_before_it_was_read_is_told_as_a_gap_also_after_scavenging
         let mut category = Pokes::open(&events, "category=r&data=true&position=4");
         assert_eq!(category.chunk(), gap(4, 9), "{step}");
         assert_eq!(place(&category.chunk()).2, 10);
-        // That of another category between them is no gap.
+        // The message of another category between them makes no gap.
         assert_eq!(place(&category.chunk()).2, 12);
         let mut other = Pokes::open(&events, "category=other&data=true");
         assert_eq!(place(&other.chunk()).2, 11, "{step}");
@@ -82,7 +82,7 @@ fn what_retention_took_before_it_was_read_is_told_as_a_gap_also_after_scavenging
             "only who asks hears of gaps"
         );
     }
-    // What goes as it comes, while somebody listens.
+    // Removals while a client is subscribed.
     let mut stream = Pokes::open(&events, "stream=r-1&data=true&position=11");
     let mut category = Pokes::open(&events, "category=r&data=true&position=13");
     let mut all = Pokes::open(&events, "all=true&data=true");
@@ -93,7 +93,7 @@ fn what_retention_took_before_it_was_read_is_told_as_a_gap_also_after_scavenging
     assert_eq!(told(&mut all, 6, 13), (13..19).collect::<Vec<_>>());
 }
 
-/// Every place from `first` on is told once, as a message or as a part of a gap.
+/// Every position from `first` on is reported once, as a message or as a part of a gap.
 fn told(pokes: &mut Pokes, count: usize, first: u64) -> Vec<u64> {
     let mut places = Vec::new();
     while places.len() < count {
@@ -164,7 +164,7 @@ fn what_a_recovery_skipped_is_told_as_a_gap_and_what_an_import_left_out_is_not()
     }
 }
 
-/// A message whose text alone is damaged, below what was synced: no start of the log looks there, with the indexes nor without.
+/// Damages only a message's text, below the synced position: no start of the log reads there, with or without the indexes.
 #[test]
 fn damage_that_is_met_later_is_told_once_and_passed_over_where_that_was_asked_for() {
     let mut events = Events::on_disk();
@@ -241,7 +241,7 @@ fn the_metrics_tell_what_the_store_is_and_does_and_its_subscriptions_also_after_
     assert!(metric(&events, "thalweg_events_index_memory_bytes") > 0.0);
     assert_eq!(metric(&events, "thalweg_events_appends_total"), 1.0);
     assert_eq!(metric(&events, "thalweg_events_appended_messages_total"), 10.0);
-    // Nobody has to fetch for that.
+    // No fetch is needed for that.
     let events = events.again();
     let lag = eventually(|| {
         let text = events.api.get("/metrics").text;
@@ -253,7 +253,7 @@ fn the_metrics_tell_what_the_store_is_and_does_and_its_subscriptions_also_after_
     assert_eq!(lag.unwrap().trim(), "9");
     assert!(metric(&events, "thalweg_events_recovery_seconds") > 0.0);
     assert!(metric(&events, "thalweg_events_recovery_bytes") > 0.0);
-    // And what the log tells.
+    // And the report in the log.
     assert_eq!(metric(&events, "thalweg_log_poisoned"), 0.0);
     assert!(metric(&events, "thalweg_log_free_bytes") > 0.0);
 }
@@ -273,7 +273,7 @@ fn namespaces_are_told_apart_in_metrics_only_if_that_is_asked_for() {
     assert!(text.contains(line), "{text}");
 }
 
-/// A connection that asked for something and was answered; `None` if it was refused.
+/// A connection with a completed request; `None` if it was refused.
 fn open(events: &Events) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(&events.address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -315,7 +315,7 @@ fn connections_leave_files_to_the_log_and_one_too_many_is_refused() {
         assert!(held.len() < 256);
     }
     assert!(held.len() > 100, "{} streams", held.len());
-    // Those that only ask make room for each other, and one of them goes on writing, while files are made and left.
+    // Request connections make room for each other, and one of them keeps writing, while files are created and released.
     let mut idle: Vec<TcpStream> = (0..300).map(|_| open(&events).unwrap()).collect();
     let mut stream = idle.pop().unwrap();
     let body = json!(["stream.append", "kept-1", vec![message(); 100]]).to_string();
@@ -386,7 +386,7 @@ fn the_whole_process_keeps_events_in_memory_alone_if_it_is_told_to() {
     assert!(!thalweg.data_dir().join("log").exists());
     let jobs = call(&thalweg, json!(["sub.create", "jobs", {"category": "none"}]));
     assert_eq!(jobs.status, 200, "{jobs:?}");
-    // What the listener says by itself is said as the store says it.
+    // The listener's own responses have the format of the store's.
     let mut stream = TcpStream::connect(thalweg.address().unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     write!(
@@ -402,7 +402,7 @@ fn the_whole_process_keeps_events_in_memory_alone_if_it_is_told_to() {
             && refused.contains(r#""message":"Request header too large""#),
         "{refused}"
     );
-    // Whoever is told of messages, and whoever waits for some, is answered before the process ends.
+    // Open subscriptions and waiting reads are answered before the process ends.
     let mut open = ["/subscribe?all=true", "/rpc"].map(|path| {
         let mut stream = TcpStream::connect(thalweg.address().unwrap()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -424,7 +424,7 @@ fn the_whole_process_keeps_events_in_memory_alone_if_it_is_told_to() {
         Ok(())
     })
     .unwrap();
-    // What is begun, a moment later.
+    // Work that has begun, a moment later.
     std::thread::sleep(Duration::from_millis(300));
     thalweg.process.signal("TERM").unwrap();
     let [told, waited] = open.each_mut().map(|stream| {

@@ -1,5 +1,5 @@
-//! `/import` on every kind of storage: places are kept, progress is told while the body still comes, and each mistake names its
-//! line and leaves what was stored before.
+//! `/import` on every kind of storage: positions are kept, progress is reported while the body is still being sent, and each
+//! mistake names its line and leaves earlier batches stored.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -60,7 +60,7 @@ fn an_import_keeps_places_over_a_restart(events: Events) {
     let next = events.call(json!(["stream.write", "i-1", {"type": "t", "data": {}}]));
     assert_eq!(next, json!({"globalPosition": 7499, "position": 2499}));
 
-    // What is taken is told with its line, and nothing of its batch is stored.
+    // A used position is reported with its line, and nothing of its batch is stored.
     let lines = record("j-1", 0, 9000) + "\n" + &record("j-1", 1, 4);
     let error = json!({"error": "POSITION_EXISTS", "message": "global position already exists: 4", "imported": 0, "read": 2, "line": 3});
     assert_eq!(import("", &lines), error);
@@ -82,7 +82,7 @@ fn an_import_keeps_places_over_a_restart(events: Events) {
     assert_eq!(done(&import("", &free)), Some(1), "a free place below the end");
     assert_eq!(globals(json!(["category.get", "", {"batchSize": 4}])), [1, 4, 5, 7]);
 
-    // Over a restart, and anew.
+    // Across a restart, and again.
     let events = events.again();
     assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 2502);
     let next = events.call(json!(["stream.write", "k", {"type": "t", "data": {}}]));
@@ -130,7 +130,7 @@ impl Upload {
         head
     }
 
-    /// The next chunk of the answer; empty at its end.
+    /// The next chunk of the response; empty at its end.
     fn chunk(&mut self) -> String {
         let mut size = String::new();
         self.0.read_line(&mut size).unwrap();
@@ -159,7 +159,7 @@ fn progress_is_told_after_each_thousand_while_the_body_still_comes(events: Event
         assert!(head.contains(&format!("\r\n{header}\r\n")), "{header} in {head}");
     }
     assert_eq!(upload.chunk(), "data: {\"imported\":1000,\"gpos\":1000}\n\n");
-    // What was told is stored.
+    // Reported records are stored.
     assert_eq!(events.call(json!(["stream.version", "p-1"])), 999);
     upload.send(&records(1000..1999));
     upload.send("\n  \n");
@@ -180,7 +180,7 @@ fn progress_is_told_after_each_thousand_while_the_body_still_comes(events: Event
         nothing,
         [json!({"done": true, "imported": 0, "elapsed": "0.0s", "read": 0})]
     );
-    // Exactly a thousand are one event more than fewer are.
+    // Exactly a thousand lines have one event more than fewer lines.
     let told = events.import("", &(0..1000).map(|n| record("e-1", n, n + 3000)).collect::<String>());
     assert_eq!(told.last().unwrap()["imported"], 1000);
 }
@@ -282,7 +282,7 @@ fn each_mistake_of_an_import_has_its_code_its_line_and_its_words(events: Events)
             "nothing of the batch is stored"
         );
     }
-    // Twice the same place in one import is a place that is taken.
+    // The same position twice in one import counts as used.
     for line in [record("t-1", 0, 500), record("t-1", 1, 500), record("t-1", 0, 501)] {
         let told = events.import("", &(record("t-1", 0, 500) + &line));
         assert_eq!(
@@ -298,7 +298,7 @@ fn what_was_stored_before_a_mistake_stays_in_whole_batches(events: Events) {
     let told = events.import("", &(records(0..1400) + "{}\n" + &records(1400..1500)));
     assert_eq!(told.last().unwrap()["line"], 1401);
     assert_eq!(events.call(json!(["stream.version", "p-1"])), 999);
-    // A batch ends with 24 MiB, too.
+    // A batch also ends at 24 MiB.
     let large =
         |n: u64| record("l-1", n, 5000 + n).replace("{\"n\"", &format!("{{\"x\":\"{}\",\"n\"", "x".repeat(10 << 20)));
     let lines: String = (0..3).map(large).collect();
@@ -315,7 +315,7 @@ fn an_import_with_force_begins_anew(events: Events) {
         .api
         .send("GET", &format!("/import?force=true&token={TOKEN}"), &[], "");
     assert_eq!(refused.status, 405);
-    // Only the literal word is it.
+    // Only the literal word counts.
     for query in ["&force=1", "&force=TRUE", "&force="] {
         assert_eq!(
             events.import(query, &record("p-1", 0, 1))[0]["error"],
@@ -369,7 +369,7 @@ fn ids_of_imports_are_kept_and_taken_once(events: Events) {
 }
 
 fn a_client_that_reads_only_at_the_end_gets_the_last_event(events: Events) {
-    // More than sockets hold, behind a mistake in the first line.
+    // More than sockets can buffer, after a mistake in the first line.
     let rest = "x".repeat(1 << 20) + "\n";
     let mut upload = Upload::begin(&events);
     upload.send("{}\n");
@@ -382,7 +382,7 @@ fn a_client_that_reads_only_at_the_end_gets_the_last_event(events: Events) {
         "{told}"
     );
     assert_eq!(upload.chunk(), "");
-    // The same without a mistake, and with progress that nobody reads meanwhile.
+    // The same without a mistake, and with progress that the client does not read meanwhile.
     let mut upload = Upload::begin(&events);
     (0..20).for_each(|n| upload.send(&records(n * 1000..(n + 1) * 1000)));
     upload.send("");

@@ -1,8 +1,8 @@
-//! `kill -9` of the event store while many write to it and one follows, the wall clock is set, clients leave in the middle of their
-//! calls, a namespace is deleted and made again, and files are damaged that can be made anew: what was acknowledged is where it
-//! was said to be, each append is there whole or not at all and found its stream at the version that it expected, whoever asks again
-//! for what had no answer is told what became of it, what was deleted stays deleted, and the follower, which comes back after each
-//! kill, hears of every message once and in order.
+//! `kill -9` of the event store while many clients write and one follows, the wall clock is set, clients disconnect in the
+//! middle of their calls, a namespace is deleted and recreated, and rebuildable files are damaged. Acknowledged messages are at
+//! their positions. Each append is stored whole or not at all, at the stream version that it expected. A repeated call without
+//! a response learns its outcome. Deleted data stays deleted. The follower, which reconnects after each kill, gets every
+//! message once and in order.
 
 mod remade;
 
@@ -26,7 +26,7 @@ for_lasting_backends!(kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap)
 const WRITERS: u64 = 6;
 const STREAMS: u64 = 5;
 
-/// Chance that can be repeated.
+/// Reproducible random numbers.
 struct Chance(u64);
 
 impl Chance {
@@ -38,17 +38,17 @@ impl Chance {
     }
 }
 
-/// Messages for some streams, each with a number that no other has.
+/// Messages for some streams, each with a unique number.
 #[derive(Clone)]
 struct Asked {
     parts: Vec<(String, Vec<u64>)>,
     expected: Option<i64>,
-    /// The messages have ids of their own.
+    /// Whether the messages have their own ids.
     has_ids: bool,
 }
 
 enum Said {
-    /// Where each part begins, in its stream and in all.
+    /// The position of each part, in its stream and globally.
     Stored(Vec<(u64, u64)>),
     Refused,
     Nothing,
@@ -57,11 +57,11 @@ enum Said {
 #[derive(Default)]
 struct Known {
     said: Vec<(Asked, Said)>,
-    /// At least.
+    /// A lower bound.
     versions: HashMap<String, i64>,
 }
 
-/// Everything that was found so far.
+/// Everything found so far.
 #[derive(Default)]
 struct Found {
     /// By global position from 1: stream, position, number.
@@ -188,7 +188,7 @@ fn write(address: &str, known: &Mutex<Known>, stop: &AtomicBool, mut chance: Cha
     }
 }
 
-/// Adds what it hears of to `heard` until the server is gone, or everything up to `last` is heard.
+/// Adds received pokes to `heard` until the server is gone, or everything up to `last` is received.
 fn follow(address: &str, heard: &mut Vec<(String, u64)>, last: Option<usize>) {
     let Ok(mut stream) = TcpStream::connect(address) else {
         return;
@@ -215,7 +215,7 @@ fn follow(address: &str, heard: &mut Vec<(String, u64)>, last: Option<usize>) {
 }
 
 impl Found {
-    /// Reads what has come since.
+    /// Reads messages since the last read.
     fn read(&mut self, events: &Events) {
         let from = self.all.len() + 1;
         let rows = events.call(json!(["category.get", "s", {"batchSize": -1, "position": from}]));
@@ -258,7 +258,7 @@ impl Found {
         }
     }
 
-    /// What had no answer is asked for again.
+    /// Appends without a response are repeated.
     fn ask_again(&mut self, events: &Events, asked: &Asked) {
         let was_there = asked.numbers().all(|number| self.at.contains_key(&number));
         let (status, answer) = ask(&events.api, asked).expect("an answer");
@@ -274,7 +274,7 @@ impl Found {
 }
 
 /// `THALWEG_KILL_ROUNDS` rounds from the seed `THALWEG_KILL_SEED`.
-#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+#[allow(clippy::print_stdout, reason = "a long run prints its result")]
 fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events) {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (rounds, seed) = (number("THALWEG_KILL_ROUNDS", 3), number("THALWEG_KILL_SEED", 1));
@@ -282,13 +282,13 @@ fn kill_nine_loses_nothing_repeats_nothing_and_leaves_no_gap(mut events: Events)
     let (mut found, mut heard) = (Found::default(), Vec::new());
     let (mut acknowledged, mut without_answer, mut left) = (0, 0, 0);
     let (mut remade, mut clock, folder) = (Remade::default(), WallClock::default(), events.folder.path().to_owned());
-    // With a database its clock counts, and its files.
+    // A database has its own clock and files.
     let is_embedded = events.backend != Backend::Postgres;
     if is_embedded {
         set_wall_clock(&folder, 0).unwrap();
         events = events.again();
     }
-    // Nothing becomes so old here, unless a clock that is set is taken for time.
+    // Nothing here gets that old, unless a clock change counts as elapsed time.
     events.call(json!(["retention.set", {"category": "s"}, {"maxAge": 43_200}]));
     for round in 0..rounds {
         let (known, stop) = (Mutex::new(Known::default()), AtomicBool::new(false));

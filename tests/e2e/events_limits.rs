@@ -1,4 +1,4 @@
-//! Every limit of the event store, at its edge and one beyond, on every kind of storage; and what a server does that has no room.
+//! Every limit of the event store, at its edge and one beyond, on every kind of storage; and a server without room.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -70,7 +70,7 @@ fn every_limit_is_told_with_its_number(events: Events) {
     assert_eq!(events.rpc(r#"["sys.version"]"#).0, 200, "nothing of it ends the server");
 }
 
-/// Head and body of an answer with a length.
+/// Head and body of a response with a length.
 pub(crate) fn first_answer(stream: &mut TcpStream) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let (mut answer, mut byte) = (Vec::new(), [0]);
@@ -85,7 +85,7 @@ pub(crate) fn first_answer(stream: &mut TcpStream) -> String {
     head + &String::from_utf8(body).unwrap()
 }
 
-/// A message of so many bytes, of which type and data are ten.
+/// A message of this many bytes, ten of which are type and data.
 fn of_bytes(bytes: usize) -> Value {
     json!({"type": "t", "data": {"x": "x".repeat(bytes - 9)}})
 }
@@ -203,7 +203,7 @@ fn a_line_of_an_import_may_be_a_megabyte_longer_than_a_message(events: Events) {
     assert_eq!(events.call(json!(["stream.version", "l-1"])), 1);
 }
 
-/// A request is read by the face, before any engine has to do with it.
+/// The API reads the request, before any engine is involved.
 #[test]
 fn a_request_may_have_a_hundred_megabytes() {
     let events = Events::in_memory();
@@ -229,7 +229,7 @@ fn a_request_may_have_a_hundred_megabytes() {
     assert_eq!(events.rpc(r#"["sys.version"]"#).0, 200, "nothing of it ends the server");
 }
 
-/// On one engine of each kind: the flag is read by the face, and the store has room for what it lets through.
+/// On one engine of each kind: the API checks the flag, and the store has room for the accepted messages.
 #[test]
 fn the_limit_of_a_message_can_be_moved() {
     for backend in [Backend::TestMode, Backend::Fsync, Backend::Postgres] {
@@ -252,14 +252,14 @@ fn the_limit_of_a_message_can_be_moved() {
     invalid(&events, &[(json!(["stream.write", "s", of_bytes(21)]), size)]);
 }
 
-/// The most that the server has had in memory.
+/// Peak memory of the server.
 fn peak(events: &Events) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", events.process.id())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     peak.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
-/// The face alone decides, whatever the engine.
+/// The API alone decides, whatever the engine.
 #[test]
 fn clients_that_take_nothing_of_large_answers_have_no_more_memory_than_there_is() {
     let events = Events::with(Backend::Fsync, &["--memory-limit", "512MiB"]);
@@ -284,7 +284,7 @@ fn clients_that_take_nothing_of_large_answers_have_no_more_memory_than_there_is(
         stalled.push(ask("GET /subscribe?stream=l-1&data=true", ""));
         stalled.push(ask("GET /subscribe?subscription=large", ""));
     }
-    // Others are answered meanwhile, also those that want more than what is buffered anyway.
+    // Others are answered meanwhile, including those that want more than is buffered anyway.
     for _ in 0..100 {
         let read = events.call(json!(["category.get", "p", {"batchSize": 300}]));
         assert_eq!(read.as_array().map(Vec::len), Some(300));
@@ -296,7 +296,7 @@ fn clients_that_take_nothing_of_large_answers_have_no_more_memory_than_there_is(
     assert!(peak(&events) < 512 << 20, "{} bytes", peak(&events));
 }
 
-/// More than a request may be, and more than there is memory.
+/// More than the limit of a request, and more than the available memory.
 #[test]
 fn an_import_of_any_size_is_stored_as_it_comes() {
     const RECORDS: u64 = 300;
@@ -316,7 +316,7 @@ fn an_import_of_any_size_is_stored_as_it_comes() {
     assert_eq!(events.call(json!(["stream.version", "i-1"])), RECORDS - 1);
 }
 
-/// Of messages in memory: no other engine keeps them there.
+/// For messages in memory: no other engine keeps them there.
 #[test]
 fn a_store_in_memory_that_is_full_refuses_and_neither_grows_nor_ends() {
     let events = Events::with(Backend::TestMode, &["--memory-limit", "512MiB"]);
@@ -324,7 +324,7 @@ fn a_store_in_memory_that_is_full_refuses_and_neither_grows_nor_ends() {
     let half = of_bytes((12 << 20) - 8);
     let batch = |n: usize| json!(["stream.append", format!("b-{n}"), [half, half]]).to_string();
     let stored = (0..100).take_while(|n| events.rpc(&batch(*n)).0 == 200).count();
-    // The share of messages is most of the limit, and what is read and answered beside them is bounded too.
+    // The share of messages is most of the limit, and memory of reads and responses is bounded too.
     assert!((8..22).contains(&stored), "{stored} batches of 24 MiB");
     assert!(resident() < 768 << 20, "{} bytes", resident());
     let (status, code, message) = events.refusal(&batch(0).replace("b-0", "c"));
@@ -345,7 +345,7 @@ fn a_store_in_memory_that_is_full_refuses_and_neither_grows_nor_ends() {
     assert_eq!(events.call(json!(["ns.info", "default"]))["messageCount"], 2 * stored);
 }
 
-/// Of the embedded engine: another's disk is not ours.
+/// For the embedded engine: the disk of another is not under our control.
 #[test]
 fn a_disk_without_room_refuses_writes_and_is_read_all_the_same() {
     let mut events = Events::on_disk();

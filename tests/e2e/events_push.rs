@@ -1,4 +1,4 @@
-//! `/subscribe` on every kind of storage: what goes over the wire, byte by byte, where it begins, and that nothing is missing.
+//! `/subscribe` on every kind of storage: the wire format, byte by byte, the starting point, and completeness.
 
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ fn a_wrong_subscription_is_told_as_plain_text(events: Events) {
     }
 }
 
-/// How many connections there are is the listener's business, and the engine has no part in it.
+/// The number of connections is limited by the listener; the engine is not involved.
 #[test]
 fn a_thousand_open_subscriptions_do_not_hold_up_the_end() {
     let mut events = Events::in_memory();
@@ -87,7 +87,7 @@ fn a_thousand_open_subscriptions_do_not_hold_up_the_end() {
         .collect();
     events.process.signal("TERM").unwrap();
     assert!(events.process.wait().unwrap().success());
-    // Each has ended; what a machine under load does not get written in the time that there is, is cut off.
+    // Each has ended; output that a loaded machine cannot write in time is cut off.
     let ends: Vec<String> = open.iter_mut().map(Pokes::end).collect();
     assert!(ends.iter().all(|end| end.is_empty() || end == "0\r\n\r\n"), "{ends:?}");
     std::net::TcpListener::bind(&events.address).unwrap();
@@ -115,16 +115,16 @@ fn the_head_and_each_poke_are_what_known_clients_read(events: Events) {
             );
         }
         assert!(pokes.head.contains("\r\nserver: Thalweg/"), "{}", pokes.head);
-        // The very bytes: one space behind each colon, no empty block, one chunk.
+        // The exact bytes: one space after each colon, no empty block, one chunk.
         let data = "data: {\"stream\":\"a-1\",\"position\":0,\"globalPosition\":1}\n\n";
         assert_eq!(pokes.chunk(), format!("event: poke\nid: 1\n{data}"));
     }
-    // A name is JSON in the data, also where it has line ends, which would end an event.
+    // A name is JSON in the data, even with line ends, which would end an event.
     write(&events, "q\"\\\n\r-é");
     let mut pokes = Pokes::open(&events, "all=true&position=2&catchup=true");
     let data = "data: {\"stream\":\"q\\\"\\\\\\n\\r-é\",\"position\":0,\"globalPosition\":2}\n\n";
     assert_eq!(pokes.chunk(), format!("event: poke\nid: 2\n{data}"));
-    // Values are decoded as forms are; what is not encoded is taken as it is.
+    // Values are decoded like forms; unencoded ones are used unchanged.
     for (stream, query) in [
         ("b c+d-1", "stream=b+c%2Bd-1"),
         ("é:/-1", "stream=é:/-1"),
@@ -169,7 +169,7 @@ fn a_subscription_begins_where_it_is_told_to(events: Events) {
         ("category=a&position=10", String::new(), vec![]),
         ("category=a&consumer=0", String::new(), vec![1, 2, 4, 5, 7, 8]),
         ("category=a&size=0", String::new(), vec![1, 2, 4, 5, 7, 8]),
-        // No history, wherever it begins, but for those who ask.
+        // No history, wherever it starts, unless requested.
         ("all=true", String::new(), vec![]),
         ("all=true&position=0", String::new(), vec![]),
         ("all=true&position=5", String::new(), vec![]),
@@ -188,7 +188,7 @@ fn a_subscription_begins_where_it_is_told_to(events: Events) {
             (query, pokes)
         })
         .collect();
-    // Positions that are still to come.
+    // Positions in the future.
     let mut later = Pokes::open(&events, "all=true&position=11");
     let mut later_of_stream = Pokes::open(&events, "stream=a-1&position=4");
     write(&events, "a-1");
@@ -339,13 +339,13 @@ fn of_pokes_that_wait_the_newest_of_each_stream_is_told(events: Events) {
     assert_eq!(pokes.chunk(), poke("k-1", 399, 400));
     write(&events, "k-1");
     assert_eq!(pokes.chunk(), poke("k-1", 400, 801));
-    // Those who do not ask are told of each.
+    // Other subscribers get a poke for each.
     let mut pokes = Pokes::open(&events, "stream=k-2&coalesce=false");
     (0..400).for_each(|n| assert_eq!(pokes.chunk(), poke("k-2", n, 401 + n)));
 }
 
 fn who_does_not_read_for_long_misses_nothing(events: Events) {
-    // Far more than sockets and server hold, of messages that were there before, and of those that come.
+    // Far more than sockets and server can buffer, of existing messages and of new ones.
     let append = || {
         let messages = vec![json!({"type": "t", "data": {}}); 10_000];
         events.call(json!([
@@ -378,7 +378,7 @@ fn what_is_imported_above_a_subscriber_is_told(events: Events) {
         (open[0].chunk(), open[1].chunk()),
         (poke("i-1", 0, 1), poke("i-1", 0, 1))
     );
-    // With gaps, and not in their order.
+    // With gaps, and out of order.
     let lines = record("i-1", 5, 90) + &record("i-1", 3, 50);
     assert_eq!(events.import("", &lines)[0]["done"], true);
     for pokes in &mut open {
@@ -393,7 +393,7 @@ fn what_is_imported_above_a_subscriber_is_told(events: Events) {
 fn a_subscription_ends_properly_with_its_namespace_and_with_the_server(mut events: Events) {
     let own = token("own", '1');
     events.call(json!(["ns.create", "own", {"token": own}]));
-    // One that nothing matches is told nothing but the end.
+    // A filter without matches gets only the end.
     let queries = [
         "stream=s-1",
         "category=s",
@@ -426,7 +426,7 @@ fn a_subscription_ends_properly_with_its_namespace_and_with_the_server(mut event
     }
 }
 
-/// The connection's own clock tells it, with nothing to read from any store.
+/// The connection's own timer sends it, without reading from any store.
 #[test]
 fn after_a_quarter_of_a_minute_of_silence_each_subscriber_is_told_that_it_stands() {
     let events = Events::in_memory();

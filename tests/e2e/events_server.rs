@@ -1,4 +1,4 @@
-//! The event store as a process of its own, over every kind of storage that there is, and what its clients see of it.
+//! The event store as a separate process, over every kind of storage, as its clients see it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,25 +10,25 @@ use tempfile::TempDir;
 use thalweg_tests::postgres::Database;
 use thalweg_tests::{Api, Process, eventually, thalweg};
 
-/// Of `default`, for servers that ask for one.
+/// For `default`, on servers that require a token.
 pub(crate) const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
 
-/// What a server keeps its messages in, and when it says that they are kept.
+/// The storage of a server, and its durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
-    /// In memory, and everybody may do everything.
+    /// In memory, without access control.
     TestMode,
-    /// In memory, under the rules of production.
+    /// In memory, with the rules of production.
     Memory,
     Interval,
     Os,
     Fsync,
-    /// A database of its own.
+    /// A separate database.
     Postgres,
 }
 
 impl Backend {
-    /// As `sys.health` names the storage and what an answer promises.
+    /// The storage and durability in the terms of `sys.health`.
     pub fn told(self) -> (&'static str, &'static str) {
         match self {
             Backend::TestMode | Backend::Memory => ("memory", "memory"),
@@ -40,7 +40,7 @@ impl Backend {
     }
 }
 
-/// Makes a test of each function for each of the kinds of server that are listed, so that a failure names the kind.
+/// Creates a test of each function for each of the listed kinds of server, so that a failure names the kind.
 macro_rules! for_backends {
     ($backends:tt $($test:ident),+ $(,)?) => { $(
         $crate::events_server::for_backends!(@each $test $backends);
@@ -58,7 +58,7 @@ macro_rules! for_backends {
     };
 }
 
-/// What holds of every server.
+/// Tests for every server.
 macro_rules! for_every_backend {
     ($($test:ident),+ $(,)?) => {
         $crate::events_server::for_backends!(
@@ -71,7 +71,7 @@ macro_rules! for_every_backend {
     };
 }
 
-/// What needs tokens that are asked for: in test mode there are none.
+/// Tests that need tokens: in test mode there are none.
 macro_rules! for_backends_with_tokens {
     ($($test:ident),+ $(,)?) => {
         $crate::events_server::for_backends!(
@@ -81,7 +81,7 @@ macro_rules! for_backends_with_tokens {
     };
 }
 
-/// What needs messages that outlive the process.
+/// Tests that need messages that outlive the process.
 macro_rules! for_lasting_backends {
     ($($test:ident),+ $(,)?) => {
         $crate::events_server::for_backends!(
@@ -100,7 +100,7 @@ pub(crate) struct Events {
     pub folder: TempDir,
     pub backend: Backend,
     flags: Vec<String>,
-    /// After the process, which ends first.
+    /// Dropped after the process, which ends first.
     database: Option<Database>,
 }
 
@@ -130,7 +130,7 @@ impl Events {
         }
     }
 
-    /// Keeps nothing, and lets everybody do everything.
+    /// Stores nothing, and has no access control.
     pub fn in_memory() -> Events {
         Events::of(Backend::TestMode)
     }
@@ -139,12 +139,12 @@ impl Events {
         Events::of(Backend::Fsync)
     }
 
-    /// On the embedded engine with these flags alone.
+    /// On the embedded engine with these flags only.
     pub fn start_in(folder: TempDir, flags: &[&str]) -> Events {
         Events::start_as(Backend::Fsync, folder, flags)
     }
 
-    /// The same with so many files open at most.
+    /// The same with a limit on open files.
     pub fn limited(folder: TempDir, files: u32, flags: &[&str]) -> Events {
         let mut shell = Command::new("sh");
         let line = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
@@ -185,7 +185,7 @@ impl Events {
         }
     }
 
-    /// Killed, and started as before over what is kept.
+    /// Killed, and restarted on the same data.
     pub fn again(mut self) -> Events {
         self.process.kill().unwrap();
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
@@ -195,7 +195,7 @@ impl Events {
         }
     }
 
-    /// Status and text, without the newline at its end.
+    /// Status and text, without the trailing newline.
     pub fn rpc(&self, call: &str) -> (u16, String) {
         let answer = self
             .api
@@ -214,7 +214,7 @@ impl Events {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The code of what is wrong, and the message.
+    /// Error code and message.
     pub fn refusal(&self, call: &str) -> (u16, String, String) {
         let (status, text) = self.rpc(call);
         let json: Value = serde_json::from_str(&text).unwrap();
@@ -222,7 +222,7 @@ impl Events {
         (status, of("code"), of("message"))
     }
 
-    /// The events of an import, in their order.
+    /// The events of an import, in order.
     pub fn import(&self, query: &str, lines: &(impl AsRef<[u8]> + ?Sized)) -> Vec<Value> {
         let answer = self
             .api
@@ -235,7 +235,7 @@ impl Events {
     }
 }
 
-/// A token of `namespace` whose digits are all the same.
+/// A token of `namespace` with identical digits.
 pub(crate) fn token(namespace: &str, digit: char) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::from("ns_");
@@ -250,7 +250,7 @@ pub(crate) fn token(namespace: &str, digit: char) -> String {
     text
 }
 
-/// Of a call with a token: status and body.
+/// Status and body of a call with a token.
 pub(crate) fn as_token(events: &Events, token: &str, call: &Value) -> (u16, Value) {
     let header = format!("Bearer {token}");
     let headers = [("authorization", header.as_str())];
@@ -275,7 +275,7 @@ pub(crate) fn record(stream: &str, position: u64, global: u64) -> String {
         + "\n"
 }
 
-/// What `/subscribe` sends, piece by piece.
+/// The output of `/subscribe`, piece by piece.
 pub(crate) struct Pokes {
     stream: BufReader<TcpStream>,
     pub head: String,
@@ -286,7 +286,7 @@ impl Pokes {
         Pokes::open_with(events, query, "")
     }
 
-    /// With more headers, each with the end of its line.
+    /// With more headers, each including its line end.
     pub fn open_with(events: &Events, query: &str, headers: &str) -> Pokes {
         let mut stream = TcpStream::connect(&events.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -313,7 +313,7 @@ impl Pokes {
         pokes
     }
 
-    /// One chunk of the body, as it was sent; empty at its proper end.
+    /// One chunk of the body, as sent; empty at its proper end.
     pub fn chunk(&mut self) -> String {
         let mut size = String::new();
         self.stream.read_line(&mut size).unwrap();
@@ -324,7 +324,7 @@ impl Pokes {
         String::from_utf8(chunk).unwrap()
     }
 
-    /// All that still comes until the connection ends.
+    /// Everything until the connection ends.
     pub fn end(&mut self) -> String {
         let mut rest = String::new();
         // A connection may also be reset.
@@ -332,7 +332,7 @@ impl Pokes {
         rest
     }
 
-    /// One event, of as many chunks as it has.
+    /// One event, from as many chunks as it has.
     pub fn event(&mut self) -> String {
         let mut event = self.chunk();
         while !event.is_empty() && !event.ends_with("\n\n") {

@@ -1,4 +1,4 @@
-//! The event store at the shell: flags, environment, commands, TLS, and the section of a configuration, with the real binary.
+//! The event store from the shell: flags, environment, commands, TLS, and the section of a configuration, with the real binary.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use thalweg_tests::{Api, Process, Thalweg, eventually, thalweg};
 
 const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
 
-/// A server, and commands that ask it.
+/// A server, and commands against it.
 struct Shell {
     process: Process,
     folder: TempDir,
@@ -21,7 +21,7 @@ struct Shell {
     scheme: &'static str,
 }
 
-/// How a command has ended.
+/// Result of a command.
 struct Done {
     code: Option<i32>,
     stdout: String,
@@ -47,7 +47,7 @@ fn serve(folder: &Path, port: u16, flags: &[&str], environment: &[(&str, &str)])
 }
 
 const ON_DISK: [&str; 6] = ["--data-dir", "data", "--min-free", "0", "--token", TOKEN];
-/// The same folder later, which knows its token.
+/// The same folder later, with its token.
 const AGAIN: &[&str] = ON_DISK.split_at(4).0;
 
 impl Shell {
@@ -81,7 +81,7 @@ impl Shell {
         self.run_with(arguments, "")
     }
 
-    /// With something on its standard input.
+    /// With data on its standard input.
     fn run_with(&self, arguments: &[&str], input: &str) -> Done {
         let mut child = self
             .command(arguments)
@@ -100,7 +100,7 @@ impl Shell {
         }
     }
 
-    /// What a command that succeeds prints.
+    /// The output of a successful command.
     fn ok(&self, arguments: &[&str]) -> String {
         let done = self.run(arguments);
         assert_eq!(done.code, Some(0), "{arguments:?}: {}", done.stderr);
@@ -156,7 +156,7 @@ fn what_is_appended_is_listed_and_refusals_have_their_codes() {
     assert_eq!(names(&shell.ok(&["categories"]), "category"), ["order", "other"]);
     let no_json = shell.run(&["append", "s", "--type", "t", "--data", "{"]);
     assert_eq!(no_json.code, Some(1));
-    assert!(no_json.stderr.contains("--data is no JSON"), "{}", no_json.stderr);
+    assert!(no_json.stderr.contains("--data is not JSON"), "{}", no_json.stderr);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn more_streams_than_a_page_are_all_listed() {
     shell.file("in", &records);
     shell.ok(&["import", "--input", "in"]);
     assert_eq!(shell.ok(&["streams"]).lines().count(), 1001);
-    // More than a page of messages, too.
+    // Including more than a page of messages.
     assert_eq!(shell.ok(&["export"]), records);
 }
 
@@ -253,13 +253,13 @@ fn a_bad_import_names_its_line_and_force_asks_first() {
     assert_eq!(shell.ok(&["export"]), record("s-3", 0, 1, time));
     let from_stdin = shell.run_with(&["import", "--force"], "y\n");
     assert_eq!(from_stdin.code, Some(2), "{}", from_stdin.stderr);
-    // What is no export takes nothing away.
+    // An invalid export removes nothing.
     shell.file("text", "stream,type\n");
     std::fs::write(shell.folder.path().join("packed"), [0x1f, 0x8b, 8, 0]).unwrap();
     for (name, flags, told) in [
         ("other", &["--gzip"][..], "the file cannot be read; nothing was changed"),
         ("packed", &[], "the file is compressed; add --gzip"),
-        ("text", &[], "it is no export; nothing was changed"),
+        ("text", &[], "it is not an export; nothing was changed"),
     ] {
         let refused = shell.run(&[&["import", "--force", "--yes", "--input", name], flags].concat());
         assert_eq!(refused.code, Some(1), "{name}");
@@ -333,7 +333,7 @@ fn tail_chooses_where_to_begin_and_which_types() {
         let append = |kind: &str| shell.ok(&["append", "s-1", "--type", kind, "--data", "{}"]);
         ["A", "B", "A"].into_iter().for_each(|kind| drop(append(kind)));
         let mut tail = Process::start("tail", shell.folder.path(), &mut shell.command(&arguments)).unwrap();
-        // It does not say when it has looked where the end is: C is repeated until it is seen.
+        // It does not report when it has read the end position: C is repeated until it is seen.
         let found = eventually(|| {
             tail.check_running()?;
             append("C");
@@ -369,7 +369,7 @@ fn flags_come_before_the_own_environment_and_that_before_the_other() {
         let output = command.current_dir(folder.path()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    // A taken port is told with its number, and nothing is started.
+    // The error for a taken port has its number, and nothing is started.
     let taken: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let ports: Vec<String> = taken
         .iter()
@@ -436,7 +436,7 @@ fn a_store_of_durability_memory_keeps_nothing_and_hides_nothing() {
     assert!(refused.stderr.contains("data has messages"), "{}", refused.stderr);
 }
 
-/// Where the server looks for it.
+/// The location where the server looks for it.
 fn place(identity: &Identity, folder: &Path) {
     std::fs::copy(&identity.certificate, folder.join("server.crt")).unwrap();
     std::fs::copy(&identity.key, folder.join("server.key")).unwrap();
@@ -575,7 +575,7 @@ fn the_whole_process_has_the_store_on_its_listener_and_keeps_the_first_token() {
         (&rows[0][5], &rows[0][6]),
         (&json!({"id": 7}), &json!({"from": "flow"}))
     );
-    // Larger than what the listener takes by itself.
+    // Larger than the listener's own limit.
     let large = json!(["stream.write", "s-1", {"type": "t", "data": {"a": "x".repeat(15 << 20)}}]).to_string();
     let padded = format!("{large}{}", " ".repeat(40 << 20));
     assert_eq!(api.send("POST", "/rpc", &[], &padded).status, 200);

@@ -1,4 +1,4 @@
-//! `events serve` from its start to its end: flags, tokens, what it listens on, what it logs, and what it says when it cannot.
+//! `events serve` from start to end: flags, tokens, listeners, log output, and errors.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use thalweg_tests::{Api, Process, eventually, thalweg};
 
 use crate::events_server::{Backend, Events, Pokes, TOKEN, as_token, token};
 
-/// The lock and the folder are the embedded engine's; a port is taken before any engine is opened.
+/// The lock and the folder belong to the embedded engine; the port is bound before any engine is opened.
 #[test]
 fn a_taken_port_and_a_folder_in_use_are_told_and_a_signal_ends_it_at_once() {
     let mut events = Events::on_disk();
@@ -47,7 +47,7 @@ fn a_taken_port_and_a_folder_in_use_are_told_and_a_signal_ends_it_at_once() {
     assert!(events.process.wait().unwrap().success());
 }
 
-/// What `events` with these arguments says when it ends by itself.
+/// The output of `events` with these arguments when it ends by itself.
 fn ended(arguments: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let done = thalweg::run(folder.path(), &[&["events", "serve", "--port=0"], arguments].concat()).unwrap();
@@ -75,7 +75,7 @@ fn what_cannot_be_served_is_told_in_one_sentence() {
         (
             vec!["--db-url", "mysql://x"],
             1,
-            "--db-url mysql://… names no store that there is",
+            "--db-url mysql://… names no known store",
         ),
         (vec!["--db-url", "log://"], 1, "names no folder"),
         (
@@ -150,7 +150,7 @@ fn a_store_is_found_by_each_of_its_addresses() {
         vec!["--db-url", &pebble],
         vec!["--db-url=sqlite://ignored", "--data-dir", "data"],
         vec!["--db-url", &log, "--db-type=timescale"],
-        // Production's rules hold.
+        // The rules of production apply.
         vec!["--db-url", &log, "--test-mode"],
     ]
     .into_iter()
@@ -188,7 +188,7 @@ fn the_token_of_a_new_store_is_told_once_and_a_given_one_is_valid_from_then_on()
         (vec!["--db-url", &url, "--token-out", "kept/first"], "kept/first"),
     ] {
         let events = Events::start_in(tempfile::tempdir().unwrap(), &flags);
-        // What it writes to a file or a pipe may end up in a journal.
+        // Output to a file or a pipe may end up in a journal.
         let path = events.folder.path().join(file);
         let printed = eventually(|| {
             let log = events.process.stderr();
@@ -231,7 +231,7 @@ fn a_terminal_is_shown_the_first_token_and_no_file_has_it() {
         "{} events serve --port 0 --data-dir data --min-free 0",
         thalweg::binary().display()
     );
-    // A terminal of its own, whose text goes to a file.
+    // A separate terminal, whose text goes to a file.
     let mut command = Command::new("script");
     command
         .args(["-q", "-f", "-c", &line, "shown"])
@@ -258,7 +258,7 @@ fn without_a_place_for_its_token_a_store_is_not_made() {
         assert_eq!(done.status.code(), Some(1));
         assert!(
             done.stderr
-                .contains("give one (--token-file), or a file for it (--token-out)"),
+                .contains("pass one (--token-file), or a file for it (--token-out)"),
             "{}",
             done.stderr
         );
@@ -364,7 +364,7 @@ fn pages_of_other_sites_reach_no_store_without_tokens() {
     assert_eq!(open.call(json!(["stream.get", "s"])), json!([]), "nothing was written");
     assert_eq!(send("POST", "/rpc", &[("origin", "http://localhost:3000")]).status, 200);
     assert_eq!(send("POST", "/rpc", &[]).status, 200);
-    // Where tokens are looked at, one in the address is what no page can know.
+    // If tokens are checked, a page cannot know the one in the address.
     let kept = Events::on_disk();
     let asked = kept.api.send("POST", &format!("/rpc?token={TOKEN}"), &[foreign], write);
     assert_eq!(asked.status, 200, "{asked:?}");
@@ -469,7 +469,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
         Ok(())
     })
     .unwrap();
-    // Several times what a pipe holds.
+    // Several times the capacity of a pipe.
     for _ in 0..4000 {
         assert_eq!(api.send("POST", "/rpc", &[], r#"["stream.version","s"]"#).status, 200);
     }
@@ -486,7 +486,7 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     assert!(ended.unwrap().success());
 }
 
-/// Of a database that goes and comes back: the embedded engine's disk does not.
+/// For a database that disappears and returns: the embedded engine's disk does not.
 #[test]
 fn without_its_database_it_says_so_and_goes_on_when_it_is_back() {
     let mut postgres = Server::start();
@@ -520,7 +520,7 @@ fn without_its_database_it_says_so_and_goes_on_when_it_is_back() {
         anyhow::ensure!(status == 200, "{text}");
         Ok(serde_json::from_str::<serde_json::Value>(&text)?)
     });
-    // What was not answered may have been stored, but nothing is missing between.
+    // Writes without a response may have been stored, but nothing is missing between.
     let last = written.unwrap()["globalPosition"].as_u64().unwrap();
     let mut told: Vec<u64> = Vec::new();
     while told.last() != Some(&last) {
@@ -534,7 +534,7 @@ fn without_its_database_it_says_so_and_goes_on_when_it_is_back() {
             .and_then(|rest| rest.split('}').next());
         match position {
             Some(position) => told.push(position.parse().unwrap()),
-            // It was reading when the database went: then it ends, and its client comes back.
+            // It was reading when the database disappeared: then it ends, and its client reconnects.
             None => {
                 assert_eq!(chunk, "", "the proper end");
                 let next = told.last().map_or(2, |last| last + 1);
@@ -545,7 +545,7 @@ fn without_its_database_it_says_so_and_goes_on_when_it_is_back() {
     assert_eq!(told, (2..=last).collect::<Vec<u64>>());
 }
 
-/// Whoever waits for what cannot be stored is told so, also where the process ends because of it.
+/// A caller whose write cannot be stored gets an error, even if the process ends because of it.
 #[test]
 fn a_failed_write_is_told_to_whoever_waits_and_ends_the_process_or_leaves_it_to_readers() {
     for (flag, code) in [("exit", Some(74)), ("stay", Some(0))] {
@@ -576,7 +576,7 @@ fn a_failed_write_is_told_to_whoever_waits_and_ends_the_process_or_leaves_it_to_
     }
 }
 
-/// As many servers as begin at the same moment on an empty database: one of them makes the namespace that always exists.
+/// Several servers that start at the same moment on an empty database: one of them creates the namespace that always exists.
 #[test]
 fn servers_that_start_at_once_on_an_empty_database_share_it() {
     for _ in 0..3 {
@@ -607,7 +607,7 @@ fn servers_that_start_at_once_on_an_empty_database_share_it() {
                 while !log.contains("address=") {
                     assert!(lines.read_line(&mut log).unwrap() > 0, "{log}");
                 }
-                // Nobody reads on; what it says is dropped then.
+                // Nobody reads on; further output is dropped.
                 let address = log.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
                 address.rsplit(':').next().unwrap().to_owned()
             })

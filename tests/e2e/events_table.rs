@@ -1,4 +1,4 @@
-//! The table `events`: the messages of the event store by SQL, beside what the store itself says.
+//! The table `events`: the messages of the event store by SQL, compared with the store itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn messages_are_rows_as_soon_as_they_are_stored_and_once_over_kill_9() {
             Ok(())
         })
         .unwrap();
-        // Sometimes behind a commit, and sometimes not.
+        // Sometimes after a commit, and sometimes not.
         std::thread::sleep(Duration::from_millis(90 * round));
         thalweg.process.kill().unwrap();
         thalweg.restart().unwrap();
@@ -153,7 +153,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Writes until the process is gone. Returns how many messages were acknowledged.
+/// Writes until the process is gone. Returns the number of acknowledged messages.
 fn write_until_killed(api: &Api, stream: &str, stop: &AtomicBool) -> u64 {
     let mut acknowledged = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -168,12 +168,12 @@ fn write_until_killed(api: &Api, stream: &str, stop: &AtomicBool) -> u64 {
     acknowledged
 }
 
-/// `THALWEG_KILL_ROUNDS` rounds. Beside it a namespace comes, is filled, and is deleted at once.
+/// `THALWEG_KILL_ROUNDS` rounds. Beside them a namespace is created, filled, and deleted at once.
 #[test]
-#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+#[allow(clippy::print_stdout, reason = "a long run prints its result")]
 fn messages_are_rows_once_whenever_the_process_is_killed_while_they_are_written() {
     let rounds = std::env::var("THALWEG_KILL_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
-    // Commits are under way most of the time.
+    // Commits are in progress most of the time.
     let mut thalweg = Thalweg::start(&yaml().replace("200ms", "10ms")).unwrap();
     let (mut acknowledged, mut of_deleted) = (0, 0);
     for round in 0..rounds {
@@ -204,7 +204,7 @@ fn messages_are_rows_once_whenever_the_process_is_killed_while_they_are_written(
         thalweg.restart().unwrap();
         let stored = call(&thalweg, TOKEN, &json!(["ns.info", "default"]));
         let stored = stored["messageCount"].as_u64().unwrap();
-        // A message may be stored and its answer lost.
+        // A message may be stored and its response lost.
         assert!(
             (acknowledged..=acknowledged + 2 * (round + 1)).contains(&stored),
             "{acknowledged}, {stored}"

@@ -1,5 +1,4 @@
-//! The envelope of calls, and each method's arguments: every message, in the order in which mistakes are told, on every kind of
-//! storage.
+//! The call envelope, and each method's arguments: every error message, in the order of the checks, on every kind of storage.
 
 use serde_json::json;
 
@@ -17,11 +16,11 @@ for_every_backend!(
     what_is_read_of_json_is_read_as_the_reference_does,
     ids_that_the_server_makes_are_uuids_of_version_7_that_begin_with_their_time,
 );
-// The first check is that of the token, which test mode does not make.
+// The first check is that of the token, which test mode skips.
 for_backends_with_tokens!(the_envelope_is_checked_in_its_order);
 
 fn each_mistake_of_a_write_hides_those_behind_it(events: Events) {
-    // Each call mends one mistake and leaves those behind it.
+    // Each call fixes one mistake and leaves the later ones.
     let long = "s".repeat(1025);
     let bad = json!({"id": 1, "expectedVersion": "x"});
     invalid(
@@ -465,7 +464,7 @@ fn what_is_read_of_json_is_read_as_the_reference_does(events: Events) {
             r#"{"globalPosition":3,"position":2}"#,
         ),
         (r#"["stream.get","n-1",{"position":1e400}]"#, "[]"),
-        // A half of a surrogate pair is U+FFFD.
+        // An unpaired surrogate becomes U+FFFD.
         (
             r#"["stream.write","\ud800-1",{"type":"\udc00","data":{}}]"#,
             r#"{"globalPosition":4,"position":0}"#,
@@ -476,7 +475,7 @@ fn what_is_read_of_json_is_read_as_the_reference_does(events: Events) {
             r#"{"globalPosition":5,"position":0}"#,
         ),
         ("[\"stream.version\",\"é😀\"]", "0"),
-        // Surplus arguments and unknown keys are ignored, and white space is nothing.
+        // Surplus arguments and unknown keys are ignored, and so is white space.
         (r#" [ "stream.version" , "n-1" , 7 , null ] "#, "2"),
         (r#"["stream.version","n-1",{"x":[]}]"#, "2"),
         (r#"["stream.get","nobody",{"x":null},8]"#, "[]"),
@@ -484,12 +483,12 @@ fn what_is_read_of_json_is_read_as_the_reference_does(events: Events) {
     ] {
         assert_eq!(events.rpc(call), (200, expected.to_owned()), "{call}");
     }
-    // The last of two equal keys counts, where the server reads it.
+    // Of two equal keys the last counts, in arguments that the server reads.
     let twice = r#"["stream.write","n-1",{"type":"a","type":"b","data":{},"data":{"x":1}}]"#;
     assert_eq!(events.rpc(twice).0, 200);
     let row = events.call(json!(["stream.last", "n-1"]));
     assert_eq!((&row[1], &row[4]), (&json!("b"), &json!({"x": 1})));
-    // What is stored keeps its text but for white space outside of strings.
+    // Stored text is unchanged except for white space outside of strings.
     for (stored, kept) in [
         (
             r#"{ "k" : 1.0 , "k":1e5, "":[ true , null,-0.0 ] }"#,

@@ -1,4 +1,4 @@
-//! Flows without a machine at the other end: inputs, processors, outputs, acknowledgements, dead letters.
+//! Flows without a real machine: inputs, processors, outputs, acknowledgements, dead letters.
 
 use thalweg_tests::thalweg::{RUN, run};
 use thalweg_tests::{Balance, Thalweg, eventually};

@@ -1,4 +1,4 @@
-//! The table `tags`: what was acknowledged is in it, once, and every reader sees the same.
+//! The table `tags`: acknowledged messages are in it, once, and every reader sees the same.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,10 +30,10 @@ output:
   lake: {table: tags}
 ";
 
-/// Rows are committed soon.
+/// A short commit interval.
 const FLUSHED: &str = "lake: {flush: {interval: 300ms}}\n";
 
-/// What another reader says of the table.
+/// The table as seen by another reader.
 fn read_with(script: &str, table: &Path) -> Value {
     let path = thalweg_tests::beside("python").join(script);
     let output = Command::new(python().unwrap()).arg(path).arg(table).output().unwrap();
@@ -52,7 +52,7 @@ fn other_engines_read_the_table_while_it_is_written_and_after() {
     eventually(|| {
         let rows = thalweg.sql("select count(*) as n from tags")?;
         anyhow::ensure!(rows[0]["n"].as_u64() > Some(500), "{rows:?}");
-        // Other engines see what is committed.
+        // Other engines see committed rows.
         let committed = thalweg.metric("thalweg_lake_rows", "table=\"tags\"")?;
         anyhow::ensure!(committed > 500.0, "{committed}");
         Ok(())
@@ -75,7 +75,7 @@ fn other_engines_read_the_table_while_it_is_written_and_after() {
     assert!(own.status.success(), "{}", own.stderr);
     let own: Value = serde_json::from_str(&own.stdout).unwrap();
     let rows = own[0]["rows"].as_u64().unwrap();
-    // Every number once: nothing lost, nothing twice.
+    // Every number once: no loss, no duplicate.
     assert_eq!(own[0]["min"], 1);
     assert_eq!(own[0]["max"].as_u64(), Some(rows));
     assert_eq!(own[0]["sum"].as_u64(), Some(rows * (rows + 1) / 2));
@@ -88,7 +88,7 @@ fn other_engines_read_the_table_while_it_is_written_and_after() {
     assert_eq!((balance.entered, balance.out), (rows, rows));
 }
 
-/// A table whose first commits are gone, as they are after the retention, is whole by its checkpoint.
+/// A table whose first commits have expired is complete through its checkpoint.
 #[test]
 fn other_engines_read_the_table_from_its_checkpoint() {
     let mut thalweg = Thalweg::start(&format!("lake: {{flush: {{interval: 10ms}}}}\n{FLOW}")).unwrap();
@@ -127,7 +127,7 @@ fn unix_nanos() -> u64 {
     u64::try_from(since.as_nanos()).unwrap()
 }
 
-/// Rows that are there twice in what was acknowledged together.
+/// Duplicate rows among those acknowledged together.
 const TWICE: &str =
     "select count(*) as n from (select value_int, arrival_unix_nano from tags group by 1, 2 having count(*) > 1)";
 
@@ -170,7 +170,7 @@ fn after_kill_9_everything_acknowledged_is_seen_once_whether_it_was_committed_or
     }
 }
 
-/// The queue gives again what was not acknowledged, so a number may come twice, in entries of different times; none is lost, and
+/// The queue redelivers unacknowledged messages, so a number may come twice, in entries of different times; none is lost, and
 /// none is twice in one entry.
 #[test]
 fn a_source_that_repeats_what_was_not_acknowledged_loses_nothing_over_kill_9() {
@@ -290,7 +290,7 @@ fn a_running_process_is_asked_without_a_proxy_and_may_be_left_in_the_middle_of_i
     assert!(asked.status.success(), "{error}");
     assert_eq!(asked.stdout, b"x\n1\n");
 
-    // More than any pipe holds.
+    // More than any pipe can buffer.
     let long = "select a.tag as one, b.tag as two from tags a, tags b, (values (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)) c";
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -406,7 +406,7 @@ output:
     assert_eq!(rows[5]["attr_tag_name"], "v6");
 }
 
-/// Ten minutes of samples of two tags, a second apart, and what is said of each ten seconds of them.
+/// Ten minutes of samples of two tags, a second apart, and the expected rollup of each ten seconds.
 #[test]
 fn tags_have_windows_of_their_numbers() {
     let begin = unix_nanos() / 1_000_000_000 / 3600 * 3600 - 3600;

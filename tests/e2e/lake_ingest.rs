@@ -1,5 +1,5 @@
-//! `thalweg lake ingest`: files of every kind are in their tables once, however often they are ingested, whatever moment a run is
-//! killed at, and whoever else writes the tables.
+//! `thalweg lake ingest`: files of every kind are in their tables once, however often they are ingested, at whatever moment a
+//! run is killed, and whichever other writers are active.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -25,7 +25,7 @@ fn ingest(folder: &Path, arguments: &[&str]) -> Finished {
     run(folder, &all).unwrap()
 }
 
-/// The same, and what it prints as JSON.
+/// The same, parsed as JSON.
 fn report(folder: &Path, arguments: &[&str], code: i32) -> Value {
     let all: Vec<&str> = ["--json"].iter().chain(arguments).copied().collect();
     let finished = ingest(folder, &all);
@@ -33,7 +33,7 @@ fn report(folder: &Path, arguments: &[&str], code: i32) -> Value {
     serde_json::from_str(&finished.stdout).unwrap()
 }
 
-/// Files of others: the language has what Rust's tests do not.
+/// Files from other writers: Python has the libraries that Rust's tests lack.
 fn by_python(folder: &Path, script: &str) {
     let made = Command::new(python().unwrap())
         .arg("-c")
@@ -45,7 +45,7 @@ fn by_python(folder: &Path, script: &str) {
     assert!(made.status.success(), "{error}");
 }
 
-/// A request of protobuf with logs of these bodies.
+/// A protobuf request with logs of these bodies.
 fn binpb(bodies: impl Iterator<Item = String>) -> Vec<u8> {
     fn field(key: u8, body: &[u8]) -> Vec<u8> {
         let mut out = vec![key];
@@ -86,7 +86,7 @@ fn lines(numbers: std::ops::Range<u64>) -> String {
     lines
 }
 
-/// How many rows there are, and how many numbers.
+/// The numbers of rows and of distinct numbers.
 const COUNTS: &str = "select count(*) as rows, count(distinct attr_n) as numbers, \
                       coalesce(sum(cast(attr_n as bigint)), 0)::bigint as sum from t";
 
@@ -260,13 +260,13 @@ fn a_stream_of_any_length_is_one_commit_and_a_killed_run_adds_nothing() {
     // So small that a run writes many files.
     std::fs::write(folder.join("small.yaml"), "ingest: {}\nlake: {flush: {bytes: 8MiB}}\n").unwrap();
     let settings = ["lake", "ingest", "--data-dir", "data", "--config", "small.yaml"];
-    // A first commit, so that the table can be asked after each kill.
+    // A first commit, so that the table can be queried after each kill.
     std::fs::write(folder.join("logs.binpb"), binpb(std::iter::once("first".to_owned()))).unwrap();
     report(folder, &["logs.binpb"], 0);
     for (round, millis) in [20, 120, 300, 500, 800, 1100].into_iter().enumerate() {
         let mut command = Command::new(binary());
         command.args(settings).current_dir(folder);
-        // By name and as a stream in turn: both are one content.
+        // Alternately by name and as a stream: both have the same content.
         match round % 2 {
             0 => command.arg("all.ndjson"),
             _ => command.arg("-").stdin(File::open(folder.join("all.ndjson")).unwrap()),
@@ -354,7 +354,7 @@ fn files_come_in_beside_a_running_process_that_gets_new_columns_too() {
             "{engine}"
         );
     }
-    // What the process had taken of its log is still known: nothing comes twice.
+    // The committed offset of the process is kept: nothing comes twice.
     thalweg.restart().unwrap();
     let found = eventually(|| {
         let found = thalweg.sql(all)?.remove(0);

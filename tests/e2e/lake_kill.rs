@@ -1,6 +1,6 @@
-//! The lake under kill -9: whatever was being written (a flush, a commit, a merge, windows of a rollup, what vacuum deletes), while
-//! the wall clock is set, clients leave in the middle of requests and queries, and files are damaged that can be made anew, every
-//! acknowledged record is in its table once, and other engines can read the tables at any moment.
+//! The lake under kill -9 at any moment (during a flush, a commit, a merge, a rollup, a vacuum), while the wall clock is set,
+//! clients disconnect in the middle of requests and queries, and rebuildable files are damaged: every acknowledged record is in
+//! its table once, and other engines can read the tables at any moment.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::trouble::{WallClock, damage, leave, request};
 const S: u64 = 1_000_000_000;
 const HOUR: u64 = 3600 * S;
 const DAY: u64 = 24 * HOUR;
-/// Everything that a table does by itself happens all the time.
+/// All automatic jobs of a table run all the time.
 const BUSY: &str = "lake:
   flush: {interval: 20ms}
   compaction: {seal_after: 0s}
@@ -27,10 +27,10 @@ const BUSY: &str = "lake:
     lateness: {10s: 0s, 1m: 0s, 5m: 0s, 20m: 0s, 1h: 0s}
     late_interval: 100ms
 ";
-/// Series of the points.
+/// Number of series of the points.
 const SERIES: u64 = 3;
 
-/// Numbers of a seed.
+/// First number of a seed.
 struct Random(u64);
 
 impl Random {
@@ -43,12 +43,12 @@ impl Random {
     }
 }
 
-/// What was acknowledged: logs and points are numbered, each kind from 0.
+/// Acknowledged data: logs and points are numbered, each kind from 0.
 #[derive(Default)]
 struct Sent {
     logs: u64,
     points: u64,
-    /// Requests whose clients left: each is a trace of its own, of so many spans.
+    /// Requests whose clients disconnected: each is a separate trace with this many spans.
     left: u64,
 }
 
@@ -79,7 +79,7 @@ fn gauge(name: &str, points: &[Value]) -> Value {
 const QUERY: &str = "select count(*), sum(l.attr_n * m.value) from logs l, metrics m where l.attr_n % 7 = m.value % 7";
 
 impl Sent {
-    /// Clients that do not wait for what they asked for.
+    /// Clients that do not wait for their response.
     fn leave(&mut self, thalweg: &Thalweg, otlp: &Api, random: &mut Random) {
         let query = request("POST", "/api/sql?format=json", QUERY);
         leave(&thalweg.address().unwrap(), &query, usize::MAX);
@@ -92,7 +92,7 @@ impl Sent {
         leave(otlp.address(), &whole, whole.len() - 9 * random.below(2) as usize);
     }
 
-    /// What had no answer is there as a whole and once, or not at all.
+    /// Requests without a response are stored as a whole and once, or not at all.
     fn left_are_whole(&self, thalweg: &Thalweg) -> u64 {
         let sql = "select trace_id, count(*) as spans, count(distinct span_id) as ids from traces group by 1";
         let traces = thalweg.sql(sql).unwrap_or_default();
@@ -106,7 +106,7 @@ impl Sent {
         traces.len() as u64
     }
 
-    /// Some requests, of today and the days before: those that are over are merged, and their windows made, at once.
+    /// Some requests, of today and the days before: past days are merged, and their windows made, at once.
     fn more(&mut self, thalweg: &Thalweg, otlp: &Api, random: &mut Random) {
         for _ in 0..5 + random.below(30) {
             if random.below(6) == 0 {
@@ -125,7 +125,7 @@ impl Sent {
         }
     }
 
-    /// All of them are there, and once.
+    /// Checks that all of them are stored, once.
     fn are_there(&self, thalweg: &Thalweg) -> anyhow::Result<()> {
         let (rows, numbers, sum) = counts(thalweg)?;
         ensure!(rows >= self.logs, "{rows} of {} logs", self.logs);
@@ -142,7 +142,7 @@ impl Sent {
         json!({"rows": self.points, "numbers": self.points, "sum": sum_below(self.points)})
     }
 
-    /// Windows of each resolution that are over have all points, those that came late and those of before a crash, too.
+    /// Complete windows of each resolution contain all points, including late ones and those from before a crash.
     fn are_in_windows(&self, thalweg: &Thalweg, otlp: &Api) {
         let hour = now() / HOUR * HOUR;
         let time = |column: &str| format!("metric_name = 'flow' and cast({column} as bigint) < {hour}");
@@ -156,7 +156,7 @@ impl Sent {
             of_resolution["s"] = json!(seconds);
             expected.push(of_resolution);
         }
-        // Nothing is late any more once windows up to this hour are over for all.
+        // Nothing is late any more once windows up to this hour are complete for all.
         is_stored(&otlp.post(
             "/v1/metrics",
             &gauge("clock", &[json!({"timeUnixNano": now().to_string(), "asDouble": 1.0})]),
@@ -190,7 +190,7 @@ impl Sent {
     }
 }
 
-/// Whatever was cut off, other engines read what there is, and nothing of it is there twice.
+/// Whatever was interrupted, other engines can read the tables, without duplicates.
 fn others_read(lake: &Path) {
     let twice = [
         ("logs", "select count(*) - count(distinct attr_n) as twice from t"),
@@ -213,16 +213,16 @@ fn others_read(lake: &Path) {
     );
 }
 
-/// How many commits of a table, of those that are still there, did this.
+/// Number of the table's existing commits of this kind.
 fn commits(table: &Path, operation: &str) -> usize {
     let entries = std::fs::read_dir(table.join("_delta_log")).unwrap().flatten();
     let commits = entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
     commits.filter(|commit| commit.contains(operation)).count()
 }
 
-/// `THALWEG_KILL_ROUNDS` and `THALWEG_KILL_SEED` make it another one.
+/// Reproducible by `THALWEG_KILL_ROUNDS` and `THALWEG_KILL_SEED`.
 #[test]
-#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+#[allow(clippy::print_stdout, reason = "a long run prints its result")]
 fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
     let of_environment = |name: &str, default: u64| {
         let given = std::env::var(name).ok();
@@ -238,7 +238,7 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
     let (mut clock, folder) = (WallClock::default(), thalweg.folder.path().to_owned());
     set_wall_clock(&folder, 0).unwrap();
     for round in 0..rounds {
-        // The first process has no such clock.
+        // The first process has no settable clock.
         if round > 0 && random.below(3) == 0 {
             clock.set(&folder, &thalweg.process, random.below(64));
         }
@@ -259,7 +259,7 @@ fn rows_are_there_once_whenever_flushes_merges_and_rollups_are_killed() {
     }
     eventually(|| sent.are_there(&thalweg)).unwrap();
     let stored = sent.left_are_whole(&thalweg);
-    // Windows are over when the clock says so.
+    // Windows are complete by the clock.
     clock.set(&folder, &thalweg.process, 0);
     sent.are_in_windows(&thalweg, &otlp);
     end(&mut thalweg);

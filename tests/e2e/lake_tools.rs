@@ -1,5 +1,5 @@
-//! What a person has at the shell for the lake: tables are looked at, checked and kept in order by hand, beside the process that
-//! writes them and without one; Parquet files are looked into; and SQL has a prompt.
+//! The lake from the shell: tables are inspected, verified and maintained by hand, beside the process that writes them and
+//! without one; Parquet files are inspected; and SQL has a prompt.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::otlp::{attributes, end, is_stored, now, start, text};
 
 const OFTEN: &str = "lake: {flush: {interval: 20ms}}\n";
 
-/// Logs of one day, so many to a request and so to a file, that are all in files.
+/// Logs of one day, this many per request and so per file, all of them committed to files.
 fn fill(thalweg: &Thalweg, otlp: &Api, requests: u64, each: u64) {
     let noon = now() / DAY_NANOS * DAY_NANOS + DAY_NANOS / 2 - DAY_NANOS;
     for request in 0..requests {
@@ -44,7 +44,7 @@ fn thalweg(folder: &Path, arguments: &[&str]) -> Finished {
     run(folder, arguments).unwrap()
 }
 
-/// What `thalweg lake` prints of the data folder `data`.
+/// The output of `thalweg lake` for the data folder `data`.
 fn lake(folder: &Path, arguments: &[&str]) -> Finished {
     let all: Vec<&str> = ["lake"]
         .iter()
@@ -198,7 +198,7 @@ fn damage_is_found_and_named() {
     let (flipped, missing) = (&files[0], &files[1]);
     let whole = std::fs::read(flipped).unwrap();
 
-    // A byte of a page that holds bodies.
+    // A byte of a page with bodies.
     let mut bytes = whole.clone();
     let at = bytes.len() / 3;
     bytes[at] ^= 0x01;
@@ -257,7 +257,7 @@ fn maintenance_is_done_by_the_running_process_or_alone() {
     let orphan = |name: &str| {
         let file = files_of(&folder)[0].with_file_name(name);
         std::fs::write(&file, "nobody's").unwrap();
-        // It is older than anything that somebody may still be writing.
+        // It is older than anything that is still being written.
         let old = std::time::SystemTime::now() - Duration::from_secs(7200);
         std::fs::File::options()
             .write(true)
@@ -296,7 +296,7 @@ fn maintenance_is_done_by_the_running_process_or_alone() {
     let unknown = lake(&folder, &["compact", "lags"]);
     assert_eq!(code(&unknown), 1);
     assert!(unknown.stderr.contains("there is no table lags"), "{}", unknown.stderr);
-    // It goes on as before.
+    // It continues as before.
     fill_more(&thalweg, &otlp);
     end(&mut thalweg);
 
@@ -361,7 +361,7 @@ fn what_is_too_old_is_let_go_by_hand() {
         "{}",
         kept.stderr
     );
-    // They arrived today, so even rows of long ago stay for the days that they are kept.
+    // They arrived today, so even old rows stay for the retention time.
     std::fs::write(folder.join("keep.yaml"), "ingest: {}\nlake: {retention: {logs: 1}}\n").unwrap();
     let done = document(&lake(&folder, &["retain", "logs", "-c", "keep.yaml", "--json"]));
     assert_eq!(done["files"], json!(0), "{done}");
@@ -396,10 +396,7 @@ fn a_process_that_cannot_be_asked_is_named_and_logins_hold_for_upkeep() {
     .unwrap();
     let refused = lake(&folder, &["compact"]);
     assert_eq!(code(&refused), 1);
-    let expected = format!(
-        "process {} holds data and has no HTTP listener to be asked at",
-        thalweg.process.id()
-    );
+    let expected = format!("process {} holds data and has no HTTP listener", thalweg.process.id());
     assert!(refused.stderr.contains(&expected), "{}", refused.stderr);
     drop(thalweg);
 
@@ -549,7 +546,7 @@ fn with_input(folder: &Path, arguments: &[&str], input: &[u8]) -> Finished {
     }
 }
 
-/// What a terminal shows when these are typed at the prompt.
+/// The terminal output when these lines are typed at the prompt.
 fn at_prompt(folder: &Path, steps: &Value) -> String {
     let typed = Command::new(python().unwrap())
         .arg(thalweg_tests::beside("python/at_terminal.py"))
@@ -601,14 +598,14 @@ fn sql_has_a_prompt_with_a_history_over_http_and_on_files() {
         ])
     };
     at_prompt(&folder, &steps(&format!("Asking process {} at ", thalweg.process.id())));
-    // One that would run for ever is ended, there too: nothing of it is left.
+    // A query without end is cancelled, also in the process: nothing of it remains.
     let begun = std::time::Instant::now();
     let long = "select max(a.body || h.body) from logs a, logs b, logs c, logs d, logs e, logs f, logs g, logs h, logs i, logs j, logs k, \
                 logs l, logs m, logs n, logs o, logs p;\n";
     let cut = json!([
         {"expect": "thalweg> "},
         {"send": long, "pause_s": 1},
-        {"send": "\u{3}", "expect": "the query was ended"},
+        {"send": "\u{3}", "expect": "the query was cancelled"},
         {"expect": "thalweg> "},
         {"send": "\\q\n"},
     ]);
@@ -627,7 +624,7 @@ fn sql_has_a_prompt_with_a_history_over_http_and_on_files() {
 
     at_prompt(&folder, &steps("Asking the files in data"));
     at_prompt(&folder, &cut);
-    // What was typed comes back: the last but one is the long query.
+    // The history works: the last but one entry is the long query.
     let again = json!([
         {"expect": "thalweg> "},
         {"send": "\u{1b}[A\u{1b}[A\u{1b}[A", "expect": "\\x"},
@@ -659,7 +656,7 @@ fn a_query_over_http_keeps_its_limits_and_a_cut_answer_never_looks_whole() {
     assert_eq!(refused.status, 403);
     assert!(refused.text.contains("sql.not_allowed"), "{}", refused.text);
 
-    // One runs, 64 wait, and one more is told to come back.
+    // One runs, 64 wait, and one more is told to retry.
     let endless = "select count(*) from logs a, logs b, logs c, logs d, logs e, logs f where a.body <> b.body || c.body || d.body";
     let asking: Vec<_> = (0..66)
         .map(|_| {
@@ -676,7 +673,7 @@ fn a_query_over_http_keeps_its_limits_and_a_cut_answer_never_looks_whole() {
     };
     assert_eq!((of(429, "query.busy"), of(504, "query.timeout")), (1, 65));
 
-    // Rows flow until its time is over; then the connection breaks, without the end that an answer has.
+    // Rows are sent until its timeout; then the connection breaks, without the end of a complete response.
     let flowing = "select a.body from logs a, logs b, logs c, logs d";
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
     let mut response = agent

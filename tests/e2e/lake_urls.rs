@@ -1,4 +1,4 @@
-//! A lake on an object store: rows come in and are read there by others, whatever the store and the process do in between.
+//! A lake on an object store: rows are stored and read there by other engines, whatever faults the store and the process have.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::otlp::{attributes, end, is_stored, now, text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An object store that has faults when it is told to.
+/// An object store with faults on demand.
 pub struct Store {
     server: Server,
 }
@@ -23,7 +23,7 @@ impl Store {
         }
     }
 
-    /// Sets faults; returns what was done since the last time.
+    /// Sets faults; returns the requests since the last call.
     pub fn set(&self, faults: &Value) -> Value {
         let address = self.server.endpoint.trim_start_matches("http://");
         let answer = Api::at_root(address).post("/_test", faults);
@@ -40,7 +40,7 @@ impl Store {
         )
     }
 
-    /// What other programs read from the environment.
+    /// The environment for other programs.
     fn environment(&self) -> [(&'static str, String); 5] {
         [
             ("AWS_ENDPOINT_URL", self.server.endpoint.clone()),
@@ -51,7 +51,7 @@ impl Store {
         ]
     }
 
-    /// What deltalake answers, which knows nothing of us.
+    /// The output of deltalake, which does not depend on our code.
     fn ask(&self, table: &str, sql: &str) -> Value {
         let script = thalweg_tests::beside("python/read_table.py");
         let asked = Command::new(python().unwrap())
@@ -66,7 +66,7 @@ impl Store {
     }
 }
 
-/// A configuration with receivers at ports of its own, and an API for the one that speaks HTTP.
+/// A configuration with its own receiver ports, and an API client for the HTTP one.
 pub fn receivers(lake: &str) -> (String, Api) {
     let (http, grpc) = (free_port().unwrap(), free_port().unwrap());
     let yaml = format!(
@@ -94,7 +94,7 @@ fn logs(numbers: std::ops::Range<u64>) -> Value {
 
 const SUMS: &str = "select count(*) as rows, count(distinct attr_n) as numbers from";
 
-/// Rows that are there, and how many different ones.
+/// The numbers of rows and of distinct ones.
 fn counted(rows: &Value) -> (u64, u64) {
     let of = |name: &str| rows[0][name].as_u64().unwrap_or(u64::MAX);
     (of("rows"), of("numbers"))
@@ -109,7 +109,7 @@ fn wait_for_rows(thalweg: &Thalweg, rows: u64) {
     assert_eq!(all.unwrap(), (rows, rows));
 }
 
-/// Nothing waits for its commit.
+/// No row waits for its commit.
 fn wait_for_commits(thalweg: &Thalweg, rows: u64) {
     let committed = eventually_within(PATIENCE, || {
         let committed = thalweg.metric("thalweg_lake_rows", "table=\"logs\"")?;
@@ -204,7 +204,7 @@ fn a_store_that_is_away_late_or_loses_answers_costs_no_row_and_adds_none() {
     eventually_within(PATIENCE, || {
         let (status, text) = thalweg.request("/ready")?;
         anyhow::ensure!(
-            status == 503 && text.contains("rows of the table logs wait for their commit"),
+            status == 503 && text.contains("rows of the table logs have been waiting for their commit"),
             "{status} {text}"
         );
         Ok(())
@@ -267,7 +267,7 @@ fn a_process_that_is_killed_again_and_again_leaves_every_row_once_on_an_object_s
         thalweg.process.kill().unwrap();
         thalweg.restart().unwrap();
         if round % 4 == 3 {
-            // Nobody else writes, so what is read by others is a whole version at any moment.
+            // There is no other writer, so readers see a whole version at any moment.
             let (rows, numbers) = counted(&store.ask("killed/logs", &format!("{SUMS} t")));
             assert!(rows == numbers && rows <= sent, "{rows} {numbers} {sent}");
         }
@@ -279,7 +279,7 @@ fn a_process_that_is_killed_again_and_again_leaves_every_row_once_on_an_object_s
     end(&mut thalweg);
 }
 
-/// What `thalweg` prints about a lake that is named by its URL alone.
+/// The output of `thalweg` for a lake that is given by its URL alone.
 fn shell(store: &Store, words: &[&str]) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let ran = Command::new(thalweg_tests::thalweg::binary())
@@ -318,7 +318,7 @@ fn a_lake_on_an_object_store_is_looked_after_at_the_shell_beside_its_process_and
         logs.unwrap()["rows"].as_u64().unwrap()
     };
     assert_eq!(rows(&json(&["lake", "tables"])), 60);
-    // The process does it, and nobody else.
+    // The process does it, and no other one.
     let (code, _, said) = shell(&store, &["lake", "compact", "--lake", url]);
     assert!(
         code == 1 && said.contains("lake.held: s3://lake/shell is written by process"),
@@ -375,7 +375,7 @@ fn a_lake_on_an_object_store_is_looked_after_at_the_shell_beside_its_process_and
     assert!(code == 1 && said.contains("the bucket does not exist"), "{said}");
 }
 
-/// The sentence with which a process ends that may not start.
+/// The error of a process that may not start.
 fn refusal(yaml: &str) -> String {
     let mut thalweg = Thalweg::spawn(yaml).unwrap();
     let status = thalweg.process.wait_within(PATIENCE).unwrap();
@@ -393,7 +393,7 @@ fn a_second_process_on_a_lake_hears_who_has_it_and_gets_it_when_that_one_stops()
     let said = refusal(&yaml);
     let holder = format!("lake.held: s3://lake/held is written by process {}", first.process.id());
     assert!(said.contains(&holder), "{said}");
-    // Another lake in the same bucket is somebody else's matter.
+    // Another lake in the same bucket is independent.
     let (mut other, _) = start(&store.lake("other", "thalweg"));
     end(&mut other);
     end(&mut first);
@@ -455,7 +455,7 @@ fn a_process_that_starts_while_the_store_is_away_receives_and_commits_later() {
 
 #[test]
 fn of_many_that_put_a_new_name_at_once_the_store_takes_one() {
-    // What all of this stands on, seen by another client.
+    // The precondition of all tests above, checked with another client.
     let store = Store::start();
     let script = "
 import boto3, sys, threading

@@ -1,4 +1,4 @@
-//! The durable log of the real binary: its metrics add up, damage stops a start or is given up as it is set to, a failed write
+//! The durable log of the real binary: its metrics add up, damage stops a start or is given up as configured, a failed write
 //! ends the process, several disks are one log.
 
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn produce(api: &Api, queue: &str, texts: impl Iterator<Item = String>) {
     assert!([200, 201].contains(&answer.status), "{} {}", answer.status, answer.text);
 }
 
-/// Receipts of a claim, and the answer.
+/// Receipts of a claim, and the response.
 fn claim(api: &Api, group: &str, max: u32, wait: &str) -> (Vec<Value>, Value) {
     let path = format!("/queues/jobs/groups/{group}/claim");
     let answer = api.post(&path, &json!({"consumer": "c", "max": max, "wait": wait}));
@@ -89,7 +89,7 @@ fn the_metrics_of_queues_and_of_the_log_add_up() {
     let (jobs, work, stream) = ("{queue=\"jobs\"}", "group=\"work\"", "group=\"stream\"");
     for (name, label, expected) in [
         ("mqtt_queue_enqueue_total", jobs, 30.0),
-        // What was acked and rejected is gone.
+        // Acked and rejected messages are gone.
         ("mqtt_queue_depth", jobs, 23.0),
         ("mqtt_queue_dequeue_total", work, 10.0),
         ("mqtt_queue_dequeue_total", stream, 4.0),
@@ -127,7 +127,7 @@ fn the_metrics_of_queues_and_of_the_log_add_up() {
     let blocks = of("thalweg_log_commit_bytes_count", "");
     assert_eq!(blocks, of("thalweg_log_commit_records_count", ""));
     assert!(of("thalweg_log_commit_bytes_sum", "") >= 4096.0 * blocks);
-    // Messages, dead letters, and what is said of queues.
+    // Messages, dead letters, and the queue catalogue.
     assert!(of("thalweg_log_commit_records_sum", "") > 35.0);
     let (syncs, commits) = (
         of("thalweg_log_sync_seconds_count", ""),
@@ -137,7 +137,7 @@ fn the_metrics_of_queues_and_of_the_log_add_up() {
     let paused = api.post("/queues/jobs:pause", &json!({"what": "consume"}));
     assert!(paused.status < 300, "{}", paused.text);
     assert_eq!(of("mqtt_queue_paused", "what=\"consume\""), 1.0);
-    // Who is gone is not told any more.
+    // Removed groups are not reported any more.
     assert_eq!(of("mqtt_queue_depth", "gone"), 0.0);
     let removed = api.send("DELETE", "/queues/gone", &[], b"");
     assert!(removed.status < 300, "{}", removed.text);
@@ -150,7 +150,7 @@ pub fn commit_file(folder: &Path) -> PathBuf {
     folder.join("commit-0000000000000000.log")
 }
 
-/// Flips a bit of the header of the block that holds a text, and one of the text itself. Returns where the block is.
+/// Flips a bit of the header of the block that contains a text, and one of the text itself. Returns the block's position.
 pub fn damage(file: &Path, text: &str) -> u64 {
     let mut bytes = std::fs::read(file).unwrap();
     let at = bytes
@@ -168,7 +168,7 @@ pub fn damage(file: &Path, text: &str) -> u64 {
     block as u64
 }
 
-/// A Thalweg that is stopped, with 50 batches of 10 messages of which the 25th is damaged. Returns where.
+/// A stopped Thalweg, with 50 batches of 10 messages of which the 25th is damaged. Returns the position.
 pub fn damaged() -> (Thalweg, u64) {
     let mut thalweg = Thalweg::start(&format!("{LOG}{JOBS}")).unwrap();
     let api = api(&thalweg);
@@ -206,7 +206,7 @@ fn damage_stops_a_strict_start_and_is_given_up_by_one_that_skips_it() {
     let log = thalweg.process.stdout() + &thalweg.process.stderr();
     assert!(log.contains("given up"), "{log}");
     let api = api(&thalweg);
-    // A stream is told once, and goes on behind it.
+    // A stream gets one error, and continues behind it.
     let (mut seen, mut gaps) = (0, Vec::new());
     loop {
         let (messages, answer) = claim(&api, "stream", 1000, "0s");
@@ -241,13 +241,13 @@ fn damage_stops_a_strict_start_and_is_given_up_by_one_that_skips_it() {
     stop(&mut thalweg);
     let dump = run(thalweg.folder.path(), &["log", "dump", "--data-dir", "data"]).unwrap();
     assert!(dump.stdout.contains("  gap  "), "no gap frame in the dump");
-    // Nothing is damaged any more.
+    // No damage is left.
     std::fs::write(thalweg.folder.path().join("flow.yaml"), format!("{LOG}{JOBS}")).unwrap();
     thalweg.restart().unwrap();
     stop(&mut thalweg);
 }
 
-/// Flips a bit of a text where it stands last, and nothing else.
+/// Flips a bit of the last occurrence of a text, and nothing else.
 pub fn damage_text(file: &Path, text: &str) {
     let mut bytes = std::fs::read(file).unwrap();
     let at = bytes
@@ -280,7 +280,7 @@ fn a_damaged_frame_is_not_served_and_everything_else_is() {
     damage_text(&commit_file(&thalweg.data_dir().join("log")), "text-20.");
     thalweg.restart().unwrap();
     let api = api(&thalweg);
-    // By its id every message is there but this one.
+    // By its id every message is there except this one.
     for (text, id) in &all {
         let found = api.get(&format!("/queues/jobs/messages/{id}"));
         match text.as_str() {
@@ -293,7 +293,7 @@ fn a_damaged_frame_is_not_served_and_everything_else_is() {
             ),
         }
     }
-    // A group gets what stands before it, and all of the other partition; then it is told.
+    // A group gets the messages before it, and all of the other partition; then it gets an error.
     let (mut seen, mut last) = (0, Value::Null);
     for _ in 0..40 {
         let (messages, answer) = claim(&api, "stream", 100, "0s");
@@ -343,13 +343,13 @@ fn damaged_state_of_a_group_stops_a_strict_start_and_is_given_up_by_one_that_ski
     let page = api(&thalweg).get("/queues/jobs/messages?limit=100").json;
     assert_eq!(page["messages"].as_array().map(Vec::len), Some(10), "{page}");
     stop(&mut thalweg);
-    // Nothing is damaged any more.
+    // No damage is left.
     std::fs::write(thalweg.folder.path().join("flow.yaml"), format!("{LOG}{JOBS}")).unwrap();
     thalweg.restart().unwrap();
     stop(&mut thalweg);
 }
 
-/// Starts a Thalweg whose writes behind a size can be made to fail: a write over the limit is an error and no signal.
+/// Starts a Thalweg whose writes beyond a size can be made to fail: a write over the limit is an error and no signal.
 fn limited(config: &str) -> (tempfile::TempDir, Process, Api) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("flow.yaml"), config).unwrap();
@@ -367,7 +367,7 @@ fn limited(config: &str) -> (tempfile::TempDir, Process, Api) {
         Ok(())
     })
     .unwrap();
-    // What is still being made would only fill the disk.
+    // Spare files in preparation would only fill the disk.
     eventually(|| {
         let names = std::fs::read_dir(folder.path().join("data/log"))?;
         let names: Vec<String> = names
@@ -395,7 +395,7 @@ fn limit_writes(process: &Process, bytes: u64) {
 
 #[test]
 fn a_failed_write_of_the_log_ends_the_process_with_74_whoever_writes() {
-    // Over HTTP, by a flow, and by nobody: what a consumer has is written with nobody waiting.
+    // Over HTTP, by a flow, and without a caller: leases are written although nothing waits for them.
     let flow = "input: {generate: {interval: 5ms, mapping: root = counter()}}\noutput: {queue: {name: jobs}}\n";
     for (config, writer) in [("", "http"), (flow, "flow"), ("", "claim")] {
         let (_folder, mut process, api) = limited(&format!("{LOG}{JOBS}{config}"));
@@ -403,7 +403,7 @@ fn a_failed_write_of_the_log_ends_the_process_with_74_whoever_writes() {
         limit_writes(&process, 256 << 10);
         match writer {
             "http" => {
-                // The answer may not come any more: the process ends.
+                // The response may not come any more: the process ends.
                 let _ = api.open("POST", "/queues/jobs/messages", &[], b"x").map(|answer| {
                     assert_eq!(answer.status(), 503);
                 });
@@ -473,7 +473,7 @@ queues: {list: [{name: jobs, partitions: 6, max_depth: 0, groups: [{name: work}]
         let found = used.windows(2).filter(|bytes| bytes == b"-7").count();
         assert_eq!(found, 2, "{name} has two partitions, each with a batch");
     }
-    // Their folders are nobody else's.
+    // Their folders are private.
     let other = tempfile::tempdir().unwrap();
     let text = format!("log: {{dirs: [{}]}}\n{JOBS}", folder.join("two").display());
     std::fs::write(other.path().join("flow.yaml"), text).unwrap();
@@ -486,7 +486,7 @@ queues: {list: [{name: jobs, partitions: 6, max_depth: 0, groups: [{name: work}]
         refused.stderr
     );
     thalweg.process.kill().unwrap();
-    // A disk that is not there is not taken for a new one.
+    // A missing disk is not treated as a new one.
     std::fs::rename(folder.join("two"), folder.join("unmounted")).unwrap();
     let missing = run(&folder, &RUN).unwrap();
     assert_eq!(missing.status.code(), Some(1), "{}", missing.stderr);

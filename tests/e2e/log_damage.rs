@@ -1,5 +1,5 @@
-//! Damage to whole files of the log of the real binary, found when it starts: it ends with exit code 65, names the file and the cure,
-//! and leaves every file as it was.
+//! Damage to whole files of the log of the real binary: a start exits with code 65, names the file and the cure, and leaves
+//! every file unchanged.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ queues:
 
 const MESSAGES: u64 = 1_200;
 
-/// A queue with more messages than the first commit file takes, stopped in good order or killed.
+/// A queue with more messages than the first commit file can contain, stopped in good order or killed.
 fn stored(signal: &str) -> Thalweg {
     let mut thalweg = Thalweg::start(QUEUE).unwrap();
     let api = Api::new(&thalweg.address().unwrap());
@@ -34,7 +34,7 @@ fn commit(number: u64) -> String {
     format!("commit-{number:016}.log")
 }
 
-/// Length and last change of every file but the lock.
+/// Length and modification time of every file but the lock.
 fn look_at(log: &Path) -> BTreeMap<String, (u64, SystemTime)> {
     let entries = std::fs::read_dir(log).unwrap().map(Result::unwrap);
     let looks = entries.map(|entry| {
@@ -45,7 +45,7 @@ fn look_at(log: &Path) -> BTreeMap<String, (u64, SystemTime)> {
     looks.filter(|(name, _)| name != "LOCK").collect()
 }
 
-/// What becomes of a file.
+/// The damage of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Removed,
@@ -71,7 +71,7 @@ fn a_start_that_misses_what_was_acknowledged_is_refused_names_the_file_and_chang
     for signal in ["TERM", "KILL"] {
         let mut thalweg = stored(signal);
         let (folder, log) = (thalweg.folder.path().to_owned(), thalweg.data_dir().join("log"));
-        // The first file is small and full; the second one is written on.
+        // The first file is small and full; the second one is the current one.
         for (number, damage) in [
             (0, Damage::Zeroed),
             (0, Damage::ZeroedInFront),
@@ -93,14 +93,14 @@ fn a_start_that_misses_what_was_acknowledged_is_refused_names_the_file_and_chang
                 said.contains("commit-") && said.contains(cure),
                 "{signal}, {what}: {said}"
             );
-            // What is missed in front is missed wherever a start looks for it first.
+            // A loss at the front is reported by the first check that finds it.
             assert!(
                 number == 0 || said.contains(&commit(number)),
                 "{signal}, {what}: {said}"
             );
             let mut after = look_at(&log);
             if (number, damage) == (0, Damage::ZeroedInFront) {
-                // The file's own index names its blocks, so the log opens and is written on; the queue misses its messages.
+                // The file's own index names its blocks, so the log opens and can be written; the queue misses its messages.
                 for open in [&commit(1), "superblock"] {
                     after.insert(open.to_owned(), before[open]);
                 }

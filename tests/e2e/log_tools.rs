@@ -1,4 +1,4 @@
-//! `thalweg log check|dump|repair` on the log of the real binary: running, whole, damaged, mended.
+//! `thalweg log check|dump|repair` on the log of the real binary: running, intact, damaged, repaired.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use thalweg_tests::thalweg::{Finished, binary, run};
 
 use crate::log::damaged;
 
-/// A queue is enough to have a log.
+/// A queue is enough to create a log.
 const ONE: &str = "log: {min_free: 16MiB, commit: {spare: 1}}\nqueues: {list: [{name: jobs}]}\n";
 
 fn log(folder: &Path, arguments: &[&str]) -> Finished {
@@ -48,7 +48,7 @@ fn a_log_in_the_data_folder_of_another_process_is_taken_by_nobody_else() {
     let elsewhere = ONE.replacen('{', "{dirs: [theirs/log], ", 1);
     let mut thalweg = Thalweg::start(&elsewhere).unwrap();
     let (folder, pid) = (thalweg.folder.path().to_owned(), thalweg.process.id().to_string());
-    // The data folder around it is free, and is that of another process.
+    // The data folder around it is free, and belongs to another process.
     let arguments = [
         "run",
         "own.yaml",
@@ -148,7 +148,7 @@ fn what_a_newer_version_wrote_is_named_by_every_tool_with_exit_code_1_and_left_a
     let folder = thalweg.folder.path().to_owned();
     let (name, path) = ("commit-0000000000000000.log", "data/log/commit-0000000000000000.log");
     let mut bytes = std::fs::read(folder.join(path)).unwrap();
-    // The second block, of another version with a checksum of its own; where it begins the first one says.
+    // The second block, with another version and a valid checksum; the first block gives its position.
     let at = u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize;
     assert_eq!(bytes.get(at..at + 6).unwrap(), b"TWB1\x01\0");
     (bytes[at + 4], bytes[at + 12]) = (9, !bytes[at + 12]);
@@ -184,7 +184,7 @@ fn what_a_newer_version_wrote_is_named_by_every_tool_with_exit_code_1_and_left_a
         };
         assert!(names_it(text), "{arguments:?}: {text}");
     }
-    // What comes before it is shown, and then that nothing more is.
+    // The output has everything before it, and then states that no more follows.
     let dump = log(&folder, &["dump", "data/log"]).stdout;
     let last = dump.lines().last().unwrap();
     assert!(

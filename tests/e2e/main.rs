@@ -1,5 +1,5 @@
-//! End to end: the real binary, its real protocols, real servers at the other end. One test binary for all.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+//! End-to-end tests: the real binary, its real protocols, real servers. All tests form one binary.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 mod auth;
 mod bad_input;

@@ -1,6 +1,6 @@
-//! A log that was put back from an older copy, while the indexes of the event store and the tables of the lake are newer: the
-//! start is refused with exit code 65, names what is missed, and stores nothing; once the loss is accepted, the log goes on
-//! behind what they know.
+//! A log restored from an older copy, while the indexes of the event store and the tables of the lake are newer: the start is
+//! refused with exit code 65, names the loss, and stores nothing; once the loss is accepted, the log continues behind their
+//! positions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::events_server::TOKEN;
 use crate::lake_urls::{Store, receivers};
 use crate::otlp::{end, is_stored, logs};
 
-/// Requests before the copy is made, and again behind it.
+/// Requests before the copy is made, and again after it.
 const EACH: u64 = 10;
-/// Of each stream: tables of the indexes are written when there is enough for one.
+/// Events per stream: index tables are written only when there is enough for one.
 const EVENTS_EACH: u64 = 200_000;
 
-/// What writes messages of these numbers, and waits until indexes or tables know them.
+/// Writes messages of these numbers, and waits until indexes or tables contain them.
 type Write<'a> = &'a dyn Fn(&mut Thalweg, std::ops::Range<u64>);
 
 /// A data folder whose log is older than the rest of it.
@@ -46,8 +46,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Length and last change of every file of the data folder. The log is opened before a table says what it misses, so it may have made
-/// room for what would come.
+/// Length and modification time of every file of the data folder. The log is opened before a table reports the loss, so it may
+/// have prepared files.
 fn look_at(data: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     let (mut files, mut folders) = (BTreeMap::new(), vec![data.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -63,7 +63,8 @@ fn look_at(data: &Path) -> BTreeMap<PathBuf, (u64, SystemTime)> {
     files
 }
 
-/// A start ends with 65, says all of these words, and leaves indexes and tables as they were; and so does the next one.
+/// A start exits with 65, its error contains all of these words, and indexes and tables are unchanged; the next start does the
+/// same.
 fn is_refused(thalweg: &Thalweg, arguments: &[&str], words: &[&str]) {
     for _ in 0..2 {
         let before = look_at(&thalweg.data_dir());
@@ -80,7 +81,7 @@ fn is_refused(thalweg: &Thalweg, arguments: &[&str], words: &[&str]) {
     }
 }
 
-/// Starts once with the loss accepted, and stays up for `meanwhile`; then again as it was configured.
+/// Starts once with the loss accepted, and stays up for `meanwhile`; then again with the original configuration.
 fn accept_the_loss(thalweg: &mut Thalweg, yaml: &str, meanwhile: impl FnOnce(&mut Thalweg)) {
     let config = thalweg.folder.path().join("flow.yaml");
     std::fs::write(&config, format!("{yaml}log: {{recover: skip}}\n")).unwrap();
@@ -122,7 +123,7 @@ fn an_event_store_gives_no_position_twice_when_its_log_is_older_than_its_indexes
         .unwrap();
     };
     let mut thalweg = with_an_older_log(&yaml, &write);
-    // As of a table that was being written when a process was killed.
+    // Like a table that was being written when a process was killed.
     let unfinished = thalweg.data_dir().join("events").join("0000000000000099.index");
     std::fs::write(&unfinished, "").unwrap();
     let words = [
@@ -162,7 +163,7 @@ fn count(thalweg: &Thalweg, query: &str, expected: u64) {
     .unwrap();
 }
 
-/// Waits until all of them are in files, and not only in the rows that are still in memory.
+/// Waits until all of them are in files, and not only in memory.
 fn write_logs(thalweg: &mut Thalweg, otlp: &Api, numbers: std::ops::Range<u64>) {
     let last = numbers.end;
     for n in numbers {
@@ -200,7 +201,7 @@ fn a_table_takes_nothing_twice_and_misses_nothing_new_when_its_log_is_older() {
     end(&mut thalweg);
 }
 
-/// A store that is away cannot be asked what its table has, so the process starts. What the log lacks is found when the store is back.
+/// An unreachable store cannot be checked, so the process starts. The loss is found when the store is back.
 #[test]
 fn a_log_that_is_older_than_a_table_whose_store_was_away_is_told_when_the_store_is_back() {
     let store = Store::start();
@@ -212,7 +213,7 @@ fn a_log_that_is_older_than_a_table_whose_store_was_away_is_told_when_the_store_
     let mut thalweg = with_an_older_log(&yaml, &write);
     store.set(&json!({"down": true}));
     thalweg.restart().unwrap();
-    // It is taken, and waits in the log for what becomes of the table.
+    // It is accepted, and waits in the log for the table.
     eventually(|| {
         let json = [("content-type", "application/json")];
         let body = logs(2 * EACH..2 * EACH + 1).to_string();
@@ -235,7 +236,7 @@ fn a_log_that_is_older_than_a_table_whose_store_was_away_is_told_when_the_store_
         Ok(())
     })
     .unwrap();
-    // Still taken: the log has it, and the table does not, however long that lasts.
+    // Still accepted: the log has it, and the table does not, however long that lasts.
     is_stored(&otlp.post("/v1/logs", &logs(2 * EACH + 1..2 * EACH + 2)));
     end(&mut thalweg);
     is_refused(&thalweg, &RUN, &words);
@@ -261,7 +262,7 @@ fn write_events_to_the_table(thalweg: &mut Thalweg, numbers: std::ops::Range<u64
     );
 }
 
-/// The indexes would say it first; without them only the table knows.
+/// The indexes would report it first; without them only the table can.
 #[test]
 fn the_table_of_events_keeps_away_a_log_that_is_older() {
     let yaml = format!("events: {{token: {TOKEN}}}\nlake: {{events: {{enabled: true}}, flush: {{interval: 20ms}}}}\n");

@@ -30,7 +30,7 @@ pub fn flow(server: &Server, node: &str, more: &str) -> String {
 
 pub fn messages(thalweg: &Thalweg) -> Vec<Value> {
     let text = std::fs::read_to_string(thalweg.folder.path().join("out.jsonl")).unwrap_or_default();
-    // The last line may be half written.
+    // The last line may be incomplete.
     text.lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect()
@@ -94,7 +94,7 @@ pub fn items_add_up(thalweg: &Thalweg) {
     );
 }
 
-/// Type, metadata and the account of what a flow has collected, whatever happened before.
+/// Checks the types, metadata and balance of a flow's collected values, whatever happened before.
 fn assert_sound(thalweg: &Thalweg, counter: &str) {
     let (_, meta) = newest(thalweg).remove(counter).unwrap();
     for (key, text) in [
@@ -110,7 +110,7 @@ fn assert_sound(thalweg: &Thalweg, counter: &str) {
     items_add_up(thalweg);
 }
 
-/// Drains: what came in is in the file, all of it but values that are null.
+/// Drains: every received value is in the file, except null values.
 pub fn stop_and_account(thalweg: &mut Thalweg) {
     let balance = thalweg.stop().unwrap();
     let written = messages(thalweg).len() as u64;
@@ -214,7 +214,7 @@ fn bad_nodes_among_good_ones_are_listed_and_the_others_flow() {
     assert!(failures.to_string().contains("BadNodeIdUnknown"), "{failures}");
     stop_and_account(&mut thalweg);
 
-    // A bad id in the list itself.
+    // An invalid id in the list itself.
     let list = "ns=3;s=NoSuchNode\", \"ns=3;s=OpcPlc";
     let mut thalweg = Thalweg::start(&flow(&server, list, "    subscribeEnabled: true\n")).unwrap();
     assert_consecutive(&wait_for_values(&thalweg, "FastUInt2", 4));
@@ -299,8 +299,8 @@ fn connections_that_are_cut_again_and_again_lose_nothing_unmarked() {
     stop_and_account(&mut thalweg);
 }
 
-/// A server that starts with its namespaces in another order: NodeIds by URI follow theirs, nothing is read by an index
-/// that is another's now.
+/// A server that restarts with its namespaces in another order: NodeIds by URI follow them, and nothing is read by an index
+/// that now belongs to another namespace.
 #[test]
 fn a_namespace_that_moves_is_followed_to_its_new_index() {
     let arguments = ["--period", "0.25", "--nodes", "2"];
@@ -324,7 +324,7 @@ fn a_namespace_that_moves_is_followed_to_its_new_index() {
     wait_for_values(&thalweg, "Counter1", seen + 4);
     thalweg.wait_ready().unwrap();
     assert_sound(&thalweg, "Counter1");
-    // At index 2 is a node of the same name now, with a value that no counter reaches.
+    // At index 2 is now a node of the same name, with a value that no counter reaches.
     assert!(series(&thalweg, "Counter1").iter().all(|value| *value < 1_000_000));
     let all = messages(&thalweg);
     let of_counter = all.iter().filter(|m| m["meta"]["opcua_attr_browsename"] == "Counter1");
@@ -372,7 +372,7 @@ fn a_server_that_stops_answering_is_left_by_its_heartbeat_and_found_again() {
         assert_eq!(clock[key], text, "{clock}");
     }
     assert_eq!(reconnects(&thalweg), 0.0);
-    // Neither dead nor alive: its sockets are open, and nothing comes.
+    // Neither alive nor closed: its sockets are open, and nothing arrives.
     server.process.signal("STOP").unwrap();
     eventually(|| {
         let log = thalweg.process.stdout();
@@ -417,7 +417,7 @@ fn a_server_whose_clock_stands_still_is_warned_of_and_kept() {
     .unwrap();
     let seen = series(&thalweg, "Counter1").len();
     assert_consecutive(&wait_for_values(&thalweg, "Counter1", seen + 8));
-    // Once per minute, and the connection is as good as it was.
+    // Once per minute, and the connection is as good as before.
     assert_eq!(warnings(&thalweg), 1);
     assert_eq!(reconnects(&thalweg), 0.0);
     thalweg.wait_ready().unwrap();

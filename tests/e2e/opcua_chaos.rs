@@ -1,6 +1,5 @@
-//! What happens between a plant and its collector: connections that fall silent, answers that take long, servers that come back
-//! with other limits, tags that turn bad. After each, every tag flows again, and where a value is missing the next one of its tag says
-//! so.
+//! Faults between a plant and its collector: silent connections, slow responses, servers that return with other limits, tags
+//! that turn bad. After each, every tag delivers again, and a missing value is marked on the next value of its tag.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use thalweg_tests::{Thalweg, eventually, eventually_within};
 use crate::opcua::{items_add_up, messages, stop_and_account};
 
 const PLANT: &str = "ns=3;s=OpcPlc";
-/// Two groups of counters, all of which change quickly.
+/// Two groups of fast-changing counters.
 const COUNTERS: [&str; 8] = [
     "--slow-nodes",
     "40",
@@ -60,7 +59,7 @@ fn counters(thalweg: &Thalweg) -> BTreeMap<String, Vec<(i64, bool)>> {
     all
 }
 
-/// Waits until each of so many tags has sent more values than it had.
+/// Waits until each of this many tags has sent more values than before.
 fn all_flow(thalweg: &Thalweg, tags: usize, more: usize) {
     let before = counters(thalweg);
     eventually(|| {
@@ -80,8 +79,8 @@ fn all_flow(thalweg: &Thalweg, tags: usize, more: usize) {
     .unwrap();
 }
 
-/// No value comes twice or too early, and none is missing without a mark. Returns how many gaps are marked. A server that was
-/// restarted counts from its beginning again, behind a mark.
+/// No value is repeated or out of order, and none is missing without a mark. Returns the number of marked gaps. A restarted
+/// server counts from its beginning again, after a mark.
 fn holes_are_marked(thalweg: &Thalweg) -> usize {
     let mut marks = 0;
     for (name, values) in counters(thalweg) {
@@ -137,7 +136,7 @@ fn answers_that_take_long_lose_nothing() {
     let server = Server::start(Kind::Simulator, &arguments(&["--port", "0"])).unwrap();
     let (proxy, endpoint) = Proxy::of_endpoint(&server.endpoint).unwrap();
     proxy.delay(Duration::from_millis(200));
-    // The browse and all items are made over slow answers, too.
+    // The browse and the creation of all items also run over slow responses.
     let mut thalweg = Thalweg::start(&flow(&endpoint, PLANT, SUBSCRIBED)).unwrap();
     thalweg.wait_ready().unwrap();
     all_flow(&thalweg, TAGS, 2);
@@ -151,7 +150,7 @@ fn answers_that_take_long_lose_nothing() {
     stop_and_account(&mut thalweg);
 }
 
-/// Servers differ in what they do with a wish for a message that they do not have: some refuse it, some answer with an empty
+/// Servers differ in their response to a Republish of a message that they do not have: some refuse it, some return an empty
 /// one.
 #[test]
 fn connections_that_are_cut_again_and_again_are_got_over_with_every_server() {
@@ -181,7 +180,7 @@ fn connections_that_are_cut_again_and_again_are_got_over_with_every_server() {
         proxy.cut_no_more();
         all_flow(&thalweg, 20, 8);
         thalweg.wait_ready().unwrap();
-        // node-opcua sends the present values again when a session goes on, so its counters stand still there.
+        // node-opcua resends the present values when a session is resumed, so its counters are stopped there.
         if !matches!(kind, Kind::NodeOpcua) {
             holes_are_marked(&thalweg);
         }
@@ -238,7 +237,7 @@ fn tags_that_turn_bad_say_so_and_are_good_again() {
     ] {
         let mut thalweg = Thalweg::start(&flow(&server.endpoint, "ns=1;s=Plant", more)).unwrap();
         thalweg.wait_ready().unwrap();
-        // Good, bad and good again: a value of its own each time.
+        // Good, bad and good again: a separate value each time.
         eventually(|| {
             let all = messages(&thalweg);
             for counter in 1..=6 {
@@ -265,7 +264,7 @@ fn tags_that_turn_bad_say_so_and_are_good_again() {
     }
 }
 
-/// 20,000 tags of a server that is not ours.
+/// 20,000 tags of a foreign server.
 fn many_tags(kind: Kind, node: &str) {
     const MANY: usize = 20_000;
     let server = Server::start(kind, &["--port", "0", "--nodes", &MANY.to_string(), "--period", "8"]).unwrap();

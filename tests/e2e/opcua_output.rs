@@ -1,4 +1,4 @@
-//! The OPC UA output against real servers: what it says it has written is what another client reads.
+//! The OPC UA output against real servers: values reported as written are the values that another client reads.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn write(server: &Server, more: &str, mappings: &str, lines: &str) -> Thalweg {
     Thalweg::spawn_with(&lines_to_nodes(server, more, mappings), &[("in.jsonl", lines)]).unwrap()
 }
 
-/// What another client finds at nodes, by browse name.
+/// Values of nodes as another client reads them, by browse name.
 fn values_below(server: &Server, node: &str, more: &str, expected: &[(String, &str)]) {
     let mut reader = Thalweg::start(&flow(server, node, more)).unwrap();
     eventually(|| {
@@ -110,7 +110,7 @@ fn every_type_arrives_at_node_opcua_without_and_with_security() {
     }
 }
 
-/// The server waits for a device before it says that the device is not there.
+/// The server waits for a device before it reports that the device is absent.
 #[test]
 fn a_device_that_is_not_there_holds_up_no_other_at_node_opcua() {
     let server = Server::start(Kind::NodeOpcua, &["--port", "0", "--writable"]).unwrap();

@@ -1,5 +1,5 @@
-//! Plants of every size, up to a million tags, below one node or many levels deep: all of them are found, monitored, and their values
-//! told once, in bounded memory.
+//! Plants of every size, up to a million tags, below one node or many levels deep: all tags are found, monitored, and their
+//! values delivered once, in bounded memory.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use thalweg_tests::{Thalweg, eventually_within};
 
 use crate::opcua::items_add_up;
 
-/// Far more than is needed, for machines with other things to do.
+/// Far more than needed, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Of the process, with a flow and the metrics.
+/// Base memory of the process, with a flow and the metrics.
 const RESIDENT_BYTES: f64 = 200e6;
-/// On top, for each tag: its nodes, its metadata, its first value while paths are not final.
+/// In addition for each tag: its nodes, its metadata, its first value while paths are not final.
 const RESIDENT_BYTES_PER_TAG: f64 = 600.0;
 
 /// That many children of one node.
@@ -20,7 +20,7 @@ fn all_children_flow(tags: u32) -> Progress {
     all_tags_flow(tags, &["--fast-nodes", "0", "--wide", &tags.to_string()])
 }
 
-/// How many tags the metrics told as found, one look after the other.
+/// The number of found tags in the metrics, one sample after another.
 struct Progress {
     found: Vec<f64>,
     tags: u32,
@@ -34,7 +34,7 @@ impl Progress {
     }
 }
 
-/// `plant`: options of the simulator that make so many tags.
+/// `plant`: options of the simulator that create this many tags.
 fn all_tags_flow(tags: u32, plant: &[&str]) -> Progress {
     let common = ["--port", "0", "--secure", "false", "--slow-nodes", "0"];
     let server = Server::start(Kind::Simulator, &[&common[..], plant].concat()).unwrap();

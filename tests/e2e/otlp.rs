@@ -1,4 +1,4 @@
-//! OpenTelemetry data over HTTP into the lake: what was answered with 200 is in its table, once, whatever happens in between.
+//! OpenTelemetry data over HTTP into the lake: data acknowledged with 200 is in its table, once, whatever happens in between.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,19 +8,19 @@ use thalweg_tests::api::{Answer, Api};
 use thalweg_tests::servers::free_port;
 use thalweg_tests::{Thalweg, eventually};
 
-/// A process that receives, and the port at which it does over HTTP.
+/// A receiving process, with its HTTP port.
 pub fn start(more: &str) -> (Thalweg, Api) {
     let (http, grpc) = (free_port().unwrap(), free_port().unwrap());
     let yaml = format!(
         "ingest:\n  otlp:\n    http: {{address: \"127.0.0.1:{http}\"}}\n    grpc: {{address: \"127.0.0.1:{grpc}\"}}\n{more}"
     );
     let mut thalweg = Thalweg::start(&yaml).unwrap();
-    // The status page answers before there are receivers.
+    // The status page responds before the receivers are ready.
     thalweg.wait_ready().unwrap();
     (thalweg, Api::at_root(&format!("127.0.0.1:{http}")))
 }
 
-/// Stops it as an operator does.
+/// Stops it like an operator.
 pub fn end(thalweg: &mut Thalweg) {
     thalweg.process.signal("TERM").unwrap();
     let status = thalweg.process.wait_within(Duration::from_secs(20)).unwrap();
@@ -46,7 +46,7 @@ pub fn logs(numbers: std::ops::Range<u64>) -> Value {
     logs_of(now(), numbers)
 }
 
-/// The same, of some time.
+/// The same, of a given time.
 pub fn logs_of(time: u64, numbers: std::ops::Range<u64>) -> Value {
     let record = |n: u64| {
         json!({
@@ -66,7 +66,7 @@ pub fn is_stored(answer: &Answer) {
     assert_eq!((answer.status, answer.text.as_str()), (200, "{}"), "{answer:?}");
 }
 
-/// How many rows there are, how many numbers, and their sum.
+/// The numbers of rows and of distinct numbers, and their sum.
 pub fn counts(thalweg: &Thalweg) -> anyhow::Result<(u64, u64, u64)> {
     let sql = "select count(*) as rows, count(distinct attr_n) as numbers, \
                coalesce(sum(cast(attr_n as bigint)), 0) as sum from logs";
@@ -182,7 +182,7 @@ fn what_was_answered_is_there_once_after_every_kill() {
         Ok(())
     })
     .unwrap();
-    // Nothing comes twice later on.
+    // No duplicates appear later.
     end(&mut thalweg);
     thalweg.restart().unwrap();
     std::thread::sleep(Duration::from_millis(500));
@@ -195,7 +195,7 @@ fn what_cannot_be_taken_is_refused_with_its_reason() {
     let (mut thalweg, otlp) = start("");
     let json = [("content-type", "application/json")];
     let proto = [("content-type", "application/x-protobuf")];
-    /// Path, headers, body, and the status and code of the answer.
+    /// Path, headers, body, and the status and code of the response.
     type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
     let cases: [Case<'_>; 4] = [
         ("/v1/logs", &json, b"{\"resourceLogs\": [", 400, "otlp.malformed"),

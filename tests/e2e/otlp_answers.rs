@@ -1,5 +1,5 @@
-//! What receivers of OpenTelemetry data answer, over HTTP and gRPC alike: statuses, codes and times to come again, and where rows
-//! can be waited for.
+//! Responses of the OpenTelemetry receivers, over HTTP and gRPC alike: statuses, codes and retry delays, and waiting for
+//! visible rows.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::otlp::{attributes, end, is_stored, now, text};
 const LOGS: &str = "logs.v1.LogsService";
 const PROTO: (&str, &str) = ("content-type", "application/x-protobuf");
 
-/// A process and what one needs to send to it.
+/// A process and the clients for it.
 struct World {
     thalweg: Thalweg,
     http: Api,
@@ -26,7 +26,7 @@ struct World {
 }
 
 impl World {
-    /// `ingest` are fields of that section, `more` are others.
+    /// `ingest` are fields of that section, `more` are other sections.
     fn start(ingest: &str, more: &str, files: &[(&str, &str)]) -> World {
         let (http, grpc) = (free_port().unwrap(), free_port().unwrap());
         let [http, grpc] = [http, grpc].map(|port| format!("127.0.0.1:{port}"));
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// The same request over both, with an encoding or none.
+    /// The same request over both, optionally with an encoding.
     fn both(&self, encoding: &str, body: &[u8]) -> (Answer, GrpcAnswer) {
         let headers = [PROTO, ("content-encoding", encoding)];
         let headers = if encoding.is_empty() { &headers[..1] } else { &headers };
@@ -69,7 +69,7 @@ fn varint(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
-/// A field of bytes.
+/// A length-delimited field.
 fn field(number: u8, inner: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     varint(&mut out, inner.len());
@@ -81,7 +81,7 @@ fn string(value: &str) -> Vec<u8> {
     field(1, value.as_bytes())
 }
 
-/// A log with attributes, whose values are given as they are encoded.
+/// A log with attributes, whose values are already encoded.
 fn log(pairs: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let pair = |(key, value): &(&str, Vec<u8>)| field(6, &[field(1, key.as_bytes()), field(2, value)].concat());
     field(2, &pairs.iter().flat_map(pair).collect::<Vec<u8>>())
@@ -98,12 +98,12 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A log that is as long as it is.
+/// A log of a given length.
 fn filler(bytes: usize) -> Vec<u8> {
     request(&[log(&[]), field(15, &vec![0; bytes])])
 }
 
-/// `code` and `message` of the status in an answer over HTTP are those of the same answer over gRPC, and so is when to come again.
+/// `code` and `message` of the status over HTTP equal those over gRPC, and so does the retry delay.
 #[track_caller]
 fn refused(answers: &(Answer, GrpcAnswer), status: u16, grpc_status: u8, code: &str, words: &str) -> Option<u64> {
     let (http, grpc) = answers;
@@ -129,7 +129,7 @@ fn refused(answers: &(Answer, GrpcAnswer), status: u16, grpc_status: u8, code: &
     again
 }
 
-/// Encoding, body, and the statuses of HTTP and gRPC, the code, and what else the message says.
+/// Encoding, body, the HTTP and gRPC statuses, the code, and another part of the message.
 type Case<'a> = (&'a str, &'a [u8], u16, u8, &'a str, &'a str);
 
 const LIMITS: &str = "  max_body_bytes: 100KiB
@@ -191,7 +191,7 @@ fn what_is_refused_for_good_is_refused_in_the_same_words_over_both_protocols() {
         ("zstd", &whole, 400, 3, "otlp.malformed", "byte "),
     ];
     for (encoding, body, status, grpc_status, code, words) in cases {
-        // What zstd cannot read of a wide window is told as that.
+        // zstd reports an unsupported window with this error.
         let (status, grpc_status, code, words) =
             match (encoding, body.len() < wide.len() && body.starts_with(&wide[..6])) {
                 ("zstd", true) => (413, 8, "otlp.zstd_window", "ingest.zstd_window"),
@@ -225,7 +225,7 @@ fn what_is_refused_for_good_is_refused_in_the_same_words_over_both_protocols() {
         assert_eq!(answer.status, Some(3), "{answer:?}");
         assert!(answer.message.starts_with("otlp.malformed: "), "{answer:?}");
     }
-    // What does not come to its end in time may be tried again.
+    // A request that does not end in time may be retried.
     let late = world.http.raw(
         b"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-protobuf\r\ncontent-length: 99\r\n\r\nabc",
     );
@@ -376,7 +376,7 @@ fn more_than_there_is_room_for_is_told_when_to_come_again() {
     let mut world = World::start("  inflight_bytes: 8MiB\n", "", &[]);
     let (http, grpc) = world.both("", &filler(30_000));
     assert_eq!((http.status, grpc.status), (200, Some(0)));
-    // A request that is sent slowly has nearly all of the room.
+    // A slowly sent request uses nearly all of the room.
     let body = filler(ROOM - (16 << 10));
     let (last, begin) = body.split_last().unwrap();
     let mut slow = TcpStream::connect(&world.http_address).unwrap();
@@ -401,7 +401,7 @@ fn more_than_there_is_room_for_is_told_when_to_come_again() {
             .unwrap(),
         2.0
     );
-    // The slow one ends, in its own time, and is stored; then there is room.
+    // The slow one ends eventually, and is stored; then there is room.
     slow.write_all(&[*last]).unwrap();
     let mut answer = [0; 12];
     slow.read_exact(&mut answer).unwrap();
@@ -421,7 +421,7 @@ fn a_log_that_takes_nothing_is_told_as_what_may_be_tried_again() {
         let (http, grpc) = world.both("", &filler(50_000));
         assert_eq!((http.status, grpc.status), (200, Some(0)));
     }
-    // What is still being made would only fill the disk.
+    // Spare files in preparation would only fill the disk.
     eventually(|| {
         let names = std::fs::read_dir(world.thalweg.data_dir().join("log"))?.flatten();
         let files = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("commit-"));
@@ -439,7 +439,7 @@ fn a_log_that_takes_nothing_is_told_as_what_may_be_tried_again() {
     assert!(again.is_some());
     world.thalweg.process.kill().unwrap();
 
-    // More than any disk has is to stay free.
+    // Requires more free space than any disk has.
     let mut world = World::start("", "log: {min_free: 16MiB}\n", &[]);
     end(&mut world.thalweg);
     let file = world.thalweg.folder.path().join("flow.yaml");
@@ -457,7 +457,7 @@ fn a_lake_that_cannot_be_written_causes_no_pressure_and_gets_it_all_later() {
     const REQUESTS: u64 = 400;
     let more = "lake: {memory: 16MiB, flush: {bytes: 64KiB, interval: 50ms}}\nmemory: {limit: 256MiB}\n";
     let mut world = World::start("  inflight_bytes: 8MiB\n", more, &[]);
-    // Where the table is to be there is something else.
+    // Something else is in the place of the table.
     let table = world.thalweg.data_dir().join("lake/logs");
     std::fs::remove_dir_all(&table).unwrap();
     std::fs::write(&table, "no table").unwrap();
@@ -471,7 +471,7 @@ fn a_lake_that_cannot_be_written_causes_no_pressure_and_gets_it_all_later() {
         assert_eq!(stored.status, 200, "{stored:?}");
         position = stored.headers["thalweg-position"].to_str().unwrap().to_owned();
     }
-    // Nobody sees it yet, which is said after five seconds.
+    // The rows are not visible yet, which is reported after five seconds.
     let address = world.thalweg.address().unwrap();
     let began = Instant::now();
     let late = Api::at_root(&address).get(&format!("/api/sql?q=select%201&wait_for={position}"));
@@ -597,7 +597,7 @@ fn who_names_the_position_of_an_answer_sees_its_rows() {
             asked.stderr
         );
     }
-    // Killed, it takes from the log again what was not committed; who waits sees it.
+    // After a kill, it reads uncommitted data from the log again; a waiting query sees it.
     world.thalweg.process.kill().unwrap();
     world.thalweg.restart().unwrap();
     let address = world.thalweg.address().unwrap();
@@ -605,7 +605,7 @@ fn who_names_the_position_of_an_answer_sees_its_rows() {
     assert_eq!(count(&answer), Some(30), "{answer:?}");
     world.thalweg.wait_ready().unwrap();
     end(&mut world.thalweg);
-    // Now the table has it, and the files alone say so.
+    // Now the table has it, and the files alone show it.
     let asked = ask(&last);
     assert_eq!(asked.stdout, "{\"rows\":30}\n", "{}", asked.stderr);
     let asked = ask(&beyond);
@@ -660,7 +660,7 @@ fn the_metrics_of_the_lake_have_their_names() {
         "memory_bytes{kind=\"used\",share=\"query.cache\"}",
         "memory_bytes{kind=\"used\",share=\"ingest.inflight_bytes\"}",
     ];
-    // A name that is new is committed within seconds, and tables are looked at for merges every ten.
+    // A new name is committed within seconds, and tables are checked for merges every ten.
     eventually(|| {
         let metrics = world.thalweg.get("/metrics")?;
         let missing: Vec<&str> = wanted

@@ -1,5 +1,5 @@
-//! The OpenTelemetry Collector between an SDK and the lake: it passes everything on, and what it is told to send again later, or
-//! finds nobody to send to, is in its table once all the same.
+//! The OpenTelemetry Collector between an SDK and the lake: it forwards everything, and data that it must resend later, or
+//! cannot deliver at first, is still in its table once.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -63,7 +63,7 @@ service:
         }
     }
 
-    /// As an operator stops it: what it has is sent first.
+    /// Stops it like an operator: it first sends its queued data.
     fn end(&mut self) {
         self.process.signal("TERM").unwrap();
         let status = self.process.wait_within(Duration::from_secs(30)).unwrap();
@@ -107,7 +107,7 @@ fn every_field_of_an_sdk_comes_through_a_collector() {
 fn what_a_collector_has_to_send_again_is_there_once() {
     const LOGS: u64 = 1500;
     for exporter in ["otlp_grpc", "otlp_http"] {
-        // One at a time, where the collector has ten on their way.
+        // One at a time, while the collector has ten in flight.
         let (mut thalweg, ports) = lake("  max_requests: 1\n");
         let mut collector = Collector::start(exporter, ports);
         let api = Api::at_root(&format!("127.0.0.1:{}", collector.port));
@@ -144,7 +144,7 @@ fn what_a_collector_has_to_send_again_is_there_once() {
         thalweg.wait_ready().unwrap();
         all_there(&thalweg, 2 * LOGS);
         collector.end();
-        // Nothing comes twice later on.
+        // No duplicates appear later.
         all_there(&thalweg, 2 * LOGS);
         end(&mut thalweg);
     }

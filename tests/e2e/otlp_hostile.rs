@@ -1,5 +1,5 @@
-//! Requests that no well-made sender sends. Each has its answer or its defined treatment, and somebody else's records are all
-//! stored meanwhile.
+//! Requests that no well-behaved sender sends. Each gets its response or its defined treatment, and a concurrent sender's
+//! records are all stored.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::otlp_senders::ask_with;
 
 const MIB: u64 = 1 << 20;
 
-/// A field of protobuf that has a length.
+/// A length-delimited protobuf field.
 fn field(number: u32, inner: &[u8]) -> Vec<u8> {
     let mut bytes = varint(u64::from(number << 3 | 2));
     bytes.extend(varint(inner.len() as u64));
@@ -82,7 +82,7 @@ fn row(thalweg: &Thalweg, columns: &str, body: &str) -> Value {
     found.unwrap().remove(0)
 }
 
-/// Sends well-made logs until it is told that the others are done; returns how many.
+/// Sends well-formed logs until the others are done; returns their number.
 fn well_made(otlp: &Api, is_done: &AtomicBool) -> u64 {
     let mut next = 0;
     while !is_done.load(Ordering::Acquire) || next == 0 {
@@ -92,7 +92,7 @@ fn well_made(otlp: &Api, is_done: &AtomicBool) -> u64 {
     next
 }
 
-/// Runs `hostile` beside a well-made sender, and looks that each record of that one is there once.
+/// Runs `hostile` beside a well-behaved sender, and checks that each record of the sender is stored once.
 fn beside_a_well_made_sender(thalweg: &Thalweg, otlp: &Api, hostile: impl FnOnce()) {
     let is_done = AtomicBool::new(false);
     let other = otlp.with_token("nobody asks for one");
@@ -120,7 +120,7 @@ fn requests_that_are_none_are_refused_with_the_place_of_the_mistake() {
         for end in 1..whole.len() {
             is_refused(&send(&otlp, &[], &whole[..end]), 400, &["otlp.malformed", "byte"]);
         }
-        // A body that is a number, and a group, which nobody has written for twenty years.
+        // A body that is a number, and a group, a deprecated protobuf type.
         let number = [record(now(), b"x", &[]), vec![5 << 3, 7]].concat();
         is_refused(&send(&otlp, &[], &request(&[number])), 400, &["otlp.malformed"]);
         is_refused(&send(&otlp, &[], &[1 << 3 | 3, 1 << 3 | 4]), 400, &["otlp.malformed"]);
@@ -131,7 +131,7 @@ fn requests_that_are_none_are_refused_with_the_place_of_the_mistake() {
             415,
             &["otlp.encoding"],
         );
-        // Nothing at all is a request without records.
+        // An empty body is a request without records.
         is_taken(&send(&otlp, &[], b""));
         is_taken(&send(&otlp, &[], &whole));
     });
@@ -171,7 +171,7 @@ fn a_bomb_takes_no_memory() {
 #[test]
 fn strange_values_are_kept_or_replaced_and_counted() {
     let (mut thalweg, otlp) = start("");
-    // The last nanosecond that OTLP can say, in the year 2554; the first, in 1970; and one before 1970, as some write it.
+    // The last nanosecond of OTLP, in the year 2554; the first, in 1970; and one before 1970, as some senders write it.
     let (last, first, negative) = (u64::MAX, 1, (-62_135_596_800_000_000_000_i128) as u64);
     let observed = now();
     beside_a_well_made_sender(&thalweg, &otlp, || {
@@ -219,7 +219,7 @@ fn strange_values_are_kept_or_replaced_and_counted() {
     end(&mut thalweg);
 }
 
-/// 100,000 names become 256 columns; the rest is in the map, and the table stays one that others read.
+/// 100,000 names become 256 columns; the rest is in the map, and other engines can still read the table.
 #[test]
 fn names_without_end_become_neither_columns_nor_memory_without_end() {
     const NAMES: usize = 100_000;
@@ -238,7 +238,7 @@ fn names_without_end_become_neither_columns_nor_memory_without_end() {
         for some in records.chunks(20) {
             is_taken(&send(&otlp, &[], &request(some)));
         }
-        // All of them in one record are more than a record may have, which is told, and the one beside it is stored.
+        // All of them in one record exceed the limit of a record, which is reported, and the record beside it is stored.
         let all: Vec<_> = (0..NAMES).map(|n| attribute(&format!("n{n}"), b"x")).collect();
         let answer = send(
             &otlp,
@@ -269,7 +269,7 @@ fn names_without_end_become_neither_columns_nor_memory_without_end() {
     let found = ask_with("duckdb", &table, sql);
     let others = found[0]["others"].as_u64().unwrap();
     assert_eq!(found[0]["rows"], NAMES / PER_RECORD);
-    // Columns for what the well-made sender has, and up to the limit for these names.
+    // Columns for the names of the well-behaved sender, and up to the limit for these names.
     let columns = NAMES as u64 - others;
     assert!((200..=256).contains(&columns), "{columns} names have columns");
 }

@@ -1,5 +1,5 @@
-//! OpenTelemetry SDKs and other readers at the two ends of the lake: every field that an SDK sends is found by SQL, and other
-//! engines find the same rows as this program does.
+//! OpenTelemetry SDKs as senders and other engines as readers of the lake: every field that an SDK sends is found by SQL, and
+//! other engines read the same rows as Thalweg.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use thalweg_tests::servers::{free_port, node_modules, python};
 use thalweg_tests::{Thalweg, eventually};
 
-/// A process that receives, and its base URLs of gRPC and HTTP.
+/// A receiving process, with its base URLs of gRPC and HTTP.
 fn start(more: &str) -> (Thalweg, String, String) {
     let (http, grpc) = (free_port().unwrap(), free_port().unwrap());
     let yaml = format!(
@@ -30,7 +30,7 @@ pub fn send(program: &mut Command, script: &str, arguments: &[&str]) {
     assert!(sent.status.success(), "{arguments:?}: {error}");
 }
 
-/// The answer to a question, as soon as it has so many rows. Before its first commit a table lacks the columns of attributes.
+/// The result of a query, as soon as it has this many rows. Before its first commit a table lacks the attribute columns.
 fn ask(thalweg: &Thalweg, rows: usize, sql: &str) -> Vec<Value> {
     let answer = eventually(|| {
         let found = thalweg.sql(sql)?;
@@ -42,7 +42,7 @@ fn ask(thalweg: &Thalweg, rows: usize, sql: &str) -> Vec<Value> {
     answer
 }
 
-/// What another engine answers.
+/// The result of another engine.
 pub fn ask_with(engine: &str, table: &Path, sql: &str) -> Value {
     let script = thalweg_tests::beside("python/read_table.py");
     let asked = Command::new(python().unwrap())

@@ -1,4 +1,5 @@
-//! What a process keeps is its user's alone, whatever the umask says, and what was open to others is closed at the next start.
+//! Files of a process are private to its user, whatever the umask is, and files that were open to others are closed at the next
+//! start.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ fn address(folder: &Path) -> anyhow::Result<String> {
     Ok(lock["http"].as_str().unwrap_or_default().to_owned())
 }
 
-/// All that is below a folder, with it.
+/// A folder and everything below it.
 fn all(folder: &Path) -> Vec<PathBuf> {
     let mut found = vec![folder.to_owned()];
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -70,7 +71,7 @@ fn open_to_others(folder: &Path) -> Vec<String> {
     all.iter().filter_map(told).collect()
 }
 
-/// There is something of every kind.
+/// Something of every kind exists.
 fn wait_for_all_kinds(folder: &Path, process: &mut Process) {
     eventually(|| {
         process.check_running()?;
@@ -130,8 +131,8 @@ fn what_others_could_read_is_closed_to_them_at_the_start_with_one_line() {
     let stranger = folder.path().join("data/notes.txt");
     std::fs::write(&stranger, "not Thalweg's").unwrap();
     std::fs::set_permissions(&stranger, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let mended = "other users of this machine could read files of";
-    // A folder with files of others stays as it is, for them; nobody gets at more than the names in it.
+    let mended = "other users of this machine could read files in";
+    // A folder with foreign files stays open; others can read only the names in it.
     for (start_number, lines) in [(1, 1), (2, 1), (3, 0)] {
         let mut process = start(folder.path(), "022");
         eventually(|| {

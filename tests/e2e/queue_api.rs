@@ -1,4 +1,4 @@
-//! The interface of queues from outside: its OpenAPI document against the real binary, `thalweg queue` with every sub-command,
+//! The queue interface from outside: its OpenAPI document against the real binary, `thalweg queue` with every sub-command,
 //! webhooks, and the examples of the documentation.
 
 use std::io::Write as _;
@@ -26,7 +26,7 @@ fn queue(folder: &Path, url: &str, arguments: &[&str]) -> Finished {
     run(folder, &all).unwrap()
 }
 
-/// The output of one that goes well.
+/// The output of a successful command.
 #[track_caller]
 fn done(finished: Finished) -> String {
     assert!(finished.status.success(), "{}{}", finished.stdout, finished.stderr);
@@ -34,7 +34,7 @@ fn done(finished: Finished) -> String {
     finished.stdout
 }
 
-/// The sentence of one that fails.
+/// The error of a failed command.
 #[track_caller]
 fn failed(finished: Finished) -> String {
     assert_eq!(
@@ -84,7 +84,7 @@ fn whoever_closes_a_long_poll_leaves_its_partitions_to_others_at_once() {
     });
     wait_for(2);
     drop(first);
-    // Well before the 30 s after which a silent consumer is given up.
+    // Well before the 30 s after which a silent consumer is removed.
     let closed = Instant::now();
     wait_for(1);
     api.post("/queues/q/messages", &json!({"n": 1}));
@@ -111,7 +111,7 @@ fn every_answer_is_one_that_the_document_describes() {
     for part in ["any_names", "known_names", "removing"] {
         let text = report[part]["output"].as_str().unwrap();
         assert!(report[part]["exit"] == 0, "{part}: {text}\n{}", report[part]["error"]);
-        // A tool that finds nothing to ask finds nothing wrong.
+        // A tool that sends no requests finds no mistakes.
         assert!(
             text.contains("Test cases:") && !text.contains(" 0 generated"),
             "{part}: {text}"
@@ -145,7 +145,7 @@ fn the_command_line_makes_fills_shows_empties_and_pauses_queues() {
             "--set",
             "ttl=72h"
         ])),
-        "queue pumps is made\n"
+        "queue pumps created\n"
     );
     assert!(failed(queue(&["create", "pumps"])).contains("queue_exists"));
     assert!(failed(queue(&["create", "q", "--set", "ttl=soon"])).contains("invalid_config: ttl"));
@@ -185,7 +185,7 @@ fn the_command_line_makes_fills_shows_empties_and_pauses_queues() {
     let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row.get(..4), Some(&["pumps", "1", "fsync", "6"][..]), "{listed}");
 
-    // Before the others: what every group has settled is let go, and a group that comes then finds nothing.
+    // Before the others: messages settled by every group are deleted, and a later group finds nothing.
     let message: Value = serde_json::from_str(&done(queue(&[
         "--json", "consume", "pumps", "--group", "b", "--no-ack", "--max", "1",
     ])))
@@ -282,7 +282,7 @@ fn the_command_line_finds_resends_and_throws_away_dead_letters() {
     );
     assert_eq!(
         done(queue(&["dlq", "purge", "jobs", "dlq.jobs:0:0"])),
-        "1 dead letters thrown away\n"
+        "1 dead letters deleted\n"
     );
     assert_eq!(
         done(queue(&["dlq", "resend", "jobs", "--all"])),
@@ -294,14 +294,14 @@ fn the_command_line_finds_resends_and_throws_away_dead_letters() {
     );
     assert_eq!(done(queue(&["dlq", "list", "jobs"])).lines().count(), 1);
 
-    // More than one request takes.
+    // More than one request can contain.
     let lines: String = (0..2500).map(|n| format!("{n}\n")).collect();
     std::fs::write(folder.join("many.txt"), lines).unwrap();
     done(queue(&["produce", "jobs", "--lines", "--file", "many.txt"]));
     (0..5).for_each(|_| bury(500));
     assert_eq!(
         done(queue(&["dlq", "purge", "jobs", "--reason", "expired"])),
-        "0 dead letters thrown away\n"
+        "0 dead letters deleted\n"
     );
     assert_eq!(
         done(queue(&["--json", "dlq", "resend", "jobs", "--reason", "rejected"])),
@@ -381,7 +381,7 @@ fn through_tls_the_command_line_asks_whom_it_trusts() {
     assert!(none.contains("flow.yaml holds no certificate"), "{none}");
 }
 
-/// Rejects one message of the queue, which `body` is.
+/// Rejects one message of the queue, with the content `body`.
 fn bury(api: &Api, queue: &str, body: &str) {
     api.send("POST", &format!("/queues/{queue}/messages"), &[("x-key", "k")], body)
         .ok(201);
@@ -391,7 +391,7 @@ fn bury(api: &Api, queue: &str, body: &str) {
     api.post(&format!("/queues/{queue}/groups/g/settle"), &verdict).ok(200);
 }
 
-/// Until the webhook of a queue has had one letter come to this end.
+/// Waits until the webhook of a queue has had one letter with this outcome.
 fn wait_for_webhook(thalweg: &Thalweg, queue: &str, end: &str) {
     let (name, label) = (format!("mqtt_queue_webhook_{end}_total"), format!("queue=\"{queue}\""));
     eventually(|| {
@@ -447,7 +447,7 @@ fn a_webhook_with_tls_is_asked_for_a_certificate_of_its_host_from_an_authority_t
     assert_eq!(trusted.body(), shown["messages"][0]);
     wait_for_webhook(&thalweg, "trusted", "sent");
 
-    // One after the other: of what fails at the same time, one sentence is logged.
+    // One after another: only one of several simultaneous failures is logged.
     bury(&api, "unknown", "secret");
     wait_for_webhook(&thalweg, "unknown", "failed");
     let log = thalweg.process.stdout();
@@ -494,7 +494,7 @@ fn what_the_documentation_shows_works_as_it_stands() {
     let shells = blocks(page, "sh");
     assert_eq!(shells.len(), 3);
     for block in shells {
-        // A listener has no end of its own.
+        // A listener does not end by itself.
         let listens = block.starts_with("curl -N");
         let text = if listens {
             format!("timeout 3 {block}")

@@ -1,5 +1,5 @@
-//! What goes wrong with queues, each with a code, a status, and one sentence that names the place and the cure: over HTTP, on
-//! the command line and in the configuration, against the real binary.
+//! Errors of queues, each with a code, a status, and one sentence that names the place and the cure: over HTTP, on the command
+//! line and in the configuration, against the real binary.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ fn start() -> (Thalweg, Api) {
     (thalweg, api)
 }
 
-/// `thalweg queue` with arguments, asking this process.
+/// `thalweg queue` with arguments, against this process.
 fn queue(thalweg: &Thalweg, arguments: &[&str]) -> thalweg_tests::thalweg::Finished {
     let url = format!("http://{}", thalweg.address().unwrap());
     let all: Vec<&str> = ["queue", "--url", &url].iter().chain(arguments).copied().collect();
@@ -83,7 +83,7 @@ fn a_log_of_a_newer_format_is_left_alone_and_named() {
     }
     assert!(std::fs::read(&file).unwrap() == bytes, "the newer log was changed");
 
-    // Whoever has the newer program finds all of it again.
+    // The newer program finds all of it again.
     (bytes[4], bytes[12]) = (1, !bytes[12]);
     std::fs::write(&file, &bytes).unwrap();
     thalweg.restart().unwrap();
@@ -123,7 +123,7 @@ fn a_name_with_dots_or_slashes_is_no_queue_and_no_folder_on_any_way() {
             "{refused:?}"
         );
     }
-    // Nobody puts paths in order: these are others, which there are not.
+    // Paths are not normalised: these are different ones, which do not exist.
     for wrong in ["/../../etc/passwd", "/a/../b", "//"] {
         let answer = api.raw_path("PUT", &format!("{path}{wrong}")).unwrap();
         assert_eq!(
@@ -222,12 +222,12 @@ fn a_message_of_17_mib_is_refused_by_default_and_fits_where_the_queue_allows_it(
     }
     api.send("POST", "/queues/large/messages", &[], &vec![b'z'; 24 * MIB + 1])
         .is_problem(413, "message_too_large", &["25165824", "max_message_size"]);
-    // Beyond what the listener takes at all.
+    // Beyond the limit of the listener.
     api.send("POST", "/queues/large/messages", &[], &vec![b'z'; 33 * MIB])
         .is_problem(413, "message_too_large", &["bytes"]);
     api.post("/queues", &json!({"name": "huge", "max_message_size": "25MiB"}))
         .is_problem(400, "invalid_config", &["max_message_size", "24MiB"]);
-    // In a batch the line is named.
+    // In a batch the error names the line.
     let line = json!({"text": "x".repeat(2 * MIB)});
     api.send(
         "POST",
@@ -302,7 +302,7 @@ fn a_receipt_that_no_longer_holds_is_told_beside_those_that_do() {
 
     let first = json!({"ack": [receipt(0)], "reject": [{"r": receipt(1), "reason": "bad"}]});
     assert_eq!(settle(first), json!({"settled": 2, "failed": []}));
-    // A repeated ack is no error: its answer may have been lost.
+    // A repeated ack is not an error: its response may have been lost.
     assert_eq!(settle(json!({"ack": [receipt(0)]}))["settled"], 1);
     let other = receipt(3).replace(":3:1", ":3:2");
     let unsettled = settle(json!({"nack": [receipt(0)], "ack": [receipt(1), &other], "extend": [receipt(2)]}));
@@ -325,7 +325,7 @@ fn a_receipt_that_no_longer_holds_is_told_beside_those_that_do() {
         assert!(found.0 == code && found.1.contains(words), "{r}: {found:?}");
     }
 
-    // What cannot be a receipt is a mistake of the whole request, and nothing is settled.
+    // A malformed receipt is a mistake of the whole request, and nothing is settled.
     for wrong in [
         "",
         "jobs",
@@ -493,7 +493,7 @@ fn a_client_that_leaves_in_the_middle_of_a_body_stores_nothing_and_harms_nobody(
         )
         .unwrap();
     }
-    // Half a body and nothing more, the other direction still open: it is told so.
+    // Half a body and nothing more, with the other direction still open: the client gets an error.
     let mut half = TcpStream::connect(&address).unwrap();
     half.write_all(b"POST /api/v1/queues/jobs/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\nabc")
         .unwrap();
@@ -506,7 +506,7 @@ fn a_client_that_leaves_in_the_middle_of_a_body_stores_nothing_and_harms_nobody(
     assert!(!thalweg.process.stderr().contains("panicked"));
 }
 
-/// A request to produce that has begun.
+/// The beginning of a produce request.
 fn begin(address: &str, path: &str, length: &str, body: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let head =
@@ -525,12 +525,12 @@ fn is_answered(stream: &TcpStream) -> bool {
 fn clients_that_stall_in_the_middle_of_a_body_are_told_so_and_keep_nobody_waiting() {
     let (mut thalweg, api) = start();
     let address = thalweg.address().unwrap();
-    // More than all bodies together may take, and not one byte of it.
+    // More than the memory for all bodies, without a single byte of it.
     let batch = "jobs/messages:batch";
     let mut stalled: Vec<TcpStream> = (0..16)
         .map(|_| begin(&address, batch, "content-length: 25165824", b""))
         .collect();
-    // As much at once as would last for hours at the slowest pace that is allowed.
+    // At once as much as would last for hours at the slowest allowed rate.
     let fast = vec![b'x'; 12 * MIB];
     stalled.push(begin(&address, "large/messages", "content-length: 25165824", &fast));
     let chunk = b"b\r\n{\"text\":\"\"}\r\n";
@@ -563,7 +563,7 @@ fn clients_that_stall_in_the_middle_of_a_body_are_told_so_and_keep_nobody_waitin
         .unwrap();
         stream.set_nonblocking(false).unwrap();
         let mut answer = Vec::new();
-        // Whoever still sends may find the connection reset behind the answer.
+        // A client that is still sending may find the connection reset after the response.
         let _ = stream.read_to_end(&mut answer);
         let answer = Answer::parse(&String::from_utf8_lossy(&answer)).unwrap();
         answer.is_problem(408, "request_timeout", &["slower than 8192 bytes per second for 20s"]);
@@ -604,7 +604,7 @@ fn a_full_disk_refuses_messages_lets_readers_go_on_and_takes_messages_again_when
     let (status, why) = thalweg.request("/ready").unwrap();
     assert!(status == 503 && why.contains("is full"), "{status} {why}");
 
-    // Readers go on: browse, claim, settle, seek.
+    // Readers continue: browse, claim, settle, seek.
     let messages = api.get("/queues/jobs/messages?limit=1000").ok(200);
     assert_eq!(messages["messages"].as_array().map(Vec::len), Some(stored as usize));
     let claimed = api.post("/queues/jobs/groups/g/claim", &json!({"max": 10_000})).ok(200);
@@ -621,7 +621,7 @@ fn a_full_disk_refuses_messages_lets_readers_go_on_and_takes_messages_again_when
     assert_eq!(settled["settled"], stored);
     api.post("/queues/jobs/groups/s:seek", &json!({"to": "latest"})).ok(200);
 
-    // So they do after a start there, and what lets go of messages works.
+    // The same works after a start there, and operations that free messages work.
     for _ in 0..3 {
         thalweg.process.kill().unwrap();
         thalweg.restart().unwrap();
@@ -703,7 +703,7 @@ fn every_request_of_the_document_asks_for_its_role() {
             });
             let needed = needed.unwrap_or_else(|| panic!("{path} names no role: {operation}"));
             *seen.entry(needed).or_default() += 1;
-            // Nothing that is there, so that nothing comes of it.
+            // Non-existing names, so that the requests have no effect.
             let path = path
                 .replace("{queue}", "nowhere")
                 .replace("{group}", "g")
@@ -716,10 +716,10 @@ fn every_request_of_the_document_asks_for_its_role() {
                 .is_problem(401, "not_authenticated", &["wrong"]);
             for (role, token) in roles {
                 let api = api.with_token(token);
-                // A role has those below it.
+                // A role includes those below it.
                 let rank = |name: &str| roles.iter().position(|(role, _)| *role == name);
                 if rank(role) >= rank(needed) {
-                    // Without its body, which for events has no end.
+                    // Without the body, which for events has no end.
                     let status = api.open(&method, &path, &[], b"").unwrap().status().as_u16();
                     assert!(
                         ![401, 403, 500].contains(&status),

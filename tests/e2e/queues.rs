@@ -14,7 +14,7 @@ queues:
     - {name: jobs, partitions: 4, max_depth: 0, visibility_timeout: 2s, retry: {initial_backoff: 10ms}, groups: [{name: g}]}
 ";
 
-/// A request with a JSON body, and its answer.
+/// Sends a JSON body and returns the response.
 pub(crate) fn post(base: &str, path: &str, body: &str) -> Result<(u16, Value)> {
     call(base, "POST", path, body)
 }
@@ -84,7 +84,7 @@ flows:
     })
     .unwrap();
     thalweg.process.kill().unwrap();
-    // The generator begins anew: every number comes at least twice.
+    // The generator starts over: every number comes at least twice.
     thalweg.restart().unwrap();
     let all: HashSet<String> = (1..=2000).map(|n| n.to_string()).collect();
     for name in ["a.txt", "b.txt"] {
@@ -136,7 +136,10 @@ flows:
     delete("/queues/lines/groups/a");
     goes_on();
     let told = thalweg.process.stdout();
-    for (what, wanted) in [("while a flow reads it", 2), ("deleted and made again; it goes on", 1)] {
+    for (what, wanted) in [
+        ("while a flow reads it", 2),
+        ("deleted and created again; the flow continues", 1),
+    ] {
         assert_eq!(told.matches(what).count(), wanted, "{what}: {told}");
     }
     thalweg.process.signal("TERM").unwrap();

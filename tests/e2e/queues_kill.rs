@@ -1,6 +1,6 @@
-//! `kill -9` of queues under load, while the wall clock is set, clients leave in the middle of their calls and ask again, a queue is
-//! deleted and made again, and files are damaged that can be made anew: nothing that was acknowledged is lost, nothing is stored
-//! twice or comes after its ack, each key keeps its order, and what was deleted stays deleted.
+//! `kill -9` of queues under load, while the wall clock is set, clients disconnect in the middle of their calls and retry, a
+//! queue is deleted and recreated, and rebuildable files are damaged: no acknowledged message is lost, nothing is stored twice
+//! or redelivered after its ack, each key keeps its order, and deleted data stays deleted.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use thalweg_tests::{Thalweg, eventually};
 use crate::queues::{call, post};
 use crate::trouble::{WallClock, damage, leave, request};
 
-/// Nothing lives so short that it could expire here, unless a clock that is set is taken for time.
+/// Lifetimes are so long that nothing can expire, unless a clock change counts as elapsed time.
 const QUEUE: &str = "\
 log: {min_free: 16MiB, commit: {spare: 1}}
 queues:
@@ -30,32 +30,32 @@ queues:
 ";
 
 const KEYS: u32 = 16;
-/// Messages of a batch.
+/// Messages per batch.
 const EACH: u32 = 5;
-/// Messages that wait.
+/// Maximum backlog.
 const WAITING_MAX: usize = 2_000;
-/// One call of so many is left in the middle.
+/// One in this many calls is abandoned in the middle.
 const LEFT: u32 = 23;
 
 /// Key and number of a message.
 type Id = (u32, u32);
 
-/// What the clients know for sure.
+/// State that the clients know for sure.
 #[derive(Default)]
 struct Known {
-    /// Messages whose producers were told that they are stored.
+    /// Messages acknowledged to their producers.
     stored: HashSet<Id>,
-    /// The next number of each key. A batch without an answer is asked for again.
+    /// The next number of each key. A batch without a response is repeated.
     next: HashMap<u32, u32>,
-    /// Messages whose consumers were told that their ack is stored.
+    /// Messages whose ack was confirmed to their consumers.
     done: HashSet<Id>,
-    /// Messages whose ack got no answer: it may be stored, or they come again.
+    /// Messages whose ack got no response: it may be stored, or they are redelivered.
     unsure: HashSet<Id>,
-    /// How often a consumer saw each.
+    /// Number of deliveries of each that a consumer received.
     seen: HashMap<Id, u32>,
-    /// The highest number of each key that was acked.
+    /// The highest acked number of each key.
     order: HashMap<u32, u32>,
-    /// Kills, and clients that left: each may have been handed messages that nobody saw.
+    /// Kills and disconnects: each may have had a delivery that no consumer received.
     unseen: u32,
     calls: u32,
     left: u32,
@@ -71,7 +71,7 @@ impl Known {
         leaves
     }
 
-    /// Consumers come after, also when nobody produces any more.
+    /// Consumers keep up, even when no producer runs any more.
     fn has_enough(&self) -> bool {
         self.stored.len() > self.done.len() + self.unsure.len() + WAITING_MAX
     }
@@ -81,7 +81,7 @@ impl Known {
         let seen = self.seen.entry(id).or_default();
         *seen += 1;
         let (seen, unseen) = (*seen, self.unseen);
-        // With each kill one answer may have been lost, which was a delivery too; and one number of the last block.
+        // With each kill one response may have been lost, which was a delivery too; and one number of the last block.
         if delivery == 0 || delivery > seen + unseen || delivery + unseen < seen {
             self.wrong.push(format!(
                 "{id:?} has delivery {delivery}, seen {seen} times, {unseen} may have been unseen"
@@ -215,14 +215,14 @@ fn id_of(message: &Value) -> Id {
     (key.parse().unwrap_or(u32::MAX), number.parse().unwrap_or(u32::MAX))
 }
 
-/// A queue that is deleted and made again all the time, and what its owner was told last.
+/// A queue that is deleted and recreated all the time, and its last state that its owner was told.
 #[derive(Default)]
 struct Remade {
-    /// Counts how often it was made.
+    /// Counts the creations.
     life: u32,
-    /// Messages of this life that were acknowledged; `None` once its deletion was.
+    /// Acknowledged messages of this life; `None` once its deletion was acknowledged.
     stored: Option<u32>,
-    /// Its making or deletion has no answer.
+    /// Its creation or deletion has no response.
     unsure: bool,
     deletions: u32,
 }
@@ -232,7 +232,7 @@ impl Remade {
         format!("life {}", self.life)
     }
 
-    /// Until the process is gone.
+    /// Runs until the process is gone.
     fn go_on(&mut self, base: &str, wrong: &Mutex<Known>, stop: &AtomicBool) {
         let note = |what: String| wrong.lock().unwrap().wrong.push(what);
         while !stop.load(Ordering::Relaxed) {
@@ -259,7 +259,8 @@ impl Remade {
         }
     }
 
-    /// After a start: it is there or not, as was said last, and has messages of its last life alone. It is deleted for the next one.
+    /// Checks after a start that it exists or not, as last acknowledged, with messages of its last life only. It is deleted for
+    /// the next one.
     fn is_as_told(&mut self, base: &str) {
         let (status, answer) = call(base, "GET", "remade/messages", "").unwrap();
         let texts = answer["messages"].as_array().cloned().unwrap_or_default();
@@ -271,7 +272,7 @@ impl Remade {
         let has = |stored| status == 200 && texts.len() as u32 >= stored;
         let is_as_told = match (self.stored, self.unsure) {
             (Some(stored), false) => has(stored),
-            // Its deletion has no answer.
+            // Its deletion has no response.
             (Some(stored), true) => status == 404 || has(stored),
             (None, false) => status == 404,
             (None, true) => [200, 404].contains(&status),
@@ -285,7 +286,7 @@ impl Remade {
 
 /// `THALWEG_KILL_ROUNDS` rounds of load and `kill -9` at a random moment, from the seed `THALWEG_KILL_SEED`.
 #[test]
-#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+#[allow(clippy::print_stdout, reason = "a long run prints its result")]
 fn kill_nine_loses_nothing_repeats_nothing_that_was_acked_and_keeps_the_order() {
     let number = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let (rounds, seed) = (number("THALWEG_KILL_ROUNDS", 8), number("THALWEG_KILL_SEED", 1));
@@ -324,7 +325,7 @@ fn kill_nine_loses_nothing_repeats_nothing_that_was_acked_and_keeps_the_order() 
         let wrong = known.lock().unwrap().wrong.clone();
         assert!(wrong.is_empty(), "round {round} of seed {seed}: {wrong:?}");
     }
-    // What is left comes, once the leases of consumers that are gone have ended.
+    // The rest is delivered once the leases of dead consumers have ended.
     let base = thalweg.address().unwrap();
     let stop = AtomicBool::new(true);
     eventually(|| {

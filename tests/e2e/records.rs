@@ -1,4 +1,4 @@
-//! Flows that feed the tables of logs, metrics and traces: messages are rows, or requests of OTLP.
+//! Flows that feed the tables of logs, metrics and traces: messages are rows, or OTLP requests.
 
 use serde_json::{Value, json};
 use thalweg_tests::{Thalweg, eventually};
@@ -84,8 +84,8 @@ fn seen(thalweg: &Thalweg) {
     assert_eq!(spans, [json!({"name": "get", "kind": "server", "duration_ns": 2000})]);
 }
 
-/// A source that gives again what was not acknowledged, killed while it is read: nothing is lost. Rows are in the log alone then,
-/// since the commit is a minute away.
+/// A source that redelivers unacknowledged messages, killed while it is read: nothing is lost. Rows are then only in the log,
+/// because the commit is a minute away.
 #[test]
 fn what_a_flow_was_told_is_stored_is_there_after_kill_9() {
     const NUMBERS: u64 = 6000;

@@ -1,4 +1,4 @@
-//! How long a start takes with much stored: after `kill -9`, with nothing of it in memory.
+//! Measures the start with much stored data: after `kill -9`, with none of it in memory.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use thalweg_tests::{Api, Thalweg};
 const LINES: usize = 10_000;
 const TEXT: usize = 1000;
 
-/// The kernel forgets what it holds of the files.
+/// Drops the files from the kernel's page cache.
 fn forget(folder: &Path) {
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let input = format!("if={}", entry.path().display());
@@ -23,9 +23,9 @@ fn forget(folder: &Path) {
     }
 }
 
-/// `THALWEG_RESTART_MIB` are stored before (64); the time is printed, and everything is there.
+/// Stores `THALWEG_RESTART_MIB` first (64); prints the time, and checks that everything is there.
 #[test]
-#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+#[allow(clippy::print_stdout, reason = "a long run prints its result")]
 fn a_start_with_much_stored_finds_all_of_it() {
     let given = std::env::var("THALWEG_RESTART_MIB");
     let mib: u64 = given.ok().and_then(|mib| mib.parse().ok()).unwrap_or(64);
@@ -55,7 +55,7 @@ queues:
     });
     println!("{mib} MiB stored over HTTP in {:.1} s", began.elapsed().as_secs_f64());
     thalweg.process.kill().unwrap();
-    // What the kernel has not written yet it cannot forget.
+    // The kernel cannot drop unwritten pages.
     let synced = Command::new("sync").status().unwrap();
     assert!(synced.success());
     forget(&thalweg.data_dir().join("log"));

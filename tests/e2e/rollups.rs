@@ -1,4 +1,4 @@
-//! Windows of metrics, as SQL and other engines see them.
+//! Metric rollup windows, as SQL and other engines see them.
 
 use serde_json::{Value, json};
 use thalweg_tests::eventually;
@@ -40,7 +40,7 @@ fn metrics_have_windows_that_are_made_again_when_points_are_late() {
     let gauge = [(at(1), 1.0), (at(4), 3.0), (at(12), 5.0)];
     let counter = [(at(1), 10.0), (at(14), 30.0), (at(64), 5.0)];
     is_stored(&otlp.post("/v1/metrics", &points(&gauge, &counter)));
-    // Event time goes on.
+    // Event time advances.
     is_stored(&otlp.post("/v1/metrics", &points(&[(at(3700), 0.0)], &[])));
     let windows = |name: &str| {
         let sql = format!(
@@ -84,7 +84,7 @@ fn metrics_have_windows_that_are_made_again_when_points_are_late() {
     assert_eq!(of(&strokes, 60), [(0, 20.0, 0), (60, 5.0, 1)]);
     assert_eq!(of(&strokes, 3600), [(0, 25.0, 1)]);
 
-    // One more of each, an hour late: the stroke counts between the two others.
+    // One more of each, an hour late: the late counter point counts between the two others.
     is_stored(&otlp.post("/v1/metrics", &points(&[(at(5), 7.0)], &[(at(11), 28.0)])));
     let hour = eventually(|| {
         let rows = windows("load")?;
@@ -101,7 +101,7 @@ fn metrics_have_windows_that_are_made_again_when_points_are_late() {
     .unwrap();
     assert_eq!(of(&strokes, 10), [(0, 0.0, 0), (10, 20.0, 0), (60, 5.0, 1)]);
     assert_eq!(of(&strokes, 3600), [(0, 25.0, 1)]);
-    // A filter on what changes does not bring an older window back.
+    // A filter on revisions does not return an older window.
     let old = thalweg
         .sql(
             "select count(*) as n from metrics_rollup where metric_name = 'load' and resolution_s = 3600 and count = 3",

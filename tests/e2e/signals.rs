@@ -1,4 +1,4 @@
-//! How processes end: asked once they drain, asked twice they go.
+//! Process shutdown: one signal drains, a second one ends it at once.
 
 use std::process::Command;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn ctrl_c_ends_the_demo_with_its_balance_and_the_queries_it_printed_work() {
         .map(|line| line.trim_start_matches("ask it").trim().to_owned())
         .collect();
     assert_eq!(queries.len(), 2, "{}", demo.stdout());
-    // Pasted into a shell beside the running demo, and again when it is over.
+    // Pasted into a shell beside the running demo, and again after its end.
     let ask = |when: &str| {
         for query in &queries {
             let answer = Command::new("sh")
@@ -151,7 +151,7 @@ fn a_hangup_takes_over_the_list_of_queues_and_names_what_needs_a_restart() {
         anyhow::ensure!(depth(&thalweg) == Some(9) && thalweg.json("/api/v1/queues/fans").is_ok());
         let told = thalweg.process.stdout();
         anyhow::ensure!(
-            told.contains("in force: queue pumps changed, queue fans made"),
+            told.contains("in force: queue pumps changed, queue fans created"),
             "{told}"
         );
         anyhow::ensure!(told.contains("need a restart: log.commit"), "{told}");

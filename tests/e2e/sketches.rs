@@ -1,4 +1,4 @@
-//! Sketches of the public implementation, given to SQL and taken from it.
+//! Sketches of the public implementation, passed to SQL and read from it.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use thalweg_tests::servers::python;
 
 const IDLE: &str = "input:\n  generate: {interval: 1h, mapping: root = 1}\noutput:\n  drop: {}\n";
 
-/// Three sketches as literals of SQL, or the quantiles of the sketch that is given in base64.
+/// Three sketches as SQL literals, or the quantiles of the sketch that is given in base64.
 fn public(arguments: &[&str]) -> Value {
     let script = thalweg_tests::beside("python/sketches.py");
     let asked = Command::new(python().unwrap())

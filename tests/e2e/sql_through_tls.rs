@@ -1,4 +1,4 @@
-//! `thalweg sql` beside a process that speaks TLS: it answers with all rows or says why not, and never with a part of them in silence.
+//! `thalweg sql` beside a process with TLS: it returns all rows or an error, and never a part of them silently.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use thalweg_tests::{Api, Thalweg, eventually};
 
 use crate::otlp::{end, is_stored, logs};
 
-/// As most people make their first one: openssl makes it a certificate of an authority.
+/// A typical first certificate: openssl marks it as an authority's.
 const SELF_SIGNED: [&str; 14] = [
     "req",
     "-x509",
@@ -92,7 +92,7 @@ fn beside_a_process_with_tls_all_rows_are_counted_or_none() {
     .unwrap();
     assert_eq!(counted(&count(&thalweg, &["--committed"])).unwrap(), 100);
 
-    // The same file does for curl and for the other commands.
+    // The same file works for curl and for the other commands.
     let url = format!("https://{}", thalweg.address().unwrap());
     let curl = Command::new("curl")
         .args(["--silent", "--fail", "--cacert", CERTIFICATE, &format!("{url}/ping")])
@@ -109,7 +109,7 @@ fn beside_a_process_with_tls_all_rows_are_counted_or_none() {
         let asked = run(&folder, &arguments).unwrap();
         assert!(asked.status.success(), "{arguments:?}: {}", asked.stderr);
     }
-    // A lake that is named itself has the same holder, who is asked in the same way; the folder that is the default is left alone.
+    // A lake given by its path has the same holder, which is queried in the same way; the default folder is not touched.
     std::os::unix::fs::symlink(folder.join("data"), folder.join("thalweg-data")).unwrap();
     let spills = || std::fs::read_dir(folder.join("data/lake/_thalweg/spill")).map_or(0, Iterator::count);
     let before = spills();
@@ -126,6 +126,6 @@ fn beside_a_process_with_tls_all_rows_are_counted_or_none() {
     assert_eq!(counted(&named(&["--ca-file", CERTIFICATE])).unwrap(), 250);
     assert_eq!(counted(&named(&["--committed"])).unwrap(), 100);
     assert_eq!(spills(), before);
-    // The rows in memory go with it; the log has them.
+    // The rows in memory are lost with it; the log has them.
     thalweg.process.kill().unwrap();
 }

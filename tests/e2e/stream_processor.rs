@@ -1,4 +1,4 @@
-//! Tags that are computed from other tags, in flows of the real binary.
+//! Tags computed from other tags, in flows of the real binary.
 
 use serde_json::{Value, json};
 use thalweg_tests::{Balance, Thalweg, beside, eventually};
@@ -24,7 +24,7 @@ fn the_example_computes_power_from_torque_and_speed() {
     ];
     let mut thalweg = Thalweg::spawn_with(&example, &[("samples.jsonl", &samples.concat())]).unwrap();
     let expected = Balance {
-        // Three messages ran 2, 4 and 4 expressions, of which one gave null; one is of no source.
+        // Three messages ran 2, 4 and 4 expressions, of which one returned null; one message is of no source.
         entered: 11,
         out: 9,
         filtered: 2,
@@ -71,7 +71,7 @@ pipeline:
         sources: {a: umh.v1.acme._raw.a, b: umh.v1.acme._raw.b, c: umh.v1.acme._raw.c}
 ";
 
-/// The sources are series of their own, which eight threads would take apart.
+/// The sources are separate series, which eight threads would process independently.
 #[test]
 fn results_are_right_and_in_order_with_many_threads() {
     const ROUNDS: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! Topics: classic payloads that are taken apart, and what tells which topics there are.
+//! Topics: classic payloads that are split, and the topic browser.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +50,7 @@ dead_letter: {file: {path: dead.jsonl}}
         &[("in.jsonl", &input)],
     )
     .unwrap();
-    // 105 lines; 100 of them are two tags, and the last one is three, of which one has no value and one no name.
+    // 105 lines; 100 of them have two tags, and the last one has three, of which one has no value and one no name.
     let expected = Balance {
         entered: 105 + 100 + 2,
         out: 201,
@@ -78,7 +78,7 @@ dead_letter: {file: {path: dead.jsonl}}
     assert_eq!(read(&thalweg, "dead.jsonl").lines().count(), 5);
 }
 
-/// Messages of eight machines, which are two tags each; all threads have some of them.
+/// Messages of eight machines, with two tags each; every thread has some of them.
 const MACHINES: &str = "\
 input:
   generate:
@@ -183,7 +183,7 @@ fn topics_are_shown_page_by_page(thalweg: &Thalweg) {
     assert_eq!((&none["total"], &none["items"]), (&json!(0), &json!([])));
 }
 
-/// What a consumer reads of a bundle.
+/// A consumer's view of a bundle.
 struct Bundle {
     /// Level 0, sublevel, contract and name by id.
     topics: BTreeMap<String, String>,
@@ -223,7 +223,7 @@ fn texts(message: &[u8], field: u64) -> Vec<String> {
     inner(message, field).into_iter().map(text).collect()
 }
 
-/// The contents of a protobuf message's fields of one number, of those that have a length.
+/// The contents of a protobuf message's length-delimited fields of one number.
 fn inner(mut message: &[u8], field: u64) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while !message.is_empty() {

@@ -1,5 +1,5 @@
-//! What happens to a process in the field beside being killed: its clock is set, clients leave in the middle of what they asked for,
-//! and files are damaged that can be made anew.
+//! Faults in the field other than kills: the clock is set, clients disconnect in the middle of requests, and rebuildable files
+//! are damaged.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -12,18 +12,18 @@ use thalweg_tests::{Process, eventually};
 
 const DAY: i64 = 86_400;
 
-/// Seconds from what it is: right, as somebody sets it, and as a machine without a battery boots.
+/// Offsets in seconds: correct, set by a user, and booted without a battery.
 const CLOCKS: [i64; 8] = [0, 0, 7, -7, 3_700, 8 * DAY, -8 * DAY, -1_795_000_000];
 
-/// The wall clock of a process that is killed again and again.
+/// The wall clock of a process that is killed repeatedly.
 #[derive(Default)]
 pub struct WallClock {
     ahead: i64,
 }
 
 impl WallClock {
-    /// Sets the clock of a running process. One that was set ahead is waited for until that is seen, which takes a second: nobody can
-    /// tell it from time that has passed if the process is killed before.
+    /// Sets the clock of a running process. After a forward step this waits until the process has detected it, which takes a
+    /// second: if the process were killed before, the step would count as elapsed time.
     pub fn set(&mut self, folder: &Path, process: &Process, n: u64) {
         let ahead = CLOCKS[n as usize % CLOCKS.len()];
         let seen = || {
@@ -42,23 +42,23 @@ impl WallClock {
         }
     }
 
-    /// Of one that stands; a clock that is set ahead then is believed, so it is set back only.
+    /// Sets the clock of a stopped process, only backward, because a forward step would be trusted.
     pub fn set_back(&mut self, folder: &Path, n: u64) {
         self.ahead = self.ahead.min(CLOCKS[n as usize % CLOCKS.len()]);
         set_wall_clock(folder, self.ahead).unwrap();
     }
 }
 
-/// A request of which so many bytes are sent, and whose answer nobody waits for.
+/// A request of which this many bytes are sent, and whose response is not awaited.
 pub fn leave(address: &str, request: &[u8], sent: usize) {
     let Ok(mut stream) = TcpStream::connect(address) else {
         return;
     };
-    // Nobody looks whether the server took it.
+    // Nothing checks whether the server handled it.
     let _ = stream.write_all(&request[..sent.min(request.len())]);
 }
 
-/// A request as it goes over the wire.
+/// A request in wire format.
 pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     let len = body.len();
     format!(
@@ -67,10 +67,10 @@ pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     .into()
 }
 
-/// Damages something in the data folder of a process that stands, of which the log knows all that is needed.
+/// Damages a rebuildable file in the data folder of a stopped process.
 pub fn damage(data: &Path, n: u64) {
     match n % 5 {
-        // One slot of three.
+        // One of three slots.
         0 => flip(&data.join("log/superblock"), n / 5 % 3 * 4096 + n / 15 % 68),
         1 => {
             std::fs::write(data.join("log/new-superblock"), "begun").unwrap();

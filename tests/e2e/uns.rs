@@ -1,4 +1,4 @@
-//! The unified namespace on a real broker: samples of a flow go there under their topic, and into the lake from there.
+//! The unified namespace on a real broker: samples of a flow go there under their topic, and from there into the lake.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -9,7 +9,7 @@ use thalweg_tests::process::Process;
 use thalweg_tests::servers::{free_port, kafka};
 use thalweg_tests::{Thalweg, eventually};
 
-/// A broker that keeps what it acknowledged over its kill.
+/// A broker that keeps acknowledged records across its kill.
 struct Broker {
     process: Process,
     port: u16,
@@ -85,7 +85,7 @@ flows:
     })
     .unwrap();
     broker.kill_and_restart();
-    // Three lines of four are read.
+    // Three of four lines are selected.
     eventually(|| {
         let (samples, tags) = counted(&thalweg)?;
         ensure!(

@@ -1,5 +1,4 @@
-//! Values on their whole way: what each server sends as each type, and the extremes of them through scripts into the
-//! table.
+//! Values on their whole path: every type from each server, and its extremes through scripts into the table.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use crate::opcua::{SECURE, flow, items_add_up, messages, newest, stop_and_accoun
 /// Name of the node, payload, `opcua_tag_type`, `opcua_attr_datatype`.
 type Expected<'a> = (&'a str, &'a str, &'a str, &'a str);
 
-/// What both of the foreign servers have.
+/// Values of both foreign servers.
 const COMMON: [Expected; 24] = [
     ("Boolean", "true", "bool", "bool"),
     ("SByte", "-128", "number", "int8"),
@@ -120,7 +119,7 @@ fn constant<'a>(name: &'a str, node_id: &'a str, group: &'a str, access: &'a str
     ]
 }
 
-/// A server of others: the values it has in common with the rest, those that name its own namespace, and all metadata.
+/// A foreign server: the common values, those that name its own namespace, and all metadata.
 fn every_type_of(kind: Kind, namespace: u16, date: &str, access: &str) {
     let server = Server::start(kind, &["--port", "0"]).unwrap();
     let node_id = format!("\"ns={namespace};s=Target\"");
@@ -205,7 +204,7 @@ fn every_type_of_the_simulator_in_the_clear_and_encrypted() {
     }
 }
 
-/// Into the table, by the typical script.
+/// Into the table, through a typical script.
 const TO_TABLE: &str = "\
 pipeline:
   processors:
@@ -255,7 +254,7 @@ fn a_string_of_ten_megabytes_arrives_whole_in_the_table() {
     }
 }
 
-/// They have no JSON form, so a script's result cannot carry them: each is counted and named, and its neighbours flow.
+/// They have no JSON form, so a script's result cannot contain them: each is counted and named, and the others pass.
 #[test]
 fn not_a_number_and_infinity_are_dropped_by_name_and_lose_nothing_else() {
     let server = Server::start(Kind::Asyncua, &["--port", "0"]).unwrap();
@@ -279,7 +278,7 @@ fn not_a_number_and_infinity_are_dropped_by_name_and_lose_nothing_else() {
     assert!(log.contains("invalid_value") && log.contains("NaN"), "{log}");
 }
 
-/// Straight from the input, the table holds them as they are.
+/// Directly from the input, the table stores them unchanged.
 #[test]
 fn the_table_holds_not_a_number_and_infinity() {
     let server = Server::start(Kind::Asyncua, &["--port", "0"]).unwrap();

@@ -1,4 +1,4 @@
-//! Questions to a Python script, for tests of several packages, each of which includes this file.
+//! Queries a Python script; tests of several packages include this file.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What a script makes of a list: it reads JSON to its end, and then writes a list of as many answers. `script` is below the folder of
-/// the package.
+/// Passes a list to a script, which reads JSON to its end and then writes a list of as many answers. `script` is relative to the
+/// folder of the package.
 pub fn ask(script: &str, questions: &[Value]) -> Vec<Value> {
-    // Cargo says at each run where the package is; what it said at the build may be another clone.
+    // Cargo passes the package's folder at each run; the value at build time may be another clone.
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     let mut process = Command::new(python())
         .arg(own.join(script))

@@ -1,7 +1,7 @@
-"""Runs a program at a terminal of its own and types what a person would.
+"""Runs a program on a separate terminal and types like a user.
 
-Arguments: a list of steps as JSON, then the command. A step sends text and waits until the output since the step before contains
-another text; nothing is typed ahead. Prints what was shown, without what only moves the cursor, and ends as the program does.
+Arguments: a list of steps as JSON, then the command. A step sends text and waits until the output since the previous step contains
+another text; nothing is typed ahead. Prints the output without cursor movements, and exits with the code of the program.
 """
 
 import json

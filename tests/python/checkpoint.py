@@ -1,4 +1,4 @@
-"""Writes a checkpoint of tables of the lake with the deltalake package, which forgets transactions that are too old for the table.
+"""Writes a checkpoint of tables of the lake with the deltalake package, which drops transactions older than the table's retention.
 
 usage: checkpoint.py     with a JSON list of table paths on its standard input; prints a list of versions
 """

@@ -1,6 +1,6 @@
-"""Rewrites tables of the lake with the deltalake package: the files of each partition become one, in no order.
+"""Rewrites tables of the lake with the deltalake package: the files of each partition become one, in no particular order.
 
-usage: optimize.py     with a JSON list of table paths on its standard input; prints a list of what was done to each
+usage: optimize.py     with a JSON list of table paths on its standard input; prints a list of results
 """
 
 import json

@@ -1,15 +1,15 @@
-"""Runs schemathesis against the OpenAPI document of a running process and prints what it found as one JSON object.
+"""Runs schemathesis against the OpenAPI document of a running process and prints its findings as one JSON object.
 
 usage: queue_openapi.py BASE_URL [EXAMPLES]
 
 BASE_URL is the process, such as http://127.0.0.1:4195. EXAMPLES (default 25) bounds the generated requests per operation, and
-the seed is fixed, so a run ends and means the same tomorrow. The exit code is 0 when nothing was found.
-Checked is that nothing makes the server fail, and that statuses, media types and bodies are those of the document: once with
-any names, which mostly do not exist, once with those of a queue and a group that do, with messages, leases and dead letters,
-and then with what takes these away.
-Left out is what never ends (events), what stops the rest (pausing) and what the tool cannot write (lines of JSON).
-The document is the server's own but for three things: its examples name that queue and its leases; a claim
-waits for no second, since that took most of the time of a run; and dead letters are posted to nobody but this machine.
+the seed is fixed, so a run terminates and is reproducible. The exit code is 0 without findings.
+It checks that no request makes the server fail, and that statuses, media types and bodies match the document: once with
+any names, which mostly do not exist, once with those of an existing queue and group with messages, leases and dead letters,
+and then with the requests that remove these.
+It leaves out requests that never end (events), block the others (pausing) or that the tool cannot generate (lines of JSON).
+The document is the server's own except for three changes: its examples name that queue and its leases; claims do
+not wait, because that took most of the time of a run; and dead letters are posted only to this machine.
 """
 
 import json
@@ -25,7 +25,7 @@ REMOVING = ["purgeDeadLetters", "purgeQueue", "deleteGroup", "deleteQueue"]
 TOOL = Path(sys.executable).with_name("schemathesis")
 QUEUE, GROUP = "schemathesis", "work"
 MESSAGES, LEASED, DEAD = 500, 30, 5
-# What names a lease in the receipts of the examples, behind message and delivery.
+# The lease part of the receipts in the examples, after message and delivery.
 TAG = "16.1.6927a51e"
 WAIT_MS_MAX = 20
 WEBHOOK = "http://127.0.0.1:1/dead"
@@ -44,7 +44,7 @@ def ask(method, url, body=b""):
 
 
 def fill(api):
-    """A queue whose messages wait, are leased, and have died. The examples of the document settle the leased ones,
+    """Creates a queue with waiting, leased and dead messages. The examples of the document settle the leased ones,
     whose tag is returned."""
     queue = f"{api}/queues/{QUEUE}"
     ask("PUT", queue, b'{"partitions": 1}')
@@ -111,7 +111,7 @@ def main(base, examples):
         after = ask("GET", f"{api}/queues/{QUEUE}/groups/{GROUP}")
         parts["removing"] = run(api, document, examples, KNOWN_NAMES, removing)
     failed = max(part["exit"] for part in parts.values())
-    # Whoever asks for nothing that is there is told nothing wrong.
+    # Requests for nothing that exists would find no mistakes.
     print(json.dumps({"tool": "schemathesis", "exit": failed, "before": before, "after": after, **parts}))
     return failed
 

@@ -1,10 +1,10 @@
-"""Asks tables of the lake with another engine and prints the rows of the answers as JSON.
+"""Queries tables of the lake with another engine and prints the result rows as JSON.
 
 usage: read_table.py duckdb|deltalake TABLE_PATH SQL
-       read_table.py            with a JSON list of such triples on its standard input; prints a list of answers
+       read_table.py            with a JSON list of such triples on its standard input; prints a list of results
 
-The table is `t` in a question. With deltalake, that package reads the files, also from an object store as the environment says, and
-DuckDB only computes.
+The table is `t` in a query. With deltalake, that package reads the files, also from an object store given by the environment,
+and DuckDB only computes.
 """
 
 import json
@@ -22,7 +22,7 @@ def table(engine, path, connection):
         return
     import duckdb_extension_delta
 
-    # The package carries the extension's file; loading it by path needs neither a download nor a signature check.
+    # The package contains the extension's file; loading it by path needs neither a download nor a signature check.
     folder = pathlib.Path(duckdb_extension_delta.__file__).parent
     extension = next(folder.glob("extensions/*/delta.duckdb_extension"))
     connection.execute(f"LOAD '{quoted(extension)}'")

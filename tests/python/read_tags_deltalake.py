@@ -1,4 +1,4 @@
-"""Reads the table `tags` with the deltalake package and prints what it finds as one JSON object.
+"""Reads the table `tags` with the deltalake package and prints the result as one JSON object.
 
 usage: read_tags_deltalake.py TABLE_PATH
 """
@@ -47,6 +47,6 @@ def finite(number):
 
 if __name__ == "__main__":
     main(sys.argv[1])
-    # Arrow's threads may outlive the interpreter by a moment and then abort the process, after all has been said.
+    # Arrow's threads may outlive the interpreter by a moment and then abort the process, after all output was written.
     sys.stdout.flush()
     os._exit(0)

@@ -29,7 +29,7 @@ FROM tags
 
 
 def main(path):
-    # The package carries the extension's file; loading it by path needs neither a download nor a signature check.
+    # The package contains the extension's file; loading it by path needs neither a download nor a signature check.
     folder = pathlib.Path(duckdb_extension_delta.__file__).parent
     extension = next(folder.glob("extensions/*/delta.duckdb_extension"))
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})

@@ -1,9 +1,9 @@
-"""Sketches of the public implementation of DDSketch, and what it reads from others; prints one JSON object.
+"""Creates sketches with the public implementation of DDSketch, and reads those of others; prints one JSON object.
 
 usage: sketches.py [SKETCH]
 
-Without arguments: sketches of three parts of some values, in hexadecimal digits ("sketches"), the value that nine tenths of all are
-below ("exact"), and a sketch of another accuracy ("other"). SKETCH is one in base64, of which that value is asked ("quantile").
+Without arguments: sketches of three parts of some values, in hexadecimal digits ("sketches"), the exact 90th
+percentile of all ("exact"), and a sketch of another accuracy ("other"). SKETCH is one in base64, whose 90th percentile is computed ("quantile").
 """
 
 import base64
@@ -34,7 +34,7 @@ def make():
 
 def read(text):
     sketch = DDSketchProto.from_proto(ddsketch_pb2.DDSketch.FromString(base64.b64decode(text)))
-    # What it reads it does not count.
+    # It does not count the values of a sketch that it reads.
     sketch._count = sketch._negative_store.count + sketch._zero_count + sketch._store.count
     return {"quantile": sketch.get_quantile_value(PART)}
 

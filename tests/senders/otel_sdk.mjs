@@ -3,7 +3,7 @@
 // usage: node otel_sdk.mjs grpc|json|proto ENDPOINT
 //
 // ENDPOINT is a base URL, such as http://127.0.0.1:4318. Packages are found through NODE_PATH. The exit code is 0 when every
-// exporter was told that it was taken.
+// exporter got a success response.
 import {createRequire} from 'node:module';
 import {join} from 'node:path';
 const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), 'x.js'));
@@ -59,7 +59,7 @@ if (kind !== 'proto') {
   providers.push(tracing, metrics);
 }
 
-// A shutdown sends what there is; metrics would be sent again after a flush.
+// A shutdown sends all pending data; metrics would be sent again after a flush.
 for (const provider of providers) await provider.shutdown();
 if (failures.length > 0) {
   console.error(failures.join('\n'));

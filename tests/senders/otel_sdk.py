@@ -2,7 +2,7 @@
 
 usage: otel_sdk.py grpc|http ENDPOINT [COMPRESSION]
 
-ENDPOINT is a base URL, such as http://127.0.0.1:4318. The exit code is 0 when every exporter was told that it was taken.
+ENDPOINT is a base URL, such as http://127.0.0.1:4318. The exit code is 0 when every exporter got a success response.
 """
 
 import logging
@@ -47,7 +47,7 @@ def exporters(protocol, endpoint, compression):
 
 
 class Failures(logging.Handler):
-    """Exporters say what went wrong to their logger only."""
+    """Exporters report errors only to their logger."""
 
     def __init__(self):
         super().__init__(logging.WARNING)

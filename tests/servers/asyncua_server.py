@@ -3,8 +3,9 @@
 
 Root `ns=2;s=Plant` with the folders `Types` (constant values, one node per type) and `Counters` (`ns=2;s=Counter1`...,
 UInt32, all add 1 at each period); with `--writable` also `Setpoints`, one node per type that clients may write. With
-`--namespaces-before N` the index is 2 + N, and where it was is a node of the same name that does not count. Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous clients
-and the user `operator` with password `secret`. Prints `listening opc.tcp://...` when it can be connected to.
+`--namespaces-before N` the index is 2 + N, and the old index has a node of the same name that does not count. Offers None,
+and Basic256Sha256 with Sign and SignAndEncrypt; accepts anonymous clients and the user `operator` with password `secret`.
+Prints `listening opc.tcp://...` when it is ready.
 """
 
 import argparse
@@ -24,14 +25,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 APPLICATION_URI = "urn:thalweg:test:asyncua"
 NAMESPACE = "urn:thalweg:test:plant"
-# What a client reads that goes by the index of a namespace that has moved.
+# Read by a client that uses the old index of a moved namespace.
 DECOY = 4_000_000_000
 # Counters beyond these are in further folders.
 PER_FOLDER = 200
 
 
 class Users(UserManager):
-    """Anonymous clients and one user; `--users-only` refuses the anonymous ones."""
+    """Accepts anonymous clients and one user; `--users-only` refuses the anonymous ones."""
 
     def __init__(self, name, password, users_only):
         self.name, self.password, self.users_only = name, password, users_only
@@ -135,7 +136,7 @@ async def build(server, nodes, big, namespaces_before, writable):
     counters = []
     for i in range(1, nodes + 1):
         name = f"Counter{i}"
-        # Adding to a folder takes the longer the more it has.
+        # Adding to a folder takes longer the more entries it has.
         if i > 1 and i % PER_FOLDER == 1:
             block = f"Block{i // PER_FOLDER}"
             folder = await plant.add_folder(node_id(block), browse_name(block))

@@ -2,10 +2,11 @@
 //
 // Root `ns=1;s=Plant` with the folders `Types` (constant values, one node per type) and `Counters` (`ns=1;s=Counter1`…,
 // UInt32, all add 1 at each period); with `--writable` also `Setpoints`, one node per type that clients may write, and
-// `ns=1;s=Dead`, whose device is not there: the server waits for it before it refuses. Offers None, and Basic256Sha256 with Sign and SignAndEncrypt; takes anonymous
-// clients and the user `operator` with password `secret`. Prints `listening opc.tcp://…` when it can be connected to.
+// `ns=1;s=Dead`, whose device is absent: the server waits for it before it refuses. Offers None, and Basic256Sha256 with Sign
+// and SignAndEncrypt; accepts anonymous clients and the user `operator` with password `secret`. Prints `listening opc.tcp://…`
+// when it is ready.
 //
-// node-opcua is looked for in the folder that NODE_OPCUA_HOME names (the one that holds node_modules), else as usual.
+// node-opcua is loaded from the folder NODE_OPCUA_HOME (the one that contains node_modules), or by the usual rules.
 
 import { createRequire } from "node:module";
 import path from "node:path";

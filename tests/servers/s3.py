@@ -3,16 +3,16 @@
 
 usage: s3.py PORT
 
-The bucket `lake` exists. Requests that change something are done one at a time, so a conditional put is as atomic as that of a real
-store; the key `thalweg` with any secret may do everything, and other keys nothing. Prints `listening http://...` when it answers.
+The bucket `lake` exists. Writes run one at a time, so a conditional put is as atomic as in a real store. The key `thalweg` with any
+secret may do everything, and other keys nothing. Prints `listening http://...` when it is ready.
 
-`POST /_test` takes a JSON object and sets what it names:
-  down        connections are closed without an answer
-  lost        of so many requests that change something one is done and not answered
-  refused     of so many requests one is answered with 503 SlowDown
-  late_ms     every answer waits
+`POST /_test` sets the faults in a JSON object:
+  down        connections are closed without a response
+  lost        one in this many writes is done without a response
+  refused     one in this many requests gets 503 SlowDown
+  late_ms     delay of every response
   ignore      the headers If-Match and If-None-Match have no effect
-and answers what was done since the last time: `requests`, `lost`, `refused`, `conflicts` (412), `bytes_put_max` (the largest body).
+and returns the counts since the last call: `requests`, `lost`, `refused`, `conflicts` (412), `bytes_put_max` (the largest body).
 """
 
 import json

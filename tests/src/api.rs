@@ -1,6 +1,6 @@
-//! A client of the HTTP interfaces that sees what any client sees: status, headers, text.
+//! A client of the HTTP interfaces that exposes the raw response: status, headers, text.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,13 +14,13 @@ const TIMEOUT: Duration = Duration::from_secs(80);
 
 pub struct Api {
     address: String,
-    /// Before every path.
+    /// Prefix of every path.
     base: &'static str,
     token: Option<String>,
     agent: ureq::Agent,
 }
 
-/// An answer with its body read; `json` is null where it is none.
+/// A response with its body; `json` is null if the body is not JSON.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -44,7 +44,7 @@ impl Api {
         }
     }
 
-    /// Of a server whose paths are below no other.
+    /// For a server without a path prefix.
     pub fn at_root(address: &str) -> Api {
         Api {
             base: "",
@@ -75,7 +75,7 @@ impl Api {
         self.send("POST", path, &json, &body.to_string())
     }
 
-    /// A request, its answer read to the end.
+    /// Sends a request and reads the whole response.
     pub fn send(
         &self,
         method: &str,
@@ -86,7 +86,7 @@ impl Api {
         self.try_send(method, path, headers, body).unwrap()
     }
 
-    /// The same of a server that may be gone before it has answered.
+    /// The same for a server that may be gone before it has responded.
     pub fn try_send(
         &self,
         method: &str,
@@ -108,7 +108,7 @@ impl Api {
         })
     }
 
-    /// The answer with a body that still comes.
+    /// A response with a body that is still being sent.
     pub fn open(
         &self,
         method: &str,
@@ -132,7 +132,7 @@ impl Api {
         Ok(self.agent.run(request.body(body.to_vec())?)?)
     }
 
-    /// Exactly these bytes; what comes back until the server closes.
+    /// Sends exactly these bytes and returns everything until the server closes.
     pub fn raw(&self, request: &[u8]) -> Result<String> {
         let mut stream = TcpStream::connect(&self.address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -142,7 +142,7 @@ impl Api {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// A request whose path nobody has put in order.
+    /// A request with a path that is not normalised.
     pub fn raw_path(&self, method: &str, path: &str) -> Result<Answer> {
         Answer::parse(
             &self.raw(
@@ -156,7 +156,7 @@ impl Api {
 }
 
 impl Answer {
-    /// From all that came until the server closed.
+    /// Parsed from everything until the server closed.
     pub fn parse(text: &str) -> Result<Answer> {
         let (head, body) = text.split_once("\r\n\r\n").context("no answer")?;
         let mut headers = ureq::http::HeaderMap::new();
@@ -177,14 +177,14 @@ impl Answer {
         })
     }
 
-    /// It went well with this status.
+    /// Expects this success status.
     #[track_caller]
     pub fn ok(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
         self.json
     }
 
-    /// An error in the one form that all have; all of these words are in its sentence.
+    /// Expects an error in the common form whose sentence contains all of these words.
     #[track_caller]
     pub fn is_problem(&self, status: u16, code: &str, words: &[&str]) {
         let found = (self.status, self.json["code"].as_str());

@@ -1,5 +1,5 @@
-//! A disk of a few megabytes, to be filled and to be taken away: a tmpfs in a mount namespace of its own, which the
-//! binary under test is started in. It is gone with the test, and nobody else sees it.
+//! A disk of a few megabytes that a test can fill and detach: a tmpfs in a mount namespace of its own, in which the binary
+//! under test starts. It disappears with the test and is invisible to other processes.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::process::Process;
 
 pub struct Disk {
-    /// Keeps the namespace for as long as it waits for its standard input.
+    /// Keeps the namespace while it waits on its standard input.
     holder: Process,
     mount_point: PathBuf,
     own_user: bool,
@@ -23,7 +23,7 @@ impl Disk {
     pub fn mount(folder: &Path, name: &str, megabytes: u32) -> Result<Disk> {
         let mount_point = folder.join(name);
         std::fs::create_dir_all(&mount_point)?;
-        // Who may not mount becomes root of a namespace in which he may.
+        // A user who may not mount becomes root of a namespace in which mounting is allowed.
         let own_user = std::fs::metadata("/proc/self")?.uid() != 0;
         let mut command = Command::new("unshare");
         command.arg("--mount").args(own_user.then_some("--map-root-user"));
@@ -56,7 +56,7 @@ impl Disk {
         Path::new(&format!("/proc/{}/root", self.holder.id())).join(inside)
     }
 
-    /// The command line that runs a program where the disk is mounted.
+    /// The command line that runs a program in the namespace with the disk.
     pub fn enter(&self, folder: &Path, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -80,7 +80,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes all the space that is left.
+    /// Fills the remaining space.
     pub fn fill(&self) -> Result<()> {
         let mut file = File::options().append(true).create(true).open(self.ballast())?;
         for block in [64 * 1024, 4096, 1] {

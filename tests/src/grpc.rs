@@ -1,4 +1,4 @@
-//! A client of gRPC that sees what any client sees, and may send what no client sends: one message and one answer.
+//! A gRPC client that exposes the raw response, and may send what no proper client sends: one message and one response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,22 +17,22 @@ pub struct Grpc {
     address: String,
 }
 
-/// An answer, read to its end.
+/// A complete response.
 #[derive(Debug)]
 pub struct GrpcAnswer {
     pub http_status: u16,
-    /// `None`: it is no answer of gRPC.
+    /// `None`: the response is not gRPC.
     pub status: Option<u8>,
-    /// As it is meant, without the percent signs.
+    /// Decoded, without percent signs.
     pub message: String,
-    /// Seconds after which the details say that it may be tried again.
+    /// Retry delay in seconds from the details.
     pub retry_after: Option<u64>,
     pub position: Option<String>,
-    /// The message, without its prefix.
+    /// The message without its prefix.
     pub body: Vec<u8>,
 }
 
-/// One message as it goes over the wire.
+/// One message in wire format.
 pub fn framed(flag: u8, message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[flag][..], &length.to_be_bytes(), message].concat()
@@ -45,12 +45,12 @@ impl Grpc {
         }
     }
 
-    /// `Export` of a service, as `logs.v1.LogsService`, with a body as it is.
+    /// `Export` of a service, such as `logs.v1.LogsService`, with a raw body.
     pub fn export(&self, service: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<GrpcAnswer> {
         self.send(service, headers, body, true)
     }
 
-    /// The same of which the end never comes.
+    /// The same without an end of the body.
     pub fn export_without_end(&self, service: &str, body: &[u8]) -> Result<GrpcAnswer> {
         self.send(service, &[], body, false)
     }
@@ -87,7 +87,7 @@ impl Grpc {
     }
 }
 
-/// What would be trailers are headers where there is no message.
+/// Without a message, the trailers are headers.
 fn answer(http_status: u16, headers: &HeaderMap, trailers: &HeaderMap, body: &[u8]) -> Result<GrpcAnswer> {
     let text = |name: &str| {
         let value = trailers.get(name).or(headers.get(name));
@@ -105,7 +105,7 @@ fn answer(http_status: u16, headers: &HeaderMap, trailers: &HeaderMap, body: &[u
     })
 }
 
-/// Of a `google.rpc.Status` that has a `RetryInfo` of whole seconds among its details.
+/// From a `google.rpc.Status` with a `RetryInfo` of whole seconds among its details.
 fn retry_after(status: &[u8]) -> Option<u64> {
     let name = b"google.rpc.RetryInfo";
     let at = status.windows(name.len()).position(|window| window == name)? + name.len();
@@ -131,7 +131,7 @@ fn decoded(text: &str) -> Result<String> {
     Ok(String::from_utf8(out)?)
 }
 
-/// A body of one piece, or the beginning of one.
+/// A body in one piece, or the beginning of one.
 struct One {
     piece: Option<Bytes>,
     is_whole: bool,

@@ -1,6 +1,6 @@
-//! What end-to-end tests need: the real binary as a process, real servers at the other end, and eyes to look at both.
+//! Support for end-to-end tests: the real binary as a process, real servers, and inspection of both.
 //!
-//! Every test has a folder of its own, ports that the system chose, and processes that die with it.
+//! Every test has its own folder, ports chosen by the system, and processes that end with it.
 
 pub mod api;
 pub mod disk;
@@ -24,8 +24,8 @@ pub use wait::{eventually, eventually_within};
 
 use std::path::PathBuf;
 
-/// A file that stands beside the tests, by its path from their package. Cargo says at each run where that is; what it said at
-/// the build may be another clone, where several share a target directory.
+/// A file beside the tests, by its path from their package. Cargo passes the folder at each run; the value at build time may be
+/// another clone, if several share a target directory.
 pub fn beside(path: &str) -> PathBuf {
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.join(path)

@@ -1,11 +1,11 @@
-//! Databases of a real PostgreSQL: one server for all tests that run at the same time, a database for each of them. The server
-//! ends with the last test that has one.
+//! Databases of a real PostgreSQL: one server for all concurrent tests, with a database for each. The server ends with the last
+//! test that uses it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 #[path = "../../crates/events-postgres/tests/suite/server.rs"]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#[allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 pub mod server;
 
 pub use server::Server;
@@ -20,7 +20,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Fails the test where there is no PostgreSQL.
+    /// Fails the test if PostgreSQL is missing.
     pub fn create() -> Database {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let server = shared.upgrade().unwrap_or_else(|| {

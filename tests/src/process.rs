@@ -1,4 +1,4 @@
-//! A child process whose output is kept, and that is killed when the test ends.
+//! A child process whose output is kept; it is killed when the test ends.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -59,7 +59,7 @@ impl Process {
         self.child.stdin.as_mut()
     }
 
-    /// The first line of the output that starts with `prefix`, once it is there.
+    /// Waits for the first line of the output that starts with `prefix`.
     pub fn wait_for_line(&mut self, prefix: &str) -> Result<String> {
         eventually(|| {
             let out = self.stdout();

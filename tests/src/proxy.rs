@@ -1,5 +1,4 @@
-//! A TCP proxy that behaves as networks do: it delays, it lets connections fall silent without closing them, and it cuts
-//! them.
+//! A TCP proxy that behaves like a bad network: it delays, it silences connections without closing them, and it cuts them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,14 +17,14 @@ pub struct Proxy {
 
 #[derive(Default)]
 struct State {
-    /// Connections of earlier numbers are silent.
+    /// Connections with smaller numbers are silent.
     silent_before: AtomicU64,
-    /// Connections of earlier numbers are cut.
+    /// Connections with smaller numbers are cut.
     cut_before: AtomicU64,
     connections: AtomicU64,
-    /// Before each piece of bytes goes on.
+    /// Delay before each piece of bytes is forwarded.
     delay_ms: AtomicU64,
-    /// How long a new connection lasts; 0: for as long as both ends like.
+    /// Lifetime of a new connection; 0: until either end closes it.
     lasts_ms: AtomicU64,
 }
 
@@ -37,7 +36,7 @@ impl Proxy {
         let of_connections = state.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                // Without its server a client is let go at once.
+                // Without its server a client is disconnected at once.
                 let Ok(server) = TcpStream::connect(server) else {
                     continue;
                 };
@@ -47,7 +46,7 @@ impl Proxy {
         Ok(Proxy { address, state })
     }
 
-    /// In front of an OPC UA server; returns the address by which clients reach it through this.
+    /// In front of an OPC UA server; returns the proxy's address for clients.
     pub fn of_endpoint(endpoint: &str) -> Result<(Proxy, String)> {
         let rest = endpoint.strip_prefix("opc.tcp://").context("no OPC UA endpoint")?;
         let (server, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -56,7 +55,7 @@ impl Proxy {
         Ok((proxy, endpoint))
     }
 
-    /// Nothing goes through the connections that exist any more, and nobody tells them. New ones are not concerned.
+    /// Silences all existing connections without closing them. New ones are not affected.
     pub fn silence(&self) {
         self.state
             .silent_before
@@ -67,7 +66,7 @@ impl Proxy {
         self.state.delay_ms.store(millis(each), SeqCst);
     }
 
-    /// From now on each new connection is cut after so long, and those that exist at once.
+    /// From now on each new connection is cut after this time, and existing ones at once.
     pub fn cut_after(&self, each: Duration) {
         self.state.lasts_ms.store(millis(each), SeqCst);
         self.state.cut_before.store(self.state.connections.load(SeqCst), SeqCst);
@@ -101,7 +100,7 @@ fn join(client: TcpStream, server: TcpStream, state: &Arc<State>) -> Result<()> 
     Ok(())
 }
 
-/// Ends with the process where the connection ends by itself; tests make few.
+/// Ends with the process unless the connection ends first; tests create few.
 fn cut_when_it_is_time(ends: &[TcpStream; 2], number: u64, state: &State) {
     let (start, lasts) = (Instant::now(), state.lasts_ms.load(SeqCst));
     let is_over = || lasts > 0 && start.elapsed() >= Duration::from_millis(lasts);

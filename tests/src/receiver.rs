@@ -1,6 +1,6 @@
-//! A server that takes what is posted to it, with TLS or without, and shows the body of every request that came whole.
+//! A server that accepts posts, with TLS or without, and returns the body of every complete request.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Longer than all tries of whoever posts.
+/// Longer than all attempts of a sender.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Receiver {
@@ -26,7 +26,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Refuses the first requests and takes all that follow.
+    /// Refuses the first requests and accepts all later ones.
     pub fn start(refuse: usize) -> Receiver {
         Receiver::serve("http", refuse, None)
     }
@@ -35,12 +35,12 @@ impl Receiver {
         Receiver::serve("https", 0, Some(identity.server_config().unwrap()))
     }
 
-    /// The next body, which may still have to come.
+    /// The next body; waits for it if necessary.
     pub fn body(&self) -> Value {
         self.bodies.recv_timeout(TIMEOUT).unwrap()
     }
 
-    /// Whether anything has come that nobody looked at.
+    /// Whether an unread body has arrived.
     pub fn has_body(&self) -> bool {
         self.bodies.try_recv().is_ok()
     }
@@ -59,7 +59,7 @@ impl Receiver {
                         .map_err(anyhow::Error::from)
                         .and_then(|connection| answer(StreamOwned::new(connection, stream), status)),
                 };
-                // A client that does not trust this server leaves before it has said anything.
+                // A client that does not trust this server disconnects before it sends anything.
                 let Ok(body) = body else { continue };
                 served += 1;
                 if seen.send(body).is_err() {
@@ -93,7 +93,7 @@ fn answer(stream: impl Read + Write, status: &str) -> Result<Value> {
     Ok(serde_json::from_slice(&body)?)
 }
 
-/// A certificate authority of its own.
+/// A certificate authority.
 pub struct Authority {
     folder: PathBuf,
     name: String,
@@ -117,7 +117,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Who trusts it names this file.
+    /// The file that a client must trust.
     pub fn certificate(&self) -> PathBuf {
         Identity::in_folder(&self.folder, &self.name).certificate
     }

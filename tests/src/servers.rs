@@ -1,4 +1,4 @@
-//! Real servers at the other end: our simulator, asyncua (Python), node-opcua (Node.js), and moto for S3.
+//! Real servers for tests: our simulator, asyncua (Python), node-opcua (Node.js), and moto for S3.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,16 +10,16 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::thalweg::binary;
 
-/// A running server and how to reach it.
+/// A running server and its address.
 pub struct Server {
     pub endpoint: String,
-    /// The whole line by which it announced itself.
+    /// The whole line with which it announced itself.
     pub line: String,
     pub process: Process,
     _folder: TempDir,
 }
 
-/// Which implementation.
+/// The implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Simulator,
@@ -81,7 +81,7 @@ impl Server {
         })
     }
 
-    /// The port, for starting another server at the same place after this one was killed.
+    /// The port, for starting another server at the same address after this one was killed.
     pub fn port(&self) -> Result<u16> {
         let host = self
             .endpoint
@@ -96,15 +96,16 @@ impl Server {
     }
 }
 
-/// Below those that the system gives to whoever asks for any.
+/// Below the ephemeral ports of the system.
 const FREE_PORTS: std::ops::Range<u32> = 10_000..32_000;
 
-/// A port that nobody listens at, and that nobody else gets: the system would give the same one to two tests at once, since
+/// A port on which nothing listens, and that no other test gets: the system would give the same one to two tests at once,
+/// because neither listens yet, or to an outgoing client.
 /// neither listens yet, or to a client on its way out.
 pub fn free_port() -> Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let many = FREE_PORTS.end - FREE_PORTS.start;
-    // Processes that run at the same time begin at different places.
+    // Concurrent processes start at different ports.
     let begin = std::process::id().wrapping_mul(1_009) % many;
     for _ in 0..many {
         let n = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % many;
@@ -113,7 +114,7 @@ pub fn free_port() -> Result<u16> {
             return Ok(port);
         }
     }
-    bail!("somebody listens at every port of {FREE_PORTS:?}")
+    bail!("every port of {FREE_PORTS:?} is in use")
 }
 
 fn script(name: &str) -> PathBuf {
@@ -140,7 +141,7 @@ pub fn kafka() -> Result<PathBuf> {
     tool("THALWEG_TEST_KAFKA", "kafka/kafka")
 }
 
-/// Never skipped: a tool that is missing fails the test and says what to do.
+/// Never skipped: a missing tool fails the test with the cure.
 fn tool(variable: &str, in_cache: &str) -> Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));

@@ -1,5 +1,6 @@
-//! A soak of what can be made and removed: each kind is made, used and removed again and again, and as many bytes live afterwards as
-//! before. The kinds together name every request of an interface, so that none is added without its soak.
+//! A soak test of everything that can be created and removed: each kind is created, used and removed repeatedly, and the live
+//! bytes afterwards must equal those before. The kinds together must name every request of an interface, so that no request is
+//! added without a soak.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,28 +9,28 @@ use anyhow::ensure;
 
 use crate::wait::eventually_within;
 
-/// Caches and tables of the allocator's users are as large as they become.
+/// Rounds after which caches and tables have reached their size.
 const WARM_UP: u64 = 30;
 /// More with `THALWEG_SOAK_ROUNDS`.
 const ROUNDS: u64 = 100;
-/// What all rounds together may differ by: tables that double, tasks that have not ended.
+/// Allowed difference over all rounds: doubled tables, tasks that have not ended.
 const SLACK_BYTES: u64 = 128 << 10;
 const FREED_WITHIN: Duration = Duration::from_secs(60);
 const LOOKS: usize = 10;
 
-/// Something that can be made and removed.
+/// Something that can be created and removed.
 pub struct Kind<S> {
     pub name: &'static str,
-    /// The requests by which it is made, used and removed, as the interface's own table names them.
+    /// The requests that create, use and remove it, as named in the interface's own table.
     pub requests: &'static [&'static str],
-    /// Bytes that each may leave for as long as the process runs. Not 0: documents or bounds of the interface say why.
+    /// Bytes that each may leave while the process runs. If not 0, documents or bounds of the interface give the reason.
     pub leaves_bytes: u64,
-    /// Makes the one of this number, uses and removes it.
+    /// Creates the instance of this number, uses and removes it.
     pub round: fn(&S, u64),
 }
 
-/// Panics with all kinds of which something is left. `live` counts the bytes that live.
-#[allow(clippy::print_stdout, reason = "what a long run came to is to be read")]
+/// Panics with all kinds that leave something. `live` counts the live bytes.
+#[allow(clippy::print_stdout, reason = "a long run prints its result")]
 pub fn soak<S>(scene: &S, kinds: &[Kind<S>], live: impl Fn() -> u64) {
     let rounds = std::env::var("THALWEG_SOAK_ROUNDS").ok();
     let rounds = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
@@ -64,7 +65,7 @@ pub fn soak<S>(scene: &S, kinds: &[Kind<S>], live: impl Fn() -> u64) {
     assert!(left.is_empty(), "something is left of:\n{}", left.join("\n"));
 }
 
-/// Requests and tasks that are ending hold something for a moment.
+/// Ending requests and tasks hold memory for a moment.
 fn at_rest(live: &impl Fn() -> u64) -> u64 {
     let looks = (0..LOOKS).map(|_| {
         std::thread::sleep(Duration::from_millis(30));
@@ -73,7 +74,7 @@ fn at_rest(live: &impl Fn() -> u64) -> u64 {
     looks.min().unwrap_or_default()
 }
 
-/// Panics unless every request is one of a kind, or makes nothing that could be removed.
+/// Panics unless every request belongs to a kind, or creates nothing that could be removed.
 pub fn covers<S>(kinds: &[Kind<S>], makes_nothing: &[&str], requests: impl IntoIterator<Item = impl Into<String>>) {
     let requests: BTreeSet<String> = requests.into_iter().map(Into::into).collect();
     let known: BTreeSet<String> = kinds

@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::process::Process;
 use crate::wait::eventually;
 
-/// Where the binary is: named by the environment, else beside this test's own folder.
+/// Path of the binary: from the environment, otherwise beside this test's own folder.
 pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("THALWEG_BIN") {
         return path.into();
@@ -25,14 +25,14 @@ pub fn binary() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// A command line, run to its end in an empty folder.
+/// A command line that is run to its end in an empty folder.
 pub struct Finished {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// What has not ended then goes on for ever: a start that had to be refused, for one.
+/// A command that has not ended by then never will, such as a start that should have been refused.
 const RUN_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs `thalweg` with arguments in `folder` until it ends.
@@ -50,7 +50,7 @@ pub fn run(folder: &Path, arguments: &[&str]) -> Result<Finished> {
     })
 }
 
-/// The arguments by which a configuration is run in the folder that it lies in.
+/// The arguments that run a configuration in its folder.
 pub const RUN: [&str; 6] = [
     "run",
     "flow.yaml",
@@ -60,33 +60,33 @@ pub const RUN: [&str; 6] = [
     "http.address=127.0.0.1:0",
 ];
 
-/// `thalweg run` with a configuration, in a folder of its own.
+/// `thalweg run` with a configuration, in its own folder.
 pub struct Thalweg {
     pub process: Process,
-    /// A small disk of its own, if it was given one.
+    /// A small separate disk, if one was given.
     pub disk: Option<Disk>,
     pub folder: TempDir,
     starts: u32,
-    /// Of certificate authorities, instead of those of the machine.
+    /// A file of certificate authorities, instead of those of the machine.
     trusted: Option<PathBuf>,
 }
 
 impl Thalweg {
-    /// Starts and waits until the status page answers.
+    /// Starts and waits until the status page responds.
     pub fn start(yaml: &str) -> Result<Thalweg> {
         let mut thalweg = Thalweg::spawn(yaml)?;
         thalweg.wait_for_http()?;
         Ok(thalweg)
     }
 
-    /// The same, where only the certificate authorities in this file are trusted.
+    /// The same, trusting only the certificate authorities in this file.
     pub fn start_trusting(yaml: &str, authorities: &Path) -> Result<Thalweg> {
         let mut thalweg = Thalweg::spawn_in(tempfile::tempdir()?, yaml, Some(authorities.to_owned()))?;
         thalweg.wait_for_http()?;
         Ok(thalweg)
     }
 
-    /// The token of the event store's first start, which nobody sat at a terminal to be shown.
+    /// The token of the event store's first start, which goes to a file when there is no terminal.
     pub fn first_token(&self) -> Result<String> {
         let path = self.data_dir().join("keys/default.token");
         let token = std::fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
@@ -98,7 +98,7 @@ impl Thalweg {
         Thalweg::spawn_with(yaml, &[])
     }
 
-    /// Starts on a machine whose wall clock is off by so many seconds, see [`Thalweg::set_clock`].
+    /// Starts with a wall clock that is off by this many seconds, see [`Thalweg::set_clock`].
     pub fn start_with_clock(yaml: &str, seconds: i64) -> Result<Thalweg> {
         let folder = tempfile::tempdir()?;
         set_wall_clock(folder.path(), seconds)?;
@@ -107,7 +107,7 @@ impl Thalweg {
         Ok(thalweg)
     }
 
-    /// Sets the wall clock of the process, running or to be started, to so many seconds from what it really is.
+    /// Sets the wall clock of the process, running or not yet started, to this many seconds from the real time.
     pub fn set_clock(&self, seconds: i64) -> Result<()> {
         set_wall_clock(self.folder.path(), seconds)
     }
@@ -135,12 +135,12 @@ impl Thalweg {
         })
     }
 
-    /// Starts with a disk of its own, mounted at the folder `mounted` within its folder and prepared before the start.
+    /// Starts with a separate disk, mounted at the folder `mounted` within its folder and prepared before the start.
     pub fn start_with_disk(yaml: &str, mounted: &str, prepare: impl FnOnce(&Disk) -> Result<()>) -> Result<Thalweg> {
         Thalweg::start_with_disk_of(yaml, mounted, 8, prepare)
     }
 
-    /// The same with a disk of so many megabytes.
+    /// The same with a disk of this many megabytes.
     pub fn start_with_disk_of(
         yaml: &str,
         mounted: &str,
@@ -169,7 +169,7 @@ impl Thalweg {
         self.wait_for_http()
     }
 
-    /// The same without waiting until it answers.
+    /// The same without waiting for a response.
     pub fn respawn(&mut self) -> Result<()> {
         self.starts += 1;
         let (disk, trusted) = (self.disk.as_ref(), self.trusted.as_deref());
@@ -177,7 +177,7 @@ impl Thalweg {
         Ok(())
     }
 
-    /// Its data folder, as it is seen from outside.
+    /// Its data folder, seen from outside.
     pub fn data_dir(&self) -> PathBuf {
         let data = self.folder.path().join("data");
         match &self.disk {
@@ -193,7 +193,7 @@ impl Thalweg {
         })
     }
 
-    /// `host:port` of the HTTP listener, which the lock file names.
+    /// `host:port` of the HTTP listener, from the lock file.
     pub fn address(&self) -> Result<String> {
         let lock = std::fs::read_to_string(self.data_dir().join("LOCK")).context("no lock file yet")?;
         let lock: Value = serde_json::from_str(&lock).context("the lock file is not complete yet")?;
@@ -230,7 +230,7 @@ impl Thalweg {
         })
     }
 
-    /// The sum of a metric over its label sets; with `label`, only of lines that contain it.
+    /// The sum of a metric over its label sets; with `label`, only over lines that contain it.
     pub fn metric(&self, name: &str, label: &str) -> Result<f64> {
         let text = self.get("/metrics")?;
         let lines = text.lines().filter(|line| {
@@ -248,7 +248,7 @@ impl Thalweg {
         sum.with_context(|| format!("no metric {name} with {label}"))
     }
 
-    /// The balance of all flows together. Checked: every flow's own adds up.
+    /// The balance of all flows together, after checking that the balance of each adds up.
     pub fn balance(&self) -> Result<Balance> {
         let status = self.json("/api/v1/status")?;
         let mut total = Balance::default();
@@ -295,8 +295,8 @@ impl Thalweg {
         Ok(serde_json::from_str(&body)?)
     }
 
-    /// Of a process that received on an empty lake: every record that was received is a row, was rejected, or lies in the
-    /// quarantine. What is on its way to its table is waited for.
+    /// For a process that received data on an empty lake: every received record must be a row, rejected, or in the quarantine.
+    /// Waits for records on their way to their table.
     pub fn records_are_accounted_for(&self) -> Result<()> {
         eventually(|| {
             let sum = |name: &str, label: &str| self.metric(name, label).unwrap_or(0.0) as u64;
@@ -319,13 +319,13 @@ impl Thalweg {
         })
     }
 
-    /// SIGTERM; the process drains, exits 0, and its last account adds up with nothing in flight.
+    /// SIGTERM; the process drains and exits 0, and its last balance adds up with nothing in flight.
     pub fn stop(&mut self) -> Result<Balance> {
         self.process.signal("TERM")?;
         self.finish()
     }
 
-    /// Waits for a process that ends by itself, with 0; its last account adds up with nothing in flight.
+    /// Waits for a process that ends by itself, with 0; its last balance adds up with nothing in flight.
     pub fn finish(&mut self) -> Result<Balance> {
         let status = self.process.wait()?;
         ensure!(status.success(), "{status}\nstderr: {}", self.process.stderr());
@@ -334,9 +334,9 @@ impl Thalweg {
         Ok(balance)
     }
 
-    /// What the log says of every flow at its end, together.
+    /// The sum of the final balances of all flows in the log.
     pub fn last_balance(&self) -> Result<Balance> {
-        // Beside the log, the output may be that of a flow.
+        // The output may contain that of a flow beside the log.
         let log = self.process.stdout() + &self.process.stderr();
         let mut total = None;
         for line in log.lines() {
@@ -350,12 +350,12 @@ impl Thalweg {
     }
 }
 
-/// How many seconds the wall clock of the process is ahead; see `tests/clocks/wall_clock.c`.
+/// Offset of the process's wall clock in seconds; see `tests/clocks/wall_clock.c`.
 const WALL_CLOCK: &str = "wall-clock";
 
-/// Sets the wall clock of the process that runs in a folder; one that runs without such a clock has it from its next start on.
+/// Sets the wall clock of the process that runs in a folder; a process without such a clock gets it at its next start.
 pub fn set_wall_clock(folder: &Path, seconds: i64) -> Result<()> {
-    // In its place: the process has it mapped.
+    // Written in place, because the process has it mapped.
     let mut options = std::fs::OpenOptions::new();
     let file = options
         .write(true)
@@ -365,7 +365,7 @@ pub fn set_wall_clock(folder: &Path, seconds: i64) -> Result<()> {
     Ok(file.write_all_at(&seconds.to_ne_bytes(), 0)?)
 }
 
-/// Has a process that is to run in a folder go by the clock that was set for it there, if one was.
+/// Makes a process in a folder use the clock that was set there, if any.
 pub fn with_wall_clock(command: &mut Command, folder: &Path) -> Result<()> {
     if !folder.join(WALL_CLOCK).exists() {
         return Ok(());
@@ -391,7 +391,7 @@ fn spawn(folder: &Path, disk: Option<&Disk>, trusted: Option<&Path>, number: u32
     Process::start(&format!("thalweg-{number}"), folder, &mut command)
 }
 
-/// The account of the flows.
+/// The balance of the flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     pub entered: u64,
@@ -402,7 +402,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// From the sentence `in 5 = out 3 + filtered 1 + dropped 1 + in flight 0` within a line.
+    /// Parses the sentence `in 5 = out 3 + filtered 1 + dropped 1 + in flight 0` within a line.
     fn parse(line: &str) -> Option<Balance> {
         let (before, after) = line.split_once(" = out ")?;
         let mut parts = after.split(" + ");

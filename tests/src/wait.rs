@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Long enough for a loaded machine; nothing waits that long when things work.
+/// Long enough for a loaded machine; a passing test never waits that long.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Asks until the answer is `Ok`; the last error if it never is.
+/// Polls until the result is `Ok`; returns the last error if it never is.
 pub fn eventually<T>(ask: impl FnMut() -> Result<T>) -> Result<T> {
     eventually_within(PATIENCE, ask)
 }

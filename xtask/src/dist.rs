@@ -1,8 +1,7 @@
 //! `cargo xtask dist [--out FOLDER] [--check]`: the stripped binary, and packages of it as a .tar.gz and a .deb.
 //!
-//! Both packages have the licences of everything that is in the binary, a systemd unit, a configuration that starts as it is,
-//! completions and manual pages. They are reproducible: one commit and one binary make the same bytes on every machine, whoever
-//! builds there and whenever.
+//! Both packages contain the licences of everything in the binary, a systemd unit, a working configuration, completions and
+//! manual pages. They are reproducible: one commit and one binary give the same bytes on every machine, at any time.
 
 mod binary;
 mod contents;
@@ -24,7 +23,7 @@ use crate::shell::target_dir;
 use contents::GeneratedFiles;
 use release::Release;
 
-/// What the packages are made with: each program, and the package of Debian's that has it.
+/// The programs that build the packages, and the Debian packages that contain them.
 const PROGRAMS: &[(&str, &str)] = &[
     ("strip", "binutils"),
     ("readelf", "binutils"),
@@ -40,7 +39,7 @@ struct DistOptions {
     is_checked: bool,
 }
 
-/// What was made.
+/// The created files.
 struct Packages {
     binary: PathBuf,
     deb: PathBuf,
@@ -64,7 +63,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         let bytes = std::fs::metadata(made)?.len();
         println!("{:>7.1} MB  {}", bytes as f64 / 1e6, made.display());
     }
-    // Last, so that one run also tells whatever else is wrong.
+    // Last, so that one run also reports all other mistakes.
     binary::is_small(&packages.binary)
 }
 
@@ -94,7 +93,7 @@ impl DistOptions {
                 _ => bail!("unknown option {word}; valid: --out FOLDER, --check"),
             }
         }
-        // Programs that run elsewhere are given paths below it.
+        // Programs that run in another folder get absolute paths.
         options.out = std::path::absolute(&options.out)?;
         Ok(options)
     }

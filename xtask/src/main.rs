@@ -1,14 +1,15 @@
-//! The project's own tasks: `check`, `test`, `bench`, `soak`, `dist`. Written in Rust so that a fresh machine needs nothing but cargo to
-//! start; what a task needs beyond that, it installs.
+//! The project's own tasks: `check`, `test`, `bench`, `soak`, `dist`, `docs`. They are written in Rust so that a fresh machine
+//! needs only cargo to start; each task installs what else it needs.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command-line tool speaks to its user"
+    reason = "a command-line tool prints to its user"
 )]
 
 mod bench;
 mod check;
 mod dist;
+mod docs;
 mod shell;
 mod soak;
 mod test;
@@ -21,20 +22,21 @@ Tasks of the Thalweg project
 
 usage: cargo xtask <task>
 
-  check               formatting, lints, licences and the structure rules
-  test [FILTER]       everything: check, installs and starts what the tests need, all tests; prints how many passed
+  check               formatting, lints, licences and structural rules
+  test [FILTER]       everything: checks, installs and starts what the tests need, runs all tests; prints how many passed
                       with FILTER: only the Rust tests whose name contains it
   tools               installs what the tests need (Python and Node packages, chromium, openssl, curl, postgresql, Kafka) and nothing else
   bench NAME [--quick] [--json FILE] [--only WORD]
                       NAME: collect, tags, queue, events, events-scale, lake
-                      collect --steady [--minutes N]: long runs, every value looked at
-                      lake --input FILE, --cooked [--rows N]: of your own requests; of a table of many rows
+                      collect --steady [--minutes N]: long runs, every value checked
+                      lake --input FILE, --cooked [--rows N]: with your own requests; with a table of many rows
   soak [--for 1h] [--out FOLDER]
-                      everything at once, with probes every second: what was acknowledged is there, memory is flat, no probe is slow;
-                      THALWEG_BIN names a binary that is built already
+                      everything at once, with probes every second: all acknowledged data is there, memory is flat, no probe is slow;
+                      THALWEG_BIN names an existing binary
+  docs                writes docs/reference from the code
   dist [--out FOLDER] [--check]
-                      the stripped binary, a .tar.gz and a .deb of it, below target/dist; --check unpacks and tries them;
-                      THALWEG_BIN names a binary that is built already
+                      the stripped binary, a .tar.gz and a .deb of it, below target/dist; --check unpacks and tests them;
+                      THALWEG_BIN names an existing binary
 ";
 
 fn main() -> ExitCode {
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::run(rest),
         ["soak", rest @ ..] => soak::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
+        ["docs"] => docs::write(),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

@@ -1,4 +1,4 @@
-//! Runs other programs, saying what it runs.
+//! Runs other programs and prints their command lines.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-/// The root of the workspace that this was called in. Cargo says so at each run; what it said at the build may be
-/// another clone, where several share a target directory.
+/// The root of the workspace in which this program was called. Cargo passes it at each run; the value at build time may be
+/// another clone, if several share a target directory.
 pub fn root() -> PathBuf {
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// Where cargo puts what it builds.
+/// The target directory of cargo.
 pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
@@ -48,12 +48,12 @@ pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start: {line}"))?;
     println!("  ({:.0} s)", start.elapsed().as_secs_f64());
     if !status.success() {
-        bail!("this failed ({status}): {line}");
+        bail!("command failed ({status}): {line}");
     }
     Ok(())
 }
 
-/// As [`run`], and hands each line of the output to `see` while it is printed. Returns whether the command succeeded.
+/// Like [`run`], and passes each line of the output to `see` as it is printed. Returns whether the command succeeded.
 pub fn run_watching(command: &mut Command, mut see: impl FnMut(&str)) -> Result<bool> {
     let line = describe(command);
     println!("\n$ {line}");

@@ -1,8 +1,8 @@
-//! `cargo xtask soak [--for 1h] [--out FOLDER]`: one `thalweg run` with everything at once, looked at from outside.
+//! `cargo xtask soak [--for 1h] [--out FOLDER]`: one `thalweg run` with every feature at once, observed from outside.
 //!
 //! Tags of a simulated plant, OTLP over both protocols, queues and events with clients that come and go, queries, scripts, and
-//! probes every second. Every writer counts what was acknowledged and every reader what came: at the end nothing is missing, no
-//! probe took longer than it may, and memory is flat.
+//! probes every second. Every writer counts acknowledged messages and every reader received ones. At the end nothing may be
+//! missing, no probe too slow, and memory must be flat.
 
 mod chart;
 mod client;
@@ -28,7 +28,7 @@ use crate::bench::under_test::{Plant, UnderTest};
 use crate::shell::build_binary;
 use client::Client;
 
-/// What is printed of what went wrong; all of it is counted.
+/// Maximum number of printed failures; all of them are counted.
 const FAULTS_MAX: usize = 100;
 /// The plant's tags, which change once a second.
 const TAGS: u64 = 1000;
@@ -37,7 +37,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(30);
 const CONFIG: &str = r#"
 log: {min_free: 64MiB, commit: {spare: 1}}
 memory: {limit: 768MiB}
-# Full before memory is looked at.
+# Full before memory is measured.
 query: {cache: 4MiB}
 http: {debug_endpoints: true}
 scripting: {timeout: 300ms}
@@ -81,7 +81,7 @@ flows:
       processors:
         - nodered_js:
             code: |
-              // What only QuickJS can do, and now and then a loop without an end.
+              // A script that only QuickJS can run, with an occasional endless loop.
               const seen = new Map([[msg.payload.n % 7, "x".repeat(1000)]]);
               if (msg.payload.n % 1000 === 999) { for (;;) {} }
               msg.payload = {n: msg.payload.n, seen: seen.size, text: [...seen.values()].join("")};
@@ -90,27 +90,27 @@ flows:
       drop: {}
 "#;
 
-/// What all parts of a soak share.
+/// State shared by all parts of a soak.
 pub(crate) struct Soak {
     /// `host:port` of the HTTP listener.
     pub address: String,
-    /// Of the event store.
+    /// Token of the event store.
     pub token: String,
     pub begun: Instant,
     is_over: AtomicBool,
     faults: Mutex<Faults>,
 }
 
-/// What no client may see.
+/// Failures that no client may see.
 #[derive(Default)]
 pub(crate) struct Faults {
     pub count: u64,
-    /// The first ones.
+    /// The first failures.
     pub told: Vec<String>,
 }
 
 impl Soak {
-    /// Whether new work is to be begun.
+    /// Whether new work may begin.
     pub fn goes_on(&self) -> bool {
         !self.is_over.load(Relaxed)
     }
@@ -146,12 +146,12 @@ impl Soak {
     }
 }
 
-/// A thread that died has said why; what it left is looked at all the same.
+/// A panicked thread has reported its error; its results are checked all the same.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Chance that is the same for the same seed (splitmix64).
+/// Random numbers, reproducible by seed (splitmix64).
 pub(crate) struct Chance(pub u64);
 
 impl Chance {
@@ -163,7 +163,7 @@ impl Chance {
         (mixed ^ mixed >> 31) % end.max(1)
     }
 
-    /// Of so many, one.
+    /// True once in this many calls on average.
     pub fn one_of(&mut self, count: u64) -> bool {
         self.below(count) == 0
     }
@@ -223,7 +223,7 @@ fn length(text: &str) -> Result<Duration> {
         .with_context(wrong)?;
     ensure!(
         length >= Duration::from_secs(60),
-        "--for {text}: a soak of less than a minute says nothing"
+        "--for {text}: a soak needs at least a minute"
     );
     Ok(length)
 }
@@ -256,7 +256,7 @@ fn soak(binary: &Path, folder: &Path, options: &Options) -> Result<()> {
         faults: Mutex::default(),
     };
     println!(
-        "a soak of {} s; figures and the chart go to {}",
+        "a soak of {} s; results and the chart go to {}",
         options.length.as_secs(),
         options.out.display()
     );
@@ -289,7 +289,7 @@ fn soak(binary: &Path, folder: &Path, options: &Options) -> Result<()> {
     let log = std::fs::read_to_string(server.log_path()).unwrap_or_default();
     std::fs::write(options.out.join("thalweg.log"), log)?;
     ended?;
-    // The load has ended and every reader has read to the end: now each account is closed.
+    // The load has ended and every reader has read to the end: now check each account.
     let mut accounts = parts.queues.close(&soak);
     accounts.extend(parts.events.close());
     accounts.extend(otlp.close(&soak, &server));
@@ -307,7 +307,7 @@ fn soak(binary: &Path, folder: &Path, options: &Options) -> Result<()> {
     verdict.judge(&parts.queries)
 }
 
-/// Ends the load when it goes out of scope, however that happens.
+/// Ends the load when it goes out of scope.
 struct Over<'a>(&'a Soak);
 
 impl Drop for Over<'_> {
@@ -329,7 +329,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// How it stands.
+    /// Prints the progress.
     fn line(&self, soak: &Soak, parts: &Parts, otlp: &otlp::Otlp) -> String {
         let probes = self.probes.all();
         let longest = probes.iter().map(|probe| probe.took).max().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! All tests of the project, with what they need, and one line at the end that says how many passed.
+//! Runs all tests of the project, with their tools, and prints one line at the end with the number of passed tests.
 
 mod binaries;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::shell::{build_binary, cargo, exists, root, run_watching};
-use crate::{check, tools};
+use crate::{check, docs, tools};
 
 #[derive(Default)]
 struct Total {
@@ -22,6 +22,9 @@ pub fn run(filter: Option<&str>) -> Result<()> {
         check::run()?;
     }
     let binary = build_binary()?;
+    if filter.is_none() {
+        docs::check(&binary)?;
+    }
     let mut total = Total::default();
 
     // Unit and crate tests, and those of the whole binary.
@@ -46,7 +49,7 @@ pub fn run(filter: Option<&str>) -> Result<()> {
             bail!("node is not installed; on Debian: apt-get install nodejs npm");
         }
         let mut web = Command::new("node");
-        // By name: what a folder means to the runner depends on the version of Node.js.
+        // By name: the runner's handling of a folder depends on the version of Node.js.
         web.args(["--test", "--test-reporter=tap"])
             .args(web_tests()?)
             .current_dir(root());
@@ -54,7 +57,7 @@ pub fn run(filter: Option<&str>) -> Result<()> {
     }
     println!("\n{} passed, {} failed", total.passed, total.failed);
     if !all_passed || total.failed > 0 {
-        bail!("tests failed; the first failure stands above");
+        bail!("tests failed; see the first failure above");
     }
     if total.passed == 0 {
         bail!("no test ran");

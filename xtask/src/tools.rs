@@ -1,5 +1,6 @@
-//! Installs what the tests need beyond Rust: real OPC UA servers, SDKs and the collector of OpenTelemetry, readers of our tables,
-//! a browser, a database, two brokers of Kafka. Everything goes to a cache folder outside the work tree, or is a package of Debian's; a second run finds it there.
+//! Installs what the tests need beyond Rust: real OPC UA servers, OpenTelemetry SDKs and the collector, readers of our tables,
+//! a browser, a database, two Kafka brokers. Everything goes to a cache folder outside the work tree, or is a Debian package; a
+//! second run finds it there.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::{exists, root, run};
 
-/// Exact versions, so that a test run means the same thing tomorrow.
+/// Exact versions, so that test runs are reproducible.
 const PYTHON_PACKAGES: &[&str] = &[
     "asyncua==2.1.0",
     "ddsketch[serialization]==3.0.1",
@@ -40,16 +41,16 @@ const NODE_PACKAGES: &[&str] = &[
     "typescript@5.9.3",
 ];
 
-/// Where the tools are, for the tests' environment.
+/// Locations of the tools, for the environment of the tests.
 pub struct Tools {
     pub python: PathBuf,
     pub node_modules: PathBuf,
     pub chromium: PathBuf,
-    /// The folder of PostgreSQL's programs.
+    /// The folder of the PostgreSQL programs.
     pub postgres: PathBuf,
     /// The OpenTelemetry Collector.
     pub collector: PathBuf,
-    /// A small Kafka broker, and a second client for any.
+    /// A small Kafka broker, and a second client for any broker.
     pub kafka: PathBuf,
     /// The folder of Apache Kafka's jars.
     pub apache_kafka: PathBuf,
@@ -58,7 +59,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// The environment in which the end-to-end tests run.
+    /// The environment of the end-to-end tests.
     pub fn apply(&self, command: &mut Command) {
         command
             .env("THALWEG_TEST_PYTHON", &self.python)
@@ -80,12 +81,12 @@ fn cache_dir() -> Result<PathBuf> {
     Ok(PathBuf::from(home).join(".cache/thalweg"))
 }
 
-/// Installs what is missing; fails with what to do when that is not possible.
+/// Installs what is missing; if that is not possible, the error has the cure.
 pub fn install() -> Result<Tools> {
     let cache = cache_dir()?;
     if !exists("go") {
         bail!(
-            "go is not installed, whose pprof reads the profiles and which builds the collector and the Kafka broker; on Debian: apt-get install golang-go"
+            "go is not installed; its pprof reads the profiles, and it builds the collector and the Kafka broker; on Debian: apt-get install golang-go"
         );
     }
     debian("/usr/bin/openssl", "openssl")?;
@@ -103,7 +104,7 @@ pub fn install() -> Result<Tools> {
     })
 }
 
-/// The library that sets the wall clock of one process alone.
+/// The library that sets the wall clock of a single process.
 fn wall_clock(cache: &std::path::Path) -> Result<PathBuf> {
     let library = cache.join("wall_clock.so");
     run(Command::new("cc")
@@ -114,7 +115,7 @@ fn wall_clock(cache: &std::path::Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Apache Kafka, in the version that stands in `tests/brokers/pom.xml`, with the jars that it needs.
+/// Apache Kafka, in the version of `tests/brokers/pom.xml`, with the jars that it needs.
 fn apache_kafka(cache: &std::path::Path) -> Result<PathBuf> {
     debian("/usr/bin/java", "default-jre-headless")?;
     let folder = cache.join("apache-kafka");
@@ -142,7 +143,7 @@ fn apache_kafka(cache: &std::path::Path) -> Result<PathBuf> {
     Ok(jars)
 }
 
-/// A program in Go, with the parts of the versions that stand beside it.
+/// A Go program, in the versions of the files beside it.
 fn go_program(cache: &std::path::Path, name: &str, source: &str) -> Result<PathBuf> {
     let (source, folder) = (root().join(source), cache.join(name));
     let (program, marker) = (folder.join(name), folder.join("built.txt"));
@@ -172,7 +173,7 @@ fn python(cache: &std::path::Path) -> Result<PathBuf> {
     if !exists("python3") {
         bail!("python3 is not installed; on Debian: apt-get install python3 python3-venv");
     }
-    // One that was left half made would fail later with another error.
+    // A half-created environment would fail later with another error.
     let _ = std::fs::remove_dir_all(&venv);
     run(Command::new("python3").args(["-m", "venv"]).arg(&venv)).context("on Debian: apt-get install python3-venv")?;
     run(Command::new(&python)
@@ -202,7 +203,7 @@ fn node(cache: &std::path::Path) -> Result<PathBuf> {
     Ok(modules)
 }
 
-/// The newest that is installed. Tests start clusters of their own; that of the package stays as it is.
+/// The newest installed version. Tests start their own clusters; the package's cluster is not touched.
 fn postgres() -> Result<PathBuf> {
     if newest_postgres().is_none() {
         install_package("postgresql")?;
@@ -217,7 +218,7 @@ fn newest_postgres() -> Option<PathBuf> {
     found.max_by_key(number).map(|version| version.path().join("bin"))
 }
 
-/// Installs a program of Debian's.
+/// Installs a Debian package.
 fn debian(path: &str, package: &str) -> Result<PathBuf> {
     let path = PathBuf::from(path);
     if !path.exists() {

@@ -1,5 +1,4 @@
-//! No component stands still in silence: each input and output of the registry is started against something that is not there,
-//! and must say so in the log.
+//! No component waits silently: each registered input and output is started with a missing target, and must log that.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -12,13 +11,13 @@ use crate::checked_config::CheckedConfig;
 use crate::components::Components;
 use crate::process::Process;
 
-/// Longer than anything takes; reaching it fails the test.
+/// Longer than any step takes; reaching it fails the test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nobody listens there: a port that only the system could give away.
+/// Nothing listens there: only root could bind this port.
 const NOBODY: &str = "127.0.0.1:1";
 
-/// Warnings and errors of the whole process: some components tell from threads of their own.
+/// Warnings and errors of the whole process, because some components log from their own threads.
 fn log() -> &'static Mutex<Vec<u8>> {
     static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     static ONCE: OnceLock<()> = OnceLock::new();
@@ -28,7 +27,7 @@ fn log() -> &'static Mutex<Vec<u8>> {
             .with_ansi(false)
             .with_writer(|| ToLog)
             .finish();
-        // Another test of this process may have one of its own; then there is nothing to be seen here, and the test fails.
+        // If another test of this process has set a subscriber, nothing is captured here, and the test fails.
         let _ = tracing::subscriber::set_global_default(subscriber);
     });
     &LOG
@@ -47,7 +46,7 @@ impl Write for ToLog {
     }
 }
 
-/// The component with a target that is not there; `None` of one that has no target.
+/// The component with a missing target; `None` if it has no target.
 fn input(name: &str) -> Option<String> {
     Some(match name {
         "queue" => "queue: {name: nobody-made}".to_owned(),
@@ -58,7 +57,7 @@ fn input(name: &str) -> Option<String> {
         "uns" => format!("uns: {{broker_address: \"{NOBODY}\"}}"),
         "broker" => "broker: {inputs: [{label: LABEL, queue: {name: nobody-made}}]}".to_owned(),
         "resource" => "resource: absent".to_owned(),
-        // They make or are given what they send.
+        // They generate or are given what they send.
         "generate" | "stdin" => return None,
         other => panic!("what is not there for the input {other}? Without a line in the log it would wait in silence"),
     })
@@ -76,13 +75,13 @@ fn output(name: &str) -> Option<String> {
         "uns" => format!("uns: {{broker_address: \"{NOBODY}\"}}"),
         "broker" => "broker: {outputs: [{label: LABEL, queue: {name: nobody-made}}]}".to_owned(),
         "resource" => "resource: absent".to_owned(),
-        // They go nowhere, to the process's own output, and to tables that are there.
+        // They write nowhere, to the process's own output, or to existing tables.
         "drop" | "stdout" | "lake" => return None,
         other => panic!("what is not there for the output {other}? Without a line in the log it would wait in silence"),
     })
 }
 
-/// Starts a flow and waits until the log has a line about its component.
+/// Starts a flow and waits for a log line about its component.
 async fn told(label: &str, ends: &str) {
     let folder = tempfile::tempdir().unwrap();
     let text = format!(
@@ -98,11 +97,11 @@ async fn told(label: &str, ends: &str) {
     assert!(!checked.diagnostics.has_errors(), "{text}: {}", checked.diagnostics);
     let process = match Process::start(checked, "").await {
         Ok(process) => process,
-        // It was told to whoever started it.
+        // The caller of the start got the error.
         Err(_) => return,
     };
     let start = Instant::now();
-    // A flow that fails for good names what failed, and not its component.
+    // A flow that fails permanently names its cause instead of its component.
     let is_told = |log: &str| log.contains(&format!("component=\"{label}\"")) || log.contains("/nowhere/at/all");
     while !is_told(&String::from_utf8_lossy(&log().lock())) {
         assert!(start.elapsed() < PATIENCE, "nothing is told of {label}:\n{text}");

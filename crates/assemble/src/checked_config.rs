@@ -1,4 +1,4 @@
-//! A configuration that was read and checked: every component's mistakes are known, nothing runs.
+//! A configuration that was read and checked. All mistakes of its components are known, and nothing runs yet.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use thalweg_telemetry::logging;
 use crate::components::Components;
 use crate::settings::{FlowRequirements, Settings};
 
-/// What a file says, and what is to be said about it.
+/// A configuration and its diagnostics.
 pub struct CheckedConfig {
     pub config: Config,
     pub diagnostics: Diagnostics,
@@ -50,7 +50,7 @@ impl CheckedConfig {
         CheckedConfig::check_with(loaded, Components::new())
     }
 
-    /// With components of the caller's own.
+    /// Checks with the given components.
     pub(crate) fn check_with(loaded: LoadedConfig, components: Components) -> CheckedConfig {
         let LoadedConfig { config, diagnostics } = loaded;
         let mut context = ParseContext::new(&diagnostics, &components.registry, &config);
@@ -69,7 +69,7 @@ impl CheckedConfig {
                 spec,
             })
         });
-        // Resources that nothing uses are checked too.
+        // Unused resources are checked too.
         for kind in [
             ComponentKind::Input,
             ComponentKind::Processor,
@@ -107,8 +107,9 @@ impl CheckedConfig {
         }
     }
 
-    /// Finds what the listeners would refuse at a start, on this machine and for this user: files of logins and of TLS, addresses,
-    /// origins. Only who starts a process, or asks whether it would start, needs it: `thalweg auth` makes such files.
+    /// Checks what the listeners would refuse at a start, on this machine and for this user: login and TLS files,
+    /// addresses, origins. Only callers that start a process, or ask whether it would start, need this: `thalweg auth`
+    /// creates such files.
     pub fn verify_listeners(&self) {
         let ingest = self.settings.ingest.iter();
         let doors: Vec<&ListenerConfig> = ingest.flat_map(|ingest| [&ingest.grpc, &ingest.http]).collect();
@@ -121,7 +122,7 @@ impl CheckedConfig {
         }
     }
 
-    /// How the process shall log.
+    /// The logging options of the process.
     pub fn logging(&self) -> logging::LoggingOptions {
         let logger = &self.config.logger;
         let level = match logger.level {
@@ -153,7 +154,7 @@ impl CheckedConfig {
     }
 }
 
-/// Whether an output is `stdout` or leads to one through brokers and resources.
+/// Whether an output is `stdout`, directly or through brokers and resources.
 fn writes_to_stdout(output: &ComponentNode, config: &Config) -> bool {
     output.name == "stdout" || {
         let mut followed = Vec::new();
@@ -161,8 +162,8 @@ fn writes_to_stdout(output: &ComponentNode, config: &Config) -> bool {
     }
 }
 
-/// As [`writes_to_stdout`], of a field and what stands behind it. `followed` are the labels of resources that were looked
-/// at, which may name each other in a circle.
+/// Like [`writes_to_stdout`], for a field and its value. `followed` contains the labels of visited resources, which may
+/// refer to each other in a circle.
 fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<String>) -> bool {
     if name == "stdout" {
         return true;
@@ -186,17 +187,14 @@ fn names_stdout(name: &str, body: &Node, config: &Config, followed: &mut Vec<Str
     resource.is_some_and(|resource| names_stdout(&resource.name, &resource.body, config, followed))
 }
 
-/// Sections that the file format knows and this version does not run: better an error than silence.
+/// Reports sections that the file format knows but this version does not run: an error is better than silence.
 fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
     if let Some(node) = &config.mqtt {
-        diagnostics.error(
-            node,
-            "this version does not have what \"mqtt\" configures; remove the section",
-        );
+        diagnostics.error(node, "this version does not support the section \"mqtt\"; remove it");
     }
 }
 
-/// Said only of a file without another mistake, which may be the reason.
+/// Reported only if there is no other mistake, which may be the reason.
 fn nothing_to_run(config: &Config, diagnostics: &Diagnostics) {
     let serves = config.queues.is_some() || config.events.is_some() || config.ingest.is_some();
     if config.flows.is_empty() && !serves && !diagnostics.has_errors() {
@@ -207,7 +205,7 @@ fn nothing_to_run(config: &Config, diagnostics: &Diagnostics) {
     }
 }
 
-/// Where a field is, or the nearest above it that is given.
+/// The position of a field, or of the nearest enclosing field that is given.
 fn place_of(field: &str, root: &Node) -> Pos {
     let mut node = root;
     for name in field.split('.') {
@@ -219,7 +217,7 @@ fn place_of(field: &str, root: &Node) -> Pos {
     node.pos()
 }
 
-/// Single fields of the same kind.
+/// Reports single fields of the same kind.
 fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
     let find = |section: &str, field: &str| config.root.get(section).and_then(|node| node.get(field)).cloned();
     if let Some(mapping) = find("metrics", "mapping").filter(|_| !config.metrics.mapping.trim().is_empty()) {

@@ -1,5 +1,5 @@
-//! The time of a process: log time, which goes on as time passes, and a look at the wall clock every second, whose jumps are
-//! logged, counted and told.
+//! The time of a process: log time, which is monotonic, and a check of the wall clock every second. Jumps of the wall
+//! clock are logged, counted and reported to listeners.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -34,7 +34,7 @@ struct JumpHistogram {
 }
 
 impl WatchedClock {
-    /// Goes on where the log stopped.
+    /// Continues at the log's last time.
     pub async fn resume(clock: Arc<LogClock>, log: &dyn Log) -> Result<WatchedClock> {
         let watched = WatchedClock {
             clock,
@@ -48,13 +48,13 @@ impl WatchedClock {
         Ok(watched)
     }
 
-    /// Looks until this is dropped.
+    /// Checks the clock until this is dropped.
     pub fn watch(self: &Arc<WatchedClock>, log: Arc<dyn Log>) {
         let (watched, log, offset) = (Arc::downgrade(self), Arc::downgrade(&log), self.clock.offset());
         tokio::spawn(look_on(watched, log, offset));
     }
 
-    /// Has somebody told of jumps from now on. Must return at once.
+    /// Adds a listener for jumps. It must return at once.
     pub fn tell(&self, told: impl Fn() + Send + Sync + 'static) {
         self.told.lock().push(Box::new(told));
     }
@@ -63,7 +63,7 @@ impl WatchedClock {
         for (direction, jumped) in [("forward", &self.forward), ("back", &self.back)] {
             to.histogram(
                 "thalweg_clock_jump_seconds",
-                "By how much the wall clock was set. Nothing expires by that, and nothing waits longer.",
+                "Seconds by which the wall clock was set. Nothing expires early or waits longer for it.",
                 &[("direction", direction)],
                 &jumped.distribution(),
             );
@@ -76,7 +76,7 @@ impl WatchedClock {
         jumped.observe(by.unsigned_abs());
         tracing::warn!(
             seconds = by as f64 / 1e6,
-            "the wall clock was set: leases, delays and lifetimes go on as time passes; what is to be delivered at a time goes by the new one"
+            "the wall clock was set: leases, delays and lifetimes are not affected; deliveries at a time follow it"
         );
         self.told.lock().iter().for_each(|told| told());
     }
@@ -93,14 +93,14 @@ async fn look_on(watched: Weak<WatchedClock>, log: Weak<dyn Log>, mut before: Mi
         let offset = watched.clock.offset();
         if before != offset {
             let at = thalweg_log::clock::Clock::now(watched.clock.as_ref());
-            // Somebody else may have looked before.
+            // Another caller may have checked before.
             watched.note(ClockJump { at, before, offset });
             before = offset;
         }
         if let Err(error) = &looked
             && was_stored
         {
-            tracing::warn!(%error, "that the clock was set cannot be stored yet; it is tried again");
+            tracing::warn!(%error, "the clock change cannot be stored yet and will be tried again");
         }
         was_stored = looked.is_ok();
     }

@@ -1,4 +1,4 @@
-//! What commands go by that use a lake without a process: the settings of a configuration, or of none.
+//! Settings of commands that use a lake without a process, from a configuration or the defaults.
 
 use std::path::Path;
 
@@ -15,18 +15,18 @@ use crate::lake::OTLP_TABLES;
 use crate::settings::{FlowRequirements, Settings};
 
 impl CheckedConfig {
-    /// The lake that the section `lake` names, else the one in this data folder.
+    /// Opens the lake of the section `lake`, or else the one in this data folder.
     pub fn open_lake(&self, data_dir: &Path) -> Result<LakeStorage> {
         let lake = &self.settings.lake;
         lake.site.open(data_dir, lake.options.upkeep.bytes_per_second)
     }
 
-    /// How tables are kept in order.
+    /// The maintenance options of tables.
     pub fn maintenance_options(&self) -> MaintenanceOptions {
         self.settings.lake.options.upkeep.clone()
     }
 
-    /// How files become rows: with the limits of receivers, and the columns of tables.
+    /// The options for turning files into rows, with the limits of receivers and the columns of tables.
     pub fn bulk_options(&self) -> BulkOptions {
         let (lake, ingest) = (&self.settings.lake, &self.settings.ingest);
         let defaults = BulkOptions::default();
@@ -50,12 +50,12 @@ impl CheckedConfig {
     }
 }
 
-/// How tables are kept in order that no configuration speaks of.
+/// The maintenance options of tables without a configuration.
 pub fn default_maintenance_options() -> MaintenanceOptions {
     defaults().lake.options.upkeep
 }
 
-/// Queries take their part of what a process may use on this machine.
+/// The query options without a configuration; memory is the usual share on this machine.
 pub fn default_query_options() -> QueryOptions {
     defaults().query
 }

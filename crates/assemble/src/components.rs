@@ -9,7 +9,7 @@ use crate::events::EventsService;
 use crate::ingest::Ingest;
 use crate::queues::QueueService;
 
-/// The registry and what its components share.
+/// The registry, and the state that its components share.
 pub struct Components {
     pub registry: ComponentRegistry,
     pub(crate) opcua: Arc<thalweg_opcua::InputDirectory>,

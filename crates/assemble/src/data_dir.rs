@@ -1,7 +1,7 @@
-//! The data folder: one process holds it at a time, and says in `LOCK` who it is and where it answers.
+//! The data folder. One process holds it at a time and writes its process id and address to `LOCK`.
 //!
-//! The lock is the kernel's (flock), so a process that dies leaves none behind; the file's text only tells others what
-//! they found.
+//! The lock is a kernel lock (flock), so a process that dies leaves none behind; the text of the file only informs
+//! others.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,29 +14,29 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use thalweg_kit::files::{self, PermissionRepair};
 
-/// All that Thalweg makes in a data folder.
+/// Everything that Thalweg creates in a data folder.
 const NAMES: [&str; 7] = ["LOCK", RESTORING, "log", "events", "keys", "lake", "simulator"];
 
-/// A held data folder. Dropping it lets go.
+/// A locked data folder. Dropping it releases the lock.
 pub struct DataDir {
     path: PathBuf,
     lock: File,
 }
 
-/// Who holds a folder.
+/// The process that holds a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// 0 if it has not written that down.
+    /// 0 if it has not written it yet.
     pub process: u64,
-    /// `host:port` of its HTTP listener, and whether it speaks TLS.
+    /// `host:port` of its HTTP listener, and whether it uses TLS.
     pub http: Option<(String, bool)>,
 }
 
 impl Holder {
-    /// Where those on its machine can ask it.
+    /// The URL at which processes on its machine can reach it.
     pub fn url(&self) -> Option<String> {
         let (address, has_tls) = self.http.as_ref()?;
-        // One that listens at all addresses has this among them, and a certificate may be for it.
+        // A listener on all addresses also accepts this one, and a certificate may be for it.
         let address = match address.parse::<SocketAddr>() {
             Ok(all) if all.ip().is_unspecified() => match all {
                 SocketAddr::V4(_) => format!("127.0.0.1:{}", all.port()),
@@ -49,7 +49,7 @@ impl Holder {
 }
 
 impl DataDir {
-    /// Creates the folder if it is missing and takes it. What a restore has left that did not come to its end is nobody's data.
+    /// Creates the folder if needed and locks it. Refuses a folder with an incomplete restore.
     pub fn take(path: &Path) -> Result<DataDir> {
         let held = DataDir::take_as(path, "data folder", "data_dir")?;
         DataDir::refuse_restore(path)?;
@@ -57,23 +57,23 @@ impl DataDir {
         Ok(held)
     }
 
-    /// An error if a folder has what no restore has brought to its end.
+    /// Fails if a folder contains an incomplete restore.
     pub fn refuse_restore(path: &Path) -> Result<()> {
         let mark = path.join(RESTORING);
         if mark.exists() {
             let (shown, mark) = (path.display(), mark.display());
             bail!(
-                "the data folder {shown} has a restore that did not come to its end; do it again with `thalweg events restore`, \
+                "the data folder {shown} contains an incomplete restore; repeat it with `thalweg events restore`, \
                  or remove everything in the folder, {mark} last"
             );
         }
         Ok(())
     }
 
-    /// The same with a folder for a restore: one without data, or with such as a restore has left that did not come to its end, which is
-    /// removed. Until [`DataDir::restored`], nobody else takes what is in it for data.
+    /// Locks a folder for a restore. It has to be without data, or with an incomplete restore, which is removed. Until
+    /// [`DataDir::restored`] nobody else accepts its content as data.
     pub fn take_for_restore(path: &Path) -> Result<DataDir> {
-        // Before anything is made in it.
+        // Before anything is created in it.
         only_restored(path)?;
         let held = DataDir::take_as(path, "data folder", "--data-dir")?;
         only_restored(path)?;
@@ -91,21 +91,21 @@ impl DataDir {
         Ok(held)
     }
 
-    /// What was restored is whole and synced, and is data from now on, also after a power cut.
+    /// Completes a restore: its content is whole and synced, and counts as data from now on, also after a power cut.
     pub fn restored(&self) -> std::io::Result<()> {
-        // What stands in it before it counts.
+        // The content is durable before it counts.
         File::open(&self.path)?.sync_all()?;
         std::fs::remove_file(self.path.join(RESTORING))?;
         File::open(&self.path)?.sync_all()
     }
 
-    /// What was restored is given up, and the folder has no data.
+    /// Aborts a restore and leaves the folder without data.
     pub fn not_restored(&self) -> std::io::Result<()> {
         remove_parts(&self.path)?;
         self.restored()
     }
 
-    /// The same with a folder of the log, which may be in the data folder of somebody else.
+    /// Locks a folder of the log, which may be in another process's data folder.
     pub fn take_log(path: &Path) -> Result<DataDir> {
         let held = DataDir::take_as(path, "folder of the log", "log.dirs")?;
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -118,22 +118,21 @@ impl DataDir {
         Ok(held)
     }
 
-    /// The same with a folder of a lake that is not in the data folder.
+    /// Locks a lake folder outside the data folder.
     pub fn take_lake(path: &Path) -> Result<DataDir> {
         DataDir::take_as(path, "lake folder", "lake.url")
     }
 
-    /// `what` it is and the `key` that names it, for people.
+    /// `what` and `key` describe the folder and its setting in errors.
     fn take_as(path: &Path, what: &str, key: &str) -> Result<DataDir> {
         let shown = path.display();
         files::create_folders(path)
-            .with_context(|| format!("cannot create the {what} {shown}; set {key} to a folder that can be written"))?;
-        let lock = open(path).with_context(|| {
-            format!("cannot write to the {what} {shown}; set {key} to a folder that can be written")
-        })?;
+            .with_context(|| format!("cannot create the {what} {shown}; set {key} to a writable folder"))?;
+        let lock = open(path)
+            .with_context(|| format!("cannot write to the {what} {shown}; set {key} to a writable folder"))?;
         let cannot_lock = || {
             format!(
-                "cannot lock {}; set {key} to a folder on a disk that has locks",
+                "cannot lock {}; set {key} to a folder on a disk that supports locks",
                 path.join("LOCK").display()
             )
         };
@@ -156,7 +155,7 @@ impl DataDir {
         &self.path
     }
 
-    /// Writes down where this process answers.
+    /// Writes the address of this process to `LOCK`.
     pub fn announce(&self, http: Option<(String, bool)>) -> Result<()> {
         let text = match http {
             Some((address, tls)) => serde_json::json!({"pid": std::process::id(), "http": address, "tls": tls}),
@@ -173,17 +172,17 @@ impl DataDir {
         write().with_context(|| format!("cannot write {}", self.path.join("LOCK").display()))
     }
 
-    /// Who holds a folder at the moment, if anybody does.
+    /// The current holder of a folder, if there is one.
     pub fn holder(path: &Path) -> Option<Holder> {
         let file = File::open(path.join("LOCK")).ok()?;
         for _ in 0..LOCK_ATTEMPTS {
             match try_lock(&file, FlockOperation::NonBlockingLockShared) {
-                // The holder writes when it starts, so there may be nothing for a moment.
+                // The holder writes the file when it starts, so it may be empty for a moment.
                 Ok(false) => match read(&file) {
                     Some(holder) => return Some(holder),
                     None => std::thread::sleep(LOCK_PAUSE),
                 },
-                // Free, or on a disk without locks, where nobody can hold it.
+                // The folder is free, or on a disk without locks, where nobody can hold it.
                 Ok(true) | Err(_) => return None,
             }
         }
@@ -192,25 +191,25 @@ impl DataDir {
     }
 }
 
-/// Stands in a folder for as long as what is restored to it is not whole.
+/// Marks a folder with an incomplete restore.
 const RESTORING: &str = "RESTORING";
-/// What a restore makes.
+/// The folders that a restore creates.
 const PARTS: [&str; 2] = ["log", "events"];
 
-/// An error if a folder has something that no restore has left. That it is held is told to who takes it.
+/// Fails if a folder contains anything that no restore has created. The caller checks whether the folder is held.
 fn only_restored(path: &Path) -> Result<()> {
     let shown = path.display();
     let entries = match path.read_dir() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_context(|| format!("cannot look into {shown}"))?,
+        entries => entries.with_context(|| format!("cannot list {shown}"))?,
     };
     let mut names = Vec::new();
     for entry in entries {
-        let name = entry.with_context(|| format!("cannot look into {shown}"))?.file_name();
+        let name = entry.with_context(|| format!("cannot list {shown}"))?.file_name();
         names.push(name.to_string_lossy().into_owned());
     }
     let is_begun = names.iter().any(|name| name == RESTORING);
-    // A lock is no data, nor is what a file system has at its root.
+    // Neither a lock nor the files at the root of a file system are data.
     let is_other = |name: &&String| match name.as_str() {
         "LOCK" | "lost+found" | RESTORING => false,
         name => !(is_begun && PARTS.contains(&name)),
@@ -231,7 +230,7 @@ fn remove_parts(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether the lock could be taken. Somebody who only asks who holds the folder has it for a moment, so it is tried for
+/// Tries to take the lock. A process that only asks for the holder locks the file for a moment, so this retries for
 /// longer than that.
 fn take_lock(file: &File) -> std::io::Result<bool> {
     for _ in 0..LOCK_ATTEMPTS {
@@ -246,7 +245,7 @@ fn take_lock(file: &File) -> std::io::Result<bool> {
 const LOCK_ATTEMPTS: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// What other users of the machine could read of a folder, because an older program or a hand has made it so, they can no more.
+/// Removes read access of other users that an older version or an operator has granted.
 fn close_to_others(path: &Path, names: &[&str]) {
     let shown = path.display();
     match files::mend(path, names) {
@@ -256,18 +255,18 @@ fn close_to_others(path: &Path, names: &[&str]) {
                 tracing::info!(
                     files,
                     folders,
-                    "other users of this machine could read files of {shown}; now only the user of this process can"
+                    "other users of this machine could read files in {shown}; now only the user of this process can"
                 );
             }
             for (path, why) in left {
                 tracing::warn!("other users of this machine may read {}: {why}", path.display());
             }
         }
-        Err(error) => tracing::warn!("whether other users of this machine can read {shown} is not known: {error}"),
+        Err(error) => tracing::warn!("cannot check whether other users of this machine can read {shown}: {error}"),
     }
 }
 
-/// `Ok(false)`: somebody else has it.
+/// Returns `Ok(false)` if another process has the lock.
 fn try_lock(file: &File, operation: FlockOperation) -> std::io::Result<bool> {
     loop {
         match flock(file, operation) {
@@ -281,7 +280,7 @@ fn try_lock(file: &File, operation: FlockOperation) -> std::io::Result<bool> {
 
 fn open(path: &Path) -> std::io::Result<File> {
     let path = path.join("LOCK");
-    // A lake that others read has one that they may ask, too.
+    // If others can read the lake, they can also read its lock file.
     files::as_above(&path)
         .read(true)
         .write(true)
@@ -380,7 +379,7 @@ mod tests {
         assert_eq!(silent.url(), None);
     }
 
-    /// Taken for nobody's, its committed files would be all that somebody who asks gets to see.
+    /// Without a holder, other commands would only see its committed files.
     #[test]
     fn a_folder_whose_holder_says_nothing_is_held_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
@@ -398,9 +397,9 @@ mod tests {
         let why = |taken: Result<DataDir>| taken.err().map_or_else(String::new, |error| error.to_string());
         assert!(why(DataDir::take_for_restore(&path)).contains("is in use by process"));
         std::fs::create_dir(path.join("log")).unwrap();
-        // It dies here.
+        // The process dies here.
         drop(begun);
-        assert!(why(DataDir::take(&path)).contains("a restore that did not come to its end"));
+        assert!(why(DataDir::take(&path)).contains("an incomplete restore"));
         let again = DataDir::take_for_restore(&path).unwrap();
         assert!(!path.join("log").exists(), "what the first has left is gone");
         std::fs::create_dir(path.join("log")).unwrap();
@@ -443,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_cannot_be_asked_for_is_not_somebody_elses() {
-        // A descriptor that is open for its path alone has no lock.
+        // A descriptor that is only open as a path cannot be locked.
         let folder = tempfile::tempdir().unwrap();
         let flags = rustix::fs::OFlags::PATH;
         let only_path = rustix::fs::open(folder.path(), flags, rustix::fs::Mode::empty()).unwrap();

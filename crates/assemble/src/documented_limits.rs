@@ -1,5 +1,5 @@
-//! Each range in docs/limits.md is the one that a check enforces, and each default the one that is in force: a row whose first cell is a
-//! field is tried at both edges of its range and one beyond.
+//! Checks docs/limits.md: each range is the enforced one, and each default the real one. Each row whose first cell is a
+//! field is tried at both ends of its range and one beyond.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const FLOW: &str = "input: {stdin: {}}\noutput: {drop: {}}\n";
 /// Settings of a queue have no section before them.
 const OF_A_QUEUE: &str = "A queue";
 
-/// A row that is of one field.
+/// A row about one field.
 struct Row<'a> {
     section: &'a str,
     field: &'a str,
@@ -43,7 +43,7 @@ fn rows() -> Vec<Row<'static>> {
     found
 }
 
-/// A number with its unit, as a file may have it.
+/// A number with its unit, as a file may contain it.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     value: i128,
@@ -80,7 +80,7 @@ impl Edge {
     }
 }
 
-/// Least and most of what stands in brackets.
+/// The minimum and maximum in brackets.
 fn range(says: &str) -> Option<(Option<Edge>, Option<Edge>)> {
     let within = says.rsplit_once('(')?.1.split_once(')')?.0;
     let read = |text| Some(Edge::read(text));
@@ -96,7 +96,7 @@ fn range(says: &str) -> Option<(Option<Edge>, Option<Edge>)> {
     )
 }
 
-/// A file in which the field is so.
+/// A file in which the field has this value.
 fn file(row: &Row<'_>, value: &str) -> String {
     let names: Vec<&str> = row.field.split('.').collect();
     let (first, inner) = names.split_first().unwrap();
@@ -137,7 +137,7 @@ fn file(row: &Row<'_>, value: &str) -> String {
     }
 }
 
-/// What a check says of the field.
+/// The diagnostics about the field.
 fn told(row: &Row<'_>, value: &str) -> String {
     let source = SourceText::new("f.yaml", file(row, value));
     let checked = CheckedConfig::text(&source, &|_| None, &LoadOptions::default());
@@ -160,7 +160,7 @@ fn every_range_in_the_document_is_the_one_that_a_check_enforces() {
             if !at.is_empty() {
                 writeln!(wrong, "{} = {} is refused: {at}", row.field, edge.moved(0)).unwrap();
             }
-            // What cannot be less than nothing has no least.
+            // A value that cannot be negative has no enforced minimum.
             if over.is_empty() && edge.value + beyond >= 0 {
                 writeln!(wrong, "{} = {} is taken", row.field, edge.moved(beyond)).unwrap();
             }
@@ -202,7 +202,7 @@ fn time(duration: Duration) -> String {
     }
 }
 
-/// What is in force where a file says nothing of it.
+/// The effective defaults.
 fn defaults() -> Vec<(&'static str, String)> {
     let text = format!("queues: {{list: [{{name: q}}]}}\ningest: {{}}\nevents: {{}}\nlake: {{}}\nquery: {{}}\n{FLOW}");
     let loaded = load(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
@@ -291,7 +291,7 @@ fn every_default_in_the_document_is_the_one_in_force() {
             row.says
         );
     }
-    // Nothing new of these is forgotten here.
+    // The test must cover every field of these sections.
     let is_known = |field: &str| defaults.iter().any(|(known, _)| *known == field);
     let sections = [OF_A_QUEUE, "OpenTelemetry", "Scripts and mappings"];
     for row in rows.iter().filter(|row| sections.contains(&row.section)) {

@@ -1,4 +1,4 @@
-//! `thalweg events serve`: the event store as a process of its own.
+//! `thalweg events serve`: the event store as a separate process.
 
 mod in_process;
 mod offline;
@@ -26,22 +26,23 @@ pub(crate) use in_process::{EventsSection, EventsService, section};
 pub use offline::{restore_events, verify_events};
 pub use opening::GeneratedToken;
 
-/// What the server is started with.
+/// The options of the server.
 #[derive(Clone, Debug)]
 pub struct EventsServerOptions {
     pub port: u16,
-    /// An address or a name of this machine; without, its own addresses.
+    /// An address or a name of this machine; the loopback addresses if absent.
     pub address: Option<String>,
-    /// Whose pages may ask where there are no tokens.
+    /// Sites whose pages may send requests without tokens.
     pub allowed_origins: Vec<String>,
-    /// Where the token of a new store goes, if no one is given and nobody sits at a terminal; without, into the folder.
+    /// The file for the token of a new store, if none is given and there is no terminal; a file in the data folder if
+    /// absent.
     pub token_out: Option<PathBuf>,
-    /// Open connections; `None`: as many as the system has files for.
+    /// Open connections; `None`: as many as the limit of open files allows.
     pub max_connections: Option<usize>,
     pub place: EventsStorage,
-    /// Everybody may do everything.
+    /// All requests are allowed without tokens.
     pub test_mode: bool,
-    /// Of the namespace `default`.
+    /// For the namespace `default`.
     pub token: Option<String>,
     pub durability: Durability,
     pub sync_interval: Duration,
@@ -52,15 +53,15 @@ pub struct EventsServerOptions {
     pub message_bytes_max: usize,
     pub open_admin: bool,
     pub metrics_per_namespace: bool,
-    /// Other machines may reach it without TLS, and in test mode do everything.
+    /// Allows other hosts without TLS, and in test mode without tokens.
     pub insecure: bool,
     pub tls: Option<TlsFiles>,
 }
 
-/// Where messages are kept.
+/// Where messages are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventsStorage {
-    /// Nowhere: they go with the process.
+    /// In memory only; they are lost with the process.
     Memory,
     /// In `log/` of this folder.
     Folder(PathBuf),
@@ -68,35 +69,35 @@ pub enum EventsStorage {
     Postgres(String),
 }
 
-/// While it runs.
+/// A running server.
 pub struct EventsServer {
     server: Arc<EventsApiServer>,
     listeners: Vec<RunningListener>,
     opened: OpenEventStore,
     tls: Option<Arc<Tls>>,
-    /// Of the namespace `default`, if it was made now.
+    /// The token of the namespace `default`, if it was created now.
     pub new_token: Option<GeneratedToken>,
     pub address: SocketAddr,
 }
 
-/// Connections at most, if the system allows so many files.
+/// The most connections, if the limit of open files allows them.
 pub(crate) const CONNECTIONS_MAX: usize = 65_536;
-/// What running requests may take when the server stops, once all that was being stored is.
+/// Grace for running requests at a stop, once all pending writes are stored.
 const STOP_GRACE: Duration = Duration::from_millis(50);
-/// So long what is being stored is waited for.
+/// How long a stop waits for pending writes.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
-/// A client that sends nothing of what it has begun, or takes nothing of what it gets, or asks for nothing.
+/// Limits for a client that stops sending a request or reading an answer, and for an idle one.
 const REQUEST_STALL: Duration = Duration::from_secs(30);
 const IDLE_MAX: Duration = Duration::from_secs(120);
 
 impl EventsServer {
-    /// The port is taken before anything is opened or made. Must be called on a runtime.
+    /// Binds the port before anything is opened or created. Must be called on a tokio runtime.
     pub async fn start(options: &EventsServerOptions) -> Result<EventsServer> {
         let token = options.token.as_deref().map(given_token).transpose()?;
         let tls = options.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
         let listeners = bind(options).await?;
         let address = listeners.first().context("no listener")?.local_addr()?;
-        // It answers from here on that it lives, and that the store is being recovered.
+        // From here on it answers that it is alive and that the store is being recovered.
         let metrics = Arc::new(Metrics::new(false));
         register_process_metrics(&metrics);
         let server = EventsApiServer::starting(api_options(options), metrics.clone());
@@ -119,7 +120,7 @@ impl EventsServer {
         }
         let store = opened.store.clone();
         let to = match options.test_mode {
-            // It opens nothing that is not open.
+            // The token opens nothing that is not open anyway.
             true => TokenDestination::Terminal,
             false => TokenDestination::seen(options.token_out.clone().or_else(|| match &options.place {
                 EventsStorage::Folder(folder) => Some(TokenDestination::file_in(folder)),
@@ -128,7 +129,7 @@ impl EventsServer {
         };
         let new_token = make_default(store.as_ref(), token, &to).await?;
         server.open(store.clone());
-        // Whoever reads this may call it.
+        // Clients may call it once they read this.
         tracing::info!(
             backend = store.backend(),
             durability = store.durability(),
@@ -146,7 +147,7 @@ impl EventsServer {
         })
     }
 
-    /// Reads the files of TLS again; what cannot be used leaves the old ones in force.
+    /// Reads the TLS files again. Invalid files leave the old ones in force.
     pub fn reload(&self) {
         let Some(tls) = &self.tls else { return };
         match tls.reload() {
@@ -155,7 +156,7 @@ impl EventsServer {
         }
     }
 
-    /// Ends subscriptions, answers what is being committed, refuses the rest, and closes. All listeners at the same time.
+    /// Ends subscriptions, answers pending writes, refuses other requests, and closes all listeners in parallel.
     pub async fn stop(self) {
         self.server.stop();
         self.listeners.iter().for_each(RunningListener::close);
@@ -177,7 +178,7 @@ fn api_options(options: &EventsServerOptions) -> EventsApiOptions {
     }
 }
 
-/// As clients of the event store expect them of a listener, whoever else it answers.
+/// The response style that clients of the event store expect of any listener.
 pub(crate) fn manners() -> ResponseStyle {
     ResponseStyle {
         server: format!("Thalweg/{}", env!("CARGO_PKG_VERSION")).parse().ok(),
@@ -221,7 +222,8 @@ fn limits(options: &EventsServerOptions) -> HttpLimits {
     limits
 }
 
-/// This machine's own addresses, where no other is given. The rule of all listeners holds for what was bound.
+/// Binds the loopback addresses unless another one is given. The exposure rule of all listeners applies to the bound
+/// address.
 async fn bind(options: &EventsServerOptions) -> Result<Vec<TcpListener>> {
     let port = options.port;
     let Some(host) = &options.address else {

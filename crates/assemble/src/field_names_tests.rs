@@ -1,6 +1,6 @@
-//! No error leaves out a field that works. Each mapping of the configuration, of its sections and of every component, is
-//! asked for its valid names with a field that nobody has, and then given every name that stands anywhere in the sources: what
-//! is taken must be among the names.
+//! Checks that no error leaves out a valid field name. For each mapping of the configuration, its sections and every
+//! component, an unknown field yields the valid names. Then every name in the sources is tried, and each accepted one
+//! must be among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,13 +10,13 @@ use thalweg_config::{LoadOptions, Severity, SourceText};
 use crate::checked_config::CheckedConfig;
 use crate::components::Components;
 
-/// A field of no mapping, and near to the name of none.
+/// A field of no mapping, unlike any real name.
 const NOBODYS: &str = "qqqqqqqqqqqqqqqqqqqqqqqq";
 
-/// Names in one mapping: diagnostics are kept up to a number, and one name may have several.
+/// Names per attempt: the number of diagnostics is limited, and one name may cause several.
 const AT_ONCE: usize = 150;
 
-/// A field may be taken only if it has a value of its kind.
+/// A field may be accepted only with a value of its kind.
 const VALUES: [&str; 6] = ["1", "\"x\"", "true", "[]", "{}", "\"\""];
 
 const FLOW_PARTS: [&str; 4] = ["input", "buffer", "pipeline", "output"];
@@ -24,7 +24,7 @@ const FLOW_PARTS: [&str; 4] = ["input", "buffer", "pipeline", "output"];
 /// Keys down to a mapping; `[]` is the only entry of a list.
 type Way = Vec<String>;
 
-/// What a file with this mapping is told, as (is it a warning, text).
+/// The diagnostics of a file with this mapping, as (is it a warning, text).
 fn told(way: &[String], mapping: &str) -> Vec<(bool, String)> {
     let mut text = mapping.to_owned();
     for step in way.iter().rev() {
@@ -33,7 +33,7 @@ fn told(way: &[String], mapping: &str) -> Vec<(bool, String)> {
             key => format!("{{\"{key}\": {text}}}"),
         };
     }
-    // A flow's components are read only where it has both ends.
+    // The components of a flow are parsed only if it has both ends.
     if way.first().is_some_and(|first| FLOW_PARTS.contains(&first.as_str())) {
         let ends = [("input", "{stdin: {}}"), ("output", "{drop: {}}")];
         for (end, component) in ends
@@ -50,7 +50,7 @@ fn told(way: &[String], mapping: &str) -> Vec<(bool, String)> {
         .collect()
 }
 
-/// As messages have it.
+/// The path as messages show it.
 fn path(way: &[String]) -> String {
     let mut path = String::new();
     for step in way {
@@ -63,7 +63,7 @@ fn path(way: &[String]) -> String {
     path
 }
 
-/// The valid names of the mapping; `None` if nothing reads a mapping there.
+/// The valid names of the mapping; `None` if no mapping is read there.
 fn names(way: &[String]) -> Option<BTreeSet<String>> {
     let place = match way.is_empty() {
         true => String::new(),
@@ -82,7 +82,7 @@ fn names(way: &[String]) -> Option<BTreeSet<String>> {
     )
 }
 
-/// Components are found by their kind and name, everything else by the names that are told.
+/// Components are found by their kind and name, all other mappings by the reported names.
 fn all_mappings() -> BTreeMap<Way, BTreeSet<String>> {
     let components = Components::new();
     let registry = &components.registry;
@@ -110,7 +110,7 @@ fn all_mappings() -> BTreeMap<Way, BTreeSet<String>> {
     mappings
 }
 
-/// Every text of the sources that reads like the name of a field.
+/// Every text in the sources that looks like a field name.
 fn all_names() -> BTreeSet<String> {
     fn visit(folder: &Path, names: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -128,7 +128,7 @@ fn all_names() -> BTreeSet<String> {
                     && text.starts_with(|first: char| first.is_ascii_alphabetic())
                     && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
             };
-            // Also what stands between two texts, which does no harm.
+            // This also finds the code between two texts, which does no harm.
             if text.contains("Fields") || text.contains("const") {
                 names.extend(text.split('"').filter(is_name).map(str::to_owned));
             }
@@ -142,7 +142,7 @@ fn all_names() -> BTreeSet<String> {
     names
 }
 
-/// Of these, what the mapping takes, but for what is kept for old files, which is not offered.
+/// The names that the mapping accepts, except those kept for old files, which are not suggested.
 fn taken(way: &[String], names: &[&String], value: &str) -> BTreeSet<String> {
     let fields: Vec<String> = names.iter().map(|name| format!("\"{name}\": {value}")).collect();
     let told = told(way, &format!("{{{}}}", fields.join(", ")));

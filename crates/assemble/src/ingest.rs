@@ -1,4 +1,4 @@
-//! The section `ingest`: receivers of OpenTelemetry data, and who may send it.
+//! The section `ingest`: receivers of OpenTelemetry data, and who may send to them.
 
 mod admission;
 mod section;
@@ -20,14 +20,14 @@ use crate::open_files;
 use admission::WriteRoleAdmission;
 pub(crate) use section::{INFLIGHT_MIN, IngestSection, section};
 
-/// What receives.
+/// The running receivers.
 #[derive(Default)]
 pub(crate) struct Ingest {
     listeners: Mutex<Vec<RunningListener>>,
 }
 
 impl Ingest {
-    /// Opens the tables and begins to receive. Must be called on a tokio runtime.
+    /// Opens the tables and starts the receivers. Must be called on a tokio runtime.
     pub async fn start(
         &self,
         section: &IngestSection,
@@ -42,7 +42,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Receives nothing more.
+    /// Stops the receivers.
     pub async fn stop(&self, within: Duration) {
         let listeners = std::mem::take(&mut *self.listeners.lock());
         let stopped = join_all(listeners.into_iter().map(RunningListener::stop));
@@ -50,7 +50,7 @@ impl Ingest {
     }
 }
 
-/// Addresses are taken before anything is opened, so that a taken port is found first.
+/// Binds the addresses before anything is opened, so that a port in use is found first.
 async fn open_doors(section: &IngestSection, logins: &Logins) -> Result<[Option<BoundListener>; 2]> {
     let open = |config: &ListenerConfig| {
         let config = config.clone();
@@ -88,7 +88,7 @@ fn receive(
     let mut served = Vec::new();
     for ((door, router), protocol) in doors.into_iter().zip(routers).zip(["grpc", "http"]) {
         let Some(door) = door else { continue };
-        tracing::info!(protocol, address = %door.address, tls = door.tls.is_some(), "OpenTelemetry data is received");
+        tracing::info!(protocol, address = %door.address, tls = door.tls.is_some(), "receiving OpenTelemetry data");
         served.push((door, router));
     }
     Ok(Console::serve_doors("thalweg_otlp", served, limits(section), metrics))
@@ -96,14 +96,14 @@ fn receive(
 
 const STALL_MARGIN: Duration = Duration::from_secs(5);
 
-/// Bodies have the limits of the receiver.
+/// Body limits are those of the receiver.
 fn limits(section: &IngestSection) -> HttpLimits {
     let most = section.grpc.max_connections.max(section.http.max_connections);
     let share = open_files::for_connections(most, None);
     HttpLimits {
         connections_max: share.connections_max,
         descriptors_max: Some(share.descriptors_max),
-        // Behind the receiver, which tells a sender of a late body that he may try again.
+        // Longer than the receiver's own timeout, which tells the sender of a late body that it may retry.
         request_stall_max: Some(section.receiver.body_timeout + STALL_MARGIN),
         ..HttpLimits::default()
     }

@@ -10,27 +10,27 @@ use thalweg_lake_flow::LakeOptions;
 
 use crate::lake_site::LakeSite;
 
-/// With less there is no room for rows that grow, rows that are committed, and the files made of them.
+/// Below this there is no room for growing rows, rows being committed, and their files.
 pub(crate) const MEMORY_MIN: u64 = 16 << 20;
 const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// What the section says.
+/// The content of the section.
 #[derive(Clone, Debug)]
 pub(crate) struct LakeSection {
     pub options: LakeOptions,
     pub site: LakeSite,
-    /// The table `events` is there, by this setting.
+    /// Set if the table `events` is enabled.
     pub events: Option<Pos>,
-    /// `lake.memory`, if the file gives it; the options' own is set when the memory is divided.
+    /// `lake.memory`, if given; the value in the options is set when the memory is divided.
     pub memory: Option<(u64, Pos)>,
-    /// `lake.compaction.memory`, if the file gives it.
+    /// `lake.compaction.memory`, if given.
     pub compaction_memory: Option<(u64, Pos)>,
 }
 
-/// Of rollups, as settings name them.
+/// Resolutions of rollups by their names in settings.
 const RESOLUTIONS: [&str; 5] = ["10s", "1m", "5m", "20m", "1h"];
 
-/// Fields of later versions: what this one does in their place.
+/// Fields of later versions, and what this version does instead.
 const NOT_THERE: [(&str, &str); 1] = [("publish", "publishes Delta tables only")];
 
 /// Reads the section `lake`; mistakes go to the diagnostics.
@@ -48,7 +48,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
     let memory = fields.opt_size("memory");
     section.memory = memory.map(|bytes| (bytes, fields.pos_of("memory")));
     read_flush(fields.fields("flush"), options);
-    // There is nothing new more often.
+    // New rows do not appear more often.
     let look_every = options.flush_interval;
     let upkeep = &mut options.upkeep;
     upkeep.look_every = look_every.clamp(LOOK_EVERY_MIN, upkeep.look_every);
@@ -108,7 +108,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
 /// The tables that receivers of OpenTelemetry data feed.
 pub(crate) const OTLP_TABLES: [&str; 3] = ["logs", "metrics", "traces"];
 
-/// Which attributes of a table have columns.
+/// Which attributes of a table get columns.
 fn promotion(mut table: Fields<'_>) -> Option<AttributePromotion> {
     let promoted = usize::try_from(table.int_in("max_promoted", 256, 0..=10_000)).unwrap_or(256);
     let (promote, never) = (table.string_list("promote"), table.string_list("never_promote"));
@@ -166,7 +166,7 @@ fn read_flush(mut flush: Fields<'_>, options: &mut LakeOptions) {
     flush.finish();
 }
 
-/// An error for a field that the format has and this version does not.
+/// Reports a field that the format knows and this version does not support.
 pub(crate) fn not_there(fields: &mut Fields<'_>, name: &str, instead: &str) {
     if fields.node(name).is_some() {
         fields.error(name, format!("not in this version, which {instead}; remove it"));

@@ -1,4 +1,5 @@
-//! Where the lake is: `lake.url`, `lake.storage` and `lake.spool`, and what has to be so before anybody writes there.
+//! The location of the lake: `lake.url`, `lake.storage` and `lake.spool`, and the checks before anything is written
+//! there.
 
 use std::path::{Path, PathBuf};
 
@@ -10,22 +11,22 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 
 use crate::data_dir::DataDir;
 
-/// Copies of files leave so much of the disk to the log.
+/// Copies of files leave this much disk space to the log.
 const FREE_MIN: u64 = 1 << 30;
-/// Two files that are merged and what is made of them, at the smallest target.
+/// Two merged files and the result, at the smallest target.
 const SPOOL_MIN: u64 = 16 << 20;
 
-/// As the section `lake` says it.
+/// The location as the section `lake` states it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LakeSite {
-    /// `None` is the data folder.
+    /// `None` means the data folder.
     url: Option<LakeUrl>,
     storage: Vec<(String, String)>,
     spool_bytes: u64,
 }
 
 impl LakeSite {
-    /// Mistakes go to the diagnostics. `target` is how large files are made that are merged.
+    /// Mistakes go to the diagnostics. `target` is the size of merged files.
     pub fn read(fields: &mut Fields<'_>, target: u64) -> LakeSite {
         let mut site = LakeSite {
             spool_bytes: fields.size("spool", "4GiB"),
@@ -63,17 +64,17 @@ impl LakeSite {
         site
     }
 
-    /// Where tables are. Nothing is asked of an object store yet. `bytes_per_second` is what merges may write.
+    /// Opens the location without contacting an object store. `bytes_per_second` limits the writes of merges.
     pub fn open(&self, data_dir: &Path, bytes_per_second: u64) -> Result<LakeStorage> {
         let folder = thalweg_lake::folder(data_dir);
         match &self.url {
             None => {
-                // Where it was before is not where it is.
+                // The lake is in the data folder now, so a note of another location is stale.
                 let _ = std::fs::remove_file(note(data_dir));
                 Ok(LakeStorage::folder(&folder, SyncedStore::new()))
             }
             Some(url) => {
-                // Also of a folder elsewhere: what does not fit into the memory of queries has its place here.
+                // Needed also for a folder elsewhere: queries spill to this folder.
                 files::create_folders(&folder.join("_thalweg"))?;
                 let absolute = match url {
                     LakeUrl::Folder(path) => std::path::absolute(path)?.display().to_string(),
@@ -91,7 +92,7 @@ impl LakeSite {
         }
     }
 
-    /// The lock of a folder that is not in the data folder, which has one itself.
+    /// Locks a lake folder outside the data folder; the data folder has a lock of its own.
     pub fn lock(&self) -> Result<Option<DataDir>> {
         match &self.url {
             Some(LakeUrl::Folder(path)) => DataDir::take_lake(path).map(Some),
@@ -100,7 +101,7 @@ impl LakeSite {
     }
 }
 
-/// Where a process of this data folder has its lake, if that is elsewhere: for those who read when it does not run.
+/// The noted location of the lake, if it is outside the data folder. For readers while no process runs.
 pub fn noted_lake(data_dir: &Path) -> Option<String> {
     std::fs::read_to_string(note(data_dir)).ok()
 }
@@ -110,7 +111,7 @@ fn note(data_dir: &Path) -> PathBuf {
 }
 
 fn at(url: &LakeUrl, storage: &[(String, String)], scratch: &ScratchOptions) -> Result<LakeStorage> {
-    // The clients of object stores take the one of the process; somebody else may have set the same one.
+    // Clients of object stores use the process-wide provider; it may be installed already.
     let _ = aws_lc_rs::default_provider().install_default();
     LakeStorage::at(url, storage, scratch).map_err(|why| anyhow!("lake.url: {why}"))
 }
@@ -121,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// What a section says, and the mistakes in it.
+    /// Reads a section, and returns its mistakes.
     fn read(lake: &str) -> (LakeSite, String) {
         let source = SourceText::new("f.yaml", format!("lake: {lake}\n"));
         let loaded = load(&source, &|_| None, &LoadOptions::default());

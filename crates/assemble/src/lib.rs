@@ -1,7 +1,7 @@
-//! From a configuration to a running process, and back to a clean stop: the only crate that knows all others.
+//! Turns a configuration into a running process, and stops it cleanly: the only crate that depends on all others.
 //!
-//! [`CheckedConfig`] reads a file and finds every mistake without starting anything. [`Process`] takes the data folder, starts
-//! flows, tables and the HTTP listener in order, and stops them in the opposite one.
+//! [`CheckedConfig`] reads a file and finds every mistake without starting anything. [`Process`] locks the data folder,
+//! starts flows, tables and the HTTP listener in order, and stops them in reverse.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(test)]
@@ -26,6 +26,7 @@ mod metrics;
 mod open_files;
 mod process;
 mod queues;
+mod reference;
 mod reload;
 mod settings;
 mod sql;
@@ -38,4 +39,5 @@ pub use events::{EventsServer, EventsServerOptions, EventsStorage, GeneratedToke
 pub use lake_site::noted_lake;
 pub use log::exit_code;
 pub use process::{Process, ReloadReport, ShutdownReport};
+pub use reference::{ReferenceEntry, ReferenceField, ReferenceKind, reference};
 pub use thalweg_console::{TlsFiles, TlsNames};

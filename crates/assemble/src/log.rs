@@ -1,5 +1,4 @@
-//! The durable log of a process: its folders, each on a disk of its own, who else may use them, and what becomes of the process
-//! when one of them fails.
+//! The durable log of a process: its folders, each on its own disk, their locks, and the reaction to a failed disk.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -21,29 +20,30 @@ use crate::clock::WatchedClock;
 use crate::data_dir::DataDir;
 use crate::log_memory::LogMemory;
 
-/// Nothing is acknowledged any more, and a restart has to look at the disk.
+/// Nothing is acknowledged any more, and a restart has to check the disk.
 const EXIT_POISONED: u8 = 74;
-/// The refusals of a log that takes nothing any more have reached their clients.
+/// Time for refusals of a poisoned log to reach their clients.
 const ANSWERED: Duration = Duration::from_millis(200);
-/// What was stored is damaged.
+/// Stored data is damaged.
 const EXIT_CORRUPT: u8 = 65;
 
 pub(crate) struct OpenLog {
     disks: Arc<MultiDiskLog>,
     clock: Arc<WatchedClock>,
-    /// Each folder has a lock of its own, also in the data folder: another process may name it in its `log.dirs`. Let go last.
+    /// Each folder has its own lock, also in the data folder: another process may list it in its `log.dirs`. Released
+    /// last.
     _locks: Vec<DataDir>,
 }
 
 impl OpenLog {
-    /// Opens the log in the folders that the settings name, else in `log/` of the data folder. From then on the process ends
-    /// when it fails, if it is set to.
+    /// Opens the log in the configured folders, or else in `log/` of the data folder. If configured so, the process
+    /// exits when the log fails.
     pub async fn open(settings: &LogSettings, memory: LogMemory, data_dir: &Path) -> Result<OpenLog> {
         OpenLog::open_after((settings, memory), data_dir, |_| Ok(())).await
     }
 
-    /// The same with a log in which damage was met behind its start, where the log does not look by itself: what is damaged is
-    /// given up first.
+    /// Like `open`, after damage was found where the log itself does not look at its start: the damaged records are
+    /// dropped first.
     pub async fn open_without_damage(settings: &LogSettings, memory: LogMemory, data_dir: &Path) -> Result<OpenLog> {
         OpenLog::open_after((settings, memory), data_dir, give_up_damage).await
     }
@@ -71,22 +71,22 @@ impl OpenLog {
         Ok(opened)
     }
 
-    /// As those see it who store in it.
+    /// The log as its users see it.
     pub fn log(&self) -> Arc<dyn Log> {
         self.disks.clone().into_log()
     }
 
-    /// Its time.
+    /// The clock of the log.
     pub fn clock(&self) -> &Arc<WatchedClock> {
         &self.clock
     }
 
-    /// That of each disk.
+    /// The log of each disk.
     pub fn logs(&self) -> &[Arc<EmbeddedLog>] {
         self.disks.logs()
     }
 
-    /// What a start does not look at is read later, and damage that is met then is told and passed over.
+    /// Skips damage that is found after the start, and reports it.
     pub fn pass_over_damage(&self) {
         self.logs().iter().for_each(|log| log.pass_over_damage());
     }
@@ -95,9 +95,9 @@ impl OpenLog {
         Log::status(self.disks.as_ref())
     }
 
-    /// Commits and syncs all that was submitted. Blocks.
+    /// Commits and syncs everything that was submitted. Blocks.
     pub fn close(&self) {
-        // The disks have nothing to wait for each other for.
+        // The disks are independent of each other.
         std::thread::scope(|scope| {
             for log in self.disks.logs() {
                 scope.spawn(|| log.close());
@@ -117,18 +117,17 @@ fn open(
     let mut taken: Vec<(&Path, (u64, u64))> = Vec::new();
     for folder in folders {
         let shown = folder.display();
-        let disk = FolderDisk::open(folder).with_context(|| {
-            format!("cannot make the folder of the log, {shown}; set log.dirs to one that can be written")
-        })?;
+        let disk = FolderDisk::open(folder)
+            .with_context(|| format!("cannot create the log folder {shown}; set log.dirs to a writable folder"))?;
         let node = node(folder)?;
         if let Some((other, _)) = taken.iter().find(|(_, taken)| *taken == node) {
             bail!(
-                "{shown} and {} are one folder; each folder in log.dirs is one disk",
+                "{shown} and {} are the same folder; each folder in log.dirs must be a disk of its own",
                 other.display()
             );
         }
         taken.push((folder, node));
-        // A log right in the data folder has the lock of that, which this process holds.
+        // A log directly in the data folder is covered by its lock, which this process holds.
         if node != self::node(data_dir)? {
             locks.push(DataDir::take_log(folder)?);
         }
@@ -139,7 +138,7 @@ fn open(
         ));
     }
     let mut id = [0; 8];
-    getrandom::fill(&mut id).context("the system gives no random numbers")?;
+    getrandom::fill(&mut id).context("the system provides no random numbers")?;
     let opened = Arc::new(runtime.block_on(MultiDiskLog::open(
         disks,
         u64::from_le_bytes(id),
@@ -164,12 +163,12 @@ fn tell_given_up(folder: &str, records: u64) {
         tracing::error!(
             folder,
             records,
-            "damaged records were given up, as log.recover is set to skip; the damaged bytes are kept beside the log"
+            "damaged records were skipped, as log.recover is set to skip; the damaged bytes are kept beside the log"
         );
     }
 }
 
-/// What a folder is, whatever its path.
+/// Identifies a folder independently of its path.
 fn node(folder: &Path) -> Result<(u64, u64)> {
     let found = folder.metadata();
     let found = found.with_context(|| format!("cannot look at {}", folder.display()))?;
@@ -196,7 +195,7 @@ fn options(settings: &LogSettings, memory: LogMemory, folder: &Path, clock: &Arc
     }
 }
 
-/// What the start found.
+/// Logs the findings of the start.
 fn tell(log: &EmbeddedLog) {
     let report = log.report();
     if report.torn_bytes > 0 {
@@ -204,7 +203,7 @@ fn tell(log: &EmbeddedLog) {
             folder = log.folder(),
             bytes = report.torn_bytes,
             last_block = report.last_sequence,
-            "behind the last whole block something was cut off; in mode `fsync` none of it had been acknowledged"
+            "a torn write after the last whole block was cut off; in mode `fsync` none of it had been acknowledged"
         );
     } else {
         tracing::info!(
@@ -218,30 +217,30 @@ fn tell(log: &EmbeddedLog) {
         tracing::warn!(
             folder = log.folder(),
             files = report.short_spares,
-            "files that were to be used next were too short for that and are removed; there was nothing in them"
+            "spare files were too short and were removed; they contained nothing"
         );
     }
     tell_given_up(log.folder(), report.given_up);
 }
 
-/// Ends the process when the log is poisoned, if it is set to: only a new one knows what is on the disk.
+/// If configured so, exits when the log is poisoned: only a new process can tell what is on the disk.
 fn watch(log: &EmbeddedLog, on_poison: OnPoison) {
     let (poisoned, folder) = (log.poisoned(), log.folder().to_owned());
     tokio::spawn(async move {
         let Some(cause) = poisoned.await else { return };
         tracing::error!(
             %folder, %cause,
-            "a write or a sync has failed; nothing more is acknowledged until a restart has looked at the disk"
+            "a write or a sync failed; nothing more is acknowledged until a restart has checked the disk"
         );
         if on_poison == OnPoison::Exit {
-            // Whoever waits for what is not stored is told so first.
+            // Clients that wait for unstored data get their refusal first.
             tokio::time::sleep(ANSWERED).await;
             std::process::exit(EXIT_POISONED.into());
         }
     });
 }
 
-/// The exit code for an error of the start, if it has one of its own.
+/// The exit code of a start error, if it has a specific one.
 pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
     let of_events = |cause: &(dyn std::error::Error + 'static)| {
         matches!(cause.downcast_ref::<EventsError>(), Some(EventsError::Damaged(_)))
@@ -271,12 +270,12 @@ pub fn exit_code(error: &anyhow::Error) -> Option<u8> {
     }
 }
 
-/// Whether what is stored is damaged.
+/// Whether stored data is damaged.
 pub(crate) fn is_damage(error: &anyhow::Error) -> bool {
     matches!(of_log(error), Some(LogError::Corrupt { .. } | LogError::Missing { .. }))
 }
 
-/// What the log has to do with an error.
+/// The log error behind an error, if there is one.
 fn of_log(error: &anyhow::Error) -> Option<&LogError> {
     error.chain().find_map(|cause| {
         let queue = match cause.downcast_ref::<QueueError>() {
@@ -334,7 +333,7 @@ mod tests {
         std::fs::create_dir_all(&real).unwrap();
         std::os::unix::fs::symlink(&real, &linked).unwrap();
         let why = refusal(&[real, linked], folder.path()).await;
-        assert!(why.contains("are one folder"), "{why}");
+        assert!(why.contains("are the same folder"), "{why}");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

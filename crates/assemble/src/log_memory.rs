@@ -1,23 +1,23 @@
-//! What `log.memory` is for: the bodies of requests on their way to the log, what waits for the writer of each disk, the newest
-//! records that are read without the disk, and indexes of full files.
+//! The uses of `log.memory`: request bodies on their way to the log, submissions that wait for the writer of each disk,
+//! the newest records, which are read without the disk, and indexes of full files.
 //!
-//! One submission that is larger than what may wait goes alone, once nothing else waits.
+//! A submission that exceeds the limit of waiting bytes goes alone, once nothing else waits.
 
 use thalweg_queue_api::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
 
-/// The most that is of use to one disk.
+/// The most that one disk can use.
 const WAITING_MAX: usize = 64 << 20;
 const TAIL_MAX: usize = 64 << 20;
 const INDEX_MAX: usize = 32 << 20;
-/// With less for one disk, each message would be a write of its own.
+/// Below this, a disk would write each message separately.
 const DISK_MIN: usize = 7 << 20;
 
 /// Parts of the memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogMemory {
-    /// Of all requests together.
+    /// For all requests together.
     pub bodies: usize,
-    /// Of each disk: what may wait, and as much again that the writer has taken and not yet stored.
+    /// For each disk: submissions that wait, and as much again for those that the writer has taken but not stored.
     pub waiting: usize,
     pub tail: usize,
     pub index: usize,
@@ -37,12 +37,12 @@ impl LogMemory {
         }
     }
 
-    /// With less, the largest request or a disk would find no room.
+    /// Below this, the largest request or a disk would find no room.
     pub fn floor(disks: usize) -> usize {
         BODY_BYTES_MAX + disks.max(1) * DISK_MIN
     }
 
-    /// More is of no use.
+    /// More memory would not be used.
     pub fn most(disks: usize) -> usize {
         BODIES_BYTES_MAX + disks.max(1) * (2 * WAITING_MAX + TAIL_MAX + INDEX_MAX)
     }

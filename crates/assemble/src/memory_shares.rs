@@ -1,33 +1,33 @@
-//! Who may take how much of `memory.limit`: the lake, queries, and what waits in flows.
+//! Divides `memory.limit` between the lake, queries, and messages in flows.
 //!
-//! In come the sizes that the file gives and the sizes that each user of memory would like to have; out come sizes whose
-//! sum does not exceed the limit. What the file gives is kept as it is, and everything else shrinks to what is left. Where
-//! that is not enough the file asks for more than there is, which is an error that names the fields.
+//! The input is the sizes that the file gives and the sizes that each user of memory wants; the output is sizes whose
+//! sum does not exceed the limit. Sizes in the file are kept, and all others shrink to the rest. If that is not enough,
+//! the file asks for more than the limit, which is an error that names the fields.
 
 use thalweg_config::{BufferConfig, Config, Diagnostics, Pos};
 
-/// What flows take together when nothing else is said, in percent of the limit.
+/// The share of all flows together, in percent of the limit.
 const FLOWS_PERCENT: u64 = 25;
-/// What waits in one flow without a buffer.
+/// Memory for waiting messages in a flow without a buffer.
 const FLOW_BYTES: u64 = 128 << 20;
 const FLOW_BYTES_MIN: u64 = 1 << 20;
-/// The queue in front of the dead-letter output.
+/// Memory of the queue before the dead letter output.
 const DEAD_LETTER_BYTES: u64 = 16 << 20;
 
 /// One user of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryShare {
-    /// The field that sets it, or what it is for.
+    /// The field that sets it, or its purpose.
     pub name: String,
     pub wanted: u64,
-    /// With less it cannot work.
+    /// The least that it works with.
     pub floor: u64,
-    /// Where the file says `wanted`, if it does.
+    /// The position of the field, if the file gives `wanted`.
     pub given: Option<Pos>,
 }
 
 impl MemoryShare {
-    /// A part of the limit, `percent` of it and at most `max` bytes, unless the file gives another size.
+    /// A share of `percent` of the limit and at most `max` bytes, unless the file gives another size.
     pub fn part(
         name: &str,
         config: &Config,
@@ -46,7 +46,7 @@ impl MemoryShare {
     }
 }
 
-/// What waits in each flow, in the order of the file, and in front of the dead-letter output.
+/// The shares of each flow, in file order, and of the dead letter output.
 pub(crate) fn of_flows(config: &Config) -> (Vec<MemoryShare>, Option<MemoryShare>) {
     let count = u64::try_from(config.flows.len()).unwrap_or(u64::MAX).max(1);
     let part = (config.memory.limit / 100 * FLOWS_PERCENT / count).max(FLOW_BYTES_MIN);
@@ -75,7 +75,7 @@ pub(crate) fn of_flows(config: &Config) -> (Vec<MemoryShare>, Option<MemoryShare
     (flows.collect(), dead_letter)
 }
 
-/// Bytes for each share, in order. Mistakes go to the diagnostics, and the sizes are usable all the same.
+/// The bytes of each share, in order. Mistakes go to the diagnostics, and the sizes are usable anyway.
 pub(crate) fn divide(config: &Config, shares: &[MemoryShare], diagnostics: &Diagnostics) -> Vec<usize> {
     let limit = config.memory.limit;
     if limits_of_one(limit, shares, diagnostics) {
@@ -94,7 +94,7 @@ pub(crate) fn divide(config: &Config, shares: &[MemoryShare], diagnostics: &Diag
         match share.given {
             Some(_) => share.wanted,
             None if above <= left => share.floor + more,
-            // In 128 bits, since both factors may be as large as a memory.
+            // 128 bits, because both factors may be as large as the memory.
             None => {
                 let more = u128::from(more) * u128::from(left) / u128::from(above.max(1));
                 share.floor + u64::try_from(more).unwrap_or(0)
@@ -107,14 +107,14 @@ pub(crate) fn divide(config: &Config, shares: &[MemoryShare], diagnostics: &Diag
         .collect()
 }
 
-/// Whether each size that the file gives is possible for itself.
+/// Checks each size that the file gives by itself.
 fn limits_of_one(limit: u64, shares: &[MemoryShare], diagnostics: &Diagnostics) -> bool {
     let mut possible = true;
     for share in shares {
         let Some(pos) = share.given else { continue };
         let name = &share.name;
         let problem = if share.wanted < share.floor {
-            format!("{name}: it needs at least {}", size_text(share.floor))
+            format!("{name}: expected at least {}", size_text(share.floor))
         } else if share.wanted > limit {
             format!(
                 "{name}: {} are more than memory.limit ({}), of which it is a part; lower it or raise memory.limit",
@@ -168,7 +168,7 @@ fn limit_of_all(config: &Config, shares: &[MemoryShare], diagnostics: &Diagnosti
     );
 }
 
-/// `1536 MiB`, `2 GiB`: the largest unit in which nothing is lost, so that it can be compared with the file.
+/// `1536 MiB`, `2 GiB`: the largest exact unit, so that it can be compared with the file.
 fn size_text(bytes: u64) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units
@@ -235,7 +235,7 @@ mod tests {
         for (shares, expected) in [
             (
                 vec![share("lake.memory", 8, 16, true)],
-                "f.yaml:3:7: lake.memory: it needs at least 16 MiB\n",
+                "f.yaml:3:7: lake.memory: expected at least 16 MiB\n",
             ),
             (
                 vec![share("lake.memory", 2048, 16, true)],

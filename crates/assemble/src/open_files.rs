@@ -1,28 +1,28 @@
-//! How many files this process may have open, and how many of them connections may take.
+//! The limit of open files, and the connections' share of it.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors kept for files of the log and of indexes: a part of all, within bounds.
+/// Descriptors reserved for files of the log and of indexes: a fraction of all, within bounds.
 const KEPT_PART: u64 = 4;
 const KEPT_MIN: u64 = 64;
 const KEPT_MAX: u64 = 16_384;
 
-/// What connections may take.
+/// The connections' share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
     pub connections_max: usize,
-    /// Their descriptors are below it.
+    /// Connections use descriptors below this number.
     pub descriptors_max: u64,
 }
 
-/// Raises the limit as far as the system allows without asking anybody, and divides it. At most `most` connections; `key` is what
-/// the operator gave them by, if he did.
+/// Raises the limit as far as the process may, and divides it. At most `most` connections; `key` names the operator's
+/// setting, if there is one.
 pub(crate) fn for_connections(most: usize, key: Option<&str>) -> ConnectionLimits {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let before = limit.current;
         let mut raised = limit;
-        // Without a limit of its own the system has one all the same.
+        // Without a process limit, the system limit still applies.
         raised.current = limit.maximum.or(Some(SYSTEM_MAX));
         match setrlimit(Resource::Nofile, raised) {
             Ok(()) => limit = raised,
@@ -36,18 +36,14 @@ pub(crate) fn for_connections(most: usize, key: Option<&str>) -> ConnectionLimit
     {
         let allowed = divided.connections_max;
         tracing::warn!(
-            "{key} is {most}, and the limit of {all} open files leaves {allowed} for connections; raise it (ulimit -n, or LimitNOFILE of the service)"
+            "{key} is {most}, but the limit of {all} open files leaves {allowed} for connections; raise it (ulimit -n, or LimitNOFILE of the service)"
         );
     }
-    tracing::debug!(
-        open_files_max = all,
-        ?divided,
-        "connections have their share of open files"
-    );
+    tracing::debug!(open_files_max = all, ?divided, "divided the limit of open files");
     divided
 }
 
-/// What Linux allows a process if nobody has changed it.
+/// The default of Linux.
 const SYSTEM_MAX: u64 = 1 << 20;
 
 fn divide(all: u64, open: u64, most: usize) -> ConnectionLimits {
@@ -60,7 +56,7 @@ fn divide(all: u64, open: u64, most: usize) -> ConnectionLimits {
     }
 }
 
-/// About so many are open.
+/// The approximate number of open files.
 fn open_now() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
 }

@@ -1,4 +1,4 @@
-//! A running process: started in the order data folder, tables, flows, HTTP; stopped in the opposite one.
+//! A running process. It starts the data folder, tables, flows and HTTP in this order, and stops them in reverse.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,31 +29,31 @@ pub struct Process {
     lake: Arc<LakeTables>,
     ingest: Arc<Ingest>,
     store: Arc<QueueService>,
-    /// What is in force, and its list of queues, which may change.
+    /// The configuration in force, and its list of queues, which may change.
     config: Node,
     events: Arc<EventsService>,
     logins: Logins,
     list: tokio::sync::Mutex<Option<Node>>,
     shutdown_timeout: Duration,
-    /// Of the event store's namespace `default`, if it was made now.
+    /// The token of the event store's namespace `default`, if it was created now.
     pub new_events_token: Option<crate::GeneratedToken>,
-    /// Of a lake that is a folder elsewhere.
+    /// The lock of a lake folder outside the data folder.
     _lake_dir: Option<DataDir>,
-    /// Let go last: whoever takes the folder next finds it at rest.
+    /// Released last, so that the next process finds the folder at rest.
     _data_dir: DataDir,
 }
 
-/// Nodes of OPC UA servers have a quarter of `memory.limit`, and at least this.
+/// Nodes of OPC UA servers get a quarter of `memory.limit`, and at least this.
 const NODE_MEMORY_MIN: usize = 32 << 20;
 
-/// Requests that still run when `shutdown_timeout` is over get this long to end.
+/// Requests that still run after `shutdown_timeout` get this long to end.
 const LISTENER_GRACE: Duration = Duration::from_millis(500);
 
-/// The log gets this long to close, whatever time is left: what it has not stored costs the next start more.
+/// The log gets this long to close, whatever time is left: unstored data makes the next start slower.
 const LOG_GRACE: Duration = Duration::from_secs(2);
 
-/// Keeps the process from being ready until every flow is on the board: the listener answers before that, and a board
-/// without flows has nothing to complain of.
+/// Keeps the process unready until every flow is on the status board. The listener answers earlier, and a board without
+/// flows reports no problem.
 #[derive(Default)]
 struct StartupGate {
     done: AtomicBool,
@@ -76,23 +76,23 @@ impl StatusSource for StartupGate {
     }
 }
 
-/// What became of a file that was read again.
+/// The outcome of a reload.
 pub struct ReloadReport {
     /// What is in force now, in words.
     pub applied: Vec<String>,
-    /// Keys that differ from what is in force and stay as they were.
+    /// Changed keys that need a restart.
     pub needs_restart: Vec<String>,
 }
 
-/// How it ended.
+/// The outcome of a stop.
 pub struct ShutdownReport {
     pub flows: Vec<StopReport>,
     pub tables: Vec<TableStatus>,
 }
 
 impl Process {
-    /// Starts everything; `built` is when the program was built, as `/version` tells it. Must be called on a tokio runtime;
-    /// nothing is left running after an error.
+    /// Starts everything. `built` is the build time that `/version` shows. Must be called on a tokio runtime. After an
+    /// error nothing is left running.
     pub async fn start(checked: CheckedConfig, built: &str) -> Result<Process> {
         let CheckedConfig {
             config,
@@ -128,11 +128,11 @@ impl Process {
         let new_events_token = events
             .start(&settings.events, log, &config.data_dir, keeps, &metrics)
             .await?;
-        // Before anything is served that appends.
+        // Read before anything that appends is served.
         let log_ends = store.log(&settings.store).map(|(log, _)| ends_of(log.as_ref()));
 
         let (entries, records) = (settings.entries(), settings.records());
-        // The address is taken before data moves, so that a taken port is found first.
+        // The address is bound before data moves, so that a port in use is found first.
         let ingest = components.ingest.clone();
         if settings.ingest.is_some() {
             lake.set_opening(true);
@@ -140,7 +140,7 @@ impl Process {
         let lake_dir = settings.lake.site.lock()?;
         let site = settings.lake.site.clone();
         let rate = settings.lake.options.upkeep.bytes_per_second;
-        // Queries have connections of their own, so that they do not keep commits waiting.
+        // Queries have their own connections, so that they do not delay commits.
         let open_site = || site.open(&config.data_dir, rate);
         let tables_site = open_site()?;
         let engine = (open_site()?, config.data_dir.as_path(), settings.query);
@@ -268,13 +268,14 @@ impl Process {
         Ok(process)
     }
 
-    /// Where the status page is.
+    /// The URL of the status page.
     pub fn url(&self) -> Option<String> {
         self.console.as_ref().map(RunningListener::url)
     }
 
-    /// Takes over what may change while the process runs: the logins of `auth`, and the queues of `queues.list`. A queue that is not in the list any
-    /// more stays. Stops at the first queue that may not become what the file says; those before it are changed.
+    /// Applies changes that are possible while the process runs: the logins of `auth`, and the queues of `queues.list`.
+    /// A queue that was removed from the list stays. Stops at the first queue that cannot be changed; those before it
+    /// are changed.
     pub async fn reload(&self, checked: &CheckedConfig) -> Result<ReloadReport> {
         let new = &checked.config.root;
         let mut list = self.list.lock().await;
@@ -302,8 +303,7 @@ impl Process {
         self.board.clone()
     }
 
-    /// Waits until every flow has come to its own end. Without flows there is no end: queues are served until somebody says
-    /// stop.
+    /// Waits until every flow has ended by itself. Without flows it never returns: queues are served until a stop.
     pub async fn ended(&self) {
         if self.flows.is_empty() {
             std::future::pending::<()>().await;
@@ -311,8 +311,8 @@ impl Process {
         join_all(self.flows.iter().map(Flow::ended)).await;
     }
 
-    /// Stops inputs, delivers what is in flight, closes tables and the listener. All of it shares `shutdown_timeout`; what
-    /// is not done then is given up at once, and what cannot be interrupted gets a second more.
+    /// Stops inputs, delivers messages in flight, closes tables and the listener. All steps share `shutdown_timeout`.
+    /// Afterwards unfinished work is abandoned, except for steps with a grace of their own.
     pub async fn stop(self) -> ShutdownReport {
         let deadline = Instant::now() + self.shutdown_timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -321,12 +321,12 @@ impl Process {
         if let Some(dead_letter) = self.dead_letter {
             dead_letter.stop(left()).await;
         }
-        // Failed messages are settled by the dead letter: only now is it known what became of all.
+        // The dead letter output settles failed messages, so the counts are final only now.
         let flows = handles.iter().map(|handle| handle.stop_report()).collect();
         self.ingest.stop(left()).await;
         self.lake.stop(left()).await;
         let tables = self.board.tables();
-        // Nothing that waits for messages holds up the listener.
+        // Subscriptions must not delay the listener.
         self.events.stop(left().max(LISTENER_GRACE)).await;
         if let Some(console) = self.console {
             let _cut_off = tokio::time::timeout(left().max(LISTENER_GRACE), console.stop()).await;
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use crate::{Components, DataDir};
 
-    /// An input that asks, while it is being built, what the process answers at `/ready`.
+    /// An input that reads `/ready` of the process while it is being built.
     #[derive(Clone, Default)]
     struct Asking {
         answer: Arc<Mutex<Option<(u16, String)>>>,
@@ -391,7 +391,7 @@ mod tests {
         let asking = Asking::default();
         let mut components = Components::new();
         let spec = asking.clone();
-        components.registry.input("asking", move |node, context| {
+        components.registry.input("asking", "", move |node, context| {
             Fields::new(&node.body, context.diagnostics).finish();
             Some(Arc::new(spec.clone()))
         });

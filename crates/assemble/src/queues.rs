@@ -1,5 +1,4 @@
-//! The durable log and the queues on it, which all flows and faces of the process share: opened before anything else moves,
-//! closed after everything else has stopped.
+//! The durable log and its queues, shared by all flows and servers of the process. It is opened first and closed last.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,12 +20,12 @@ use crate::log_memory::LogMemory;
 /// The log and the queues of the process.
 #[derive(Default)]
 pub(crate) struct QueueService {
-    /// For the components of flows, and whoever else has use for the log.
+    /// For the components of flows, and other users of the log.
     pub shared: Arc<SharedQueues>,
     opened: OnceCell<OpenQueues>,
 }
 
-/// The log that the queues stand on, and who hears of their dead letters.
+/// The log of the queues, and the webhooks for their dead letters.
 struct OpenQueues {
     log: Arc<OpenLog>,
     webhooks: Arc<Webhooks>,
@@ -37,15 +36,15 @@ struct OpenQueues {
 pub(crate) struct LogAndQueuesSection {
     log: LogSettings,
     pub queues: QueuesSettings,
-    /// Either of them is in the file.
+    /// Whether the file has one of them.
     given: bool,
-    /// What queues in memory may keep together; the share of `memory.limit` is known last.
+    /// Memory for queues in memory; set when `memory.limit` is divided.
     pub memory_bytes: usize,
-    /// Likewise what dedup-ids may take.
+    /// Memory for dedup-ids, set likewise.
     pub dedup_bytes: usize,
-    /// Likewise what groups may know of messages in hand.
+    /// Memory for the state of groups, set likewise.
     pub state_bytes: usize,
-    /// Likewise what the log may.
+    /// Memory for the log, set likewise.
     pub log_memory: LogMemory,
 }
 
@@ -71,7 +70,7 @@ impl LogAndQueuesSection {
         self.log.dirs.len().max(1)
     }
 
-    /// What the log has lost is given up.
+    /// Whether to continue without data that the log has lost.
     pub fn accepts_loss(&self) -> bool {
         self.log.recover == RecoveryMode::Skip
     }
@@ -80,8 +79,8 @@ impl LogAndQueuesSection {
         self.log.memory
     }
 
-    /// The log looks at its start only at what was not known to be synced, and queues read their own state: damage that they
-    /// meet there is given up too, if damage is to be.
+    /// Opens the log and the queues. At its start the log only checks what was not known to be synced, and queues read
+    /// their own state: damage that they find is skipped, too, if `log.recover` is `skip`.
     async fn open(&self, data_dir: &Path) -> Result<(Arc<OpenLog>, Queues)> {
         let (log, queues) = self.open_both(data_dir).await?;
         if self.log.recover == RecoveryMode::Skip {
@@ -96,7 +95,10 @@ impl LogAndQueuesSection {
             Err(error) if self.log.recover == RecoveryMode::Skip && is_damage(&error) => error,
             opened => return Ok((log, opened?)),
         };
-        tracing::warn!(error = format!("{error:#}"), "the log is repaired and opened again");
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "the log is being repaired and opened again"
+        );
         let closing = log.clone();
         tokio::task::spawn_blocking(move || closing.close()).await?;
         drop(log);
@@ -121,7 +123,7 @@ impl LogAndQueuesSection {
 }
 
 impl QueueService {
-    /// Opens log and queues if anything in the configuration has use for them, and makes what it declares.
+    /// Opens the log and the queues if the configuration needs them, and creates the declared queues.
     pub async fn start(&self, config: &Config, section: &LogAndQueuesSection, metrics: &Metrics) -> Result<()> {
         if !section.given && !self.shared.is_wanted() {
             return Ok(());
@@ -144,7 +146,7 @@ impl QueueService {
         self.opened.get().map_or(&[], |opened| opened.log.logs())
     }
 
-    /// The log of all disks together, and the durability that is usual in it.
+    /// The combined log of all disks, and its default durability.
     pub fn log(&self, section: &LogAndQueuesSection) -> Option<(Arc<dyn Log>, Durability)> {
         let opened = self.opened.get()?;
         Some((opened.log.log(), section.log.durability))
@@ -154,7 +156,7 @@ impl QueueService {
         self.shared.queues()
     }
 
-    /// Stores what was not, and closes the log. What it cannot do in time is given up.
+    /// Stores pending data and closes the log. Gives up after the timeout.
     pub async fn stop(&self, timeout: Duration) {
         let Some(opened) = self.opened.get() else { return };
         opened.webhooks.stop();
@@ -166,7 +168,7 @@ impl QueueService {
             let _ = tokio::task::spawn_blocking(move || log.close()).await;
         };
         if tokio::time::timeout(timeout, closed).await.is_err() {
-            tracing::warn!("the log could not be closed in time; the next start looks at its end");
+            tracing::warn!("the log could not be closed in time; the next start checks its end");
         }
     }
 }
@@ -193,14 +195,14 @@ impl StatusSource for QueueService {
     }
 }
 
-/// Makes the queues of the file, or changes those that are there into what it says. Returns what was done.
+/// Creates or changes queues as the file declares them. Returns what was done.
 pub(crate) async fn declare(queues: &Queues, section: &QueuesSettings) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for (name, settings) in &section.list {
         let done = match queues.get(name) {
             Ok(queue) if *queue.settings() == *settings && has_groups(&queue) => continue,
             Ok(_) => queues.configure(name, settings.clone()).await.map(|()| "changed"),
-            Err(_) => queues.create(name, settings.clone()).await.map(|_| "made"),
+            Err(_) => queues.create(name, settings.clone()).await.map(|_| "created"),
         };
         let done = done.map_err(|error: QueueError| anyhow::anyhow!("queue {name} of the configuration: {error}"))?;
         all.push(format!("queue {name} {done}"));
@@ -208,7 +210,7 @@ pub(crate) async fn declare(queues: &Queues, section: &QueuesSettings) -> Result
     Ok(all)
 }
 
-/// Whether all groups that its settings declare are there as declared ones.
+/// Whether all groups in the queue's settings exist as declared groups.
 fn has_groups(queue: &Queue) -> bool {
     let settings = queue.settings();
     let is_there = |name: &str| queue.group(name).is_ok_and(|group| group.is_declared());

@@ -1,11 +1,11 @@
-//! Which keys of a configuration that is read again have changed. `queues.list` is taken over; of the others a user is told
-//! that they need a restart.
+//! Finds the keys that changed in a reloaded configuration. `queues.list` is applied; all others are reported as
+//! needing a restart.
 
 use std::collections::BTreeSet;
 
 use thalweg_config::Node;
 
-/// The sections whose keys are told one by one.
+/// Sections whose keys are reported one by one.
 const SECTIONS: &[&str] = &[
     "http",
     "log",
@@ -19,10 +19,10 @@ const SECTIONS: &[&str] = &[
     "logger",
     "scripting",
 ];
-/// What is taken over.
+/// The key that is applied.
 pub(crate) const LIST: &str = "queues.list";
 
-/// Paths that differ, but for [`LIST`].
+/// Paths that differ, except [`LIST`].
 pub(crate) fn changed_keys(old: &Node, new: &Node) -> Vec<String> {
     let mut changed = Vec::new();
     for key in keys(Some(old), Some(new)) {
@@ -52,7 +52,7 @@ pub(crate) fn list_of(config: &Node) -> Option<&Node> {
     config.get("queues")?.get("list")
 }
 
-/// Of both, in the order of the alphabet.
+/// The keys of both, in alphabetical order.
 fn keys<'a>(one: Option<&'a Node>, other: Option<&'a Node>) -> BTreeSet<&'a str> {
     let maps = [one, other].into_iter().flatten().filter_map(Node::as_map);
     maps.flat_map(|map| map.iter().map(|(key, _)| key.as_str())).collect()

@@ -1,4 +1,4 @@
-//! What the sections `lake`, `query` and `memory` say together, with every default filled in.
+//! The combined settings of the sections `lake`, `query` and `memory`, with all defaults filled in.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::log_memory::LogMemory;
 use crate::memory_shares::{self, MemoryShare};
 use crate::{events, ingest, lake, queues};
 
-/// Shares of `memory.limit`: percent of it, and at most.
+/// Shares of `memory.limit`: percent, and the maximum in bytes.
 const LAKE: (u64, u64) = (30, 768 << 20);
 const QUERY: (u64, u64) = (25, 1 << 30);
 const CACHE: (u64, u64) = (5, 128 << 20);
-/// Queues of durability `memory`, all together.
+/// All queues with durability `memory`.
 const QUEUES: (u64, u64) = (10, u64::MAX);
 /// Dedup-ids of all queues, if there are queues.
 const DEDUP: (u64, u64) = (5, 512 << 20);
-/// What groups of all queues know of messages in hand, if there are queues.
+/// State of all consumer groups, if there are queues.
 const STATE: (u64, u64) = (5, 512 << 20);
-/// The log, if there is one, and what is on its way to it.
+/// The log, if there is one, and data on its way to it.
 const LOG: u64 = 10;
 /// Requests of receivers that are not stored yet, if there are receivers.
 const INGEST: (u64, u64) = (10, 256 << 20);
@@ -31,15 +31,15 @@ const COMPACTION: (u64, u64) = (15, 384 << 20);
 /// Requests to the event store and its indexes, if there is one.
 const EVENTS: (u64, u64) = (10, 1 << 30);
 const EVENTS_BYTES_MIN: u64 = 16 << 20;
-/// The same with all messages.
+/// The minimum if all messages are in memory.
 const EVENTS_IN_MEMORY_BYTES_MIN: u64 = 384 << 20;
-/// With less, not even a small table can be sorted.
+/// Below this, not even a small table can be sorted.
 const QUERY_BYTES_MIN: u64 = 8 << 20;
 
 const CONCURRENCY_MAX: i64 = 1_000;
 const QUEUE_MAX: i64 = 100_000;
 
-/// The settings of the parts that are not flows, and what may wait in each flow.
+/// The settings of everything but flows, and the memory of each flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub lake: lake::LakeSection,
@@ -47,11 +47,11 @@ pub(crate) struct Settings {
     pub query: QueryOptions,
     pub store: queues::LogAndQueuesSection,
     pub events: events::EventsSection,
-    /// Bytes that may wait in each flow, in the order of the file.
+    /// Bytes that may wait in each flow, in file order.
     pub flows: Vec<(String, usize)>,
 }
 
-/// What the flows of a file use.
+/// What the flows of a file need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowRequirements {
     /// Queues, and so the log.
@@ -143,7 +143,7 @@ impl Settings {
         }
     }
 
-    /// What messages may be that become rows of logs, metrics and traces.
+    /// Limits for messages that become rows of logs, metrics and traces.
     pub fn records(&self) -> SignalBatchLimits {
         let receiver = self.ingest.as_ref().map(|ingest| &ingest.receiver);
         SignalBatchLimits {
@@ -155,7 +155,7 @@ impl Settings {
         }
     }
 
-    /// What entries of the lake may become.
+    /// Limits for entries of the lake.
     pub fn entries(&self) -> EntryLimits {
         let ingest = self.ingest.as_ref();
         ingest.map_or_else(EntryLimits::default, |ingest| EntryLimits {
@@ -183,7 +183,7 @@ fn query_section(config: &Config, diagnostics: &Diagnostics) -> QuerySection {
     let mut fields = Fields::new(node, diagnostics);
     options.timeout = fields.duration("timeout", "60s");
     if options.timeout < Duration::from_millis(1) {
-        fields.error("timeout", "a query needs some time; give a duration such as 60s");
+        fields.error("timeout", "the timeout must not be zero; use a duration such as 60s");
     }
     let count = |number: i64| usize::try_from(number).unwrap_or(usize::MAX);
     let concurrency = i64::try_from(options.concurrency).unwrap_or(CONCURRENCY_MAX);
@@ -234,7 +234,7 @@ mod tests {
                 settings.store.memory_bytes,
                 settings.flows[0].1,
             ];
-            // A percentage of a size in MiB is one to within its rounding.
+            // A percentage rounds to the nearest MiB.
             assert_eq!(
                 sizes.map(|bytes| (bytes + MIB / 2) / MIB),
                 [lake, query, cache, queues, flow],
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(messages, "");
         assert_eq!(given.store.log_memory, LogMemory::of(62 << 20, 1));
         let (_, messages) = read("memory: {limit: 1GiB}\nlog: {memory: 8MiB}\n");
-        assert_eq!(messages, "f.yaml:2:15: log.memory: it needs at least 31 MiB\n");
+        assert_eq!(messages, "f.yaml:2:15: log.memory: expected at least 31 MiB\n");
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
             ),
             (
                 "query: {timeout: 0s}\n",
-                "f.yaml:1:18: query.timeout: a query needs some time; give a duration such as 60s\n",
+                "f.yaml:1:18: query.timeout: the timeout must not be zero; use a duration such as 60s\n",
             ),
             (
                 "memory: {limit: 1GiB}\nlake: {memory: 2GiB}\n",
@@ -308,7 +308,7 @@ mod tests {
             ),
             (
                 "memory: {limit: 1GiB}\nlake: {memory: 1MiB}\n",
-                "f.yaml:2:16: lake.memory: it needs at least 16 MiB\n",
+                "f.yaml:2:16: lake.memory: expected at least 16 MiB\n",
             ),
             (
                 "memory: {limit: 1GiB}\nlake: {memory: 700MiB}\nquery: {memory: 400MiB}\n",

@@ -1,4 +1,4 @@
-//! Queries over HTTP: the engine on the lake of this process, which sees the rows that are in no file yet.
+//! Queries over HTTP: the engine on the lake of this process, which also sees uncommitted rows.
 
 use std::path::Path;
 use std::sync::Arc;

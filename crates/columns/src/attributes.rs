@@ -47,7 +47,7 @@ impl AttributePromotion {
         }
         let never_promote = globs
             .build()
-            .map_err(|e| format!("the patterns together are too large: {e}"))?;
+            .map_err(|e| format!("the combined patterns are too large: {e}"))?;
         Ok(AttributePromotion {
             max_promoted,
             promote,

@@ -99,10 +99,14 @@ impl Diagnostics {
     }
 
     pub(crate) fn describing() -> Diagnostics {
-        Diagnostics {
-            describing: true,
-            ..Diagnostics::new("")
-        }
+        Diagnostics::new("").with_docs()
+    }
+
+    /// Every field that a reader asks for is recorded.
+    #[must_use]
+    pub fn with_docs(mut self) -> Diagnostics {
+        self.describing = true;
+        self
     }
 
     pub(crate) fn is_describing(&self) -> bool {
@@ -240,7 +244,8 @@ impl Diagnostics {
         }
     }
 
-    pub(crate) fn take_docs(&self) -> Vec<FieldDoc> {
+    /// The fields that readers asked for, in their order, if they are recorded.
+    pub fn take_docs(&self) -> Vec<FieldDoc> {
         std::mem::take(&mut self.state().docs)
     }
 

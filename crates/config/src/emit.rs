@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::node::{Mapping, Node, NodeValue, Scalar};
 use crate::scalar::{ScalarValue, resolve};
-use crate::secrets::{MASK, is_secret_name, mask_url};
+use crate::secrets::{MASK, has_private_key, is_secret_name, mask_url};
 
 /// Whether secrets appear in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +148,7 @@ fn shown(node: &Node, scalar: &Scalar, secrets: SecretMasking) -> Option<String>
     let is_text = scalar.meaning == ScalarValue::Str;
     if secrets == SecretMasking::Mask && scalar.meaning != ScalarValue::Null && !scalar.text.is_empty() {
         let named = node.steps().last_key().is_some_and(is_secret_name);
-        if scalar.secret || named {
+        if scalar.secret || named || has_private_key(&scalar.text) {
             return Some(MASK.to_owned());
         }
         if is_text && let Some(masked) = mask_url(&scalar.text) {

@@ -241,7 +241,7 @@ impl<'d> Fields<'d> {
     /// The entries of a list; empty if not given.
     pub fn list(&mut self, name: &str) -> Vec<Node> {
         let node = self.take(name, "list", Some("[]"), false);
-        if self.diags.is_describing() {
+        if node.is_none() && self.diags.is_describing() {
             return vec![Node::empty_map_at(self.node.pos(), self.node.steps().key(name).each())];
         }
         self.checked(node, |node| node.expect_seq().map(<[Node]>::to_vec))

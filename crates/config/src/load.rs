@@ -21,6 +21,8 @@ pub struct LoadOptions {
     pub set: Vec<(String, String)>,
     /// Unknown fields are warnings.
     pub chilled: bool,
+    /// Every field that a reader asks for is recorded ([`Diagnostics::take_docs`]).
+    pub describing: bool,
 }
 
 /// A configuration and its diagnostics.
@@ -32,7 +34,10 @@ pub struct LoadedConfig {
 
 /// Reads a configuration from its text. `env` returns the value of an environment variable.
 pub fn load(source: &SourceText, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> LoadedConfig {
-    let diagnostics = Diagnostics::new(&source.name).with_chilled(options.chilled);
+    let mut diagnostics = Diagnostics::new(&source.name).with_chilled(options.chilled);
+    if options.describing {
+        diagnostics = diagnostics.with_docs();
+    }
     let root = document(source, env, options, &diagnostics);
     let config = root.map(|root| Config::read(&root, &diagnostics));
     LoadedConfig {

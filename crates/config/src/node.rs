@@ -426,9 +426,10 @@ impl Node {
         }
     }
 
-    /// Whether the value must not be shown: it came from `${file:...}` or its name says so.
+    /// Whether the value must not be shown: it came from `${file:...}`, its name says so, or it is a private key.
     pub fn is_masked(&self) -> bool {
-        self.as_scalar().is_some_and(|s| s.secret) || self.0.path.last_key().is_some_and(secrets::is_secret_name)
+        let is_secret = |scalar: &Scalar| scalar.secret || secrets::has_private_key(&scalar.text);
+        self.as_scalar().is_some_and(is_secret) || self.0.path.last_key().is_some_and(secrets::is_secret_name)
     }
 
     /// The position in the file of a line and column (both from 1) inside this scalar's text, for mistakes found by its

@@ -51,6 +51,11 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
     SECRET_NAMES.binary_search(&plain.to_ascii_lowercase().as_str()).is_ok()
 }
 
+/// Whether a text is or contains a private key in PEM form, whatever its field is called.
+pub(crate) fn has_private_key(text: &str) -> bool {
+    text.contains("PRIVATE KEY-----")
+}
+
 /// The text with the password of a URL (`scheme://user:password@host`) masked, if it has one.
 pub(crate) fn mask_url(text: &str) -> Option<String> {
     let mut masked = String::new();
@@ -195,6 +200,18 @@ mod tests {
         }
         for name in ["access_key_id", "tokens", "user", "key_file", "key", "userCertificate"] {
             assert!(!is_secret_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn private_keys_are_told_by_what_they_are() {
+        for (text, is_key) in [
+            ("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----", true),
+            ("-----BEGIN EC PRIVATE KEY-----", true),
+            ("-----BEGIN CERTIFICATE-----", false),
+            ("the private key", false),
+        ] {
+            assert_eq!(has_private_key(text), is_key, "{text}");
         }
     }
 

@@ -31,7 +31,11 @@ const BATCH_MAX: i64 = 10_000;
 const MEMBERS_MAX: i64 = 1 << 20;
 
 pub(crate) fn register(registry: &mut ComponentRegistry, store: Arc<SharedStore>) {
-    registry.input("events", move |node, context| parse(node, context, &store));
+    registry.input(
+        "events",
+        include_str!("../reference/input-events.txt"),
+        move |node, context| parse(node, context, &store),
+    );
 }
 
 #[derive(Clone)]

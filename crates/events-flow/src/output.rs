@@ -22,7 +22,11 @@ use crate::prepare::{EventFields, Metadata, STREAM_BYTES_MAX, TYPE_BYTES_MAX, ex
 const BATCHES_JOINED: usize = 256;
 
 pub(crate) fn register(registry: &mut ComponentRegistry, store: Arc<SharedStore>) {
-    registry.output("events", move |node, context| parse(node, context, &store));
+    registry.output(
+        "events",
+        include_str!("../reference/output-events.txt"),
+        move |node, context| parse(node, context, &store),
+    );
 }
 
 struct EventsOutputSpec {

@@ -40,7 +40,7 @@ pub use input::{Input, InputContext, InputError, Sink, SinkClosed};
 pub use output::{OpenError, Output, OutputContext, Rejection, WriteError, all_but};
 pub use parse::ParseContext;
 pub use processor::Processor;
-pub use registry::{ComponentRegistry, InputSpec, OutputSpec, ProcessorSpec};
+pub use registry::{ComponentReference, ComponentRegistry, InputSpec, OutputSpec, ProcessorSpec};
 pub use runtime::{DeadLetterOutput, Flow, FlowEnvironment, FlowHandle, FlowSpec, StopReport};
 pub use shard::ShardedMessages;
 

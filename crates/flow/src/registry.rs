@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use thalweg_config::{ComponentNode, Diagnostics, FlowConfig, Node, nearest};
+use thalweg_config::{ComponentKind, ComponentNode, Diagnostics, FlowConfig, Node, nearest};
 
 use crate::buffer::BufferSpec;
 use crate::component::{BuildContext, BuildError};
@@ -59,6 +59,22 @@ pub struct ComponentRegistry {
     processors: BTreeMap<&'static str, Factory<dyn ProcessorSpec>>,
     outputs: BTreeMap<&'static str, Factory<dyn OutputSpec>>,
     buffer: Option<BufferFactory>,
+    references: Vec<ComponentReference>,
+}
+
+/// What the reference says about a component.
+#[derive(Clone, Copy, Debug)]
+pub struct ComponentReference {
+    pub kind: ComponentKind,
+    pub name: &'static str,
+    /// See [`thalweg_config::ReferenceText`].
+    pub text: &'static str,
+}
+
+impl ComponentReference {
+    fn new(kind: ComponentKind, name: &'static str, text: &'static str) -> ComponentReference {
+        ComponentReference { kind, name, text }
+    }
 }
 
 impl ComponentRegistry {
@@ -71,35 +87,51 @@ impl ComponentRegistry {
         registry
     }
 
-    /// `factory` reads the component's configuration, reports every mistake to the context's diagnostics, and returns
+    /// `reference` is the component's text in the reference ([`thalweg_config::ReferenceText`]). `factory` reads its
+    /// configuration, reports every mistake to the context's diagnostics, and returns
     /// `None` if there was one.
-    pub fn input<F>(&mut self, name: &'static str, factory: F)
+    pub fn input<F>(&mut self, name: &'static str, reference: &'static str, factory: F)
     where
         F: Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> + Send + Sync + 'static,
     {
         self.inputs.insert(name, Box::new(factory));
+        self.references
+            .push(ComponentReference::new(ComponentKind::Input, name, reference));
     }
 
-    pub fn processor<F>(&mut self, name: &'static str, factory: F)
+    pub fn processor<F>(&mut self, name: &'static str, reference: &'static str, factory: F)
     where
         F: Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> + Send + Sync + 'static,
     {
         self.processors.insert(name, Box::new(factory));
+        self.references
+            .push(ComponentReference::new(ComponentKind::Processor, name, reference));
     }
 
-    pub fn output<F>(&mut self, name: &'static str, factory: F)
+    pub fn output<F>(&mut self, name: &'static str, reference: &'static str, factory: F)
     where
         F: Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> + Send + Sync + 'static,
     {
         self.outputs.insert(name, Box::new(factory));
+        self.references
+            .push(ComponentReference::new(ComponentKind::Output, name, reference));
     }
 
     /// Registers the buffer `queue` of a flow. The factory reads the fields of the node.
-    pub fn buffer<F>(&mut self, factory: F)
+    pub fn buffer<F>(&mut self, reference: &'static str, factory: F)
     where
         F: Fn(&Node, &FlowConfig, &mut ParseContext<'_>) -> Option<Arc<dyn BufferSpec>> + Send + Sync + 'static,
     {
         self.buffer = Some(Box::new(factory));
+        self.references
+            .push(ComponentReference::new(ComponentKind::Buffer, "queue", reference));
+    }
+
+    /// The texts of all components, by kind and name.
+    pub fn references(&self) -> Vec<ComponentReference> {
+        let mut all = self.references.clone();
+        all.sort_by_key(|reference| (reference.kind.as_str(), reference.name));
+        all
     }
 
     pub fn input_names(&self) -> impl Iterator<Item = &'static str> {

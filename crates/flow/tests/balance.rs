@@ -445,9 +445,9 @@ fn start(plan: &Plan, runtime: &tokio::runtime::Runtime) -> Run {
     let (seen, letters) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
     let mut registry = ComponentRegistry::new();
     let (p, s) = (plan.clone(), seen.clone());
-    registry.input("test", move |_, _| Some(Arc::new(TestInput(p.clone(), s.clone()))));
+    registry.input("test", "", move |_, _| Some(Arc::new(TestInput(p.clone(), s.clone()))));
     let (p, s) = (plan.clone(), seen.clone());
-    registry.output("test", move |node, _| {
+    registry.output("test", "", move |node, _| {
         Some(Arc::new(TestOutputSpec {
             number: node.body.scalar_text()?.parse().ok()?,
             plan: p.clone(),
@@ -457,7 +457,9 @@ fn start(plan: &Plan, runtime: &tokio::runtime::Runtime) -> Run {
     });
     for (name, kind) in [("change", Kind::Change), ("cut", Kind::Cut), ("hold", Kind::Hold)] {
         let seed = plan.seed;
-        registry.processor(name, move |_, _| Some(Arc::new(TestStage(kind, AtomicU64::new(seed)))));
+        registry.processor(name, "", move |_, _| {
+            Some(Arc::new(TestStage(kind, AtomicU64::new(seed))))
+        });
     }
     let mut leaves = 0;
     let stages: Vec<String> = plan.stages.iter().map(Stage::yaml).collect();

@@ -1,4 +1,4 @@
-//! What every face that speaks HTTP shares. For now that is TLS as a client of HTTP: whom this program trusts when it asks others.
+//! Code shared by everything that speaks HTTP. For now this is TLS for HTTP clients: which servers Thalweg trusts.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod tls_client;

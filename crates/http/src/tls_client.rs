@@ -1,5 +1,6 @@
-//! Whom this program trusts when it sends requests through TLS: the certificate authorities of the machine, and the certificates of a
-//! file that the user names. A server is trusted if one of them that is an authority has signed its certificate, or if it is one of the file.
+//! Trust for outgoing TLS connections: the certificate authorities of the machine, and the certificates in a file that
+//! the user names. A server is trusted if one of these authorities has signed its certificate, or if the file contains
+//! the certificate itself.
 
 mod file_certificates;
 mod transport;
@@ -21,7 +22,8 @@ use ureq::unversioned::transport::{Connector as _, TcpConnector};
 use file_certificates::FileCertificates;
 use transport::TlsConnector;
 
-/// For a connection. Reads the disk: the file, `SSL_CERT_FILE` and `SSL_CERT_DIR`, else where the system keeps its authorities.
+/// The TLS configuration of a connection. Reads from disk: the file, and `SSL_CERT_FILE` and `SSL_CERT_DIR` or else the
+/// system's authorities.
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>> {
     let of_file = ca_file.map(certificates_of).transpose()?.unwrap_or_default();
     config_of(of_machine(), of_file)
@@ -41,7 +43,7 @@ fn config_of(
         "this machine trusts no certificate authority; name a file of them with --ca-file, or install the package ca-certificates"
     );
     let provider = Arc::new(aws_lc_rs::default_provider());
-    // A file of servers' own certificates is enough, on a machine without authorities.
+    // A file with server certificates is enough on a machine without authorities.
     let verifier_of = |roots| WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     let signed = Some(roots).filter(|roots| !roots.is_empty()).map(verifier_of);
     let signed = signed
@@ -57,13 +59,13 @@ fn config_of(
     Ok(Arc::new(config))
 }
 
-/// A client for requests, which goes through no proxy.
+/// An HTTP client that uses no proxy.
 pub fn agent(config: Config, ca_file: Option<&Path>) -> Result<ureq::Agent> {
     let connector = ().chain(TcpConnector::default()).chain(TlsConnector::new(client_config(ca_file)?));
     Ok(ureq::Agent::with_parts(config, connector, DefaultResolver::default()))
 }
 
-/// For a client of its own, which trusts the machine's authorities alone.
+/// A configuration for callers with their own client; it trusts only the machine's authorities.
 pub fn tls_config() -> Result<TlsConfig> {
     let trusted: Vec<Certificate<'static>> = of_machine().map(|der| Certificate::from_der(&der).to_owned()).collect();
     ensure!(
@@ -80,13 +82,13 @@ fn of_machine() -> impl Iterator<Item = CertificateDer<'static>> {
     rustls_native_certs::load_native_certs().certs.into_iter()
 }
 
-/// At least one.
+/// Reads at least one certificate.
 fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let shown = path.display();
     let pem = std::fs::read(path).with_context(|| format!("cannot read the certificates in {shown}"))?;
     let found: Vec<_> = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
-        .with_context(|| format!("{shown} is no PEM file"))?;
+        .with_context(|| format!("{shown} is not a PEM file"))?;
     ensure!(!found.is_empty(), "{shown} holds no certificate in PEM form");
     Ok(found)
 }

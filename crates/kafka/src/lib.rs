@@ -18,10 +18,12 @@ use thalweg_flow::ComponentRegistry;
 
 /// Registers the components.
 pub fn register(registry: &mut ComponentRegistry) {
-    for name in ["kafka", "kafka_franz"] {
-        registry.input(name, input::parse);
-        registry.output(name, output::parse);
-    }
-    registry.input("uns", uns::input::parse);
-    registry.output("uns", uns::output::parse);
+    registry.input("kafka", include_str!("../reference/input-kafka.txt"), input::parse);
+    registry.output("kafka", include_str!("../reference/output-kafka.txt"), output::parse);
+    let franz = include_str!("../reference/input-kafka_franz.txt");
+    registry.input("kafka_franz", franz, input::parse);
+    let franz = include_str!("../reference/output-kafka_franz.txt");
+    registry.output("kafka_franz", franz, output::parse);
+    registry.input("uns", include_str!("../reference/input-uns.txt"), uns::input::parse);
+    registry.output("uns", include_str!("../reference/output-uns.txt"), uns::output::parse);
 }

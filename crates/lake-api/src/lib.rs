@@ -1,4 +1,5 @@
-//! The lake over HTTP: how far its tables are, and upkeep by hand. The process that holds the data folder answers for itself.
+//! The lake over HTTP: the state of its tables, and upkeep on request. Only the process that holds the data folder
+//! serves it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod status;
@@ -25,24 +26,24 @@ pub use status::{HolderStatus, LakeStatus, PartitionState, TableState, tables_on
 pub use upkeep::MaintenanceLine;
 
 pub const STATUS_PATH: &str = "/api/lake/status";
-/// Takes a [`MaintenanceRequest`], answers a [`MaintenanceLine`] for each thing that was done.
+/// Accepts a [`MaintenanceRequest`] and answers with a [`MaintenanceLine`] for each thing done.
 pub const UPKEEP_PATH: &str = "/api/lake/upkeep";
 const BODY_BYTES_MAX: usize = 64 << 10;
 const NDJSON: &str = "application/x-ndjson";
 
-/// What the process does for those who ask.
+/// Serves the requests.
 pub struct LakeAdmin {
-    /// Those that this process writes.
+    /// The tables that this process writes.
     tables: Arc<LakeTables>,
     lake: LakeStorage,
     options: MaintenanceOptions,
     metrics: LakeMetrics,
-    /// Tables that nothing here writes are kept by one request at a time.
+    /// Serializes upkeep of tables that this process does not write.
     alone: Mutex<()>,
 }
 
 impl LakeAdmin {
-    /// Of the tables of this process, and of all in the lake.
+    /// Serves the tables of this process and all others in the lake.
     pub fn new(
         tables: Arc<LakeTables>,
         lake: LakeStorage,
@@ -58,7 +59,7 @@ impl LakeAdmin {
         }
     }
 
-    /// Its paths.
+    /// The routes.
     pub fn routes(self) -> impl HttpRoutes {
         LakeRoutes(Arc::new(self))
     }
@@ -82,10 +83,10 @@ impl HttpRoutes for LakeRoutes {
 
     fn endpoints(&self) -> Vec<(String, String)> {
         vec![
-            (STATUS_PATH.to_owned(), "how far the tables of the lake are".to_owned()),
+            (STATUS_PATH.to_owned(), "the state of the lake's tables".to_owned()),
             (
                 UPKEEP_PATH.to_owned(),
-                "POST {\"task\": \"compact\"}, retain or vacuum: upkeep of tables by hand".to_owned(),
+                "POST {\"task\": \"compact\"}, retain or vacuum: table upkeep on request".to_owned(),
             ),
         ]
     }

@@ -1,4 +1,4 @@
-//! How far tables are, and who holds them.
+//! The state of tables, and the process that holds them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use thalweg_lake::inspect::{self, InspectError, Lake};
 
 use crate::LakeAdmin;
 
-/// How far tables are, and who holds them.
+/// The state of tables, and the process that holds them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LakeStatus {
     /// The process that holds the data folder.
@@ -21,43 +21,43 @@ pub struct LakeStatus {
 pub struct HolderStatus {
     pub process: u64,
     pub http: Option<String>,
-    /// Of a lake on an object store: the machine that the process runs on.
+    /// For a lake on an object store: the machine that the process runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
 
-/// What only a process that writes the table knows is `None` elsewhere.
+/// The state of a table. Values that only its writer knows are `None` elsewhere.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TableState {
     pub table: String,
-    /// `None`: nothing is committed yet.
+    /// `None` if nothing is committed yet.
     pub version: Option<i64>,
     pub rows: u64,
     pub files: u64,
     pub bytes: u64,
     pub last_commit: Option<String>,
     pub buffered_rows: Option<u64>,
-    /// For how long the oldest row waits for its commit.
+    /// How long the oldest row has been waiting for its commit.
     pub commit_lag_seconds: Option<f64>,
-    /// What keeps the table from taking rows.
+    /// Why the table accepts no rows.
     pub trouble: Option<String>,
     pub partitions: Vec<PartitionState>,
 }
 
-/// How far a table has taken a partition of the log.
+/// How far a table has consumed a partition of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionState {
     pub queue: String,
     pub partition: u64,
-    /// What the table lacks first.
+    /// The first offset that is not in the table.
     pub position: i64,
-    /// Of the entry that comes next.
+    /// The offset of the next entry.
     pub end: Option<i64>,
     pub backlog: Option<i64>,
     pub backlog_bytes: Option<u64>,
 }
 
-/// What can be said of tables without the process that writes them.
+/// The state of tables without the process that writes them.
 pub async fn tables_on_disk(lake: &Lake) -> Result<Vec<TableState>, InspectError> {
     let mut tables = Vec::new();
     for name in lake.names() {
@@ -66,7 +66,7 @@ pub async fn tables_on_disk(lake: &Lake) -> Result<Vec<TableState>, InspectError
             lake.newest(name, SnapshotDetail::Counts).await?,
         );
         let partitions = snapshot.transactions.iter().filter_map(|(id, at)| partition(id, *at));
-        // Of several logs that fed a table one after the other, the one that has come farthest.
+        // If several logs fed a table one after another, the largest position counts.
         let mut newest: BTreeMap<(String, u64), PartitionState> = BTreeMap::new();
         for state in partitions {
             let of = newest.entry((state.queue.clone(), state.partition));
@@ -91,7 +91,7 @@ pub async fn tables_on_disk(lake: &Lake) -> Result<Vec<TableState>, InspectError
     Ok(tables)
 }
 
-/// `thalweg/<log>/<queue>/<partition>`, as commits name a partition of a log.
+/// Parses `thalweg/<log>/<queue>/<partition>`, the name of a log partition in commits.
 fn partition(application: &str, position: i64) -> Option<PartitionState> {
     let mut parts = application.strip_prefix("thalweg/")?.split('/');
     let (log, queue, partition) = (parts.next()?, parts.next()?, parts.next()?);
@@ -108,7 +108,7 @@ fn partition(application: &str, position: i64) -> Option<PartitionState> {
 }
 
 impl LakeAdmin {
-    /// Of the tables that this process writes it says what it has of them, of the others what is in the lake.
+    /// Reports the live state of tables that this process writes, and the committed state of all others.
     pub(crate) async fn status(&self) -> Result<LakeStatus, InspectError> {
         let on_disk = match Lake::open(&self.lake).await {
             Ok(lake) => tables_on_disk(&lake).await?,

@@ -1,4 +1,4 @@
-//! Upkeep by hand: each thing that is done is a line of the answer.
+//! Upkeep on request: each thing done is a line of the answer.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::LakeAdmin;
 
-/// One line of the answer to upkeep by hand. Without the last one the answer was cut off.
+/// One line of the answer. An answer without the last line is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum MaintenanceLine {
@@ -20,7 +20,7 @@ pub enum MaintenanceLine {
 }
 
 impl LakeAdmin {
-    /// Begins it, and returns what is told of it.
+    /// Starts the work and returns its report lines.
     pub(crate) fn begin(self: &Arc<LakeAdmin>, asked: MaintenanceRequest) -> UnboundedReceiver<MaintenanceLine> {
         let (sender, lines) = unbounded_channel();
         let (admin, runtime) = (self.clone(), Handle::current());
@@ -38,7 +38,7 @@ impl LakeAdmin {
             }
             if !asked.table.as_deref().is_some_and(is_kept) {
                 let by_hand = move || admin.by_hand_alone(&asked, &kept, &runtime, &sender);
-                // What it has to say of a panic is in the log; the answer then lacks its end.
+                // A panic is reported in the log; the answer then has no end line.
                 let _ = tokio::task::spawn_blocking(by_hand).await;
             } else {
                 let _ = sender.send(MaintenanceLine::End { done: true });
@@ -47,7 +47,7 @@ impl LakeAdmin {
         lines
     }
 
-    /// With the tables that nothing in this process writes.
+    /// Works on the tables that this process does not write.
     fn by_hand_alone(
         &self,
         asked: &MaintenanceRequest,
@@ -60,13 +60,13 @@ impl LakeAdmin {
         let told = &mut |did| sender.send(MaintenanceLine::Did(did)).is_ok();
         let done = by_hand_alone(&self.lake, asked, kept, options, metrics, runtime, told);
         let end = match done {
-            // The lake comes with its first table.
+            // There is no lake before its first table.
             Ok(()) | Err(MaintenanceRequestError::Lake(InspectError::NoLake(_))) => MaintenanceLine::End { done: true },
             Err(error) => MaintenanceLine::Failed {
                 failed: error.to_string(),
             },
         };
-        // Whoever asked may be gone.
+        // The client may be gone.
         let _ = sender.send(end);
     }
 }

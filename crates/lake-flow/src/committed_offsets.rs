@@ -1,4 +1,4 @@
-//! How far tables have taken the partitions of their queues, so that the log may forget.
+//! Tracks how far tables have consumed their queues, so that the log can be trimmed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use thalweg_log::Offset;
 use thalweg_queue::{Group, Queue};
 use tokio::sync::Notify;
 
-/// Tables commit more often than the log has use for hearing of it.
+/// Tables commit more often than the log needs to know.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct CommittedOffsets {
@@ -25,7 +25,7 @@ impl CommittedOffsets {
         })
     }
 
-    /// Everything before the offset is in the table for good.
+    /// Records that everything before the offset is committed in the table.
     pub fn up_to(&self, partition: u32, offset: Offset) {
         if let Some(known) = self.offsets.get(partition as usize) {
             known.fetch_max(offset, Ordering::AcqRel);
@@ -33,7 +33,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Commits for the group what it hears of. What it did not get to is told again after the next start.
+    /// Commits the recorded offsets for the group. An offset that it does not reach is recorded again after the next
+    /// start.
     pub async fn commit(self: Arc<CommittedOffsets>, queue: Arc<Queue>, group: Arc<Group>) {
         let mut committed = vec![0; self.offsets.len()];
         loop {
@@ -46,7 +47,7 @@ impl CommittedOffsets {
                 match queue.commit(&group, partition, offset).await {
                     Ok(()) => *committed = offset,
                     Err(error) => {
-                        tracing::debug!(queue = %queue.name(), partition, %error, "the log keeps what the table has");
+                        tracing::debug!(queue = %queue.name(), partition, %error, "the committed offset cannot be stored, so the log is not trimmed");
                     }
                 }
             }

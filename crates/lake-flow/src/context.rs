@@ -1,4 +1,4 @@
-//! What the tables of a process stand on: its log, the queues in it, and where the lake is.
+//! What the tables of a process depend on: its log, its queues, and the location of the lake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,34 +14,34 @@ use crate::committed_offsets::CommittedOffsets;
 use crate::options::LakeOptions;
 use crate::signal_batch::SignalBatchLimits;
 
-/// More partitions than that have no use on a machine of any size: each is a thread.
+/// Each partition has a thread, and more than this many bring no gain on any machine.
 const PARTITIONS_MAX: usize = 4;
-/// Tables that may be open at the same time. Each has rows that grow, rows that are committed, and files that are made of them.
+/// Tables that may be open at the same time. Each has growing rows, rows being committed, and files being written.
 const TABLES_MAX: usize = 5;
-/// Some are for what is remembered of tags.
+/// Memory parts for the tag dictionaries.
 const TAGS_PARTS: usize = 6;
-/// One part more is for requests that wait to become rows.
+/// One more part is for requests that wait to become rows.
 const MEMORY_PARTS: usize = 3 * TABLES_MAX + TAGS_PARTS + 1;
 
-/// What tables stand on.
+/// What tables depend on.
 pub struct LakeContext {
     pub queues: Queues,
     pub log: Arc<dyn Log>,
-    /// The usual one of the log.
+    /// The default durability of the log.
     pub durability: Durability,
-    /// What the log has lost is given up.
+    /// Whether to continue without entries that the log has lost.
     pub accept_loss: bool,
-    /// Where it ended before anything was appended to it.
+    /// The ends of the log partitions before anything was appended in this run.
     pub log_ends: BTreeMap<PartitionId, Offset>,
     pub site: LakeStorage,
     pub metrics: LakeMetrics,
     pub options: LakeOptions,
     pub entries: EntryLimits,
-    /// Of messages that are records of OTLP tables.
+    /// Limits for messages that become records of OTLP tables.
     pub records: SignalBatchLimits,
 }
 
-/// Where a log ends now.
+/// The current ends of all log partitions.
 pub fn ends_of(log: &dyn Log) -> BTreeMap<PartitionId, Offset> {
     let ends = log
         .partitions()
@@ -51,12 +51,12 @@ pub fn ends_of(log: &dyn Log) -> BTreeMap<PartitionId, Offset> {
 }
 
 impl LakeContext {
-    /// Requests that wait to become rows may have so much, and the rows of a table that grow.
+    /// The memory for requests that wait to become rows, and for the growing rows of a table.
     pub(crate) fn memory_part(&self) -> usize {
         self.options.memory_bytes / MEMORY_PARTS
     }
 
-    /// A queue that feeds a table. It is made if it is not there.
+    /// Opens a queue that feeds a table, and creates it if it does not exist.
     pub(crate) async fn queue(&self, name: &str) -> Result<Arc<Queue>, QueueError> {
         if let Ok(queue) = self.queues.get(name) {
             return Ok(queue);
@@ -64,7 +64,7 @@ impl LakeContext {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let settings = QueueSettings {
             partitions: u32::try_from(cores.min(PARTITIONS_MAX)).unwrap_or(1),
-            // What tables are fed from has to be in the log.
+            // Entries for tables have to be in the log.
             durability: (self.durability == Durability::Memory).then_some(Durability::Os),
             ..QueueSettings::of_lake()
         };
@@ -72,7 +72,7 @@ impl LakeContext {
     }
 
     pub(crate) fn handoffs(&self, queue: &Arc<Queue>, room: &Arc<HandoffBudget>) -> Arc<HandoffQueue> {
-        // Of a partition whose end nobody knows everything is read from the log.
+        // If the end of a partition is unknown, all its entries are read from the log.
         let end = |id| self.log.bounds(id).map_or(Offset::MAX, |bounds| bounds.next);
         let ends: Vec<Offset> = queue.data_ids().into_iter().map(end).collect();
         HandoffQueue::new(room.clone(), &ends)
@@ -94,7 +94,7 @@ impl LakeContext {
         }
     }
 
-    /// How a table is written that so many partitions feed.
+    /// The write options of a table that `partitions` partitions feed.
     pub(crate) fn ingest_options(&self, partitions: usize) -> IngestOptions {
         let options = &self.options;
         let of_tags = self.memory_part() * TAGS_PARTS;

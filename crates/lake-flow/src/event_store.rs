@@ -1,4 +1,4 @@
-//! The event store, as the table `events` reads it.
+//! Adapts the event store as the source of the table `events`.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use thalweg_events::event::IdRef;
 use thalweg_events::{EmbeddedStore, MessageId, event_in, names};
 use thalweg_lake::ingest::{Event, EventPartition, EventStore};
 
-/// The store that keeps its messages in the log of this process.
+/// The event store that keeps its messages in the log of this process.
 pub(crate) struct LakeEventStore(pub Arc<EmbeddedStore>);
 
 impl EventStore for LakeEventStore {

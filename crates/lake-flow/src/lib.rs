@@ -1,8 +1,9 @@
-//! The lake as an end of flows: the output `lake`, the sink of receivers, and the tables of a process, which the queues `lake.*` of
-//! its log feed.
+//! Connects flows to the lake: the output `lake`, the sink of receivers, and the tables of a process, which the queues
+//! `lake.*` of its log feed.
 //!
-//! Messages of flows and requests of receivers become entries of those queues. An entry is acknowledged when the log has it, and is
-//! handed over to [`LakeTables`] with its offset, so that nobody reads it again to make rows of it.
+//! Messages of flows and requests of receivers become entries of those queues. An entry is acknowledged when the log
+//! has stored it, and is handed over to [`LakeTables`] with its offset, so that it need not be read again to become
+//! rows.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod committed_offsets;

@@ -1,4 +1,4 @@
-//! How the tables of a process are written and kept in order.
+//! How the tables of a process are written and maintained.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use thalweg_columns::attributes::AttributePromotion;
 use thalweg_lake::ingest::FileRules;
 use thalweg_lake::maintenance::MaintenanceOptions;
 
-/// As the section `lake` of a configuration says it.
+/// The section `lake` of a configuration.
 #[derive(Clone, Debug)]
 pub struct LakeOptions {
-    /// Memory of rows after which a flush starts.
+    /// Memory of rows that triggers a flush.
     pub flush_bytes: usize,
-    /// Age of the oldest row at which a flush starts. Rows are on disk in the log, and seen by queries, long before.
+    /// Age of the oldest row that triggers a flush. Rows are in the log, and visible to queries, long before.
     pub flush_interval: Duration,
-    /// Of rows and the files made of them, of all tables together.
+    /// Memory for the rows and files of all tables.
     pub memory_bytes: usize,
     pub files: FileRules,
-    /// Which attributes have columns: of logs, metrics and traces.
+    /// Which attributes get columns in logs, metrics and traces.
     pub promotions: [AttributePromotion; 3],
-    /// Of the table `tags`.
+    /// Which attributes get columns in `tags`.
     pub tags_promotion: AttributePromotion,
-    /// Of the table `events`.
+    /// Which attributes get columns in `events`.
     pub events_promotion: AttributePromotion,
     pub upkeep: MaintenanceOptions,
 }

@@ -1,7 +1,8 @@
-//! The `lake` output: messages become entries of the queue `lake.<table>`, and are acknowledged when the log has them.
+//! The `lake` output: messages become entries of the queue `lake.<table>`, and are acknowledged when the log has stored
+//! them.
 //!
-//! All entries of one input go to one partition, in the order of their writes, so rows of a tag keep their order. A batch that
-//! comes again, since its source did not hear of the answer, is an entry of its own.
+//! All entries of one input go to one partition in the order of their writes, so rows of a tag stay in order. A batch
+//! that is sent again because its source missed the answer becomes another entry.
 
 use std::sync::Arc;
 
@@ -28,11 +29,11 @@ use crate::tables::LakeTables;
 
 /// Batches that share one commit of the log, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 4096;
-/// Bytes of messages of which rows are made for about a millisecond.
+/// Bytes of messages that take about a millisecond to encode.
 const LONG_BYTES: usize = 128 << 10;
-/// Of the name of an input, for the choice of its partition.
+/// Bytes of the input name that select the partition.
 const KEY_BYTES_MAX: usize = 256;
-/// What a record has beside its value, at most.
+/// The most that a record takes besides its value.
 const RECORD_BYTES: usize = 256;
 
 /// Tables that an output can feed.
@@ -58,10 +59,14 @@ impl OutputTable {
     }
 }
 
-/// Names the output. Its tables need the queues of the process, and so the log.
+/// Registers the output. Its tables need the queues of the process, and so the log.
 pub fn register(registry: &mut ComponentRegistry, lake: &Arc<LakeTables>, store: &Arc<SharedQueues>) {
     let (lake, store) = (lake.clone(), store.clone());
-    registry.output("lake", move |node, context| parse(node, context, &lake, &store));
+    registry.output(
+        "lake",
+        include_str!("../reference/output-lake.txt"),
+        move |node, context| parse(node, context, &lake, &store),
+    );
 }
 
 fn parse(
@@ -105,12 +110,12 @@ struct LakeOutput {
     fed: OutputTable,
     /// The column `source` of messages that do not name their own.
     source: Arc<str>,
-    /// Of the partition.
+    /// Selects the partition.
     key: Bytes,
     opened: OnceCell<OpenLakeOutput>,
 }
 
-/// The queue of the table, and what makes entries for it.
+/// The queue of the table, and the encoder of its entries.
 struct OpenLakeOutput {
     queue: Arc<Queue>,
     handoffs: Arc<HandoffQueue>,
@@ -126,7 +131,7 @@ enum EntryWriter {
 struct LogEntry {
     bytes: Bytes,
     handoff: Handoff,
-    /// The messages before this one are in this entry or those before, or refused.
+    /// Every message before this index is in this or an earlier entry, or refused.
     until: usize,
 }
 
@@ -171,7 +176,7 @@ impl LakeOutput {
             EntryWriter::Records(packer) => {
                 let mut pack = || packer.pack(&self.source, messages, arrival);
                 let packed = match is_long(messages) {
-                    // Other connections go on, on another thread.
+                    // The other connections of this thread move to another one.
                     true => tokio::task::block_in_place(pack),
                     false => pack(),
                 };
@@ -190,15 +195,15 @@ impl LakeOutput {
     }
 }
 
-/// What became of messages.
+/// Encoded messages.
 struct EncodedEntries {
     entries: Vec<LogEntry>,
     refused: Vec<RefusedMessage>,
-    /// Records within messages that are stored, by reason.
+    /// Rejected records within stored messages, by reason.
     rejected: Vec<(&'static str, u64)>,
 }
 
-/// Whether rows of messages are more than about a millisecond of work, on a runtime that has another thread for its connections.
+/// Whether encoding takes more than about a millisecond, on a runtime with other threads for its connections.
 fn is_long(messages: &[Message]) -> bool {
     let bytes: usize = messages.iter().map(Message::memory_bytes).sum();
     let runtime = Handle::try_current().map(|runtime| runtime.runtime_flavor());
@@ -248,7 +253,7 @@ impl Output for LakeOutput {
             }
             let (refused, again) = settle(messages.len(), refused, failed)?;
             let reasons = refused.iter().map(|refused| (refused.refusal.reason.as_str(), 1));
-            // What comes again is counted then; whose records the others are is not known.
+            // Messages that come again are counted then; which of them the rejected records belong to is unknown.
             let rejected = rejected.into_iter().filter(|_| again.is_empty());
             lake.count_refused(table, reasons.chain(rejected));
             all_but(refused.into_iter().map(rejection).chain(again).collect())
@@ -260,7 +265,8 @@ impl Output for LakeOutput {
     }
 }
 
-/// What is refused for good, and what is to come again, of so many messages. `failed` says where those end that are stored, and why.
+/// Splits `count` messages into those refused for good and those to retry. `failed` is the number of stored messages,
+/// and why the next failed.
 fn settle(
     count: usize,
     mut refused: Vec<RefusedMessage>,
@@ -270,7 +276,7 @@ fn settle(
         None => Ok((refused, Vec::new())),
         Some((0, error)) => Err(WriteError::Temporary(format!("the lake cannot store: {error}"))),
         Some((stored, error)) => {
-            // Those before are stored: they do not come again.
+            // Earlier messages are stored and do not come again.
             refused.retain(|refused| refused.index < stored);
             let again = (stored..count).map(|index| Rejection::temporary(index, error.clone()));
             Ok((refused, again.collect()))
@@ -278,16 +284,16 @@ fn settle(
     }
 }
 
-/// Entries that the log takes at once.
+/// Entries of one append to the log.
 struct EntryAppend {
     records: Vec<NewMessage>,
-    /// Of each.
+    /// One handoff for each record.
     handed: Vec<Handoff>,
-    /// Where their messages end.
+    /// The index after their last message.
     until: usize,
 }
 
-/// As many as there are and go together.
+/// Takes as many entries as fit into one append.
 fn piece(entries: &mut std::iter::Peekable<impl Iterator<Item = LogEntry>>, key: &Bytes) -> EntryAppend {
     let (mut records, mut handed, mut bytes, mut until) = (Vec::new(), Vec::new(), 0, 0);
     while let Some(entry) = entries.next_if(|next| {

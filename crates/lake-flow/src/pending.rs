@@ -1,4 +1,4 @@
-//! The opening of a table: now, or later where an object store does not answer and the log has what comes until then.
+//! Opens a table now, or later if an object store does not answer; the log keeps the entries until then.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,13 +21,13 @@ const OPEN_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Why a table and its queue could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum TableOpenError {
-    #[error("the lake has no log to stand on")]
+    #[error("the lake needs a log, and none is open")]
     NoGround,
-    #[error("the queue {name} cannot be made: {source}")]
+    #[error("the queue {name} cannot be created: {source}")]
     Queue { name: &'static str, source: QueueError },
     #[error(transparent)]
     Table(#[from] TableError),
-    #[error("where the log ends cannot be kept until the table {table} is opened: {source}")]
+    #[error("the end of the log cannot be saved for the later opening of the table {table}: {source}")]
     Ends {
         table: &'static str,
         source: std::io::Error,
@@ -35,7 +35,8 @@ pub enum TableOpenError {
 }
 
 impl TableOpenError {
-    /// Of one table, which keeps no other from being opened; but nothing is stored behind what a log has lost.
+    /// Logs an error of one table, so that the others still open. A loss in the log is returned as an error, because
+    /// nothing may be stored after it.
     pub(crate) fn say(self, table: &str) -> anyhow::Result<()> {
         if matches!(self, TableOpenError::Table(TableError::Lost { .. })) {
             return Err(self.into());
@@ -54,18 +55,18 @@ impl From<TableOpenError> for OpenError {
     }
 }
 
-/// Whether a start has to end there: waiting cures a store that is away, and nothing else.
+/// Whether the start has to fail: waiting helps only if the store is unreachable.
 pub(crate) fn is_final(error: &LeaseError) -> bool {
     matches!(error.kind(), FaultKind::Held | FaultKind::Denied | FaultKind::NoBucket)
 }
 
-/// A table that is to be opened.
+/// A table that is not open yet.
 pub(crate) struct PendingTable {
     pub context: Arc<LakeContext>,
     pub table: TableSource,
 }
 
-/// Which one, and what feeds it.
+/// The table, and its source.
 pub(crate) enum TableSource {
     Fed {
         spec: &'static TableSpec,
@@ -106,7 +107,7 @@ impl PendingTable {
         }
     }
 
-    /// The same for those who do not wait for an object store.
+    /// Like `open`, with a time limit for object stores.
     pub async fn open_within(&self, within: Duration) -> Result<TableWriter, TableError> {
         if !self.context.site.is_remote() {
             return self.open().await;
@@ -115,7 +116,8 @@ impl PendingTable {
         opened.unwrap_or_else(|_| Err(self.context.site.late(within).into()))
     }
 
-    /// Returns when a later opening, by whatever process, can tell what came behind the end of the log of now.
+    /// Saves the current ends of the log, so that a later opening, by any process, can tell which entries came after
+    /// them.
     pub async fn keep_ends(self) -> Result<PendingTable, TableOpenError> {
         let table = self.spec().name;
         let keep = move || {
@@ -135,7 +137,7 @@ impl PendingTable {
             .map_err(|source| TableOpenError::Ends { table, source })
     }
 
-    /// Whether it may succeed later, and there is a log that has what comes until then.
+    /// Whether opening may succeed later, while the log keeps the entries.
     pub fn is_worth_waiting(&self, error: &TableError) -> bool {
         let is_final = match error {
             TableError::Claim(error) => is_final(error),
@@ -144,7 +146,7 @@ impl PendingTable {
         self.context.site.is_remote() && !is_final
     }
 
-    /// Until it succeeds, or there are no tables any more.
+    /// Retries until it succeeds or the tables are stopped.
     pub async fn open_later(self, lake: Weak<LakeTables>) {
         let mut pause = OPEN_AGAIN_FIRST;
         loop {
@@ -157,7 +159,10 @@ impl PendingTable {
             let Some(lake) = lake.upgrade() else { return };
             match opened {
                 Ok(writer) => {
-                    tracing::info!(table = self.spec().name, "the lake is there, and its table is open");
+                    tracing::info!(
+                        table = self.spec().name,
+                        "the lake can be reached, and its table is open"
+                    );
                     return lake.keep(writer);
                 }
                 Err(error) => {

@@ -1,7 +1,7 @@
-//! Messages of a flow into entries of the queues `lake.logs`, `lake.metrics` and `lake.traces`.
+//! Encodes messages of a flow as entries of the queues `lake.logs`, `lake.metrics` and `lake.traces`.
 //!
-//! A message is a request of OTLP, as protobuf or as JSON, which becomes an entry of its own; or a JSON object, which is a row by
-//! the names of columns, as those of files are, and shares an entry with others. Whether it can be is decided here, once: what is
+//! A message is either an OTLP request, as protobuf or JSON, which becomes an entry of its own; or a JSON object with
+//! column names, like rows of files, which shares an entry with others. Messages are validated here, once: whatever is
 //! in an entry becomes rows.
 
 use bytes::Bytes;
@@ -18,24 +18,24 @@ use thalweg_otlp::json::{JsonLimits, first_signal, to_proto};
 use thalweg_otlp::validate::walk;
 use thalweg_record::{DropReason, Message};
 
-/// An entry of rows ends when it has so much: readers have one at a time in memory.
+/// An entry of rows is closed at this size, because readers hold a whole entry in memory.
 const ENTRY_BYTES: usize = 4 << 20;
-/// The log takes 32 MiB at once, with what it says of a record.
+/// The log accepts 32 MiB at once, including the overhead of a record.
 const ENTRY_BYTES_MAX: usize = 31 << 20;
-/// Rows that are made to look whether they can be, before their memory is used again, and their bytes.
+/// Trial rows, and bytes of their messages, after which the trial memory is reused.
 const TRIED_ROWS: usize = 4096;
 const TRIED_BYTES: usize = 4 << 20;
-/// What a head has beside the address and the rejected records, at most.
+/// The most that an entry header takes besides the address and the rejected records.
 const HEAD_BYTES: usize = 64;
-/// The tag of the first field of a request, which is a line feed, too.
+/// The tag of the first field of a request. It is also a line feed.
 const FIRST_FIELD: u8 = 0x0a;
 
-/// What messages may be, as it is set for receivers (`ingest.*`).
+/// Limits for messages, as configured for receivers (`ingest.*`).
 #[derive(Clone, Copy, Debug)]
 pub struct SignalBatchLimits {
     pub walk: RecordLimits,
     pub window: ArrivalWindow,
-    /// Of a request as protobuf.
+    /// Size of a request as protobuf.
     pub decoded_bytes_max: usize,
 }
 
@@ -43,9 +43,9 @@ pub struct SignalBatchLimits {
 #[derive(Clone, Debug)]
 pub(crate) struct SignalEntry {
     pub bytes: Bytes,
-    /// The same for whoever makes rows of it next.
+    /// The same content for the consumer that makes rows.
     pub handoff: Handoff,
-    /// The messages up to this one, which is not among them, are in this entry or those before, or refused.
+    /// Every message before this index is in this or an earlier entry, or refused.
     pub until: usize,
 }
 
@@ -54,16 +54,16 @@ pub(crate) struct SignalBatch {
     /// In the order of the messages.
     pub entries: Vec<SignalEntry>,
     pub refused: Vec<RefusedMessage>,
-    /// Records of requests whose others are stored, by reason; nobody is told of them but by a count.
+    /// Rejected records of requests that are stored otherwise, by reason. They are only counted.
     pub rejected: Vec<(&'static str, u64)>,
 }
 
-/// Makes entries for one table.
+/// Encodes entries for one table.
 pub(crate) struct SignalBatchWriter {
     signal: Signal,
     limits: SignalBatchLimits,
     rows: NamedRowBuilder,
-    /// Rows that were made to look whether they can be, and the bytes of their messages.
+    /// Rows built to validate them, and the bytes of their messages.
     tried: MemtableChunk,
     tried_bytes: usize,
     /// Rows that share the next entry.
@@ -71,7 +71,7 @@ pub(crate) struct SignalBatchWriter {
     count: u32,
 }
 
-/// Of which input messages came, and when, in nanoseconds.
+/// The input that messages came from, and their arrival in nanoseconds.
 struct MessageOrigin<'a> {
     source: &'a str,
     at: i64,
@@ -90,7 +90,7 @@ impl SignalBatchWriter {
         }
     }
 
-    /// Entries of messages that came from an input. `arrival` is in nanoseconds.
+    /// Encodes messages of an input. `arrival` is in nanoseconds.
     pub fn pack(&mut self, source: &str, messages: &[Message], arrival: i64) -> SignalBatch {
         let (mut packed, arrived) = (SignalBatch::default(), MessageOrigin { source, at: arrival });
         self.rows.arrived(arrival, self.limits.walk);
@@ -106,7 +106,7 @@ impl SignalBatchWriter {
 
     fn forget_tried(&mut self) {
         match self.tried_bytes > 2 * TRIED_BYTES {
-            // The memory of one large message is not kept for the small ones that follow.
+            // Memory for one large message is not kept for the small ones after it.
             true => {
                 self.tried = MemtableChunk::new(self.signal.table());
                 self.together.shrink_to(ENTRY_BYTES);
@@ -133,7 +133,7 @@ impl SignalBatchWriter {
         let signal = if is_json { first_signal(&payload) } else { None };
         match signal {
             Some(found) if found != self.signal => Err(invalid(format!(
-                "the message is a request of {}, and the output is for the table {}",
+                "the message is a request of {}, but the output is for the table {}",
                 found.name(),
                 self.signal.name()
             ))),
@@ -141,7 +141,7 @@ impl SignalBatchWriter {
                 let mut proto = Vec::new();
                 let limits = JsonLimits::new(self.limits.walk.nesting, self.limits.decoded_bytes_max);
                 to_proto(self.signal, &payload, &limits, &mut proto)
-                    .map_err(|error| invalid(format!("the message is no OTLP/JSON: {error}")))?;
+                    .map_err(|error| invalid(format!("the message is not OTLP/JSON: {error}")))?;
                 let request = (PayloadEncoding::Json, &*payload, Bytes::from(proto));
                 self.request(request, index, arrived, packed)
             }
@@ -161,7 +161,7 @@ impl SignalBatchWriter {
         }
     }
 
-    /// Whether an object can become a row.
+    /// Validates that an object can become a row.
     fn try_row(&mut self, object: &[u8]) -> Result<(), MessageRefusal> {
         self.tried_bytes += object.len();
         if self.tried.rows() >= TRIED_ROWS || self.tried_bytes >= TRIED_BYTES {
@@ -176,11 +176,11 @@ impl SignalBatchWriter {
                 "bad_line" | "invalid_id" | "invalid_point" => DropReason::InvalidPayload,
                 _ => DropReason::TooLarge,
             },
-            error: format!("the message is no row of {}: {why}", self.signal.name()),
+            error: format!("the message is not a row of {}: {why}", self.signal.name()),
         })
     }
 
-    /// A request, as it came, and of JSON as protobuf.
+    /// Encodes a request as it came; `proto` is the protobuf form of a JSON request.
     fn request(
         &mut self,
         (encoding, came, proto): (PayloadEncoding, &[u8], Bytes),
@@ -197,12 +197,12 @@ impl SignalBatchWriter {
         let none = |why: &str| {
             let signal = self.signal.name();
             invalid(format!(
-                "the message is neither a row, which is a JSON object, nor a request of OTLP with {signal}: {why}"
+                "the message is neither a row, which is a JSON object, nor an OTLP request with {signal}: {why}"
             ))
         };
         let walked = walked.map_err(|malformed| none(&malformed.to_string()))?;
         match encoding {
-            // An empty request succeeds; of other bytes that have no record nobody knows what they are.
+            // An empty request succeeds; other bytes without a record are of unknown kind.
             PayloadEncoding::Json if walked.records == 0 => return Ok(()),
             PayloadEncoding::Proto if walked.records == 0 => return Err(none("it has no record")),
             _ => {}
@@ -229,7 +229,7 @@ impl SignalBatchWriter {
         if entry.bytes.len() > ENTRY_BYTES_MAX {
             let bytes = entry.bytes.len();
             return Err(too_long(&format!(
-                "with what is rejected of it the message has {bytes} bytes"
+                "the message and its list of rejected records have {bytes} bytes"
             )));
         }
         packed.rejected.extend(reasons);
@@ -255,7 +255,7 @@ impl SignalBatchWriter {
         }
     }
 
-    /// The rows that share an entry are those before `until`.
+    /// Closes the entry of rows; its messages are those before `until`.
     fn finish(&mut self, arrived: &MessageOrigin<'_>, until: usize, packed: &mut SignalBatch) {
         if self.count == 0 {
             return;
@@ -267,7 +267,7 @@ impl SignalBatchWriter {
     }
 }
 
-/// What came is handed over, unless there is another form of it.
+/// Makes an entry and its handoff, which contains `other` if there is another form of the payload.
 fn entry(head: &EntryHead<'_>, came: &[u8], other: Option<Bytes>, until: usize) -> SignalEntry {
     let mut bytes = Vec::with_capacity(came.len() + head.peer.len() + HEAD_BYTES);
     head.encode(&mut bytes);

@@ -1,4 +1,4 @@
-//! Entries of receivers on their way into the queues that feed the tables of logs, metrics and traces.
+//! Appends entries of receivers to the queues of logs, metrics and traces.
 
 use thalweg_lake::Signal;
 use thalweg_lake::entry::{AppendRefused, BoxFuture, EntryPosition, EntrySink};
@@ -7,7 +7,7 @@ use thalweg_queue::{NewMessage, QueueError};
 
 use crate::tables::TableQueue;
 
-/// The queue of each signal, which is open.
+/// The open queue of each signal.
 pub struct QueueSink {
     pub(crate) logs: TableQueue,
     pub(crate) metrics: TableQueue,

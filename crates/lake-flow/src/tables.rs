@@ -1,5 +1,5 @@
-//! The tables of the process: each is fed from a queue of the log, seen by queries together with what it has not committed yet,
-//! and kept in order.
+//! The tables of the process. A queue of the log feeds each table. Queries see it together with its uncommitted rows,
+//! and the maintenance thread keeps it in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +32,9 @@ use crate::sink::QueueSink;
 
 /// The queue that feeds the table `tags`.
 const TAGS_QUEUE: &str = "lake.tags";
-/// The group of the queues whose positions let the log forget.
+/// The consumer group whose positions let the log be trimmed.
 const GROUP: &str = "lake";
-/// A start does not wait longer for an object store.
+/// A start waits no longer than this for an object store.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
 const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -50,23 +50,23 @@ fn queue_of(signal: Signal) -> &'static str {
 /// The tables of the process.
 #[derive(Default)]
 pub struct LakeTables {
-    /// A component asks for tables.
+    /// Whether a component needs tables.
     wanted: AtomicBool,
     context: RwLock<Option<Arc<LakeContext>>>,
     tags: OnceCell<TableQueue>,
-    /// Of [`Signal::ALL`].
+    /// In the order of [`Signal::ALL`].
     received: [OnceCell<TableQueue>; 3],
     writers: RwLock<Vec<Arc<TableWriter>>>,
     /// Tables that could not be opened yet, and why.
     unopened: Mutex<BTreeMap<&'static str, String>>,
     upkeep: Mutex<Option<MaintenanceThread>>,
-    /// Of requests that receivers hand over.
+    /// Memory for requests that receivers hand over.
     room: OnceLock<Arc<HandoffBudget>>,
-    /// Queries may come before the tables of receivers are there.
+    /// Queries may arrive before the tables of receivers are open.
     is_opening: watch::Sender<bool>,
 }
 
-/// The queue of a table, and where what is stored in it is handed over.
+/// The queue of a table, and the handoffs of its entries.
 pub(crate) type TableQueue = (Arc<Queue>, Arc<HandoffQueue>);
 
 impl LakeTables {
@@ -78,7 +78,7 @@ impl LakeTables {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// Has the metrics of tables told; opens nothing.
+    /// Registers the metrics of tables; opens nothing.
     pub fn register(self: &Arc<LakeTables>, options: &LakeOptions, metrics: &Metrics) -> Result<LakeMetrics> {
         let metrics = LakeMetrics::register(metrics.registry())?;
         let lake = Arc::downgrade(self);
@@ -87,8 +87,8 @@ impl LakeTables {
         Ok(metrics)
     }
 
-    /// From now on tables can be opened. What the log has for them from earlier times becomes rows, whoever feeds them now. Must
-    /// be called on a tokio runtime.
+    /// Lets tables be opened. Entries that the log still has become rows, whoever feeds the queues now. Must be called
+    /// on a tokio runtime.
     pub async fn start(self: &Arc<LakeTables>, context: LakeContext) -> Result<()> {
         // A store that does not answer in time may do so later.
         if let Ok(Err(error)) = tokio::time::timeout(OPEN_WITHIN, context.site.claim()).await
@@ -97,13 +97,13 @@ impl LakeTables {
             return Err(error.into());
         }
         let upkeep = MaintenanceThread::start(context.options.upkeep.clone(), context.metrics.clone());
-        *self.upkeep.lock() = Some(upkeep.context("the thread that keeps tables in order cannot be started")?);
+        *self.upkeep.lock() = Some(upkeep.context("the maintenance thread cannot be started")?);
         let has = |name: &str| context.queues.get(name).is_ok();
         let has_tags = has(TAGS_QUEUE);
         let signals = Signal::ALL.into_iter().filter(|signal| has(queue_of(*signal)));
         let signals: Vec<Signal> = signals.collect();
         *self.context.write() = Some(Arc::new(context));
-        // Whoever feeds it tries again, and ends if that has no use.
+        // The feeding component retries, and gives up if that is useless.
         if has_tags && let Err(error) = self.tags().await {
             error.say(TAGS.name)?;
         }
@@ -115,14 +115,14 @@ impl LakeTables {
         Ok(())
     }
 
-    /// The table `tags`, which outputs feed: its queue, which is open.
+    /// Opens the table `tags`, which outputs feed, and returns its queue.
     pub(crate) async fn tags(self: &Arc<LakeTables>) -> Result<TableQueue, TableOpenError> {
         let promotion = |context: &LakeContext| context.options.tags_promotion.clone();
         let open = || self.open(&TAGS, TAGS_QUEUE, thalweg_lake::tags::entry_decoder(), promotion);
         self.tags.get_or_try_init(open).await.cloned()
     }
 
-    /// A table that receivers feed, and outputs: its queue, which is open.
+    /// Opens a table that receivers and outputs feed, and returns its queue.
     pub(crate) async fn received(self: &Arc<LakeTables>, signal: Signal) -> Result<TableQueue, TableOpenError> {
         let at = signal as usize;
         let promotion = |context: &LakeContext| context.options.promotions[at].clone();
@@ -140,18 +140,18 @@ impl LakeTables {
         })
     }
 
-    /// What messages for such a table may be.
+    /// Limits for messages to these tables.
     pub(crate) fn records(&self) -> Option<SignalBatchLimits> {
         Some(self.context.read().as_ref()?.records)
     }
 
-    /// Whether whoever waits for a table should wait until it is there.
+    /// Whether callers that need a table should wait until it is open.
     pub fn set_opening(&self, is_opening: bool) {
         self.is_opening.send_replace(is_opening);
     }
 
-    /// Opens a table, and makes its queue if it is not there. Of an object store that does not answer the table is opened when it
-    /// does: what comes until then waits in the queue.
+    /// Opens a table, and creates its queue if needed. If an object store does not answer, the table is opened later;
+    /// its entries wait in the queue.
     async fn open(
         self: &Arc<LakeTables>,
         spec: &'static TableSpec,
@@ -178,19 +178,19 @@ impl LakeTables {
         Ok((queue, handoffs))
     }
 
-    /// Opens the table `events`, which the partitions of the store feed.
+    /// Opens the table `events`, which the partitions of the event store feed.
     pub async fn open_events(self: &Arc<LakeTables>, store: Arc<EmbeddedStore>) -> Result<(), TableOpenError> {
         let context = self.context.read().clone().ok_or(TableOpenError::NoGround)?;
         let table = TableSource::Events(Arc::new(LakeEventStore(store)));
         self.open_table(PendingTable { context, table }).await
     }
 
-    /// Now, or in the background if that is worth waiting for.
+    /// Opens a table now, or in the background if waiting may help.
     async fn open_table(self: &Arc<LakeTables>, opening: PendingTable) -> Result<(), TableOpenError> {
         match opening.open_within(OPEN_WITHIN).await {
             Ok(writer) => self.keep(writer),
             Err(error) if opening.is_worth_waiting(&error) => {
-                // Before anything comes that the table could take for what it has.
+                // Saved before new entries arrive that the table could take for ones it has.
                 let opening = opening.keep_ends().await?;
                 self.set_unopened(opening.spec(), &error);
                 tokio::spawn(opening.open_later(Arc::downgrade(self)));
@@ -215,17 +215,17 @@ impl LakeTables {
         if before.as_ref() != Some(&text) {
             tracing::error!(
                 table = spec.name,
-                "{text}; what is received stays in the log until it can be"
+                "{text}; received data stays in the log until it can be opened"
             );
         }
     }
 
-    /// Not started yet counts, too.
+    /// Also true before the start.
     pub(crate) fn is_stopped(&self) -> bool {
         self.context.read().is_none()
     }
 
-    /// These will be no rows: of each reason so many.
+    /// Counts messages that will not become rows, by reason.
     pub(crate) fn count_refused<'r>(&self, table: &str, refused: impl IntoIterator<Item = (&'r str, u64)>) {
         let Some(context) = self.context.read().clone() else {
             return;
@@ -240,7 +240,7 @@ impl LakeTables {
         self.writers.read().clone()
     }
 
-    /// The tables that are kept in order here.
+    /// The tables that this process maintains.
     pub fn kept(&self) -> Vec<String> {
         self.upkeep
             .lock()
@@ -249,12 +249,12 @@ impl LakeTables {
             .unwrap_or_default()
     }
 
-    /// Asks for upkeep by hand; `None` if there is none here.
+    /// Requests upkeep; `None` if the maintenance thread does not run.
     pub fn ask(&self, asked: MaintenanceRequest) -> Option<UnboundedReceiver<MaintenanceReport>> {
         self.upkeep.lock().as_ref().map(|upkeep| upkeep.ask(asked))
     }
 
-    /// Of each table: what it has, for how long rows wait for their commit, and how far it has taken the log.
+    /// The state of each table: its rows, the commit lag, and its progress in the log.
     pub fn states(&self) -> Vec<(TableStatus, Duration, Vec<PartitionProgress>)> {
         let state = |writer: &Arc<TableWriter>| {
             let status = writer.tables().into_iter().next()?;
@@ -263,25 +263,25 @@ impl LakeTables {
         self.writers().iter().filter_map(state).collect()
     }
 
-    /// Bytes of rows that are not committed, of what is remembered of tags, and of requests that are no rows yet.
+    /// Bytes of uncommitted rows, of tag dictionaries, and of requests that wait to become rows.
     fn used_bytes(&self) -> u64 {
         let of = |writer: &Arc<TableWriter>| writer.buffer_bytes() + writer.remembered_bytes();
         let rows: u64 = self.writers.read().iter().map(of).sum();
         rows + self.room.get().map_or(0, |room| room.used() as u64)
     }
 
-    /// Commits what the log has by now, as far as there is time; the next start takes the rest.
+    /// Commits what the log has, as far as time allows; the next start does the rest.
     pub async fn stop(&self, within: Duration) {
         let upkeep = self.upkeep.lock().take();
         if let Some(upkeep) = upkeep {
-            // It ends with the row group that it writes; nothing is lost with it.
+            // It stops after the row group that it is writing, and nothing is lost.
             let _cut_off = tokio::time::timeout(within, tokio::task::spawn_blocking(|| upkeep.stop())).await;
         }
         let writers = self.writers();
         join_all(writers.iter().map(|writer| writer.close(within))).await;
         let context = self.context.write().take();
         if let Some(context) = context {
-            // Not told, whoever comes next waits until the lease has expired.
+            // Without a release, the next process waits until the lease expires.
             let _cut_off = tokio::time::timeout(RELEASE_WITHIN, context.site.release()).await;
         }
     }
@@ -334,7 +334,7 @@ impl StatusSource for LakeTables {
 
     fn not_ready(&self) -> Vec<String> {
         let has_stopped = self.upkeep.lock().as_ref().is_some_and(MaintenanceThread::has_stopped);
-        let text = "the thread that merges files and deletes old ones has stopped; start the process again";
+        let text = "the maintenance thread has stopped; restart the process";
         let stopped = has_stopped.then(|| text.to_owned());
         let unopened = self.unopened.lock().values().cloned().collect::<BTreeSet<String>>();
         let writers = self.writers();

@@ -1,12 +1,12 @@
-//! Brings rows into a table: they become files and one Delta commit, or they stay and are tried again.
+//! Commits rows to a table: they become files and one Delta commit, or they stay and are tried again.
 //!
-//! States of rows: *encoded* (files exist in memory), *stored* (all files durable), *committed*. A fault of the store leaves
-//! them where they are and waits; only a failed sync, or a table that this program no longer understands, ends the writer.
-//! Where another writer took the next version, its commit is read first: new columns of its making are adopted, and files
-//! that name columns otherwise are encoded again.
+//! States of rows: *encoded* (files exist in memory), *stored* (all files durable), *committed*. A store fault leaves
+//! rows in their state and is retried. Only a failed sync, or a table that this program no longer supports, ends the
+//! writer. If another writer took the next version, its commit is read first: its new columns are adopted, and files
+//! with conflicting column names are encoded again.
 //!
-//! A commit says how far the log was taken for it, so an attempt whose outcome nobody heard of is settled by reading what the
-//! table says: what is there is not written again.
+//! A commit records the committed offsets of the log. An attempt whose outcome is unknown is therefore resolved by
+//! reading the table: rows that are there are not written again.
 
 mod health;
 mod staged;
@@ -31,9 +31,9 @@ use thalweg_delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How partitions of logs begin, as applications of a table.
+/// The prefix of log partitions in transaction application names.
 const OF_LOGS: &str = "thalweg/";
-/// How often a thread that waits for the disk looks whether it should stop.
+/// How often a thread that waits for the store checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A file that is ready to be stored.
@@ -44,28 +44,29 @@ pub struct EncodedFile {
     pub add: Add,
 }
 
-/// What is to be committed.
+/// The rows of a commit.
 pub(crate) trait CommitPayload {
-    /// Names of attributes, at least those that have no place yet.
+    /// The attribute names, at least those without a binding.
     fn names(&self, bindings: &AttributeBindings) -> Vec<(AttributeSource, &str)>;
 
-    /// Files, and how many values went to overflow maps. Every name has its place, and the schema has all columns.
+    /// Returns the files, and how many values went to overflow maps. Every name has a binding, and the schema has all
+    /// columns.
     fn encode(&self, schema: &TableSchema, bindings: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String>;
 }
 
-/// How far a partition of a log was taken, as a table says it.
+/// How far a log partition was consumed, as a table records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommittedOffset {
-    /// Names the partition among all of all logs.
+    /// Identifies the partition among all logs.
     pub application: String,
-    /// Of what is taken next.
+    /// The next offset to consume.
     pub offset: i64,
-    /// Nobody needs it any more: the table forgets it in time.
+    /// The partition is gone: the table may forget it.
     pub is_last: bool,
 }
 
 impl CommittedOffset {
-    /// Files that were added are forgotten in time, too.
+    /// Only the offsets of live log partitions are kept for ever; those of imported files expire, too.
     pub fn action(&self, now_unix_ms: i64) -> Action {
         let is_kept = self.application.starts_with(OF_LOGS) && !self.is_last;
         Action::Txn(Txn {
@@ -76,16 +77,16 @@ impl CommittedOffset {
     }
 }
 
-/// Files that others take the place of.
+/// Replaces files by others.
 #[derive(Clone, Debug)]
 pub(crate) struct FileReplacement {
-    /// As the table's history calls it.
+    /// The operation in the table's history.
     pub operation: &'static str,
-    /// As metrics do.
+    /// The label in metrics.
     pub kind: &'static str,
     pub removed: Vec<Arc<str>>,
     pub added: Vec<Add>,
-    /// Whether the table has other rows afterwards.
+    /// Whether the rows of the table change.
     pub changes_data: bool,
 }
 
@@ -97,7 +98,7 @@ pub(crate) enum CommitError {
     Rows(AppendError),
 }
 
-/// The one that commits to a table. Its calls block.
+/// Commits to one table. Its calls block.
 pub(crate) struct Committer {
     pub log: DeltaLog,
     pub snapshot: Snapshot,
@@ -142,14 +143,14 @@ impl Committer {
         self.log.table_name()
     }
 
-    /// Returns when the rows are durable and visible to every reader. `taken` goes with them, of every partition that feeds
-    /// the table, so that the newest commit holds all.
+    /// Returns when the rows are durable and visible to every reader. `taken` is stored in the same commit and must
+    /// have the offsets of all partitions that feed the table, so that the newest commit has all of them.
     pub fn commit(&mut self, rows: &dyn CommitPayload, taken: &[CommittedOffset]) -> Result<(), CommitError> {
         self.commit_with(rows, &[], taken).map(drop)
     }
 
-    /// The same with files that are in their places already. Returns how many files it added; none if another writer has taken the
-    /// same.
+    /// The same, with files that are already in place. Returns the number of added files; `None` if another writer has
+    /// committed the same.
     pub fn commit_with(
         &mut self,
         rows: &dyn CommitPayload,
@@ -158,7 +159,7 @@ impl Committer {
     ) -> Result<Option<usize>, CommitError> {
         loop {
             let mut files = self.encode(rows)?;
-            // A store that takes no commit for days must not make these files too old to be kept.
+            // Protects the files from the vacuum, even if the store accepts no commit for days.
             let adds = files.iter().map(|storing| &storing.file.add).chain(placed);
             let _held = self.log.hold(adds);
             self.store(&mut files)?;
@@ -168,23 +169,23 @@ impl Committer {
                 return Ok(Some(files.len() + placed.len()));
             }
             if settled == CommitResolution::Theirs {
-                // Files of an attempt that landed may be among these, so they go with their age if nobody names them.
+                // Files of a successful attempt may be among these, so unreferenced ones are left to the vacuum.
                 self.after_commit();
                 return Ok(None);
             }
-            // The columns have changed under these files. They are nobody's now; what cannot be deleted is an orphan.
+            // The columns have changed, so these files are orphans. A failed deletion is left to the vacuum.
             for file in &files {
                 let _ = self.runtime.block_on(self.log.delete_file(&file.file.add.path));
             }
         }
     }
 
-    /// Puts files in the place of others that have the same rows. `false`: some of these are not there any more.
+    /// Replaces files by others. Returns false if some of the removed files do not exist any more.
     pub fn replace(&mut self, files: &FileReplacement) -> Result<bool, CommitError> {
         let mut retry = CommitBackoff::default();
         loop {
             if !self.has_all(&files.removed) {
-                // Another writer may have added them since the last commit of this one.
+                // Another writer may have added them since the last commit.
                 self.refresh()?;
                 if !self.has_all(&files.removed) {
                     return Ok(false);
@@ -211,13 +212,13 @@ impl Committer {
                 Ok(CommitOutcome::Taken) => {
                     self.answered();
                     self.catch_up(&[], &[], &[], &mut retry)?;
-                    // An attempt whose outcome was unknown may have been the one that took the version.
+                    // An earlier attempt with unknown outcome may have taken the version.
                     let added = files.added.first().and_then(|add| self.snapshot.files.get(&*add.path));
                     let is_new = |path: &str| !files.removed.iter().any(|removed| **removed == *path);
                     if added.is_some_and(|added| is_new(&added.path)) {
                         return Ok(true);
                     }
-                    // Where nothing takes their place, all is well when they are gone.
+                    // Without replacements, it is enough that the files are gone.
                     let is_gone = |path: &Arc<str>| !self.snapshot.files.contains_key(path);
                     if files.added.is_empty() && files.removed.iter().all(is_gone) {
                         return Ok(true);
@@ -249,7 +250,7 @@ impl Committer {
         actions
     }
 
-    /// Every commit says how far the logs were taken, so the newest one has all.
+    /// Every commit has the log offsets, so the newest one has all of them.
     fn renewed(&self, now_unix_ms: i64) -> impl Iterator<Item = Action> {
         log_positions(&self.snapshot, now_unix_ms)
     }
@@ -281,8 +282,8 @@ impl Committer {
                 self.metrics.observe_store("put", put.is_ok(), put_start.elapsed());
                 match put {
                     Ok(()) => storing.stored = true,
-                    // The name is random: if it exists, an earlier attempt has succeeded after all. An object store takes it again, and
-                    // says so only when another attempt is on its way.
+                    // The name is random: if it exists, an earlier attempt has succeeded. An object store accepts it
+                    // again, and reports a conflict only while another attempt is in progress.
                     Err(e) if e.kind() == FaultKind::Exists && self.log.remote().is_none() => storing.stored = true,
                     Err(e) => {
                         self.wait_after(&e, &mut retry)?;
@@ -343,7 +344,7 @@ impl Committer {
         let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(CommitInfo::of("WRITE", now))];
         actions.extend(self.new_columns());
-        // Whoever takes from logs says how far.
+        // A commit with log offsets already has all of them.
         if !taken.iter().any(|taken| taken.application.starts_with(OF_LOGS)) {
             actions.extend(self.renewed(now));
         }
@@ -362,7 +363,7 @@ impl Committer {
         })
     }
 
-    /// Reads the commits that others made.
+    /// Reads the commits of other writers.
     fn catch_up(
         &mut self,
         files: &[PendingFile],
@@ -373,12 +374,12 @@ impl Committer {
         let before = (self.snapshot.version, self.snapshot.metadata.clone());
         let known = self.positions(taken);
         self.read_commits(retry)?;
-        // Whatever became of this attempt: the next commit has the columns that the table has now.
+        // Whatever became of this attempt, the next commit must have the current columns.
         let has_other_columns = before.1 != self.snapshot.metadata;
         if has_other_columns {
             self.adopt_columns();
         }
-        // An attempt whose outcome was unknown may have been the one that took the version.
+        // An earlier attempt with unknown outcome may have taken the version.
         let first = files.first().map(|storing| &storing.file.add).or(placed.first());
         let first = first.map(|add| add.path.as_str());
         if first.is_some_and(|path| self.snapshot.files.contains_key(path)) {
@@ -389,7 +390,7 @@ impl Committer {
             return Ok(CommitConflict::Taken);
         }
         if known != self.positions(taken) {
-            // Some of our rows are in its commit, and nobody can tell which.
+            // Its commit has some of our rows, but it is unknown which.
             let path = self.log.table().display();
             return Err(self.lost(format!("another process has written rows of the same log to {path}")));
         }
@@ -397,7 +398,7 @@ impl Committer {
             return Ok(CommitConflict::OtherColumns);
         }
         if before.0 == self.snapshot.version {
-            // The number is taken by what cannot be read yet.
+            // The version is taken by a commit that cannot be read yet.
             retry.pause(&self.health)?;
         }
         Ok(CommitConflict::Compatible)
@@ -417,7 +418,7 @@ impl Committer {
     }
 
     fn adopt_columns(&mut self) {
-        // Those of an attempt of our own that has succeeded are known.
+        // The columns of our own successful attempt are known.
         if self.schema != *self.snapshot.schema {
             tracing::info!(
                 table = self.table(),
@@ -429,7 +430,7 @@ impl Committer {
         self.bindings = AttributeBindings::of(&self.schema, self.promotion.clone());
     }
 
-    /// How far the table has what `taken` names.
+    /// The offsets that the table has for the applications in `taken`.
     fn positions(&self, taken: &[CommittedOffset]) -> Vec<Option<i64>> {
         let known = &self.snapshot.transactions;
         taken
@@ -438,7 +439,7 @@ impl Committer {
             .collect()
     }
 
-    /// Looked at before each attempt: what a writer that was given up does not send cannot come in behind the one that follows it.
+    /// Checked before each attempt, so that an abandoned writer does not commit after its successor has started.
     fn goes_on(&self) -> Result<(), CommitError> {
         match self.health.is_abandoned() {
             true => Err(CommitError::Failed(AppendError::Stopped)),
@@ -451,7 +452,7 @@ impl Committer {
         known.is_some_and(|offset| *offset >= taken.offset)
     }
 
-    /// The store has done something: a fault that was is over, and the next one is waited out from its own beginning.
+    /// Called after a successful request: ends the trouble, so that the next fault is timed from its own beginning.
     fn answered(&self) {
         if self.health.clear_trouble(HealthComponent::Store) {
             tracing::info!(table = self.table(), "the lake takes data again");
@@ -480,25 +481,25 @@ impl Committer {
         }
     }
 
-    /// After a fault: says so once, waits, and ends the writer where waiting has no use.
+    /// Reports a new fault once and waits; fails if a retry is useless.
     fn wait_after(&self, error: &DeltaError, retry: &mut CommitBackoff) -> Result<(), CommitError> {
         let text = match error.kind() {
             FaultKind::SyncFailed | FaultKind::Held => {
                 return Err(CommitError::Failed(AppendError::ReadOnly(error.to_string())));
             }
             FaultKind::DiskFull => format!(
-                "the disk that holds {} is full ({error}); free some space and the lake goes on by itself",
+                "the disk of {} is full ({error}); free some space, then the lake continues by itself",
                 self.log.table().display()
             ),
             FaultKind::Denied if self.log.remote().is_none() => format!(
-                "{} cannot be written ({error}); correct its permissions and the lake goes on by itself",
+                "{} cannot be written ({error}); fix its permissions, then the lake continues by itself",
                 self.log.table().display()
             ),
             _ if self.log.remote().is_some() => format!(
                 "rows cannot be stored in {} and stay in the log until they can: {error}",
                 self.log.table().display()
             ),
-            _ => format!("the lake could not store rows and tries again: {error}"),
+            _ => format!("the lake could not store rows and will retry: {error}"),
         };
         if self.health.set_trouble(HealthComponent::Store, &text) {
             tracing::error!(table = self.table(), "{text}");
@@ -509,7 +510,7 @@ impl Committer {
         retry.pause(&self.health)
     }
 
-    /// The table is no longer what this writer knows.
+    /// Fails because the table has diverged from this writer's state.
     fn lost(&self, error: impl std::fmt::Display) -> CommitError {
         let text = format!("{error}; the lake takes no more rows until it is restarted");
         tracing::error!(table = self.table(), "{text}");
@@ -527,21 +528,21 @@ struct PendingFile {
     stored: bool,
 }
 
-/// What the commits of others mean for ours.
+/// The effect of other writers' commits on ours.
 enum CommitConflict {
     Compatible,
     OtherColumns,
-    /// One of them is ours.
+    /// One of them is our own commit.
     Ours,
-    /// What ours takes is taken.
+    /// Our offsets are already committed.
     Taken,
 }
 
-/// What became of files.
+/// The outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommitResolution {
     Ours,
-    /// Their rows are in the table, from somebody else, or from an attempt whose files were merged since.
+    /// The rows are in the table, from another writer, or from an attempt whose files were merged since.
     Theirs,
     /// Other columns were added first, and the files must be encoded again.
     OtherColumns,
@@ -567,7 +568,7 @@ impl CommitBackoff {
     }
 }
 
-/// How far logs were taken, which every commit says, so that the newest one has all that somebody still needs.
+/// The log offsets that every commit repeats, so that the newest one has all that are still needed.
 pub(crate) fn log_positions(snapshot: &Snapshot, now_unix_ms: i64) -> impl Iterator<Item = Action> + '_ {
     let all = snapshot
         .transactions

@@ -1,20 +1,21 @@
-//! The records of the log that the tables of the lake are made of: one for each request, its bytes as they came behind a head
-//! that says what they are; or one for many messages of a flow.
+//! The entries of the lake queues in the log: one per request, with its bytes as received behind a header that
+//! describes them; or one for many messages of a flow.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 1 | version, 1 |
 //! | 1 | signal: 1 logs, 2 metrics, 3 traces, 4 tags |
-//! | 1 | encoding: 1 protobuf, 2 JSON, 3 messages as [`thalweg_record::codec`] writes them, 4 rows: JSON objects by the names of columns, each behind its length in four bytes, little-endian |
+//! | 1 | encoding: 1 protobuf, 2 JSON, 3 messages ([`thalweg_record::codec`]), 4 rows |
 //! | 1 | compression: 0 none, 1 gzip, 2 zstd |
 //! | 8 | arrival in nanoseconds since 1970, little-endian |
-//! | varint | records in the request, rejected ones included |
-//! | varint | length at which values are cut, plus one; 0: they are not |
-//! | varint, varints | how many records are rejected, and for each how many are between it and the one before |
-//! | varint, bytes | length of the peer's address, and the address; of messages, of the input that they came from |
+//! | varint | records in the request, including rejected ones |
+//! | varint | length at which values are cut, plus one; 0: no limit |
+//! | varint, varints | number of rejected records, and for each the number of records since the previous one |
+//! | varint, bytes | length of the peer's address, and the address; for messages, of the input that they came from |
 //! | the rest | the request, or the messages |
 //!
-//! What a replay makes of an entry depends on the entry alone, so all that was decided when it was taken is in it.
+//! Rows are JSON objects by column name, each after its length in four bytes, little-endian. A replay depends on the
+//! entry alone, so the entry has all that was decided on arrival.
 
 use std::fmt;
 use std::future::Future;
@@ -29,14 +30,14 @@ const TAGS: u8 = 4;
 const MESSAGES: u8 = 3;
 const ROWS: u8 = 4;
 
-/// How the bytes of a request are to be read.
+/// The encoding of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadEncoding {
     Proto,
     Json,
 }
 
-/// What the bytes of an entry are.
+/// The content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryForm {
     Request(PayloadEncoding),
@@ -51,13 +52,13 @@ pub enum PayloadCompression {
     Zstd,
 }
 
-/// What compressed bytes may become.
+/// The limits of decompression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InflateLimits {
     pub bytes: usize,
-    /// Bytes for each byte that came, once there are more than [`RATIO_FREE`].
+    /// Decompressed bytes per compressed byte, once there are more than [`RATIO_FREE`].
     pub ratio: usize,
-    /// Of zstd.
+    /// The zstd window.
     pub window: usize,
 }
 
@@ -71,10 +72,10 @@ impl Default for InflateLimits {
     }
 }
 
-/// So many bytes may come of however few.
+/// The decompressed size up to which the ratio is not checked.
 pub const RATIO_FREE: usize = 1 << 20;
 
-/// What is known of a request beside its bytes.
+/// The description of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryHead<'a> {
     pub signal: Signal,
@@ -82,20 +83,20 @@ pub struct EntryHead<'a> {
     pub compression: PayloadCompression,
     /// Nanoseconds since 1970.
     pub arrival: i64,
-    /// Rejected ones included.
+    /// Including rejected ones.
     pub records: u32,
-    /// Values are cut at so many bytes.
+    /// The length at which values are cut.
     pub cut_values_at: Option<u32>,
     pub rejected: RejectedRecords<'a>,
-    /// Whoever sent it.
+    /// The address of the sender.
     pub peer: &'a str,
 }
 
-/// Places of rejected records in their request, ascending.
+/// Indexes of the rejected records in their request, ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectedRecords<'a> {
     Listed(&'a [u32]),
-    /// As they lie in an entry.
+    /// In the encoding of an entry.
     Encoded(&'a [u8]),
 }
 
@@ -120,7 +121,7 @@ impl<'a> RejectedRecords<'a> {
     }
 }
 
-/// Why bytes are no entry.
+/// Why bytes are not a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryError {
     Short,
@@ -131,22 +132,22 @@ pub enum EntryError {
         value: u8,
     },
     Peer,
-    /// A row that is not whole.
+    /// An incomplete row.
     Row,
 }
 
 impl fmt::Display for EntryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EntryError::Short => f.write_str("it ends within its head"),
+            EntryError::Short => f.write_str("it ends within its header"),
             EntryError::Version(version) => {
                 write!(
                     f,
                     "it has version {version} and this program reads {VERSION}; use the newer program"
                 )
             }
-            EntryError::Unknown { what, value } => write!(f, "it has {what} {value}, which does not exist"),
-            EntryError::Peer => f.write_str("the address of its sender is no text"),
+            EntryError::Unknown { what, value } => write!(f, "it has the unknown {what} {value}"),
+            EntryError::Peer => f.write_str("the address of its sender is not UTF-8"),
             EntryError::Row => f.write_str("it ends within a row"),
         }
     }
@@ -155,7 +156,7 @@ impl fmt::Display for EntryError {
 impl std::error::Error for EntryError {}
 
 impl EntryHead<'_> {
-    /// Adds the head to an entry that is being made; the request follows.
+    /// Appends the header to a new entry; the request must follow.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let encoding = match self.form {
             EntryForm::Request(PayloadEncoding::Proto) => 1,
@@ -184,18 +185,18 @@ impl EntryHead<'_> {
     }
 }
 
-/// What is known of messages of a flow.
+/// The description of messages of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagesHead<'a> {
     /// Nanoseconds since 1970.
     pub arrival: i64,
     pub records: u32,
-    /// The input of those that do not name their own: its label, else its path.
+    /// The input of messages that do not name their own: its label, else its path.
     pub source: &'a str,
 }
 
 impl MessagesHead<'_> {
-    /// Adds the head to an entry that is being made; the messages follow.
+    /// Appends the header to a new entry; the messages must follow.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let head = RawEntryHead {
             codes: [TAGS, MESSAGES, 0],
@@ -209,7 +210,7 @@ impl MessagesHead<'_> {
     }
 }
 
-/// The head of an entry of messages, and these.
+/// Decodes the header of an entry of messages, and returns the encoded messages.
 pub fn decode_messages(entry: &[u8]) -> Result<(MessagesHead<'_>, &[u8]), EntryError> {
     let (head, messages) = RawEntryHead::decode(entry)?;
     let [signal, encoding, compression] = head.codes;
@@ -230,7 +231,7 @@ pub fn decode_messages(entry: &[u8]) -> Result<(MessagesHead<'_>, &[u8]), EntryE
     Ok((head, messages))
 }
 
-/// The head of an entry, and its request.
+/// Decodes the header of an entry, and returns its request.
 pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
     let (head, request) = RawEntryHead::decode(entry)?;
     let [signal, encoding, compression] = head.codes;
@@ -266,13 +267,13 @@ pub fn decode(entry: &[u8]) -> Result<(EntryHead<'_>, &[u8]), EntryError> {
     Ok((head, request))
 }
 
-/// Adds a row to those of an entry.
+/// Appends a row to the rows of an entry.
 pub fn put_row(out: &mut Vec<u8>, row: &[u8]) {
     out.extend_from_slice(&(row.len() as u32).to_le_bytes());
     out.extend_from_slice(row);
 }
 
-/// The rows of an entry. What comes after one that is cut off is none.
+/// The rows of an entry. A truncated row ends the iteration.
 pub fn rows(mut request: &[u8]) -> impl Iterator<Item = Result<&[u8], EntryError>> {
     std::iter::from_fn(move || {
         if request.is_empty() {
@@ -291,7 +292,7 @@ pub fn rows(mut request: &[u8]) -> impl Iterator<Item = Result<&[u8], EntryError
     })
 }
 
-/// What all entries begin with.
+/// The common header of all entries.
 struct RawEntryHead<'a> {
     /// Signal, encoding, compression.
     codes: [u8; 3],
@@ -319,7 +320,7 @@ impl<'a> RawEntryHead<'a> {
         out.extend_from_slice(self.peer.as_bytes());
     }
 
-    /// With what follows.
+    /// Returns the rest, too.
     fn decode(entry: &'a [u8]) -> Result<(RawEntryHead<'a>, &'a [u8]), EntryError> {
         let (fixed, mut rest) = entry.split_first_chunk::<4>().ok_or(EntryError::Short)?;
         let [version, codes @ ..] = *fixed;
@@ -376,7 +377,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Where an entry is in the log; what a client may wait for.
+/// The position of an entry in the log, for which clients can wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPosition {
     pub queue: String,
@@ -395,7 +396,7 @@ impl FromStr for EntryPosition {
 
     fn from_str(text: &str) -> Result<EntryPosition, &'static str> {
         let parts = || {
-            // Names of queues may have colons.
+            // Queue names may contain colons.
             let (rest, offset) = text.rsplit_once(':')?;
             let (queue, partition) = rest.rsplit_once(':')?;
             Some(EntryPosition {
@@ -404,11 +405,11 @@ impl FromStr for EntryPosition {
                 offset: number(offset)?,
             })
         };
-        parts().ok_or("expected QUEUE:PARTITION:OFFSET, as the header Thalweg-Position of an answer has it")
+        parts().ok_or("expected QUEUE:PARTITION:OFFSET, as in the header Thalweg-Position of a response")
     }
 }
 
-/// Digits alone: no sign.
+/// Accepts digits only, without a sign.
 fn number<T: FromStr>(text: &str) -> Option<T> {
     let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_plain.then(|| text.parse().ok()).flatten()
@@ -417,21 +418,21 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
 /// Why an entry was not stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AppendRefused {
-    /// The log takes nothing any more.
+    /// The log is read-only after a fault.
     Poisoned(String),
     DiskFull(String),
     Stopping,
-    /// Too much waits to be stored already.
+    /// Too many entries wait to be stored.
     Pressure,
     Other(String),
 }
 
-/// A future that may be moved between threads.
+/// A boxed future that is `Send`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Where entries go: they are as durable as the log promises when the future ends.
+/// Appends entries. When the future ends, they are as durable as the log promises.
 pub trait EntrySink: Send + Sync {
-    /// `handoff` is the same request, for whoever makes rows of it next.
+    /// `handoff` is the decoded request for the partition consumer.
     fn append(
         &self,
         signal: Signal,

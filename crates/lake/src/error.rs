@@ -1,4 +1,4 @@
-//! What callers of the lake are told when something does not work.
+//! The errors of the lake for its callers.
 
 use std::path::PathBuf;
 
@@ -16,24 +16,24 @@ pub enum OpenError {
     Table { path: PathBuf, source: DeltaError },
     #[error("lake.schema_conflict: {path} is a table of another kind: {what}; move it away or set another data_dir")]
     Schema { path: PathBuf, what: String },
-    /// A table takes only what the log has synced, so no power cut leaves this behind.
+    /// A table only has rows of synced entries, so a power cut cannot cause this.
     #[error(
-        "lake.lost: the log ends before offset {log_end} of {queue}, partition {partition}, and the table {table} has entries up to \
-         {}: what was acknowledged behind them may be lost; bring back the files of the log, or start once with `log: {{recover: \
-         skip}}` to go on behind offset {}",
+        "lake.lost: the log ends before offset {log_end} of {queue}, partition {partition}, and the table {table} has entries \
+         up to {}: data acknowledged after them may be lost; restore the files of the log, or start once with \
+         `log: {{recover: skip}}` to continue after offset {}",
         .table_has.saturating_sub(1), .table_has.saturating_sub(1)
     )]
     Lost {
         table: &'static str,
         queue: String,
-        /// Of the queue, or the name of a namespace.
+        /// The partition of the queue, or the name of a namespace.
         partition: String,
         log_end: thalweg_log::Offset,
         table_has: thalweg_log::Offset,
     },
-    #[error("where the log ended before the table {path} was opened cannot be kept, nor found: {source}")]
+    #[error("the end of the log before the table {path} was opened cannot be stored or read: {source}")]
     Ends { path: PathBuf, source: std::io::Error },
-    #[error("the table {path} cannot be fed: {source}")]
+    #[error("the log of the table {path} cannot be read: {source}")]
     Log {
         path: PathBuf,
         source: thalweg_log::LogError,
@@ -43,7 +43,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether trying again helps only after a restart or with another configuration.
+    /// Whether only a restart or another configuration can help.
     pub fn is_permanent(&self) -> bool {
         match self {
             OpenError::Folder { source, .. } => matches!(source, DiskFault::SyncFailed { .. } | DiskFault::Poisoned(_)),
@@ -63,7 +63,7 @@ pub enum AppendError {
     /// The table takes no more rows until a restart.
     #[error("{0}")]
     ReadOnly(String),
-    /// Trying again may help.
+    /// A retry may help.
     #[error("{0}")]
     Failed(String),
     #[error("the lake was stopped before the rows were committed")]

@@ -1,8 +1,8 @@
-//! The lake: tables of Parquet files with a Delta log, written so that an acknowledged row is durable and every engine
-//! that reads Delta can read them.
+//! The lake: tables of Parquet files with a Delta log. An acknowledged row is durable, and every engine that supports
+//! Delta can read it.
 //!
-//! [`TableWriter`](ingest::TableWriter) takes what the log has for a table and commits it; [`DeltaLog`](delta::DeltaLog) tells
-//! readers which files are live; [`SyncedStore`](store::SyncedStore) is what makes a local disk as dependable as an object store.
+//! [`TableWriter`](ingest::TableWriter) consumes the log entries of a table and commits them; [`inspect`] reads tables
+//! for their operators, and [`maintenance`] merges and deletes files.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod bulk;
@@ -26,7 +26,7 @@ pub use error::{AppendError, OpenError};
 pub use metrics::LakeMetrics;
 pub use signal::Signal;
 
-/// Where the lake lies in a data folder.
+/// The lake folder in a data folder.
 pub fn folder(data_dir: &std::path::Path) -> std::path::PathBuf {
     data_dir.join("lake")
 }

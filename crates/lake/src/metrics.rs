@@ -1,4 +1,4 @@
-//! What the lake tells Prometheus, prefix `thalweg_lake_`.
+//! The Prometheus metrics of the lake, prefix `thalweg_lake_`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use prometheus::{
 
 const SECONDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
 
-/// Counters and distributions of all tables. Clones share them.
+/// Counters and histograms of all tables. Clones share them.
 #[derive(Clone)]
 pub struct LakeMetrics {
     /// `table`, `phase`: `encode`, `store`, `commit`.
@@ -23,20 +23,21 @@ pub struct LakeMetrics {
     pub commits: IntCounterVec,
     /// `table`
     pub overflow_values: IntCounterVec,
-    /// `table`, `reason`: `time_replaced`, `stamp_out_of_range`.
+    /// `table`, `reason`: those of
+    /// [`RowChangeCounts::reasons`](thalweg_columns::rows::change_counts::RowChangeCounts::reasons).
     pub changed_values: IntCounterVec,
     /// `signal`, `reason`
     pub refused_rows: IntCounterVec,
     /// `from`: `handoff`, `log`.
     pub entries: IntCounterVec,
     pub poison_entries: IntCounter,
-    /// In these entries, without those that were rejected.
+    /// The records in these entries, without rejected ones.
     pub poison_records: IntCounter,
     /// `source`: `log`, `file`.
     pub quarantined: IntCounterVec,
     /// `op`: `put`, `commit`, `checkpoint`; `outcome`: `ok`, `error`.
     pub store_seconds: HistogramVec,
-    /// `table`; `outcome`: `ok`, `dropped`, `failed`.
+    /// `table`; `outcome`: `ok`, `dropped`, `failed`, `skipped`.
     pub compaction_jobs: IntCounterVec,
     /// `direction`: `in`, `out`.
     pub compaction_bytes: IntCounterVec,
@@ -44,7 +45,7 @@ pub struct LakeMetrics {
     pub compaction_pending_bytes: IntGaugeVec,
     /// `table`, `resolution`: complete windows that are not made yet.
     pub rollup_lag_seconds: GaugeVec,
-    /// Rows that no window could take.
+    /// Rows that no window could include.
     pub rollup_inexact: IntCounter,
     /// `table`
     pub expired_files: IntCounterVec,
@@ -53,7 +54,7 @@ pub struct LakeMetrics {
     tables: Arc<LakeGauges>,
 }
 
-/// One look at a table, taken when somebody scrapes.
+/// The values of a table at one scrape.
 #[derive(Clone, Debug, Default)]
 pub struct TableGauges {
     pub table: String,
@@ -64,11 +65,11 @@ pub struct TableGauges {
     pub buffer_bytes: u64,
     pub commit_lag: Duration,
     pub promoted_columns: u64,
-    /// Of a table that a queue feeds: its name, and the bytes of it that are no rows yet.
+    /// For a table that a queue feeds: the queue's name, and its unconsumed bytes.
     pub backlog: Option<(String, u64)>,
 }
 
-/// Whoever keeps a table.
+/// A source of gauges.
 pub trait GaugeSource: Send + Sync {
     fn gauges(&self) -> TableGauges;
 }
@@ -92,40 +93,40 @@ impl LakeMetrics {
             )?,
             commits: counter(
                 "thalweg_lake_commits_total",
-                "Delta commits that were tried.",
+                "Delta commit attempts.",
                 &["table", "kind", "outcome"],
             )?,
             overflow_values: counter(
                 "thalweg_lake_overflow_values_total",
-                "Attribute values without a column of their own.",
+                "Attribute values stored in overflow maps, because their attribute has no column.",
                 &["table"],
             )?,
             changed_values: counter(
                 "thalweg_lake_changed_values_total",
-                "Values that could not be stored as sent; the sent form is kept beside them.",
+                "Values that could not be stored as sent, by reason.",
                 &["table", "reason"],
             )?,
             refused_rows: counter(
                 "thalweg_lake_rejected_records_total",
-                "Messages that can never become a row; their senders were told.",
+                "Messages that were refused because they can never become a row.",
                 &["signal", "reason"],
             )?,
             entries: counter(
                 "thalweg_lake_entries_total",
-                "Entries of the log that became rows, by where their requests were read.",
+                "Log entries that became rows, by whether they were handed over in memory or read from the log.",
                 &["from"],
             )?,
             poison_entries: IntCounter::new(
                 "thalweg_lake_poison_entries_total",
-                "Entries of the log that could not be decoded and lie in the quarantine.",
+                "Log entries that could not be decoded and were quarantined.",
             )?,
             poison_records: IntCounter::new(
                 "thalweg_lake_poison_records_total",
-                "Records of these entries, without those that were rejected.",
+                "Records in log entries that could not be decoded, without rejected records.",
             )?,
             quarantined: counter(
                 "thalweg_lake_quarantined_total",
-                "What was set aside because it could not be read: entries of the log, lines of files.",
+                "Quarantined log entries and lines of files, which could not be read.",
                 &["source"],
             )?,
             store_seconds: histogram(
@@ -135,12 +136,12 @@ impl LakeMetrics {
             )?,
             compaction_jobs: counter(
                 "thalweg_lake_compaction_jobs_total",
-                "Merges of files.",
+                "Compaction jobs, by outcome.",
                 &["table", "outcome"],
             )?,
             compaction_bytes: counter(
                 "thalweg_lake_compaction_bytes_total",
-                "Bytes of files that were merged, and of those that were made.",
+                "Bytes of files that were merged, and of the resulting files.",
                 &["direction"],
             )?,
             compaction_pending_bytes: IntGaugeVec::new(
@@ -153,27 +154,27 @@ impl LakeMetrics {
             rollup_lag_seconds: GaugeVec::new(
                 Opts::new(
                     "thalweg_lake_rollup_lag_seconds",
-                    "Time between the end of the windows that are complete and of those that are made.",
+                    "Time from the end of the last window that was made to the end of the last complete one.",
                 ),
                 &["table", "resolution"],
             )?,
             rollup_inexact: IntCounter::new(
                 "thalweg_lake_rollup_inexact_total",
-                "Rows that no window of a rollup could take.",
+                "Rows that no rollup window could include.",
             )?,
             expired_files: counter(
                 "thalweg_lake_expired_files_total",
-                "Files whose rows were older than they are kept.",
+                "Files removed from tables because their rows exceeded the retention.",
                 &["table"],
             )?,
             vacuumed_files: counter(
                 "thalweg_lake_vacuumed_files_total",
-                "Files that no version needed any more and that were deleted.",
+                "Files deleted by the vacuum.",
                 &["table"],
             )?,
             tables: Arc::new(LakeGauges::new()?),
         };
-        // What did not happen yet is told as zero.
+        // Counters start at zero, so that they are exported before the first event.
         for (counters, label) in [
             (&metrics.entries, ["handoff", "log"]),
             (&metrics.quarantined, ["log", "file"]),
@@ -205,13 +206,13 @@ impl LakeMetrics {
         Ok(metrics)
     }
 
-    /// Adds a table to what a scrape looks at, for as long as it lives.
+    /// Adds a table to scrapes, while it exists.
     pub fn watch(&self, source: Weak<dyn GaugeSource>) {
         self.tables.sources.lock().push(source);
     }
 
-    /// Adds a share of the process's memory to what a scrape looks at: its limit in bytes, and how much of it somebody uses. Of
-    /// a share that several use the sum is told.
+    /// Adds a share of the process's memory to scrapes: its limit and usage in bytes. If several components use one
+    /// share, their usage is summed.
     pub fn watch_share(&self, share: &'static str, limit: u64, used: impl Fn() -> u64 + Send + Sync + 'static) {
         let share = MemoryShare {
             name: share,
@@ -264,19 +265,19 @@ impl LakeGauges {
             rows: gauge("thalweg_lake_rows", "Committed rows.", &["table"])?,
             buffer_bytes: gauge(
                 "thalweg_lake_buffer_bytes",
-                "Messages and rows not yet committed.",
+                "Bytes of memory for rows that are not committed yet.",
                 &["table"],
             )?,
             backlog_bytes: gauge(
                 "thalweg_lake_backlog_bytes",
-                "Bytes in the log that are no rows yet.",
+                "Bytes in the log that have not been consumed yet.",
                 &["queue"],
             )?,
             promoted_columns: gauge("thalweg_lake_promoted_columns", "Attributes with a column.", &["table"])?,
             commit_lag: GaugeVec::new(
                 Opts::new(
                     "thalweg_lake_commit_lag_seconds",
-                    "Age of the oldest row not yet committed.",
+                    "Age of the oldest row that is not committed yet.",
                 ),
                 &["table"],
             )?,

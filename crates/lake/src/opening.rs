@@ -1,4 +1,4 @@
-//! A table before anybody writes it: it is looked at, taken back to its last whole version, and made if it does not exist.
+//! Prepares a table for writing: checks it, restores its last complete version, and creates it if it does not exist.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use thalweg_delta::schema::TableSchema;
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{self, CommitOutcome, DeltaError, DeltaLog, Snapshot, SnapshotDetail};
 
-/// Properties of tables, as every engine reads them.
+/// The Delta properties of new tables.
 const CONFIGURATION: [(&str, &str); 4] = [
     ("delta.checkpointInterval", "100"),
     ("delta.logRetentionDuration", "interval 7 days"),
@@ -21,19 +21,19 @@ const CONFIGURATION: [(&str, &str); 4] = [
     ("delta.dataSkippingNumIndexedCols", "32"),
 ];
 
-/// Temporary files that are older belong to nobody any more.
+/// Temporary files older than this are leftovers.
 const STAGED_AGE: Duration = Duration::from_secs(3600);
-/// A number is taken by what cannot be read yet.
+/// The pause while a version number is taken by a commit that cannot be read yet.
 const FENCE_PAUSE: Duration = Duration::from_millis(200);
 const FENCE_LOOKS: usize = 5;
 
-/// The folder of entries and files that cannot be read, in the one of a lake.
+/// The quarantine folder of a lake, for unreadable entries and files.
 pub(crate) fn quarantine(lake: &Path) -> PathBuf {
     lake.join("_thalweg/quarantine")
 }
 
-/// The log of a table, whose folders are made, and its newest version, if there is a table. `columns` are those that this
-/// program writes: they must mean the same there.
+/// Opens a table for writing: creates its folders, and returns its log and its newest version, if it exists. `columns`
+/// are those that this program writes; they must have the same types in the table.
 pub(crate) async fn open(
     site: &LakeStorage,
     name: &str,
@@ -64,7 +64,7 @@ pub(crate) async fn open(
     Ok((log, snapshot))
 }
 
-/// The same beside whoever writes the table: nothing is made, and nothing is taken back.
+/// Opens a table beside its writer: creates and repairs nothing.
 pub(crate) async fn join(
     site: &LakeStorage,
     spec: &thalweg_columns::tables::TableSpec,
@@ -82,15 +82,15 @@ pub(crate) async fn join(
     Ok((log, snapshot))
 }
 
-/// Takes the next version with a commit that changes nothing. An earlier process may have ended with a commit on its way to the
-/// store: now it is there, and read here, or it never will be, since its number is taken.
+/// Takes the next version with an empty commit. A previous process may have ended with a commit in progress: either it
+/// is stored by now and is read here, or it can never be stored, because its version is taken.
 async fn fence(log: &DeltaLog, snapshot: &mut Snapshot) -> Result<(), DeltaError> {
     loop {
         let now = log.now_ms();
         let mut actions = vec![Action::CommitInfo(CommitInfo::of("START", now))];
         actions.extend(log_positions(snapshot, now));
         let outcome = log.commit(snapshot.version + 1, &actions).await?;
-        // Ours or that of another, it is in the way of all that come later.
+        // Whoever made the next commit, it blocks any earlier attempt.
         let moved = log.refresh(snapshot).await?;
         if matches!(outcome, CommitOutcome::Committed) || moved {
             return Ok(());
@@ -99,7 +99,7 @@ async fn fence(log: &DeltaLog, snapshot: &mut Snapshot) -> Result<(), DeltaError
     }
 }
 
-/// States where the table stands in partitions of the log, in a commit that changes no row.
+/// Sets committed offsets of the table in a commit without rows.
 pub(crate) async fn set_positions(
     log: &DeltaLog,
     snapshot: &mut Snapshot,
@@ -134,7 +134,7 @@ pub(crate) async fn set_positions(
             taken.action(now)
         }));
         log.commit(snapshot.version + 1, &actions).await.map_err(error)?;
-        // Ours, or what somebody else has committed first.
+        // Our commit, or one that another writer made first.
         if !log.refresh(snapshot).await.map_err(error)? {
             tokio::time::sleep(FENCE_PAUSE).await;
         }
@@ -142,7 +142,7 @@ pub(crate) async fn set_positions(
     Ok(())
 }
 
-/// Makes the table, unless another writer just did.
+/// Creates the table, unless another writer just did.
 pub(crate) async fn create(
     log: &DeltaLog,
     partitions: &[&str],
@@ -166,7 +166,7 @@ pub(crate) async fn create(
     let commits = metrics.commits.with_label_values(&[log.table_name(), "create", label]);
     commits.inc();
     outcome.map_err(error)?;
-    // Created by us or by another writer just now: either way it can be loaded, at once or soon.
+    // Created by us or by another writer, it can be loaded at once or soon.
     let mut snapshot = log.load(SnapshotDetail::Counts).await.map_err(error)?;
     for _ in 0..FENCE_LOOKS {
         if snapshot.is_some() {
@@ -177,14 +177,14 @@ pub(crate) async fn create(
     }
     let gone = || OpenError::Schema {
         path: log.table().to_owned(),
-        what: "it was removed while it was made".to_owned(),
+        what: "it was removed while it was created".to_owned(),
     };
     let snapshot = snapshot.ok_or_else(gone)?;
     check(log, &snapshot, partitions, columns)?;
     Ok(snapshot)
 }
 
-/// The columns that this program writes must mean the same in the table.
+/// The columns that this program writes must have the same types in the table.
 fn check(log: &DeltaLog, snapshot: &Snapshot, partitions: &[&str], columns: &TableSchema) -> Result<(), OpenError> {
     let conflict = |what: String| OpenError::Schema {
         path: log.table().to_owned(),
@@ -205,3 +205,6 @@ fn check(log: &DeltaLog, snapshot: &Snapshot, partitions: &[&str], columns: &Tab
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

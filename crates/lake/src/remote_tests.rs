@@ -1,5 +1,5 @@
-//! A lake on an object store that fails: what the log has is in the table once, whatever calls fail, come late, or are done although
-//! they seem to have failed.
+//! A lake on a failing object store: each entry of the log must be in the table exactly once, whichever calls fail, are
+//! delayed, or are executed although they seem to have failed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ impl Remotely {
         .await
     }
 
-    /// Opens it in the end. Of a store that fails every fourth call one try in twenty comes through, with pauses between.
+    /// Opens the table, with retries. If the store fails every fourth call, about one attempt in twenty succeeds.
     async fn open(&self) -> TableWriter {
         let until = Instant::now() + 10 * SOON;
         loop {
@@ -80,7 +80,7 @@ impl Remotely {
         }
     }
 
-    /// The table as others see it.
+    /// The table as another reader sees it.
     async fn table(&self) -> Option<Snapshot> {
         let site = Remotely {
             world: World::new().await,
@@ -177,7 +177,7 @@ async fn rows_are_once_in_a_table_whose_store_fails_at_any_call_and_whose_writer
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
-            // As a process that is killed: what is on its way may arrive or not.
+            // Like a killed process: requests in progress may or may not be executed.
             drop(writer);
         }
         lake.store.set(Faults::None);
@@ -286,8 +286,9 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
     assert_eq!(lake.bodies().await, bodies);
 }
 
-/// The store is away at starts and comes back later, and the log has lost its end before the first of them. Nothing that came
-/// meanwhile is taken for what the table has, however much it is, and the loss is told when the store can be asked.
+/// The store is unreachable at starts and comes back later, and the log has lost its end before the first of them. New
+/// entries must not be mistaken for those that the table has, however many there are, and the loss must be reported
+/// when the store is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_came_while_the_store_was_away_is_not_taken_for_what_the_log_has_lost() {
     for more in [0, 1, 5] {
@@ -341,7 +342,7 @@ async fn what_came_while_the_store_was_away_is_not_taken_for_what_the_log_has_lo
         })
         .await;
         writer.close(SOON).await;
-        // It was asked by now, so the ends of before say nothing any more.
+        // The table was read meanwhile, so the stored ends do not apply any more.
         let writer = lake.open().await;
         writer.close(SOON).await;
         assert_eq!(lake.bodies().await, sorted(expected), "{more} at a start");

@@ -1,8 +1,8 @@
-//! The signals of telemetry, each of which has a table of its own.
+//! The telemetry signals. Each has its own table.
 
 use thalweg_columns::tables::{LOGS, METRICS, TRACES, TableSpec};
 
-/// What a request or an entry carries.
+/// The content of a request or an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Signal {
     Logs,
@@ -13,7 +13,7 @@ pub enum Signal {
 impl Signal {
     pub const ALL: [Signal; 3] = [Signal::Logs, Signal::Metrics, Signal::Traces];
 
-    /// In metrics, paths, options and texts; also the name of its table.
+    /// The name in metrics, paths, options and messages; also that of its table.
     pub fn name(self) -> &'static str {
         match self {
             Signal::Logs => "logs",

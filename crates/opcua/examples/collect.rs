@@ -61,7 +61,7 @@ async fn main() {
     );
     let mut registry = ComponentRegistry::new();
     thalweg_opcua::register(&mut registry, thalweg_opcua::InputDirectory::new());
-    registry.output("show", |_, _| Some(Arc::new(Show)));
+    registry.output("show", "", |_, _| Some(Arc::new(Show)));
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
     let spec = loaded
         .config

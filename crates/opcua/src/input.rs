@@ -29,14 +29,18 @@ use crate::server_connection::{ConnectionContext, ConnectionStatus, ServerConnec
 
 /// `directory` shows what inputs find; a failed node is retried after `first_retry`, which then doubles.
 pub(crate) fn register(registry: &mut ComponentRegistry, directory: Arc<InputDirectory>, first_retry: Duration) {
-    registry.input("opcua", move |node, context| {
-        let config = InputConfig::parse(&node.body, context.diagnostics)?;
-        Some(Arc::new(OpcUaInputSpec {
-            config: Arc::new(config),
-            directory: directory.clone(),
-            first_retry,
-        }))
-    });
+    registry.input(
+        "opcua",
+        include_str!("../reference/input-opcua.txt"),
+        move |node, context| {
+            let config = InputConfig::parse(&node.body, context.diagnostics)?;
+            Some(Arc::new(OpcUaInputSpec {
+                config: Arc::new(config),
+                directory: directory.clone(),
+                first_retry,
+            }))
+        },
+    );
 }
 
 struct OpcUaInputSpec {

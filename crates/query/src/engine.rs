@@ -311,9 +311,7 @@ impl Engine {
                 running,
             }),
             Ok(Ok(Err(error))) => Err(error),
-            Ok(Err(_)) => Err(QueryError::execute(
-                "the query ended without an answer; this is a bug",
-            )),
+            Ok(Err(_)) => Err(QueryError::execute("the query ended without an answer; this is a bug")),
         }
     }
 

@@ -209,12 +209,8 @@ async fn respond(engine: &Engine, asked: SqlRequest, headers: &HeaderMap) -> Res
 
 fn format_of(asked: Option<&str>, headers: &HeaderMap) -> Result<RowFormat, QueryError> {
     if let Some(name) = asked {
-        return RowFormat::parse(name).ok_or_else(|| {
-            QueryError::request(format!(
-                "unknown format {name:?}; use one of {}",
-                RowFormat::NAMES
-            ))
-        });
+        return RowFormat::parse(name)
+            .ok_or_else(|| QueryError::request(format!("unknown format {name:?}; use one of {}", RowFormat::NAMES)));
     }
     let accepted = headers
         .get_all(header::ACCEPT)

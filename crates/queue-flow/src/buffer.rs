@@ -1,15 +1,17 @@
-//! `buffer: queue`: a flow's messages in a durable queue between its input and its processors. The source hears that a
-//! batch is done when the log's commit holds it; what the flow has not handed on is there after a crash, and comes again.
+//! `buffer: queue` puts a durable queue between the input and the processors of a flow. A batch is acknowledged to its
+//! source when the log has committed it. Messages that the flow has not passed on survive a crash and are delivered
+//! again.
 //!
-//! One record of the queue is a **parcel**: those messages of one write whose series go to one partition, up to
-//! `claim_batch` of them, with one head ([`thalweg_record::codec`]). One record per message would keep the same order and
-//! cost a frame entry, a queue entry and an ack each; here these are paid once for hundreds of messages, and metadata of a
-//! tag is written once. What it costs: a parcel comes again as a whole.
+//! One record of the queue is a **parcel**: up to `claim_batch` messages of one write whose series belong to one
+//! partition, under one header ([`thalweg_record::codec`]). One record per message would keep the same order, but each
+//! would need its own frame entry, queue entry and ack; a parcel pays for these once for hundreds of messages, and
+//! stores the metadata of a tag once. The price is that a parcel is redelivered as a whole.
 //!
-//! Messages of a series go to one partition, those without one all to the first, so both keep their order. A partition's
-//! stream group commits up to the highest parcel below which every one is done. Each parcel's properties say how many
-//! messages it has and how many were stored in its partition before it: so the messages that are in a buffer are known at
-//! the start from two records per partition, and what is missing between two parcels (purged, damaged) is counted.
+//! Messages of a series go to one partition, and messages without a series to the first, so both stay in order. The
+//! stream group of a partition commits up to the highest parcel below which all are done. The properties of a parcel
+//! state its number of messages and how many were stored in its partition before it. Two records per partition
+//! therefore tell at the start how many messages are in the buffer, and a gap between two parcels (purged, damaged) can
+//! be counted.
 
 mod backing_queue;
 mod reader;
@@ -28,12 +30,15 @@ use backing_queue::BackingQueue;
 
 /// A parcel is closed at about this size.
 const PARCEL_BYTES: usize = 256 << 10;
-/// With less there is no room for a few parcels.
+/// Smaller buffers have no room for a few parcels.
 const BYTES_MIN: u64 = 1 << 20;
 const CLAIM_MAX: i64 = 10_000;
 
 pub(super) fn register(registry: &mut ComponentRegistry, store: Arc<SharedQueues>) {
-    registry.buffer(move |node, flow, context| parse(node, flow, context, &store));
+    registry.buffer(
+        include_str!("../reference/buffer-queue.txt"),
+        move |node, flow, context| parse(node, flow, context, &store),
+    );
 }
 
 /// The fields of a buffer.
@@ -42,9 +47,9 @@ struct QueueBufferOptions {
     name: String,
     partitions: u32,
     durability: Option<Durability>,
-    /// Messages; 0: any number.
+    /// Messages; 0: unlimited.
     max_depth: u64,
-    /// 0: as much as the disk holds.
+    /// 0: limited by the disk only.
     max_bytes: u64,
     claim_batch: u32,
 }
@@ -67,7 +72,7 @@ fn parse(
         fields.error("name", error);
     } else if name.len() <= BUFFER_PREFIX.len() || !name.starts_with(BUFFER_PREFIX) {
         let message =
-            format!("a buffer's queue is called {BUFFER_PREFIX}<something>, since only such queues are a flow's own");
+            format!("a buffer's queue must be called {BUFFER_PREFIX}<something>, as only such queues belong to a flow");
         fields.error("name", message);
     } else if let Some(other) = store.claim_buffer(&name, &flow.name) {
         let message = format!("flow \"{other}\" has the buffer {name} already; give each its own");
@@ -75,14 +80,14 @@ fn parse(
     }
     let partitions = fields.int_in("partitions", 10, 1..=i64::from(PARTITIONS_MAX));
     let durability = ["fsync", "interval", "os", "memory"];
-    // The empty word is what nobody can write and stands for "not given".
+    // The empty default cannot be written in a file, so it means "not given".
     let durability = fields.one_of("durability", &durability, "").parse().ok();
     let max_depth = fields.int_in("max_depth", 0, 0..=i64::MAX).unsigned_abs();
     let max_bytes = fields.size("max_bytes", "10GiB");
     if (1..BYTES_MIN).contains(&max_bytes) {
         fields.error(
             "max_bytes",
-            "a buffer needs at least 1MiB; 0 is no limit but the disk's",
+            "a buffer needs at least 1MiB; 0 means that only the disk limits it",
         );
     }
     let claim_batch = fields.int_in("claim_batch", 1000, 1..=CLAIM_MAX);

@@ -1,5 +1,6 @@
-//! `queue`: messages out of a queue. A batch is acked when the flow has confirmed it, and given back when it has not; what
-//! the flow refuses for good and its dead letter does not take is rejected, and so goes to the dead letters of the queue.
+//! `queue`: reads messages from a queue. A batch is acked when the flow has confirmed it, and nacked when it failed. A
+//! message that the flow refuses for good, and that its dead letter output does not take, is rejected and becomes a
+//! dead letter of the queue.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,15 +20,19 @@ use thalweg_record::{AckResult, Batch, Message, Metadata};
 use crate::SharedQueues;
 use crate::names::{GroupReference, QueueReference};
 
-/// A claim waits so long before it asks again.
+/// How long a claim waits before it is repeated.
 const WAIT: Duration = Duration::from_secs(30);
-/// After an error the queue is asked again so soon.
+/// Pause after an error.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Leases are extended when a third of them is over.
+/// Leases are extended after this fraction of their time.
 const EXTEND_PART: u32 = 3;
 
 pub(super) fn register(registry: &mut ComponentRegistry, store: Arc<SharedQueues>) {
-    registry.input("queue", move |node, context| parse(node, context, &store));
+    registry.input(
+        "queue",
+        include_str!("../reference/input-queue.txt"),
+        move |node, context| parse(node, context, &store),
+    );
 }
 
 #[derive(Clone)]
@@ -70,7 +75,7 @@ fn parse(
     };
     let start = fields.string("start", "earliest");
     let start = start.parse().unwrap_or_else(|error| {
-        fields.error("start", error);
+        fields.error("start", format!("expected {error}"));
         GroupStart::Earliest
     });
     let number = |fields: &mut Fields<'_>, name: &str, max: i64| {
@@ -107,8 +112,8 @@ fn parse(
 
 impl InputSpec for QueueInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
-        // Two inputs of one file are two consumers. After a restart they are others: leases of this process end with it, so
-        // nobody has to come back for them.
+        // Two inputs of one file are two consumers. After a restart their names differ: the leases of this process end
+        // with it, so no later consumer has to take them over.
         let consumer = self.options.consumer.clone();
         let consumer = consumer.unwrap_or_else(|| format!("{}@{}", context.source, std::process::id()));
         Ok(Box::new(QueueInput {
@@ -118,7 +123,7 @@ impl InputSpec for QueueInputSpec {
         }))
     }
 
-    /// A work group has so many messages out at once, and of each key `lane_window`. A stream reads on.
+    /// A work group limits the leased messages, and those of each key to `lane_window`. A stream reads on.
     fn waits_for_answers(&self) -> Option<&'static str> {
         let is_work = self.options.mode == GroupMode::Work;
         is_work.then_some("read the queue as a stream (mode: stream)")
@@ -139,7 +144,7 @@ impl Input for QueueInput {
         Box::pin(async move {
             while let Some((queue, group)) = self.join(&context).await {
                 context.connection.up();
-                // What is open of a queue that is gone is none of the next one's.
+                // Leases of a deleted queue do not belong to the next one.
                 let open = OpenLeases::default();
                 let ended = tokio::select! {
                     ended = self.read(&context, &queue, &group, &open) => ended,
@@ -151,12 +156,13 @@ impl Input for QueueInput {
                         queue.leave(&group, &self.consumer);
                         break;
                     }
-                    // An event and no outage: it is told each time, however soon the queue is back.
+                    // This is an event rather than an outage, so it is logged each time, however soon the queue is
+                    // back.
                     InputEnd::Deleted(what) => {
                         context.connection.progress(&what);
                         tracing::warn!(
                             queue = %queue.name(), group = %group.name(),
-                            "{what}, while a flow reads it: it goes on with the one that has the name next"
+                            "{what} while a flow reads it; the flow continues with the next queue of that name"
                         );
                     }
                 }
@@ -166,15 +172,16 @@ impl Input for QueueInput {
     }
 }
 
-/// Why an input reads no further.
+/// Why an input stops reading.
 enum InputEnd {
     Stopped,
-    /// The queue or the group is gone; the error says which.
+    /// The queue or the group was deleted; the error says which.
     Deleted(String),
 }
 
 impl QueueInput {
-    /// Finds queue and group; they may be made while the process runs. `None` if the flow stops before that.
+    /// Finds the queue and the group, which may be created while the process runs. Returns `None` if the flow stops
+    /// first.
     async fn join(&self, context: &InputContext) -> Option<(Arc<Queue>, Arc<Group>)> {
         loop {
             let joined = match self.store.queues() {
@@ -233,10 +240,10 @@ impl QueueInput {
                         return InputEnd::Stopped;
                     }
                 }
-                // The flow settles them, then there is room again.
+                // There is room again once the flow has settled them.
                 Err(QueueError::TooManyPending { .. }) => {}
                 Err(error @ (QueueError::QueueNotFound { .. } | QueueError::GroupNotFound { .. })) => {
-                    // All queues end with the process, too.
+                    // Queues also disappear when the process stops.
                     return match self.pause(context).await {
                         true => InputEnd::Deleted(error.to_string()),
                         false => InputEnd::Stopped,
@@ -252,7 +259,7 @@ impl QueueInput {
         }
     }
 
-    /// `false` if the flow stops meanwhile.
+    /// Returns `false` if the flow stops meanwhile.
     async fn pause(&self, context: &InputContext) -> bool {
         tokio::select! {
             () = context.stop.cancelled() => false,
@@ -287,7 +294,7 @@ impl QueueInput {
         context.sink.send(Batch::new(messages, ack)).await
     }
 
-    /// Keeps what the flow works on from going to others. Never returns.
+    /// Extends the leases of messages that the flow works on. Never returns.
     async fn extend(&self, queue: &Arc<Queue>, group: &Arc<Group>, open: &OpenLeases) -> Infallible {
         loop {
             tokio::time::sleep(queue.settings().visibility_timeout / EXTEND_PART).await;
@@ -306,19 +313,20 @@ impl QueueInput {
     }
 }
 
-/// Messages of one batch, until the flow says what became of them.
+/// The messages of one batch until the flow settles them.
 struct LeasedBatch {
     queue: Arc<Queue>,
     group: Arc<Group>,
     open: OpenLeases,
     receipts: Vec<Receipt>,
-    /// Those that the flow will never take, with the reason.
+    /// Messages that the flow refuses for good, with the reason.
     refused: Mutex<Vec<(Receipt, Box<str>)>>,
 }
 
 impl LeasedBatch {
-    /// The flow refuses a message for good, and no dead letter of its own takes it: those of the queue will. It is known by
-    /// its id, which a script may have taken away; then it is only counted as dropped.
+    /// Records that the flow refuses a message for good. Without a dead letter output in the flow it becomes a dead
+    /// letter of the queue. The message is identified by its id; if a script has removed the id, the message is only
+    /// counted as dropped.
     fn refuse(&self, message: &Message, error: &str) -> bool {
         let found = match self.receipts.as_slice() {
             [only] => Some(only),
@@ -350,11 +358,11 @@ impl LeasedBatch {
             }
         };
         let settled = settled.and_then(|()| self.reject(refused));
-        // Of a queue that was deleted nothing is left to be settled.
+        // A deleted queue has nothing left to settle.
         if let Err(error) = settled
             && !self.queue.is_removed()
         {
-            tracing::warn!(queue = %self.queue.name(), %error, "messages cannot be settled; they are handed out again");
+            tracing::warn!(queue = %self.queue.name(), %error, "messages cannot be settled; they will be delivered again");
         }
     }
 
@@ -364,13 +372,13 @@ impl LeasedBatch {
         }
         let verdict = |(receipt, reason)| (receipt, SettleAction::Reject { reason: Some(reason) });
         let verdicts = refused.into_iter().map(verdict).collect();
-        // Without waiting for the commit there is nothing to wait for.
+        // This mode does not wait for the commit, so the future is ready at once.
         let settled = self.queue.settle(&self.group, verdicts, false).now_or_never();
         settled.map_or(Ok(()), |settled| settled.map(drop))
     }
 }
 
-/// The payload as it is; what else is known of the message becomes metadata.
+/// The payload is kept as it is; everything else becomes metadata.
 fn message(queue: &Queue, delivery: &Delivery) -> Message {
     let found = &delivery.message;
     let mut out = Message::raw(found.payload.clone());

@@ -1,5 +1,5 @@
-//! The durable queues as an end of flows: the input and the output `queue`, the buffer `queue` between a flow's input and its
-//! processors, the webhook to which dead letters are posted, and what is counted of queues.
+//! Connects flows to durable queues: the input and the output `queue`, the buffer `queue` between input and processors,
+//! the webhook for dead letters, and the metrics of queues.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -23,11 +23,11 @@ pub use metrics::register_metrics;
 use names::QueueReference;
 pub use webhook::{DeadLetterText, Webhooks};
 
-/// The queues of the process, which are opened after its configuration was read.
+/// The queues of the process, which are opened after the configuration was read.
 #[derive(Default)]
 pub struct SharedQueues {
     wanted: AtomicBool,
-    /// Buffers of flows: queue and flow.
+    /// Queue and flow of each buffer.
     buffers: Mutex<Vec<(String, String)>>,
     /// Queues that inputs and outputs name.
     used: Mutex<Vec<QueueReference>>,
@@ -35,7 +35,7 @@ pub struct SharedQueues {
 }
 
 impl SharedQueues {
-    /// Something has use for queues, or for the log that they stand on.
+    /// Declares that a component needs queues or the log below them.
     pub fn want(&self) {
         self.wanted.store(true, Ordering::Release);
     }
@@ -44,7 +44,7 @@ impl SharedQueues {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// From now on the components use them. Of several the first stay.
+    /// Makes the queues available to components. Later calls have no effect.
     pub fn open(&self, queues: Queues) {
         let _ = self.opened.set(queues);
     }
@@ -53,12 +53,12 @@ impl SharedQueues {
         self.opened.get().cloned()
     }
 
-    /// Whether the queues that the flows use are those that the file declares; mistakes go to the diagnostics.
+    /// Checks that the queues used by flows are declared in the file; mistakes go to the diagnostics.
     pub fn check_names(&self, declared: &QueuesSettings, diagnostics: &Diagnostics) {
         names::check(&self.used.lock(), declared, diagnostics);
     }
 
-    /// A flow has this queue for itself; the flow that has it already, if one does.
+    /// Reserves a queue for one flow. Returns the flow that already has it, if there is one.
     pub(crate) fn claim_buffer(&self, queue: &str, flow: &str) -> Option<String> {
         let mut buffers = self.buffers.lock();
         if let Some((_, other)) = buffers.iter().find(|(name, _)| name == queue) {
@@ -68,7 +68,7 @@ impl SharedQueues {
         None
     }
 
-    /// A resource is read as often as it is named, and counts once.
+    /// Records a reference once. A resource is parsed each time it is named.
     pub(crate) fn uses(&self, used: QueueReference) {
         let mut all = self.used.lock();
         if !all.contains(&used) {
@@ -77,7 +77,7 @@ impl SharedQueues {
     }
 }
 
-/// Names the components.
+/// Registers the components.
 pub fn register(registry: &mut ComponentRegistry, store: &Arc<SharedQueues>) {
     buffer::register(registry, store.clone());
     input::register(registry, store.clone());

@@ -1,5 +1,5 @@
-//! The metrics of queues: read from what they count when somebody asks. There are as many as there are queues and groups; those of
-//! a queue or group that is gone are not told any more.
+//! The metrics of queues, read from the queues' own counters at each scrape. Deleted queues and groups disappear from
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use thalweg_log::HistogramSnapshot;
 use thalweg_queue::{Group, GroupStats, Queue, Queues};
 use thalweg_telemetry::{Distribution, MetricFamilies, Metrics};
 
-/// Has the metrics of all queues told from now on.
+/// Registers the metrics of all queues.
 pub fn register_metrics(metrics: &Metrics, queues: Queues) {
     metrics.tell("mqtt_queue_depth", move |to| {
         for queue in queues.all() {
@@ -24,17 +24,13 @@ fn tell_queue(to: &mut MetricFamilies, queue: &Arc<Queue>) {
     for (metric, help, value) in [
         (
             "mqtt_queue_depth",
-            "Messages that limit the queue, as max_depth counts them.",
+            "Messages in the queue, as counted against max_depth.",
             stats.depth as f64,
         ),
-        (
-            "mqtt_queue_bytes",
-            "Bytes of messages that are kept.",
-            stats.bytes as f64,
-        ),
+        ("mqtt_queue_bytes", "Bytes of retained messages.", stats.bytes as f64),
         (
             "mqtt_queue_oldest_seconds",
-            "Age of the oldest message that is kept.",
+            "Age of the oldest retained message.",
             stats.oldest_seconds,
         ),
     ] {
@@ -53,11 +49,11 @@ fn tell_queue(to: &mut MetricFamilies, queue: &Arc<Queue>) {
         stats.enqueued,
     );
     tell_refused_and_removed(to, queue, name);
-    let help = "From the append of a message, or the time it was due, to its first delivery.";
+    let help = "Time from the append of a message, or from its due time, to its first delivery.";
     let latency = seconds(&queue.latency());
     to.histogram("mqtt_queue_delivery_latency_seconds", help, labels, &latency);
     for group in queue.groups() {
-        // In the order of their names.
+        // Groups are sorted by name.
         let at = stats.groups.binary_search_by(|stats| stats.name.cmp(group.name()));
         if let Some(stats) = at.ok().and_then(|at| stats.groups.get(at)) {
             tell_group(to, name, &group, stats);
@@ -68,14 +64,10 @@ fn tell_queue(to: &mut MetricFamilies, queue: &Arc<Queue>) {
 fn tell_dedup(to: &mut MetricFamilies, queue: &Queue, labels: &[(&str, &str)]) {
     let Some(dedup) = queue.dedup() else { return };
     for (metric, help, value) in [
-        (
-            "mqtt_queue_dedup_ids",
-            "Dedup-ids that are remembered.",
-            dedup.ids as f64,
-        ),
+        ("mqtt_queue_dedup_ids", "Remembered dedup-ids.", dedup.ids as f64),
         (
             "mqtt_queue_dedup_bytes",
-            "Memory that they take of queues.dedup_memory.",
+            "Memory that dedup-ids use of queues.dedup_memory.",
             dedup.bytes as f64,
         ),
     ] {
@@ -83,7 +75,7 @@ fn tell_dedup(to: &mut MetricFamilies, queue: &Queue, labels: &[(&str, &str)]) {
     }
     to.counter(
         "mqtt_queue_dedup_forgotten_total",
-        "Dedup-ids that were forgotten inside of dedup_window, for want of room: a repetition is stored again.",
+        "Dedup-ids forgotten within dedup_window for lack of memory; a repetition is stored again.",
         labels,
         dedup.forgotten_early,
     );
@@ -93,12 +85,7 @@ fn tell_refused_and_removed(to: &mut MetricFamilies, queue: &Queue, name: &str) 
     let counters = queue.counters();
     for (code, count) in counters.refused() {
         let labels = &[("queue", name), ("code", code)];
-        to.counter(
-            "mqtt_queue_refused_total",
-            "Messages that were not taken.",
-            labels,
-            count,
-        );
+        to.counter("mqtt_queue_refused_total", "Messages that were refused.", labels, count);
     }
     for (reason, count) in counters.dead.all() {
         let labels = &[("queue", name), ("reason", reason)];
@@ -111,7 +98,7 @@ fn tell_refused_and_removed(to: &mut MetricFamilies, queue: &Queue, name: &str) 
     }
     for (reason, count) in counters.dropped() {
         let labels = &[("queue", name), ("reason", reason)];
-        let help = "Messages that were dropped and are no dead letters.";
+        let help = "Messages that were dropped without becoming dead letters.";
         to.counter("mqtt_queue_dropped_total", help, labels, count);
     }
 }
@@ -123,7 +110,7 @@ fn tell_group(to: &mut MetricFamilies, queue: &str, group: &Group, stats: &Group
     for (metric, help, value) in [
         (
             "mqtt_queue_dequeue_total",
-            "Messages that were handed out.",
+            "Messages delivered to consumers.",
             group.delivered(),
         ),
         (
@@ -133,7 +120,7 @@ fn tell_group(to: &mut MetricFamilies, queue: &str, group: &Group, stats: &Group
         ),
         (
             "mqtt_queue_nack_total",
-            "Messages that were given back.",
+            "Messages that consumers returned.",
             count(&counters.nacked),
         ),
         (
@@ -143,12 +130,12 @@ fn tell_group(to: &mut MetricFamilies, queue: &str, group: &Group, stats: &Group
         ),
         (
             "mqtt_queue_expired_total",
-            "Messages whose time to live had passed.",
+            "Messages whose time to live expired.",
             count(&counters.expired),
         ),
         (
             "mqtt_queue_redelivered_total",
-            "Deliveries that were not the first.",
+            "Deliveries after the first.",
             stats.counts.redelivered,
         ),
     ] {
@@ -164,17 +151,17 @@ fn tell_messages_in_hand(to: &mut MetricFamilies, stats: &GroupStats, labels: &[
     for (metric, help, value) in [
         (
             "mqtt_queue_state_bytes",
-            "Memory that it takes of queues.state_memory: what it knows of messages that consumers have, that wait or are delayed.",
+            "Memory of the group's state, of queues.state_memory: leased, waiting and delayed messages.",
             stats.state_bytes,
         ),
         (
             "mqtt_queue_inflight",
-            "Messages that a consumer has.",
+            "Messages leased to consumers.",
             stats.counts.leased,
         ),
         (
             "mqtt_queue_waiting",
-            "Messages that wait to be tried again.",
+            "Messages waiting for a retry.",
             stats.counts.waiting,
         ),
         (

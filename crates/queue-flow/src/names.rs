@@ -1,6 +1,6 @@
-//! Names of queues that the flows of a file use, against those that the same file declares. A name that is nowhere makes a flow
-//! wait for a queue that may never come, so a slip is found before it runs. A queue may also be made through the API, which the
-//! file cannot know; then the flow says what it waits for.
+//! Checks the queue names in flows against the queues that the same file declares. With an unknown name, a flow waits
+//! for a queue that may never exist, so a typo is found before the flow runs. A queue may also be created through the
+//! API, which the file cannot know; the message then says what the flow waits for.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use thalweg_config::{Diagnostics, Pos, closest, is_slip};
 use thalweg_queue::names::{DEAD_LETTER_PREFIX, NameKind};
 use thalweg_queue::settings::{GroupMode, QueueSettings, QueuesSettings};
 
-/// A flow reads or writes a queue.
+/// A queue that a flow reads or writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueueReference {
-    /// Where the file names it.
+    /// The position of the name in the file.
     pub pos: Pos,
     pub name: String,
-    /// `None`: it is written.
+    /// `None` if the queue is written.
     pub reader: Option<GroupReference>,
 }
 
@@ -23,11 +23,11 @@ pub(crate) struct QueueReference {
 pub(crate) struct GroupReference {
     pub group: Option<String>,
     pub mode: GroupMode,
-    /// Where the file names the group, or the queue.
+    /// The position of the group's name, or of the queue's.
     pub pos: Pos,
 }
 
-/// Mistakes go to the diagnostics.
+/// Reports mistakes to the diagnostics.
 pub(crate) fn check(used: &[QueueReference], section: &QueuesSettings, diagnostics: &Diagnostics) {
     let list: HashMap<&str, &QueueSettings> = section
         .list
@@ -35,11 +35,11 @@ pub(crate) fn check(used: &[QueueReference], section: &QueuesSettings, diagnosti
         .map(|(name, queue)| (name.as_str(), queue))
         .collect();
     for used in used.iter().filter(|used| !used.name.is_empty()) {
-        // Dead letters are there as soon as their queue is.
+        // A dead letter queue exists as soon as its queue does.
         let name = match NameKind::of(&used.name) {
             NameKind::Ordinary => used.name.as_str(),
             NameKind::DeadLetter => used.name.strip_prefix(DEAD_LETTER_PREFIX).unwrap_or_default(),
-            // Buffers and what feeds the lake come with what has them.
+            // Buffers and lake queues are created by their users.
             NameKind::Lake | NameKind::Buffer => continue,
         };
         match (list.get(name), &used.reader) {
@@ -60,7 +60,7 @@ fn check_undeclared(name: &str, used: &QueueReference, section: &QueuesSettings,
     let text = format!("queue.name: there is no queue \"{name}\" in queues.list{meant}");
     match section.auto_create {
         true if near.is_some() => {
-            let text = format!("{text} It is made when it is first used, since queues.auto_create is set");
+            let text = format!("{text} It is created when it is first used, because queues.auto_create is set");
             diagnostics.warn_at(used.pos, text);
         }
         true => {}
@@ -68,18 +68,18 @@ fn check_undeclared(name: &str, used: &QueueReference, section: &QueuesSettings,
         false if names.is_empty() => diagnostics.note_at(
             used.pos,
             format!(
-                "queue.name: no queue \"{name}\" is declared in queues.list; the flow waits until it is made through the API"
+                "queue.name: no queue \"{name}\" is declared in queues.list; the flow waits until the API creates it"
             ),
         ),
         false => {
             let stop = if near.is_some() { "" } else { ";" };
-            let text = format!("{text}{stop} The flow waits until it is declared there or made through the API");
+            let text = format!("{text}{stop} The flow waits until it is declared there or created through the API");
             diagnostics.warn_at(used.pos, text);
         }
     }
 }
 
-/// A group of another mode than it is declared with is never joined; one that is not declared is made, and begins anew.
+/// A group with another mode than declared can never be joined; an undeclared group is created with its own position.
 fn check_group(queue: &str, settings: &QueueSettings, reader: &GroupReference, diagnostics: &Diagnostics) {
     let default: SmolStr = settings.default_group.to_string().into();
     let name = reader.group.as_deref().unwrap_or(&default);
@@ -98,7 +98,7 @@ fn check_group(queue: &str, settings: &QueueSettings, reader: &GroupReference, d
         && let Some(near) = closest(name, &names)
     {
         let text = format!(
-            "queue.group: queue \"{queue}\" declares no group \"{name}\", did you mean \"{near}\"? It is made when this reads for the first time, and begins where start says"
+            "queue.group: queue \"{queue}\" declares no group \"{name}\", did you mean \"{near}\"? It is created when this reads for the first time, and begins where start says"
         );
         diagnostics.warn_at(reader.pos, text);
     }

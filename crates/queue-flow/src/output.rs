@@ -1,5 +1,5 @@
-//! `queue`: messages into a queue, confirmed when they are as durable as the queue promises. Key, delay, time to live and
-//! properties may depend on the message.
+//! `queue`: writes messages to a queue, and confirms them when they are as durable as the queue promises. Key, delay,
+//! time to live and properties may depend on the message.
 
 use std::sync::Arc;
 
@@ -21,11 +21,15 @@ use crate::names::QueueReference;
 
 /// Batches that share one append, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 256;
-/// What a record has beside key, properties and value, at most.
+/// The most that a record takes besides key, properties and value.
 const RECORD_BYTES: usize = 64;
 
 pub(super) fn register(registry: &mut ComponentRegistry, store: Arc<SharedQueues>) {
-    registry.output("queue", move |node, context| parse(node, context, &store));
+    registry.output(
+        "queue",
+        include_str!("../reference/output-queue.txt"),
+        move |node, context| parse(node, context, &store),
+    );
 }
 
 struct QueueOutputSpec {
@@ -92,7 +96,7 @@ fn parse(
     }))
 }
 
-/// These say something to the queue; as properties they would only be kept.
+/// These names control the queue; as properties they would only be stored.
 fn misplaced(property: &str) -> Option<String> {
     let instead = match property {
         "partition-key" => "set the field key instead",
@@ -104,7 +108,7 @@ fn misplaced(property: &str) -> Option<String> {
     Some(format!("a property {property} has no effect here; {instead}"))
 }
 
-/// `None` after a mistake.
+/// Returns `None` after an error.
 fn optional(node: Option<&thalweg_config::Node>, context: &mut ParseContext<'_>) -> Option<Option<Interpolation>> {
     match node {
         Some(node) => context.interpolation(node).map(Some),
@@ -129,7 +133,7 @@ struct QueueOutput {
     name: String,
     fields: Arc<MessageTemplate>,
     batching: Option<Batching>,
-    /// That which had the name at the last look.
+    /// The queue that had the name at the last lookup.
     queue: Arc<Mutex<Option<Arc<Queue>>>>,
 }
 
@@ -139,7 +143,7 @@ impl Output for QueueOutput {
             let queues = self.store.queues();
             let queues = queues.ok_or_else(|| OpenError::Temporary("the log is not open yet".to_owned()))?;
             let queue = queues.get_or_create(&self.name).await;
-            // A queue may be made while the process runs.
+            // A queue may be created while the process runs.
             let queue = queue.map_err(|error| OpenError::Temporary(error.to_string()))?;
             *self.queue.lock() = Some(queue);
             context.connection.up();
@@ -175,7 +179,7 @@ impl Output for QueueOutput {
         }
         Box::pin(async move {
             let mut rest = wanted.into_iter().peekable();
-            // What is more than the queue may hold in all never fits into it.
+            // Messages that exceed the limits of the queue never fit into it.
             let (count_max, bytes_max) = queue.most_together();
             let (count_max, bytes_max) = (
                 count_max.min(SUBMISSION_RECORDS_MAX),
@@ -190,7 +194,7 @@ impl Output for QueueOutput {
                     bytes += message.bytes() + RECORD_BYTES;
                     piece.push(message);
                 }
-                // A piece that fails is tried again with those before it: at least once.
+                // If a piece fails, the earlier pieces are written again with it: delivery is at least once.
                 queue.produce_all(piece).await.map_err(temporary)?;
             }
             all_but(refused)
@@ -207,7 +211,7 @@ impl Output for QueueOutput {
 }
 
 impl QueueOutput {
-    /// The queue was deleted: the next attempt writes to the one that has its name then.
+    /// The queue was deleted. The next attempt writes to the queue that has its name then.
     fn look_again(&self) -> BoxFuture<'static, Result<(), WriteError>> {
         let (store, name, slot) = (self.store.clone(), self.name.clone(), self.queue.clone());
         Box::pin(async move {
@@ -217,34 +221,34 @@ impl QueueOutput {
             if queue.is_removed() {
                 return Err(WriteError::Temporary(format!("queue {name} is closed")));
             }
-            tracing::warn!(queue = %name, "the queue that the flow writes to was deleted and made again; it goes on with the new one");
+            tracing::warn!(queue = %name, "its queue was deleted and created again; the flow continues with the new one");
             *slot.lock() = Some(queue);
             Err(WriteError::Temporary(format!(
-                "queue {name} was deleted and made again"
+                "queue {name} was deleted and created again"
             )))
         })
     }
 }
 
-/// What no attempt will change, whatever an operator does but another limit.
+/// Why a message can never be stored, unless a limit is changed.
 fn too_large(message: &NewMessage, limit: u64) -> Option<String> {
     let key = message.key.as_ref().map_or(0, Bytes::len);
     let properties = message.properties.as_ref().text_bytes();
     if message.payload.len() as u64 > limit {
         let bytes = message.payload.len();
-        Some(format!("{bytes} bytes are more than max_message_size ({limit})"))
+        Some(format!("{bytes} bytes exceed max_message_size ({limit})"))
     } else if key > KEY_MAX {
-        Some(format!("a key of {key} bytes is more than {KEY_MAX}, the limit"))
+        Some(format!("a key of {key} bytes exceeds the limit of {KEY_MAX}"))
     } else if properties > PROPERTIES_BYTES_MAX {
         Some(format!(
-            "properties of {properties} bytes are more than {PROPERTIES_BYTES_MAX}, the limit"
+            "properties of {properties} bytes exceed the limit of {PROPERTIES_BYTES_MAX}"
         ))
     } else {
         None
     }
 }
 
-/// Whatever it is, an operator or a consumer can end it.
+/// An operator or a consumer can resolve any of these errors.
 fn temporary(error: QueueError) -> WriteError {
     WriteError::Temporary(error.to_string())
 }
@@ -303,17 +307,14 @@ mod tests {
         };
         let told = |message: &NewMessage| too_large(message, 1000).unwrap_or_default();
         assert_eq!(told(&message(1000, KEY_MAX, PROPERTIES_BYTES_MAX - 1)), "");
-        assert_eq!(
-            told(&message(1001, 0, 0)),
-            "1001 bytes are more than max_message_size (1000)"
-        );
+        assert_eq!(told(&message(1001, 0, 0)), "1001 bytes exceed max_message_size (1000)");
         assert_eq!(
             told(&message(0, KEY_MAX + 1, 0)),
-            "a key of 65537 bytes is more than 65536, the limit"
+            "a key of 65537 bytes exceeds the limit of 65536"
         );
         assert_eq!(
             told(&message(0, 0, PROPERTIES_BYTES_MAX)),
-            "properties of 65537 bytes are more than 65536, the limit"
+            "properties of 65537 bytes exceed the limit of 65536"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! `dlq.webhook`: each dead letter is posted to an address, as the query for dead letters shows it.
+//! `dlq.webhook` posts each dead letter to a URL, in the form of the dead letter query.
 //!
-//! A queue says which letter there is and goes on. Up to [`WAITING_MAX`] of a queue wait here, by their offsets alone; more
-//! are dropped and counted. Each queue has its letters posted one after the other, so an address that hangs holds up no
-//! other. Nothing of this is stored: what still waits when the process ends is never posted. The letters themselves
-//! stay in `dlq.<queue>`, which is where to look for what is missing.
+//! A queue announces a letter and goes on. Up to [`WAITING_MAX`] letters of a queue wait here, by offset only; more are
+//! dropped and counted. Each queue posts its letters one after another, so a URL that hangs delays no other queue.
+//! Nothing is stored: letters that still wait when the process stops are never posted. The letters themselves stay in
+//! `dlq.<queue>`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,14 +25,14 @@ use tokio::time::{sleep, timeout};
 
 const WAITING_MAX: usize = 1000;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Before the second and the third try, which is the last.
+/// Pauses before the second and the third attempt, which is the last.
 const BACKOFF: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
-/// At the same time, of all queues: each has a thread, and reading the disk needs some, too.
+/// Concurrent posts of all queues. Each takes a thread, and disk reads need some, too.
 const POSTS_MAX: usize = 32;
-/// Who has nothing to post for so long is let go.
+/// A queue task without letters ends after this time.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A message of a queue's partition as the query for dead letters shows it: who answers that query knows how.
+/// Formats a message of a queue partition like the dead letter query; the implementer of that query provides it.
 pub type DeadLetterText = fn(&Queue, u32, &Message) -> String;
 
 /// All webhooks of the process.
@@ -53,12 +53,12 @@ struct Letter {
     offset: Offset,
 }
 
-/// Why a letter was not posted, though nobody refused it.
+/// Why a letter was not posted although no server refused it.
 #[derive(Clone, Copy)]
 enum WebhookDropCause {
-    /// Too many wait.
+    /// Too many letters wait.
     Overflow,
-    /// It was sent again or thrown away before its turn, or the webhook was taken away.
+    /// The letter was redriven or deleted before its turn, or the webhook was removed.
     Gone,
 }
 
@@ -80,13 +80,13 @@ impl Webhooks {
         })
     }
 
-    /// Says what will not be posted any more.
+    /// Logs how many letters will not be posted.
     pub fn stop(&self) {
         let waiting = self.waiting.load(Ordering::Relaxed);
         if waiting > 0 {
             tracing::warn!(
                 waiting,
-                "the process ends before these dead letters were posted to dlq.webhook; they stay in dlq.<queue>"
+                "the process stops before these dead letters were posted to dlq.webhook; they stay in dlq.<queue>"
             );
         }
     }
@@ -102,7 +102,7 @@ impl Webhooks {
                     Ok(Some(letter)) => webhooks.post(letter).await,
                     Ok(None) => return,
                     Err(_) => {
-                        // Under the lock under which letters come.
+                        // Checked under the lock under which letters are added.
                         let mut queues = webhooks.queues.lock();
                         if letters.is_empty() {
                             queues.remove(&name);
@@ -115,7 +115,7 @@ impl Webhooks {
         sender
     }
 
-    /// Up to three tries, and what came of them is counted.
+    /// Posts a letter in up to three attempts and counts the outcome.
     async fn post(&self, letter: Letter) {
         let name = letter.queue.name().clone();
         match self.deliver(&letter).await {
@@ -127,7 +127,7 @@ impl Webhooks {
                     let letter = letter.offset;
                     tracing::warn!(
                         queue = %name, letter, held_back,
-                        "a dead letter was not taken by dlq.webhook: {error:#}; it stays in dlq.{name}"
+                        "dlq.webhook did not accept a dead letter: {error:#}; it stays in dlq.{name}"
                     );
                 }
             }
@@ -135,7 +135,7 @@ impl Webhooks {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// False if there is nothing to post any more.
+    /// Returns false if there is nothing left to post.
     async fn deliver(&self, letter: &Letter) -> Result<bool> {
         let mut backoff = BACKOFF.into_iter();
         loop {
@@ -177,13 +177,13 @@ impl DeadLetterListener for Webhooks {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             self.meters.dropped(name, WebhookDropCause::Overflow);
             if let LogDecision::Log { held_back } = self.log.check("overflow", 1) {
-                tracing::warn!(queue = %name, held_back, "dlq.webhook is too slow: {WAITING_MAX} dead letters wait, this one is not posted");
+                tracing::warn!(queue = %name, held_back, "dlq.webhook is too slow: {WAITING_MAX} are waiting, and this dead letter is not posted");
             }
         }
     }
 }
 
-/// Made when they are needed: trusted certificates are read from the disk.
+/// Created on first use, because trusted certificates are read from disk.
 #[derive(Default)]
 struct Client {
     plain: OnceLock<ureq::Agent>,
@@ -237,7 +237,7 @@ fn no_answer(url: &str, error: ureq::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("{url} {what}"))
 }
 
-/// By queue; those of queues that are gone go with them.
+/// By queue; the metrics of deleted queues are removed.
 #[derive(Clone)]
 struct WebhookMetrics {
     sent: IntCounterVec,
@@ -254,17 +254,17 @@ impl WebhookMetrics {
         WebhookMetrics {
             sent: counter(
                 "mqtt_queue_webhook_sent_total",
-                "Dead letters that dlq.webhook has taken.",
+                "Dead letters that dlq.webhook accepted.",
                 &["queue"],
             ),
             failed: counter(
                 "mqtt_queue_webhook_failed_total",
-                "Dead letters that dlq.webhook did not take in 3 tries.",
+                "Dead letters that dlq.webhook did not accept in 3 attempts.",
                 &["queue"],
             ),
             dropped: counter(
                 "mqtt_queue_webhook_dropped_total",
-                "Dead letters that were not posted: too many waited, or they were gone before their turn.",
+                "Dead letters that were not posted, because too many were waiting or they were gone before their turn.",
                 &["queue", "reason"],
             ),
             known: Arc::default(),

@@ -230,5 +230,10 @@ impl QueueSettings {
     }
 }
 
+/// What the reference says about the section `log` ([`thalweg_config::ReferenceText`]).
+pub const LOG_TEXT: &str = include_str!("../reference/section-log.txt");
+/// What the reference says about the section `queues`.
+pub const QUEUES_TEXT: &str = include_str!("../reference/section-queues.txt");
+
 #[cfg(test)]
 mod tests;

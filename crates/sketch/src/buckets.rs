@@ -91,7 +91,7 @@ impl Sketch {
         };
         let (shares, each) = shares(count);
         let bin = |share: u32| bin_at(low + (high - low) * ((f64::from(share) + 0.5) / f64::from(shares)));
-        // Narrow buckets, as most of exponential histograms are.
+        // A fast path for narrow buckets, which most exponential histograms have.
         if bin(0) == bin(shares - 1) {
             return store.add(bin(0), count as f64);
         }

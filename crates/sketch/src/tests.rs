@@ -194,7 +194,7 @@ fn what_is_no_sketch_of_ours_is_told_and_changes_nothing() {
         (proto(ours(), one(1, f64::INFINITY)), "the count of a bin is invalid"),
         (vec![0x21, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f], "no bin mapping"),
         (vec![0x0a, 9, 1], "byte 2: a field is longer than its message"),
-        (vec![0x08, 1], "another type than it has in a sketch"),
+        (vec![0x08, 1], "does not have the type of a sketch"),
         (b"text".to_vec(), "not a sketch"),
     ] {
         let error = sketch.merge_bytes(&given).unwrap_err().to_string();

@@ -1,9 +1,15 @@
 //! Sketches as bytes, in the public protobuf format of DDSketch:
 //!
 //! ```proto
-//! message DDSketch { IndexMapping mapping = 1; Store positiveValues = 2; Store negativeValues = 3; double zeroCount = 4; }
-//! message IndexMapping { double gamma = 1; double indexOffset = 2; Interpolation interpolation = 3; }  // 0 = logarithmic
-//! message Store { map<sint32, double> binCounts = 1; repeated double contiguousBinCounts = 2; sint32 contiguousBinIndexOffset = 3; }
+//! message DDSketch {
+//!     IndexMapping mapping = 1; Store positiveValues = 2; Store negativeValues = 3; double zeroCount = 4;
+//! }
+//! message IndexMapping {
+//!     double gamma = 1; double indexOffset = 2; Interpolation interpolation = 3;  // 0 = logarithmic
+//! }
+//! message Store {
+//!     map<sint32, double> binCounts = 1; repeated double contiguousBinCounts = 2; sint32 contiguousBinIndexOffset = 3;
+//! }
 //! ```
 //!
 //! Both forms of a store are read. Only the contiguous form is written, from the first bin with a count to the last.
@@ -263,7 +269,7 @@ fn count(at: &mut WireCursor<'_>) -> WireResult<f64> {
 /// Skips an unknown field of a message with the field numbers up to `known`.
 fn pass_over(at: &mut WireCursor<'_>, key: FieldKey, known: u32) -> WireResult<()> {
     match key >> 3 <= known {
-        true => Err(at.malformed("a field has another type than it has in a sketch")),
+        true => Err(at.malformed("a field does not have the type of a sketch")),
         false => at.skip(key, 0),
     }
 }

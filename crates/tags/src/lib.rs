@@ -33,10 +33,30 @@ pub use topic_browser::TopicDirectory;
 
 /// Adds the processors of this crate. `topics` shows the topics that they know.
 pub fn register(registry: &mut ComponentRegistry, topics: &Arc<TopicDirectory>) {
-    registry.processor("tag_processor", tag_processor::parse);
-    registry.processor("nodered_js", nodered::parse);
-    registry.processor("downsampler", downsampler::parse);
-    registry.processor("stream_processor", stream_processor::parse);
-    registry.processor("classic_to_core", classic_to_core::parse);
+    registry.processor(
+        "tag_processor",
+        include_str!("../reference/processor-tag_processor.txt"),
+        tag_processor::parse,
+    );
+    registry.processor(
+        "nodered_js",
+        include_str!("../reference/processor-nodered_js.txt"),
+        nodered::parse,
+    );
+    registry.processor(
+        "downsampler",
+        include_str!("../reference/processor-downsampler.txt"),
+        downsampler::parse,
+    );
+    registry.processor(
+        "stream_processor",
+        include_str!("../reference/processor-stream_processor.txt"),
+        stream_processor::parse,
+    );
+    registry.processor(
+        "classic_to_core",
+        include_str!("../reference/processor-classic_to_core.txt"),
+        classic_to_core::parse,
+    );
     topic_browser::register(registry, topics);
 }

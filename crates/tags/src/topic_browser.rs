@@ -39,14 +39,18 @@ const IDS_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) fn register(registry: &mut ComponentRegistry, directory: &Arc<TopicDirectory>) {
     let directory = directory.clone();
-    registry.processor("topic_browser", move |node, context| {
-        let limits = read(node, context)?;
-        Some(Arc::new(TopicBrowserSpec {
-            limits,
-            directory: directory.clone(),
-            shared: Mutex::default(),
-        }))
-    });
+    registry.processor(
+        "topic_browser",
+        include_str!("../reference/processor-topic_browser.txt"),
+        move |node, context| {
+            let limits = read(node, context)?;
+            Some(Arc::new(TopicBrowserSpec {
+                limits,
+                directory: directory.clone(),
+                shared: Mutex::default(),
+            }))
+        },
+    );
 }
 
 fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<BrowserLimits> {

@@ -1,4 +1,4 @@
-//! `thalweg auth`: the logins of the files that `auth` names. A running process sees a change within a second.
+//! `thalweg auth`: manages the login files that `auth` names. A running process sees a change within a second.
 
 use std::fs::File;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
@@ -15,26 +15,26 @@ use crate::{check, cli, out};
 
 #[derive(Subcommand)]
 pub enum AuthCommand {
-    /// Make a token and print it, this once; with --user, take a password instead
+    /// Create a token and print it once; with --user, set a password instead
     Add(AuthAdd),
-    /// Show who may do what
+    /// List names and their roles
     List(AuthFiles),
-    /// Take a token or a user away; what it holds open ends
+    /// Remove a token or a user; its open connections end
     Remove(AuthRemove),
-    /// Print the hash of a token or, with --user, of a password, which is read from the terminal or the standard input
+    /// Print the hash of a token, or with --user of a password, read from the terminal or the standard input
     Hash(AuthHash),
 }
 
-/// Which files.
+/// The login files.
 #[derive(Args)]
 pub struct AuthFiles {
-    /// The configuration whose auth.tokens_file and auth.users_file it is about
+    /// The configuration that names the files in auth.tokens_file and auth.users_file
     #[arg(short = 'c', long = "config", value_name = "FILE", conflicts_with_all = ["tokens", "users"])]
     config: Option<PathBuf>,
-    /// The file of tokens itself
+    /// The token file itself
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// The file of users itself
+    /// The user file itself
     #[arg(long, value_name = "FILE")]
     users: Option<PathBuf>,
 }
@@ -42,7 +42,7 @@ pub struct AuthFiles {
 #[derive(Args)]
 pub struct AuthAdd {
     name: String,
-    /// read, write or admin; each has those before it
+    /// read, write or admin; each includes those before it
     #[arg(long, value_name = "ROLE", value_delimiter = ',', required = true)]
     roles: Vec<String>,
     /// A user with a password, for browsers and MQTT
@@ -61,13 +61,13 @@ pub struct AuthRemove {
 
 #[derive(Args)]
 pub struct AuthHash {
-    /// Of a password, by argon2id
+    /// Hash a password with argon2id
     #[arg(long)]
     user: bool,
 }
 
 impl AuthFiles {
-    /// Those that are named, or that the configuration names.
+    /// The files given by flags, or by the configuration.
     fn files(&self) -> Result<Vec<(PathBuf, LoginFileKind)>> {
         let (tokens, users) = match &self.config {
             None => (self.tokens.clone(), self.users.clone()),
@@ -122,11 +122,11 @@ fn add(options: &AuthAdd) -> Result<()> {
     let name = &options.name;
     ensure!(
         is_login_name(name),
-        "{name:?} is no name: it has 1 to 128 characters, none of them a colon, a space or a control character"
+        "{name:?} is not a valid name: use 1 to 128 characters, without colons, spaces or control characters"
     );
     let role = |role: &String| {
         let hint = || thalweg_config::nearest(role, Role::NAMES);
-        Role::parse(role).with_context(|| format!("\"{role}\" is no role{}", hint()))
+        Role::parse(role).with_context(|| format!("\"{role}\" is not a role{}", hint()))
     };
     let roles: Vec<Role> = options.roles.iter().map(role).collect::<Result<_>>()?;
     let kind = if options.user {
@@ -135,7 +135,7 @@ fn add(options: &AuthAdd) -> Result<()> {
         LoginFileKind::Tokens
     };
     let path = options.place.file(kind)?;
-    // Before somebody types a password for nothing.
+    // Checked before the user types a password in vain.
     ensure!(!has(&path, kind, name)?, "{}", taken(name, &path));
     let (secret, token) = match kind {
         LoginFileKind::Users => (LoginSecret::of_password(&ask("password")?)?, None),
@@ -159,7 +159,7 @@ fn add(options: &AuthAdd) -> Result<()> {
         Ok(format!("{text}{end}{line}\n"))
     })?;
     if let Some(token) = token {
-        out::complain(format_args!("the token of {name}, which is shown this once:"));
+        out::complain(format_args!("the token of {name}, which is shown only once:"));
         out::line(token)?;
     }
     Ok(())
@@ -167,7 +167,7 @@ fn add(options: &AuthAdd) -> Result<()> {
 
 fn taken(name: &str, path: &Path) -> String {
     let path = path.display();
-    format!("{path} has \"{name}\" already; remove it first (thalweg auth remove {name}), or take another name")
+    format!("{path} has \"{name}\" already; remove it first (thalweg auth remove {name}), or choose another name")
 }
 
 fn remove(options: &AuthRemove) -> Result<()> {
@@ -183,12 +183,12 @@ fn remove(options: &AuthRemove) -> Result<()> {
             Ok(kept.iter().flat_map(|line| [line, "\n"]).collect())
         })?;
         is_gone = true;
-        out::complain(format_args!("{name} is taken out of {}", path.display()));
+        out::complain(format_args!("{name} was removed from {}", path.display()));
     }
     if !is_gone {
         let paths: Vec<String> = all.iter().map(|(path, _)| path.display().to_string()).collect();
         bail!(
-            "there is no \"{name}\" in {}; thalweg auth list shows who is there",
+            "there is no \"{name}\" in {}; thalweg auth list shows all names",
             paths.join(" and ")
         );
     }
@@ -240,7 +240,7 @@ fn has(path: &Path, kind: LoginFileKind, name: &str) -> Result<bool> {
     Ok(read(path)?.is_some_and(|text| names(&text, kind).iter().any(|known| known == name)))
 }
 
-/// `None` if it is not there.
+/// Returns `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -249,7 +249,7 @@ fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Puts another text in the place of the file, as a whole, one process at a time.
+/// Replaces the file as a whole, one process at a time.
 fn change(path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> {
     let shown = path.display();
     let folder = path
@@ -262,13 +262,13 @@ fn change(path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> 
     files::replace_whole(path, text.as_bytes()).with_context(|| format!("cannot write {shown}"))
 }
 
-/// A secret that is typed, unseen and twice, or the first line of the standard input.
+/// Reads a secret: typed twice without echo, or the first line of the standard input.
 fn ask(what: &str) -> Result<String> {
     let secret = match std::io::stdin().is_terminal() {
         false => first_line()?,
         true => {
             let first = unseen(what)?;
-            ensure!(unseen(&format!("{what} again"))? == first, "the two are not the same");
+            ensure!(unseen(&format!("{what} again"))? == first, "the two entries differ");
             first
         }
     };
@@ -288,12 +288,12 @@ fn first_line() -> Result<String> {
 fn unseen(what: &str) -> Result<String> {
     use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let terminal = std::io::stdin();
-    let before = tcgetattr(&terminal).context("cannot ask the terminal")?;
+    let before = tcgetattr(&terminal).context("cannot read the terminal's settings")?;
     let mut silent = before.clone();
     silent.local_modes.remove(LocalModes::ECHO);
     silent.local_modes.insert(LocalModes::ECHONL);
     let _ = write!(std::io::stderr().lock(), "{what}: ");
-    tcsetattr(&terminal, OptionalActions::Flush, &silent).context("cannot silence the terminal")?;
+    tcsetattr(&terminal, OptionalActions::Flush, &silent).context("cannot turn off the terminal's echo")?;
     let line = first_line();
     tcsetattr(&terminal, OptionalActions::Now, &before).context("cannot restore the terminal")?;
     line

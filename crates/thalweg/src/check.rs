@@ -1,4 +1,4 @@
-//! `thalweg check`: every mistake of a configuration file.
+//! `thalweg check`: reports every mistake of a configuration file.
 
 use std::process::ExitCode;
 
@@ -7,12 +7,12 @@ use thalweg_assemble::CheckedConfig;
 use crate::cli::{CheckOptions, ConfigFileOptions};
 use crate::out;
 
-/// Reads and checks a file for a start; prints what is to be said about it to stderr. `None` if it has errors.
+/// Reads and checks a file for a start, and prints its diagnostics to stderr. Returns `None` if it has errors.
 pub fn load(options: &ConfigFileOptions) -> anyhow::Result<Option<CheckedConfig>> {
     read(options, CheckedConfig::verify_listeners)
 }
 
-/// The same for who starts no listeners.
+/// Like [`load`], for commands that start no listeners.
 pub fn load_without_listeners(options: &ConfigFileOptions) -> anyhow::Result<Option<CheckedConfig>> {
     read(options, |_| {})
 }
@@ -28,6 +28,7 @@ fn read(options: &ConfigFileOptions, verify: fn(&CheckedConfig)) -> anyhow::Resu
     let options = thalweg_config::LoadOptions {
         set: set.collect::<anyhow::Result<_>>()?,
         chilled: options.chilled,
+        ..thalweg_config::LoadOptions::default()
     };
     let checked = CheckedConfig::load(&path, &options);
     verify(&checked);

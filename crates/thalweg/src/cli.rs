@@ -18,7 +18,7 @@ use crate::queue::args::QueueOptions;
     version,
     about = "Carries telemetry from machines to a lake: OPC UA in, JavaScript tag processing, Delta tables and SQL out.",
     after_help = "Start here:\n  thalweg demo                          a simulated plant, collected into a table, with two queries to paste\n  \
-                  thalweg check flow.yaml               every mistake of a configuration, with line, column and cure\n  \
+                  thalweg check flow.yaml               every mistake of a configuration, with line, column and remedy\n  \
                   thalweg run flow.yaml                 run it\n  thalweg sql \"select count(*) from tags\"",
     disable_help_subcommand = true,
     arg_required_else_help = true
@@ -32,42 +32,54 @@ pub struct Cli {
 pub enum Command {
     /// Run the flows of a configuration file until Ctrl-C or until their inputs end
     Run(RunOptions),
-    /// Check a configuration file and print every mistake with its place and cure
+    /// Check a configuration file and print every mistake with its position and remedy
     #[command(visible_alias = "lint")]
     Check(CheckOptions),
-    /// Print the effective configuration: environment and -s replaced, secrets masked
+    /// Print the effective configuration: environment and -s applied, secrets masked
     Echo(ConfigFileOptions),
-    /// List the components that a configuration can name
+    /// List the components that a configuration can use
     List(ListOptions),
     /// Collect a simulated plant of 10,000 tags into the table `tags`, and show it live
     Demo(DemoOptions),
     /// Run a simulator
     #[command(subcommand)]
     Simulate(SimulateCommand),
-    /// Ask the lake a question in SQL
+    /// Query the lake with SQL
     Sql(SqlOptions),
-    /// Bring files into the tables of the lake, look at these, check them, keep them in order by hand
+    /// Ingest files into the tables of the lake; inspect, check and maintain tables
     #[command(subcommand)]
     Lake(LakeCommand),
-    /// Look into Parquet files
+    /// Inspect Parquet files
     #[command(subcommand)]
     Parquet(ParquetCommand),
-    /// Look at, check or repair the durable log
+    /// Inspect, check or repair the durable log
     #[command(subcommand)]
     Log(LogCommand),
-    /// Make, show, fill and empty queues of a running process
+    /// Create, show, fill and empty queues of a running process
     Queue(Box<QueueOptions>),
-    /// Make, show and take away tokens and users
+    /// Create, show and remove tokens and users
     #[command(subcommand)]
     Auth(AuthCommand),
-    /// Run the event store alone, or ask one: append, follow, export, import, verify
+    /// Run the event store alone, or use one: append, follow, export, import, verify
     Events(Box<EventsOptions>),
+    /// Print a JSON Schema of the configuration file, for editors
+    Schema,
+    /// Write the reference of the configuration and the command line as Markdown into a folder
+    #[command(hide = true)]
+    Reference(ReferenceOptions),
     /// Print the completions of a shell
     #[command(hide = true)]
     Completions(CompletionsOptions),
     /// Write the manual pages, one for each command, into a folder
     #[command(hide = true)]
     Man(ManOptions),
+}
+
+#[derive(Args)]
+pub struct ReferenceOptions {
+    /// An existing folder
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
 }
 
 #[derive(Args)]
@@ -82,25 +94,25 @@ pub struct ManOptions {
     pub folder: PathBuf,
 }
 
-/// Which configuration, and how it is read.
+/// The configuration file, and how to read it.
 #[derive(Args)]
 pub struct ConfigFileOptions {
     /// The configuration file
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The configuration file, as the reference system's command line has it
+    /// The configuration file, with the flag of the reference system's command line
     #[arg(short = 'c', long = "config", value_name = "FILE", conflicts_with = "file")]
     pub config: Option<PathBuf>,
-    /// Set one field, after reading the file: -s input.opcua.pollRate=500
+    /// Set a field after reading the file: -s input.opcua.pollRate=500
     #[arg(short = 's', long = "set", value_name = "PATH=VALUE")]
     pub set: Vec<String>,
-    /// Unknown fields are warnings, not errors
+    /// Report unknown fields as warnings instead of errors
     #[arg(long)]
     pub chilled: bool,
 }
 
 impl ConfigFileOptions {
-    /// A file as it is.
+    /// Reads a file without other options.
     pub fn of(file: PathBuf) -> ConfigFileOptions {
         ConfigFileOptions {
             file: Some(file),
@@ -122,7 +134,7 @@ impl ConfigFileOptions {
 pub struct CheckOptions {
     #[command(flatten)]
     pub file: ConfigFileOptions,
-    /// Say of each script how it runs (once for each tag, as native code, in QuickJS) and why
+    /// Explain for each script how it runs (once for each tag, as native code, in QuickJS) and why
     #[arg(long)]
     pub explain: bool,
 }
@@ -138,15 +150,9 @@ pub struct RunOptions {
 
 #[derive(Args)]
 pub struct ListOptions {
-    /// Only this kind
-    pub kind: Option<ListKind>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ListKind {
-    Inputs,
-    Processors,
-    Outputs,
+    /// A kind (inputs, processors, outputs, buffers, sections), or a component or section whose fields to print
+    #[arg(value_name = "KIND|NAME")]
+    pub what: Option<String>,
 }
 
 #[derive(Args)]
@@ -154,7 +160,7 @@ pub struct DemoOptions {
     /// End after this time, with the same summary: 30s, 5m
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
-    /// Where the table is kept
+    /// The folder of the table
     #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
     pub data_dir: PathBuf,
     /// Address of the status page
@@ -174,63 +180,64 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 
 #[derive(Args)]
 pub struct SqlOptions {
-    /// The query; without it a prompt on a terminal, else it is read from the standard input
+    /// The query; without it, a prompt on a terminal, or else the query is read from the standard input
     pub query: Option<String>,
     /// The data folder of a process
     #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
     pub data_dir: PathBuf,
-    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment; of an object store the
+    /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment; on an object store only
     /// committed files are read
     #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
     pub lake: Option<String>,
-    /// How to print the result: table on a terminal, ndjson in a pipe
+    /// Output format [default: table on a terminal, ndjson in a pipe]
     #[arg(long, value_enum)]
     pub format: Option<SqlFormat>,
     #[command(flatten)]
     pub who: ProcessAccess,
-    /// Read the files, also beside a process: what it has not committed yet is not in the answer
+    /// Read the committed files even if a process runs; its uncommitted rows are not in the answer
     #[arg(long, conflicts_with = "url")]
     pub committed: bool,
-    /// Answer once this is visible: the Thalweg-Position of an answer to OpenTelemetry data, or several with commas between them
+    /// Wait until this is visible: the Thalweg-Position of an answer to OpenTelemetry data, or several separated by
+    /// commas
     #[arg(long, value_name = "POSITION")]
     pub wait_for: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub enum LogCommand {
-    /// Read everything and report what is damaged; changes nothing
+    /// Read the whole log and report damage; changes nothing
     #[command(after_help = "\
 Exit codes:
   0   the log is whole
-  1   a newer version wrote some of it, a process holds it, there is none, or it cannot be read
+  1   a newer version wrote parts of it, a process holds it, it does not exist, or it cannot be read
   2   wrong usage
   65  it is damaged")]
     Check(LogCheck),
-    /// Print blocks and frames, one line each, damaged ones too
+    /// Print blocks and frames, one per line, including damaged ones
     #[command(after_help = "\
 Exit codes:
-  0  all was printed; what is damaged is marked as such
-  1  a newer version wrote some of it, which is named and not printed; there is no log, or it cannot be read
+  0  everything was printed; damage is marked
+  1  a newer version wrote parts of it, which are named but not printed; or the log does not exist or cannot be read
   2  wrong usage")]
     Dump(LogDump),
-    /// Make a damaged log open again; without --accept-loss only say what would be lost
+    /// Repair a damaged log so that it opens again; without --accept-loss, only report what would be lost
     #[command(after_help = "\
 Exit codes:
-  0   the log is whole, without a repair or after it
-  1   nothing was changed: --accept-loss is missing, a newer version wrote some of the log, a process holds it,
-      or there is none; or a file cannot be read or written
+  0   the log is intact, with or without a repair
+  1   nothing was changed: --accept-loss is missing, a newer version wrote parts of the log, a process holds it,
+      it does not exist, or a file cannot be read or written
   2   wrong usage
   65  the log is still damaged after the repair")]
     Repair(LogRepair),
 }
 
-/// Which log.
+/// The log to work on.
 #[derive(Args)]
 pub struct LogFolder {
     /// The folder of the log [default: log in the data folder]
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// The data folder, which a running process holds
+    /// The data folder of a running process
     #[arg(long, value_name = "DIR", default_value = "./thalweg-data")]
     pub data_dir: PathBuf,
 }
@@ -248,13 +255,13 @@ pub struct LogCheck {
 pub struct LogDump {
     #[command(flatten)]
     pub folder: LogFolder,
-    /// Only this partition, queue/partition: 3/0
+    /// Only this partition, as queue/partition: 3/0
     #[arg(long, value_name = "Q/P", value_parser = parse_partition)]
     pub partition: Option<thalweg_log::PartitionId>,
     /// Only records from this offset on
     #[arg(long, value_name = "OFFSET", default_value_t = 0)]
     pub from: u64,
-    /// Print the records of each frame, too
+    /// Also print the records of each frame
     #[arg(long)]
     pub records: bool,
     /// Print one JSON document per line
@@ -266,7 +273,7 @@ pub struct LogDump {
 pub struct LogRepair {
     #[command(flatten)]
     pub folder: LogFolder,
-    /// Give up the records that are damaged, so that the log opens again
+    /// Drop the damaged records, so that the log opens again
     #[arg(long)]
     pub accept_loss: bool,
 }
@@ -302,7 +309,7 @@ pub struct SimulateOpcua {
     /// TCP port; 0 picks a free one
     #[arg(long, default_value_t = 50000)]
     pub port: u16,
-    /// TCP port of GET /sim/stats; 0 takes the next one
+    /// TCP port of GET /sim/stats; 0 uses the port after --port
     #[arg(long, default_value_t = 0)]
     pub http_port: u16,
     #[arg(long, value_name = "N", default_value_t = 100)]
@@ -321,7 +328,7 @@ pub struct SimulateOpcua {
     /// uint, double, bool or string
     #[arg(long, value_name = "TYPE", default_value = "uint")]
     pub fast_type: thalweg_simulator::ValueType,
-    /// Hold all values until POST /sim/start, beside /sim/stats
+    /// Hold all values until POST /sim/start on the port of /sim/stats
     #[arg(long)]
     pub hold: bool,
     /// Offer an endpoint without security for anonymous clients
@@ -330,16 +337,16 @@ pub struct SimulateOpcua {
     /// Offer Sign and SignAndEncrypt with every policy
     #[arg(long, num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set, value_name = "BOOL")]
     pub secure: bool,
-    /// A login
+    /// A user name and password
     #[arg(long, value_name = "NAME:PASSWORD")]
     pub user: Option<String>,
-    /// Certificate (DER) whose holder may log in
+    /// Certificate (DER) whose owner may log in
     #[arg(long, value_name = "FILE")]
     pub user_certificate: Option<PathBuf>,
     /// Trust any client certificate
     #[arg(long)]
     pub auto_accept: bool,
-    /// Folder of the server's certificate and of those it trusts
+    /// Folder for the server's certificate and the certificates it trusts
     #[arg(long, value_name = "DIR", default_value = "thalweg-data/simulator/pki")]
     pub pki_dir: PathBuf,
     /// Report and enforce this operation limit (0: none)
@@ -357,7 +364,7 @@ pub struct SimulateOpcua {
     /// Nodes that can be browsed but neither read nor monitored
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub bad_nodes: u32,
-    /// Cut all connections each time this many seconds have passed
+    /// Drop all connections at this interval in seconds
     #[arg(long, value_name = "S", default_value_t = 0.0)]
     pub drop_every: f64,
     /// Delay every byte by this many milliseconds
@@ -369,10 +376,10 @@ pub struct SimulateOpcua {
     /// Static children of one node
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub wide: u32,
-    /// Chooses the first values; the same seed gives the same values
+    /// Seed of the first values; the same seed gives the same values
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Add a folder with one node of every kind of value
+    /// Add a folder with one node of every value type
     #[arg(long)]
     pub types: bool,
     /// Stop when the standard input ends: for a parent process that may be killed

@@ -1,4 +1,4 @@
-//! `thalweg echo`: the effective configuration.
+//! `thalweg echo`: prints the effective configuration.
 
 use std::process::ExitCode;
 

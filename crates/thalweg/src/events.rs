@@ -1,5 +1,6 @@
-//! `thalweg events`: the event store as a server of its own, and what is asked of one from the shell. Data goes to the standard
-//! output, reports to the standard error; exit code 0: done, 1: failed, 2: wrong usage, 65: something is damaged.
+//! `thalweg events`: the event store as a separate server, and requests to one from the shell. Data goes to the
+//! standard output, reports to the standard error. Exit code 0: done, 1: failed, 2: wrong usage, 65: something is
+//! damaged.
 
 mod append;
 pub mod args;
@@ -56,7 +57,7 @@ pub fn main(options: &EventsOptions) -> Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// On the standard output: it was asked for.
+/// Printed to the standard output, because the user asked for it.
 fn help(name: Option<&str>) -> Result<()> {
     let mut command = Cli::command();
     command.build();
@@ -110,12 +111,12 @@ fn serve(options: &ServeOptions) -> Result<ExitCode> {
     stopped
 }
 
-/// Where the token of a new store is.
+/// Reports where the token of a new store is.
 pub fn say_token(made: Option<&GeneratedToken>) {
     match made {
         Some(GeneratedToken::Text(token)) => out::complain(format_args!("DEFAULT NAMESPACE TOKEN:\n{token}")),
         Some(GeneratedToken::Kept(path)) => tracing::info!(
-            "the token of the namespace default was made; it is in {}, which only this user can read",
+            "the token of the namespace default was written to {}, which only this user can read",
             path.display()
         ),
         None => {}
@@ -129,7 +130,7 @@ fn settings(options: &ServeOptions) -> Result<EventsServerOptions> {
     }
     if test_mode && options.data_dir.is_some() {
         tracing::warn!(
-            "--test-mode keeps everything in memory: --data-dir is not used, and all messages go with this process"
+            "--test-mode keeps everything in memory: --data-dir is not used, and all messages end with this process"
         );
     }
     if options.db_type == Some(DbType::Timescale) {
@@ -183,7 +184,7 @@ fn tls(options: &ServeOptions) -> Option<TlsFiles> {
     })
 }
 
-/// Where messages are kept, in production.
+/// Where messages are stored, outside test mode.
 fn place(options: &ServeOptions) -> Result<EventsStorage> {
     let place = match (&options.db_url, &options.data_dir) {
         (Some(url), _) => of_url(url, options)?,
@@ -196,28 +197,29 @@ fn place(options: &ServeOptions) -> Result<EventsStorage> {
     if options.durability != args::DurabilityMode::Memory {
         return Ok(EventsStorage::Folder(folder));
     }
-    // Nobody who has stored something there wants to see a store without it.
+    // A user who has stored messages there would not expect an empty store.
     if folder.join("log").exists() {
         let folder = folder.display();
-        bail!(
-            "--durability memory keeps nothing, and {folder} has messages; name another folder, or another durability"
-        );
+        bail!("--durability memory stores nothing, but {folder} contains messages; use another folder or durability");
     }
-    tracing::warn!("--durability memory: nothing is kept, and all messages go with this process");
+    tracing::warn!("--durability memory: nothing is stored, and all messages end with this process");
     Ok(EventsStorage::Memory)
 }
 
 fn of_url(url: &str, options: &ServeOptions) -> Result<EventsStorage> {
     if let Some(folder) = url.strip_prefix("log://").or_else(|| url.strip_prefix("pebble://")) {
-        anyhow::ensure!(!folder.is_empty(), "--db-url {url} names no folder; it is log:///dir");
+        anyhow::ensure!(
+            !folder.is_empty(),
+            "--db-url {url} names no folder; expected log:///dir"
+        );
         return Ok(EventsStorage::Folder(folder.into()));
     }
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         if options.data_dir.is_some() {
-            tracing::warn!("with --db-url postgres://, nothing is kept in --data-dir");
+            tracing::warn!("with --db-url postgres://, nothing is stored in --data-dir");
         }
         if options.durability != args::DurabilityMode::Fsync {
-            tracing::warn!("with --db-url postgres://, --durability is not used: what the database promises counts");
+            tracing::warn!("with --db-url postgres://, --durability is not used: the database's guarantees apply");
         }
         return Ok(EventsStorage::Postgres(url.to_owned()));
     }
@@ -226,7 +228,7 @@ fn of_url(url: &str, options: &ServeOptions) -> Result<EventsStorage> {
         (true, None) => bail!("--db-url sqlite:// needs --data-dir"),
         (false, _) => {
             let kind = url.split("://").next().unwrap_or_default();
-            bail!("--db-url {kind}://… names no store that there is; it is postgres://… or log:///dir")
+            bail!("--db-url {kind}://… names no known store; expected postgres://… or log:///dir")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to a running process: who is asked, with which token, whom to trust. What the answers say is for those who ask.
+//! Requests to a running process: address, token and trusted certificates. The callers interpret the answers.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use anyhow::{Context as _, Result};
 use ureq::http::Response;
 use ureq::{AsSendBody, Body};
 
-/// Whom to ask, and how long.
+/// The target of requests, and their timeouts.
 pub struct HttpTarget<'t> {
     pub url: &'t str,
     pub token: Option<&'t str>,
-    /// Certificates to trust beside those of the machine.
+    /// Certificates to trust in addition to the system's.
     pub ca_file: Option<&'t Path>,
-    /// Of each request, with its answer; `None`: as long as it takes, once there is a connection.
+    /// For each request and its answer; `None`: unlimited, once there is a connection.
     pub timeout: Option<Duration>,
-    /// Until an answer begins; `None`: as long as it takes.
+    /// Until the answer begins; `None`: unlimited.
     pub answer: Option<Duration>,
 }
 
-/// Longer than any way to a server.
+/// Longer than connecting to any server takes.
 const CONNECT: Duration = Duration::from_secs(20);
 
 pub struct HttpClient {
@@ -40,7 +40,7 @@ impl HttpClient {
             encrypted || target.ca_file.is_none(),
             "--ca-file is for https:// only, --url is {url}"
         );
-        // The address says where the process is, whatever HTTP_PROXY says.
+        // The address is explicit, so HTTP_PROXY does not apply.
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(target.timeout)
@@ -63,7 +63,7 @@ impl HttpClient {
         &self.base
     }
 
-    /// Whatever the status of the answer is. `path` begins with a slash.
+    /// Returns the response whatever its status is. `path` begins with a slash.
     pub fn send(
         &self,
         method: &str,
@@ -80,7 +80,7 @@ impl HttpClient {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(body).context("the address or the token cannot be sent")?;
+        let request = request.body(body).context("the address or the token is invalid")?;
         self.agent.run(request).map_err(|error| self.no_answer(error))
     }
 
@@ -88,7 +88,7 @@ impl HttpClient {
         let base = &self.base;
         let about_tls = match &error {
             ureq::Error::Rustls(_) | ureq::Error::Tls(_) => true,
-            // What the other side sent is no TLS, or its certificate is from nobody known.
+            // The other side did not speak TLS, or its certificate is not trusted.
             ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
             _ => false,
         };
@@ -96,11 +96,11 @@ impl HttpClient {
             true => "name the certificate to trust with --ca-file, or use http:// if there is no TLS",
             false => "is thalweg running there?",
         };
-        anyhow::Error::new(error).context(format!("cannot ask {base}; {cure}"))
+        anyhow::Error::new(error).context(format!("cannot reach {base}; {cure}"))
     }
 }
 
-/// A token as it was given, or from its file.
+/// The token given directly, or from its file.
 pub fn token(given: Option<&String>, file: Option<&PathBuf>) -> Result<Option<String>> {
     match (given, file) {
         (Some(token), _) => Ok(Some(token.clone())),
@@ -108,7 +108,7 @@ pub fn token(given: Option<&String>, file: Option<&PathBuf>) -> Result<Option<St
             let text = std::fs::read_to_string(file);
             let text = text.with_context(|| format!("cannot read the token in {}", file.display()))?;
             let token = text.trim();
-            anyhow::ensure!(!token.is_empty(), "{} holds no token", file.display());
+            anyhow::ensure!(!token.is_empty(), "{} contains no token", file.display());
             Ok(Some(token.to_owned()))
         }
         (None, None) => Ok(None),
@@ -131,7 +131,10 @@ mod tests {
             answer: Some(Duration::from_secs(1)),
         });
         let told = http.unwrap().send("GET", "/", &[], ()).unwrap_err();
-        assert_eq!(told.to_string(), format!("cannot ask {url}; is thalweg running there?"));
+        assert_eq!(
+            told.to_string(),
+            format!("cannot reach {url}; is thalweg running there?")
+        );
         assert!(format!("{told:#}").contains("timeout"), "{told:#}");
     }
 }

@@ -1,4 +1,4 @@
-//! `thalweg lake`: tables by hand, beside a running process or without one.
+//! `thalweg lake`: works on tables, beside a running process or without one.
 
 pub mod args;
 mod bulk;

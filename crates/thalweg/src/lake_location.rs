@@ -1,4 +1,4 @@
-//! Which lake a command is about, and the folder for what does not fit into memory meanwhile.
+//! The lake that a command works on, and a folder for its temporary files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +9,12 @@ use thalweg_delta::store::{LakeStorage, LakeUrl, ScratchOptions, SyncedStore};
 use thalweg_kit::WorkFolder;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 
-/// Of copies that a command needs.
+/// Space for copies that a command needs.
 const SPOOL_BYTES: u64 = 4 << 30;
-/// Copies of files leave so much of the disk to others.
+/// Copies of files leave this much disk space free.
 const FREE_MIN: u64 = 1 << 30;
 
-/// A lake by its URL alone; credentials are those of the environment. Copies of files lie in `scratch`.
+/// Opens a lake by its URL, with credentials from the environment. Copies of files go to `scratch`.
 pub fn by_url(url: &str, scratch: &Path) -> Result<LakeStorage> {
     let url = LakeUrl::parse(url).map_err(|why| anyhow!("--lake {url}: {why}"))?;
     let scratch = ScratchOptions {
@@ -27,28 +27,28 @@ pub fn by_url(url: &str, scratch: &Path) -> Result<LakeStorage> {
     LakeStorage::at(&url, &[], &scratch).map_err(|why| anyhow!("lake.url: {why}"))
 }
 
-/// A folder of a command that has none of its own in a data folder.
+/// A temporary folder for a command without a data folder.
 pub fn scratch() -> Result<WorkFolder> {
     WorkFolder::temporary().with_context(|| {
         let folder = std::env::temp_dir();
         format!(
-            "cannot write to {}, the folder for temporary files; set TMPDIR to one that can be written",
+            "cannot write to {}, the folder for temporary files; set TMPDIR to a writable folder",
             folder.display()
         )
     })
 }
 
-/// A lake that a command is about.
+/// The lake that a command works on.
 pub struct LakeLocation {
     site: LakeStorage,
-    /// The data folder, of a lake that is known by it.
+    /// The data folder, if the lake was found through it.
     data_dir: Option<PathBuf>,
-    /// Of copies, and of rows that wait.
+    /// For copies, and for rows that wait.
     scratch: WorkFolder,
 }
 
 impl LakeLocation {
-    /// That of a URL or a path, else where the last process of a data folder had it.
+    /// Opens the lake at a URL or path, or else where the last process of the data folder had it.
     pub fn new(data_dir: &Path, lake: Option<&str>) -> Result<LakeLocation> {
         let scratch = scratch()?;
         let site = match lake.map(str::to_owned).or_else(|| noted_lake(data_dir)) {
@@ -63,7 +63,7 @@ impl LakeLocation {
         })
     }
 
-    /// The same by the section `lake` of a configuration.
+    /// Opens the lake of a configuration's section `lake`.
     pub fn configured(checked: &CheckedConfig, data_dir: &Path) -> Result<LakeLocation> {
         Ok(LakeLocation {
             site: checked.open_lake(data_dir)?,
@@ -80,7 +80,7 @@ impl LakeLocation {
         self.data_dir.as_deref()
     }
 
-    /// Where rows wait for their tables, and bad lines stay.
+    /// The folder for waiting rows and bad lines.
     pub fn local(&self) -> PathBuf {
         match (self.site.is_remote(), &self.data_dir) {
             (false, _) => self.site.path().to_owned(),
@@ -90,7 +90,7 @@ impl LakeLocation {
     }
 }
 
-/// A file of an object store, copied to one that goes when it is dropped; credentials are those of the environment.
+/// Copies a file from an object store to a temporary file, with credentials from the environment.
 pub async fn download(url: &str) -> Result<NamedTempFile> {
     use_tls();
     let mut file = NamedTempFile::with_prefix("thalweg-")?;
@@ -99,7 +99,7 @@ pub async fn download(url: &str) -> Result<NamedTempFile> {
     Ok(file)
 }
 
-/// The clients of object stores take the one of the process; somebody else may have set the same one.
+/// Clients of object stores use the process-wide provider; it may be installed already.
 fn use_tls() {
     let _ = aws_lc_rs::default_provider().install_default();
 }

@@ -1,5 +1,5 @@
-//! `thalweg log`: looks at, checks and repairs the durable log of a data folder. A check and a repair hold it, so that no process
-//! starts with it meanwhile; a dump only reads and goes on beside a running process, with a warning.
+//! `thalweg log`: inspects, checks and repairs the durable log of a data folder. Check and repair lock it, so that no
+//! process starts meanwhile; a dump only reads, and runs beside a process with a warning.
 
 mod print;
 
@@ -15,7 +15,7 @@ use thalweg_log::{CheckReport, DumpOptions};
 use crate::cli::{LogCheck, LogCommand, LogDump, LogFolder, LogRepair};
 use crate::out;
 
-/// `EX_DATAERR`: what is stored is damaged.
+/// `EX_DATAERR`: stored data is damaged.
 const DAMAGED: u8 = 65;
 
 pub fn main(command: &LogCommand) -> anyhow::Result<ExitCode> {
@@ -51,7 +51,7 @@ fn repair(options: &LogRepair) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         out::text_as_is(print::losses(&repaired.before, "would be lost"))?;
-        out::complain("nothing was changed; give these records up with --accept-loss");
+        out::complain("nothing was changed; drop these records with --accept-loss");
         return Ok(ExitCode::FAILURE);
     };
     for name in &done.set_aside {
@@ -92,7 +92,7 @@ fn dump(options: &LogDump) -> anyhow::Result<ExitCode> {
         written.is_ok()
     });
     match written.and_then(|()| to.flush()) {
-        // Whoever read has what it wanted.
+        // The reader has read enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
         flushed => flushed.context("cannot write to the standard output")?,
     }
@@ -100,7 +100,7 @@ fn dump(options: &LogDump) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a newer version wrote is not damaged: nobody is to think of a repair.
+/// Data of a newer version is not damaged, and must not suggest a repair.
 fn code(report: &CheckReport) -> ExitCode {
     if report.is_newer() {
         ExitCode::FAILURE
@@ -126,7 +126,8 @@ impl LogLocation {
             dir.display()
         );
         let is_locked = |folder: &PathBuf| folder.join("LOCK").exists();
-        // Whoever writes a log holds its folder; a log of an earlier version has only the lock of the data folder around it.
+        // A process that writes a log locks its folder; a log of an earlier version has only the lock of the enclosing
+        // data folder.
         let locked: Vec<PathBuf> = match &folder.dir {
             None => [folder.data_dir.clone(), dir.clone()]
                 .into_iter()
@@ -144,14 +145,14 @@ impl LogLocation {
         Ok(LogLocation { dir, locked })
     }
 
-    /// Keeps other processes from the log; a copy of a log that is in no data folder has nobody to be kept from it.
+    /// Locks the log. A copy outside any data folder has no lock.
     fn hold(&self) -> anyhow::Result<Vec<DataDir>> {
         let held = self.locked.iter().map(|folder| match *folder == self.dir {
             true => DataDir::take_log(folder),
             false => DataDir::take(folder),
         });
         held.collect::<anyhow::Result<_>>()
-            .context("a log cannot be checked or repaired while a process writes it (thalweg log dump can be used)")
+            .context("a log cannot be checked or repaired while a process writes it (use thalweg log dump)")
     }
 
     fn disk(&self) -> anyhow::Result<FolderDisk> {
@@ -159,7 +160,7 @@ impl LogLocation {
     }
 }
 
-/// Runs with a line of progress on a terminal.
+/// Runs the work with a line of progress on a terminal.
 fn checked<T>(
     place: &LogLocation,
     work: impl FnOnce(&FolderDisk, &mut thalweg_log::CheckProgress<'_>) -> anyhow::Result<T>,

@@ -1,7 +1,7 @@
-//! The binary: reads the command line and hands over to one module per sub-command.
+//! The binary: parses the command line and calls one module per sub-command.
 //!
-//! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage, 3 and 4
-//! some records or some files of `lake ingest` were not taken, 65 what is stored is damaged, 74 the log took no more.
+//! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage, 3
+//! and 4 some records or some files of `lake ingest` were not added, 65 stored data is damaged, 74 the log failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod auth;
@@ -18,8 +18,10 @@ mod log;
 mod out;
 mod parquet;
 mod queue;
+mod reference;
 mod refusal;
 mod run;
+mod schema;
 mod shell_files;
 mod signals;
 mod simulate;
@@ -39,8 +41,8 @@ static ALLOCATOR: thalweg_telemetry::alloc::CountingAllocator<tikv_jemallocator:
 #[unsafe(export_name = "malloc_conf")]
 pub static MALLOC_CONF: &[u8] = thalweg_telemetry::alloc::JEMALLOC_SETTINGS;
 
-/// What this program was built from, as `/version` tells it: the time of the commit, where the sources are a repository,
-/// else the time of the build.
+/// What this program was built from, as `/version` shows it: the time of the commit, or without a repository the build
+/// time.
 const BUILT: &str = env!("THALWEG_BUILT");
 
 fn main() -> ExitCode {
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
         Command::Queue(options) => queue::main(&options),
         Command::Auth(command) => auth::main(&command),
         Command::Events(options) => events::main(&options),
+        Command::Schema => schema::main(),
+        Command::Reference(options) => reference::main(&options),
         Command::Completions(options) => shell_files::completions(&options),
         Command::Man(options) => shell_files::man(&options),
     };
@@ -83,8 +87,9 @@ fn parse() -> Result<Cli, clap::Error> {
     parsed.map_err(|error| events::flags::with_usage(error, &args, &mut command))
 }
 
-/// The async runtime that all network I/O shares, on all processors but one: that one is for the writer of the log and for whoever makes rows of what came. With
-/// two processors and a thread for each, half of what a small request costs are threads that wake each other.
+/// The async runtime for all network I/O, with one thread less than there are processors. The free one is for the log
+/// writer and the threads that make rows. With two processors and two I/O threads, half the cost of a small request
+/// would be threads that wake each other.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     use anyhow::Context as _;
     let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);

@@ -1,17 +1,17 @@
-//! Writing for people, whose pipes may close at any time: `thalweg list | head -1`. The `print` macros panic then.
+//! Output for people, whose pipes may close at any time, as in `thalweg list | head -1`. The `print` macros would panic
+//! then.
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context as _;
 
-/// Writes a line to the standard output. `false` once its reader has left: then there is nobody to write for, which is no
-/// mistake.
+/// Writes a line to the standard output. Returns `false` once its reader has left, which is not an error.
 pub fn line(text: impl Display) -> anyhow::Result<bool> {
     text_as_is(format_args!("{text}\n"))
 }
 
-/// The same without an end of line.
+/// Writes without a line end.
 pub fn text_as_is(text: impl Display) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     match write!(out, "{text}").and_then(|()| out.flush()) {
@@ -21,7 +21,7 @@ pub fn text_as_is(text: impl Display) -> anyhow::Result<bool> {
     }
 }
 
-/// Writes a line to the standard error. If nobody can read it, nobody can be told.
+/// Writes a line to the standard error. A failure cannot be reported to anyone.
 pub fn complain(text: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `thalweg parquet`: rows, columns and statistics of Parquet files, of this program or of others.
+//! `thalweg parquet`: rows, columns and statistics of Parquet files, of Thalweg or of other programs.
 
 use std::io::{BufWriter, IsTerminal as _};
 use std::process::ExitCode;
@@ -21,9 +21,9 @@ const VALUE_CHARACTERS_MAX: usize = 32;
 pub enum ParquetCommand {
     /// Print rows as JSON lines
     Cat(CatOptions),
-    /// Print the columns: their types, and what is noted of them
+    /// Print the columns: types and metadata
     Schema(ParquetFileOptions),
-    /// Print row groups and columns: sizes, encodings, nulls, least and greatest values, order
+    /// Print row groups and columns: sizes, encodings, nulls, minimum and maximum values, order
     Stats(ParquetFileOptions),
 }
 
@@ -31,16 +31,16 @@ pub enum ParquetCommand {
 pub struct CatOptions {
     /// The file, or its URL (s3://, gs://, az://); - is the standard input
     pub file: String,
-    /// At most so many rows
+    /// The most rows to print
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// Only these columns, in this order: time,body
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub columns: Vec<String>,
-    /// Only rows for which this is true, as SQL has it: "severity_number >= 17 and body like '%timeout%'"
+    /// Only rows that match this SQL condition: "severity_number >= 17 and body like '%timeout%'"
     #[arg(long = "where", value_name = "EXPR")]
     pub filter: Option<String>,
-    /// Bytes in base64, not as [N]byte
+    /// Print bytes in base64 instead of [N]byte
     #[arg(long)]
     pub raw_bytes: bool,
 }
@@ -76,7 +76,7 @@ pub fn main(command: &ParquetCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One of an object store is copied first: its footer stands at the end, and says what to read before that.
+/// A file in an object store is copied first, because its footer is at the end and tells what to read before it.
 fn open(name: &str) -> Result<ParquetFile> {
     let is_elsewhere = name.contains("://") && !name.starts_with("file://");
     Ok(match is_elsewhere {
@@ -97,14 +97,14 @@ fn rows(options: &CatOptions) -> Result<()> {
         },
     };
     let stdout = std::io::stdout().lock();
-    // Who looks on sees rows as they come.
+    // A terminal shows rows as they come.
     let capacity = if stdout.is_terminal() { 0 } else { 1 << 16 };
     cat(&opened, &wanted, &mut BufWriter::with_capacity(capacity, stdout))?;
     Ok(())
 }
 
-/// The table's own schema, where the file lies in a table: the names of attributes are noted there. A table that cannot be read says
-/// nothing of its files.
+/// The schema of the table that contains the file, if there is one: it has the original attribute names. An unreadable
+/// table is ignored.
 fn table_of(opened: &ParquetFile) -> Result<Option<TableSchema>> {
     let Some(folder) = opened.table_folder() else {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! `thalweg queue`: queues of a running process, over its HTTP interface. Each sub-command is one or a few requests; tables are
-//! for people, `--json` gives what the process answered.
+//! `thalweg queue`: manages queues of a running process over its HTTP interface. Each sub-command is one or a few
+//! requests; tables are for people, `--json` prints the answer of the process.
 
 pub mod args;
 mod buffer;
@@ -24,7 +24,7 @@ pub fn main(options: &QueueOptions) -> Result<ExitCode> {
     match &options.command {
         QueueCommand::Create(create) => {
             let answer = client.post("/queues", &settings(create)?)?;
-            tell(as_json, &answer, || format!("queue {} is made", create.name))?;
+            tell(as_json, &answer, || format!("queue {} created", create.name))?;
         }
         QueueCommand::List => {
             let answer = client.get("/queues")?;
@@ -69,14 +69,14 @@ fn tell(as_json: bool, answer: &Value, text: impl FnOnce() -> String) -> Result<
     Ok(())
 }
 
-/// What `create` sends: the name, and each `--set retry.max_retries=3` at its place.
+/// The body of a `create` request: the name, and each `--set retry.max_retries=3` at its path.
 fn settings(create: &QueueCreate) -> Result<Value> {
     let mut body = json!({"name": create.name});
     if let Some(partitions) = create.partitions {
         body["partitions"] = partitions.into();
     }
     for (path, text) in &create.set {
-        // A number or a truth value where it reads as one, else a text: 30s needs no quotes.
+        // A value that parses as JSON is JSON, anything else is a text: 30s needs no quotes.
         let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str()));
         let mut at = &mut body;
         for name in path.split('.') {
@@ -84,7 +84,7 @@ fn settings(create: &QueueCreate) -> Result<Value> {
                 *at = json!({});
             }
             let Some(fields) = at.as_object_mut() else {
-                anyhow::bail!("--set {path}: a part of it is set to a value already; give one of both");
+                anyhow::bail!("--set {path}: a part of this path has a value already; set only one of them");
             };
             at = fields.entry(name).or_insert(Value::Null);
         }

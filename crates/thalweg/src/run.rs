@@ -1,4 +1,4 @@
-//! `thalweg run`: starts everything a configuration file asks for, and stops it in order.
+//! `thalweg run`: starts everything that a configuration file configures, and stops it in order.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
         }
         crate::events::say_token(process.new_events_token.as_ref());
         tokio::select! {
-            () = until_stopped(signals, &process, options) => tracing::info!("stopping: what is in flight is being delivered"),
+            () = until_stopped(signals, &process, options) => tracing::info!("stopping: delivering messages in flight"),
             () = process.ended() => {}
         }
         anyhow::Ok(process.stop().await)
@@ -33,10 +33,10 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
     Ok(exit_code(&stopped?))
 }
 
-/// Reads the file again as often as it is asked to; returns when the process is to stop.
+/// Reloads the file at each request. Returns when the process has to stop.
 async fn until_stopped(mut signals: Signals, process: &Process, options: &RunOptions) {
     while signals.next().await == SignalRequest::Reload {
-        // Logins are judged where they are replaced, and listeners stay as they are.
+        // Logins are checked when they are replaced, and listeners do not change.
         let reloaded = match check::load_without_listeners(&options.file) {
             Ok(Some(checked)) => process.reload(&checked).await,
             Ok(None) => Err(anyhow::anyhow!("it has errors")),
@@ -55,13 +55,13 @@ async fn until_stopped(mut signals: Signals, process: &Process, options: &RunOpt
                     tracing::info!("the file was read again; nothing has changed");
                 }
             }
-            Err(error) => tracing::error!("the file was read again and nothing of it is in force: {error:#}"),
+            Err(error) => tracing::error!("the file was read again, but nothing of it is in force: {error:#}"),
         }
     }
     signals.stop_at_once();
 }
 
-/// Prints the balance of each flow; 0 if every message was acknowledged.
+/// Logs the balance of each flow. Returns 0 if every message was acknowledged.
 pub fn exit_code(stopped: &ShutdownReport) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for report in &stopped.flows {

@@ -1,4 +1,5 @@
-//! `thalweg completions` and `thalweg man`: what packages have for shells and for `man`, made from the command line itself.
+//! `thalweg completions` and `thalweg man`: generate shell completions and manual pages for packages from the command
+//! line definition.
 
 use std::process::ExitCode;
 

@@ -1,21 +1,21 @@
-//! SIGINT and SIGTERM: the first asks for an orderly stop, the second ends the process at once. SIGHUP: the file is to be
-//! read again. SIGXFSZ: a write goes beyond the limit that files have here, and fails as it does on a full disk.
+//! SIGINT and SIGTERM: the first requests an orderly stop, the second ends the process at once. SIGHUP requests a
+//! reload. SIGXFSZ: a write exceeds the file size limit, and fails like on a full disk.
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::out;
 
-/// The handlers, in place from the moment this is made: before anything runs that a signal must not cut off.
+/// The signal handlers. Install them before anything starts that a signal must not cut off.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
-    /// Nobody listens; without a handler it ends the process.
+    /// Never awaited; without a handler the signal would end the process.
     _file_size: Signal,
 }
 
-/// What a signal asks for.
+/// What a signal requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SignalRequest {
     Stop,
@@ -52,7 +52,7 @@ impl Signals {
         tokio::spawn(async move {
             while self.next().await != SignalRequest::Stop {}
             out::complain(
-                "thalweg: stopped at once by a second signal; what was not acknowledged will be sent again by its source",
+                "thalweg: stopped at once by a second signal; their source sends unacknowledged messages again",
             );
             std::process::exit(1);
         });

@@ -1,4 +1,4 @@
-//! `thalweg simulate opcua`: options to simulator, one line on stdout when it listens, until Ctrl-C.
+//! `thalweg simulate opcua`: runs the simulator until Ctrl-C, and prints one line on stdout when it listens.
 
 use std::process::ExitCode;
 

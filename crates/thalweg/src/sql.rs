@@ -1,6 +1,6 @@
-//! `thalweg sql`: questions to the lake, one from the command line or many at a prompt. A process that holds the data folder is asked
-//! over HTTP, since its limits, its login and what it remembers of files are there already, and rows that are not committed;
-//! without one, and when that is asked for, the files are read here.
+//! `thalweg sql`: queries the lake, once from the command line or repeatedly at a prompt. The process that holds the
+//! data folder answers over HTTP, because it has the limits, the login, warm caches, and uncommitted rows. Without a
+//! process, or with --committed, the files are read here.
 
 mod process;
 mod session;
@@ -54,7 +54,7 @@ pub fn main(options: &SqlOptions) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     answer(&crate::runtime()?, &question, &mut out)?;
     match out.flush() {
-        // Whoever read has what it wanted.
+        // The reader has read enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
         flushed => flushed.context("cannot write the result")?,
     }

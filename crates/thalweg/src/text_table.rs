@@ -1,6 +1,6 @@
-//! Tables for people: columns as wide as they have to be, and sizes that can be read.
+//! Tables and sizes for people.
 
-/// Columns as wide as their widest entry; numbers to the right.
+/// Columns as wide as their widest entry, with numbers right-aligned.
 pub fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let width = |n: usize, title: &str| {
         let cells = rows
@@ -22,17 +22,17 @@ pub fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A number, with its unit if it has one.
+/// Whether a cell is a number, with or without a unit.
 fn is_number(cell: &str) -> bool {
     let (digits, unit) = cell.split_once(' ').unwrap_or((cell, ""));
     digits.parse::<f64>().is_ok() && unit.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'%')
 }
 
-/// `123.4 MiB`: the digits that say something.
+/// `123.4 MiB`: a size with its significant digits.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (count as f64, 0);
-    // What would be shown as 1024 is one of the next.
+    // A value that would be shown as 1024 moves to the next unit.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         (value, unit) = (value / 1024.0, unit + 1);
     }
@@ -42,12 +42,12 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// `-` for what is not known.
+/// `-` for an unknown value.
 pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// One line, and nothing that a terminal obeys, of so many characters at most.
+/// One line of at most `characters_max` characters, without control characters.
 pub fn short(text: &str, characters_max: usize) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut short: String = text.chars().take(characters_max).map(plain).collect();

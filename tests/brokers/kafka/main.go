@@ -1,10 +1,10 @@
 // A Kafka broker for tests, and a second client for it.
 //
-//	kafka broker -port 9092 -data DIR     serves until it is killed; what it acknowledged is there again at its next start
-//	kafka produce -addresses A -topic T   a record for each line of the input: {"key", "value", "headers", "partition"}
+//	kafka broker -port 9092 -data DIR     serves until it is killed; acknowledged records survive a restart
+//	kafka produce -addresses A -topic T   a record per input line: {"key", "value", "headers", "partition"}
 //	kafka consume -addresses A -topic T -count N   prints N records as such lines, with offset and timestamp
 //	kafka delete -addresses A -topic T -before N   deletes the first records of partition 0, up to offset N
-//	kafka committed -addresses A -group G  prints what the group has committed: {"topic", "partition", "offset"}
+//	kafka committed -addresses A -group G  prints the group's committed offsets: {"topic", "partition", "offset"}
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Longer than anything takes on a loaded machine.
+// Longer than any operation takes on a loaded machine.
 const patience = 60 * time.Second
 
 type record struct {

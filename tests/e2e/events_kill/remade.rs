@@ -1,5 +1,5 @@
-//! A namespace that is made, written to and deleted all the time, and one of its streams with it: after each start it is as its owner
-//! was told last.
+//! A namespace that is created, written to and deleted all the time, and one of its streams with it: after each start it is in
+//! the last state that its owner was told.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +11,7 @@ use crate::events_server::{Events, TOKEN};
 const NAME: &str = "remade";
 const MESSAGES: usize = 3;
 
-/// The last step that was answered.
+/// The last step with a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Step {
     #[default]
@@ -24,16 +24,16 @@ enum Step {
 
 #[derive(Default)]
 pub(super) struct Remade {
-    /// Counts how often it was made.
+    /// Counts the creations.
     life: u64,
     token: Option<String>,
     step: Step,
-    /// The next step was asked for, too, and has no answer.
+    /// The next step was requested, too, and has no response.
     unsure: bool,
     pub deletions: u64,
 }
 
-/// The answer, unless there was none.
+/// The result, or nothing without a response.
 fn call(address: &str, token: &str, call: &Value) -> Option<Value> {
     let path = format!("/rpc?token={token}");
     let answer = Api::at_root(address)
@@ -44,7 +44,7 @@ fn call(address: &str, token: &str, call: &Value) -> Option<Value> {
 }
 
 impl Remade {
-    /// Until the process is gone.
+    /// Runs until the process is gone.
     pub fn go_on(&mut self, address: &str, stop: &AtomicBool) {
         self.unsure = true;
         while !stop.load(Ordering::SeqCst) {
@@ -74,7 +74,7 @@ impl Remade {
         Some(())
     }
 
-    /// After a start. It is deleted for the next one.
+    /// Checks the state after a start, and deletes it for the next one.
     pub fn is_as_told(&mut self, events: &Events) {
         let list = events.call(json!(["ns.list"]));
         let is_there = list.as_array().unwrap().iter().any(|one| one["namespace"] == NAME);
@@ -111,7 +111,7 @@ impl Remade {
 }
 
 impl Step {
-    /// Whether the other one comes next.
+    /// Whether the other one is the next step.
     fn before(self, next: Step) -> bool {
         match (self, next) {
             (Step::Nothing | Step::Deleted, Step::Made)

@@ -1,4 +1,4 @@
-// The OpenTelemetry Collector with what the tests need of it: a receiver and exporters of OTLP over gRPC and HTTP, and batches.
+// The OpenTelemetry Collector, reduced to the needs of the tests: a receiver and OTLP exporters over gRPC and HTTP, and batches.
 package main
 
 import (

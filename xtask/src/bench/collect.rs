@@ -1,4 +1,4 @@
-//! The collector: what a message costs from input to acknowledgement, stage by stage.
+//! The collector: the cost of a message from input to acknowledgement, stage by stage.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::report::{Row, Stage};
 use super::under_test::{Plant, UnderTest};
 use crate::shell::build_binary;
 
-/// A message as an OPC UA input makes it: a number with the metadata of its tag.
+/// A message like those of an OPC UA input: a number with the metadata of its tag.
 const GENERATE: &str = r#"
 input:
   generate:
@@ -51,7 +51,7 @@ const PURE: &str = r#"
           return msg;
 "#;
 
-/// More than most scripts do: a closure, a loop over keys, a regular expression, the cache.
+/// More than most scripts use: a closure, a loop over keys, a regular expression, the cache.
 const LONG: &str = r#"
         defaults: |
           const parts = msg.meta.opcua_attr_nodeid.split(";s=").pop().split(".");
@@ -65,7 +65,7 @@ const LONG: &str = r#"
           return msg;
 "#;
 
-/// What stands behind `tag_processor`: of every value one point goes on, one is computed, one is remembered.
+/// Stages behind `tag_processor`: of every value one point is passed on, one is computed, one is remembered.
 const BEHIND: [(&str, &str); 3] = [
     ("opcua_downsampler_drop", "    - downsampler: {}\n"),
     (
@@ -106,7 +106,7 @@ output:
   drop: {}
 "#;
 
-/// The engine is QuickJS for rows with this in their name.
+/// Rows with this in their name use QuickJS.
 const QUICKJS: &str = "scripting: {engine: quickjs}\n";
 
 /// A pipeline with the typical script.
@@ -114,7 +114,7 @@ pub fn static_script() -> String {
     format!("pipeline:\n  processors:\n    - tag_processor:{STATIC}")
 }
 
-/// `behind` are further processors, behind the script.
+/// `behind` are further processors, after the script.
 fn yaml(input: &str, script: Option<&str>, behind: &str) -> String {
     let pipeline = script
         .map(|script| format!("\npipeline:\n  processors:\n    - tag_processor:{script}{behind}"))
@@ -124,7 +124,7 @@ fn yaml(input: &str, script: Option<&str>, behind: &str) -> String {
 
 const TAGS: f64 = 10_000.0;
 
-/// What each part of a message's way costs by itself.
+/// The separate cost of each part of a message's path.
 pub const STAGES: [Stage; 13] = [
     Stage {
         name: "generate -> drop (flow runtime and mapping)",
@@ -233,7 +233,7 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can hold.
+/// 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can sustain.
 fn collected_row(binary: &Path, effort: Effort, name: &str, script: Option<&str>, behind: &str) -> Result<Row> {
     println!("measuring {name}");
     let fast_nodes = TAGS.to_string();
@@ -246,6 +246,6 @@ fn collected_row(binary: &Path, effort: Effort, name: &str, script: Option<&str>
     let file = format!("{}{}", engine(name), yaml(&input, script, behind));
     let mut collector = UnderTest::start(binary, &file)?;
     collector.wait_until("thalweg_opcua_items_monitored", TAGS)?;
-    // What a processor filters or remembers has cost as much as what comes out.
+    // Filtered or remembered messages cost as much as output messages.
     collector.measure_by("thalweg_flow_in_total", name, effort)
 }

@@ -1,7 +1,7 @@
-//! `bench lake --cooked [--rows N]`: a long run, not for continuous integration. Logs are generated and sent over OTLP/HTTP to the
-//! binary with its defaults, which makes rows, files and larger files of them at the same time. What counts is the memory that the
-//! process has had at most, whether every row is there, a query for one service and hour, and the sizes of files once their hours
-//! are over: records are of a time to come, so that is asked for.
+//! `bench lake --cooked [--rows N]`: a long run, not for continuous integration. Generated logs are sent over OTLP/HTTP to the
+//! binary with its defaults, which concurrently makes rows, files and merged files. The results are the peak memory of the
+//! process, whether every row is there, the time of a query for one service and hour, and the sizes of files once their hours
+//! are over: records have future times, so compaction is requested.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +23,10 @@ use crate::shell::build_binary;
 
 const CLIENTS: usize = 8;
 const RECORDS_PER_REQUEST: u64 = 1000;
-/// Requests that wait for a client.
+/// Requests queued for a client.
 const AHEAD: usize = 16;
 const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// Files that stay the same for so long are not merged any more.
+/// Files that do not change for this long are considered final.
 const QUIET: Duration = Duration::from_secs(40);
 const ALL_COMMITTED_WITHIN: Duration = Duration::from_secs(600);
 const ALL_MERGED_WITHIN: Duration = Duration::from_secs(1800);
@@ -40,7 +40,7 @@ pub fn run(rows: u64) -> Result<Row> {
     }
     std::fs::create_dir_all(&folder)?;
     let port = free_port()?;
-    // Records are of one day of a year to come, a millisecond apart.
+    // Records are from one day of a future year, a millisecond apart.
     let config = format!(
         "ingest:\n  future_max: 438000h\n  otlp:\n    http: {{address: \"127.0.0.1:{port}\"}}\n    grpc: {{enabled: false}}\n"
     );
@@ -51,16 +51,16 @@ pub fn run(rows: u64) -> Result<Row> {
     let start = Instant::now();
     send(&server, &format!("http://127.0.0.1:{port}/v1/logs"), rows, start)?;
     let sent = start.elapsed();
-    println!("all are acknowledged");
+    println!("all logs are acknowledged");
     wait_until(&server, start, ALL_COMMITTED_WITHIN, |now, _| now.committed >= rows)?;
     let committed = start.elapsed();
-    println!("all are committed");
+    println!("all logs are committed");
     let merged = wait_until(&server, start, ALL_MERGED_WITHIN, |_, same_for| same_for >= QUIET)?;
     let count = server.sql("select count(*) as rows from logs")?;
     let count = number(&count, "rows")?;
     ensure!(count == rows, "{rows} logs were sent, and {count} are in the table");
     let query_ms = filtered(&server, rows)?;
-    println!("all is merged that can be");
+    println!("all merges are done");
     let asked = Instant::now();
     let url = server.url("/api/lake/upkeep")?;
     let did = post(
@@ -118,7 +118,7 @@ pub fn run(rows: u64) -> Result<Row> {
 
 const HEAD: &str = "       s         sent    committed  resident MB   peak MB   files        MB";
 
-/// One thread makes requests, others send them.
+/// One thread generates requests, others send them.
 fn send(server: &UnderTest, url: &str, rows: u64, start: Instant) -> Result<()> {
     let (sender, receiver) = sync_channel::<Vec<u8>>(AHEAD);
     let (receiver, sent) = (Mutex::new(receiver), AtomicU64::new(0));
@@ -127,7 +127,7 @@ fn send(server: &UnderTest, url: &str, rows: u64, start: Instant) -> Result<()> 
         loop {
             let next = receiver
                 .lock()
-                .map_err(|_| anyhow::anyhow!("a client has died"))?
+                .map_err(|_| anyhow::anyhow!("a client thread panicked"))?
                 .recv();
             let Ok(request) = next else { return Ok(()) };
             let answer = post(&agent, url, "application/x-protobuf", &request)?;
@@ -140,7 +140,7 @@ fn send(server: &UnderTest, url: &str, rows: u64, start: Instant) -> Result<()> 
         let mut generator = Generator::new(Shape::Logs, 1);
         let mut told = Instant::now();
         for _ in 0..rows / RECORDS_PER_REQUEST {
-            // Without a client the reason is told below.
+            // Without a client the reason is reported below.
             if sender.send(generator.request(RECORDS_PER_REQUEST)).is_err() {
                 break;
             }
@@ -151,13 +151,15 @@ fn send(server: &UnderTest, url: &str, rows: u64, start: Instant) -> Result<()> 
         }
         drop(sender);
         for client in clients {
-            client.join().map_err(|_| anyhow::anyhow!("a client has died"))??;
+            client
+                .join()
+                .map_err(|_| anyhow::anyhow!("a client thread panicked"))??;
         }
         Ok(())
     })
 }
 
-/// What the table `logs` has.
+/// The content of the table `logs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Now {
     committed: u64,
@@ -192,7 +194,7 @@ fn tell(start: Instant, sent: u64, now: &Now, process: u32) -> Result<()> {
     Ok(())
 }
 
-/// Waits for what the table has, or for how long it has had the same.
+/// Waits until the table has the rows, or has not changed for a while.
 fn wait_until(
     server: &UnderTest,
     start: Instant,
@@ -222,7 +224,7 @@ fn wait_until(
     }
 }
 
-/// Milliseconds of a query for a service in an hour in the middle, the median of several.
+/// Milliseconds of a query for a service in an hour in the middle, median of several.
 fn filtered(server: &UnderTest, rows: u64) -> Result<f64> {
     let begin = BEGIN_NANOS + rows * 1_000_000 / 2;
     let query = format!(
@@ -245,7 +247,7 @@ fn filtered(server: &UnderTest, rows: u64) -> Result<f64> {
     took.get(QUERIES / 2).copied().context("no query was asked")
 }
 
-/// Bytes of the files that the table has, ascending: what its commits add and do not remove again.
+/// Bytes of the table's live files, ascending, from its commits.
 fn sizes(server: &UnderTest) -> Result<Vec<u64>> {
     let folder = server.data_dir().join("lake/logs/_delta_log");
     let entries = std::fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))?;
@@ -285,7 +287,7 @@ fn peak_bytes(process: u32) -> Result<f64> {
     status(process, "VmHWM:")
 }
 
-/// Bytes, as the system says of a process.
+/// Bytes, as reported by the system.
 fn status(process: u32, name: &str) -> Result<f64> {
     let path = Path::new("/proc").join(process.to_string()).join("status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;

@@ -1,4 +1,4 @@
-//! What benchmarks share: rows that a crate's own benchmark measures in one process, and load over HTTP from this process.
+//! Shared by benchmarks: rows that a crate's own benchmark measures in one process, and load over HTTP from this process.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -17,7 +17,7 @@ use crate::shell::{cargo, describe};
 /// The rows of a crate's benchmark, which prints its table itself.
 pub fn in_process(package: &str, bench: &str, effort: Effort, only: Option<&str>, more: &[&str]) -> Result<Vec<Row>> {
     let mut command = cargo();
-    // The binary too, so that dependencies have the features, and so the build, that they have anyway.
+    // Includes the binary, so that dependencies have their usual features and are not rebuilt.
     command.args(["bench", "--profile", "release", "-p", "thalweg", "-p", package]);
     command.args(["--bench", bench, "--", "--json"]);
     if effort.is_quick() {
@@ -37,7 +37,7 @@ pub fn in_process(package: &str, bench: &str, effort: Effort, only: Option<&str>
         };
         match value["error"].as_str() {
             Some(text) => error = Some(text.to_owned()),
-            // Others are the head and what rows say together.
+            // The other lines are the head and the summary.
             None if value["name"].is_string() => rows.push(row(value)?),
             None => {}
         }
@@ -70,15 +70,15 @@ pub fn agent() -> Agent {
     Agent::new_with_defaults()
 }
 
-/// The text of the answer.
+/// Returns the text of the response.
 pub fn post(agent: &Agent, url: &str, media_type: &str, body: &[u8]) -> Result<String> {
     let request = agent.post(url).header("content-type", media_type);
     let mut answer = request.send(body).with_context(|| format!("a request failed: {url}"))?;
     Ok(answer.body_mut().with_config().limit(u64::MAX).read_to_string()?)
 }
 
-/// Several clients that do `exchange` again and again, which says how many messages moved; none: there are no more, and the
-/// row ends. What is done in the time counts, whenever it began.
+/// Several clients that call `exchange` repeatedly, which returns the number of moved messages; none: there are no more, and
+/// the row ends. Messages that complete within the time count, whenever they began.
 pub fn load(
     server: &UnderTest,
     name: &str,
@@ -88,7 +88,7 @@ pub fn load(
 ) -> Result<Row> {
     let (stop, counting, moved) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     let client = |number: usize| -> Result<Vec<u64>> {
-        // However it ends, so does the row.
+        // The row ends when it ends, in any way.
         let _ends = Ends(&stop);
         let (agent, mut times) = (agent(), Vec::new());
         while !stop.load(Relaxed) {
@@ -119,10 +119,10 @@ pub fn load(
         stop.store(true, Relaxed);
         let mut times = Vec::new();
         for client in clients {
-            let ended = client.join().map_err(|_| anyhow::anyhow!("a client has died"))?;
+            let ended = client.join().map_err(|_| anyhow::anyhow!("a client thread panicked"))?;
             times.extend(ended?);
         }
-        ensure!(messages > 0, "{name}: no message in the time");
+        ensure!(messages > 0, "{name}: no message in the measured time");
         times.sort_unstable();
         let messages = messages as f64;
         let at = |part: f64| {

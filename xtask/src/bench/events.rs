@@ -1,4 +1,4 @@
-//! `bench events`: the event store as a server of its own, under the load of the reference system's profile and under writers
+//! `bench events`: the event store as a separate server, under the load of the reference system's profile and under writers
 //! alone. The load is in this process, through real sockets with keep-alive, one request at a time on each.
 
 mod closed;
@@ -23,37 +23,37 @@ use super::under_test::Costs;
 use crate::shell::build_binary;
 
 const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
-/// As in the reference system's profile: streams of one category, shared by all connections; so many writes for a read;
-/// bytes of a write; messages of a read.
+/// As in the reference system's profile: streams of one category, shared by all connections; writes per read; bytes of a write;
+/// messages of a read.
 const STREAMS: u64 = 100;
 const WRITES_PER_READ: u64 = 10;
 const BODY: usize = 299;
 const READ: usize = 10;
 const BATCH: usize = 1000;
 
-/// Messages of the category that is read, and how many at once.
+/// Messages of the category that is read, and of one page.
 const CATEGORY: u64 = 10_000_000;
 const CATEGORY_QUICK: u64 = 200_000;
 const PAGE: usize = 1000;
-/// What every index has to keep up with is measured for so long.
+/// Duration of the measurement that all indexes must keep up with.
 const BATCH_SECONDS: f64 = 60.0;
 
-/// What a connection does.
+/// The requests of a connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Load {
     Mix,
     Write,
-    /// `/health`, which touches nothing: what HTTP alone costs on this machine at this moment.
+    /// `/health`, which touches nothing: the cost of HTTP alone on this machine at this moment.
     Health,
     Batch,
-    /// Pages of a category, from anywhere in it.
+    /// Pages of a category, at random positions.
     Category,
-    /// One of them writes, the others are told.
+    /// One of them writes, the others are notified.
     Fanout,
 }
 
 impl Load {
-    /// The answers are so short that a thread for each connection would cost more than what is measured.
+    /// The responses are so short that a thread per connection would cost more than the measured work.
     fn is_many_at_once(self) -> bool {
         matches!(self, Load::Mix | Load::Write | Load::Health)
     }
@@ -91,7 +91,7 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
         rows.push(open::exit(&binary, effort)?);
     }
     println!(
-        "\nhttp_health: what HTTP alone costs here and now; load_mix: {WRITES_PER_READ} writes of {BODY} bytes for a read of {READ} messages, {STREAMS} streams; batch_append: \
+        "\nhttp_health: the cost of HTTP alone; load_mix: {WRITES_PER_READ} writes of {BODY} bytes for a read of {READ} messages, {STREAMS} streams; batch_append: \
          one op is one of {BATCH} messages, for {BATCH_SECONDS} s, all indexes built; category_read: one op is one of {PAGE} \
          messages, of {CATEGORY} in the category ({CATEGORY_QUICK} with --quick); sse_fanout: one op is one poke to one of 1,000 \
          subscribers, its time from the begin of the write; sse_idle: one op is one poke to one of 10,000, its time from the answer \
@@ -102,7 +102,7 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// `thalweg events serve`, in a folder of its own.
+/// `thalweg events serve`, in its own folder.
 pub struct Server {
     child: Child,
     pub port: u16,
@@ -163,7 +163,7 @@ impl Server {
                 break port.parse()?;
             }
         };
-        // Nobody reads on: what it says would stop it.
+        // Nobody reads on: its output would block it.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Ok(Server { child, port, folder })
     }
@@ -193,7 +193,7 @@ impl Drop for Server {
     }
 }
 
-/// A connection that is kept, with as little of its own as may be: the machine is the server's.
+/// A kept-alive connection with minimal cost of its own: the machine is for the server.
 pub struct Connection {
     stream: BufReader<TcpStream>,
     line: String,
@@ -211,7 +211,7 @@ impl Connection {
         })
     }
 
-    /// Of the last answer.
+    /// Body of the last response.
     pub fn body(&self) -> &[u8] {
         &self.body
     }
@@ -223,7 +223,7 @@ impl Connection {
             self.line.clear();
             ensure!(
                 self.stream.read_line(&mut self.line)? > 0,
-                "the server has closed a connection"
+                "the server closed a connection"
             );
             is_ok |= self.line.starts_with("HTTP/1.1 200 ");
             if let Some(value) = self.line.strip_prefix("content-length: ") {
@@ -248,7 +248,7 @@ pub fn request(body: &str) -> Vec<u8> {
     [head.as_bytes(), body.as_bytes()].concat()
 }
 
-/// Requests for each stream, made before the time runs.
+/// Requests for each stream, built before the measurement.
 struct Requests {
     writes: Vec<Vec<u8>>,
     reads: Vec<Vec<u8>>,
@@ -258,7 +258,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// `messages`: of the category that is read.
+    /// `messages`: number of messages of the category that is read.
     fn new(messages: u64) -> Requests {
         let names = || (0..STREAMS).map(|n| format!("account-{n}"));
         let message = |len: usize| {
@@ -290,7 +290,7 @@ impl Requests {
         }
     }
 
-    /// The one that a number chooses, and what it counts for.
+    /// The request chosen by a number, and its weight.
     fn choose(&self, load: Load, n: u64) -> Option<(&Vec<u8>, u64)> {
         let pick = |all: &'_ Vec<Vec<u8>>| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize % all.len();
         let (all, ops) = match load {
@@ -299,18 +299,18 @@ impl Requests {
             Load::Health => (&self.health, 1),
             Load::Batch => (&self.batches, BATCH as u64),
             Load::Category => (&self.pages, PAGE as u64),
-            // Counted where it is told.
+            // Counted by the subscribers, which are notified.
             Load::Fanout => (&self.writes, 0),
         };
         Some((all.get(pick(all))?, ops))
     }
 }
 
-/// Connections that ask again as soon as they are answered.
+/// Connections that send the next request as soon as they get a response.
 struct Asking<'a> {
     load: Load,
     requests: &'a Requests,
-    /// By connection, what chooses its request.
+    /// Per connection, the number that selects its request.
     next: Vec<u64>,
     stop: &'a AtomicBool,
     counting: &'a AtomicBool,
@@ -339,7 +339,7 @@ fn nanos(began: Instant) -> u32 {
     u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX)
 }
 
-/// Writes so many messages into the category.
+/// Writes this many messages into the category.
 fn fill(server: &Server, requests: &Requests, messages: u64) -> Result<()> {
     let mut connection = Connection::open(server.port)?;
     for n in 0..messages.div_ceil(BATCH as u64) {
@@ -352,7 +352,7 @@ fn fill(server: &Server, requests: &Requests, messages: u64) -> Result<()> {
     Ok(())
 }
 
-/// Somebody who is told of every message.
+/// A subscriber that is notified of every message.
 struct Subscriber {
     stream: BufReader<TcpStream>,
     line: String,
@@ -396,7 +396,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether the next line says that there is a message.
+    /// Whether the next line announces a message.
     fn is_poked(&mut self) -> Result<bool> {
         Ok(self.next_line()? && self.line.starts_with("event: poke"))
     }
@@ -410,7 +410,7 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
         fill(&server, &requests, messages)?;
     }
     let (stop, counting, done) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
-    // When each write was begun of which the first subscriber was not told yet.
+    // Start times of the writes of which the first subscriber was not notified yet.
     let written: Mutex<VecDeque<Instant>> = Mutex::default();
     let subscribed = AtomicU64::new(0);
     let told = |number: usize| -> Result<Vec<u32>> {
@@ -451,7 +451,7 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
             return Ok(asking.times);
         }
         let (mut connection, mut times) = (Connection::open(server.port)?, Vec::new());
-        // Nobody misses a message.
+        // No subscriber misses a message.
         while load == Load::Fanout && subscribed.load(Relaxed) + 1 < connections as u64 && !stop.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -505,7 +505,10 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
             times.extend(ended?);
         }
         times.sort_unstable();
-        ensure!(ops > 0.0 && !times.is_empty(), "{name}: nothing was done in the time");
+        ensure!(
+            ops > 0.0 && !times.is_empty(),
+            "{name}: nothing was done in the measured time"
+        );
         let at = |part: f64| {
             times
                 .get((times.len() as f64 * part) as usize)

@@ -1,6 +1,5 @@
-//! `bench events-scale`: the event store with ten million streams and a hundred million messages: how fast they come in with
-//! all indexes built, how much memory that takes, how soon a start after `kill -9` answers, and what reads and writes
-//! cost then, each at a random place.
+//! `bench events-scale`: the event store with ten million streams and a hundred million messages: the ingest rate with all
+//! indexes, its memory, the time to the first response after `kill -9`, and the cost of reads and writes at random positions.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,9 +15,9 @@ use crate::shell::build_binary;
 
 const STREAMS: u64 = 10_000_000;
 const STREAMS_QUICK: u64 = 100_000;
-/// Messages of a stream, written in so many rounds over all streams, so that each stream is all over the log.
+/// Messages per stream, written in this many rounds over all streams, so that each stream is spread over the log.
 const PER_STREAM: u64 = 10;
-/// Streams of one `stream.appendMany`, and its messages.
+/// Streams and messages of one `stream.appendMany`.
 const AT_ONCE: u64 = 1000;
 const FILLERS: u64 = 2;
 const CATEGORIES: u64 = 8;
@@ -89,7 +88,7 @@ impl Scale {
     }
 }
 
-/// What is asked at random places, and what is seen in each answer.
+/// Requests at random positions, and the expected part of each response.
 struct Asked {
     name: &'static str,
     ask: fn(u64) -> String,
@@ -188,7 +187,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// One connection, one request at a time, each at a random place.
+/// One connection, one request at a time, each at a random position.
 fn measure(server: &Server, scale: &Scale, asked: &Asked, seconds: f64) -> Result<Row> {
     let mut connection = Connection::open(server.port)?;
     let (before, begun, mut times) = (server.costs()?, Instant::now(), Vec::new());

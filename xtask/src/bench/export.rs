@@ -1,4 +1,4 @@
-//! A client of OTLP over one connection: HTTP/1.1, or gRPC, which is a prefix of five bytes and some trailers on HTTP/2. Every
+//! An OTLP client over one connection: HTTP/1.1, or gRPC, which is a prefix of five bytes and some trailers on HTTP/2. Every
 //! connection exports one signal.
 
 use std::pin::Pin;
@@ -37,7 +37,7 @@ impl Protocol {
     }
 }
 
-/// What is exported.
+/// The exported signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     Logs,
@@ -105,7 +105,7 @@ impl Export {
         })
     }
 
-    /// Returns where the log has it.
+    /// Returns the position in the log.
     pub async fn send(&mut self, request: Bytes) -> Result<String> {
         let (headers, body) = match &mut self.sender {
             Sender::Http(sender) => {
@@ -137,7 +137,7 @@ impl Export {
         ensure!(body.is_empty(), "not all records were taken: {body:?}");
         let position = headers
             .get("thalweg-position")
-            .context("an answer without its position")?;
+            .context("a response without its position")?;
         Ok(position.to_str()?.to_owned())
     }
 
@@ -153,7 +153,7 @@ impl Export {
     }
 }
 
-/// Headers, body and trailers of an answer that went well.
+/// Headers, body and trailers of a successful response.
 async fn read(response: Response<Incoming>) -> Result<(HeaderMap, Vec<u8>, HeaderMap)> {
     let (parts, body) = response.into_parts();
     let (mut all, mut trailers) = (Vec::new(), HeaderMap::new());
@@ -173,7 +173,7 @@ async fn read(response: Response<Incoming>) -> Result<(HeaderMap, Vec<u8>, Heade
     Ok((parts.headers, all, trailers))
 }
 
-/// A body of one piece, or none.
+/// A body in one piece, or none.
 struct One(Option<Bytes>);
 
 impl Body for One {

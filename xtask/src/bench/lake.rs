@@ -1,5 +1,5 @@
-//! `bench lake`: what a record costs on its way from a request to a table. The rows in one process come from a benchmark of the
-//! crate itself; those over HTTP and gRPC drive the binary through real sockets, with the load in this process.
+//! `bench lake`: the cost of a record from a request to a table. The in-process rows come from a benchmark of the crate itself;
+//! those over HTTP and gRPC drive the binary through real sockets, with the load in this process.
 
 use anyhow::Result;
 
@@ -31,7 +31,7 @@ pub fn run(effort: Effort, only: Option<&str>, input: Option<&str>) -> Result<Ve
     }
     println!(
         "\nover sockets: one op is one log; connections with one request of {} logs at a time, acknowledged when synced (fsync), \
-         {:.0} s; rows and tables are made beside it; CPU, bytes and allocs are the server's",
+         {:.0} s; rows and tables are made concurrently; CPU, bytes and allocs are the server's",
         otlp::RECORDS_PER_REQUEST,
         effort.seconds()
     );

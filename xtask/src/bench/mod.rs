@@ -1,8 +1,8 @@
 //! `cargo xtask bench NAME [--quick] [--json FILE] [--only WORD] [--input FILE]
 //! [--steady [--minutes N]] [--cooked [--rows N]]`: drives the real binary and measures it from outside.
 //!
-//! A row is the median of several windows of one run. CPU is that of all threads of the process under test; simulators
-//! and load generators are processes of their own. Allocations come from the binary's counting allocator.
+//! A row is the median of several windows of one run. CPU is that of all threads of the process under test; simulators and load
+//! generators are separate processes. Allocations come from the binary's counting allocator.
 
 mod collect;
 mod cooked;
@@ -31,7 +31,7 @@ use report::{Row, Stage};
 
 const BENCHMARKS: &str = "collect, tags, queue, events, events-scale, lake";
 
-/// How much to measure.
+/// Size of the measurement.
 #[derive(Clone, Copy)]
 pub struct Effort {
     pub windows: usize,
@@ -67,7 +67,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         bail!("which benchmark? valid: {BENCHMARKS}")
     };
     let (mut effort, mut json, mut only, mut input) = (FULL, None, None, None);
-    // Of a long run.
+    // For a long run.
     let (mut is_cooked, mut cooked_rows) = (false, 100_000_000);
     let (mut is_steady, mut minutes) = (false, 10);
     while let Some(word) = words.next() {
@@ -84,16 +84,16 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             "--cooked" if name == "lake" => is_cooked = true,
             "--rows" if name == "lake" => match words.next().map(str::parse) {
                 Some(Ok(rows)) => cooked_rows = rows,
-                _ => bail!("--rows takes how many logs --cooked sends"),
+                _ => bail!("--rows takes the number of logs that --cooked sends"),
             },
             "--steady" if name == "collect" => is_steady = true,
             "--minutes" if name == "collect" => match words.next().map(str::parse) {
                 Some(Ok(count)) => minutes = count,
-                _ => bail!("--minutes takes how long each run of --steady lasts"),
+                _ => bail!("--minutes takes the duration of each run of --steady"),
             },
             "--only" if matches!(name, "collect" | "queue" | "events" | "lake") => match words.next() {
                 Some(word) => only = Some(word),
-                None => bail!("--only takes a word that the names of the rows have"),
+                None => bail!("--only takes a part of row names"),
             },
             other => bail!(
                 "unknown option {other}; valid: --quick, --json FILE, of collect, queue, events and lake --only WORD, of collect --steady, \
@@ -101,7 +101,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             ),
         }
     }
-    // Where the binary under test has its data.
+    // Data folder of the binary under test.
     let mut folder = std::env::temp_dir();
     let rows = match name {
         "collect" if is_steady => {

@@ -1,5 +1,5 @@
-//! `bench lake`, from outside: export requests over real sockets to the binary, which syncs them, makes rows of them and commits
-//! these beside it. First as much as it takes, then half of that at a steady pace.
+//! `bench lake`, from outside: export requests over real sockets to the binary, which syncs them, makes rows of them and
+//! commits these beside it. First at full load, then at half of that rate.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ const CONNECTIONS: usize = 8;
 pub const RECORDS_PER_REQUEST: u64 = 1000;
 /// Distinct ones, sent in turn.
 const REQUESTS: usize = 64;
-/// So often somebody asks whether he sees what was acknowledged a moment ago.
+/// Interval of visibility checks for the latest acknowledged data.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What is required of this kind of machine.
+/// The requirement for this kind of machine.
 const LOGS_PER_SECOND: f64 = 100_000.0;
 const ACK_P99: Duration = Duration::from_millis(50);
 const VISIBLE_P99: Duration = Duration::from_secs(1);
@@ -57,13 +57,13 @@ pub fn measure(binary: &std::path::Path, protocol: Protocol, effort: Effort) -> 
         times: Mutex::default(),
         newest: Mutex::default(),
     });
-    // One thread: the other processor is the server's.
+    // One thread: the other processor is for the server.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?;
     let full = run(&load, &runtime, &server, effort, None)?;
-    // What is measured at half the load must not wait behind what is left of the full one.
+    // Measurements at half the load must not wait behind the rest of the full load.
     let begun = Instant::now();
     all_there(&server, &load)?;
     println!(
@@ -78,7 +78,7 @@ pub fn measure(binary: &std::path::Path, protocol: Protocol, effort: Effort) -> 
     Ok(row(protocol, &full, &half))
 }
 
-/// What a run without its rows says is nothing.
+/// The result of a run is invalid without its rows.
 fn all_there(server: &UnderTest, load: &Load) -> Result<()> {
     let stored = load.stored.load(Relaxed) * RECORDS_PER_REQUEST;
     let newest = load.newest.lock().map_err(died)?.clone();
@@ -94,7 +94,7 @@ fn all_there(server: &UnderTest, load: &Load) -> Result<()> {
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Load {
     protocol: Protocol,
     port: u16,
@@ -102,27 +102,27 @@ struct Load {
     next: AtomicU64,
     is_over: AtomicBool,
     is_counted: AtomicBool,
-    /// Requests that were acknowledged since the server began.
+    /// Acknowledged requests since the start of the server.
     stored: AtomicU64,
     /// Nanoseconds of acknowledgements.
     times: Mutex<Vec<u64>>,
-    /// Where the newest one lies, and when that was known.
+    /// Position of the newest one, and the time of its acknowledgement.
     newest: Mutex<Option<(String, Instant)>>,
 }
 
-/// What came of a load.
+/// The result of a load.
 struct Outcome {
     seconds: f64,
     requests: u64,
     cpu_seconds: f64,
     bytes: f64,
     allocations: f64,
-    /// Nanoseconds, ascending: of acknowledgements, and from them until rows were visible.
+    /// Nanoseconds, ascending: until acknowledgement, and from there until rows were visible.
     times: Vec<u64>,
     visible: Vec<u64>,
 }
 
-/// With a pause between the beginnings of requests, or as many as go.
+/// With a fixed interval between request starts, or as fast as possible.
 fn run(
     load: &Arc<Load>,
     runtime: &Runtime,
@@ -165,7 +165,7 @@ fn run(
     visible.sort_unstable();
     ensure!(
         requests > 0 && !times.is_empty(),
-        "nothing was acknowledged in the time"
+        "nothing was acknowledged in the measured time"
     );
     Ok(Outcome {
         seconds,
@@ -178,7 +178,7 @@ fn run(
     })
 }
 
-/// When requests begin.
+/// The schedule of requests.
 struct Pace {
     begin: Instant,
     pause: Option<Duration>,
@@ -186,7 +186,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Returns when it is time for the next one, with that time: who comes too late for it counts what he waited.
+    /// Returns at the time of the next request, with that time: a late request also counts its delay.
     async fn next(&self) -> Instant {
         let Some(pause) = self.pause else {
             return Instant::now();
@@ -218,7 +218,7 @@ impl Load {
         Ok(())
     }
 
-    /// Nanoseconds from acknowledgements until queries see what was acknowledged.
+    /// Nanoseconds from acknowledgements until queries see the acknowledged data.
     async fn look(self: Arc<Load>, port: u16) -> Result<Vec<u64>> {
         let (mut asking, mut times) = (Export::open(Protocol::Http, port).await?, Vec::new());
         while !self.is_over.load(Relaxed) {
@@ -227,7 +227,7 @@ impl Load {
             let Some((position, stored)) = newest else { continue };
             let query = format!("/api/sql?q=select%201&wait_for={position}");
             while let Err(error) = asking.get(&query).await {
-                // It is visible later than the server lets anybody wait: that is a figure, too.
+                // If it exceeds the server's wait limit, the result still counts.
                 ensure!(error.to_string().contains("lake.wait_timeout"), error);
             }
             if self.is_counted.load(Relaxed) {
@@ -301,5 +301,5 @@ fn row(protocol: Protocol, full: &Outcome, half: &Outcome) -> Row {
 }
 
 fn died<T>(_: std::sync::PoisonError<T>) -> anyhow::Error {
-    anyhow!("a connection has died")
+    anyhow!("a connection thread panicked")
 }

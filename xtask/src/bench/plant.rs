@@ -1,8 +1,8 @@
-//! A plant of tens of thousands of tags: how fast they are found and subscribed, what they cost while each changes once per
-//! second, and how many values one core of the collector takes, and two.
+//! A plant of tens of thousands of tags: the time to find and subscribe them, their cost at one change per second, and the
+//! number of values that one core of the collector processes, and two.
 //!
-//! p50 and p99 of the steady rows are from the source timestamp to the acknowledgement by the output, so the publishing
-//! interval of 100 ms and the server's own delay are in them.
+//! p50 and p99 of the steady rows are measured from the source timestamp to the acknowledgement by the output, so they include
+//! the publishing interval of 100 ms and the server's own delay.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,9 +20,9 @@ const STEADY: [(&str, u64); 3] = [
     ("opcua_50k_steady", 50_000),
     ("opcua_100k_steady", 100_000),
 ];
-/// Seconds between two changes of all 100,000 nodes, for the highest rate, which is looked for upwards.
+/// Seconds between two changes of all 100,000 nodes; the highest rate is searched upwards.
 const PERIODS: [f64; 8] = [1.0, 0.5, 0.2, 0.125, 0.1, 0.08, 0.066, 0.05];
-/// Two sessions, since the server's side of one is at its end before the collector's is, and waits for a lock.
+/// Two sessions, because the server's side of one saturates before the collector's, and waits for a lock.
 const ONE_CORE: Highest = Highest {
     name: "opcua_max_one_core",
     connections: 2,
@@ -43,15 +43,15 @@ const FULL_RATE_PERIOD: &str = "0.1";
 /// A search for the highest rate.
 struct Highest {
     name: &'static str,
-    /// OPC UA sessions, among which the tags are spread.
+    /// OPC UA sessions, over which the tags are spread.
     connections: usize,
-    /// Of the collector; the first ones of the machine.
+    /// CPUs of the collector; the first ones of the machine.
     cores: usize,
-    /// The period with which the search begins.
+    /// The period at which the search begins.
     slowest: f64,
 }
 
-/// A configuration of the collector; `mode` is how it gets values.
+/// A configuration of the collector; `mode` is the way it gets values.
 fn config(endpoint: &str, mode: &str) -> String {
     format!(
         "input:\n  opcua:\n    endpoint: {endpoint}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    {mode}\noutput:\n  drop: {{}}\n\
@@ -101,7 +101,8 @@ fn plant(binary: &Path, tags: u64, period: &str) -> Result<Plant> {
     )
 }
 
-/// One whose values change when they are let go, on some processors. To be found while a million values per second change is
+/// A plant whose values start to change on command, on some processors. Finding tags while a million values per second change
+/// is a different measurement from collecting them.
 /// another matter than to take them.
 fn held_plant(binary: &Path, processors: &str, period: &str) -> Result<Plant> {
     let tags = NODES.to_string();
@@ -117,7 +118,7 @@ fn held_plant(binary: &Path, processors: &str, period: &str) -> Result<Plant> {
     Plant::start_on(Some(processors), binary, &arguments)
 }
 
-/// From the start of the process until all is found, or monitored: the median of several starts. One op is one node.
+/// From the start of the process until all tags are found, or monitored: the median of several starts. One op is one node.
 fn from_start(binary: &Path, effort: Effort, name: &str, mode: &str, metric: &str, value: f64) -> Result<Row> {
     let plant = plant(binary, NODES, NOTHING_CHANGES)?;
     let mut starts = Vec::new();
@@ -146,7 +147,7 @@ fn steady(binary: &Path, effort: Effort, name: &str, tags: u64) -> Result<Row> {
     let plant = plant(binary, tags, "1")?;
     let mut collector = UnderTest::start(binary, &config(&plant.endpoint, SUBSCRIBE))?;
     collector.wait_until("thalweg_opcua_items_monitored", tags as f64)?;
-    // Values come in one burst per second, so a window is some of them.
+    // Values come in one burst per second, so a window contains several bursts.
     let effort = Effort {
         window_seconds: (effort.window_seconds * 2.0).max(4.0),
         ..effort
@@ -155,7 +156,7 @@ fn steady(binary: &Path, effort: Effort, name: &str, tags: u64) -> Result<Row> {
     let lost = plant.fast()?.lost;
     ensure!(
         lost == 0,
-        "{name}: the server lost {lost} values; the figures would mean nothing"
+        "{name}: the server lost {lost} values; the result would be meaningless"
     );
     let share = row.ops_per_second * row.cpu_ns_per_op / 1e9;
     row.more.insert("cores".to_owned(), share.into());
@@ -164,7 +165,7 @@ fn steady(binary: &Path, effort: Effort, name: &str, tags: u64) -> Result<Row> {
     Ok(row)
 }
 
-/// Values of one tag that wait in the server: what comes in one publishing interval, and some seconds of patience.
+/// Values of one tag that wait in the server: those of one publishing interval, plus some seconds of slack.
 const QUEUED: usize = 100;
 
 impl Highest {
@@ -176,8 +177,8 @@ impl Highest {
         format!("{}{}", config(endpoint, &mode), super::collect::static_script())
     }
 
-    /// Which processors the simulator gets, as `taskset` names them, and whether the collector's are among them: the others, where there
-    /// are any, and then all.
+    /// The processors of the simulator, as named by `taskset`, and whether they include the collector's: first the others, if
+    /// there are any, and then all.
     fn of_simulator(&self, of_machine: usize) -> Vec<(String, bool)> {
         let last = of_machine.saturating_sub(1);
         let others = (self.cores < of_machine).then(|| (format!("{}-{last}", self.cores), false));
@@ -185,9 +186,9 @@ impl Highest {
     }
 }
 
-/// The highest rate of which nothing is lost, through a script on metadata that does not change. The simulator needs more for a value
-/// than the collector, and on a small machine it is what is at its end first; it may take the collector's processors as well then,
-/// so that the rate holds for less than the collector's cores. Its CPU time per value is its own alone, with caches that are shared.
+/// The highest rate without loss, through a script on constant metadata. The simulator needs more CPU per value than the
+/// collector, and on a small machine it saturates first; it may then use the collector's processors as well, so that the rate
+/// is a lower bound for the collector's cores. The collector's CPU time per value is measured separately, with shared caches.
 fn highest(binary: &Path, effort: Effort, search: &Highest) -> Result<Row> {
     let of_machine = std::thread::available_parallelism()?.get();
     let mut places = search.of_simulator(of_machine).into_iter().peekable();
@@ -218,7 +219,7 @@ fn highest(binary: &Path, effort: Effort, search: &Highest) -> Result<Row> {
     }
     let Some(mut row) = best else {
         let slowest = NODES as f64 / search.slowest;
-        bail!("{}: not even {slowest:.0} values/s were held", search.name)
+        bail!("{}: not even {slowest:.0} values/s were sustained", search.name)
     };
     row.more.insert("connections".to_owned(), search.connections.into());
     Ok(row)
@@ -228,14 +229,14 @@ fn highest(binary: &Path, effort: Effort, search: &Highest) -> Result<Row> {
 pub fn full_rate(binary: &Path) -> Result<(Plant, UnderTest)> {
     let of_machine = std::thread::available_parallelism()?.get();
     let places = ONE_CORE.of_simulator(of_machine);
-    let (of_simulator, _) = places.last().context("there is no place for the simulator")?;
+    let (of_simulator, _) = places.last().context("no processors are left for the simulator")?;
     let plant = held_plant(binary, of_simulator, FULL_RATE_PERIOD)?;
     let mut collector = UnderTest::start_on("0", binary, &ONE_CORE.config(&plant.endpoint))?;
     flow(&plant, &mut collector)?;
     Ok((plant, collector))
 }
 
-/// Lets values change when all tags are found and monitored.
+/// Starts the value changes when all tags are found and monitored.
 fn flow(plant: &Plant, collector: &mut UnderTest) -> Result<()> {
     collector.wait_until("thalweg_opcua_items_monitored", NODES as f64)?;
     collector.wait_until("thalweg_opcua_browse_done", 1.0)?;
@@ -249,7 +250,7 @@ fn held(binary: &Path, effort: Effort, search: &Highest, of_simulator: &str, per
     at_rate(&plant, collector, search.name, effort, NODES as f64 / period)
 }
 
-/// What a rate costs; `None` if it is not held, and whose fault that is has been told.
+/// The cost of a rate; `None` if it is not sustained, after reporting which side is the limit.
 fn at_rate(plant: &Plant, mut collector: UnderTest, name: &str, effort: Effort, offered: f64) -> Result<Option<Row>> {
     flow(plant, &mut collector)?;
     std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
@@ -261,12 +262,12 @@ fn at_rate(plant: &Plant, mut collector: UnderTest, name: &str, effort: Effort, 
     let lost = after.lost - before.lost;
     let rate = row.ops_per_second;
     println!(
-        "  {rate:.0} values/s, {lost} lost by the server; the collector took {cores:.2} cores, the simulator {of_simulator:.2}"
+        "  {rate:.0} values/s, {lost} lost by the server; the collector used {cores:.2} cores, the simulator {of_simulator:.2}"
     );
     if lost > 0 || rate <= offered * 0.98 {
         let is_late = after.late > before.late;
         println!(
-            "  not held: {}",
+            "  not sustained: {}",
             if is_late {
                 "the simulator is late"
             } else {

@@ -1,6 +1,6 @@
-//! `bench queue`: what queues cost. The rows in one process come from a benchmark of the crate itself, which counts
-//! allocations and times calls, and prints its own table; those over HTTP drive the binary through real sockets, with the
-//! load in this process.
+//! `bench queue`: the cost of queues. The in-process rows come from a benchmark of the crate itself, which counts allocations
+//! and times calls, and prints its own table. The HTTP rows drive the binary through real sockets, with the load in this
+//! process.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use super::report::{self, Row};
 use super::under_test::UnderTest;
 use crate::shell::build_binary;
 
-/// A queue as it is by default, but without the limits that a benchmark runs into. Acknowledged is what is synced.
+/// A default queue without the limits that a benchmark would reach. An acknowledgement means synced.
 const CONFIG: &str = "\
 log: {min_free: 0, durability: fsync}
 queues:
@@ -24,13 +24,13 @@ queues:
 ";
 const QUEUE: &str = "/api/v1/queues/bench";
 
-/// Each with one request at a time.
+/// Clients, each with one request at a time.
 const CLIENTS: usize = 4;
 const BATCH: usize = 1000;
 const CLAIM: usize = 100;
 const PAYLOAD: usize = 256;
 const OCTETS: &str = "application/octet-stream";
-/// For consumers to work off; more than they can in the time.
+/// Backlog for consumers; more than they can process in the time.
 const PRELOADED_PER_SECOND: f64 = 100_000.0;
 
 /// A row over HTTP, by its name.
@@ -68,7 +68,7 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Messages one by one, or in batches of NDJSON, each waiting for its answer.
+/// Sends messages one by one, or in NDJSON batches, each waiting for its response.
 fn produce(binary: &Path, name: &str, batch: usize, effort: Effort) -> Result<Row> {
     let server = serve(binary)?;
     let row = load(&server, name, CLIENTS, effort, |agent, _| send(agent, &server, batch))?;
@@ -76,7 +76,7 @@ fn produce(binary: &Path, name: &str, batch: usize, effort: Effort) -> Result<Ro
     Ok(row)
 }
 
-/// Messages that are there are claimed and settled, both in requests of their own.
+/// Claims and settles existing messages, in separate requests.
 fn claim_and_settle(binary: &Path, name: &str, effort: Effort) -> Result<Row> {
     let server = serve(binary)?;
     let wanted = (effort.seconds() + effort.warm_up_seconds) * PRELOADED_PER_SECOND;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::environment;
 
-/// One measured operation; what does not apply is `None`.
+/// One measured operation; fields that do not apply are `None`.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub name: String,
@@ -18,18 +18,18 @@ pub struct Row {
     pub allocs_per_op: f64,
     pub p50_ns: Option<f64>,
     pub p99_ns: Option<f64>,
-    /// What else is known of it, for the JSON.
+    /// Further results, for the JSON.
     pub more: Map<String, Value>,
 }
 
-/// What a stage adds to a row that is otherwise the same: the difference of two rows.
+/// The cost that a stage adds to a row: the difference of two rows.
 pub struct Stage {
     pub name: &'static str,
     pub with: &'static str,
     pub without: Option<&'static str>,
 }
 
-/// Prints what each stage costs by itself, in the order of the stages given.
+/// Prints the separate cost of each stage, in the order of the given stages.
 pub fn print_stages(rows: &[Row], stages: &[Stage]) {
     let find = |name: &str| rows.iter().find(|row| row.name == name);
     println!("\n{:<52} {:>10} {:>12} {:>10}", "stage", "CPU us", "bytes", "allocs");
@@ -60,7 +60,7 @@ pub fn print(bench: &str, rows: &[Row], folder: &Path) {
     for row in rows {
         let optional =
             |value: Option<f64>, scale: f64| value.map_or_else(|| "-".to_owned(), |v| format!("{:.3}", v / scale));
-        // Of some rows it has no meaning.
+        // Some rows have no such value.
         let known = |value: f64, digits: usize| match value.is_finite() {
             true => format!("{value:.digits$}"),
             false => "-".to_owned(),

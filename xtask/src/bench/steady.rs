@@ -1,9 +1,8 @@
-//! `bench collect --steady [--minutes N] [--only WORD]`: long runs, not for continuous integration. 100,000 tags change once per
-//! second and every value is read at the other end of a pipe; then 50,000 of them go through a script into the lake, which is asked
-//! for them; then 50,000 of which half change every ten seconds, as plants are commonly measured; then 100,000 change ten times per
-//! second, and one core takes them. The simulator numbers the values of each tag, so one that is lost, comes twice or comes too early
-//! is seen, and what it has published is counted at its side, too. A row that does not keep what is promised of it says so, and the
-//! command fails.
+//! `bench collect --steady [--minutes N] [--only WORD]`: long runs, not for continuous integration. First, 100,000 tags change
+//! once per second and every value is read at the other end of a pipe. Then 50,000 tags go through a script into the lake,
+//! which is queried. Then 50,000 tags, of which half change every ten seconds, as plants are commonly measured. Then 100,000
+//! tags change ten times per second on one core. The simulator numbers the values of each tag, so a lost, repeated or reordered
+//! value is detected, and it counts its published values. A row that violates its promise reports it, and the command fails.
 
 use std::io::{PipeReader, Read as _};
 use std::path::PathBuf;
@@ -24,9 +23,9 @@ use crate::shell::build_binary;
 const TAGS_OF_PIPE: u64 = 100_000;
 const TAGS_OF_LAKE: u64 = 50_000;
 const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// Between two changes everything that was published has arrived.
+/// Between two changes all published values have arrived.
 const EQUAL_WITHIN: Duration = Duration::from_secs(20);
-/// Memory is compared from here on: until then caches fill.
+/// Memory is compared from this time on: until then caches fill.
 const SETTLED_AFTER: Duration = Duration::from_secs(60);
 const COMMITTED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -37,7 +36,7 @@ fn input(plant: &Plant) -> String {
     )
 }
 
-/// What a line of the pipe says: the tag and its value.
+/// A line of the pipe: the tag and its value.
 const LINES: &str = "pipeline:\n  processors:\n    - mapping: root = @opcua_tag_name + \" \" + content().string()\noutput:\n  stdout: {}\n";
 
 const INTO_LAKE: &str = r#"
@@ -53,8 +52,8 @@ output:
   lake: {table: tags}
 "#;
 
-/// Of each tag: how many of its values came, whether they are one behind the other, and whether each has the second at which the
-/// simulator, which changes all of them a second apart to the nanosecond, has made it.
+/// Per tag: the number of received values, whether they are consecutive, and whether each has the expected second; the
+/// simulator changes all values of a tag exactly one second apart.
 const TAGS: &str = "
     select count(*) as tags, sum(n) as rows,
       sum(case when n <> hi - lo + 1 or total <> (lo + hi) * n / 2 or earliest <> latest
@@ -65,9 +64,9 @@ const TAGS: &str = "
             max(value_int - source_time_unix_nano / 1000000000) as latest
           from tags group by tag_id)";
 
-/// Of a core, of the runs at 1 Hz.
+/// Share of a core, for the runs at 1 Hz.
 const CORES_PROMISED: f64 = 0.25;
-/// By so much the median of resident bytes of the second half may be above that of the first one, from the first minute on.
+/// Maximum growth of the median of resident bytes from the first half to the second, from the first minute on.
 const GROWTH_PROMISED: f64 = 1.2;
 const FULL_RATE_PROMISED: f64 = 1e6;
 
@@ -137,11 +136,11 @@ impl Run {
         collector.stop()?;
         let seen = lines.end()?;
         println!(
-            "{arrived} values published and arrived; {} tags, {} values; {} missing, {} twice or too late",
+            "{arrived} values published and arrived; {} tags, {} values; {} missing, {} repeated or late",
             seen.tags, seen.values, seen.missing, seen.behind
         );
         ensure!(seen.tags == TAGS_OF_PIPE, "{} tags of {TAGS_OF_PIPE} came", seen.tags);
-        ensure!(seen.missing + seen.behind == 0, "values are missing or came twice");
+        ensure!(seen.missing + seen.behind == 0, "values are missing or repeated");
         steady.row(PIPE, Steady::is_light)
     }
 
@@ -154,11 +153,14 @@ impl Run {
         let out = |collector: &UnderTest| Ok(collector.total("thalweg_flow_out_total")? as u64);
         let steady = self.watch(&collector, || out(&collector).unwrap_or_default())?;
         let arrived = equal(&plant, || out(&collector))?;
-        // Nothing changes any more; what was on its way is acknowledged.
+        // Nothing changes any more; values in flight are acknowledged.
         drop(plant);
         std::thread::sleep(Duration::from_secs(2));
         let rows = out(&collector)?;
-        ensure!(rows >= arrived, "{arrived} values were acknowledged, and now {rows}");
+        ensure!(
+            rows >= arrived,
+            "{arrived} values were acknowledged, but the lake has {rows}"
+        );
         let start = Instant::now();
         let seen = loop {
             let seen = collector.sql(TAGS)?;
@@ -169,7 +171,7 @@ impl Run {
             std::thread::sleep(Duration::from_secs(1));
         };
         println!(
-            "{arrived} values published and acknowledged; the table has {} tags, {} rows, {} tags with values missing, twice or with another's time",
+            "{arrived} values published and acknowledged; the table has {} tags, {} rows, {} tags with missing, repeated or wrongly timed values",
             seen.0, seen.1, seen.2
         );
         ensure!(
@@ -180,8 +182,8 @@ impl Run {
         steady.row(LAKE, Steady::is_light)
     }
 
-    /// The load that plants are commonly measured with: half of the tags change every second, half every ten; a script that looks at
-    /// metadata, and nothing behind it.
+    /// The load with which plants are commonly measured: half of the tags change every second, half every ten; a script reads
+    /// the metadata, and no further stage follows.
     fn half_of_it_slow(&self) -> Result<Row> {
         println!("measuring {MIX}: {TAGS_OF_LAKE} tags, half at 1 Hz and half at 0.1 Hz, through a script on metadata");
         let half = (TAGS_OF_LAKE / 2).to_string();
@@ -201,7 +203,7 @@ impl Run {
         steady.row(MIX, Steady::is_light)
     }
 
-    /// There is no moment at which nothing is on its way. So it is looked at whether more and more is.
+    /// Some values are always in flight. So this checks whether their number grows.
     fn at_full_rate(&self) -> Result<Row> {
         println!("measuring {FULL_RATE}: 1,000,000 values/s, through a script on metadata, on one core");
         let (plant, collector) = plant::full_rate(&self.binary)?;
@@ -214,7 +216,7 @@ impl Run {
         let (arrived, lost) = (arrived - before, after.lost - of_plant.lost);
         let row = steady.row(FULL_RATE, |steady| {
             let rate = steady.rate();
-            // What is on its way at the two looks is not a lower rate.
+            // Values in flight at the two samples do not lower the rate.
             let is_less = rate < FULL_RATE_PROMISED * 0.99;
             is_less.then(|| format!("{rate:.0} values/s, promised are {FULL_RATE_PROMISED}"))
         })?;
@@ -231,7 +233,7 @@ impl Run {
         Ok(row)
     }
 
-    /// Looks on for as long as the run takes.
+    /// Samples for the duration of the run.
     fn watch(&self, collector: &UnderTest, values: impl Fn() -> u64) -> Result<Steady> {
         println!(
             "{:>8} {:>12} {:>10} {:>10} {:>12}",
@@ -264,7 +266,7 @@ impl Run {
     }
 }
 
-/// Waits for a moment at which all that was published has arrived, and nothing was lost. Returns how much that is.
+/// Waits for a moment at which all published values have arrived, and checks that none is lost. Returns their number.
 fn equal(plant: &Plant, arrived: impl Fn() -> Result<u64>) -> Result<u64> {
     let start = Instant::now();
     loop {
@@ -303,7 +305,7 @@ impl Look {
 
 struct Steady {
     first: Look,
-    /// Bytes, every ten seconds, when caches were full.
+    /// Bytes, every ten seconds, once caches are full.
     resident: Vec<f64>,
     last: Look,
 }
@@ -321,26 +323,26 @@ impl Steady {
         (self.last.costs.cpu_seconds - self.first.costs.cpu_seconds) / self.seconds()
     }
 
-    /// What is promised and not kept, of CPU time.
+    /// Violated promises about CPU time.
     fn is_light(&self) -> Option<String> {
         let cores = self.cores();
         (cores > CORES_PROMISED).then(|| format!("{cores:.3} cores, promised are {CORES_PROMISED}"))
     }
 
-    /// What is promised and not kept, of memory.
+    /// Violated promises about memory.
     fn is_flat(&self) -> Option<String> {
         let (first, second) = self.halves()?;
         let is_more = second > first * GROWTH_PROMISED;
         is_more.then(|| format!("{:.0} MB resident, and then {:.0}", first / 1e6, second / 1e6))
     }
 
-    /// The medians of resident bytes of both halves. `None` of a run that is too short.
+    /// The medians of resident bytes of both halves. `None` for a run that is too short.
     fn halves(&self) -> Option<(f64, f64)> {
         let (first, second) = self.resident.split_at(self.resident.len() / 2);
         Some((median(first)?, median(second)?))
     }
 
-    /// `broken`: what of that row's own promise is not kept.
+    /// `broken`: the violated promises of that row.
     fn row(&self, name: &str, broken: impl Fn(&Steady) -> Option<String>) -> Result<Row> {
         let (first, last) = (&self.first, &self.last);
         let values = (last.values - first.values) as f64;
@@ -357,8 +359,8 @@ impl Steady {
         );
         let broken: Vec<String> = [broken(self), self.is_flat()].into_iter().flatten().collect();
         match broken.is_empty() {
-            true => println!("{name} keeps what is promised\n"),
-            false => println!("{name} does not keep what is promised: {}\n", broken.join("; ")),
+            true => println!("{name} meets its promises\n"),
+            false => println!("{name} violates its promises: {}\n", broken.join("; ")),
         }
         let mut more: serde_json::Map<String, serde_json::Value> = [
             ("cores", self.cores()),
@@ -385,14 +387,14 @@ impl Steady {
     }
 }
 
-/// In a row that does not keep what is promised of it.
+/// Marks a row that violates its promise.
 const BROKEN: &str = "broken";
 
-/// Fails if a row does not keep what is promised of it.
+/// Fails if a row violates its promise.
 pub fn judge(rows: &[Row]) -> Result<()> {
     let broken = rows.iter().filter(|row| row.more.contains_key(BROKEN));
     let names: Vec<&str> = broken.map(|row| row.name.as_str()).collect();
-    ensure!(names.is_empty(), "not as promised: {}", names.join(", "));
+    ensure!(names.is_empty(), "promises violated: {}", names.join(", "));
     Ok(())
 }
 
@@ -402,13 +404,13 @@ fn median(values: &[f64]) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// What came out of the pipe.
+/// The values read from the pipe.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     tags: u64,
     values: u64,
     missing: u64,
-    /// Not larger than the value before.
+    /// Whether it is not larger than the previous value.
     behind: u64,
 }
 
@@ -450,7 +452,7 @@ struct Checker {
     /// The last value of each tag, by its number.
     last: Vec<Option<u64>>,
     seen: Seen,
-    /// A line that has begun.
+    /// A partial line.
     begun: Vec<u8>,
 }
 
@@ -478,7 +480,7 @@ impl Checker {
     fn line(&mut self, line: &[u8]) -> Result<()> {
         let text = std::str::from_utf8(line)?.trim_end();
         let parts = text.strip_prefix("FastUInt").and_then(|text| text.split_once(' '));
-        let (tag, value) = parts.with_context(|| format!("{text:?} is no value of a tag"))?;
+        let (tag, value) = parts.with_context(|| format!("{text:?} is not a tag value"))?;
         let (tag, value): (usize, u64) = (tag.parse()?, value.parse()?);
         if self.last.len() <= tag {
             self.last.resize(tag + 1, None);
@@ -497,7 +499,7 @@ impl Checker {
     }
 
     fn end(&self) -> Result<Seen> {
-        ensure!(self.begun.is_empty(), "the last line has no end");
+        ensure!(self.begun.is_empty(), "the last line is incomplete");
         Ok(self.seen)
     }
 }

@@ -1,4 +1,4 @@
-//! The table `tags`: what a row costs from message to commit, and how fast questions are answered over many small files.
+//! The table `tags`: the cost of a row from message to commit, and the time of queries over many small files.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::report::{Row, Stage};
 use super::under_test::UnderTest;
 use crate::shell::build_binary;
 
-/// 10,000 tags in turn: floats, with the metadata that makes a tag.
+/// 10,000 tags in turn: floats, with tag metadata.
 const PLANT: &str = r#"
 input:
   generate:
@@ -33,7 +33,7 @@ pipeline:
           return msg;
 "#;
 
-/// A process that only answers.
+/// A process that only answers queries.
 const IDLE: &str = "input: {generate: {interval: 1h, mapping: root = 1}}\noutput: {drop: {}}\n";
 
 pub const STAGES: [Stage; 1] = [Stage {
@@ -42,7 +42,7 @@ pub const STAGES: [Stage; 1] = [Stage {
     without: Some("tags_drop"),
 }];
 
-/// Of the queries, one op is one query.
+/// In the query rows, one op is one query.
 const QUERIES: [(&str, &str); 5] = [
     ("sql_count", "select count(*) from tags"),
     ("sql_aggregate", "select count(*), max(value), sum(value) from tags"),
@@ -60,7 +60,7 @@ const QUERIES: [(&str, &str); 5] = [
     ),
 ];
 
-/// At least so long a window of a row whose table is committed when its memory is full.
+/// Minimum window of a row whose table commits when its memory is full.
 const COMMITS_SECONDS: f64 = 4.0;
 
 /// In many small files.
@@ -78,7 +78,7 @@ pub fn run(effort: Effort) -> Result<Vec<Row>> {
     println!("measuring tags_drop");
     rows.push(UnderTest::start(&binary, &plant(None, "drop: {}"))?.measure("tags_drop", effort)?);
     println!("measuring tags_lake");
-    // A window has to see several commits.
+    // A window has to contain several commits.
     let several = Effort {
         window_seconds: effort.window_seconds.max(COMMITS_SECONDS),
         ..effort

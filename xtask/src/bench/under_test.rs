@@ -1,4 +1,4 @@
-//! The binary under test as a process, and what its metrics say.
+//! The binary under test as a process, and its metrics.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::Effort;
 use super::report::Row;
 
-/// Where it runs and what it writes to; nothing: anywhere, and to its log.
+/// CPUs and output of the process; `None`: any CPU, output to its log.
 #[derive(Default)]
 struct Start {
     processors: Option<String>,
@@ -30,7 +30,7 @@ impl UnderTest {
         UnderTest::start_in(tempfile::tempdir()?, binary, yaml)
     }
 
-    /// On some processors: `0`, `0,1`, `2-7`.
+    /// CPU list: `0`, `0,1`, `2-7`.
     pub fn start_on(processors: &str, binary: &Path, yaml: &str) -> Result<UnderTest> {
         let (folder, start) = (
             tempfile::tempdir()?,
@@ -42,7 +42,7 @@ impl UnderTest {
         UnderTest::start_with(folder, binary, yaml, start)
     }
 
-    /// Its standard output goes to whoever holds the other end; what it logs goes elsewhere.
+    /// Its standard output goes to the other end of a pipe; its log goes elsewhere.
     pub fn start_into(output: Stdio, folder: &Path, binary: &Path, yaml: &str) -> Result<UnderTest> {
         let (folder, start) = (
             tempfile::tempdir_in(folder)?,
@@ -54,12 +54,12 @@ impl UnderTest {
         UnderTest::start_with(folder, binary, yaml, start)
     }
 
-    /// With its data below a folder, whose file system is the one that matters.
+    /// With its data below a folder, so that the file system is known.
     pub fn start_below(folder: &Path, binary: &Path, yaml: &str) -> Result<UnderTest> {
         UnderTest::start_in(tempfile::tempdir_in(folder)?, binary, yaml)
     }
 
-    /// Asks it to end, as an operator does, and sees that it does so in good order.
+    /// Sends SIGTERM, and checks a clean exit.
     pub fn stop(mut self) -> Result<()> {
         let id = self.child.id().to_string();
         let asked = Command::new("kill").args(["-TERM", &id]).status()?;
@@ -67,7 +67,7 @@ impl UnderTest {
         self.wait_for_end()
     }
 
-    /// Starts again on the same data, with another configuration, after the process has ended.
+    /// Restarts on the same data, with another configuration, after the process has ended.
     pub fn start_again(mut self, binary: &Path, yaml: &str) -> Result<UnderTest> {
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir()?);
         let mut again = UnderTest::start_in(folder, binary, yaml)?;
@@ -109,7 +109,7 @@ impl UnderTest {
         self.folder.path().join("data")
     }
 
-    /// What it logs.
+    /// The log of the process.
     pub fn log_path(&self) -> PathBuf {
         self.folder.path().join("log")
     }
@@ -147,7 +147,7 @@ impl UnderTest {
         self.child.id()
     }
 
-    /// What it tells of itself, as text.
+    /// Its metrics, as text.
     pub fn metrics(&self) -> Result<String> {
         self.get("/metrics")
     }
@@ -157,7 +157,7 @@ impl UnderTest {
         Ok(self.look()?.sum(metric))
     }
 
-    /// Memory that it has now.
+    /// Current memory.
     pub fn resident_bytes(&self) -> Result<f64> {
         Ok(self.look()?.sum("process_resident_memory_bytes"))
     }
@@ -181,7 +181,7 @@ impl UnderTest {
         Ok(())
     }
 
-    /// Asks one question again and again, one at a time, for as long as a measurement takes.
+    /// Sends one request repeatedly, one at a time, for the duration of a measurement.
     pub fn measure_query(&self, name: &str, query: &str, effort: Effort) -> Result<Row> {
         self.sql(query)?;
         let (before, mut took) = (self.look()?, Vec::new());
@@ -254,7 +254,7 @@ impl UnderTest {
         })
     }
 
-    /// What the process has cost so far.
+    /// The cost of the process so far.
     pub fn costs(&self) -> Result<Costs> {
         let look = self.look()?;
         Ok(Costs {
@@ -264,13 +264,13 @@ impl UnderTest {
         })
     }
 
-    /// Waits until the metrics say that a steady state is reached.
+    /// Waits until the metrics show a steady state.
     pub fn wait_until(&mut self, metric: &str, value: f64) -> Result<()> {
         self.wait_ready()?;
         self.watch_until(metric, value, Duration::from_millis(50))
     }
 
-    /// The same of one that may not be ready to let data flow, looked at so often.
+    /// The same for a process that may not be ready, polled at an interval.
     pub fn watch_until(&mut self, metric: &str, value: f64, every: Duration) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -285,7 +285,7 @@ impl UnderTest {
         }
     }
 
-    /// Measures a running flow: the median of several windows. One op is one message that came out.
+    /// Measures a running flow: the median of several windows. One op is one output message.
     pub fn measure(&mut self, name: &str, effort: Effort) -> Result<Row> {
         self.measure_by("thalweg_flow_out_total", name, effort)
     }
@@ -311,7 +311,7 @@ impl UnderTest {
         ] {
             let lost = before.sum(metric);
             if lost > 0.0 {
-                bail!("{name}: {metric} is {lost}; the figures would mean nothing");
+                bail!("{name}: {metric} is {lost}; the result would be meaningless");
             }
         }
         let median = |field: fn(&Row) -> f64| {
@@ -348,7 +348,7 @@ pub struct Costs {
     pub allocations: f64,
 }
 
-/// How old values are when the output has acknowledged them. With `use_histogram_timing` only.
+/// Ages of values at the acknowledgement by the output. With `use_histogram_timing` only.
 const AGE_BUCKETS: &str = "thalweg_opcua_settled_age_ns_bucket";
 
 #[derive(Clone)]
@@ -356,7 +356,7 @@ struct Look {
     at: Instant,
     sums: HashMap<String, f64>,
     quantiles: HashMap<String, f64>,
-    /// Upper bounds in nanoseconds, and how many values are below.
+    /// Upper bounds in nanoseconds, and the number of values below.
     ages: Vec<(f64, f64)>,
 }
 
@@ -371,7 +371,7 @@ impl Look {
         self.quantiles.get(&name).copied()
     }
 
-    /// A quantile of the ages of the values between two looks.
+    /// A quantile of the ages of the values between two samples.
     fn age_since(&self, before: &Look, quantile: f64) -> Option<f64> {
         let below = |look: &Look, bound: f64| {
             let at_most = look.ages.iter().filter(|(of, _)| *of <= bound);
@@ -388,7 +388,7 @@ fn window(counter: &str, before: &Look, after: &Look) -> Result<Row> {
     let change = |name: &str| after.sum(name) - before.sum(name);
     let ops = change(counter);
     if ops < 1.0 {
-        bail!("{counter} stands still");
+        bail!("{counter} does not change");
     }
     let wall = after.at.duration_since(before.at).as_secs_f64();
     Ok(Row {
@@ -401,7 +401,7 @@ fn window(counter: &str, before: &Look, after: &Look) -> Result<Row> {
     })
 }
 
-/// The simulator as a process of its own.
+/// The simulator as a separate process.
 pub struct Plant {
     child: Child,
     pub endpoint: String,
@@ -409,7 +409,7 @@ pub struct Plant {
     _folder: TempDir,
 }
 
-/// What the simulator says of nodes that change.
+/// The simulator's statistics of changing nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
     /// Values put into notifications.
@@ -417,7 +417,7 @@ pub struct Changes {
     /// In queues.
     pub pending: u64,
     pub lost: u64,
-    /// Changes that came late: it cannot do more.
+    /// Late changes: the simulator is saturated.
     pub late: u64,
 }
 
@@ -426,7 +426,7 @@ impl Plant {
         Plant::start_on(None, binary, arguments)
     }
 
-    /// On some processors, if they are given.
+    /// On some processors, if given.
     pub fn start_on(processors: Option<&str>, binary: &Path, arguments: &[&str]) -> Result<Plant> {
         let folder = tempfile::tempdir()?;
         let mut child = pinned(processors, binary)
@@ -443,19 +443,19 @@ impl Plant {
         Ok(Plant {
             child,
             endpoint: word(1).context("the simulator did not start")?,
-            stats: word(3).context("the simulator did not say where its counts are")?,
+            stats: word(3).context("the simulator did not print the address of its statistics")?,
             _folder: folder,
         })
     }
 
-    /// What all threads of the simulator have used of the processors so far.
+    /// CPU time of all threads of the simulator so far.
     pub fn cpu_seconds(&self) -> Result<f64> {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         cpu_seconds(&text).with_context(|| format!("no times in {path}: {text}"))
     }
 
-    /// Values change from now on, of a simulator that was started with `--hold`.
+    /// Starts the value changes of a simulator that was started with `--hold`.
     pub fn let_go(&self) -> Result<()> {
         ureq::post(self.stats.replace("/sim/stats", "/sim/start")).send_empty()?;
         Ok(())
@@ -465,7 +465,7 @@ impl Plant {
         self.of_groups(&["fast"])
     }
 
-    /// Of fast and slow nodes.
+    /// Numbers of fast and slow nodes.
     pub fn changes(&self) -> Result<Changes> {
         self.of_groups(&["fast", "slow"])
     }
@@ -501,7 +501,7 @@ fn pinned(processors: Option<&str>, binary: &Path) -> Command {
     }
 }
 
-/// The user's and the system's time in a `/proc/<pid>/stat`. The name of the program comes before them and may have spaces.
+/// User and system time in `/proc/<pid>/stat`. The name of the program comes before them and may contain spaces.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     /// `USER_HZ`, which programs see as 100 on every Linux, whatever the kernel's own is.
     const TICKS_PER_SECOND: f64 = 100.0;

@@ -1,17 +1,17 @@
-//! A type says what it is without its path, and its crate has no other of that name.
+//! Checks that type names are understandable without their path and unique in their crate.
 
 use std::collections::BTreeMap;
 
 use super::SourceFile;
 
-/// Words that say nothing of what a type is.
+/// Words that do not describe a type.
 const SAY_NOTHING: &[&str] = &[
     "Asked", "Found", "Gathered", "Given", "Gone", "Growing", "Held", "Judged", "Kept", "Known", "Left", "Lies",
     "Looked", "Made", "Opened", "Passed", "Place", "Reached", "Said", "Seen", "Taken", "Told", "Wanted", "What",
     "Which", "Why",
 ];
 
-/// Of files of the product. Types of tests, benches and fuzz targets may be short.
+/// Applies to files of the product. Types of tests, benches and fuzz targets may be short.
 pub(super) fn are_unique_and_say_something(files: &[SourceFile], wrong: &mut Vec<String>) {
     let mut declared: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_product()) {
@@ -19,7 +19,7 @@ pub(super) fn are_unique_and_say_something(files: &[SourceFile], wrong: &mut Vec
             let place = format!("{}:{}", file.short, one.line);
             if SAY_NOTHING.contains(&one.name.as_str()) {
                 wrong.push(format!(
-                    "{place} {} says nothing of what it is; name the thing",
+                    "{place} {} does not describe the type; use a specific name",
                     one.name
                 ));
             }
@@ -32,7 +32,7 @@ pub(super) fn are_unique_and_say_something(files: &[SourceFile], wrong: &mut Vec
     for ((crate_name, name), places) in declared {
         if places.len() > 1 {
             wrong.push(format!(
-                "crates/{crate_name} has {} types named {name}; each needs a name of its own: {}",
+                "crates/{crate_name} has {} types named {name}; each needs its own name: {}",
                 places.len(),
                 places.join(", ")
             ));

@@ -1,13 +1,14 @@
-//! Files and folders are made by `thalweg_kit::files`, which makes them their user's alone. What an operator names, and what tests
-//! make, is made as usual.
+//! Checks that files and folders are created through `thalweg_kit::files`, with private modes. Files that an operator names,
+//! and files of tests, are created as usual.
 
 use std::collections::BTreeSet;
 
-/// Where files are made for whoever an operator wants to read them, or in a test's own place.
+/// Files for other readers by the operator's choice, and files of tests.
 const ELSEWHERE: &[&str] = &[
     "crates/kit/src/files.rs",
     "crates/flow/src/outputs/files.rs",
     "crates/thalweg/src/events/files.rs",
+    "crates/thalweg/src/reference.rs",
     "crates/delta/src/store/simulated.rs",
 ];
 
@@ -20,7 +21,7 @@ const MAKES: &[&str] = &[
     "DirBuilder",
 ];
 
-/// In one file, by lines; those of its tests are passed over.
+/// Checks one file by lines; lines of tests are skipped.
 pub(super) fn are_made_in_one_place(short: &str, text: &str, test_lines: &BTreeSet<usize>, wrong: &mut Vec<String>) {
     let is_product = short.starts_with("crates/") && short.contains("/src/");
     let is_test = short.contains("tests") || short.contains("crash_") || short.contains("contract_suite");
@@ -31,7 +32,7 @@ pub(super) fn are_made_in_one_place(short: &str, text: &str, test_lines: &BTreeS
     let mut allowed_by = 0;
     for (number, line) in lines.filter(|(number, _)| !test_lines.contains(number)) {
         if line.contains("files::private()") || line.contains("files::as_above(") {
-            // Options are given on the lines behind it.
+            // Options follow on the next lines.
             allowed_by = number + 8;
         }
         let code = line.trim_start();
@@ -43,7 +44,7 @@ pub(super) fn are_made_in_one_place(short: &str, text: &str, test_lines: &BTreeS
     }
 }
 
-/// It is no part of a longer name, as `File::create` of `AtomicFile::create` is.
+/// Whether it is not a part of a longer name, as `File::create` is of `AtomicFile::create`.
 fn has_call(code: &str, call: &str) -> bool {
     code.match_indices(call)
         .any(|(at, _)| !code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_'))

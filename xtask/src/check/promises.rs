@@ -1,4 +1,4 @@
-//! What some documents promise has tests: beside each there is a list that names them, sentence by sentence and row by row.
+//! Compares documents of promises with the lists that name a test for each sentence and each table row.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use super::rust_files;
 use crate::shell::root;
 
-/// Of each there is a document, `docs/<name>.md`, and a list, `docs/<name>-tests.md`.
+/// For each name there is a document, `docs/<name>.md`, and a list, `docs/<name>-tests.md`.
 const DOCUMENTS: [&str; 3] = ["durability", "limits", "security"];
 
 pub(super) fn are_tested(wrong: &mut Vec<String>) -> Result<()> {
@@ -25,13 +25,13 @@ pub(super) fn are_tested(wrong: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// A promise without a test, a test that does not exist, and a row of the list that is of no promise any more.
+/// Finds promises without a test, tests that do not exist, and rows of the list without a promise.
 fn faults(document: &str, promised: &str, list: &str, shown: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
     let shown: Vec<(&str, Vec<&str>)> = rows(shown).collect();
     let mut taken = BTreeSet::new();
     for promise in promises(promised) {
-        // One may begin as another does.
+        // One promise may be a prefix of another; the longest match wins.
         let beginnings = shown.iter().map(|(begins, _)| *begins);
         let begins = beginnings.filter(|begins| !begins.is_empty() && promise.starts_with(begins));
         match begins.max_by_key(|begins| begins.len()) {
@@ -57,7 +57,7 @@ fn faults(document: &str, promised: &str, list: &str, shown: &str, tests: &BTree
     found
 }
 
-/// First cells of tables, and sentences; neither headings nor samples nor what leads elsewhere.
+/// First cells of tables, and sentences; without headings, code samples and the section `Elsewhere`.
 fn promises(text: &str) -> Vec<String> {
     let text = without_samples(text);
     let said = text.split_once("\n## ").map_or("", |(_, said)| said);
@@ -85,18 +85,18 @@ fn promises(text: &str) -> Vec<String> {
     found
 }
 
-/// Without what stands between fences. An empty line stays in its place, so that it parts what is around it.
+/// Removes code blocks. An empty line replaces each, so that it separates the text around it.
 fn without_samples(text: &str) -> String {
     let pieces = text.split("\n```").enumerate();
     let said = pieces.filter(|(n, _)| n % 2 == 0).map(|(n, piece)| match n {
         0 => piece,
-        // What follows the closing fence on its line.
+        // The rest of the line with the closing fence.
         _ => piece.split_once('\n').map_or("", |(_, said)| said),
     });
     said.collect::<Vec<_>>().join("\n\n")
 }
 
-/// A sentence ends with a full stop that one with a capital letter, or a name, follows.
+/// A sentence ends with a full stop before a capital letter or a code name.
 fn sentences(text: &str) -> Vec<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut found: Vec<Vec<&str>> = vec![Vec::new()];
@@ -113,7 +113,7 @@ fn sentences(text: &str) -> Vec<String> {
     whole.map(|sentence| sentence.join(" ")).collect()
 }
 
-/// How a promise begins, and the names of its tests.
+/// The beginning of each promise, and the names of its tests.
 fn rows(list: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     let rows = list.lines().filter(|line| line.starts_with('|')).skip(2);
     rows.filter_map(|row| {
@@ -185,7 +185,7 @@ mod tests {
             faults("d", &once, "t", &none, &tests),
             ["t names no test beside: Second"]
         );
-        // What begins as another does has its own row.
+        // A promise with another one as its prefix needs its own row.
         let both = once.replace("Second thing.", "Second thing. Second to none.");
         let told = ["t has one row for several promises, the last of them: Second to none."];
         assert_eq!(faults("d", &both, "t", &whole, &tests), told);

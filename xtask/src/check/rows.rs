@@ -1,8 +1,8 @@
-//! Rows of documents that name a file and what is in it: each name is declared in that file.
+//! Checks table rows of documents that name a file and its declarations: each name must be declared in that file.
 
 use std::collections::BTreeMap;
 
-/// `text` is of `document`; `files` are the sources by their paths from the root.
+/// `text` is the content of `document`; `files` are the sources by their paths from the root.
 pub(super) fn name_what_their_files_have(
     document: &str,
     text: &str,
@@ -19,27 +19,29 @@ pub(super) fn name_what_their_files_have(
                 && is_of_code(name)
                 && !declares(source, name)
             {
-                wrong.push(format!("{document} says that {name} is in {file}, where it is not"));
+                wrong.push(format!("{document} places {name} in {file}, which does not declare it"));
             }
         }
-        // In a table of hops the function stands before its file.
+        // In a table of hops the function precedes its file.
         if let [.., function, file] = names.as_slice()
             && function.starts_with("thalweg_")
             && let Some(source) = files.get(file)
             && !declares(source, function)
         {
-            wrong.push(format!("{document} says that {function} is in {file}, where it is not"));
+            wrong.push(format!(
+                "{document} places {function} in {file}, which does not declare it"
+            ));
         }
     }
 }
 
-/// A type, or what a type has.
+/// A type, or a member of a type.
 fn is_of_code(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_uppercase())
         && name.chars().all(|c| c.is_alphanumeric() || "_:".contains(c))
 }
 
-/// The last part of a path is a function, a constant or a variant of it, or the type itself.
+/// The last part of a path is a function, a constant or a variant, or the type itself.
 fn declares(source: &str, path: &str) -> bool {
     let last = path.rsplit("::").next().unwrap_or(path);
     let is_declared = |line: &str| {

@@ -1,4 +1,4 @@
-//! What a source file declares, by its syntax: types, the lengths of functions, and which lines are of tests.
+//! Parses a source file: its declared types, the lengths of its functions, and its test lines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ pub struct Declared {
 
 #[derive(Debug, Default)]
 pub struct SourceFacts {
-    /// Structs, enums, unions, traits and aliases that no test declares.
+    /// Structs, enums, unions, traits and aliases outside of tests.
     pub types: Vec<Declared>,
-    /// Functions that are of no test, and how many lines each has.
+    /// Functions outside of tests, with their numbers of lines.
     pub functions: Vec<(Declared, usize)>,
-    /// Lines that no test has.
+    /// Number of lines outside of tests.
     pub lines: usize,
     /// Lines of tests, counted from 1.
     pub test_lines: BTreeSet<usize>,
-    /// Modules that only tests have, by the names of their files.
+    /// Test-only modules, by the names of their files.
     pub test_modules: Vec<PathBuf>,
 }
 
 impl SourceFacts {
-    /// `file` is where the text comes from.
+    /// `file` is the path of the text.
     pub fn of(file: &Path, text: &str) -> Result<SourceFacts> {
         let parsed = syn::parse_file(text).with_context(|| format!("cannot parse {}", file.display()))?;
         let mut reader = FactReader {
@@ -38,7 +38,7 @@ impl SourceFacts {
         };
         let count = text.lines().count();
         match is_of_tests(&parsed.attrs) {
-            // All of it is, as its first line says.
+            // The whole file is test code, as its first line declares.
             true => reader.facts.test_lines.extend(1..=count),
             false => reader.visit_file(&parsed),
         }
@@ -75,7 +75,7 @@ impl FactReader<'_> {
         self.facts.test_lines.extend(first..=item.end().line);
     }
 
-    /// The files in which a module may be that is declared here.
+    /// The files that may contain a module declared here.
     fn files_of(&self, module: &syn::ItemMod) -> Vec<PathBuf> {
         let folder = self.file.parent().unwrap_or(Path::new(""));
         if let Some(path) = path_of(&module.attrs) {
@@ -144,7 +144,7 @@ fn attributes_of(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// `#[cfg(test)]`, alone or within `all` or `any`: what is built for tests and fuzzing alone counts as theirs.
+/// `#[cfg(test)]`, alone or within `all` or `any`: code that is built only for tests and fuzzing counts as tests.
 fn is_of_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => {

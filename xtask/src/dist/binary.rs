@@ -1,4 +1,4 @@
-//! The binary that is shipped: built, without debug information, and small enough.
+//! Builds the shipped binary without debug information and checks its size.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,20 +7,20 @@ use anyhow::{Result, bail};
 
 use crate::shell::{cargo, run, target_dir};
 
-/// The profile of `Cargo.toml` that makes the binary small. It compiles all dependencies once more, in a folder of its own.
+/// The profile of `Cargo.toml` that makes the binary small. It compiles all dependencies again, in a folder of its own.
 const PROFILE: &str = "shipped";
 
-/// What a download and an image for a container may have.
+/// Maximum size, for downloads and container images.
 const BYTES_MAX: u64 = 90_000_000;
 
-/// Strips the binary into a folder. `THALWEG_BIN` names one that is built already.
+/// Strips the binary into a folder. `THALWEG_BIN` names an existing binary.
 pub fn stripped(out: &Path) -> Result<PathBuf> {
     let built = match std::env::var_os("THALWEG_BIN") {
         Some(path) => PathBuf::from(path),
         None => build()?,
     };
     let stripped = out.join("thalweg");
-    // The table of symbols stays: without it, profiles of the processor have addresses in place of names.
+    // The symbol table stays: without it, CPU profiles have addresses instead of names.
     run(Command::new("strip")
         .args(["--strip-debug", "-o"])
         .arg(&stripped)
@@ -33,7 +33,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_dir().join(PROFILE).join("thalweg"))
 }
 
-/// An error if the binary is larger than it may be.
+/// An error if the binary is too large.
 pub fn is_small(binary: &Path) -> Result<()> {
     let bytes = std::fs::metadata(binary)?.len();
     if bytes > BYTES_MAX {

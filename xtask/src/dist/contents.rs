@@ -1,5 +1,5 @@
-//! What both packages have, and where each of them has it. The .tar.gz has the folders of a prefix such as /usr/local; the .deb has
-//! the same ones below /usr, and for some files a place that Debian says.
+//! The content of both packages and its locations. The .tar.gz has the folders of a prefix such as /usr/local; the .deb has the
+//! same ones below /usr, and Debian's locations for some files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,15 +9,15 @@ use super::programs::{english, output, output_to};
 use super::staging::{EXECUTE, READ, StagedTree};
 use crate::shell::root;
 
-/// Where a package has what depends on it.
+/// Locations that depend on the package.
 pub struct Layout {
-    /// Before `bin`, `lib` and `share`.
+    /// Prefix of `bin`, `lib` and `share`.
     pub prefix: &'static str,
-    /// The program as the unit starts it, once it is installed.
+    /// Path of the installed program in the unit.
     pub program: &'static str,
-    /// The folder of completions of zsh, behind the prefix.
+    /// The folder of zsh completions, below the prefix.
     pub zsh: &'static str,
-    /// Before `README.md`, `LICENSE`, `docs` and `examples`.
+    /// Folder of `README.md`, `LICENSE`, `docs` and `examples`.
     pub documents: &'static str,
 }
 
@@ -35,28 +35,28 @@ pub const TARBALL: Layout = Layout {
     documents: "",
 };
 
-/// What the unit in `packaging` starts.
+/// The program that the unit in `packaging` starts.
 const UNIT_PROGRAM: &str = "/usr/bin/thalweg";
 pub const UNIT: &str = "lib/systemd/system/thalweg.service";
 pub const CONFIG: &str = "etc/thalweg/thalweg.yaml";
 pub const LICENCES: &str = "THIRD-PARTY-LICENSES";
 pub const MANUAL: &str = "share/man/man1";
 
-/// The completions of each shell: how the shell is called, and the file below the prefix. That of zsh is below [`Layout::zsh`].
+/// The completions: name of the shell, and the file below the prefix. The zsh file is below [`Layout::zsh`].
 const BASH: &str = "share/bash-completion/completions/thalweg";
 const ZSH: &str = "_thalweg";
 const FISH: &str = "share/fish/vendor_completions.d/thalweg.fish";
 
-/// What is made anew for each release.
+/// Files generated for each release.
 pub struct GeneratedFiles {
     pub binary: PathBuf,
     licences: String,
-    /// Has `bash`, `zsh` and `fish`, and the folder `man`.
+    /// Contains `bash`, `zsh` and `fish`, and the folder `man`.
     folder: PathBuf,
 }
 
 impl GeneratedFiles {
-    /// Asks the binary for its completions and manual pages: they are what its command line is.
+    /// Generates completions and manual pages with the binary itself, so that they match its command line.
     pub fn make(binary: &Path, licences: String, folder: &Path) -> Result<GeneratedFiles> {
         for shell in ["bash", "zsh", "fish"] {
             output_to(english(binary).args(["completions", shell]), &folder.join(shell))?;
@@ -79,7 +79,7 @@ impl GeneratedFiles {
 }
 
 impl Layout {
-    /// The file of completions of a shell.
+    /// The completion file of a shell.
     pub fn completions(&self, shell: &str) -> String {
         match shell {
             "bash" => format!("{}{BASH}", self.prefix),
@@ -88,7 +88,7 @@ impl Layout {
         }
     }
 
-    /// Puts everything into a tree.
+    /// Puts all files into a tree.
     pub fn fill(&self, tree: &StagedTree, generated: &GeneratedFiles) -> Result<()> {
         let prefix = self.prefix;
         tree.copy(&generated.binary, &format!("{prefix}bin/thalweg"), EXECUTE)?;
@@ -112,7 +112,7 @@ impl Layout {
         }
         for page in files_of(&root().join("docs"), ".md")? {
             let name = name(&page)?;
-            // Which test shows what is for those who have the sources.
+            // The lists of tests are only for readers of the sources.
             if !name.ends_with("-tests.md") {
                 tree.copy(&page, &format!("{before}docs/{name}"), READ)?;
             }
@@ -133,7 +133,7 @@ pub fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The files of a folder with an ending, sorted.
+/// The files of a folder with an extension, sorted.
 pub fn files_of(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {

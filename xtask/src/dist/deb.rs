@@ -1,4 +1,4 @@
-//! `thalweg_VERSION_amd64.deb`, made by Debian's own `dpkg-deb` of a tree and of the scripts in `packaging/debian`.
+//! `thalweg_VERSION_amd64.deb`, made by `dpkg-deb` from a tree and the scripts in `packaging/debian`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::shell::run;
 
 const MAINTAINER: &str = "The Thalweg project <thalweg@localhost>";
 
-/// What runs on the machine when the package comes and goes.
+/// Scripts that run when the package is installed and removed.
 pub const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result<PathBuf> {
@@ -22,7 +22,7 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result
     DEBIAN.fill(&tree, generated)?;
     documents(&tree, release)?;
     let control = control(release, &library_needs::of(&generated.binary)?, tree.kibibytes()?);
-    // Of the files that are installed, before those about the package join them.
+    // Computed from the installed files, before the package's own control files are added.
     let sums = output(english("md5sum").arg("--").args(tree.files()?).current_dir(tree.root()))?;
     tree.write("DEBIAN/control", &control, READ)?;
     tree.write("DEBIAN/md5sums", &sums, READ)?;
@@ -36,7 +36,7 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result
     }
     tree.seal()?;
     let file = out.join(format!("thalweg_{}_amd64.deb", release.debian_version()));
-    // Every release of Debian and Ubuntu with these libraries reads xz; some refuse zstd.
+    // Every release of Debian and Ubuntu with these libraries supports xz; some refuse zstd.
     run(english("dpkg-deb")
         .env("SOURCE_DATE_EPOCH", release.epoch.to_string())
         .args(["--root-owner-group", "-Zxz", "--build"])
@@ -45,7 +45,7 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result
     Ok(file)
 }
 
-/// What Debian wants beside the documents of both packages: who may do what with it, what has changed, compressed pages.
+/// Files that Debian requires in addition: copyright, changelog, compressed manual pages.
 fn documents(tree: &StagedTree, release: &Release) -> Result<()> {
     let folder = DEBIAN.documents;
     tree.copy(&packaging("debian/copyright"), &format!("{folder}copyright"), READ)?;

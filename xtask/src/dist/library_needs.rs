@@ -1,5 +1,5 @@
-//! Which packages of Debian's the binary needs, and in which versions: read from the binary, by the newest version of a symbol that
-//! it asks each library for. This is what `dpkg-shlibdeps` does, for a binary that needs two packages.
+//! Computes the Debian packages that the binary needs, and their versions, from the newest symbol version that it requires of
+//! each library. This is what `dpkg-shlibdeps` does, reduced to two packages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ pub fn of(binary: &Path) -> Result<Vec<String>> {
     depends(&dynamic, &versions)
 }
 
-/// `dynamic` and `versions` are what `readelf` prints of the sections of these names.
+/// `dynamic` and `versions` are the output of `readelf` for these sections.
 fn depends(dynamic: &str, versions: &str) -> Result<Vec<String>> {
     let mut newest: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
         let library = line.split(['[', ']']).nth(1).context("readelf names no library")?;
         newest.entry(package_of(library)?).or_default();
     }
-    // Before that stands which versions the binary itself defines, if it defines any.
+    // The part before it lists the versions that the binary itself defines, if any.
     let needs = versions.split("Version needs section").nth(1).unwrap_or_default();
     let mut package = None;
     for line in needs.lines() {
@@ -47,7 +47,7 @@ fn package_of(library: &str) -> Result<&'static str> {
         "libc.so.6" | "libm.so.6" | "libdl.so.2" | "libpthread.so.0" | "librt.so.1" | "ld-linux-x86-64.so.2" => "libc6",
         "libgcc_s.so.1" => "libgcc-s1",
         _ => bail!(
-            "the binary needs {library}, which no package is known for; link it statically, or name its package in xtask/src/dist/library_needs.rs"
+            "the binary needs {library}, whose package is unknown; link it statically, or name its package in xtask/src/dist/library_needs.rs"
         ),
     })
 }
@@ -59,17 +59,17 @@ fn word_after<'a>(line: &'a str, label: &str) -> Option<&'a str> {
 /// `GLIBC_2.34`, `GCC_4.2.0`
 fn numbers_of(name: &str) -> Result<Vec<u32>> {
     if name == "GLIBC_ABI_DT_RELR" {
-        // Relocations in the packed form, which this version is the first to read.
+        // Relocations in the packed form, which this version is the first to support.
         return Ok(vec![2, 36]);
     }
     let numbers = name.split_once('_').map(|(_, numbers)| numbers);
     let parsed: Option<Vec<u32>> =
         numbers.and_then(|numbers| numbers.split('.').map(|part| part.parse::<u32>().ok()).collect());
-    parsed.with_context(|| format!("the binary needs the version {name} of a symbol, and it is not known who has that"))
+    parsed.with_context(|| format!("the binary needs the symbol version {name}, whose package is unknown"))
 }
 
 fn field(package: &str, version: &[u32]) -> String {
-    // Packages have no third number where it is 0.
+    // Packages omit a third number of 0.
     let short = version.strip_suffix(&[0]).filter(|short| short.len() >= 2);
     let version = short.unwrap_or(version);
     if version.is_empty() {

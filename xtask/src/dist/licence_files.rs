@@ -1,4 +1,4 @@
-//! The licence files of one crate: its own, and those of foreign sources that it brings along, such as the C library that it wraps.
+//! The licence files of one crate: its own, and those of bundled foreign sources, such as the C library that it wraps.
 
 use std::path::{Path, PathBuf};
 
@@ -7,32 +7,32 @@ use anyhow::{Context as _, Result};
 /// One file of a crate.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LicenceFile {
-    /// From the crate's folder on.
+    /// Path relative to the crate's folder.
     pub path: String,
     pub text: String,
 }
 
 impl LicenceFile {
-    /// It lies at the top of the crate, so it is about the crate itself.
+    /// The file is at the top of the crate, so it applies to the crate itself.
     pub fn is_of_crate(&self) -> bool {
         !self.path.contains('/')
     }
 }
 
-/// Nothing of these is in a binary; what is called perl builds OpenSSL.
+/// Folders whose content is not in a binary; perl builds OpenSSL.
 const PASSED_OVER: &[&str] = &[
     ".git", ".github", "benches", "examples", "perl", "target", "test", "tests",
 ];
 
-/// A file of these is code that has the word in its name.
+/// Files with these extensions are code with the word in its name.
 const CODE: &[&str] = &[
     "c", "cc", "cmake", "cpp", "go", "h", "hpp", "in", "js", "json", "pl", "pm", "py", "rs", "sh", "toml", "yml",
 ];
 
-/// Texts of an alternative that is not taken: each may be used under another licence beside it, or under the GPL.
+/// Texts of an alternative that is not used: each may be used under another licence beside it, or under the GPL.
 const NOT_TAKEN: &[(&str, &str)] = &[("self_cell", "LICENSE-GPLv2"), ("zstd-sys", "zstd/COPYING")];
 
-/// All of a crate, sorted. `named` is what its manifest calls `license-file`.
+/// All licence files of a crate, sorted. `named` is the `license-file` of its manifest.
 pub fn of(name: &str, folder: &Path, named: Option<&str>) -> Result<Vec<LicenceFile>> {
     let mut paths = Vec::new();
     gather(folder, &mut paths)?;

@@ -1,8 +1,8 @@
-//! `THIRD-PARTY-LICENSES`: which crates the binary has parts of, where their sources are, and the texts of their licences, each
+//! `THIRD-PARTY-LICENSES`: the crates in the binary, the locations of their sources, and the texts of their licences, each
 //! once.
 //!
-//! Crates that only build something count as well: some of them bring the C sources that are linked, and none of them does harm
-//! in the list. Crates that only tests use do not.
+//! Build-only crates are included: some of them bring C sources that are linked, and the others do no harm in the list. Crates
+//! that only tests use are excluded.
 
 mod linked;
 mod standard_library;
@@ -18,11 +18,11 @@ use super::release::Release;
 use crate::shell::root;
 use linked::LinkedCrate;
 
-/// Texts, each with whom it is of.
+/// Texts, each with its crates.
 #[derive(Default)]
 struct LicenceTexts {
     texts: Vec<(String, Vec<String>)>,
-    /// By the words of a text: lines may be broken elsewhere.
+    /// Keyed by the words of a text, because lines may be broken differently.
     known: HashMap<String, usize>,
 }
 
@@ -60,7 +60,7 @@ pub fn text(release: &Release) -> Result<String> {
                 one.licence
             )
         })? {
-            let text = common.get(id).context("a licence that was found is there")?;
+            let text = common.get(id).context("a known licence text is missing")?;
             texts.add(
                 text,
                 format!("{}, without a file of its own: {id}, by {}", one.title(), one.authors),
@@ -118,7 +118,7 @@ fn common_texts() -> Result<BTreeMap<String, String>> {
     Ok(texts)
 }
 
-/// The ids of the first alternative of an SPDX expression of which all texts are known.
+/// The ids of the first alternative of an SPDX expression for which all texts exist.
 fn chosen<'a>(expression: &'a str, texts: &BTreeMap<String, String>) -> Option<Vec<&'a str>> {
     let alternatives = expression.split(" OR ").flat_map(|part| part.split('/'));
     alternatives

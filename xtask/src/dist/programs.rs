@@ -1,4 +1,4 @@
-//! Programs of the machine whose output is read. What they print for people is in English, whatever the machine's language is.
+//! Runs programs of the machine and returns their output, always in English, whatever the machine's language is.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,24 +21,24 @@ pub fn english(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// The standard output. An exit code other than 0 is an error with what the program complained of.
+/// Returns the standard output. An exit code other than 0 is an error with the program's stderr.
 pub fn output(command: &mut Command) -> Result<String> {
     Ok(outputs(command)?.0)
 }
 
-/// The standard output and what the program complained of, which may be nothing.
+/// Returns the standard output and the stderr, which may be empty.
 pub fn outputs(command: &mut Command) -> Result<(String, String)> {
     let line = describe(command);
     let output = command.output().with_context(|| format!("cannot start: {line}"))?;
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
-        bail!("this failed ({}): {line}\n{}", output.status, complaint.trim_end());
+        bail!("command failed ({}): {line}\n{}", output.status, complaint.trim_end());
     }
-    let text = String::from_utf8(output.stdout).with_context(|| format!("{line} printed no text"))?;
+    let text = String::from_utf8(output.stdout).with_context(|| format!("{line} printed invalid UTF-8"))?;
     Ok((text, complaint))
 }
 
-/// The standard output goes to a file.
+/// Writes the standard output to a file.
 pub fn output_to(command: &mut Command, file: &Path) -> Result<()> {
     let line = describe(command);
     let target = std::fs::File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
@@ -47,7 +47,7 @@ pub fn output_to(command: &mut Command, file: &Path) -> Result<()> {
         .status()
         .with_context(|| format!("cannot start: {line}"))?;
     if !status.success() {
-        bail!("this failed ({status}): {line}");
+        bail!("command failed ({status}): {line}");
     }
     Ok(())
 }

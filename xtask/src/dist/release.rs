@@ -1,4 +1,4 @@
-//! What is released: the version, the commit, its time, and the crates that the binary is made of.
+//! Properties of a release: version, commit, time, and the crates in the binary.
 
 use std::process::Command;
 
@@ -8,15 +8,15 @@ use serde_json::Value;
 use super::programs::{english, output};
 use crate::shell::{cargo, root};
 
-/// What the binary is built for; the dependencies of other systems are no part of it.
+/// The target triple; dependencies of other systems are excluded.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 pub struct Release {
     pub version: String,
-    /// Seconds since 1970 that every file of the packages has as its time.
+    /// Seconds since 1970, the time of every file in the packages.
     pub epoch: u64,
     pub commit: String,
-    /// What `cargo metadata` prints.
+    /// The output of `cargo metadata`.
     pub metadata: Value,
 }
 
@@ -39,12 +39,12 @@ impl Release {
         })
     }
 
-    /// As Debian writes it: what comes before a release is older than it only behind a tilde.
+    /// Debian's form: a pre-release sorts before its release only after a tilde.
     pub fn debian_version(&self) -> String {
         self.version.replacen('-', "~", 1)
     }
 
-    /// The time of the commit, in a form of the program `date`: `-R` for mails, `+%F %T`.
+    /// The time of the commit, in a format of the program `date`: `-R` for mails, `+%F %T`.
     pub fn date(&self, form: &str) -> Result<String> {
         let at = format!("@{}", self.epoch);
         let text = output(english("date").args(["--utc", "--date", &at, form]))?;
@@ -64,7 +64,7 @@ fn version(metadata: &Value) -> Result<String> {
         .to_owned())
 }
 
-/// `SOURCE_DATE_EPOCH`, as reproducible-builds.org has it, or the time of the last commit.
+/// `SOURCE_DATE_EPOCH`, as defined by reproducible-builds.org, or the time of the last commit.
 fn epoch() -> Result<u64> {
     let given = std::env::var("SOURCE_DATE_EPOCH").ok();
     let text = match given {

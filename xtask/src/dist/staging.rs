@@ -1,5 +1,5 @@
-//! A folder that becomes a package: what is put there has the mode and the time that the package says, whatever the umask and the
-//! clock of the machine are.
+//! A folder that becomes a package. Its files have fixed modes and times, independent of the umask and the clock of the
+//! machine.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
 
-/// Of files that are read.
+/// Mode of regular files.
 pub const READ: u32 = 0o644;
-/// Of programs, and of folders.
+/// Mode of programs and folders.
 pub const EXECUTE: u32 = 0o755;
 
 pub struct StagedTree {
@@ -44,7 +44,7 @@ impl StagedTree {
         set_mode(&target, mode)
     }
 
-    /// Where a path is, with the folders above it.
+    /// The full path of an entry, after creating the folders above it.
     fn place(&self, path: &str) -> Result<PathBuf> {
         let target = self.root.join(path);
         if let Some(folder) = target.parent() {
@@ -53,7 +53,7 @@ impl StagedTree {
         Ok(target)
     }
 
-    /// All files, sorted, from the root on.
+    /// All files, sorted, relative to the root.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let (_, files) = self.walk()?;
         let short = files
@@ -62,7 +62,7 @@ impl StagedTree {
         Ok(short.collect())
     }
 
-    /// What the files take of a disk, in KiB, each rounded up, and one for each folder: the field `Installed-Size`.
+    /// Disk usage in KiB, each file rounded up, plus one per folder: the field `Installed-Size`.
     pub fn kibibytes(&self) -> Result<u64> {
         let (folders, files) = self.walk()?;
         let mut total = folders.len() as u64;
@@ -72,7 +72,7 @@ impl StagedTree {
         Ok(total)
     }
 
-    /// Sets modes of folders and all times. Nothing is put into the tree afterwards.
+    /// Sets the modes of folders and all times. Nothing may be added to the tree afterwards.
     pub fn seal(&self) -> Result<()> {
         let (folders, files) = self.walk()?;
         for folder in &folders {
@@ -85,7 +85,7 @@ impl StagedTree {
         Ok(())
     }
 
-    /// All folders, the root too, and all files, both sorted.
+    /// All folders, including the root, and all files, both sorted.
     fn walk(&self) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
         let (mut folders, mut files) = (Vec::new(), Vec::new());
         let mut open = vec![self.root.clone()];

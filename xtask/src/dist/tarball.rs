@@ -10,7 +10,7 @@ use super::release::Release;
 use super::staging::StagedTree;
 use crate::shell::run;
 
-/// The name of the folder, and of the file before `.tar.gz`.
+/// The name of the folder, and of the file without `.tar.gz`.
 pub fn name(version: &str) -> String {
     format!("thalweg-{version}-x86_64-linux")
 }
@@ -21,7 +21,7 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result
     TARBALL.fill(&tree, generated)?;
     tree.seal()?;
     let file = out.join(format!("{name}.tar.gz"));
-    // Names in order, no owner, no time of the compression: nothing of the machine that makes it.
+    // Names in order, no owner, no compression time: nothing depends on the machine.
     run(english("tar")
         .args([
             "--create",

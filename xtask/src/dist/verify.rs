@@ -1,6 +1,6 @@
-//! `--check`: the packages as somebody gets them. They are unpacked into a scratch folder, so nothing of the machine changes; the
-//! program that lies there is started with the configuration that lies there, and what other programs of the machine read is given
-//! to them. What a machine lacks a program for is told by name at the end.
+//! `--check`: verifies the packages as users get them. It unpacks them into a scratch folder, so the machine is not changed. It
+//! starts the packaged program with the packaged configuration, and passes other files to the programs that read them. If the
+//! machine lacks such a program, the report names it.
 
 mod packages;
 mod service;
@@ -18,15 +18,15 @@ use super::release::Release;
 use super::tarball;
 use crate::shell::exists;
 
-/// What was looked at, and what could not be.
+/// The results of the checks, and those that were skipped.
 #[derive(Default)]
 struct PackageChecks {
     passed: u64,
-    /// Each with the program that is missing.
+    /// Skipped checks, each with the missing program.
     undone: Vec<String>,
 }
 
-/// A package that was unpacked.
+/// An unpacked package.
 struct UnpackedPackage {
     root: PathBuf,
     layout: &'static Layout,
@@ -38,7 +38,7 @@ impl PackageChecks {
         self.passed += 1;
     }
 
-    /// Whether a program is there, for a check that is named if it is not.
+    /// Whether a program exists; the check that needs it is reported if not.
     fn can(&mut self, program: &str, package: &str, what: &str) -> bool {
         let is_there = exists(program);
         if !is_there {
@@ -51,7 +51,7 @@ impl PackageChecks {
 }
 
 impl UnpackedPackage {
-    /// A file that stands below the prefix.
+    /// A file below the prefix.
     fn below_prefix(&self, path: &str) -> PathBuf {
         self.root.join(self.layout.prefix).join(path)
     }
@@ -62,8 +62,8 @@ impl UnpackedPackage {
 }
 
 pub(super) fn run(out: &Path, made: &Packages, release: &Release) -> Result<()> {
-    println!("\nthe packages, unpacked and tried:");
-    // They take a gigabyte together, which a /tmp in memory may not have.
+    println!("\nchecks of the unpacked packages:");
+    // They use a gigabyte together, which a /tmp in memory may not have.
     let scratch = tempfile::tempdir_in(out)?;
     let mut checks = PackageChecks::default();
     let deb = UnpackedPackage {
@@ -111,7 +111,7 @@ fn tells_its_version(
     Ok(())
 }
 
-/// As systemd reads it, with the program where it lies at the moment.
+/// Parses it like systemd, with the program at its present location.
 fn unit_is_right(checks: &mut PackageChecks, name: &str, package: &UnpackedPackage, scratch: &Path) -> Result<()> {
     let what = format!("{name}: the unit");
     if !checks.can("systemd-analyze", "systemd", &what) {
@@ -123,7 +123,7 @@ fn unit_is_right(checks: &mut PackageChecks, name: &str, package: &UnpackedPacka
     let here = format!("ExecStart={}", package.program().display());
     let file = scratch.join("thalweg.service");
     std::fs::write(&file, unit.replace(&start, &here))?;
-    // An unknown key is a complaint and no failure. Other units of the machine may be wrong as they like.
+    // An unknown key is only a warning. Errors in other units of the machine are ignored.
     let (_, complaints) = outputs(english("systemd-analyze").args(["verify", "--man=no"]).arg(&file))?;
     let own: Vec<&str> = complaints.lines().filter(|line| line.contains("thalweg")).collect();
     ensure!(

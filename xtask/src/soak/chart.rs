@@ -1,4 +1,4 @@
-//! A picture of a soak, as SVG: memory above, the times of probes below, over the same seconds.
+//! Draws a soak as SVG: memory above, probe durations below, over the same time axis.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 40.0;
-/// From the one picture to the other.
+/// Distance between the two plots.
 const GAP: f64 = 70.0;
 const COLOURS: [&str; 3] = ["#2563eb", "#d97706", "#059669"];
 
-/// One of the two pictures.
+/// One of the two plots.
 struct Panel {
     top: f64,
     seconds: f64,
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(text.matches("<polyline").count(), 3 + PATHS.len());
         assert!(text.starts_with("<svg") && text.ends_with("</svg>\n"));
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
-        // Without anything it is a picture, too.
+        // Without data it is a valid chart, too.
         assert!(!svg(&[], &[]).contains("NaN"));
     }
 }

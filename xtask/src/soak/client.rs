@@ -1,4 +1,4 @@
-//! Clients as users have them: one that asks and waits for the answer, one that goes away in the middle, one that listens.
+//! Typical clients: one that requests and waits for the response, one that disconnects in the middle, one that listens.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use ureq::Agent;
 
-/// Longer than anything may take that is asked here.
+/// Longer than any request here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Client {
@@ -38,18 +38,18 @@ impl Client {
         self.send(method, path, "application/json", None, body)
     }
 
-    /// What a path answers, as it is.
+    /// The raw response of a path.
     pub fn text(&self, path: &str) -> Result<String> {
         let mut answer = self.agent.get(format!("{}{path}", self.base)).call()?;
         Ok(answer.body_mut().read_to_string()?)
     }
 
-    /// A query, whose answer is read to its end.
+    /// A query, whose result is read to its end.
     pub fn sql(&self, query: &str) -> Result<Answer> {
         self.send("POST", "/api/sql?format=json", "text/plain", None, query)
     }
 
-    /// A call of the event store that must go well.
+    /// An event-store call that must succeed.
     pub fn rpc(&self, token: &str, call: &Value) -> Result<Value> {
         let answer = self.send("POST", "/rpc", "application/json", Some(token), &call.to_string())?;
         ensure!(answer.status == 200, "{call}: {} {}", answer.status, answer.json);
@@ -73,7 +73,7 @@ impl Client {
             .with_config()
             .limit(1 << 30)
             .read_to_string()
-            .with_context(|| format!("{method} {path}: the answer has no end"))?;
+            .with_context(|| format!("{method} {path}: the response is incomplete"))?;
         Ok(Answer {
             status: answer.status().as_u16(),
             json: serde_json::from_str(&text).unwrap_or(Value::Null),
@@ -81,7 +81,7 @@ impl Client {
     }
 }
 
-/// A client that sends a request and is gone before the answer.
+/// A client that sends a request and disconnects before the response.
 pub fn leave(address: &str, path: &str, body: &str) {
     let Ok(mut stream) = TcpStream::connect(address) else {
         return;
@@ -90,11 +90,11 @@ pub fn leave(address: &str, path: &str, body: &str) {
         "POST {path} HTTP/1.1\r\nhost: soak\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    // Nobody looks whether the server took it.
+    // Nothing checks whether the server handled it.
     let _ = stream.write_all(request.as_bytes());
 }
 
-/// A client that listens to server-sent events for a while and goes away. Hands each line that has data to `see`.
+/// A client that listens to server-sent events for a while and disconnects. Passes each data line to `see`.
 pub fn listen(
     address: &str,
     path: &str,
@@ -121,7 +121,7 @@ pub fn listen(
                 }
                 line.clear();
             }
-            // What has come of a line is kept for the next turn.
+            // A partial line is kept for the next read.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -1,5 +1,5 @@
-//! Events under load: writers, a reader of the category, consumers of a persistent subscription, subscribers that come and go, and
-//! beside them namespaces with all that is in one, made and removed all the time. Each message that was acknowledged is read.
+//! Events under load: writers, a reader of the category, consumers of a persistent subscription, subscribers that come and go,
+//! and namespaces with all their content that are created and removed all the time. Each acknowledged message must be read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::Scope;
@@ -19,7 +19,7 @@ const STREAMS: u64 = 50;
 const BATCH: u64 = 20;
 const PAGE: u64 = 1000;
 const SUBSCRIPTION: &str = "workers";
-/// Of a namespace that is made and removed.
+/// For a namespace that is created and removed.
 const CHURNED: u64 = 10;
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
@@ -60,7 +60,7 @@ impl Events {
 
     pub fn line(&self) -> String {
         format!(
-            "{} events, {} namespaces made and removed",
+            "{} events, {} namespaces created and removed",
             self.stored.count(),
             self.removed.load(Relaxed)
         )
@@ -89,7 +89,7 @@ impl Events {
         }
     }
 
-    /// All of the category, in order; after the end until nothing more is there.
+    /// Reads the whole category, in order; after the end until nothing more comes.
     fn read(&self, soak: &Soak) {
         let (client, mut position, mut over_since) = (soak.client(), 1, None);
         loop {
@@ -116,7 +116,7 @@ impl Events {
         }
     }
 
-    /// Goes on after the end until everything was handed out.
+    /// Continues after the end until everything was delivered.
     fn consume(&self, soak: &Soak, number: u64) {
         let (client, mut chance, mut over_since) = (soak.client(), Chance(300 + number), None);
         loop {
@@ -140,7 +140,7 @@ impl Events {
         let messages = fetched.as_array().map(Vec::as_slice).unwrap_or_default();
         let numbers = messages.iter().filter_map(|one| one["message"][5]["n"].as_u64());
         self.handed.add(numbers);
-        // Now and then it goes away with what it has.
+        // Sometimes it disconnects with messages in flight.
         if messages.is_empty() || soak.goes_on() && chance.one_of(50) {
             return Ok(());
         }
@@ -149,7 +149,8 @@ impl Events {
         Ok(())
     }
 
-    /// Comes, listens and goes. One of the subscribers takes messages of the persistent subscription and answers none.
+    /// Connects, listens and disconnects. One of the subscribers receives messages of the persistent subscription and
+    /// acknowledges none.
     fn subscribe(&self, soak: &Soak, number: u64) {
         let mut chance = Chance(400 + number);
         while soak.goes_on() {
@@ -181,7 +182,7 @@ impl Events {
         }
     }
 
-    /// One namespace from its making to its end, with one of everything in it.
+    /// Creates one namespace with one of everything in it, and removes it.
     fn live(&self, soak: &Soak, client: &Client, life: u64) -> Result<()> {
         let name = format!("life-{life}");
         let made = client.rpc(&soak.token, &json!(["ns.create", name, {}]))?;
@@ -223,7 +224,7 @@ impl Events {
         Ok(())
     }
 
-    /// When all threads have ended.
+    /// Called when all threads have ended.
     pub fn close(&self) -> Vec<Account> {
         let (churned, churned_came) = (self.churned.load(Relaxed), self.churned_came.load(Relaxed));
         vec![
@@ -232,7 +233,7 @@ impl Events {
                 &self.stored,
                 &self.read,
                 format!(
-                    "{} subscribers came and went and were told {} times",
+                    "{} subscribers connected and got {} notifications",
                     self.subscribers.load(Relaxed),
                     self.told.load(Relaxed)
                 ),

@@ -1,5 +1,5 @@
-//! The accounts of the flows: what entered came out, was dropped with a reason, or is on its way; what the plant published is in
-//! the lake.
+//! The mass balances of the flows: every message came out, was dropped with a reason, or is in flight; every published value of
+//! the plant is in the lake.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::bench::under_test::{Plant, UnderTest};
 const EQUAL_WITHIN: Duration = Duration::from_secs(60);
 const COMMITTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// As the process tells it.
+/// As reported by the process.
 #[derive(Clone, Copy, Debug)]
 struct Balance {
     entered: u64,
@@ -23,7 +23,7 @@ struct Balance {
     in_flight: u64,
 }
 
-/// When everything else has ended; the plant ends here.
+/// Called when everything else has ended; stops the plant.
 pub fn close(soak: &Soak, server: &UnderTest, plant: Plant) -> Vec<Account> {
     let (plant, scripts) = (of_plant(soak, server, plant), of_scripts(soak, server));
     let failed = |name: &str, error: anyhow::Error| Account {
@@ -40,7 +40,7 @@ pub fn close(soak: &Soak, server: &UnderTest, plant: Plant) -> Vec<Account> {
 }
 
 fn of_plant(soak: &Soak, server: &UnderTest, plant: Plant) -> Result<Account> {
-    // A moment at which nothing is on its way.
+    // A moment with nothing in flight.
     let until = Instant::now() + EQUAL_WITHIN;
     let published = loop {
         let (changes, balance) = (plant.changes()?, balance(soak, "plant")?);
@@ -59,7 +59,10 @@ fn of_plant(soak: &Soak, server: &UnderTest, plant: Plant) -> Result<Account> {
     drop(plant);
     std::thread::sleep(Duration::from_secs(2));
     let out = balance(soak, "plant")?.out;
-    ensure!(out >= published, "{published} values came out, and now {out}");
+    ensure!(
+        out >= published,
+        "{published} values were published, but only {out} came out"
+    );
     let rows = otlp::rows_within(server, "tags", out, Instant::now() + COMMITTED_WITHIN)?;
     ensure!(rows <= out, "{rows} rows of {out} values");
     Ok(Account {
@@ -71,9 +74,9 @@ fn of_plant(soak: &Soak, server: &UnderTest, plant: Plant) -> Result<Account> {
     })
 }
 
-/// Calls that ran out of time are dropped, and nothing else is.
+/// Calls that time out are dropped, and nothing else is.
 fn of_scripts(soak: &Soak, server: &UnderTest) -> Result<Account> {
-    // A call that runs out of time between the two looks is in the second one only.
+    // A call that times out between the two reads is in the second one only.
     let until = Instant::now() + EQUAL_WITHIN;
     let (balance, timeouts) = loop {
         let (balance, timeouts) = (
@@ -85,20 +88,17 @@ fn of_scripts(soak: &Soak, server: &UnderTest) -> Result<Account> {
         }
         std::thread::sleep(Duration::from_millis(200));
     };
-    ensure!(timeouts > 0, "no script ran out of time: {balance:?}");
+    ensure!(timeouts > 0, "no script timed out: {balance:?}");
     Ok(Account {
         name: "scripts".to_owned(),
         acknowledged: balance.entered,
         came: balance.out + balance.in_flight + balance.dropped,
         missing: balance.dropped.abs_diff(timeouts),
-        note: format!(
-            "{timeouts} calls ran out of time, {} messages were dropped",
-            balance.dropped
-        ),
+        note: format!("{timeouts} calls timed out, {} messages were dropped", balance.dropped),
     })
 }
 
-/// Of one flow. Checked: it adds up.
+/// Returns the balance of one flow after checking that it adds up.
 fn balance(soak: &Soak, flow: &str) -> Result<Balance> {
     let answer = soak.client().ask("GET", "/api/v1/status", "")?;
     let flows = answer.json["flows"].as_array().context("no flows in the status")?;

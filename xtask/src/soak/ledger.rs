@@ -1,5 +1,5 @@
-//! Who was told what. Messages have numbers, and a set of them has one bit for each: an hour of messages takes some hundred
-//! kilobytes.
+//! Records acknowledged and received messages. Messages have numbers, and a set uses one bit per number: an hour of messages
+//! needs some hundred kilobytes.
 
 use std::sync::Mutex;
 
@@ -36,7 +36,7 @@ impl Numbers {
         lock(&self.0).count
     }
 
-    /// Those that are not in the other set, in order.
+    /// The numbers that are not in the other set, in order.
     pub fn without(&self, other: &Numbers) -> Vec<u64> {
         let own = lock(&self.0).words.clone();
         let others = lock(&other.0);
@@ -53,14 +53,14 @@ impl Numbers {
     }
 }
 
-/// What a writer was told and a reader got.
+/// The acknowledged numbers of a writer and the received ones of a reader.
 pub struct Account {
     pub name: String,
     pub acknowledged: u64,
     pub came: u64,
-    /// Acknowledged, and did not come.
+    /// Acknowledged but not received.
     pub missing: u64,
-    /// Which ones, or what else is to be known.
+    /// Their numbers, or other details.
     pub note: String,
 }
 
@@ -91,7 +91,7 @@ mod tests {
         stored.add(0..200);
         stored.add(190..200);
         came.add((0..200).filter(|n| ![0, 63, 64, 199].contains(n)));
-        // It came and its answer was lost.
+        // The message arrived but its response was lost.
         came.add([1000]);
         assert_eq!(stored.without(&came), [0, 63, 64, 199]);
         let account = Account::of("a", &stored, &came, String::new());

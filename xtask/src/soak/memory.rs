@@ -1,4 +1,4 @@
-//! The memory of the process every five seconds, and whether it is flat: by least squares, and by quarters.
+//! Samples the memory of the process every five seconds and checks that it is flat: by least squares, and by quarters.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{Soak, lock};
 
 const EVERY: Duration = Duration::from_secs(5);
-/// Of the length of a soak: caches fill.
+/// Share of a soak during which caches fill.
 const WARM_UP: f64 = 0.2;
-/// The last quarter may be above the second one by this part of it and these bytes, which is what noise comes to.
+/// The last quarter may exceed the second one by this share plus these bytes, which is the size of the noise.
 const GROWTH_MAX: f64 = 0.03;
 const GROWTH_BYTES_MAX: f64 = 12e6;
 
@@ -16,7 +16,7 @@ const GROWTH_BYTES_MAX: f64 = 12e6;
 pub struct Sample {
     pub seconds: f64,
     pub resident: u64,
-    /// Bytes that live by the process's own count, if it tells.
+    /// Live bytes by the process's own count, if it reports them.
     pub heap: Option<u64>,
 }
 
@@ -25,7 +25,7 @@ pub struct Memory {
     samples: Mutex<Vec<Sample>>,
 }
 
-/// What the samples of one kind say.
+/// Summary of the samples of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Trend {
     pub bytes_per_hour: f64,
@@ -82,7 +82,7 @@ fn heap_bytes(metrics: &str) -> Option<u64> {
 }
 
 impl Trend {
-    /// Of points (seconds, bytes) in their order. `None`: there are too few.
+    /// For ordered points (seconds, bytes). `None`: there are too few.
     pub fn of(points: &[(f64, f64)]) -> Option<Trend> {
         let end = points.last()?.0;
         let within = |from: f64, to: f64| -> Vec<(f64, f64)> {
@@ -132,7 +132,7 @@ mod tests {
         // 60 MB an hour on 300 MB.
         let leak = trend(|seconds| 300e6 + seconds * 60e6 / 3600.0);
         assert!((leak.bytes_per_hour - 60e6).abs() < 1e3 && !leak.is_flat(), "{leak:?}");
-        // Caches are full after ten minutes, and it goes up and down by 10 MB.
+        // Caches are full after ten minutes; then the values vary by 10 MB.
         let warm = trend(|seconds| 200e6 + 100e6 * (seconds / 600.0).min(1.0) + 10e6 * (seconds / 37.0).sin());
         assert!(warm.bytes_per_hour.abs() < 5e6 && warm.is_flat(), "{warm:?}");
         assert!(Trend::of(&[(0.0, 1.0), (5.0, 1.0)]).is_none());

@@ -1,4 +1,4 @@
-//! Logs, metrics and traces over HTTP and gRPC. Each record that was acknowledged is a row of its table.
+//! Logs, metrics and traces over HTTP and gRPC. Each acknowledged record must be a row of its table.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ const SIGNALS: [(Signal, Shape); 3] = [
 ];
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http, Protocol::Grpc];
 const RECORDS: u64 = 50;
-/// From one request of a sender to its next.
+/// Pause between two requests of a sender.
 const EVERY: Duration = Duration::from_millis(500);
-/// A sender opens another connection after so many requests.
+/// A sender opens another connection after this many requests.
 const REQUESTS_OF_CONNECTION: u32 = 200;
 const COMMITTED_WITHIN: Duration = Duration::from_secs(120);
 
@@ -41,7 +41,7 @@ impl Ports {
 
 pub struct Otlp {
     ports: Ports,
-    /// By signal: records that were acknowledged, and those of requests without an answer, which may be stored.
+    /// Per signal: acknowledged records, and those of requests without a response, which may be stored.
     stored: [AtomicU64; 3],
     unsure: [AtomicU64; 3],
 }
@@ -59,7 +59,7 @@ impl Otlp {
         self.stored.iter().map(|stored| stored.load(Relaxed)).sum()
     }
 
-    /// All senders, until the soak is over.
+    /// Runs all senders until the soak is over.
     pub fn send(&self, soak: &Soak) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -115,7 +115,7 @@ impl Otlp {
         }
     }
 
-    /// When nothing is sent any more.
+    /// Called when nothing is sent any more.
     pub fn close(&self, soak: &Soak, server: &UnderTest) -> Vec<Account> {
         let until = Instant::now() + COMMITTED_WITHIN;
         let both = self.stored.iter().zip(&self.unsure);
@@ -125,7 +125,7 @@ impl Otlp {
             if rows.as_ref().is_ok_and(|rows| *rows > stored + unsure) {
                 soak.fault(
                     "otlp",
-                    format!("{rows:?} rows of {stored} {signal:?} and {unsure} without an answer"),
+                    format!("{rows:?} rows of {stored} {signal:?} and {unsure} without a response"),
                 );
             }
             let came = rows.unwrap_or_else(|error| {
@@ -137,14 +137,14 @@ impl Otlp {
                 acknowledged: stored,
                 came,
                 missing: stored.saturating_sub(came),
-                note: format!("records and rows; {unsure} had no answer"),
+                note: format!("records and rows; {unsure} had no response"),
             }
         };
         SIGNALS.iter().zip(both).map(account).collect()
     }
 }
 
-/// The rows of a table, once there are as many as wanted, or no time is left.
+/// The rows of a table, once there are as many as wanted, or time is up.
 pub fn rows_within(server: &UnderTest, table: &str, wanted: u64, until: Instant) -> Result<u64> {
     loop {
         let answer = server.sql(&format!("select count(*) as n from {table}"))?;

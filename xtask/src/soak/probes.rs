@@ -1,6 +1,6 @@
-//! What an orchestrator and a collector of metrics see: `/ping`, `/ready` and `/metrics` every second, each over a connection of
-//! its own. Beside them a thread that only sleeps tells how late the machine wakes whoever is due, so that a stall of the
-//! machine is not taken for one of Thalweg. Where Thalweg itself had the processors meanwhile, it is one of Thalweg.
+//! The view of an orchestrator and a metrics collector: `/ping`, `/ready` and `/metrics` every second, each over a separate
+//! connection. A thread that only sleeps measures how late the machine wakes threads, so that a stall of the machine is not
+//! blamed on Thalweg. If Thalweg itself used the processors meanwhile, the stall is its own.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,10 +15,10 @@ use super::{Soak, lock};
 pub const PATHS: [&str; 3] = ["/ping", "/ready", "/metrics"];
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// No probe may take longer than this and what the machine was late meanwhile.
+/// Maximum duration of a probe, plus the machine's delay meanwhile.
 pub const TOOK_MAX: Duration = Duration::from_millis(100);
 const SLEEP: Duration = Duration::from_millis(10);
-/// Shorter ones are the timer's.
+/// Shorter delays are due to the timer.
 const DELAY_KEPT: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +26,14 @@ pub struct Probe {
     pub seconds: f64,
     pub path: &'static str,
     pub took: Duration,
-    /// How late the machine woke a thread that was due meanwhile, at most.
+    /// The largest delay of the machine in waking a thread meanwhile.
     pub delay: Duration,
 }
 
 pub struct Probes {
     process: u32,
     done: Mutex<Vec<(Instant, Probe)>>,
-    /// When the sleeper was to wake, and when it did.
+    /// Planned and actual wake-up time of the sleeper.
     delays: Mutex<Vec<(Instant, Instant)>>,
 }
 
@@ -53,13 +53,13 @@ impl Probes {
         scope.spawn(move || self.sleep(soak));
     }
 
-    /// In the order in which they ended, with what the machine was late.
+    /// In the order of their ends, each with the machine's delay.
     pub fn all(&self) -> Vec<Probe> {
         let delays = lock(&self.delays).clone();
         let done = lock(&self.done).clone();
         let with_delay = |(begun, probe): (Instant, Probe)| {
             let ended = begun + probe.took;
-            // Both lists are in order: what woke before the probe began is passed over.
+            // Both lists are ordered: wake-ups before the start of the probe are skipped.
             let from = delays.partition_point(|(_, woke)| *woke < begun);
             let meanwhile = delays.iter().skip(from).take_while(|(due, _)| *due <= ended);
             let delay = meanwhile.map(|(due, woke)| woke.duration_since(*due)).max();
@@ -71,7 +71,7 @@ impl Probes {
         done.into_iter().map(with_delay).collect()
     }
 
-    /// The longest that the machine was late, at all.
+    /// The largest delay of the machine overall.
     pub fn longest_delay(&self) -> Duration {
         let delays = lock(&self.delays);
         let late = delays.iter().map(|(due, woke)| woke.duration_since(*due));
@@ -115,11 +115,11 @@ impl Probes {
         }
     }
 
-    /// The time that the process has had a processor, in steps of a hundredth of a second.
+    /// CPU time of the process, in steps of a hundredth of a second.
     fn worked(&self) -> Duration {
         const TICK: Duration = Duration::from_millis(10);
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process)).unwrap_or_default();
-        // Behind the name, which may have spaces, user and system time are the 12th and the 13th field.
+        // After the name, which may contain spaces, user and system time are fields 12 and 13.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u32 = fields
             .skip(11)
@@ -130,18 +130,18 @@ impl Probes {
     }
 }
 
-/// Whether a delay is the process's own doing: it had half of what the processors could do in that time.
+/// Whether the process caused a delay itself: it used half of the available CPU time meanwhile.
 fn is_own(worked: Duration, length: Duration, cores: u32) -> bool {
     worked * 2 > length * cores
 }
 
 impl Probe {
-    /// Whether it took longer than it may, when what the machine was late is not counted.
+    /// Whether it exceeded the limit after subtracting the machine's delay.
     pub fn is_late(&self) -> bool {
         self.took.saturating_sub(self.delay) > TOOK_MAX
     }
 
-    /// Whether it took long and the machine did, too.
+    /// Whether it was slow together with the machine.
     pub fn is_excused(&self) -> bool {
         self.took > TOOK_MAX && !self.is_late()
     }
@@ -183,7 +183,7 @@ mod tests {
         probe(0, 5);
         probe(1000, 180);
         probe(2000, 180);
-        // The machine stood still around the second one, and before the third.
+        // The machine stalled around the second probe, and before the third.
         for (due, woke) in [(990, 1100), (1150, 1170), (1900, 1990)] {
             lock(&probes.delays).push((begin + millis(due), begin + millis(woke)));
         }

@@ -1,5 +1,5 @@
-//! Queries of several kinds beside everything else, and some that ask for more memory than there is: those are refused, and
-//! nothing else happens.
+//! Runs several kinds of queries during the load, and some that need too much memory: these must be refused, without any other
+//! effect.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::Scope;
@@ -12,7 +12,8 @@ const PAUSE: Duration = Duration::from_millis(1000);
 
 const COUNT: &str = "select count(*) as n from logs";
 
-/// But for the first they ask for the last minutes: all rows are ever more, and so would be the memory of whoever looks at each.
+/// All but the first query read only the last minutes: the tables keep growing, and so would the memory of a client that reads
+/// every row.
 const ANSWERED: [&str; 7] = [
     COUNT,
     "select resource_service_name, severity_text, count(*) as n from logs where time > now() - interval '3 minutes' group by 1, 2 \
@@ -27,7 +28,7 @@ const ANSWERED: [&str; 7] = [
      group by 1 order by 1 desc",
 ];
 
-/// Each is refused for the size of what it would make, and for nothing else.
+/// Each must be refused for the size of its result, and for nothing else.
 const TOO_LARGE: [&str; 3] = [
     "select length(repeat('x', 2000000000)) as n",
     "select array_length(array_repeat('x', 1000000000)) as n",
@@ -38,9 +39,9 @@ const TOO_LARGE: [&str; 3] = [
 pub struct Queries {
     answered: AtomicU64,
     refused: AtomicU64,
-    /// Told to come again: too many at once, or no memory now.
+    /// Told to retry: too many queries, or no memory at the moment.
     busy: AtomicU64,
-    /// Whether logs were seen in their table.
+    /// Whether logs were found in their table.
     has_rows: AtomicBool,
 }
 
@@ -57,14 +58,14 @@ impl Queries {
 
     pub fn text(&self) -> String {
         format!(
-            "{} queries were answered, {} were refused for their size, {} were told to come again",
+            "{} queries were answered, {} were refused for their size, {} were told to retry",
             self.answered.load(Relaxed),
             self.refused.load(Relaxed),
             self.busy.load(Relaxed)
         )
     }
 
-    /// Both kinds were seen.
+    /// Whether both kinds were seen.
     pub fn did_all(&self) -> bool {
         self.answered.load(Relaxed) > 0 && self.refused.load(Relaxed) > 0
     }
@@ -72,7 +73,7 @@ impl Queries {
     fn ask(&self, soak: &Soak, mut chance: Chance) {
         let client = soak.client();
         while soak.goes_on() {
-            // What has no rows repeats nothing.
+            // Without rows there are no duplicates.
             let is_large = chance.one_of(6) && self.has_rows.load(Relaxed);
             let all: &[&str] = if is_large { &TOO_LARGE } else { &ANSWERED };
             let query = all

@@ -1,5 +1,5 @@
-//! Queues under load: producers, consumers that ack, refuse and leave, dead letters that are sent again or thrown away, and
-//! beside them queues and groups that are made and removed all the time. Each message that was acknowledged is delivered.
+//! Queues under load: producers, consumers that ack, refuse and disconnect, dead letters that are resent or discarded, and
+//! queues and groups that are created and removed all the time. Each acknowledged message must be delivered.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::Scope;
@@ -19,11 +19,11 @@ const PRODUCERS: u64 = 2;
 const CONSUMERS: u64 = 3;
 const BATCH_MAX: u64 = 40;
 const KEYS: u64 = 1000;
-/// Messages that wait, so that consumers come after.
+/// Maximum backlog, so that consumers keep up.
 const WAITING_MAX: u64 = 5_000;
-/// Of a queue that is made and removed.
+/// For a queue that is created and removed.
 const CHURNED: u64 = 20;
-/// Leases that nobody settles end long before.
+/// Unsettled leases end long before this.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
@@ -33,10 +33,10 @@ pub struct Queues {
     came: Numbers,
     acked: Numbers,
     rejected: AtomicU64,
-    /// Dead letters that were sent again or thrown away.
+    /// Dead letters that were resent or discarded.
     buried: AtomicU64,
     left: AtomicU64,
-    /// Queues that were made and removed, their messages that were acknowledged, and those that came.
+    /// Queues that were created and removed, their acknowledged messages, and the received ones.
     removed: AtomicU64,
     churned: AtomicU64,
     churned_came: AtomicU64,
@@ -56,7 +56,7 @@ impl Queues {
 
     pub fn line(&self) -> String {
         format!(
-            "{} messages, {} queues made and removed",
+            "{} messages, {} queues created and removed",
             self.stored.count(),
             self.removed.load(Relaxed)
         )
@@ -81,7 +81,7 @@ impl Queues {
         }
     }
 
-    /// Goes on after the end until everything has come.
+    /// Continues after the end until everything has arrived.
     fn consume(&self, soak: &Soak, number: u64) {
         let (client, mut chance) = (soak.client(), Chance(100 + number));
         let (mut lives, mut over_since) = (0, None);
@@ -96,7 +96,7 @@ impl Queues {
             if soak.goes_on() && chance.one_of(100) {
                 client::leave(&soak.address, CLAIM, &claim);
                 self.left.fetch_add(1, Relaxed);
-                // Whoever comes after it has another name.
+                // The next consumer has another name.
                 lives += 1;
                 continue;
             }
@@ -115,7 +115,7 @@ impl Queues {
         let (mut ack, mut nack, mut reject, mut acked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for message in claimed["messages"].as_array().into_iter().flatten() {
             let (Some(number), receipt) = (number_of(message), &message["receipt"]) else {
-                soak.fault("consumer", format!("a message that nobody produced: {message}"));
+                soak.fault("consumer", format!("a message that was never produced: {message}"));
                 continue;
             };
             self.came.add([number]);
@@ -129,7 +129,7 @@ impl Queues {
             }
         }
         if soak.goes_on() && chance.one_of(200) {
-            // Its leases end, and others get what it had.
+            // Its leases end, and others get its messages.
             self.left.fetch_add(1, Relaxed);
             return;
         }
@@ -175,7 +175,7 @@ impl Queues {
         }
     }
 
-    /// One queue from its making to its end.
+    /// Creates, uses and removes one queue.
     fn live(&self, soak: &Soak, client: &Client, life: u64) -> Result<()> {
         let name = format!("churn-{}", life % 7);
         let base = format!("/api/v1/queues/{name}");
@@ -212,7 +212,7 @@ impl Queues {
             let claimed = ask("POST", &format!("{base}/groups/g/claim"), &claim, &[200, 204])?;
             let messages = claimed["messages"].as_array().cloned().unwrap_or_default();
             came.add(messages.iter().filter_map(number_of));
-            // Half of them are with somebody when the queue goes.
+            // Half of them are leased when the queue is removed.
             let half: Vec<&Value> = messages.iter().step_by(2).map(|message| &message["receipt"]).collect();
             if !half.is_empty() {
                 let settle = json!({"ack": half}).to_string();
@@ -232,7 +232,7 @@ impl Queues {
         Ok(())
     }
 
-    /// When all threads have ended.
+    /// Called when all threads have ended.
     pub fn close(&self, soak: &Soak) -> Vec<Account> {
         let (client, until) = (soak.client(), Instant::now() + Duration::from_secs(30));
         let rejected = self.rejected.load(Relaxed);
@@ -248,7 +248,7 @@ impl Queues {
                 &self.stored,
                 &self.came,
                 format!(
-                    "{} acked, {} clients left in the middle",
+                    "{} acked, {} clients disconnected",
                     self.acked.count(),
                     self.left.load(Relaxed)
                 ),

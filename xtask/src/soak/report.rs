@@ -1,4 +1,4 @@
-//! What a soak came to, for people, and whether it is good enough.
+//! The result of a soak as text, and whether it passed.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::memory::{Memory, Trend};
 use super::probes::{PATHS, Probe, Probes, TOOK_MAX};
 use super::queries::Queries;
 
-/// Of the probes that were late, so many are named.
+/// Maximum number of late probes to list.
 const NAMED_MAX: usize = 50;
 
 pub struct Verdict {
@@ -63,7 +63,7 @@ impl Verdict {
         let _ = writeln!(out, "{}\n", queries.text());
         self.tell_probes(&mut out);
         self.tell_memory(&mut out);
-        let _ = writeln!(out, "{} requests were answered as they must not be", self.fault_count);
+        let _ = writeln!(out, "{} requests got a wrong response", self.fault_count);
         self.faults.iter().for_each(|fault| out.extend([fault.as_str(), "\n"]));
         out
     }
@@ -98,7 +98,7 @@ impl Verdict {
         );
         let _ = writeln!(
             out,
-            "{} probes took over {} ms by Thalweg, {} because the machine stood still (for {:.0} ms at most)",
+            "{} probes took over {} ms because of Thalweg, {} because the machine stalled (for {:.0} ms at most)",
             late.len(),
             TOOK_MAX.as_millis(),
             excused.len(),
@@ -134,11 +134,11 @@ impl Verdict {
         self.probes.iter().filter(|probe| probe.is_late())
     }
 
-    /// An error that names all that is not as promised.
+    /// An error that lists all violated promises.
     pub fn judge(&self, queries: &Queries) -> Result<()> {
         let mut wrong = Vec::new();
         if self.missing > 0 {
-            wrong.push(format!("{} that were acknowledged are missing", self.missing));
+            wrong.push(format!("{} acknowledged messages are missing", self.missing));
         }
         let late = self.late().count();
         if late > 0 {
@@ -150,16 +150,13 @@ impl Verdict {
         match self.resident {
             Some(trend) if trend.is_flat() => {}
             Some(_) => wrong.push("RSS is not flat".to_owned()),
-            None => wrong.push("nothing is known of RSS".to_owned()),
+            None => wrong.push("too few samples of RSS".to_owned()),
         }
         if !self.heap.is_some_and(|trend| trend.is_flat()) {
             wrong.push("the heap is not flat".to_owned());
         }
         if self.fault_count > 0 {
-            wrong.push(format!(
-                "{} requests were answered as they must not be",
-                self.fault_count
-            ));
+            wrong.push(format!("{} requests got a wrong response", self.fault_count));
         }
         if !queries.did_all() {
             wrong.push("not every kind of query was made".to_owned());

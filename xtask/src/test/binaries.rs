@@ -1,4 +1,4 @@
-//! Test binaries side by side: many wait for clocks, disks and other processes, and leave a core to others meanwhile.
+//! Runs test binaries in parallel: many wait for clocks, disks and other processes, and leave a core to others meanwhile.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use crate::shell::{cargo, describe};
 
-/// Binaries that run at a time.
+/// Number of binaries that run at a time.
 const LANES: usize = 2;
-/// The longest begins first, so that it is not what all wait for in the end.
+/// The longest starts first, so that the others do not have to wait for it in the end.
 const LONGEST: &str = "e2e";
 
-/// One program with tests.
+/// One test program.
 pub(super) struct TestBinary {
     name: String,
-    /// Of the package, in which cargo starts its tests.
+    /// The folder of the package, in which cargo starts its tests.
     folder: PathBuf,
     program: PathBuf,
 }
@@ -43,13 +43,13 @@ pub(super) fn build(binary: &Path) -> Result<Vec<TestBinary>> {
         .filter_map(of_message)
         .collect();
     if all.is_empty() {
-        bail!("cargo has built no test");
+        bail!("cargo built no tests");
     }
     all.sort_by_key(|test| (!test.name.contains(LONGEST), test.name.clone()));
     Ok(all)
 }
 
-/// A line of cargo, if it says that a test binary is there.
+/// Parses a line of cargo that announces a test binary.
 fn of_message(line: &str) -> Option<TestBinary> {
     let message: Value = serde_json::from_str(line).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
@@ -68,7 +68,7 @@ fn of_message(line: &str) -> Option<TestBinary> {
     })
 }
 
-/// Runs all of them, and hands each line of their output to `see`, those of one binary together. Returns whether all passed.
+/// Runs all of them, and passes each line of their output to `see`, grouped by binary. Returns whether all passed.
 pub(super) fn run(
     tests: Vec<TestBinary>,
     filter: Option<&str>,
@@ -81,14 +81,17 @@ pub(super) fn run(
     let lane = || -> Result<bool> {
         let mut all_passed = true;
         loop {
-            // Not held while the test runs.
-            let next = queue.lock().map_err(|_| anyhow::anyhow!("a lane has a fault"))?.next();
+            // The lock is not held while the test runs.
+            let next = queue
+                .lock()
+                .map_err(|_| anyhow::anyhow!("a test thread panicked"))?
+                .next();
             let Some(test) = next else {
                 return Ok(all_passed);
             };
             let (passed, output, seconds) = test.run(filter, &prepare)?;
             all_passed &= passed;
-            let mut told = told.lock().map_err(|_| anyhow::anyhow!("a lane has a fault"))?;
+            let mut told = told.lock().map_err(|_| anyhow::anyhow!("a test thread panicked"))?;
             told.0 += 1;
             println!(
                 "\n{} ({} of {total}, {seconds:.0} s, {:.0} s since the first){}",
@@ -105,7 +108,7 @@ pub(super) fn run(
         let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
         let mut all_passed = true;
         for lane in lanes {
-            all_passed &= lane.join().map_err(|_| anyhow::anyhow!("a lane has a fault"))??;
+            all_passed &= lane.join().map_err(|_| anyhow::anyhow!("a test thread panicked"))??;
         }
         Ok(all_passed)
     })

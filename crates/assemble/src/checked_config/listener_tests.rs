@@ -1,4 +1,4 @@
-//! What a check says of listeners, against what a start does.
+//! Compares the checks of listeners with a real start.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ fn certificate(name: &str) -> PathBuf {
     own.join("../console/tests/console/data").join(name)
 }
 
-/// Files as an operator may have them, right and wrong.
+/// Files as an operator may have them, valid and invalid.
 fn files() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
@@ -132,7 +132,7 @@ impl Random {
     }
 }
 
-/// Fields of a listener, most of them right. Port 0 takes any.
+/// Fields of a listener, most of them valid. Port 0 takes any.
 fn listener(random: &mut Random, addresses: &[&str]) -> String {
     const GOOD: &str = ", cert_file: DIR/tls.crt, key_file: DIR/tls.key";
     let tls = random.one_of(&[
@@ -219,7 +219,7 @@ async fn check_refuses_what_a_start_refuses_and_nothing_else() {
     );
     let folder = files();
     let mut refused = 0;
-    // A start that fails leaves its log to end by itself, which may come after the end of its folder.
+    // A failed start leaves its log to close by itself, which may happen after its folder is removed.
     for seed in first..first + seeds {
         let data = tempfile::tempdir().unwrap();
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);

@@ -1,5 +1,5 @@
-//! The event store as a part of the whole process: the section `events`, a store on the log of the process, and its paths on
-//! the one HTTP listener.
+//! The event store inside the main process: the section `events`, a store on the log of the process, and its routes on
+//! the shared HTTP listener.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,16 +29,16 @@ pub(crate) struct EventsSection {
     enabled: bool,
     token: Option<Token>,
     db_url: Option<String>,
-    /// `None`: that of the log.
+    /// `None`: the durability of the log.
     durability: Option<Durability>,
     message_bytes_max: usize,
     open_admin: bool,
     metrics_per_namespace: bool,
-    /// Its share of the memory of all.
+    /// Its share of the memory limit.
     pub memory_bytes: usize,
 }
 
-/// Reads the section; mistakes go to the diagnostics. `wanted`: a flow uses the store.
+/// Reads the section; mistakes go to the diagnostics. `wanted` means that a flow uses the store.
 pub(crate) fn section(config: &Config, wanted: bool, diagnostics: &Diagnostics) -> EventsSection {
     let empty = thalweg_config::Node::empty_map();
     let mut fields = Fields::new(config.events.as_ref().unwrap_or(&empty), diagnostics);
@@ -68,7 +68,7 @@ pub(crate) fn section(config: &Config, wanted: bool, diagnostics: &Diagnostics) 
     let message_bytes = fields.size("max_message_bytes", MESSAGE_BYTES);
     if !(1..=MESSAGE_BYTES_MAX).contains(&message_bytes) {
         let most = MESSAGE_BYTES_MAX >> 20;
-        fields.error("max_message_bytes", format!("a message has 1 byte to {most} MiB"));
+        fields.error("max_message_bytes", format!("expected 1 byte to {most} MiB"));
     }
     let section = EventsSection {
         given: config.events.is_some(),
@@ -99,17 +99,17 @@ fn durability(fields: &mut Fields<'_>) -> Durability {
 }
 
 impl EventsSection {
-    /// There is a store in this process.
+    /// Whether this process has a store.
     pub fn is_on(&self, wanted: bool) -> bool {
         wanted || self.given && self.enabled
     }
 
-    /// It stands on the log of the process.
+    /// Whether it needs the log of the process.
     pub fn needs_log(&self, wanted: bool) -> bool {
         self.is_on(wanted) && self.db_url.is_none() && !self.is_in_memory()
     }
 
-    /// Its messages go with the process.
+    /// Whether its messages are lost with the process.
     pub fn is_in_memory(&self) -> bool {
         self.db_url.is_none() && self.durability == Some(Durability::Memory)
     }
@@ -121,13 +121,13 @@ pub(crate) struct EventsService {
     /// For the components of flows.
     pub shared: Arc<SharedStore>,
     server: Mutex<Option<Arc<EventsApiServer>>>,
-    /// On the log of the process.
+    /// Set if the store is on the log of the process.
     embedded: Mutex<Option<Arc<EmbeddedStore>>>,
 }
 
 impl EventsService {
-    /// Opens the store, if the configuration has use for it, on the log with its durability. What the lake takes is kept of deleted
-    /// namespaces. Returns where the token of the namespace `default` is, if that was made now.
+    /// Opens the store on the log, if the configuration needs it. `keeps` decides whether deleted namespaces are kept
+    /// for the lake. Returns where the token of the namespace `default` is, if it was created now.
     pub async fn start(
         &self,
         section: &EventsSection,
@@ -187,15 +187,14 @@ impl EventsService {
         self.server.lock().is_some()
     }
 
-    /// Who knows how many connections are open.
+    /// Provides the number of open connections.
     pub fn count_connections(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
         if let Some(server) = self.server.lock().as_ref() {
             server.count_connections(count);
         }
     }
 
-    /// Ends subscriptions, their bodies properly, and refuses calls from now on; returns when what was begun can be
-    /// answered.
+    /// Ends subscriptions properly and refuses new calls. Returns when pending calls can be answered.
     pub async fn stop(&self, within: Duration) {
         let Some(server) = self.server.lock().clone() else {
             return;
@@ -204,7 +203,7 @@ impl EventsService {
         let _given_up = tokio::time::timeout(within, server.settled()).await;
     }
 
-    /// Its paths, if there is a store.
+    /// Its routes, if there is a store.
     pub fn routes(&self) -> Option<Arc<dyn HttpRoutes>> {
         let server = self.server.lock().clone()?;
         Some(Arc::new(routes_within(&server)))
@@ -282,7 +281,7 @@ mod tests {
             (
                 "events: {max_message_bytes: 25MiB}\n".to_owned(),
                 false,
-                "f.yaml:1:29: events.max_message_bytes: a message has 1 byte to 24 MiB\n",
+                "f.yaml:1:29: events.max_message_bytes: expected 1 byte to 24 MiB\n",
             ),
             (
                 "events: {enabled: false}\n".to_owned(),

@@ -1,4 +1,4 @@
-//! What is asked of the store of a folder that no process holds.
+//! Operations on the store in a folder that no process holds.
 
 use std::io::Read;
 use std::path::Path;
@@ -15,21 +15,21 @@ use crate::data_dir::DataDir;
 use crate::log::OpenLog;
 use crate::log_memory::LogMemory;
 
-/// For the log, while nobody writes.
+/// Memory for the log, while nobody writes.
 const MEMORY: usize = 64 << 20;
-/// Nothing is given up by who only looks.
+/// Verification must not drop anything.
 const KEEPS: RecoveryOptions = RecoveryOptions {
     deleted: true,
     accept_loss: false,
 };
 
-/// Opens the store in `log/` of a folder and reads everything in it. Changes nothing but what any start does: the torn end of
-/// the log is cut off. `tell` is told how far it is. Must be called on a runtime.
+/// Opens the store in `log/` of a folder and reads everything in it. It changes only what any start does: the torn end
+/// of the log is cut off. `tell` receives the progress. Must be called on a tokio runtime.
 pub async fn verify_events(folder: &Path, tell: impl FnMut(&VerifyReport) + Send + 'static) -> Result<VerifyReport> {
     let shown = folder.display();
     ensure!(
         folder.join("log").is_dir(),
-        "{shown} has no log; give the folder that `thalweg events serve` has as --data-dir"
+        "{shown} contains no log; use the --data-dir of `thalweg events serve`"
     );
     let _held = take(folder)?;
     let log = open_log(folder).await?;
@@ -40,14 +40,14 @@ pub async fn verify_events(folder: &Path, tell: impl FnMut(&VerifyReport) + Send
     Ok(verified?)
 }
 
-/// Restores a backup to a folder that is new or has nothing in it. `tell` is told how far it is. When it returns the store is
-/// whole and synced; until then nobody takes what is in the folder for one. Must be called on a runtime.
+/// Restores a backup to a new or empty folder. `tell` receives the progress. On return the store is complete and
+/// synced; until then nobody accepts the folder's content as a store. Must be called on a tokio runtime.
 pub async fn restore_events<R: Read + Send + 'static>(
     folder: &Path,
     source: R,
     tell: impl FnMut(&RestoreReport) + Send + 'static,
 ) -> Result<RestoreReport> {
-    // What is no backup leaves no folder behind.
+    // An invalid backup leaves no folder behind.
     let backup = tokio::task::spawn_blocking(move || BackupReader::new(source)).await;
     let backup = backup.context("the backup was not read")??;
     let held = DataDir::take_for_restore(folder).map_err(|error| taken(folder, error))?;
@@ -69,7 +69,7 @@ async fn restore_to<R: Read + Send + 'static>(
     let log = open_log(folder).await?;
     let into = log.log();
     let restored = tokio::task::spawn_blocking(move || restore(&into, backup, &mut tell)).await;
-    let restored = match restored.context("the restore was given up") {
+    let restored = match restored.context("the restore was aborted") {
         Ok(Ok(restored)) => index(log.log(), folder, &restored).await.map(|()| restored),
         Ok(Err(BackupError::Store(error))) => Err(error.into()),
         Ok(Err(error)) => Err(error.into()),
@@ -79,7 +79,7 @@ async fn restore_to<R: Read + Send + 'static>(
     restored
 }
 
-/// Makes what is derived, so that the first start has nothing to make, and looks whether all is there.
+/// Builds the indexes, so that the first start need not, and checks that everything was restored.
 async fn index(log: Arc<dyn Log>, folder: &Path, restored: &RestoreReport) -> Result<()> {
     let store: EmbeddedStore = embedded(log, Durability::Fsync, folder, MEMORY, KEEPS).await?;
     let found = store.has_restored(restored).map_err(|error| match error {

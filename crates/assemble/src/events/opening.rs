@@ -1,4 +1,4 @@
-//! Opening an event store where it is kept, and the namespace that always exists with its token.
+//! Opens an event store in its storage, and the default namespace with its token.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::data_dir::DataDir;
 use crate::log::OpenLog;
 use crate::log_memory::LogMemory;
 
-/// Small files, because none of them is ever recycled while its messages are there; the largest append has room in one.
+/// Small files, because a file is not recycled while its messages exist; the largest append fits into one.
 const RAM_FILE: u64 = 40 << 20;
 
-/// A store, and what it stands on.
+/// A store, and what it runs on.
 pub(super) struct OpenEventStore {
     pub store: Arc<dyn Store>,
     kept: StoreBacking,
@@ -32,7 +32,7 @@ pub(super) struct OpenEventStore {
 enum StoreBacking {
     InMemory(Arc<EmbeddedLog>, Arc<WatchedClock>),
     OnDisk(Box<OpenLog>, DataDir),
-    /// By somebody else.
+    /// In a database.
     Elsewhere,
 }
 
@@ -78,7 +78,7 @@ impl OpenEventStore {
         })
     }
 
-    /// What it stands on here.
+    /// The logs of this process that it uses.
     pub fn logs(&self) -> Vec<Arc<EmbeddedLog>> {
         match &self.kept {
             StoreBacking::InMemory(log, _) => vec![log.clone()],
@@ -87,7 +87,7 @@ impl OpenEventStore {
         }
     }
 
-    /// Of a log of its own; a database has its own time.
+    /// The clock of its own log; a database has its own time.
     pub fn clock(&self) -> Option<&Arc<WatchedClock>> {
         match &self.kept {
             StoreBacking::OnDisk(log, _) => Some(log.clock()),
@@ -96,7 +96,7 @@ impl OpenEventStore {
         }
     }
 
-    /// Commits and syncs all that was appended.
+    /// Commits and syncs everything that was appended.
     pub async fn close(self) {
         drop(self.store);
         let close = move || match self.kept {
@@ -108,12 +108,12 @@ impl OpenEventStore {
     }
 }
 
-/// The folder, for this process alone.
+/// Locks the folder for this process.
 pub(super) fn take(folder: &Path) -> Result<DataDir> {
     DataDir::take(folder).map_err(|error| taken(folder, error))
 }
 
-/// Why a folder cannot be taken, which is mostly that somebody has it.
+/// Explains why a folder cannot be locked, which is mostly that another process holds it.
 pub(super) fn taken(folder: &Path, error: anyhow::Error) -> anyhow::Error {
     match DataDir::holder(folder) {
         Some(_) => error.context("data directory is in use"),
@@ -121,7 +121,7 @@ pub(super) fn taken(folder: &Path, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The store that a log has, with its indexes in `events/` of a folder.
+/// Opens the store of a log, with its indexes in `events/` of a folder.
 pub(super) async fn open_embedded(
     log: Arc<dyn Log>,
     durability: Durability,
@@ -136,12 +136,12 @@ pub(super) async fn open_embedded(
     Ok(Arc::new(embedded(log, durability, folder, index_memory, keeps).await?))
 }
 
-/// What a start keeps of what is deleted or lost.
+/// What recovery keeps of deleted or lost data.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RecoveryOptions {
-    /// The lake reads messages of deleted namespaces, too.
+    /// Keep messages of deleted namespaces, because the lake reads them too.
     pub deleted: bool,
-    /// What the log has lost is given up.
+    /// Continue without data that the log has lost.
     pub accept_loss: bool,
 }
 
@@ -165,7 +165,7 @@ pub(super) async fn embedded(
     Ok(EmbeddedStore::open(log, settings).await?)
 }
 
-/// A store that keeps messages of so many bytes in memory alone, and the log that it has for itself.
+/// Opens a store that keeps up to `bytes` of messages in memory, on a log of its own.
 pub(super) async fn open_in_memory(bytes: u64, index_memory: usize) -> Result<(Arc<dyn Store>, Arc<EmbeddedLog>)> {
     let log = Arc::new(ram(bytes)?);
     let settings = EventsOptions {
@@ -180,12 +180,12 @@ pub(super) async fn open_in_memory(bytes: u64, index_memory: usize) -> Result<(A
     Ok((Arc::new(store), log))
 }
 
-/// The share of the indexes in the memory of all.
+/// The indexes' share of the total memory.
 pub(super) fn index_memory(all: u64) -> usize {
     usize::try_from(all / 8).unwrap_or(usize::MAX)
 }
 
-/// The store that several servers share; both `thalweg events serve --db-url` and `events.db_url` come here.
+/// Opens the shared store of several servers, for both `thalweg events serve --db-url` and `events.db_url`.
 pub(super) async fn open_postgres(url: &str) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(PostgresStore::open(url, PostgresOptions::default()).await?))
 }
@@ -199,7 +199,7 @@ fn ram(bytes: u64) -> Result<EmbeddedLog> {
         files_max: usize::MAX,
         min_free_bytes: Some(2 * RAM_FILE),
         linger: Duration::ZERO,
-        // What is in memory is read from there.
+        // Records in memory need no tail cache.
         tail_bytes_max: 0,
         scrub: Duration::ZERO,
         ..LogOptions::default()
@@ -207,7 +207,7 @@ fn ram(bytes: u64) -> Result<EmbeddedLog> {
     Ok(EmbeddedLog::open(Arc::new(RamDisk::new(bytes)), 1, &settings)?)
 }
 
-/// A token that was given for the namespace `default`.
+/// Parses a token that was given for the namespace `default`.
 pub(super) fn given_token(text: &str) -> Result<Token> {
     let token = Token::parse(text)?;
     match token.namespace() {
@@ -216,8 +216,8 @@ pub(super) fn given_token(text: &str) -> Result<Token> {
     }
 }
 
-/// Where a token goes that is made at the first start. What a process writes beside a terminal ends up in journals, which many can
-/// read and which are kept for long.
+/// Where a token generated at the first start goes. Without a terminal, the output of a process ends up in journals,
+/// which many users can read and which are kept for long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenDestination {
     Terminal,
@@ -227,7 +227,7 @@ pub enum TokenDestination {
 }
 
 impl TokenDestination {
-    /// A terminal, if somebody sits at one, else a file, if there is a place for it.
+    /// A terminal if there is one, else a file if a path is given.
     pub fn seen(file: Option<PathBuf>) -> TokenDestination {
         match (std::io::stderr().is_terminal(), file) {
             (true, _) => TokenDestination::Terminal,
@@ -236,22 +236,22 @@ impl TokenDestination {
         }
     }
 
-    /// In a data folder.
+    /// The path in a data folder.
     pub fn file_in(data_dir: &Path) -> PathBuf {
         data_dir.join("keys/default.token")
     }
 }
 
-/// A token that was made now.
+/// A token that was generated now.
 #[derive(Clone, PartialEq, Eq)]
 pub enum GeneratedToken {
-    /// To be said at the terminal.
+    /// To be shown at the terminal.
     Text(String),
-    /// It is in this file.
+    /// Written to this file.
     Kept(PathBuf),
 }
 
-/// The namespace that always exists, and its token. Returns where the token is, if it was made now.
+/// Creates the default namespace and its token. Returns where the token is, if it was created now.
 pub(super) async fn make_default(
     store: &dyn Store,
     given: Option<Token>,
@@ -267,7 +267,7 @@ pub(super) async fn make_default(
             Some(_) => None,
             None => Some(new_token(DEFAULT)?),
         };
-        // Before it counts: nobody could ever find out what it was.
+        // Stored before the namespace exists: otherwise a crash could lose the token for ever.
         let handed = made.as_ref().map(|(_, text)| hand_over(text, to)).transpose()?;
         let digest = given
             .as_ref()
@@ -282,7 +282,7 @@ pub(super) async fn make_default(
         };
         match store.create(new).await {
             Ok(_) => return Ok(handed),
-            // Another server on the same database was faster, and tells its token.
+            // Another server on the same database was faster, and reports its token.
             Err(EventsError::NamespaceExists(_)) => {
                 if let Some(GeneratedToken::Kept(path)) = handed {
                     let _ = std::fs::remove_file(path);
@@ -315,12 +315,12 @@ fn hand_over(text: &str, to: &TokenDestination) -> Result<GeneratedToken> {
             };
             let shown = path.display();
             write().with_context(|| {
-                format!("cannot write the token of the namespace {DEFAULT} to {shown}; make the folder writable, or give a token (--token-file)")
+                format!("cannot write the token of the namespace {DEFAULT} to {shown}; make the folder writable, or pass a token (--token-file)")
             })?;
             Ok(GeneratedToken::Kept(path.clone()))
         }
         TokenDestination::Nowhere => bail!(
-            "the namespace {DEFAULT} is new, and there is no terminal to show its token at; give one (--token-file), or a file for it (--token-out)"
+            "the namespace {DEFAULT} is new, and there is no terminal to show its token at; pass one (--token-file), or a file for it (--token-out)"
         ),
     }
 }

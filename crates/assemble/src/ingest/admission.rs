@@ -1,4 +1,4 @@
-//! Who may send to the receivers.
+//! Decides who may send to the receivers.
 
 use axum::http::HeaderMap;
 use thalweg_config::Role;
@@ -6,7 +6,7 @@ use thalweg_console::{AuthorizationError, Authorizer};
 use thalweg_lake::entry::BoxFuture;
 use thalweg_otlp::{Admission, AdmissionError};
 
-/// The logins of the process: whoever sends needs the role `write`.
+/// Uses the logins of the process; a sender needs the role `write`.
 pub(super) struct WriteRoleAdmission(pub Authorizer);
 
 impl Admission for WriteRoleAdmission {

@@ -1,4 +1,4 @@
-//! What the section `ingest` says.
+//! The section `ingest`.
 
 use thalweg_columns::rows::record_limits::RecordLimits;
 use thalweg_columns::rows::times::ArrivalWindow;
@@ -9,17 +9,17 @@ use crate::lake::not_there;
 
 const GRPC: (&str, &str) = ("ingest.otlp.grpc", "127.0.0.1:4317");
 const HTTP: (&str, &str) = ("ingest.otlp.http", "127.0.0.1:4318");
-/// With less, one request of the usual size of batches would be all.
+/// Below this, one request of usual size would fill the budget.
 pub(crate) const INFLIGHT_MIN: u64 = 8 << 20;
 
-/// The receivers, if the section is there.
+/// The receivers, if the section is given.
 #[derive(Clone, Debug)]
 pub(crate) struct IngestSection {
     pub grpc: ListenerConfig,
     pub http: ListenerConfig,
     pub receiver: ReceiverOptions,
     pub window: ArrivalWindow,
-    /// `inflight_bytes`, if the file gives it; the options' own is set when the memory is divided.
+    /// `inflight_bytes`, if given; the value in the options is set when the memory is divided.
     pub inflight: Option<(u64, Pos)>,
 }
 
@@ -57,7 +57,7 @@ fn receiver(fields: &mut Fields<'_>) -> ReceiverOptions {
     if body_bytes_max > BODY_BYTES_MAX {
         fields.error(
             "max_body_bytes",
-            "the log takes 32MiB at once, with what describes the request; expected at most 31MiB",
+            "expected at most 31MiB, because the log accepts 32MiB at once, including the entry header",
         );
     }
     ReceiverOptions {

@@ -92,7 +92,7 @@ impl CompactionJob {
         }
     }
 
-    /// Drops the most expensive inputs until the rest fits into `room`, but keeps at least [`INPUTS_MIN`]. `costs` has
+    /// Drops the most expensive inputs until the rest fits into `room`, but keeps at least `INPUTS_MIN`. `costs` has
     /// one cost per input. Returns the indexes of the kept inputs in order, and their total cost.
     pub fn fit(&mut self, costs: &[u64], room: u64) -> (Vec<usize>, u64) {
         let mut by_cost: Vec<(u64, usize)> = costs.iter().copied().zip(0..self.inputs.len()).collect();

@@ -146,7 +146,7 @@ impl TextMapColumn {
             Arc::new(StringArray::from_iter_values((0..texts.len()).map(text)))
         };
         let DataType::Map(entry, is_sorted) = text_map_type() else {
-            return Err(ArrowError::SchemaError("a map is no map".to_owned()));
+            return Err(ArrowError::SchemaError("the map type is not a map".to_owned()));
         };
         let DataType::Struct(fields) = entry.data_type() else {
             return Err(ArrowError::SchemaError("a map has no entries".to_owned()));

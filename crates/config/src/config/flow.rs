@@ -57,7 +57,7 @@ pub(super) fn read_flows(f: &mut Fields<'_>) -> Vec<FlowConfig> {
     let entries = f.list("flows");
     let root = f.mapping().clone();
     let shorthand = SHORTHAND.iter().find_map(|name| root.as_map()?.entry(name));
-    if !f.has("flows") && !diags.is_describing() {
+    if !f.has("flows") && (shorthand.is_some() || !diags.is_describing()) {
         let flow = match shorthand {
             Some((first, _)) => read_flow(f, "default".to_owned(), first.pos()),
             None => {

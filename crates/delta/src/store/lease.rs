@@ -203,7 +203,7 @@ impl Lease {
             Some(_) => {
                 let still = || {
                     format!(
-                        "the lease of {} was not renewed because this process was suspended",
+                        "the lease of {} was not renewed because this process stalled",
                         self.lake
                     )
                 };

@@ -53,7 +53,7 @@ impl World {
         thalweg_events_flow::register(&mut registry, &shared);
         let kept = Kept::default();
         let of_output = kept.clone();
-        registry.output("kept", move |node, context| {
+        registry.output("kept", "", move |node, context| {
             Fields::new(&node.body, context.diagnostics).finish();
             Some(Arc::new(of_output.clone()))
         });

@@ -29,7 +29,8 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
     if let Some(fixed) = text.is_static()
         && let Err(error) = parse_duration(fixed)
     {
-        context.diagnostics.error(&duration, error);
+        let message = format!("expected {error}, got {}", duration.describe());
+        context.diagnostics.error(&duration, message);
         return None;
     }
     Some(Arc::new(SleepSpec(Arc::new(text))))

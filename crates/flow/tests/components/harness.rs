@@ -62,10 +62,10 @@ impl World {
         let seen = Seen::default();
         let mut registry = ComponentRegistry::new();
         let s = seen.clone();
-        registry.input("given", move |node, context| Given::parse(node, context, &s));
+        registry.input("given", "", move |node, context| Given::parse(node, context, &s));
         let s = seen.clone();
-        registry.output("kept", move |node, context| Kept::parse(node, context, &s, &closed));
-        registry.processor("trip", Trip::parse);
+        registry.output("kept", "", move |node, context| Kept::parse(node, context, &s, &closed));
+        registry.processor("trip", "", Trip::parse);
         World {
             registry,
             seen,

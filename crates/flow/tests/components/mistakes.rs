@@ -102,7 +102,7 @@ impl BufferSpec for AnyBuffer {
 #[test]
 fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
     let mut world = World::new();
-    world.registry.buffer(|_, _, _| Some(Arc::new(AnyBuffer)));
+    world.registry.buffer("", |_, _, _| Some(Arc::new(AnyBuffer)));
     let at = |place: &str| {
         format!(
             "t.yaml:{place}: trip holds messages back until later ones come, but the input delivers these only after the \

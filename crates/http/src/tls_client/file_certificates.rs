@@ -1,8 +1,9 @@
-//! Trust in the certificates of a file. As an authority each is what it always is; as the certificate of a server itself it is known
-//! byte by byte, so nobody has to have signed it. A self-signed certificate as `openssl req -x509` makes it is one of an authority,
-//! which a server must not show by the rules of web browsers; curl takes it from `--cacert`, and so does this. What such a certificate says
-//! of its host, its time and its use counts here, too. The library that judges all others looks at no key usage, and takes whatever is
-//! among its authorities for one: so a server's key usage is looked at whoever has signed it, and only authorities come there.
+//! Trust in the certificates of a file. A certificate authority in the file signs others as usual. A server certificate
+//! in the file is matched byte by byte, so nobody has to have signed it. `openssl req -x509` makes self-signed
+//! certificates that are marked as authorities, which servers must not use by the rules of web browsers; curl accepts
+//! them from `--cacert`, and so does this module. The host, validity and purpose in such a certificate are checked,
+//! too. The library that verifies all other certificates ignores key usage and treats every root as an authority. This
+//! module therefore checks the key usage of every server certificate, and passes only authorities to the library.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ const SERVER_AUTHENTICATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.
 #[derive(Debug)]
 pub(super) struct FileCertificates {
     of_file: Vec<CertificateDer<'static>>,
-    /// For all others; `None` where there is no authority.
+    /// Verifies all other certificates; `None` if there is no authority.
     signed: Option<Arc<WebPkiServerVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -56,7 +57,7 @@ impl ServerCertVerifier for FileCertificates {
         if !self.of_file.iter().any(|known| known.as_ref() == shown.as_ref()) {
             let signed = self.signed.as_ref().ok_or(CertificateError::UnknownIssuer)?;
             let verified = signed.verify_server_cert(shown, chain, host, ocsp, now)?;
-            // What only the library can read, it has judged.
+            // A certificate that only the library can parse was already verified by it.
             if let Ok(certificate) = parsed(shown) {
                 check_key_usage(&certificate.tbs_certificate)?;
             }
@@ -89,7 +90,7 @@ impl ServerCertVerifier for FileCertificates {
     }
 }
 
-/// Whether a certificate that is known is one for this host, now.
+/// Checks that a certificate of the file is valid for this host now.
 pub(super) fn check(shown: &CertificateDer<'_>, host: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
     let certificate = parsed(shown)?;
     let content = &certificate.tbs_certificate;
@@ -107,13 +108,13 @@ pub(super) fn check(shown: &CertificateDer<'_>, host: &ServerName<'_>, now: Unix
     }
     match has_host_names(content)? {
         true => verify_server_name(&ParsedCertificate::try_from(shown)?, host),
-        // As curl does it, only where there is nothing else.
+        // Like curl, use the common name only if there are no other names.
         false if is_common_name(content, &host.to_str()) => Ok(()),
         false => Err(CertificateError::NotValidForName.into()),
     }
 }
 
-/// Whether a certificate of the file may sign those of servers, by the rules of OpenSSL. One that cannot be read may not.
+/// Whether a certificate of the file may sign server certificates, by the rules of OpenSSL. An unreadable one may not.
 pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
     parsed(certificate).and_then(|certificate| may_sign(&certificate.tbs_certificate)) == Ok(true)
 }
@@ -124,14 +125,14 @@ fn may_sign(content: &TbsCertificate) -> Result<bool, Error> {
     let constraints = constraints.map_err(|_| CertificateError::BadEncoding)?;
     let is_authority = match constraints {
         Some((_, constraints)) => constraints.ca,
-        // Older certificates do not say it otherwise than by their key usage, and the oldest by signing themselves.
+        // Older certificates show it only by their key usage, and the oldest only by being self-signed.
         None => usage.is_some() || (content.version == Version::V1 && content.subject == content.issuer),
     };
     let is_for_signing = usage.is_none_or(|usage| usage.key_cert_sign());
     Ok(is_authority && is_for_signing && is_for_servers(content)?)
 }
 
-/// One use of the key with which TLS can do anything must be among those that are named.
+/// If the certificate lists key usages, one of them must be usable for TLS.
 fn check_key_usage(content: &TbsCertificate) -> Result<(), Error> {
     let is_for_tls = |usage: KeyUsage| usage.digital_signature() || usage.key_encipherment() || usage.key_agreement();
     match key_usage(content)?.is_none_or(is_for_tls) {
@@ -146,7 +147,7 @@ fn key_usage(content: &TbsCertificate) -> Result<Option<KeyUsage>, Error> {
     Ok(usage.map(|(_, usage)| usage))
 }
 
-/// "Any use" does not name this one, as OpenSSL sees it.
+/// Like OpenSSL, this does not accept "any use".
 fn is_for_servers(content: &TbsCertificate) -> Result<bool, Error> {
     let purposes = content.get::<ExtendedKeyUsage>();
     let purposes = purposes.map_err(|_| CertificateError::BadEncoding)?;

@@ -1,4 +1,5 @@
-//! Certificates as operators make them, with openssl, and servers that show them. Of tests alone, those of crates above too.
+//! Certificates made with openssl, as operators do, and servers that present them. For tests of this crate and its
+//! users.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A self-signed one, or one that is signed as the arguments say. Without others openssl makes it one of an authority.
+    /// Makes a self-signed certificate, or one signed as `arguments` say. By default openssl marks it as an authority.
     pub fn new(folder: &Path, name: &str, subject: &str, arguments: &[&str]) -> Identity {
         let made = Identity {
             certificate: folder.join(format!("{name}.crt")),
@@ -41,7 +42,7 @@ impl Identity {
         CertificateDer::from_pem_file(&self.certificate).unwrap()
     }
 
-    /// Shows the certificate, and proves what `key` can prove, which is the right thing with its own.
+    /// A server that presents the certificate and signs with `key`, which may be the wrong one.
     pub fn shown_with(&self, key: &Path) -> Arc<ServerConfig> {
         let key = PrivateKeyDer::from_pem_file(key).unwrap();
         let key = aws_lc_rs::sign::any_supported_type(&key).unwrap();

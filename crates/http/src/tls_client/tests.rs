@@ -27,7 +27,7 @@ fn a_file_without_certificates_is_named() {
     );
 }
 
-/// Answers each request through TLS, for as long as the test runs. Returns its port.
+/// Answers each request through TLS while the test runs. Returns its port.
 fn server(config: Arc<ServerConfig>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -79,7 +79,7 @@ fn curl(url: &str, ca_file: &Path) -> bool {
     done.status.success()
 }
 
-/// Every combination of what openssl makes with such a command, at every host.
+/// Every combination of certificate options and hosts.
 #[test]
 fn a_self_signed_certificate_is_taken_when_curl_takes_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn a_self_signed_certificate_is_taken_when_curl_takes_it() {
     assert!(taken > 50 && refused > 50, "{taken} taken, {refused} refused");
 }
 
-/// What the extensions say to openssl; an empty usage is none.
+/// The extension arguments for openssl; an empty usage adds none.
 fn said(is_authority: bool, key_usage: &str, purpose: &str) -> Vec<String> {
     let mut said = vec!["subjectAltName=DNS:localhost".to_owned()];
     said.extend((!is_authority).then(|| "basicConstraints=critical,CA:FALSE".to_owned()));
@@ -149,7 +149,7 @@ fn made(folder: &Path, name: &str, subject: &str, said: &[String], signed_by: Op
     Identity::new(folder, name, subject, &arguments)
 }
 
-/// Whether curl and this program both take it, which they must agree on.
+/// Whether curl and Thalweg both accept the certificate; they must agree.
 fn is_taken(shown: &Identity, ca_file: &Path, what: &str) -> bool {
     let url = format!("https://localhost:{}/", server(shown.shown()));
     let (by_curl, by_us) = (curl(&url, ca_file), ask(&url, ca_file));
@@ -171,7 +171,7 @@ const KEY_USAGES: [&str; 11] = [
     "keyAgreement,encipherOnly",
 ];
 
-/// Its own, known byte by byte, and one that an authority of the file has signed.
+/// A server certificate of the file, and one signed by an authority of the file.
 #[test]
 fn a_certificate_of_any_key_usage_is_taken_when_curl_takes_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ fn a_certificate_of_any_key_usage_is_taken_when_curl_takes_it() {
     assert_eq!(taken, for_tls);
 }
 
-/// Certificates of servers lie in such a file, too, and must not sign others.
+/// Such a file may also contain server certificates, which must not sign others.
 #[test]
 fn whoever_may_sign_for_curl_may_sign_and_nobody_else() {
     let folder = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn whoever_may_sign_for_curl_may_sign_and_nobody_else() {
     assert_eq!(taken, expected);
 }
 
-/// As in a container without the package of authorities.
+/// Like in a container without the package of authorities.
 #[test]
 fn where_the_machine_has_no_authority_a_file_of_servers_is_enough() {
     assert!(config_of(std::iter::empty(), Vec::new()).is_err());
@@ -288,7 +288,7 @@ fn what_an_authority_of_the_file_has_signed_is_taken_and_what_another_has_signed
     let url = |identity: &Identity| format!("https://localhost:{}/", server(identity.shown()));
     assert_eq!(ask(&url(&right), &authority.certificate).unwrap(), "hello");
     ask(&url(&wrong), &authority.certificate).unwrap_err();
-    // The certificate itself is as good as that of its authority.
+    // The file may contain the certificate itself instead of its authority.
     assert_eq!(ask(&url(&wrong), &wrong.certificate).unwrap(), "hello");
 }
 

@@ -1,4 +1,4 @@
-//! TLS below the client for requests. Its own has no place for a verifier, so this is one more link in its chain of connectors.
+//! TLS below the HTTP client. Its own TLS accepts no verifier, so this is another link in its chain of connectors.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport, TransportAdapter,
 };
 
-/// Encrypts what goes to addresses that begin with `https:`.
+/// Encrypts connections to `https:` addresses.
 #[derive(Debug)]
 pub(super) struct TlsConnector(Arc<ClientConfig>);
 
@@ -45,7 +45,7 @@ impl<In: Transport> Connector<In> for TlsConnector {
     }
 }
 
-/// A connection whose certificate was verified.
+/// A connection with a verified certificate.
 pub(super) struct TlsTransport {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,

@@ -46,12 +46,12 @@ impl World {
         thalweg_kafka::register(&mut registry);
         let (kept, losses) = (Kept::default(), Arc::new(AtomicUsize::new(0)));
         let of_output = kept.clone();
-        registry.output("kept", move |node, context| {
+        registry.output("kept", "", move |node, context| {
             Fields::new(&node.body, context.diagnostics).finish();
             Some(Arc::new(of_output.clone()))
         });
         let of_processor = losses.clone();
-        registry.processor("lose", move |_, _| Some(Arc::new(Lose(of_processor.clone()))));
+        registry.processor("lose", "", move |_, _| Some(Arc::new(Lose(of_processor.clone()))));
         World {
             registry,
             kept,

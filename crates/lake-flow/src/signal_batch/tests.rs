@@ -75,29 +75,29 @@ fn what_can_be_no_record_is_refused_with_the_reason() {
         (
             &b"a line"[..],
             DropReason::InvalidPayload,
-            "neither a row, which is a JSON object, nor a request of OTLP with logs",
+            "neither a row, which is a JSON object, nor an OTLP request with logs",
         ),
         (b"", DropReason::InvalidPayload, "neither a row"),
         (b"[1]", DropReason::InvalidPayload, "neither a row"),
         (
             b"{\"trace_id\":7,\"message\":1}}",
             DropReason::InvalidPayload,
-            "the message is no row of logs",
+            "the message is not a row of logs",
         ),
         (
             b"{\"message\":",
             DropReason::InvalidPayload,
-            "the message is no row of logs",
+            "the message is not a row of logs",
         ),
         (
             b"{\"time\":\"soon\"}",
             DropReason::InvalidPayload,
-            "\"soon\" is no time",
+            "\"soon\" is not a time",
         ),
         (
             spans.as_bytes(),
             DropReason::InvalidPayload,
-            "a request of traces, and the output is for the table logs",
+            "a request of traces, but the output is for the table logs",
         ),
         (b"{\"resourceLogs\":7}", DropReason::InvalidPayload, "no OTLP/JSON"),
         (long.as_bytes(), DropReason::TooLarge, "value_too_long"),
@@ -142,7 +142,7 @@ fn a_request_that_begins_like_an_object_is_a_request() {
 
 #[test]
 fn an_empty_request_is_taken_and_leaves_nothing() {
-    // What has no record as protobuf may be anything, so somebody is told of it.
+    // Protobuf without records may be anything, so it is refused.
     let mut proto = Vec::new();
     let group = br#"{"resourceLogs":[{"resource":{"attributes":[{"key":"a","value":{"boolValue":true}}]}}]}"#;
     to_proto(Signal::Logs, group, &JsonLimits::default(), &mut proto).unwrap();
@@ -232,7 +232,7 @@ fn durations(chunk: &MemtableChunk) -> Vec<Option<i64>> {
     (0..chunk.rows()).map(|row| column.get(row)).collect()
 }
 
-/// The rows that the table has of what was packed, and what was changed for it, by reason.
+/// The rows of the table for the packed entries, and the changes by reason.
 fn made(signal: Signal, packed: &SignalBatch) -> (MemtableChunk, [(&'static str, u64); 3]) {
     let mut decoder = thalweg_otlp::entry_decoder(signal)(&EntryLimits::default());
     let mut chunk = MemtableChunk::new(signal.table());
@@ -332,7 +332,7 @@ fn how_long_a_span_took_follows_from_its_ends_unless_it_is_given() {
         )),
         span(&format!(r#""time_unix_nano":{NOW}"#)),
         span(&format!(r#""end_time_unix_nano":{end}"#)),
-        // A begin of long ago is replaced as the time of the row; the span took as long as was said.
+        // An old start time is replaced as the time of the row; the duration stays as sent.
         span(r#""time_unix_nano":1000,"end_time_unix_nano":1500"#),
     ];
     let limits = SignalBatchLimits {
@@ -350,7 +350,7 @@ fn how_long_a_span_took_follows_from_its_ends_unless_it_is_given() {
     assert_eq!(changed[1..], [("duration_negative", 1), ("time_replaced", 1)]);
 }
 
-/// Names that mean something and others, with values of all kinds.
+/// Known and unknown names with values of all kinds.
 fn any_row() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         Just("message".to_owned()),
@@ -382,7 +382,7 @@ fn any_row() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// However narrow the limits were when a row was taken: what is in an entry becomes rows.
+    /// Whatever the limits were when a row was accepted, the content of an entry becomes rows.
     #[test]
     fn what_was_taken_becomes_rows(
         texts in proptest::collection::vec(any_row(), 0..6),

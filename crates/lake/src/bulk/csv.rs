@@ -1,4 +1,4 @@
-//! Rows of CSV: a header line with names, and a row for each record, which may go over several lines in quotes.
+//! Rows of CSV: a header line with column names, then one record per row. A quoted record may span several lines.
 
 use std::cell::Cell as Shared;
 use std::io::{self, Read};
@@ -14,10 +14,10 @@ use crate::named_rows::{BadRow, CellValue, NamedRowBuilder};
 use thalweg_columns::rows::change_counts::RowChangeCounts;
 use thalweg_columns::tables::TableSpec;
 
-/// Between so many records it is looked whether rows are enough.
+/// After this many records it checks whether the rows must be flushed.
 const SETTLE_RECORDS: u64 = 512;
 
-/// All records of an input. A value that is empty is none.
+/// Reads all records of an input. An empty value is null.
 pub(super) fn read(
     input: impl Read,
     bytes_max: usize,
@@ -32,7 +32,7 @@ pub(super) fn read(
         left: left.clone(),
     };
     let mut reader = ReaderBuilder::new()
-        // Of a pair of characters that ends a line the reader counts the second to the next record.
+        // With `\r\n` as terminator, the reader would count the `\n` to the next record.
         .terminator(Terminator::Any(b'\n'))
         .flexible(true)
         .has_headers(false)
@@ -45,7 +45,7 @@ pub(super) fn read(
             .map_err(|error| of_reader(error, begin, bytes_max))
     };
     let mut record = ByteRecord::new();
-    // What stands before the end of a line is no part of its last value.
+    // The last value of a record keeps the `\r` of its line end.
     let is_blank = |record: &ByteRecord| record.len() == 1 && record.get(0) == Some(b"\r");
     if !next(&mut record)? {
         return Ok(());
@@ -79,7 +79,7 @@ fn header(record: &ByteRecord) -> Result<Vec<String>, BulkError> {
             _ => name,
         };
         let name = std::str::from_utf8(name)
-            .map_err(|_| BulkError::NoHeader(format!("name {} in the first line is no UTF-8", at + 1)))?;
+            .map_err(|_| BulkError::NoHeader(format!("name {} in the first line is not UTF-8", at + 1)))?;
         let name = name.trim();
         if name.contains('\r') {
             let what = "lines end with a carriage return alone; write the file with line feeds";
@@ -134,7 +134,7 @@ fn row(
     maker.end(rows.chunk(spec), changed)
 }
 
-/// Without the carriage return that may stand before the end of a line.
+/// The values without the `\r` of the line end.
 fn values(record: &ByteRecord) -> impl Iterator<Item = &[u8]> {
     let last = record.len().saturating_sub(1);
     record.iter().enumerate().map(move |(at, value)| match at == last {
@@ -148,13 +148,13 @@ fn as_text(record: &ByteRecord) -> Vec<u8> {
         .terminator(Terminator::Any(b'\n'))
         .flexible(true)
         .from_writer(Vec::new());
-    // To memory nothing fails.
+    // Writing to memory cannot fail.
     let _ = writer.write_record(values(record));
     let text = writer.into_inner().unwrap_or_default();
     text.trim_ascii_end().to_vec()
 }
 
-/// An input of which one record may take so many bytes.
+/// Limits the size of a single record.
 struct RecordLimitReader<R> {
     from: R,
     left: Rc<Shared<usize>>,
@@ -184,7 +184,7 @@ fn of_reader(error: csv::Error, begin: u64, bytes_max: usize) -> BulkError {
             ))
         }
         csv::ErrorKind::Io(error) => error.into(),
-        // Records of any length and of any bytes are read.
+        // Unreachable: records of any length and of any bytes are accepted.
         other => BulkError::Text(format!("line {begin}: {other:?}")),
     }
 }

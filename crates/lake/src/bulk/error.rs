@@ -1,12 +1,12 @@
-//! Why a file is not in its tables.
+//! Why a file could not be imported.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::error::{AppendError, OpenError};
 
-/// Nothing of the file is in a table, or in the tables that a file of several signals has not come to yet: a second run does the
-/// rest.
+/// No table has rows of the file, or, if it has several signals, some tables do not have theirs yet. A second run does
+/// the rest.
 #[derive(Debug, thiserror::Error)]
 pub enum BulkError {
     #[error("it cannot be read: {0}")]
@@ -27,14 +27,14 @@ pub enum BulkError {
     Parquet(String),
     #[error("ingest.kind_unknown: {0}")]
     KindUnknown(String),
-    #[error("ingest.signal_unknown: {0}; say --signal logs, metrics or traces")]
+    #[error("ingest.signal_unknown: {0}; set --signal logs, metrics or traces")]
     SignalUnknown(String),
     #[error("ingest.no_header: {0}")]
     NoHeader(String),
     #[error("ingest.mapping: {0}")]
     Mapping(String),
     #[error(
-        "ingest.too_many_bad: more than {max} lines are bad, the first is line {line}: {why}{}; correct them, or allow more \
+        "ingest.too_many_bad: more than {max} lines are bad, the first is line {line}: {why}{}; fix them, or allow more \
          with --max-bad", of_quarantine(.quarantine)
     )]
     TooManyBad {
@@ -43,7 +43,7 @@ pub enum BulkError {
         why: String,
         quarantine: Option<PathBuf>,
     },
-    #[error("ingest.changed: it changed while it was read; run it again when it is whole")]
+    #[error("ingest.changed: it changed while it was read; run it again when it is complete")]
     Changed,
     #[error("{0}")]
     Open(#[from] OpenError),
@@ -60,7 +60,7 @@ fn of_quarantine(path: &Option<PathBuf>) -> String {
 }
 
 impl BulkError {
-    /// Whether no other file can be stored either.
+    /// Whether other files would fail, too.
     pub fn is_of_lake(&self) -> bool {
         matches!(
             self,
@@ -69,7 +69,7 @@ impl BulkError {
     }
 }
 
-/// Readers pass an error of ours on as one of theirs.
+/// Readers wrap our errors in an I/O error.
 impl From<io::Error> for BulkError {
     fn from(error: io::Error) -> BulkError {
         error.downcast::<BulkError>().unwrap_or_else(BulkError::Read)

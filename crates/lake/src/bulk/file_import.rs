@@ -1,4 +1,4 @@
-//! One file on its way, read to its end: rows grow here, and a second thread writes those that are enough.
+//! The import of one file: this thread makes rows, and a second one writes them when there are enough.
 
 use std::fs::File;
 use std::io::BufRead;
@@ -22,10 +22,10 @@ use crate::error::AppendError;
 use crate::named_rows::{BadRow, ColumnMapping, NamedRowBuilder, RowRules};
 use thalweg_columns::tables::{self, TableSpec};
 
-/// What is read.
+/// The input.
 pub(super) enum BulkInput {
     Stream(BulkFormat, DecompressingReader),
-    /// Parquet begins at its end.
+    /// Parquet is read from its end.
     Parquet {
         file: File,
         path: PathBuf,
@@ -38,18 +38,18 @@ pub(super) struct FileImport<'a> {
     pub name: &'a str,
     pub wanted: &'a BulkRequest,
     pub options: &'a BulkOptions,
-    /// When the file was begun, in nanoseconds.
+    /// When the import of the file began, in nanoseconds.
     pub arrival: i64,
     pub watched: &'a BulkProgress,
     pub counts: BulkCounts,
     pub quarantine: Quarantine,
 }
 
-/// Rows that are not in files, and how many there are of each table with those that are.
+/// The rows that are not in files yet, and the number of rows of each table including those in files.
 pub(super) type ImportedRows = (Vec<BulkBatch>, Vec<(&'static TableSpec, u64)>);
 
 impl FileImport<'_> {
-    /// Files of rows go to the folder; without one nothing is written.
+    /// Writes files of rows to the folder. Without a folder nothing is written.
     pub fn read(
         &mut self,
         opened: &mut BulkInput,
@@ -80,12 +80,8 @@ impl FileImport<'_> {
             let made = self.rows(opened, requests, spec, &mut maker, &mut rows);
             let read = read(rows);
             drop(to);
-            let fault = || {
-                BulkError::Table(AppendError::Failed(
-                    "the thread that writes files has a fault".to_owned(),
-                ))
-            };
-            // Why nothing more was taken.
+            let fault = || BulkError::Table(AppendError::Failed("the writer thread has panicked".to_owned()));
+            // Reports first why the writer failed.
             storing.join().unwrap_or_else(|_| Err(fault()))?;
             made.map(|()| read)
         })
@@ -139,7 +135,7 @@ impl FileImport<'_> {
             if signal.is_none() {
                 signal = requests.probe(&part)?;
             }
-            // Without one there is no record in it.
+            // A part without a signal has no records.
             let Some(signal) = signal else { continue };
             let decoded = requests.decode(signal, &part, rows.chunk(signal.table()));
             let decoded = decoded.map_err(|malformed| BulkError::Malformed {
@@ -154,13 +150,13 @@ impl FileImport<'_> {
         Ok(())
     }
 
-    /// A line, a record or a row that is in no table; it counts from 1.
+    /// Counts and quarantines a line, record or row that is rejected. `line` counts from 1.
     pub fn bad(&mut self, line: u64, bad: &BadRow, text: &[u8]) -> Result<(), BulkError> {
         self.counts.rejected(bad.reason, 1);
         self.quarantine.bad(line, &bad.why, text)
     }
 
-    /// To be asked between rows, once in a while. `false`: whoever stores rows has failed.
+    /// Called between rows from time to time. Returns false if the writer has failed.
     pub fn goes_on(&self, rows: &mut BulkMemtables<'_>) -> bool {
         self.tell(rows);
         rows.settle()
@@ -176,7 +172,7 @@ impl FileImport<'_> {
 
 fn read(rows: BulkMemtables<'_>) -> ImportedRows {
     let mut specs: Vec<_> = rows.rows().filter(|(_, rows)| *rows > 0).collect();
-    // The same tables in the same order, whatever comes first in a file.
+    // A deterministic order, whatever comes first in a file.
     specs.sort_by_key(|(spec, _)| spec.name);
     (rows.rest(), specs)
 }

@@ -1,16 +1,16 @@
-//! What a file is, by its name or by how it begins.
+//! Detects the format of a file by its name or its first bytes.
 
 use crate::entry::PayloadCompression;
 use crate::signal::Signal;
 
-/// What lies in a file when it is not compressed any more.
+/// The format of a file after decompression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkFormat {
-    /// Requests of OTLP as protobuf, one behind the other.
+    /// Concatenated OTLP requests as protobuf.
     Otlp,
-    /// A value on each line, or values over several lines, or a list of rows.
+    /// One value per line, values that span lines, or a list of rows.
     Json,
-    /// A value on each line.
+    /// One value per line.
     JsonLines,
     Csv,
     Parquet,
@@ -37,7 +37,7 @@ impl BulkFormat {
         }
     }
 
-    /// By the end of a file's name, and how that says it is compressed.
+    /// The format and compression according to the file name extension.
     pub fn of_file(name: &str) -> (Option<BulkFormat>, Option<PayloadCompression>) {
         let (stem, last) = name.rsplit_once('.').unwrap_or((name, ""));
         let packed = match last.to_ascii_lowercase().as_str() {
@@ -52,13 +52,13 @@ impl BulkFormat {
         (BulkFormat::of_name(&ending.to_ascii_lowercase()), packed)
     }
 
-    /// By its first bytes. Any text may be CSV, so nothing is taken for that.
+    /// Detects the format by the first bytes. Any text may be CSV, so CSV is never detected.
     pub fn of_beginning(bytes: &[u8]) -> Option<BulkFormat> {
         let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
         let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
         match (bytes, first) {
             ([b'P', b'A', b'R', b'1', ..], _) => Some(BulkFormat::Parquet),
-            // A group of a request; as text it would be an empty line, and behind it there is JSON.
+            // The key of a request's group is a line feed. Read as text it would be an empty line, followed by JSON.
             (_, Some(b'{' | b'[')) => Some(BulkFormat::Json),
             ([GROUPS, ..], _) => Some(BulkFormat::Otlp),
             _ => None,
@@ -67,21 +67,21 @@ impl BulkFormat {
 }
 
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// The first byte of a request.
+/// The first byte of a protobuf request.
 const GROUPS: u8 = 0x0a;
 
-/// By how compressed bytes begin.
+/// Detects the compression by the magic number.
 pub(super) fn compression_of(beginning: &[u8]) -> PayloadCompression {
     match beginning {
         [0x1f, 0x8b, ..] => PayloadCompression::Gzip,
         [0x28, 0xb5, 0x2f, 0xfd, ..] => PayloadCompression::Zstd,
-        // A frame that is skipped, which tools write before others.
+        // A skippable zstd frame, which some tools write first.
         [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => PayloadCompression::Zstd,
         _ => PayloadCompression::None,
     }
 }
 
-/// By how the name of a file begins.
+/// The signal that a file name begins with.
 pub fn signal_of_file(name: &str) -> Option<Signal> {
     let name = name.to_ascii_lowercase();
     Signal::ALL.into_iter().find(|signal| name.starts_with(signal.name()))

@@ -1,4 +1,4 @@
-//! Any bytes as lines of JSON, as values over lines, and as CSV.
+//! Reads any bytes as JSON lines, as JSON values across lines, and as CSV.
 
 use super::file_import::FileImport;
 use super::format::BulkFormat;
@@ -13,7 +13,7 @@ use crate::named_rows::{ColumnMapping, NamedRowBuilder, RowRules, promoted};
 const NOW: i64 = 1_700_000_000_000_000_000;
 const LINE_BYTES_MAX: usize = 1 << 16;
 
-/// However they are read, a line is a row, is rejected, or is no line; the first byte picks how, and the table.
+/// Each line must become a row, be rejected, or be blank. The first byte selects the format and the table.
 pub fn lines(data: &[u8], requests: &mut dyn RequestDecoder) {
     let Some((pick, text)) = data.split_first() else {
         return;

@@ -1,6 +1,6 @@
-//! The bytes of a file, decompressed by a thread that reads ahead, and what the file as it lies there is: its hash and its length.
+//! The bytes of a file, decompressed by a read-ahead thread, together with the hash and length of the raw file.
 //!
-//! However large a file is or says that it becomes, a few blocks of it are in memory.
+//! Only a few blocks are in memory, however large the file is or claims to become.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -17,25 +17,25 @@ use crate::entry::InflateLimits;
 use crate::entry::PayloadCompression;
 
 const BLOCK_BYTES: usize = 256 << 10;
-/// Blocks that wait for whoever reads.
+/// The most blocks that are read ahead.
 const BLOCKS_AHEAD: usize = 4;
-/// Bytes that say how a file is compressed.
+/// The length of a compression magic number.
 const BEGINNING: usize = 4;
-/// So much may come of little.
+/// The decompressed size up to which the ratio is not checked.
 const RATIO_FREE: u64 = 1 << 20;
-/// No window of zstd is wider than two gigabytes.
+/// The largest zstd window is 2 GiB.
 const WINDOW_LOG_MAX: u32 = 31;
-/// As the library says that one is wider than it may be.
+/// The library's error for a window beyond the limit.
 const WINDOW_TOO_WIDE: &str = "Frame requires too much memory";
 
-/// What a file is, whatever it is called.
+/// Identifies the content of a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContentId {
     pub hash: u128,
     pub bytes: u64,
 }
 
-/// Looks at all bytes of a file.
+/// Hashes a whole file.
 pub(super) fn content_of(path: &Path) -> io::Result<ContentId> {
     let mut file = File::open(path)?;
     let mut hashed = HashingReader::new(&mut file, Arc::default());
@@ -44,12 +44,12 @@ pub(super) fn content_of(path: &Path) -> io::Result<ContentId> {
     Ok(hashed.content())
 }
 
-/// Bytes that are counted and hashed as they are read.
+/// Counts and hashes the bytes that are read.
 struct HashingReader<R> {
     from: R,
     hash: Xxh3,
     bytes: u64,
-    /// The same number, for others.
+    /// The same count, shared with other threads.
     read: Arc<AtomicU64>,
 }
 
@@ -76,7 +76,7 @@ impl<R: Read> Read for HashingReader<R> {
         let count = loop {
             match self.from.read(into) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A decoder must not take it for a fault of the compressed bytes.
+                // Decoders must not mistake it for corrupt input.
                 Err(error) => return Err(io::Error::other(BulkError::Read(error))),
                 Ok(count) => break count,
             }
@@ -93,7 +93,7 @@ enum Block {
     End(ContentId),
 }
 
-/// Decompressed bytes, in their order.
+/// The decompressed bytes in order.
 pub(super) struct DecompressingReader {
     blocks: Receiver<Result<Block, BulkError>>,
     block: Vec<u8>,
@@ -102,7 +102,7 @@ pub(super) struct DecompressingReader {
 }
 
 impl DecompressingReader {
-    /// Begins to read. `named` is how the file says by its name that it is compressed; `read` counts the bytes that were read of it.
+    /// Starts the reading thread. `named` is the compression according to the file name; `read` counts the raw bytes.
     pub fn begin(
         from: Box<dyn Read + Send>,
         named: Option<PayloadCompression>,
@@ -112,7 +112,7 @@ impl DecompressingReader {
         let (to, blocks) = sync_channel(BLOCKS_AHEAD);
         let run = move || {
             if let Err(error) = unpack(HashingReader::new(from, read), named, &limits, &to) {
-                // Whoever read may have left.
+                // The receiver may be gone.
                 let _ = to.send(Err(error));
             }
         };
@@ -125,7 +125,7 @@ impl DecompressingReader {
         })
     }
 
-    /// Of the whole file, once its end was read.
+    /// The hash and length of the whole file, once its end is reached.
     pub fn content(&self) -> Option<ContentId> {
         self.content
     }
@@ -138,7 +138,7 @@ impl BufRead for DecompressingReader {
                 Ok(Ok(Block::Bytes(block))) => (self.block, self.at) = (block, 0),
                 Ok(Ok(Block::End(content))) => self.content = Some(content),
                 Ok(Err(error)) => return Err(io::Error::other(error)),
-                Err(_) => return Err(io::Error::other("the thread that reads has ended")),
+                Err(_) => return Err(io::Error::other("the reader thread has ended")),
             }
         }
         Ok(self.block.get(self.at..).unwrap_or_default())
@@ -158,7 +158,7 @@ impl Read for DecompressingReader {
     }
 }
 
-/// Sends all blocks, and the end. Whoever reads may leave before.
+/// Sends all blocks and then the end. The receiver may stop earlier.
 fn unpack(
     mut raw: HashingReader<Box<dyn Read + Send>>,
     named: Option<PayloadCompression>,
@@ -172,7 +172,7 @@ fn unpack(
         && named != compression
         && !beginning.is_empty()
     {
-        let what = "its name says that it is compressed, and its first bytes do not; give it the name of what it is";
+        let what = "its first bytes do not match the compression in its name; rename it";
         return Err(BulkError::KindUnknown(what.to_owned()));
     }
     let read = raw.read.clone();
@@ -186,14 +186,14 @@ fn unpack(
         send(unpacked, compression, limits, &read, to)?
     };
     if goes_on {
-        // What a decoder leaves is part of the file.
+        // Trailing bytes that the decoder does not read are part of the file.
         io::copy(&mut raw, &mut io::sink())?;
         let _ = to.send(Ok(Block::End(raw.content())));
     }
     Ok(())
 }
 
-/// Whole frames, of windows of at most so many bytes.
+/// A zstd decoder with a limited window.
 fn zstd<'a>(from: impl BufRead + 'a, window: usize) -> Result<impl Read + 'a, BulkError> {
     let damaged = |error: io::Error| BulkError::Damaged(error.to_string());
     let mut decoder = zstd::stream::read::Decoder::with_buffer(from).map_err(damaged)?;
@@ -202,7 +202,7 @@ fn zstd<'a>(from: impl BufRead + 'a, window: usize) -> Result<impl Read + 'a, Bu
     Ok(decoder)
 }
 
-/// `false`: nobody reads any more.
+/// Returns false if the receiver is gone.
 fn send(
     mut from: Box<dyn Read + '_>,
     compression: PayloadCompression,
@@ -214,7 +214,7 @@ fn send(
     loop {
         let mut block = vec![0; BLOCK_BYTES];
         let mut len = 0;
-        // A pipe gives little at a time, and what has come is not kept waiting for more.
+        // A pipe delivers little at a time. Uncompressed data is passed on at once.
         while len < BLOCK_BYTES / 2 {
             let count = match from.read(block.get_mut(len..).unwrap_or_default()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

@@ -1,4 +1,4 @@
-//! Lines of JSON: requests of OTLP, of any signal, and rows.
+//! JSON lines: OTLP requests of any signal, and rows.
 
 use std::io::{BufRead, Read as _};
 
@@ -16,7 +16,7 @@ use thalweg_columns::rows::change_counts::RowChangeCounts;
 use thalweg_columns::tables::TableSpec;
 use thalweg_kit::json_tokens::is_begun;
 
-/// Between so many bytes it is looked whether rows are enough.
+/// After this many bytes it checks whether the rows must be flushed.
 const SETTLE_BYTES: usize = 256 << 10;
 
 /// Makes rows of lines.
@@ -25,13 +25,13 @@ pub(super) struct BulkJsonReader<'a> {
     rows: &'a mut NamedRowBuilder,
     spec: &'static TableSpec,
     signal: Option<Signal>,
-    /// Objects and lists of a row, within each other.
+    /// The nesting limit of a row.
     depth: usize,
     request: Finder<'static>,
 }
 
 impl<'a> BulkJsonReader<'a> {
-    /// With a `signal`, requests of others are bad lines.
+    /// With a `signal`, requests of other signals are bad lines.
     pub fn new(
         requests: &'a mut dyn RequestDecoder,
         rows: &'a mut NamedRowBuilder,
@@ -49,7 +49,7 @@ impl<'a> BulkJsonReader<'a> {
         }
     }
 
-    /// All lines of an input.
+    /// Reads all lines of an input.
     pub fn read(
         &mut self,
         kind: BulkFormat,
@@ -60,7 +60,7 @@ impl<'a> BulkJsonReader<'a> {
     ) -> Result<(), BulkError> {
         let beginning = input.fill_buf()?;
         let text = beginning.strip_prefix(BYTE_ORDER_MARK).unwrap_or(beginning);
-        // It may be one line, of any length.
+        // A list may be a single line of any length.
         if kind == BulkFormat::Json && text.trim_ascii_start().first() == Some(&b'[') {
             return self.values(JsonValueReader::new(input, bytes_max), reading, rows);
         }
@@ -73,7 +73,7 @@ impl<'a> BulkJsonReader<'a> {
                 let mark = line.starts_with(BYTE_ORDER_MARK);
                 line.drain(..if mark { BYTE_ORDER_MARK.len() } else { 0 });
                 line.push(b'\n');
-                // A text does not go over lines, so a line that is cut off within one begins nothing.
+                // A JSON string cannot span lines, so a line that ends within a string begins no value.
                 let is_begun = found == LineOutcome::Whole && !line.trim_ascii().is_empty() && is_begun(&line);
                 if kind == BulkFormat::Json && is_begun {
                     let all = line.as_slice().chain(lines.into_inner());
@@ -126,9 +126,9 @@ impl<'a> BulkJsonReader<'a> {
         Ok(())
     }
 
-    /// One object.
+    /// Imports one object.
     fn line(&mut self, line: &[u8], reading: &mut FileImport<'_>, rows: &mut BulkMemtables<'_>) -> Result<(), BadRow> {
-        // Few rows have a member that begins like those of a request.
+        // A cheap filter: few rows have a member with such a name.
         let signal = self.request.find(line).and_then(|_| self.requests.json_signal(line));
         let Some(signal) = signal else {
             let mut changed = RowChangeCounts::default();
@@ -138,7 +138,7 @@ impl<'a> BulkJsonReader<'a> {
         };
         if let Some(wanted) = self.signal.filter(|wanted| *wanted != signal) {
             let (found, wanted) = (signal.name(), wanted.name());
-            return Err(BadRow::line(format!("it has {found}, and --signal says {wanted}")));
+            return Err(BadRow::line(format!("it has {found}, but --signal is {wanted}")));
         }
         let decoded = self.requests.decode_json(signal, line, rows.chunk(signal.table()));
         reading

@@ -1,5 +1,4 @@
-//! The lines of a file, and the values of one whose values go over several lines. None is longer than is allowed, however long the
-//! file's are.
+//! Reads the lines of a file, or its JSON values if they span lines. Their length in memory is limited.
 
 use std::io::BufRead;
 
@@ -7,11 +6,11 @@ use memchr::memchr;
 
 use super::error::BulkError;
 
-/// What was read.
+/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineOutcome {
     Whole,
-    /// It begins like this and has more bytes than it may have.
+    /// It exceeds the limit; only its beginning is returned.
     TooLong,
     End,
 }
@@ -19,12 +18,12 @@ pub(super) enum LineOutcome {
 /// Reads lines.
 pub(super) struct LineReader<R> {
     from: R,
-    /// Of the line that was read last, from 1.
+    /// The number of the last line, from 1.
     number: u64,
     bytes_max: usize,
 }
 
-/// More of a line that is too long is of no use to anybody.
+/// How much of a line that is too long is kept.
 const KEPT_BYTES: usize = 64 << 10;
 
 impl<R: BufRead> LineReader<R> {
@@ -44,7 +43,7 @@ impl<R: BufRead> LineReader<R> {
         self.from
     }
 
-    /// The next line without its end. Behind one that is too long reading goes on.
+    /// Reads the next line without its line end. A line that is too long does not end the reading.
     pub fn next(&mut self, line: &mut Vec<u8>) -> Result<LineOutcome, BulkError> {
         line.clear();
         let (mut is_any, mut is_long) = (false, false);
@@ -84,13 +83,13 @@ impl<R: BufRead> LineReader<R> {
     }
 }
 
-/// Reads JSON values that stand one behind the other, or in one list, over any lines.
+/// Reads concatenated JSON values, or the elements of one list, across lines.
 pub(super) struct JsonValueReader<R> {
     from: R,
-    /// Of the byte that is read next.
+    /// The line of the next byte.
     line: u64,
     bytes_max: usize,
-    /// Where the value that was read last begins.
+    /// The line in which the last value begins.
     begin: u64,
 }
 
@@ -109,8 +108,8 @@ impl<R: BufRead> JsonValueReader<R> {
         self.begin
     }
 
-    /// The next value from its first bracket to its last. What stands between values and is none is taken for one, up to the end
-    /// of its line.
+    /// Reads the next value from its first bracket to its last. Anything else between values counts as a value up to
+    /// the end of its line.
     pub fn next(&mut self, value: &mut Vec<u8>) -> Result<LineOutcome, BulkError> {
         value.clear();
         let mut state = JsonScanState::default();
@@ -155,7 +154,7 @@ impl<R: BufRead> JsonValueReader<R> {
     }
 }
 
-/// Where in a value a byte is.
+/// The state within a value.
 #[derive(Default)]
 struct JsonScanState {
     depth: u32,
@@ -164,7 +163,7 @@ struct JsonScanState {
 }
 
 impl JsonScanState {
-    /// Whether a byte is between values: white space, or what lists have around theirs.
+    /// Whether a byte separates values: white space, or the punctuation of a list.
     fn is_between(&self, byte: u8) -> bool {
         byte.is_ascii_whitespace() || matches!(byte, b'[' | b']' | b',' | 0xef | 0xbb | 0xbf)
     }
@@ -260,7 +259,7 @@ mod tests {
         fn lines_are_those_of_the_text(text in "[a\\n\\r]{0,60}") {
             let expected: Vec<String> = text.lines().map(str::to_owned).collect();
             let found: Vec<String> = lines(text.as_bytes(), 1000).into_iter().map(|(_, _, line)| line).collect();
-            // A return at the very end of a text is no end of a line for the library.
+            // `str::lines` does not treat a `\r` at the very end as part of a line end.
             let trimmed: Vec<String> = expected.iter().map(|line| line.trim_end_matches('\r').to_owned()).collect();
             let found: Vec<String> = found.iter().map(|line| line.trim_end_matches('\r').to_owned()).collect();
             prop_assert_eq!(found, trimmed);

@@ -1,4 +1,4 @@
-//! Rows of a file that are not in files of the lake yet: so many that a flush is worth it, whatever the file's length.
+//! The rows of a file before they are flushed. Memory is bounded whatever the length of the file.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::tables::TableSpec;
 
-/// Rows of one table that are stored together.
+/// Rows of one table that are flushed together.
 pub(super) struct BulkBatch {
     pub spec: &'static TableSpec,
     pub chunks: Vec<Arc<MemtableChunk>>,
@@ -23,15 +23,15 @@ struct BulkMemtable {
     full: Vec<Arc<MemtableChunk>>,
     full_bytes: usize,
     chunk: MemtableChunk,
-    /// Rows that were given away.
+    /// Rows already passed on.
     flushed: u64,
 }
 
-/// Where rows grow.
+/// The memtables of all tables.
 pub(super) struct BulkMemtables<'a> {
     tables: Vec<BulkMemtable>,
     flush_bytes: usize,
-    /// Takes one part at a time, while the next one grows. Without it rows are counted and forgotten.
+    /// Takes one batch at a time, while the next one grows. Without it rows are only counted.
     to: Option<&'a SyncSender<BulkBatch>>,
 }
 
@@ -59,7 +59,7 @@ impl BulkMemtables<'_> {
         &mut self.tables[at].chunk
     }
 
-    /// To be called between rows, once in a while. `false`: nobody stores rows any more.
+    /// Called between rows from time to time. Returns false if the receiver is gone.
     pub fn settle(&mut self) -> bool {
         let mut bytes = 0;
         for table in &mut self.tables {
@@ -82,13 +82,13 @@ impl BulkMemtables<'_> {
         parts.all(|part| part.chunks.is_empty() || to.send(part).is_ok())
     }
 
-    /// What was not given away.
+    /// The rows that were not passed on.
     pub fn rest(mut self) -> Vec<BulkBatch> {
         let parts = self.tables.iter_mut().map(BulkMemtable::part);
         parts.filter(|part| !part.chunks.is_empty()).collect()
     }
 
-    /// How many rows there were of each table.
+    /// The number of rows of each table.
     pub fn rows(&self) -> impl Iterator<Item = (&'static TableSpec, u64)> {
         self.tables.iter().map(|table| {
             let full = table.full.iter().map(|chunk| chunk.rows() as u64).sum::<u64>();

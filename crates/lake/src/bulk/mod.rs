@@ -1,13 +1,13 @@
-//! Files that somebody names become rows of tables, each file once.
+//! Imports named files into tables, each file once.
 //!
 //! ```text
-//! file ── ingest-read: decompress ── rows that grow ── ingest-store: Parquet beside the tables ── one commit for each table
+//! file ── ingest-read: decompress ── memtables ── ingest-store: Parquet beside the tables ── one commit for each table
 //! ```
 //!
-//! A file is told from others by the hash of its content, which its commits carry: a second run finds it there and changes nothing.
-//! Rows go to files as soon as they are enough, so memory does not depend on the length of what is read; these are no part of a table
-//! until all was read, and what a killed process leaves is removed by the next. The hash of a stream is known at its end, and only
-//! then it is seen that it was there before.
+//! A file is identified by the hash of its content, which its commits record: a second run finds it there and changes
+//! nothing. Rows go to Parquet files as soon as there are enough, so memory does not depend on the length of the input.
+//! These files join a table only after all was read; the next process removes what a killed process leaves. The hash of
+//! a stream is known only at its end, so only then is a duplicate detected.
 
 mod csv;
 mod error;
@@ -58,17 +58,17 @@ use thalweg_columns::rows::times::ArrivalWindow;
 use thalweg_columns::tables::{LOGS, METRICS, TRACES, TableSpec};
 use thalweg_delta::store::LakeStorage;
 
-/// How files become rows, as receivers are set (`ingest.*`, `lake.*`).
+/// How files become rows, configured as for receivers (`ingest.*`, `lake.*`).
 #[derive(Clone, Debug)]
 pub struct BulkOptions {
-    /// Memory of rows after which files are written.
+    /// The memory of rows that triggers a flush.
     pub flush_bytes: usize,
     pub files: FileRules,
     /// By table.
     pub promotions: Vec<(&'static str, AttributePromotion)>,
     pub walk: RecordLimits,
     pub window: ArrivalWindow,
-    /// Of what is compressed; its bytes are those of a request, a line or a row.
+    /// Limits for decompression. `bytes` also limits a request, a line and a row.
     pub inflate: InflateLimits,
     /// Commits between two checkpoints.
     pub checkpoint_interval: i64,
@@ -88,22 +88,22 @@ impl Default for BulkOptions {
     }
 }
 
-/// What is wanted of files.
+/// What to do with files.
 #[derive(Clone)]
 pub struct BulkRequest {
     pub kind: Option<BulkFormat>,
     pub signal: Option<Signal>,
-    /// Of rows; usually `logs`.
+    /// The table for rows; default `logs`.
     pub table: Option<&'static TableSpec>,
-    /// Names of columns, and those that count in their place.
+    /// Pairs of a name in the file and the column that it stands for.
     pub renamed: Vec<(String, String)>,
-    /// Of texts that are no RFC 3339, as strftime has it.
+    /// The strftime format of times that are not RFC 3339.
     pub time_format: Option<String>,
-    /// Bad lines that a file may have.
+    /// The bad lines that a file may have.
     pub bad_max: u64,
-    /// Files that tables have are added again.
+    /// Import files again that tables already have.
     pub again: bool,
-    /// Files are read, and nothing is written.
+    /// Read files but write nothing.
     pub dry_run: bool,
 }
 
@@ -122,14 +122,14 @@ impl Default for BulkRequest {
     }
 }
 
-/// Where bytes come from.
+/// A source of bytes.
 pub enum BulkSource {
     File(PathBuf),
-    /// What can be read once, to an end that nobody knows before.
+    /// It can be read once, and its length is unknown.
     Stream(Box<dyn Read + Send>),
 }
 
-/// Adds files to the tables of a lake. Must be used on a thread that is none of the runtime's.
+/// Imports files into the tables of a lake. Must not be used on a thread of the runtime.
 pub struct BulkImporter {
     requests: Box<dyn RequestDecoder>,
     tables: BulkTables,
@@ -139,8 +139,8 @@ pub struct BulkImporter {
 }
 
 impl BulkImporter {
-    /// Rows of a file wait in `local` until it is read to its end, and bad lines stay there: the folder of the lake itself, or of one
-    /// on an object store that of the data folder. It is made with the first rows.
+    /// Unfinished rows and bad lines are stored in `local`: the lake's own folder, or that of the data folder if the
+    /// lake is on an object store. It is created with the first rows.
     pub fn new(
         site: LakeStorage,
         local: &Path,
@@ -171,7 +171,7 @@ impl BulkImporter {
         }
     }
 
-    /// Returns when all rows of a file are durable in their tables, and visible to every reader.
+    /// Returns when all rows of a file are durable in their tables and visible to every reader.
     pub fn ingest(&mut self, name: &str, source: BulkSource, watched: &BulkProgress) -> Result<BulkReport, BulkError> {
         let start = Instant::now();
         let ingested = match source {
@@ -193,12 +193,12 @@ impl BulkImporter {
         })
     }
 
-    /// Returns when nothing is written any more.
+    /// Returns when all writing has ended.
     pub fn close(self) {
         self.tables.close();
     }
 
-    /// One that can be looked at before.
+    /// Imports a regular file, which can be hashed in advance.
     fn file(&mut self, name: &str, path: &Path, watched: &BulkProgress) -> Result<BulkReport, BulkError> {
         let content = content_of(path)?;
         watched.size.store(content.bytes, Ordering::Relaxed);
@@ -236,7 +236,7 @@ impl BulkImporter {
         Ok(BulkInput::Stream(kind, input))
     }
 
-    /// What tables have of a content, if that is all of it.
+    /// The report of a content that its tables have completely.
     fn known(&mut self, content: &ContentId) -> Result<Option<BulkReport>, BulkError> {
         let application = application(content);
         let mut report = BulkReport {
@@ -256,14 +256,14 @@ impl BulkImporter {
             };
             report.tables.insert(spec.name, table);
         }
-        // Where it was ingested to another table, it is not in the one that is asked for.
+        // A requested table must have it, too: it may have been imported into another one.
         let asked = [self.wanted.table, self.wanted.signal.map(Signal::table)];
         let has = |spec: &&TableSpec| report.tables.contains_key(spec.name);
         let is_whole = wanted > 0 && report.tables.len() as i64 >= wanted && asked.iter().flatten().all(has);
         Ok(is_whole.then_some(report))
     }
 
-    /// Reads to the end, and commits. A `content` that was looked at before must be what is read.
+    /// Reads to the end and commits. If `content` was hashed in advance, the bytes that are read must match.
     fn read(
         &mut self,
         name: &str,
@@ -289,7 +289,8 @@ impl BulkImporter {
         let FileImport { counts, quarantine, .. } = reading;
         let found = match &opened {
             BulkInput::Stream(_, input) => input.content(),
-            // It is read in any order, so it is not looked at once more; a file that was changed has another time.
+            // Parquet is not read sequentially, so it is not hashed again. A changed file has another modification
+            // time.
             BulkInput::Parquet { path, modified, .. } => {
                 let now = std::fs::metadata(path).and_then(|found| found.modified());
                 content.filter(|_| now.is_ok_and(|now| now == *modified))
@@ -355,10 +356,10 @@ fn kind_of(input: &mut DecompressingReader) -> Result<BulkFormat, BulkError> {
     let beginning = input.fill_buf()?;
     match BulkFormat::of_beginning(beginning) {
         Some(kind) => Ok(kind),
-        // There is nothing in it whatever it is.
+        // Empty input has no format.
         None if beginning.is_empty() => Ok(BulkFormat::Json),
         None => Err(BulkError::KindUnknown(
-            "neither its name nor its beginning says what it is; say --kind binpb, json or csv".to_owned(),
+            "neither its name nor its first bytes show its format; set --kind binpb, json or csv".to_owned(),
         )),
     }
 }
@@ -373,12 +374,12 @@ fn is_parquet(file: &mut File) -> Result<bool, BulkError> {
     Ok(is_it)
 }
 
-/// The tables that files can go to.
+/// The tables that files can be imported into.
 pub const SPECS: [&TableSpec; 3] = [&LOGS, &METRICS, &TRACES];
-/// Of the hash, in names of files.
+/// The digits of the hash in file names.
 const ID_DIGITS: usize = 16;
 
-/// As tables name a content.
+/// The transaction application of a content.
 fn application(content: &ContentId) -> String {
     format!("file/{:032x}", content.hash)
 }
@@ -387,7 +388,7 @@ fn file_name(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// In which each process has a folder for the rows and the bad lines of a file that is not read to its end.
+/// Here each process has a folder for the rows and bad lines of the file that it reads.
 fn staging(lake: &Path) -> PathBuf {
     lake.join("_thalweg/ingest")
 }

@@ -1,4 +1,4 @@
-//! Rows of Parquet files of others, whatever types their columns have: a batch of rows at a time.
+//! Rows of foreign Parquet files with any column types, read in batches.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,11 +23,11 @@ use thalweg_columns::rows::change_counts::RowChangeCounts;
 use thalweg_columns::rows::double_text::write_double;
 use thalweg_columns::tables::TableSpec;
 
-/// Rows that are in memory at a time: few, since each of their values may be long.
+/// Rows in memory at a time. Few, since each value may be long.
 const BATCH_ROWS: usize = 256;
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;
 
-/// All rows of a file.
+/// Reads all rows of a file.
 pub(super) fn read(
     file: File,
     spec: &'static TableSpec,
@@ -72,7 +72,7 @@ pub(super) fn read(
 }
 
 fn open(file: File) -> Result<(ParquetRecordBatchReader, u64), BulkError> {
-    // The types of the program that wrote it say nothing that those of the file do not.
+    // Arrow types of the writer add nothing to the types of the file.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let opened = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(|error| wrong(&error))?;
     let total = u64::try_from(opened.metadata().file_metadata().num_rows()).unwrap_or_default();
@@ -83,9 +83,9 @@ fn open(file: File) -> Result<(ParquetRecordBatchReader, u64), BulkError> {
     Ok((reader, total))
 }
 
-/// The library has places where a file that contradicts itself ends in a panic.
+/// The library panics in some places on inconsistent files.
 fn guarded<T>(read: impl FnOnce() -> Result<T, BulkError>) -> Result<T, BulkError> {
-    let contradicts = || BulkError::Parquet("the file contradicts itself, so it cannot be read".to_owned());
+    let contradicts = || BulkError::Parquet("the file is inconsistent and cannot be read".to_owned());
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(contradicts()))
 }
 
@@ -103,27 +103,27 @@ fn make(names: &[String], columns: &[ParquetColumn], row: usize, maker: &mut Nam
     Ok(())
 }
 
-/// A row that is bad, as JSON.
+/// A bad row as JSON.
 fn as_text(batch: &RecordBatch, row: usize) -> Vec<u8> {
     let mut text = Vec::new();
     let mut writer = WriterBuilder::new().build::<_, LineDelimited>(&mut text);
-    // What cannot be shown is found by its number.
+    // A row that cannot be shown is found by its number.
     let _ = writer.write(&batch.slice(row, 1)).and_then(|()| writer.finish());
     drop(writer);
     text.trim_ascii_end().to_vec()
 }
 
-/// A column of a batch, by what its values are.
+/// A column of a batch, by type of value.
 enum ParquetColumn {
     Booleans(BooleanArray),
     Longs(Int64Array),
     Unsigned(UInt64Array),
     Doubles(Float64Array),
-    /// Digits of numbers that no other has: decimals, and doubles of fewer bits.
+    /// Numbers as digits: decimals, and floats of fewer bits.
     Digits(Vec<Option<String>>),
     Texts(StringArray),
     Bytes(BinaryArray),
-    /// Moments, and how many nanoseconds each of them counts.
+    /// Times, and their unit in nanoseconds.
     Moments(Int64Array, i64),
     Nested(Vec<Option<String>>),
     Nothing,
@@ -174,7 +174,7 @@ impl ParquetColumn {
         })
     }
 
-    /// The value of a row; `text` is room for one that is made.
+    /// The value of a row; `text` is a buffer for it.
     fn cell<'a>(&'a self, row: usize, text: &'a mut String) -> CellValue<'a> {
         text.clear();
         let is_null = match self {
@@ -234,7 +234,7 @@ fn nanos_of(unit: &TimeUnit) -> i64 {
     }
 }
 
-/// What is nested, as JSON.
+/// Nested values as JSON.
 fn nested(column: &ArrayRef) -> Result<Vec<Option<String>>, ArrowError> {
     const NAME: &str = "v";
     let field = Field::new(NAME, column.data_type().clone(), true);

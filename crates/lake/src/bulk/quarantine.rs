@@ -1,4 +1,5 @@
-//! Bad lines of a file, with their numbers and reasons, for whoever corrects them: a line of JSON each.
+//! Stores the bad lines of a file with their numbers and reasons, one JSON object per line, so that they can be
+//! corrected.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -9,7 +10,7 @@ use thalweg_kit::files;
 use super::error::BulkError;
 use crate::opening;
 
-/// More of a line is not kept.
+/// How much of a line is kept.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// The bad lines of one file.
@@ -17,13 +18,13 @@ pub(super) struct Quarantine {
     max: u64,
     lines: u64,
     first: Option<(u64, String)>,
-    /// Where they are until the file is read to its end.
+    /// The temporary path until the whole file is read.
     path: Option<PathBuf>,
     file: Option<BufWriter<File>>,
 }
 
 impl Quarantine {
-    /// More than `max` bad lines are too many. Without a folder they are counted only.
+    /// Fails at more than `max` bad lines. Without a folder they are only counted.
     pub fn new(folder: Option<&Path>, max: u64) -> Quarantine {
         Quarantine {
             max,
@@ -68,7 +69,7 @@ impl Quarantine {
         }
     }
 
-    /// Keeps the lines, durably. `name` is that of the file, `id` tells it from others of that name.
+    /// Keeps the lines durably. `name` is the file name, `id` distinguishes files of the same name.
     pub fn keep(self, lake: &Path, name: &str, id: &str) -> Result<Option<PathBuf>, BulkError> {
         let (Some(from), Some(file)) = (self.path, self.file) else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What became of a file.
+//! The results of an import.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,43 +10,43 @@ use thalweg_columns::rows::change_counts::RowChangeCounts;
 
 use super::requests::DecodedRequest;
 
-/// How far a file is, for those who look at it meanwhile.
+/// The progress of a file, shared with other threads.
 #[derive(Clone, Debug, Default)]
 pub struct BulkProgress {
-    /// Bytes of the file, as it lies there.
+    /// Raw bytes read.
     pub bytes: Arc<AtomicU64>,
-    /// How many it has; 0 where nobody knows.
+    /// The size of the file; 0 if it is unknown.
     pub size: Arc<AtomicU64>,
     pub rows: Arc<AtomicU64>,
     pub rejected: Arc<AtomicU64>,
 }
 
-/// What became of a file.
+/// The result of a file.
 #[derive(Clone, Debug, Default)]
 pub struct BulkReport {
-    /// Of the content, as the tables name it.
+    /// The transaction application of the content.
     pub application: String,
     /// By table.
     pub tables: BTreeMap<&'static str, TableReport>,
-    /// Records and lines that are in no table, by reason.
+    /// Rejected records and lines, by reason.
     pub rejected: BTreeMap<&'static str, u64>,
-    /// What is not in the rows as it was in the file, by reason.
+    /// Values that differ from the file, by reason.
     pub changed: BTreeMap<&'static str, u64>,
     pub bytes: u64,
     pub took: Duration,
-    /// Where bad lines are, with their numbers and reasons.
+    /// The path of the bad lines.
     pub quarantine: Option<PathBuf>,
 }
 
-/// What one table has of a file.
+/// The result of a file in one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableReport {
     pub rows: u64,
-    /// Of Parquet.
+    /// Parquet files.
     pub files: u64,
-    /// That has the rows; none after a dry run.
+    /// The version with the rows; `None` after a dry run.
     pub version: Option<i64>,
-    /// The table had the file before, and nothing was changed.
+    /// The table already had the file, and was not changed.
     pub is_known: bool,
 }
 
@@ -61,13 +61,13 @@ impl BulkReport {
         self.rejected.values().sum()
     }
 
-    /// Whether all its tables had it before.
+    /// Whether all its tables already had it.
     pub fn is_known(&self) -> bool {
         !self.tables.is_empty() && self.tables.values().all(|table| table.is_known)
     }
 }
 
-/// What is counted on the way.
+/// Counts during the import.
 #[derive(Debug, Default)]
 pub(super) struct BulkCounts {
     pub rejected: BTreeMap<&'static str, u64>,

@@ -1,24 +1,25 @@
-//! A request of any length, in parts of some: its groups stand one behind the other, so a few of them are a request, too.
+//! Splits a request of any length into smaller requests: its groups are repeated fields, so a few of them form a
+//! request, too.
 
 use std::io::{BufRead, Read as _};
 
 use super::error::BulkError;
 use thalweg_kit::wire::FieldKey;
 
-/// Bytes that are looked at together.
+/// The size of a part.
 const PART_BYTES: usize = 1 << 20;
 
 /// Reads the fields of one message.
 pub(super) struct RequestSplitter<R> {
     from: R,
-    /// Of the first byte of the part.
+    /// The offset of the current part.
     begin: u64,
     at: u64,
     field_bytes_max: usize,
 }
 
 impl<R: BufRead> RequestSplitter<R> {
-    /// A single field may have so many bytes.
+    /// `field_bytes_max` limits a single field.
     pub fn new(from: R, field_bytes_max: usize) -> RequestSplitter<R> {
         RequestSplitter {
             from,
@@ -28,12 +29,12 @@ impl<R: BufRead> RequestSplitter<R> {
         }
     }
 
-    /// Where the last part began.
+    /// The offset of the last part.
     pub fn begin(&self) -> u64 {
         self.begin
     }
 
-    /// The next fields, whole ones. `false` at the end.
+    /// Reads the next complete fields. Returns false at the end.
     pub fn next(&mut self, part: &mut Vec<u8>) -> Result<bool, BulkError> {
         part.clear();
         self.begin = self.at;
@@ -55,18 +56,18 @@ impl<R: BufRead> RequestSplitter<R> {
                 if len > self.field_bytes_max as u64 {
                     let limit = self.field_bytes_max >> 20;
                     return Err(self.malformed(format!(
-                        "a group of {len} bytes is larger than {limit} MiB; if this is a file of OTLP, its writer can send \
+                        "a group of {len} bytes is larger than {limit} MiB; if this is an OTLP file, its writer can send \
                          smaller requests"
                     )));
                 }
                 self.copy(len, part)?;
             }
-            _ => return Err(self.malformed("no field of a request begins like this; is it a file of OTLP?".to_owned())),
+            _ => return Err(self.malformed("no field of a request begins like this; is it an OTLP file?".to_owned())),
         }
         Ok(true)
     }
 
-    /// `None` where the file ends.
+    /// `None` at the end of the file.
     fn number(&mut self, part: &mut Vec<u8>) -> Result<Option<u64>, BulkError> {
         let mut number = 0;
         for index in 0..10 {
@@ -84,7 +85,7 @@ impl<R: BufRead> RequestSplitter<R> {
         Err(self.malformed("a number has more than 64 bits".to_owned()))
     }
 
-    /// What a length says decides no allocation.
+    /// A claimed length never causes an allocation.
     fn copy(&mut self, len: u64, part: &mut Vec<u8>) -> Result<(), BulkError> {
         let copied = (&mut self.from).take(len).read_to_end(part)? as u64;
         self.at += copied;
@@ -136,7 +137,7 @@ mod tests {
     }
 
     proptest! {
-        /// Parts are the file, and each of them is whole.
+        /// The parts form the file, and each of them is a valid request.
         #[test]
         fn parts_together_are_the_file(sizes in prop::collection::vec((1u8..4, 0usize..600_000), 0..8)) {
             let bytes: Vec<u8> = sizes.iter().flat_map(|(key, size)| field(*key, &vec![7; *size])).collect();
@@ -153,7 +154,7 @@ mod tests {
         let whole = [field(1, &[0; 300]), field(1, &[1; 20])].concat();
         for cut in 1..whole.len() {
             let error = parts(&whole[..cut]);
-            // Between two fields nobody sees it.
+            // A cut between two fields cannot be detected.
             let is_between = cut == field(1, &[0; 300]).len();
             assert_eq!(error.is_ok(), is_between, "{cut}");
         }

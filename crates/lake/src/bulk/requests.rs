@@ -1,4 +1,4 @@
-//! Requests of a protocol within files.
+//! Decoding of protocol requests in files.
 
 use thalweg_columns::rows::change_counts::RowChangeCounts;
 use thalweg_columns::rows::chunk::MemtableChunk;
@@ -8,14 +8,14 @@ use thalweg_columns::rows::times::ArrivalWindow;
 use super::error::BulkError;
 use crate::signal::Signal;
 
-/// How the requests of a file become rows, as those do that a receiver takes.
+/// The rules by which requests become rows, the same as for receivers.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestRules {
     pub limits: RecordLimits,
     pub window: ArrivalWindow,
-    /// When the file was begun, in nanoseconds.
+    /// When the import of the file began, in nanoseconds.
     pub arrival: i64,
-    /// Of a request in binary form.
+    /// The limit of a binary request.
     pub bytes_max: usize,
 }
 
@@ -23,11 +23,11 @@ pub struct RequestRules {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecodedRequest {
     pub changed: RowChangeCounts,
-    /// Records that are no rows, by reason.
+    /// Rejected records, by reason.
     pub rejected: Vec<(&'static str, u64)>,
 }
 
-/// A request that cannot be read.
+/// A request that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {what}")]
 pub struct MalformedRequest {
@@ -36,19 +36,19 @@ pub struct MalformedRequest {
     pub what: String,
 }
 
-/// Makes rows of the requests of a protocol. The store itself knows none.
+/// Makes rows of the requests of a protocol. The lake itself knows no protocol.
 pub trait RequestDecoder: Send {
-    /// Another file begins.
+    /// Begins another file.
     fn begin(&mut self, rules: &RequestRules);
 
-    /// The signal of a request in JSON by the members of the object that the text begins with; `None` if it is no request.
+    /// The signal of a JSON request, by the members of its object; `None` if it is no request.
     fn json_signal(&self, json: &[u8]) -> Option<Signal>;
 
-    /// The signal of a request in binary form by what its messages are made of; `None` if it has no record. What could be of
-    /// several signals is not guessed.
+    /// The signal of a binary request, by the structure of its messages; `None` if it has no records. An ambiguous
+    /// signal is an error.
     fn probe(&self, request: &[u8]) -> Result<Option<Signal>, BulkError>;
 
-    /// Adds the rows of a request in JSON. After an error none of it is there.
+    /// Adds the rows of a JSON request. After an error none of them is added.
     fn decode_json(
         &mut self,
         signal: Signal,
@@ -56,7 +56,7 @@ pub trait RequestDecoder: Send {
         chunk: &mut MemtableChunk,
     ) -> Result<DecodedRequest, MalformedRequest>;
 
-    /// Adds the rows of a request in binary form. After an error none of it is there.
+    /// Adds the rows of a binary request. After an error none of them is added.
     fn decode(
         &mut self,
         signal: Signal,

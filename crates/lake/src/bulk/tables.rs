@@ -1,5 +1,5 @@
-//! The tables that files go to, beside whoever else writes them: files of Parquet while a file is read, and one commit for each
-//! table when it was read to its end.
+//! Writes files' rows to tables, beside other writers: Parquet files while the input is read, and one commit per table
+//! at its end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,38 +24,38 @@ use thalweg_columns::tables::TableSpec;
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{DeltaLog, Snapshot};
 
-/// A disk that is full or a folder that cannot be written is waited for so long.
+/// How long a full disk or a folder without permission is retried.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A checkpoint that takes longer is left to the next one.
 const CHECKPOINT_WAIT: Duration = Duration::from_secs(60);
-/// The number of a file's transaction is that of its run, and in the lowest bits how many tables it has.
+/// The transaction version of a file is its run, with the number of its tables in the lowest bits.
 const TABLES_BITS: u32 = 3;
 
 /// How tables are written.
 pub(super) struct BulkWriterConfig {
     pub site: LakeStorage,
     pub files: FileRules,
-    /// By table; others have the usual one.
+    /// By table; other tables use the default.
     pub promotions: Vec<(&'static str, AttributePromotion)>,
     pub checkpoint_interval: i64,
     pub metrics: LakeMetrics,
     pub runtime: Handle,
 }
 
-/// Keeps what is known of tables from one file to the next.
+/// Keeps the state of tables from one file to the next.
 pub(super) struct BulkTables {
     writing: BulkWriterConfig,
     committers: BTreeMap<&'static str, Committer>,
-    /// Files of the rows that came so far, by table.
+    /// The files of the rows so far, by table.
     staged: BTreeMap<&'static str, Vec<StagedFile>>,
 }
 
-/// How far tables have a file.
+/// What a table has of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PriorImport {
-    /// How often it was ingested.
+    /// How often it was imported.
     pub round: i64,
-    /// How many tables its rows go to.
+    /// How many tables its rows belong to.
     pub tables: i64,
 }
 
@@ -81,7 +81,7 @@ impl BulkTables {
         }
     }
 
-    /// Whether a table has a file, by the newest version there is.
+    /// Whether the newest version of a table has a file.
     pub fn known(&mut self, spec: &'static TableSpec, application: &str) -> Result<Option<PriorImport>, BulkError> {
         let Some(committer) = self.committer(spec)? else {
             return Ok(None);
@@ -91,7 +91,7 @@ impl BulkTables {
         Ok(number.map(|number| PriorImport::of(*number)))
     }
 
-    /// The one that commits to a table, if there is a table.
+    /// The committer of a table, if the table exists.
     fn committer(&mut self, spec: &'static TableSpec) -> Result<Option<&mut Committer>, BulkError> {
         if !self.committers.contains_key(spec.name) {
             let joined = opening::join(&self.writing.site, spec);
@@ -102,7 +102,7 @@ impl BulkTables {
         Ok(self.committers.get_mut(spec.name))
     }
 
-    /// The same, which makes the table if there is none.
+    /// The committer of a table, which is created if it does not exist.
     fn writer(&mut self, spec: &'static TableSpec) -> Result<&mut Committer, BulkError> {
         if self.committer(spec)?.is_none() {
             let BulkWriterConfig {
@@ -134,7 +134,7 @@ impl BulkTables {
         self.committers.insert(spec.name, committer);
     }
 
-    /// Stores parts, as they come, in a folder that no reader looks into.
+    /// Stores batches as they come, in a folder that no reader sees.
     pub fn stage(&mut self, parts: &Receiver<BulkBatch>, folder: &Path) -> Result<(), BulkError> {
         let rules = self.writing.files.clone();
         for part in parts {
@@ -145,13 +145,13 @@ impl BulkTables {
         Ok(())
     }
 
-    /// Forgets what was stored of a file; its folder goes with whoever made it.
+    /// Drops the staged files. Their folder is removed by its owner.
     pub fn forget(&mut self) {
         self.staged.clear();
     }
 
-    /// One commit for each table, with the rest of the rows. A table that has the file already stays as it is, unless it is
-    /// wanted `again`.
+    /// Makes one commit for each table, with the rest of the rows. A table that has the file stays as it is, unless
+    /// `again` is set.
     pub fn commit(
         &mut self,
         application: &str,
@@ -210,21 +210,21 @@ impl BulkTables {
                 report.version = Some(committer.snapshot.version);
                 report.files = files as u64;
             }
-            // Somebody else has committed the same file in this moment. The files here go with their age, as those of an attempt
-            // whose outcome nobody knows.
+            // Another process committed the same file at the same time. The files here are deleted by the vacuum, like
+            // those of an attempt with unknown outcome.
             None => report.is_known = true,
         }
         Ok(())
     }
 
-    /// The columns that a table has for attributes now.
+    /// The current attribute columns of a table.
     pub fn promoted(&mut self, spec: &'static TableSpec) -> Result<Vec<PromotedColumn>, BulkError> {
         let columns = (spec.columns)();
         let committer = self.committer(spec)?;
         Ok(committer.map_or_else(|| promoted(&columns), |committer| promoted(&committer.snapshot.schema)))
     }
 
-    /// Returns when nothing is written any more.
+    /// Returns when all writing has ended.
     pub fn close(self) {
         for committer in self.committers.values() {
             committer.finish_checkpoint(CHECKPOINT_WAIT);

@@ -1,21 +1,22 @@
-//! What keeps a table from taking rows, for those who ask, and whether trying again has any use.
+//! What prevents a table from accepting rows, and whether retries are still useful.
 //!
-//! Each part that a table needs has its own trouble, which begins with a fault and ends with the first thing that the part does after
-//! it. So a trouble is as old as the part is away, and two short faults with work between them are never one long one.
+//! Each component of a table has its own trouble, which begins with a fault and ends with the first success after it.
+//! Its age is therefore the length of the outage: two short faults with a success between them never count as one long
+//! fault.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What can be in trouble.
+/// A component that can be in trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HealthComponent {
-    /// The log that rows are read from.
+    /// The log from which rows are read.
     Log,
-    /// Where files and commits go.
+    /// The store of files and commits.
     Store,
-    /// Whoever brings rows from one to the other has ended: that is for good.
+    /// The writer has ended, which is permanent.
     Writer,
 }
 
@@ -23,10 +24,10 @@ const PARTS: usize = 3;
 
 #[derive(Default)]
 pub(crate) struct TableHealth {
-    /// By part: in one sentence what it is, and since when the part does nothing.
+    /// By component: a sentence about the trouble, and its beginning.
     troubles: Mutex<[Option<(String, Instant)>; PARTS]>,
     abandoned: AtomicBool,
-    /// For how long a fault is waited out; without it, until the writer is abandoned.
+    /// How long faults are retried; `None`: until the writer is abandoned.
     patience: Option<Duration>,
 }
 
@@ -38,7 +39,7 @@ impl TableHealth {
         }
     }
 
-    /// Whether the store is away for longer than anybody waits.
+    /// Whether the store's trouble has exceeded the patience.
     pub fn has_lost_patience(&self) -> bool {
         let since = self.with(HealthComponent::Store, |trouble| {
             trouble.as_ref().map(|(_, since)| *since)
@@ -48,7 +49,7 @@ impl TableHealth {
             .is_some_and(|(since, patience)| since.elapsed() > patience)
     }
 
-    /// Returns whether it is news.
+    /// Returns whether the trouble is new.
     pub fn set_trouble(&self, of: HealthComponent, text: &str) -> bool {
         self.with(of, |trouble| {
             if trouble.as_ref().is_some_and(|(known, _)| known == text) {
@@ -60,12 +61,12 @@ impl TableHealth {
         })
     }
 
-    /// The part has done something. Returns whether that is news.
+    /// Records a success. Returns whether there was trouble.
     pub fn clear_trouble(&self, of: HealthComponent) -> bool {
         self.with(of, |trouble| trouble.take().is_some())
     }
 
-    /// In one sentence, and for how long: what is for good, else what lasts the longest.
+    /// The permanent trouble, else the longest one, with its age.
     pub fn trouble(&self) -> Option<(String, Duration)> {
         let [log, store, writer] = &*self.troubles.lock();
         let passing = [log, store].into_iter().flatten().min_by_key(|(_, since)| *since);

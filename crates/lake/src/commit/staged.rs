@@ -1,8 +1,8 @@
-//! Files that are written long before the commit that adds them: rows that come as a stream do not wait in memory for its end.
+//! Files that are written long before their commit, so that the rows of a stream need not wait in memory.
 //!
-//! Names of attributes get their columns first, in a commit of their own, since what a file calls its columns cannot be changed
-//! later. Files lie beside the tables until then, where neither a reader nor a vacuum sees them, and are moved to their places,
-//! with the age of a new file, right before the commit.
+//! Attribute names are bound first, in a separate commit, because the column names in a file cannot be changed later.
+//! The files are stored beside the tables, where neither readers nor the vacuum see them. Right before the commit they
+//! are moved into place with a new modification time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,10 +26,10 @@ pub(crate) struct StagedFile {
 }
 
 impl Committer {
-    /// Returns when rows are durable in files of a folder, which no reader sees.
+    /// Returns when the rows are durable in files of a folder that no reader sees.
     pub fn stage(&mut self, rows: &dyn CommitPayload, folder: &Path) -> Result<Vec<StagedFile>, CommitError> {
         self.add_columns(rows)?;
-        // Where the lake is, is not where files wait.
+        // Staged files are local, wherever the lake is.
         let (here, mut staged) = (SyncedStore::new(), Vec::new());
         for storing in self.encode(rows)? {
             let name = storing.file.add.path.replace('/', "-");
@@ -56,7 +56,7 @@ impl Committer {
         Ok(staged)
     }
 
-    /// Gives all names their places, in the table, too.
+    /// Binds all names, and adds the new columns to the table.
     fn add_columns(&mut self, rows: &dyn CommitPayload) -> Result<(), CommitError> {
         let mut retry = CommitBackoff::default();
         loop {
@@ -92,7 +92,7 @@ impl Committer {
         }
     }
 
-    /// Moves files to their places in the table, durably, or uploads them. Those that a first attempt has moved stay.
+    /// Moves files to their places in the table durably, or uploads them. Files that an earlier attempt moved stay.
     pub fn place(&mut self, staged: &[StagedFile]) -> Result<(), CommitError> {
         for file in staged {
             let from = store_path(&file.path).map_err(|error| self.lost(error))?;
@@ -114,7 +114,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Reads what others have committed, so that what is asked of the table is true of now.
+    /// Reads the commits of other writers, so that the snapshot is current.
     pub fn refresh(&mut self) -> Result<(), CommitError> {
         let before = self.snapshot.metadata.clone();
         self.read_commits(&mut CommitBackoff::default())?;
@@ -124,7 +124,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Returns when no checkpoint is being written any more, or when that takes too long: the next one replaces it.
+    /// Returns when no checkpoint is in progress, or after `within`: a missing checkpoint is replaced by the next one.
     pub fn finish_checkpoint(&self, within: Duration) {
         let end = Instant::now() + within;
         while self.checkpointing.load(Ordering::Acquire) && Instant::now() < end {
@@ -141,7 +141,7 @@ async fn place(
     from: &StorePath,
     to: &StorePath,
 ) -> Result<(), DeltaError> {
-    // A vacuum deletes files of a certain age that no version of the table names.
+    // The vacuum deletes unreferenced files by their age.
     let aged = std::fs::File::open(&file.path).and_then(|opened| opened.set_modified(SystemTime::now()));
     if let Err(source) = aged
         && source.kind() != std::io::ErrorKind::NotFound

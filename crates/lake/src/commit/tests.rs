@@ -1,4 +1,4 @@
-//! Commits whose answers are lost while others commit, and stores that come and go.
+//! Commits whose responses are lost while others commit, and stores with outages.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ use thalweg_delta::store::{LakeStorage, ScratchOptions, SyncedStore};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// One row, with an attribute.
+/// One row with an attribute.
 struct OneRow {
     path: String,
     attribute: &'static str,
@@ -76,7 +76,7 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// A new table of logs, and whoever commits to it.
+/// A new table `logs` with its committer.
 async fn committer(site: &LakeStorage, health: Arc<TableHealth>) -> Committer {
     let (columns, metrics) = ((LOGS.columns)(), LakeMetrics::register(&Registry::new()).unwrap());
     let opened = opening::open(site, LOGS.name, LOGS.partitions, &columns);
@@ -104,7 +104,7 @@ fn on_store(scratch: &TempDir, store: Arc<dyn object_store::ObjectStore>) -> Lak
     LakeStorage::remote("s3://bucket/lake", store, "lake".into(), &scratch)
 }
 
-/// Commits on a thread of its own, as all do.
+/// Commits on a separate thread, as all callers do.
 fn commit(mut committer: Committer, rows: OneRow, offset: i64) -> JoinHandle<Committer> {
     std::thread::spawn(move || {
         assert!(committer.commit(&rows, &taken(offset)).is_ok());
@@ -112,7 +112,7 @@ fn commit(mut committer: Committer, rows: OneRow, offset: i64) -> JoinHandle<Com
     })
 }
 
-/// A column that another writer adds, and files that it replaces.
+/// Commits as another writer: adds a column and optionally replaces a file.
 async fn guest_commits(log: &DeltaLog, replaced: Option<&str>) {
     let log = log.clone().for_guest();
     let snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
@@ -146,7 +146,7 @@ async fn columns_that_another_writer_added_while_an_answer_was_lost_stay_in_the_
         let truth = on_store(&elsewhere, store.truth()).log("logs").unwrap();
         let newest = async || truth.load(SnapshotDetail::Counts).await.unwrap().unwrap();
 
-        // The commit arrives, and its writer hears nothing of it until another one has committed, too.
+        // The commit is stored, but its writer gets no response until another one has committed.
         store.set(Faults::LateCommits);
         let first = OneRow::new("a");
         let path = first.path.clone();
@@ -174,7 +174,7 @@ async fn columns_that_another_writer_added_while_an_answer_was_lost_stay_in_the_
     }
 }
 
-/// A folder for rows that wait; where it is to be lies a file until the fault was seen.
+/// A folder for staged rows that is blocked by a file until the fault was noticed.
 struct Blocked {
     folder: PathBuf,
     health: Arc<TableHealth>,
@@ -189,7 +189,7 @@ impl Blocked {
         }
     }
 
-    /// Ends as soon as the fault was met.
+    /// Ends once the fault was noticed.
     fn free_once_seen(self) -> JoinHandle<()> {
         std::thread::spawn(move || {
             let end = Instant::now() + SOON;
@@ -217,7 +217,7 @@ async fn two_short_faults_with_work_between_them_are_not_one_long_one() {
             freeing.join().unwrap();
             assert_eq!(staged.map_err(|_| "it gave up").unwrap().len(), 1, "fault {number}");
             assert!(health.trouble().is_none(), "rows were stored since");
-            // The second begins later after the first than anybody waits for one.
+            // The second fault begins after the patience for the first has passed.
             std::thread::sleep(PATIENCE);
         }
     });

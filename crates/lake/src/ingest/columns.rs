@@ -1,4 +1,4 @@
-//! The columns of chunks, together, as files take them.
+//! Combines the columns of chunks into file columns.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use thalweg_delta::schema;
 const NANOS_PER_MICRO: i64 = 1_000;
 const OVERFLOW: &str = "overflow";
 
-/// A column of all rows of some chunks.
+/// A column of all rows of the chunks.
 pub(super) fn column<'a>(
     spec: &TableSpec,
     chunks: &'a [Arc<MemtableChunk>],
@@ -167,7 +167,7 @@ fn texts<'a>(parts: &[ChunkColumn<'a>]) -> FileColumn<'a> {
     }
     let mut columns = parts.iter().filter_map(|(_, values)| column(values));
     let last = columns.next_back();
-    // Mostly the later ones took over the texts of the earlier ones, and keys are good for all.
+    // Later chunks mostly inherit the texts of earlier ones, so the keys are valid for all.
     if let Some(last) = last.filter(|last| columns.all(|column| column.line() == last.line())) {
         let mut ids = Vec::with_capacity(rows);
         for (rows, values) in parts {
@@ -220,7 +220,7 @@ fn nested<'a>(parts: &[ChunkColumn<'a>], kind: &DataType) -> Result<FileColumn<'
 mod tests {
     use super::*;
 
-    /// Rows of each part: a column, and how many rows the part has.
+    /// The parts are columns with their number of rows. Returns the size of the dictionary, and each row's text.
     fn of_rows(parts: &[(usize, Option<&TextColumn>)]) -> (usize, Vec<Option<String>>) {
         let parts: Vec<ChunkColumn<'_>> = parts
             .iter()

@@ -1,4 +1,4 @@
-//! Entries of the log, back to the rows that they stand for.
+//! Decodes log entries to rows.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use thalweg_columns::tables::TableSpec;
 use super::handoff::Handoff;
 use crate::metrics::LakeMetrics;
 
-/// What entries may become.
+/// The limits of decoded entries.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryLimits {
     pub window: ArrivalWindow,
-    /// What each partition of messages remembers of their tags; more where the others do not.
+    /// The cache for tag metadata of each partition of messages. A partition gets more if others do not use theirs.
     pub remembered_bytes: usize,
 }
 
@@ -35,33 +35,33 @@ pub struct DecodedEntry {
     pub changed: RowChangeCounts,
 }
 
-/// Makes rows of the entries of one queue. Each kind of entry has its own: the store knows no protocol.
+/// Makes rows of the entries of one queue. Each kind of entry has its own decoder, because the lake knows no protocol.
 ///
-/// What an entry becomes depends on the entry alone, so that a replay makes the same rows of it. After an error some of its rows
-/// may be in the chunk, which the caller gives up.
+/// The rows depend on the entry alone, so that a replay makes the same rows. After an error some of its rows may be in
+/// the chunk, which the caller must discard.
 pub trait DecodeEntry: Send {
-    /// Adds the rows of an entry as the log has it.
+    /// Adds the rows of an entry as stored in the log.
     fn decode(&mut self, entry: &[u8], chunk: &mut MemtableChunk) -> Result<DecodedEntry, String>;
 
-    /// Adds the rows of an entry that is at hand as it was before it was written.
+    /// Adds the rows of an entry that is still in memory.
     fn decode_handed(&mut self, handed: &Handoff, chunk: &mut MemtableChunk) -> Result<DecodedEntry, String>;
 
-    /// Bounds what the decoder remembers of earlier entries, in bytes.
+    /// Limits the cache of earlier entries, in bytes.
     fn may_remember(&mut self, _bytes: usize) {}
 
-    /// Forgets earlier entries, which are remembered only to be fast.
+    /// Clears the cache of earlier entries, which affects only speed.
     fn forget(&mut self) {}
 
-    /// Bytes of what the decoder remembers of earlier entries.
+    /// The size of the cache of earlier entries in bytes.
     fn remembered_bytes(&self) -> usize {
         0
     }
 }
 
-/// Makes a decoder for each partition of a queue.
+/// Creates a decoder for each partition of a queue.
 pub type DecoderFactory = Arc<dyn Fn(&EntryLimits) -> Box<dyn DecodeEntry> + Send + Sync>;
 
-/// The decoder of a partition, whose changes are counted.
+/// The decoder of a partition. It counts changed values in metrics.
 pub(crate) struct EntryDecoder {
     decoder: Box<dyn DecodeEntry>,
     factory: DecoderFactory,
@@ -98,13 +98,13 @@ impl EntryDecoder {
         self.decoder.remembered_bytes()
     }
 
-    /// Adds the rows of an entry. Returns when it arrived. After an error some of its rows may be there.
+    /// Adds the rows of an entry. Returns its arrival. After an error some of its rows may have been added.
     pub fn decode(&mut self, entry: &[u8], chunk: &mut MemtableChunk) -> Result<i64, String> {
         let decoded = self.decoder.decode(entry, chunk)?;
         Ok(self.counted(&decoded))
     }
 
-    /// The same of an entry that is at hand as it was before it was written.
+    /// The same for an entry that is still in memory.
     pub fn decode_handed(&mut self, handed: &Handoff, chunk: &mut MemtableChunk) -> Result<i64, String> {
         let decoded = self.decoder.decode_handed(handed, chunk)?;
         Ok(self.counted(&decoded))
@@ -120,7 +120,7 @@ impl EntryDecoder {
         decoded.arrival
     }
 
-    /// Starts anew after a panic, which may have left anything.
+    /// Replaces the decoder after a panic, which may have left an inconsistent state.
     pub fn reset(&mut self) {
         self.decoder = (self.factory)(&self.limits);
     }

@@ -1,7 +1,7 @@
-//! How far the partitions of the event store were taken, where one thread takes all of them.
+//! The offsets of the event store's partitions, all of which one thread consumes.
 //!
-//! What was taken of all together is counted, and the count is what the rows that grow know of where they are. Which positions stand
-//! for a count is remembered from the last commit on: so a commit says how far each partition was taken with it.
+//! The thread counts what it consumes from all partitions; the memtable only has this count as its offset. The offsets
+//! behind each count are remembered since the last commit, so that a commit can record the offset of each partition.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,33 +11,33 @@ use thalweg_log::Offset;
 use crate::commit::CommittedOffset;
 use thalweg_delta::Snapshot;
 
-/// Before the number of a namespace, in the names of partitions that a table knows. The count itself has number 0.
+/// The partition number in application names under which the count is stored. Namespaces have other numbers.
 pub(super) const COUNT: u32 = 0;
 
 pub(super) struct EventOffsets {
-    /// Before numbers.
+    /// The prefix of partition numbers in application names.
     application: String,
     state: Mutex<EventOffsetState>,
 }
 
 #[derive(Default)]
 struct EventOffsetState {
-    /// By number, what is taken next, as the table has it.
+    /// The next offset by number, as committed.
     committed: BTreeMap<u32, Offset>,
-    /// What was taken since: the count after it, number, and what is taken next.
+    /// The steps since the last commit: the count after the step, the number, and its next offset.
     steps: VecDeque<(u64, u32, Offset)>,
-    /// The same as of the last step of each.
+    /// The next offset by number, after the last step of each.
     newest: BTreeMap<u32, Offset>,
-    /// Of namespaces that are gone, as the table has it, which is yet to be told that it may forget them.
+    /// Namespaces that are gone, with their committed offset. The next commit tells the table to forget them.
     left: Vec<(u32, Offset)>,
-    /// How many of these the commit has that is on its way.
+    /// How many of these are in the commit in progress.
     said: usize,
-    /// Of these the table was told so before.
+    /// Namespaces that the table was already told to forget.
     forgettable: BTreeSet<u32>,
 }
 
 impl EventOffsets {
-    /// With the positions that a table states, and its count.
+    /// Restores the offsets and the count that a table has committed.
     pub fn of(application: String, table: Option<&Snapshot>) -> (EventOffsets, u64) {
         let number_of = |name: &String| name.strip_prefix(&application)?.parse().ok();
         let mut positions: BTreeMap<u32, Offset> = BTreeMap::new();
@@ -62,18 +62,18 @@ impl EventOffsets {
         (journal, count)
     }
 
-    /// What is taken next of a namespace; `None` if nothing of it was taken yet.
+    /// The next offset of a namespace; `None` if nothing of it was consumed yet.
     pub fn position(&self, number: u32) -> Option<Offset> {
         self.state.lock().newest.get(&number).copied()
     }
 
-    /// What is taken next of a namespace after a crash now.
+    /// The next offset of a namespace if the process crashed now.
     pub fn committed_position(&self, number: u32) -> Option<Offset> {
         self.state.lock().committed.get(&number).copied()
     }
 
-    /// With `count` taken in all, this is taken next of a namespace. A commit that is on its way, if there is one, has `sealed` of all:
-    /// what it is going to say of its positions stays as it is.
+    /// Records that the next offset of a namespace is `next` at the total `count`. A commit in progress covers `sealed`
+    /// of the total; its offsets must not change.
     pub fn took(&self, sealed: u64, count: u64, number: u32, next: Offset) {
         let mut state = self.state.lock();
         state.newest.insert(number, next);
@@ -83,7 +83,7 @@ impl EventOffsets {
         }
     }
 
-    /// What a commit says that has so much of all.
+    /// The offsets that a commit up to `count` must record.
     pub fn taken_of(&self, count: u64) -> Vec<CommittedOffset> {
         let mut state = self.state.lock();
         state.said = state.left.len();
@@ -102,7 +102,7 @@ impl EventOffsets {
         needed.chain(left).collect()
     }
 
-    /// A commit has so much of all.
+    /// Records a commit up to `count`.
     pub fn committed(&self, count: u64) {
         let mut state = self.state.lock();
         while let Some((_, number, next)) = state.steps.pop_front_if(|(at, ..)| *at <= count) {
@@ -110,11 +110,11 @@ impl EventOffsets {
         }
         let said = std::mem::take(&mut state.said);
         state.left.drain(..said);
-        // All that there still are were said to be needed.
+        // The commit recorded all existing namespaces as needed.
         state.forgettable.clear();
     }
 
-    /// These are the namespaces that there are: of others the next commit says that the table may forget them.
+    /// Keeps the existing namespaces only. The next commit tells the table to forget the others.
     pub fn keep_only(&self, is_there: &dyn Fn(u32) -> bool) {
         let mut state = self.state.lock();
         let EventOffsetState {
@@ -136,7 +136,7 @@ mod tests {
 
     type Said = Vec<(String, i64)>;
 
-    /// What is needed on, and what the table may forget.
+    /// The offsets that are kept, and those that the table may forget.
     fn all_said(journal: &EventOffsets, count: u64) -> (Said, Said) {
         let (last, needed): (Vec<CommittedOffset>, _) =
             journal.taken_of(count).into_iter().partition(|taken| taken.is_last);
@@ -153,7 +153,7 @@ mod tests {
     fn a_commit_says_what_was_taken_up_to_its_count() {
         let (journal, count) = EventOffsets::of("e/".to_owned(), None);
         assert_eq!((count, journal.position(1)), (0, None));
-        // One step, as nothing of another namespace came between.
+        // One step, because no other namespace came in between.
         journal.took(0, 2, 1, 7);
         journal.took(0, 3, 1, 8);
         journal.took(0, 5, 2, 2);
@@ -170,11 +170,11 @@ mod tests {
         assert_eq!(said(&journal, 9), [position(0, 9), position(1, 12), position(2, 2)]);
         journal.keep_only(&|number| number == 2);
         assert_eq!(journal.position(1), None);
-        // As the table has it. It is said until a commit has it, and then no more.
+        // As committed. It is repeated until a commit has it, and then dropped.
         let left = (vec![position(0, 9), position(2, 2)], vec![position(1, 8)]);
         assert_eq!(all_said(&journal, 9), left);
         assert_eq!(all_said(&journal, 9), left);
-        // It leaves when the commit is on its way already, so the next one says it.
+        // The namespace leaves while a commit is in progress, so only the next one has it.
         journal.keep_only(&|_| false);
         journal.committed(9);
         assert_eq!(all_said(&journal, 9), (vec![position(0, 9)], vec![position(2, 2)]));
@@ -182,13 +182,13 @@ mod tests {
         assert_eq!(all_said(&journal, 9), (vec![position(0, 9)], Vec::new()));
     }
 
-    /// Or rows would be taken again by a start after that commit.
+    /// Otherwise a start after that commit would consume rows again.
     #[test]
     fn what_is_taken_while_a_commit_is_on_its_way_leaves_its_positions_as_they_are() {
         let (journal, _) = EventOffsets::of("e/".to_owned(), None);
         journal.took(0, 1, 1, 7);
         journal.took(0, 2, 1, 9);
-        // What was taken so far is on its way, and says only now how far that is.
+        // The commit of the earlier rows is in progress and asks for its offsets only now.
         journal.took(2, 3, 1, 20);
         journal.took(2, 4, 1, 30);
         let position = |number, at: i64| (format!("e/{number}"), at);

@@ -1,8 +1,9 @@
-//! From the event store to the table `events`: one thread takes what is synced of the partitions of all namespaces, one after the
-//! other, and makes rows of it. Nothing is appended for it.
+//! Feeds the table `events` from the event store: one thread consumes the synced messages of all namespaces in turn.
+//! Nothing is appended to the log for this.
 //!
-//! Namespaces come and go meanwhile. The messages of one that is deleted stay in the log until a commit has them. Others that were
-//! removed before they were taken are no rows; rows stay when their messages are removed later.
+//! Namespaces come and go meanwhile. The messages of a deleted namespace stay in the log until they are committed.
+//! Other messages that are removed before they are consumed do not become rows; rows stay when their messages are
+//! removed later.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,22 +32,22 @@ use thalweg_columns::tables::{EVENTS, events as table};
 use thalweg_delta::Snapshot;
 use thalweg_delta::store::{LakeStorage, fault_text};
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ: usize = 1 << 20;
-/// So often namespaces are looked at that had nothing new.
+/// How often namespaces are polled when there is nothing new.
 const LOOK: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_secs(1);
-/// How the log names the partitions of the event store, in the names that a table knows.
+/// The name of the event store's partitions in application names.
 const QUEUE: &str = "events";
 
 /// A namespace of the event store.
 #[derive(Clone, Debug)]
 pub struct EventPartition {
-    /// Never used again.
+    /// Never reused.
     pub number: u32,
     pub id: PartitionId,
     pub namespace: String,
-    /// Nothing comes any more, and what is there goes after [`EventStore::let_go`].
+    /// It gets no more messages, and is removed after [`EventStore::let_go`].
     pub is_deleted: bool,
 }
 
@@ -65,18 +66,18 @@ pub struct Event<'a> {
 
 /// The event store, for a reader of its partitions.
 pub trait EventStore: Send + Sync {
-    /// Of all namespaces that there are, and of those that are deleted and were not let go.
+    /// All namespaces, including deleted ones that were not let go yet.
     fn partitions(&self) -> Vec<EventPartition>;
 
-    /// The table has all of a deleted namespace, whatever happens. Called on a runtime.
+    /// Tells that the table durably has all of a deleted namespace. Called on a runtime.
     fn let_go(&self, number: u32);
 
-    /// What a record of such a partition is; `None` for what is no message. The error says why it cannot be read.
+    /// Decodes a record of a partition; `None` if it is no message. The error says why it cannot be decoded.
     fn event<'a>(&self, value: &'a [u8]) -> Result<Option<Event<'a>>, String>;
 }
 
 impl TableWriter {
-    /// As [`TableWriter::open`], for the table `events`, which the partitions of the event store in a log feed.
+    /// Like [`TableWriter::open`], for the table `events`, which the event store feeds.
     pub async fn open_events(
         site: &LakeStorage,
         log: Arc<dyn Log>,
@@ -142,7 +143,7 @@ impl TableWriter {
     }
 }
 
-/// How the table names the partition of a namespace.
+/// The application name of a namespace's partition.
 pub(super) fn application(log: &dyn Log, number: u32) -> String {
     format!("{}{number}", application_prefix(log))
 }
@@ -151,8 +152,9 @@ fn application_prefix(log: &dyn Log) -> String {
     format!("thalweg/{:016x}/{QUEUE}/", log.id())
 }
 
-/// Where the table has to go back to, because the log has lost messages that the table has; an error, unless that is accepted. What
-/// the log has from there on is new: the store has given the same offsets again, or will. The rows of what is lost stay.
+/// The offsets to which the table must go back because the log has lost messages that the table has. This is an error
+/// unless gaps are accepted. After the loss the event store assigns the same offsets again, so the messages there are
+/// new. The rows of lost messages stay.
 fn lost(
     feed: &QueueSource,
     events: &dyn EventStore,
@@ -185,15 +187,15 @@ fn lost(
             namespace = partition.namespace,
             log_end,
             table_has,
-            "the log ends before what the table has of the namespace: messages of it are lost, and the table goes on with what comes, \
-             as was asked for"
+            "the log ends before the committed offset of the namespace: messages are lost, and the table continues without \
+             them, as configured"
         );
         back.push((name, log_end));
     }
     Ok(back)
 }
 
-/// Whether the table has, or will have with its rows that grow, all that is in the log now.
+/// Whether everything in the log has been consumed, into the table or its memtable.
 pub(super) fn is_taken(log: &dyn Log, events: &dyn EventStore, journal: &EventOffsets) -> bool {
     events.partitions().iter().all(|partition| {
         let next = log.bounds(partition.id).map_or(0, |bounds| bounds.next);
@@ -217,7 +219,7 @@ impl EventConsumer {
         let _end = EventEndGuard(self.table.clone());
         while self.table.wait_for_room() {
             let mut partitions = self.events.partitions();
-            // They have an end, and space is freed by it.
+            // Deleted namespaces first: they are finite, and finishing them frees space.
             partitions.sort_by_key(|partition| !partition.is_deleted);
             self.journal
                 .keep_only(&|number| partitions.iter().any(|partition| partition.number == number));
@@ -252,7 +254,7 @@ impl EventConsumer {
         }
     }
 
-    /// Deleted namespaces of which nothing more is to be taken, and all that was taken is committed.
+    /// Lets go of the deleted namespaces that are completely consumed and committed.
     fn let_go(&self, partitions: &[EventPartition]) {
         let _runtime = self.runtime.enter();
         for partition in partitions.iter().filter(|partition| partition.is_deleted) {
@@ -266,9 +268,9 @@ impl EventConsumer {
         }
     }
 
-    /// The next messages of a namespace. Returns whether there were any.
+    /// Consumes the next messages of a namespace. Returns whether there were any.
     fn take(&mut self, partition: &EventPartition) -> Result<bool, LogError> {
-        // It may be gone by now.
+        // The partition may be gone by now.
         let Ok(bounds) = self.log.bounds(partition.id) else {
             return Ok(false);
         };
@@ -282,7 +284,7 @@ impl EventConsumer {
             synced: true,
         };
         let frames = match self.log.read(partition.id, from, want) {
-            // What the store has removed is no row.
+            // Messages that the store has removed do not become rows.
             Err(LogError::Gap { to, .. }) => {
                 self.passed(partition, to.max(from + 1));
                 return Ok(true);
@@ -296,7 +298,7 @@ impl EventConsumer {
         Ok(!frames.is_empty())
     }
 
-    /// What cannot be read of a deleted namespace: nobody repairs that any more, and its space is to be freed.
+    /// Skips unreadable messages of a deleted namespace: nobody will repair them, and their space must be freed.
     fn pass_over(&self, partition: &EventPartition, error: &LogError) {
         let Ok(bounds) = self.log.bounds(partition.id) else {
             return;
@@ -307,7 +309,7 @@ impl EventConsumer {
         let namespace = &partition.namespace;
         tracing::error!(
             table = EVENTS.name,
-            "messages at offsets {from} to {} of the deleted namespace {namespace} are no rows, since they cannot be read: {error}",
+            "messages at offsets {from} to {} of the deleted namespace {namespace} are skipped because they cannot be read: {error}",
             to - 1
         );
         self.passed(partition, to);
@@ -329,7 +331,7 @@ impl EventConsumer {
         if matches!(frame.header.kind, FrameKind::Data | FrameKind::State) {
             for (index, record) in (0..).zip(records(&frame.body)) {
                 let Ok(record) = record else {
-                    self.set_aside(partition, base, &frame.body, "it is no list of records");
+                    self.set_aside(partition, base, &frame.body, "it is not a list of records");
                     break;
                 };
                 let offset = base + record.delta.map_or(index, u64::from);
@@ -382,7 +384,7 @@ impl EventConsumer {
         }
     }
 
-    /// Queries see the messages that came then.
+    /// Observes the delay until the messages are visible to queries.
     fn visible(&self, time_us: i64) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
@@ -397,13 +399,13 @@ impl EventConsumer {
         let name = format!("events-{}-{offset}.bin", partition.number);
         let bytes = bytes::Bytes::copy_from_slice(bytes);
         let kept = match self.runtime.block_on(self.site.set_aside(&name, bytes)) {
-            Ok(path) => format!("it lies in {} now", path.display()),
-            Err(error) => format!("nor be put aside as {name}: {}", fault_text(&error)),
+            Ok(path) => format!("it is now in {}", path.display()),
+            Err(error) => format!("and cannot be quarantined as {name}: {}", fault_text(&error)),
         };
         let namespace = &partition.namespace;
         tracing::error!(
             table = EVENTS.name,
-            "lake.poison: what is at offset {offset} of the namespace {namespace} cannot be decoded ({why}); {kept}"
+            "lake.poison: the record at offset {offset} of the namespace {namespace} cannot be decoded ({why}); {kept}"
         );
     }
 
@@ -416,7 +418,7 @@ impl EventConsumer {
     }
 }
 
-/// Members of the metadata that are a text, a number, true or false.
+/// Adds the members of the metadata that are strings, numbers or booleans as attributes.
 fn put_attributes(chunk: &mut MemtableChunk, row: usize, metadata: &str, guess: &mut AttributeColumnHint) {
     guess.begin();
     let Ok(Value::Object(members)) = json::parse(metadata.as_bytes()) else {
@@ -437,7 +439,7 @@ fn put_attributes(chunk: &mut MemtableChunk, row: usize, metadata: &str, guess: 
     }
 }
 
-/// However the thread ends, nobody waits for it.
+/// Fails the table however the thread ends, so that nobody waits for it.
 struct EventEndGuard(Arc<TableBuffer>);
 
 impl Drop for EventEndGuard {

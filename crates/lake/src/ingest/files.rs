@@ -1,4 +1,4 @@
-//! Rows that are committed together, as files: one for each day, in the order of the table.
+//! Encodes the rows of a commit as sorted files, one per day.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl CommitPayload for ChunkBatch<'_> {
     }
 }
 
-/// Rows of one day, by their places among all.
+/// The rows of one day, as indexes into all rows.
 struct DayRows {
     day: i64,
     rows: Vec<u32>,
@@ -80,7 +80,7 @@ impl ChunkBatch<'_> {
         days.into_iter().map(|day| self.file(schema, &all, day)).collect()
     }
 
-    /// Columns as files have them: fixed ones, and those of attributes that some row has.
+    /// The file columns: all fixed ones, and attribute columns with at least one value.
     fn columns(
         &self,
         schema: &TableSchema,

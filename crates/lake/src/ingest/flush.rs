@@ -1,4 +1,4 @@
-//! The thread that commits what has grown, and lets the log forget it.
+//! The thread that commits memtables and reports committed offsets to the log.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use thalweg_columns::file::FileRules;
 use thalweg_delta::{DeltaLog, Snapshot};
 use thalweg_kit::time::unix_ms;
 
-/// How a commit says how far the log was taken.
+/// How a commit records offsets of the log.
 pub(super) enum OffsetTracking {
-    /// By the partitions of the queue.
+    /// By partition of the queue.
     Partitions,
-    /// By a count, and what it stands for.
+    /// By a count that stands for offsets.
     Counted(Arc<EventOffsets>),
 }
 
@@ -36,8 +36,8 @@ pub(super) struct FlushThread {
 }
 
 impl FlushThread {
-    /// Runs until the table ends and what was made before is committed. Without a `snapshot` the table is made with its first
-    /// rows.
+    /// Runs until the table ends and earlier rows are committed. Without a `snapshot` the table is created with its
+    /// first rows.
     pub fn run(self, snapshot: Option<Snapshot>) {
         let _end = FlushEndGuard(&self.table);
         let mut committer = snapshot.map(|snapshot| self.committer(snapshot));
@@ -88,7 +88,7 @@ impl FlushThread {
         let last_commit = self.table.committed().last_commit_unix_ms;
         self.table.set_bindings(&committer.bindings);
         self.table.set_committed(committed(committer, last_commit));
-        // Whoever asked may have gone.
+        // The requester may be gone.
         let _ = asked.outcome.send(is_done);
         Ok(())
     }
@@ -142,7 +142,7 @@ impl FlushThread {
     }
 }
 
-/// Of all that was taken, where one thread takes it.
+/// The total count, if one thread consumes all partitions.
 fn count_of(sealed: &SealedRows) -> u64 {
     sealed.taken.first().copied().unwrap_or_default()
 }
@@ -161,7 +161,7 @@ fn committed(committer: &Committer, last_commit_unix_ms: Option<i64>) -> Committ
     }
 }
 
-/// However the thread ends, nobody waits for it.
+/// Fails the table however the thread ends, so that nobody waits for it.
 struct FlushEndGuard<'a>(&'a TableBuffer);
 
 impl Drop for FlushEndGuard<'_> {

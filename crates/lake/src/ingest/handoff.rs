@@ -1,8 +1,8 @@
-//! Requests as their receivers have read them, and messages as they left their flow, in memory for the threads that make rows of
-//! them: what is here is neither read from the log nor decompressed, converted or recognised again.
+//! Hands decoded requests and flow messages in memory from receivers to partition consumers, which need not read,
+//! decompress and decode them from the log again.
 //!
-//! Receivers report every entry that they appended, after its commit and so in any order; rows are made by offset. The log has it
-//! all, so a request that finds no room here costs a look into the log and nothing else, and nobody waits for room.
+//! Receivers report each entry after its append, so in any order; consumers take them by offset. The log has every
+//! entry, so a request beyond the budget only costs a read from the log, and nobody waits for space.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,54 +18,54 @@ use tokio::sync::Notify;
 use crate::entry::{EntryForm, EntryHead, RejectedRecords};
 use crate::signal::Signal;
 
-/// What an entry stands for.
+/// The content of an entry.
 #[derive(Clone, Debug)]
 pub enum Handoff {
     Request(RequestHandoff),
     Messages(MessagesHandoff),
 }
 
-/// A request that was looked over, with all that its entry says of it.
+/// A validated request with the data of its entry header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHandoff {
     pub signal: Signal,
     /// Nanoseconds since 1970.
     pub arrival: i64,
-    /// Values are cut at so many bytes.
+    /// The length at which values are cut.
     pub cut_values_at: Option<u32>,
-    /// Places of records that are left out, ascending.
+    /// Indexes of rejected records, ascending.
     pub rejected: Vec<u32>,
-    /// As protobuf, or rows; not compressed.
+    /// Protobuf or rows, uncompressed.
     pub request: Bytes,
     pub is_rows: bool,
 }
 
-/// Messages of a flow as they were written. They share their constant metadata with the stages before, so that nobody has
-/// to recognise it again.
+/// The messages of a flow as appended. They share constant metadata maps with the earlier stages, so the maps need not
+/// be matched again.
 #[derive(Clone, Debug)]
 pub struct MessagesHandoff {
-    /// Of which the entry has a part.
+    /// The entry has `part` of these.
     pub all: Arc<Vec<Message>>,
     pub part: Range<usize>,
-    /// Places within all of those that are left out, ascending.
+    /// Indexes of refused messages within `all`, ascending.
     pub refused: Vec<usize>,
-    /// Of the maps of metadata that only one message has: what others share is no memory of these.
+    /// The size of metadata maps that only one message has. Shared maps do not count.
     pub own_maps_bytes: usize,
-    /// Of messages that do not name their own.
+    /// The source of messages that do not name their own.
     pub source: Arc<str>,
     /// Nanoseconds since 1970.
     pub arrival: i64,
 }
 
 impl MessagesHandoff {
-    /// Memory, that of refused ones included.
+    /// The memory usage, including refused messages.
     fn bytes(&self) -> usize {
         let part = self.all.get(self.part.clone()).unwrap_or_default();
         let messages: usize = part.iter().map(Message::memory_bytes).sum();
         messages + self.own_maps_bytes + self.refused.len() * size_of::<usize>()
     }
 
-    /// Those that are in the entry.
+    /// The messages in the entry.
     pub fn iter(&self) -> impl Iterator<Item = &Message> {
         let part = self.all.get(self.part.clone()).unwrap_or_default();
         let mut refused = self.refused.iter().copied().peekable();
@@ -77,7 +77,7 @@ impl MessagesHandoff {
 }
 
 impl Handoff {
-    /// Of an entry that has this head.
+    /// The handoff for an entry with this header.
     pub fn of(head: &EntryHead<'_>, request: Bytes) -> Handoff {
         Handoff::Request(RequestHandoff {
             signal: head.signal,
@@ -92,7 +92,7 @@ impl Handoff {
         })
     }
 
-    /// Unless it is messages.
+    /// `None` for messages.
     pub fn request(&self) -> Option<&RequestHandoff> {
         match self {
             Handoff::Request(request) => Some(request),
@@ -109,7 +109,7 @@ impl Handoff {
     }
 }
 
-/// What the requests of all tables may take here.
+/// The memory budget for the handoffs of all tables.
 #[derive(Debug)]
 pub struct HandoffBudget {
     bytes_max: usize,
@@ -140,7 +140,7 @@ impl HandoffBudget {
     }
 }
 
-/// A request that takes its room until it is dropped.
+/// A handoff that occupies its budget until it is dropped.
 #[derive(Debug)]
 pub(super) struct ReservedHandoff {
     pub handoff: Handoff,
@@ -154,7 +154,7 @@ impl Drop for ReservedHandoff {
     }
 }
 
-/// The requests of one queue that wait to become rows.
+/// The handoffs of one queue.
 #[derive(Debug)]
 pub struct HandoffQueue {
     room: Arc<HandoffBudget>,
@@ -170,15 +170,16 @@ struct HandoffPartition {
 #[derive(Debug, Default)]
 struct PendingHandoffs {
     requests: BTreeMap<Offset, ReservedHandoff>,
-    /// Nobody reports what is before it any more.
+    /// Handoffs before this offset are ignored.
     log_only: Offset,
-    /// Before it, what is not here has to be read from the log: it was appended by an earlier process, or found no room.
+    /// Entries before this offset without a handoff must be read from the log: they were appended by an earlier process
+    /// or exceeded the budget.
     from_log: Offset,
     is_closed: bool,
 }
 
 impl HandoffQueue {
-    /// `next` is where each partition of the queue ends now: what is before that is in the log alone.
+    /// `next` is the current end of each partition. Entries before it are only in the log.
     pub fn new(room: Arc<HandoffBudget>, next: &[Offset]) -> Arc<HandoffQueue> {
         let partition = |next: &Offset| HandoffPartition {
             waiting: Mutex::new(PendingHandoffs {
@@ -194,7 +195,7 @@ impl HandoffQueue {
         })
     }
 
-    /// What was appended at an offset is in the log for good, and this is it.
+    /// Reports that the entry at an offset is durable in the log.
     pub fn report(&self, partition: u32, offset: Offset, handoff: Handoff) {
         let Some(partition) = self.partitions.get(partition as usize) else {
             return;
@@ -211,7 +212,7 @@ impl HandoffQueue {
         partition.reported.notify_one();
     }
 
-    /// The request at an offset, if it is here. What is before it is not asked for again, unless from the log.
+    /// Takes the handoff at an offset, if there is one. Earlier offsets will only be read from the log.
     pub(super) fn take(&self, partition: usize, offset: Offset) -> Option<ReservedHandoff> {
         let mut waiting = self.partitions.get(partition)?.waiting.lock();
         if offset < waiting.log_only {
@@ -219,25 +220,25 @@ impl HandoffQueue {
         }
         waiting.log_only = offset + 1;
         let kept = waiting.requests.remove(&offset);
-        // Those that were read from the log before they were reported.
+        // Entries that were read from the log before they were reported.
         while let Some(late) = waiting.requests.first_entry().filter(|first| *first.key() < offset) {
             drop(late.remove());
         }
         kept
     }
 
-    /// Bytes of the requests that wait here.
+    /// Bytes of the budget in use.
     pub fn room_used(&self) -> usize {
         self.room.used()
     }
 
-    /// Whether the request at an offset is here.
+    /// Whether there is a handoff at an offset.
     pub(super) fn has(&self, partition: usize, offset: Offset) -> bool {
         let partition = self.partitions.get(partition);
         partition.is_some_and(|partition| partition.waiting.lock().requests.contains_key(&offset))
     }
 
-    /// Whether what is not here now may still be reported.
+    /// Whether a missing handoff may still be reported.
     pub(super) fn may_come(&self, partition: usize, offset: Offset) -> bool {
         let Some(partition) = self.partitions.get(partition) else {
             return false;
@@ -246,7 +247,7 @@ impl HandoffQueue {
         !waiting.is_closed && offset >= waiting.from_log.max(waiting.log_only)
     }
 
-    /// Returns when something was reported since it returned the last time. For one that waits.
+    /// Returns when something was reported since its last return. For one waiter.
     pub(super) async fn reported(&self, partition: usize) {
         match self.partitions.get(partition) {
             Some(partition) => partition.reported.notified().await,
@@ -254,7 +255,7 @@ impl HandoffQueue {
         }
     }
 
-    /// Nothing of a partition becomes rows any more.
+    /// Stops accepting handoffs of a partition.
     pub(super) fn close(&self, partition: usize) {
         if let Some(partition) = self.partitions.get(partition) {
             let mut waiting = partition.waiting.lock();

@@ -1,9 +1,9 @@
-//! Where the log ended before anything was appended behind it, for tables that could not be asked yet how far they have it.
+//! Remembers where the log ended at start, for tables whose committed offsets could not be read yet.
 //!
-//! A lake on an object store that is away at a start is opened when it is back, and what comes until then waits in the log. If the
-//! log has lost its end meanwhile, what comes gets offsets that the table knows as those of other entries. So the ends of such a
-//! start lie in a file beside the data until the table was asked, however many starts that takes: what is behind them is new, whatever
-//! the table says. A folder is always there, and has none.
+//! If a lake's object store is unreachable at start, the lake is opened later, and new entries wait in the log. If the
+//! log has lost its end, the new entries get offsets that the table has already committed for others. The log ends at
+//! start are therefore kept in a file until the table was read, over any number of starts: entries beyond them are new,
+//! whatever the table has committed. A folder is always reachable and needs no such file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,11 +18,11 @@ use super::events::{EventStore, application};
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::store::LakeStorage;
 
-/// By how a table names the partitions.
+/// By application name of the partition.
 pub(super) type LogEnds = BTreeMap<String, Offset>;
 
-/// The ends of the partitions of a queue, kept until its table is opened: those that are known of before anything was appended, else
-/// those of now. Returns when they survive a power cut. Blocks.
+/// Stores the ends of a queue's partitions until its table is opened: those known from before the first append, else
+/// the current ones. Returns when they survive a power cut. Blocks.
 pub fn keep_ends(
     site: &LakeStorage,
     table: &TableSpec,
@@ -36,7 +36,7 @@ pub fn keep_ends(
     keep(site, table, ends.collect::<Result<_, _>>().map_err(io::Error::other)?)
 }
 
-/// The same of the namespaces of an event store; those without an end were made since.
+/// The same for the namespaces of an event store; those without an end were created later.
 pub fn keep_event_ends(
     site: &LakeStorage,
     table: &TableSpec,
@@ -62,12 +62,13 @@ fn keep(site: &LakeStorage, table: &TableSpec, mut ends: LogEnds) -> io::Result<
     files::write_whole(&path, &serde_json::to_vec(&ends)?)
 }
 
-/// What is kept of a table.
+/// The stored ends for a table.
 pub(super) fn kept(site: &LakeStorage, table: &TableSpec) -> io::Result<LogEnds> {
     path_of(site, table).map_or_else(|| Ok(LogEnds::new()), |path| read(&path))
 }
 
-/// The table was asked. Returns when that survives a power cut: what it takes from now on is not to be taken for what others had.
+/// Removes the ends after the table was read. Returns when that survives a power cut, because the ends must not apply
+/// to what the table consumes from now on.
 pub(super) fn drop_ends(site: &LakeStorage, table: &TableSpec) -> io::Result<()> {
     let Some(path) = path_of(site, table) else {
         return Ok(());

@@ -1,13 +1,14 @@
-//! From the log to tables: entries that receivers appended become rows, and a commit holds both the rows and how far the log was
-//! taken for them. So a row is in its table exactly once, whatever moment the process ends at.
+//! From the log to tables: appended entries become rows, and a commit has both the rows and the committed offsets of
+//! the log. So each row is in its table exactly once, whenever the process ends.
 //!
 //! ```text
 //! lake.logs, partition 0 ── lake-rows ──┐
-//! lake.logs, partition 1 ── lake-rows ──┴─ rows that grow ── lake-commit ── files, one Delta commit ── the log may forget
+//! lake.logs, partition 1 ── lake-rows ──┴─ memtables ── lake-commit ── files, one Delta commit ── the log may delete
 //! ```
 //!
-//! Receivers hand over what they have read anyway; what is not handed over is read from the log, and the rows are the same.
-//! While a commit waits for the disk the next rows grow, up to their limit; then entries wait in the log, where they are on disk.
+//! Receivers hand over the requests that they have decoded; other entries are read from the log, with the same result.
+//! While a commit waits for the disk, the next memtables grow up to their limit; beyond that, entries wait in the log
+//! on disk.
 
 mod columns;
 mod decode;
@@ -59,28 +60,28 @@ use thalweg_columns::tables::TableSpec;
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{DeltaLog, Snapshot};
 
-/// A commit lag of so many flush intervals means that data does not flow.
+/// A commit lag of this many flush intervals means that data does not flow.
 const LAG_INTERVALS_MAX: u32 = 5;
-/// The same, where the interval is very short.
+/// The minimum of this limit, for very short intervals.
 const LAG_MIN: Duration = Duration::from_secs(10);
 const TROUBLE_MAX: Duration = Duration::from_secs(60);
-/// How often a table that closes looks whether the log has more for it.
+/// How often a closing table checks whether the log has more entries.
 const DRAIN_LOOK: Duration = Duration::from_millis(2);
 
 /// How tables are written (`lake.*`).
 #[derive(Clone, Debug)]
 pub struct IngestOptions {
-    /// Memory of rows after which a flush starts.
+    /// The memory of rows that triggers a flush.
     pub flush_bytes: usize,
-    /// Age of the oldest row at which a flush starts.
+    /// The age of the oldest row that triggers a flush.
     pub flush_interval: Duration,
     pub files: FileRules,
     /// Commits between two checkpoints.
     pub checkpoint_interval: i64,
     pub entries: EntryLimits,
-    /// What the log lacks is passed over, and said, where the table would stop otherwise.
+    /// Skips entries that the log lacks with a warning, instead of stopping the table.
     pub accept_gap: bool,
-    /// Where partitions of the log ended before anything was appended to them by this process; others end where they end now.
+    /// Where log partitions ended before this process appended to them; default: their current end.
     pub log_ends: BTreeMap<PartitionId, Offset>,
 }
 
@@ -98,20 +99,21 @@ impl Default for IngestOptions {
     }
 }
 
-/// How far a table has taken a partition of the log.
+/// The progress of a table in a log partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionProgress {
     pub queue: String,
     pub partition: usize,
-    /// What the table lacks first.
+    /// The first offset that the table lacks.
     pub position: Offset,
-    /// Of the entry that comes next.
+    /// The offset of the next entry.
     pub end: Offset,
     /// Between the two.
     pub backlog_bytes: u64,
 }
 
-/// The writer of one table that the log feeds. Stops when it is dropped, and forgets what is not committed: the log has it.
+/// The writer of one table that the log feeds. Dropping it stops it and discards uncommitted rows, which are still in
+/// the log.
 pub struct TableWriter {
     table: Arc<TableBuffer>,
     feed: Arc<QueueSource>,
@@ -119,15 +121,15 @@ pub struct TableWriter {
     log: DeltaLog,
     flush_interval: Duration,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// What feeds it instead, and how far that was taken.
+    /// Set if the event store feeds the table: the store, and its offsets.
     events: Option<(Arc<dyn EventStore>, Arc<EventOffsets>)>,
-    /// Metrics look at it for as long as the writer lives.
+    /// Keeps the metrics of the table alive.
     _watched: Arc<dyn GaugeSource>,
 }
 
 impl TableWriter {
-    /// Opens a table of a lake and begins to take what the log has for it. The table itself is made with its first rows. Only one
-    /// process may write a folder; the caller sees to that. Must be called on a tokio runtime.
+    /// Opens a table of a lake and begins to consume its log entries. The table itself is created with its first rows.
+    /// The caller must ensure that only one process writes a folder. Must be called on a tokio runtime.
     pub async fn open(
         site: &LakeStorage,
         spec: &'static TableSpec,
@@ -250,20 +252,20 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Commits what there is now.
+    /// Starts a commit of the current rows.
     pub fn hurry(&self) {
         self.table.hurry();
     }
 
-    /// Takes what the log has by now, and commits it. What is not taken in half of this time, and not committed `within` it, is
-    /// given up: the log has it.
+    /// Consumes the current entries of the log and commits them. Entries not consumed in half of this time, and rows
+    /// not committed `within` it, are left to the log.
     pub async fn close(&self, within: Duration) {
         self.drain(within / 2).await;
         self.table.end();
         let threads = std::mem::take(&mut *self.threads.lock());
         let mut joined = tokio::task::spawn_blocking(move || {
             for thread in threads {
-                // What it has to say about a panic was said.
+                // The panic was already reported.
                 let _ = thread.join();
             }
         });
@@ -290,13 +292,13 @@ impl TableWriter {
             }
             if Instant::now() >= until {
                 let table = self.table.spec.name;
-                return tracing::warn!(table, "entries are left in the log; the next start takes them");
+                return tracing::warn!(table, "entries are left in the log; the next start consumes them");
             }
             tokio::time::sleep(DRAIN_LOOK).await;
         }
     }
 
-    /// Asks for files to be replaced. The receiver has nothing if the writer ends before.
+    /// Requests a replacement of files. The receiver gets nothing if the writer ends before.
     pub(crate) fn replace(&self, files: FileReplacement) -> std::sync::mpsc::Receiver<bool> {
         self.table.replace(files)
     }
@@ -313,17 +315,17 @@ impl TableWriter {
         self.table.spec
     }
 
-    /// Rows that are decoded and not committed.
+    /// The rows that are decoded but not committed.
     pub fn live(&self) -> MemtableView {
         self.table.live(&self.feed)
     }
 
-    /// Bytes of rows that are not committed.
+    /// Bytes of uncommitted rows.
     pub fn buffer_bytes(&self) -> u64 {
         self.table.buffer_bytes()
     }
 
-    /// Bytes of what is remembered of tags.
+    /// Bytes of cached tag metadata.
     pub fn remembered_bytes(&self) -> u64 {
         self.table.remembered_bytes()
     }
@@ -333,7 +335,7 @@ impl TableWriter {
         &self.feed.queue
     }
 
-    /// Returns when queries see what lies at a position of its queue.
+    /// Returns when queries see the entry at a position of its queue.
     pub async fn wait_for(&self, position: &EntryPosition, within: Duration) -> Result<(), VisibilityWaitError> {
         let EntryPosition {
             queue,
@@ -365,12 +367,12 @@ impl TableWriter {
         })
     }
 
-    /// For how long the oldest row waits for its commit.
+    /// How long the oldest row has been waiting for its commit.
     pub fn lag(&self) -> Duration {
         self.table.lag()
     }
 
-    /// How far the table has taken each partition of the log.
+    /// The progress of the table in each log partition.
     pub fn progress(&self) -> Vec<PartitionProgress> {
         let positions = self.table.positions();
         let of = |((partition, id), position): ((usize, &thalweg_log::PartitionId), Offset)| {
@@ -380,7 +382,7 @@ impl TableWriter {
                 partition,
                 position,
                 end,
-                // What was forgotten meanwhile is no backlog.
+                // Entries that were deleted meanwhile are no backlog.
                 backlog_bytes: self.feed.log.bytes(*id, position, end).unwrap_or(0),
             }
         };
@@ -408,14 +410,14 @@ impl StatusSource for TableWriter {
             None if self.table.has_failed() => {
                 let table = self.table.spec.name;
                 vec![format!(
-                    "the writer of the table {table} has stopped; start the process again"
+                    "the writer of the table {table} has stopped; restart the process"
                 )]
             }
             trouble if lag > lag_max => {
                 let cause = trouble.map(|(text, _)| format!(": {text}")).unwrap_or_default();
                 let (table, seconds) = (self.table.spec.name, lag.as_secs_f64());
                 vec![format!(
-                    "rows of the table {table} wait for their commit since {seconds:.0} s{cause}"
+                    "rows of the table {table} have been waiting for their commit for {seconds:.0} s{cause}"
                 )]
             }
             _ => Vec::new(),
@@ -430,7 +432,7 @@ fn ends_error(site: &LakeStorage, table: &'static TableSpec, source: std::io::Er
     }
 }
 
-/// Where each partition of a queue is read from, and what keeps it from being read.
+/// Determines the start offset of each partition, and what prevents its consumption.
 struct StartOffsetResolver<'b> {
     feed: &'b QueueSource,
     spec: &'static TableSpec,
@@ -447,7 +449,7 @@ impl StartOffsetResolver<'_> {
         }
     }
 
-    /// Nothing is changed before all of them are explained.
+    /// Changes nothing until the state of all partitions is explained.
     async fn begin(&self, table: &mut Option<Snapshot>) -> Result<Vec<(Offset, Option<String>)>, OpenError> {
         let (feed, spec, accepts) = (self.feed, self.spec, self.options.accept_gap);
         let mut begins = Vec::with_capacity(feed.partitions.len());
@@ -487,8 +489,8 @@ impl StartOffsetResolver<'_> {
         Ok(from)
     }
 
-    /// After a loss that is accepted the log goes on behind what the table has; or, if entries were appended since, the table goes
-    /// on with those.
+    /// Continues after an accepted loss: moves the log's next offset behind the committed one; or, if entries were
+    /// appended since, moves the table back to them.
     async fn go_on(
         &self,
         table: &mut Option<Snapshot>,
@@ -503,7 +505,7 @@ impl StartOffsetResolver<'_> {
             partition,
             log_end,
             table_has,
-            "the log ends before what the table has of it: entries of it are lost, and it goes on without them, as was asked for"
+            "the log ends before the committed offset: entries are lost, and it continues without them, as configured"
         );
         let next = log.bounds(id).map_err(|source| self.unread(source))?.next;
         if next == log_end {

@@ -1,12 +1,12 @@
-//! The order of rows in a file: by the sort columns of their table, rows without a value first; equal ones stay as they come.
+//! The sort order of rows in a file: by the sort columns of the table, nulls first. The sort is stable.
 
 use thalweg_columns::file::FileColumn;
 use thalweg_columns::rows::text::NULL;
 
-/// More columns than any table is ordered by.
+/// More sort columns than any table has.
 const COLUMNS_MAX: usize = 4;
 
-/// The places of rows, in order. Columns that have no order are all alike.
+/// The row indexes in sort order. Columns of unsortable types compare as equal.
 pub(super) fn order(rows: usize, by: &[&FileColumn<'_>]) -> Vec<u32> {
     match by.len() {
         0 => (0..rows as u32).collect(),
@@ -22,14 +22,14 @@ fn sorted<const N: usize>(rows: usize, by: &[&FileColumn<'_>]) -> Vec<u32> {
     for (at, column) in by.iter().enumerate().take(N) {
         fill(&mut keys, at, column);
     }
-    // Rows mostly come in runs that are in order.
+    // Rows mostly arrive in order.
     if !keys.is_sorted() {
         keys.sort();
     }
     keys.into_iter().map(|(_, row)| row).collect()
 }
 
-/// Numbers that are in the order of a column's values; zero is no value.
+/// Fills in order-preserving numbers of a column's values; zero is null.
 fn fill<const N: usize>(keys: &mut [([u64; N], u32)], at: usize, column: &FileColumn<'_>) {
     let of_long = |value: i64| (value as u64 ^ 1 << 63).max(1);
     match column {
@@ -51,7 +51,7 @@ fn fill<const N: usize>(keys: &mut [([u64; N], u32)], at: usize, column: &FileCo
             }
         }
         FileColumn::Plain(rows) => {
-            // The first bytes tell most of them apart.
+            // A prefix decides most comparisons.
             let head = |text: &[u8]| {
                 let mut head = [0; 16];
                 let len = text.len().min(head.len());

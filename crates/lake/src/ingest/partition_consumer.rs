@@ -1,8 +1,8 @@
-//! The thread that takes the entries of one partition and makes them rows: those that were handed over from memory, the others
-//! from the log. Only what survives a power cut is taken, since an offset that a table has must never be given to anything else.
+//! The thread that makes rows of the entries of one partition: from handoffs in memory, otherwise from the log. It
+//! consumes only synced entries, because an offset that a table has committed must never be assigned again.
 //!
-//! An entry that passed its look when it was taken can be decoded; one that cannot all the same (its bytes were changed, or
-//! this program has a fault) goes whole to the quarantine, and the next one is taken.
+//! A validated entry can be decoded. If one cannot nevertheless (its bytes were changed, or this program has a bug),
+//! the whole entry is quarantined, and consumption continues with the next one.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,18 +23,17 @@ use crate::entry;
 use crate::error::AppendError;
 use thalweg_delta::store::{LakeStorage, fault_text};
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ: usize = 4 << 20;
-/// Handed-over requests whose rows are made before queries may look again.
+/// Bytes of handoffs that are decoded before queries can see the rows.
 const HANDED: usize = 1 << 20;
-/// So often a log that syncs nothing by itself is asked to.
+/// How often a sync is requested from a log that does not sync by itself.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// For how long an entry waits that is stored and not synced.
+/// The pause while an entry is stored but not synced.
 const UNSYNCED: Duration = Duration::from_millis(5);
-/// Whoever appended an entry is about to hand it over when others can see it in the log: so long it is not read from there.
+/// An entry becomes visible in the log shortly before its handoff: it is not read from the log within this time.
 const LATE: Duration = Duration::from_millis(20);
-/// A lane that nothing came for in such a time leaves the memory of what it knows to others. What it knew it knows again after a
-/// few entries.
+/// After this time without entries, a consumer frees its cache for others. A few entries refill it.
 const IDLE: Duration = if cfg!(test) {
     Duration::from_millis(300)
 } else {
@@ -49,21 +48,21 @@ pub(super) struct PartitionConsumer {
     pub partition: usize,
     pub id: PartitionId,
     pub decoder: EntryDecoder,
-    /// Its part of what all lanes may know of earlier entries.
+    /// Its share of the memory for caches of earlier entries.
     pub remembered_bytes: usize,
     pub site: LakeStorage,
-    /// What the log lacks is passed over, and said.
+    /// Skips entries that the log lacks, with a warning.
     pub accept_gap: bool,
     pub runtime: Handle,
     /// Entries that cannot be decoded.
     pub poisoned: BTreeSet<Offset>,
-    /// The entry that was not handed over in time.
+    /// The entry whose handoff did not come in time.
     pub late: Option<Offset>,
-    /// When the log was asked for a sync.
+    /// When the last sync was requested.
     pub asked: Option<Instant>,
 }
 
-/// However the thread ends, nothing waits for it.
+/// Fails the table however the thread ends, so that nothing waits for it.
 struct ConsumerEndGuard {
     table: Arc<TableBuffer>,
     handoffs: Option<Arc<HandoffQueue>>,
@@ -82,18 +81,18 @@ impl Drop for ConsumerEndGuard {
     }
 }
 
-/// Why a lane takes nothing more.
+/// Why a consumer stops.
 enum ConsumerHalt {
-    /// For now.
+    /// Temporarily.
     Failed(String),
     Missing(OffsetGap),
-    /// The rows that were growing are not to be trusted: they are made again.
+    /// The memtable may be inconsistent, so its entries are consumed again.
     Again,
 }
 
-/// Why a lane that waited looks again.
+/// Why a waiting consumer wakes up.
 enum ConsumerWakeup {
-    /// The entry is in the log, and was not handed over.
+    /// The entry is in the log, but was not handed over.
     Late,
     Idle,
     ForOther,
@@ -138,7 +137,7 @@ impl PartitionConsumer {
         }
     }
 
-    /// The next entries; `false` if there are none.
+    /// Consumes the next entries; returns false if there are none.
     fn take(&mut self) -> Result<bool, ConsumerHalt> {
         let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
             return Ok(false);
@@ -174,7 +173,7 @@ impl PartitionConsumer {
         Ok(!frames.is_empty())
     }
 
-    /// Whether a read, which has synced what is not, is due. What is synced after an interval anyway is waited for.
+    /// Whether a read is due, which syncs the log. Logs that sync at an interval are waited for.
     fn asks_for_sync(&mut self) -> bool {
         let is_left_alone = matches!(self.feed.log.durability(self.id), Ok(Durability::Os));
         let is_due = is_left_alone && self.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
@@ -184,7 +183,7 @@ impl PartitionConsumer {
         is_due
     }
 
-    /// Entries that were handed over, up to one that was not, or that is not synced, or as many as are read at once.
+    /// Consumes handoffs up to a missing one, the synced offset, or the size of a read.
     fn take_handed(&mut self, handoffs: &HandoffQueue, synced: Offset) -> Result<(), ConsumerHalt> {
         let table = self.table.clone();
         let Some(mut growing) = table.lane(self.partition) else {
@@ -199,7 +198,7 @@ impl PartitionConsumer {
             let (decoder, chunk) = (&mut self.decoder, table.chunk(&mut growing));
             let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_handed(&kept.handoff, chunk)));
             let Ok(Ok(arrival)) = decoded else {
-                // The log has the entry as it came, and tells what is wrong with it.
+                // The log has the entry as received, and decoding it from there shows the cause.
                 return Err(self.again(&mut growing));
             };
             arrivals.push(arrival);
@@ -217,7 +216,7 @@ impl PartitionConsumer {
         Ok(())
     }
 
-    /// Rows of which half an entry may be a part are made again.
+    /// Discards the memtable, which may have a part of an entry, and restarts it.
     fn again(&mut self, growing: &mut Memtable) -> ConsumerHalt {
         self.decoder.reset();
         growing.begin_again();
@@ -225,7 +224,7 @@ impl PartitionConsumer {
         ConsumerHalt::Again
     }
 
-    /// `false` when there is no room for the next one.
+    /// Returns false if there is no room for the next frame.
     fn take_frame(&mut self, frame: &Frame) -> Result<bool, ConsumerHalt> {
         let table = self.table.clone();
         let Some(mut growing) = table.lane(self.partition) else {
@@ -241,7 +240,7 @@ impl PartitionConsumer {
             let record = record.map_err(|error| {
                 let queue = &self.feed.queue;
                 ConsumerHalt::Failed(format!(
-                    "a frame of {queue} at offset {base} is no list of records: {error:?}"
+                    "a frame of {queue} at offset {base} is not a list of records: {error:?}"
                 ))
             })?;
             let offset = base + record.delta.map_or(index, u64::from);
@@ -254,7 +253,7 @@ impl PartitionConsumer {
                     let decoder = &mut self.decoder;
                     catch_unwind(AssertUnwindSafe(|| decoder.decode(record.value, chunk)))
                 };
-                match decoded.unwrap_or_else(|_| Err("this program has a fault".to_owned())) {
+                match decoded.unwrap_or_else(|_| Err("the decoder panicked, which is a bug".to_owned())) {
                     Ok(arrival) => arrivals.push(arrival),
                     Err(why) => {
                         self.set_aside(offset, record.value, &why);
@@ -264,7 +263,7 @@ impl PartitionConsumer {
                 }
             }
             if let Some(handoffs) = &self.feed.handoffs {
-                // It is not needed any more.
+                // The handoff is not needed any more.
                 drop(handoffs.take(self.partition, offset));
             }
             growing.next = offset + 1;
@@ -282,7 +281,7 @@ impl PartitionConsumer {
         Ok(table.has_room())
     }
 
-    /// Queries see the rows of entries that arrived then.
+    /// Observes the delay until these entries are visible to queries.
     fn visible(&self, arrivals: &[i64]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
@@ -309,12 +308,12 @@ impl PartitionConsumer {
         match self.runtime.block_on(self.site.set_aside(&name, entry)) {
             Ok(path) => tracing::error!(
                 table,
-                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}); it lies in {} now",
+                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}); it is now in {}",
                 path.display()
             ),
             Err(error) => tracing::error!(
                 table,
-                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}), nor be put aside as {name}: {}",
+                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}), and cannot be quarantined as {name}: {}",
                 fault_text(&error)
             ),
         }
@@ -328,7 +327,7 @@ impl PartitionConsumer {
         }
     }
 
-    /// Until there may be more, or the table ends.
+    /// Waits until there may be more, or the table ends.
     fn wait(&mut self) {
         let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
             return;
@@ -345,7 +344,7 @@ impl PartitionConsumer {
         }
         let mut ending = self.table.ending();
         let is_late = async {
-            // What is removed ends the wait, too.
+            // A removal of the partition ends the wait, too.
             let _ = log.wait_for(self.id, from).await;
             if may_come {
                 tokio::time::sleep(LATE).await;

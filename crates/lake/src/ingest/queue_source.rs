@@ -1,4 +1,4 @@
-//! What feeds a table: the partitions of a queue in the log.
+//! The source of a table: the partitions of a queue in the log.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::commit::CommittedOffset;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::Snapshot;
 
-/// Told how far a partition was taken: everything before the offset is in the table for good.
+/// Called with the committed offset of a partition: everything before it is durably in the table.
 pub type OffsetCommitListener = dyn Fn(u32, Offset) + Send + Sync;
 
-/// A queue of the log whose entries become rows of one table.
+/// A log queue whose entries become rows of one table.
 #[derive(Clone)]
 pub struct QueueSource {
     /// The name of the queue.
@@ -21,36 +21,37 @@ pub struct QueueSource {
     /// The queue's partitions.
     pub partitions: Vec<PartitionId>,
     pub taken: Arc<OffsetCommitListener>,
-    /// Requests that need not be read from the log, if somebody hands them over.
+    /// Handoffs of requests that need not be read from the log.
     pub handoffs: Option<Arc<HandoffQueue>>,
 }
 
-/// What the log does not have any more, or never had, although the table lacks it.
+/// Offsets that the log lacks, but the table needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OffsetGap {
     pub from: Offset,
     pub to: Offset,
 }
 
-/// Where a partition is read from.
+/// Where consumption of a partition begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartOffset {
     At(Offset),
-    /// The log ended before what the table has.
+    /// The log ended before the table's committed offset.
     Lost(TruncatedLog),
     Missing(OffsetGap),
 }
 
-/// A table has what the log has lost. It takes only what is synced, so no power cut does this, whatever a partition promises.
+/// The table has entries that the log has lost. Only synced entries are consumed, so no power cut causes this, whatever
+/// the durability of the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TruncatedLog {
-    /// Where the log ended before anything was appended behind that; from there on it has what the table lacks.
+    /// Where the log ended before the first append; from here on it has entries that the table lacks.
     pub log_end: Offset,
     pub table_has: Offset,
 }
 
 impl QueueSource {
-    /// How tables name a partition.
+    /// The application name of a partition.
     pub(super) fn application(&self, partition: usize) -> String {
         format!("thalweg/{:016x}/{}/{partition}", self.log.id(), self.queue)
     }
@@ -64,7 +65,7 @@ impl QueueSource {
         offsets.iter().enumerate().map(of).collect()
     }
 
-    /// Where the table goes on in a partition, of which the log has offsets from `first` on, and ended at `end`.
+    /// Where the table continues in a partition whose log offsets begin at `first` and ended at `end`.
     pub(super) fn begin(&self, partition: usize, table: Option<&Snapshot>, first: Offset, end: Offset) -> StartOffset {
         let known = table.and_then(|table| table.transactions.get(&self.application(partition)));
         let Some(known) = known.and_then(|offset| Offset::try_from(*offset).ok()) else {
@@ -83,8 +84,8 @@ impl QueueSource {
     pub(super) fn gap_text(&self, table: &TableSpec, partition: usize, missing: OffsetGap) -> String {
         let OffsetGap { from, to } = missing;
         format!(
-            "lake.gap: the log does not have the entries {from} to {} of {}, partition {partition}, that the table {} lacks; \
-             bring back the files of the log, or start once with `log: {{recover: skip}}` to go on without them",
+            "lake.gap: the log does not have the entries {from} to {} of {}, partition {partition}, that the table {} needs; \
+             restore the files of the log, or start once with `log: {{recover: skip}}` to continue without them",
             to.saturating_sub(1),
             self.queue,
             table.name
@@ -99,7 +100,7 @@ impl QueueSource {
             partition,
             from,
             to,
-            "entries that the log does not have are passed over, as was asked for"
+            "entries that the log does not have are skipped, as configured"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! What the threads of a table share: rows that grow, one lot for each partition of its log, and what is known of the table.
+//! The shared state of a table's threads: one memtable per log partition, and the state of the table.
 //!
-//! Locks are taken in this order: rows of a partition, state.
+//! Lock order: memtable, state.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,40 +23,42 @@ use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::rows::memory_usage::MemoryUsage;
 use thalweg_columns::tables::TableSpec;
 
-/// Rows wait for a commit until they take `lake.flush.bytes` for themselves, or so many times as much with all that they share.
+/// Rows are flushed when their own size reaches `lake.flush.bytes`, or their size including shared texts this many
+/// times as much.
 const FLUSH_WITH_SHARED: usize = 2;
-/// So often rows are closed for queries.
+/// How often a chunk is closed to make its rows visible to queries.
 const SHOWN_AGAIN: Duration = Duration::from_millis(100);
-/// Rows with names that have no column yet are committed so soon, and the first rows of all.
+/// Rows with names that have no column yet are committed after this time, and the very first rows after
+/// [`FIRST_WITHIN`].
 const NEW_NAMES_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_WITHIN: Duration = Duration::from_millis(100);
-/// Chunks whose room is kept for the next ones.
+/// How many cleared chunks are kept for reuse.
 const SPARE_CHUNKS: usize = 8;
 const SPARE_BYTES: usize = 32 << 20;
 
-/// Rows of a partition that are on their way to a commit.
+/// The rows of a partition that are not sealed yet.
 pub(super) struct Memtable {
-    /// Those that do not change any more.
+    /// Closed chunks.
     chunks: Vec<Arc<MemtableChunk>>,
     chunk: Option<MemtableChunk>,
-    /// Without rows. The next chunk begins with its texts, which are those of the last one.
+    /// An empty chunk with the texts of the last one, for the next chunk to inherit.
     heir: Option<MemtableChunk>,
-    /// Attributes of the chunk, or of the one whose heir it is, whose names were looked at.
+    /// How many attributes of the chunk, or of its heir, were checked for new names.
     looked_at: usize,
-    /// Some name is to have a column and has none yet.
+    /// A name is to get a column that does not exist yet.
     has_new_names: bool,
-    /// When one was closed for a query.
+    /// When a chunk was last closed for a query.
     shown: Option<Instant>,
-    /// What is before it is in chunks that queries see.
+    /// Queries see all entries before this offset.
     closed: Offset,
-    /// Where they begin.
+    /// The first offset.
     pub first: Offset,
-    /// The offset that is taken next.
+    /// The next offset to consume.
     pub next: Offset,
 }
 
 impl Memtable {
-    /// Nothing of it is to be trusted: it is made again.
+    /// Discards everything, because it may be inconsistent.
     pub fn begin_again(&mut self) {
         self.chunks.clear();
         self.chunk = None;
@@ -66,7 +68,7 @@ impl Memtable {
         self.closed = self.first;
     }
 
-    /// Nothing comes for now, so nothing is kept for what comes.
+    /// Frees the inherited texts, because nothing arrives for now.
     pub fn forget_heir(&mut self) {
         self.heir = None;
     }
@@ -90,8 +92,8 @@ impl Memtable {
         self.closed = self.next;
     }
 
-    /// Closes what grows for queries. Each time leaves a smaller chunk behind, so not for each of many queries: if it is too
-    /// early, returns how long until it is not.
+    /// Closes the current chunk for queries. Each call leaves a smaller chunk behind, so the rate is limited: if it is
+    /// too early, returns the remaining time.
     fn show(&mut self) -> Result<(), Duration> {
         let since = self.shown.map_or(SHOWN_AGAIN, |shown| shown.elapsed());
         if since < SHOWN_AGAIN {
@@ -102,7 +104,7 @@ impl Memtable {
         Ok(())
     }
 
-    /// Without `bindings` there is no table yet, and every name is new.
+    /// `bindings` returns `None` while there is no table; then every name is new.
     fn look_for_names(&mut self, bindings: &dyn Fn() -> Option<Arc<AttributeBindings>>) {
         let Some(chunk) = &self.chunk else { return };
         let slots = chunk.slots().all();
@@ -122,16 +124,16 @@ impl Memtable {
 /// Rows that are committed together.
 pub(super) struct SealedRows {
     pub chunks: Vec<Arc<MemtableChunk>>,
-    /// By partition, what is taken next.
+    /// The next offset of each partition.
     pub taken: Vec<Offset>,
 }
 
-/// How much waits.
+/// The amount of uncommitted rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BufferedRows {
     pub rows: u64,
     pub space: MemoryUsage,
-    /// Since there is something to commit.
+    /// When there was first something to commit.
     pub since: Option<Instant>,
     pub has_new_names: bool,
 }
@@ -147,7 +149,7 @@ impl BufferedRows {
     }
 }
 
-/// What is committed.
+/// The totals of the newest commit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CommittedTotals {
     pub version: i64,
@@ -158,13 +160,13 @@ pub(super) struct CommittedTotals {
     pub last_commit_unix_ms: Option<i64>,
 }
 
-/// Somebody waits for the outcome of a replacement; dropped, there is none.
+/// A requested replacement of files. If `outcome` is dropped, the table has ended.
 pub(super) struct ReplacementRequest {
     pub files: FileReplacement,
     pub outcome: mpsc::SyncSender<bool>,
 }
 
-/// What the thread that commits does next.
+/// The next task of the flush thread.
 pub(super) enum CommitTask {
     Rows(SealedRows),
     Files(ReplacementRequest),
@@ -174,12 +176,12 @@ struct TableBufferState {
     /// By partition.
     growing: Vec<BufferedRows>,
     sealed: BufferedRows,
-    /// The rows that are being committed, by partition.
+    /// The rows of the commit in progress, by partition.
     committing: Vec<(Offset, Vec<Arc<MemtableChunk>>)>,
     hurry: bool,
     replacements: VecDeque<ReplacementRequest>,
     committed: CommittedTotals,
-    /// Set for good: nothing more is taken.
+    /// Set permanently: nothing more is accepted.
     failure: Option<AppendError>,
     spares: Vec<MemtableChunk>,
 }
@@ -191,19 +193,19 @@ pub(super) struct TableBuffer {
     flush_bytes: usize,
     flush_interval: Duration,
     lanes: Vec<Mutex<Memtable>>,
-    /// Bytes of what each knows of earlier entries.
+    /// The cache size of each consumer in bytes.
     remembered: Vec<AtomicUsize>,
-    /// Of the newest commit.
+    /// The bindings of the newest commit.
     bindings: Mutex<Option<Arc<AttributeBindings>>>,
     state: Mutex<TableBufferState>,
     changed: Condvar,
-    /// Told whenever more was taken of some partition.
+    /// Notified whenever more of a partition was consumed.
     grown: Notify,
     ending: watch::Sender<bool>,
 }
 
 impl TableBuffer {
-    /// `from` is what is taken next of each partition.
+    /// `from` has the next offset of each partition.
     pub fn new(
         spec: &'static TableSpec,
         from: &[Offset],
@@ -253,7 +255,7 @@ impl TableBuffer {
         self.lanes.get(partition).map(Mutex::lock)
     }
 
-    /// A chunk with room.
+    /// The current chunk, or a new one if it is full.
     pub fn chunk<'a>(&self, growing: &'a mut Memtable) -> &'a mut MemtableChunk {
         if growing.chunk.as_ref().is_some_and(MemtableChunk::is_full) {
             growing.close_chunk();
@@ -263,7 +265,8 @@ impl TableBuffer {
             let (spare, shared) = (state.spares.pop(), state.grown().space.shared);
             drop(state);
             let mut chunk = spare.unwrap_or_else(|| MemtableChunk::new(self.spec));
-            // What texts take in all lanes leaves room for as much again, or rows would be committed as soon as they come.
+            // Inherited texts of all partitions must leave room for as much again; otherwise rows would be flushed as
+            // soon as they arrive.
             let has_room = |heir: &MemtableChunk| shared + heir.space().used <= self.flush_bytes;
             match growing.heir.take().filter(has_room) {
                 Some(heir) => chunk.take_over(heir),
@@ -273,16 +276,17 @@ impl TableBuffer {
         })
     }
 
-    /// What is not committed, by partition. Of what is being committed the commit decides whether it is beyond the table.
+    /// The uncommitted rows, by partition. Whether rows of a commit in progress are visible depends on the table
+    /// version of the query.
     pub fn live(&self, feed: &QueueSource) -> MemtableView {
         let mut parts = Vec::new();
         for (partition, lane) in self.lanes.iter().enumerate() {
             let mut growing = lane.lock();
-            // A moment ago is good enough for who did not wait for more.
+            // Slightly outdated rows are acceptable here; [`TableBuffer::wait_for`] gives a guarantee.
             let _ = growing.show();
             parts.push((partition, growing.first, growing.chunks.clone()));
         }
-        // Rows that went from there to here meanwhile are the same rows, and maybe more.
+        // Memtables that were sealed meanwhile have the same rows, and maybe more.
         for (partition, (first, chunks)) in self.state.lock().committing.iter().enumerate() {
             parts.retain(|(of, at, _)| (*of, *at) != (partition, *first));
             parts.push((partition, *first, chunks.clone()));
@@ -297,7 +301,7 @@ impl TableBuffer {
         }
     }
 
-    /// Returns when queries see what was taken at an offset, or when nothing more is made of the partition.
+    /// Returns when queries see the entry at an offset, or when the partition's consumption has ended.
     pub async fn wait_for(&self, partition: usize, offset: Offset) {
         loop {
             let grown = self.grown.notified();
@@ -316,7 +320,7 @@ impl TableBuffer {
         }
     }
 
-    /// Lets others see what waits in a partition. Its rows are locked.
+    /// Publishes the state of a memtable. The caller holds its lock.
     pub fn publish(&self, partition: usize, growing: &mut Memtable) {
         growing.look_for_names(&|| self.bindings.lock().clone());
         let (rows, space) = growing.buffered();
@@ -325,7 +329,7 @@ impl TableBuffer {
             return;
         };
         let was_empty = waits.since.is_none();
-        // Entries without a row are taken by a commit, too.
+        // Entries without rows need a commit of their offset, too.
         let since = (growing.next > growing.first).then(|| waits.since.unwrap_or_else(Instant::now));
         let is_news = growing.has_new_names && !waits.has_new_names;
         *waits = BufferedRows {
@@ -342,7 +346,7 @@ impl TableBuffer {
         }
     }
 
-    /// Returns when there is room for more rows; `false` when no more are to be made.
+    /// Returns when there is room for more rows; false if no more are accepted.
     pub fn wait_for_room(&self) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -360,12 +364,12 @@ impl TableBuffer {
         !self.is_enough(self.state.lock().grown().space)
     }
 
-    /// Whether rows are a commit, before the interval is over.
+    /// Whether there are enough rows for a flush before the interval is over.
     fn is_enough(&self, space: MemoryUsage) -> bool {
         space.own() >= self.flush_bytes || space.used >= FLUSH_WITH_SHARED * self.flush_bytes
     }
 
-    /// What is to be committed, as soon as there is anything, and rows first; `None` when the table ends.
+    /// Returns the next task as soon as there is one, rows first; `None` when the table ends.
     pub fn next_work(&self) -> Option<CommitTask> {
         let mut state = self.state.lock();
         loop {
@@ -373,7 +377,7 @@ impl TableBuffer {
                 return None;
             }
             let grown = state.grown();
-            // A name is a column for those who ask only when it is committed.
+            // Queries see a new attribute as a column only after its commit.
             let within = match grown.has_new_names {
                 true if self.bindings.lock().is_none() => FIRST_WITHIN,
                 true => NEW_NAMES_WITHIN,
@@ -406,7 +410,7 @@ impl TableBuffer {
         Some(CommitTask::Rows(self.seal()))
     }
 
-    /// Asks for files to be replaced. The receiver has nothing if the table ends before.
+    /// Requests a replacement of files. The receiver gets nothing if the table ends before.
     pub fn replace(&self, files: FileReplacement) -> mpsc::Receiver<bool> {
         let (outcome, receiver) = mpsc::sync_channel(1);
         let mut state = self.state.lock();
@@ -441,7 +445,7 @@ impl TableBuffer {
         sealed
     }
 
-    /// Rows are committed.
+    /// Records that rows were committed.
     pub fn settled(&self, sealed: SealedRows, committed: CommittedTotals) {
         let mut state = self.state.lock();
         state.sealed = BufferedRows::default();
@@ -449,7 +453,7 @@ impl TableBuffer {
         state.committed = committed;
         let wanted = SPARE_CHUNKS.saturating_sub(state.spares.len());
         drop(state);
-        // Those that a query looks at go with it.
+        // Chunks that a query still uses are not reused.
         let spares = sealed.chunks.into_iter().filter_map(Arc::into_inner);
         let spares: Vec<MemtableChunk> = spares
             .filter(|chunk| chunk.space().held <= SPARE_BYTES)
@@ -467,11 +471,11 @@ impl TableBuffer {
         self.changed.notify_all();
     }
 
-    /// No more rows are made; what there is is committed.
+    /// Stops accepting rows; existing rows are still committed.
     pub fn end(&self) {
         let mut state = self.state.lock();
         self.ending.send_replace(true);
-        // Whoever waits for these hears that there is no outcome.
+        // Dropping the requests ends their waiting.
         state.replacements.clear();
         drop(state);
         self.changed.notify_all();
@@ -481,12 +485,12 @@ impl TableBuffer {
         *self.ending.borrow()
     }
 
-    /// Told when the table ends.
+    /// Notified when the table ends.
     pub fn ending(&self) -> watch::Receiver<bool> {
         self.ending.subscribe()
     }
 
-    /// Nothing is committed any more, and nothing more is made.
+    /// Stops commits and consumption.
     pub fn fail(&self, failure: AppendError) {
         if let AppendError::ReadOnly(text) = &failure {
             self.health.set_trouble(HealthComponent::Writer, text);
@@ -499,7 +503,7 @@ impl TableBuffer {
         self.state.lock().committed = committed;
     }
 
-    /// Names that have columns now.
+    /// Sets the names that have columns now.
     pub fn set_bindings(&self, bindings: &AttributeBindings) {
         let mut known = self.bindings.lock();
         if known.as_ref().is_none_or(|known| known.epoch() != bindings.epoch()) {
@@ -511,11 +515,11 @@ impl TableBuffer {
         self.state.lock().committed.clone()
     }
 
-    /// By partition, the offset that the table lacks first.
+    /// The first offset of each partition that the table lacks.
     pub fn positions(&self) -> Vec<Offset> {
         let firsts: Vec<Offset> = self.lanes.iter().map(|lane| lane.lock().first).collect();
         let state = self.state.lock();
-        // What is being committed is not there yet.
+        // Rows of the commit in progress are not in the table yet.
         let committing = state.committing.iter().map(|(first, _)| Some(*first));
         let committing = committing.chain(std::iter::repeat(None));
         firsts
@@ -525,27 +529,27 @@ impl TableBuffer {
             .collect()
     }
 
-    /// Whether nothing can be expected of it any more without a restart.
+    /// Whether only a restart can help.
     pub fn has_failed(&self) -> bool {
         self.state.lock().failure.is_some()
     }
 
-    /// For how long the oldest row waits for its commit.
+    /// How long the oldest row has been waiting for its commit.
     pub fn lag(&self) -> Duration {
         let state = self.state.lock();
         let since = state.grown().and(state.sealed).since;
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// What a lane knows of earlier entries takes so much.
+    /// Records the cache size of a consumer.
     pub fn remembers(&self, partition: usize, bytes: usize) {
         if let Some(remembered) = self.remembered.get(partition) {
             remembered.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// How much a lane may know of earlier entries: its part, and of those of the others what they do not take. Often one lane
-    /// has nearly all to do.
+    /// The cache limit of a consumer: its share, and what the others do not use. Often one consumer has nearly all the
+    /// load.
     pub fn may_remember(&self, partition: usize, part: usize) -> usize {
         let others = self.remembered.iter().enumerate().filter(|(of, _)| *of != partition);
         let others: usize = others.map(|(_, bytes)| bytes.load(Ordering::Relaxed)).sum();
@@ -588,7 +592,7 @@ impl TableBufferState {
     }
 }
 
-/// What a scrape sees of a table.
+/// The gauges of a table for a scrape.
 pub(super) struct TableGaugeSource {
     pub table: Arc<TableBuffer>,
     pub feed: Arc<QueueSource>,
@@ -599,12 +603,12 @@ impl GaugeSource for TableGaugeSource {
         let (feed, log) = (&self.feed, &self.feed.log);
         let of = |(partition, id): (usize, &PartitionId)| {
             let next = self.table.lane(partition)?.next;
-            // What is gone, or cannot be read, is told elsewhere.
+            // Missing or unreadable entries are reported elsewhere.
             log.bytes(*id, next, log.bounds(*id).ok()?.next).ok()
         };
         let backlog = feed.partitions.iter().enumerate().filter_map(of).sum();
         TableGauges {
-            // Events come from elsewhere.
+            // The event store's table has no queue.
             backlog: (!feed.partitions.is_empty()).then(|| (feed.queue.clone(), backlog)),
             ..self.table.gauges()
         }

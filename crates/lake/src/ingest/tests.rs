@@ -27,7 +27,7 @@ use thalweg_delta::store::flaky::left_after;
 pub(crate) struct World {
     log: Arc<EmbeddedLog>,
     pub folder: TempDir,
-    /// What the log was told by partition.
+    /// The committed offset reported to the log, by partition.
     told: Arc<[AtomicU64; 2]>,
 }
 
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// The log is gone, and there is a new one of its name.
+    /// Replaces the log by a new one of the same name.
     pub async fn with_another_log(self) -> World {
         World {
             folder: self.folder,
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// The same of a queue whose entries are handed over, for which there is so much room.
+    /// The same with handoffs that have this budget.
     fn feed_with_room(&self, bytes: usize) -> QueueSource {
         let next = PARTITIONS.map(|id| self.log.bounds(id).unwrap().next);
         QueueSource {
@@ -118,7 +118,7 @@ impl World {
         self.try_open_with(self.feed(), metrics, options).await
     }
 
-    /// One entry with logs of these bodies.
+    /// Appends one entry with a log row for each body.
     pub async fn append(&self, partition: usize, bodies: &[&str]) -> u64 {
         self.append_bytes(partition, &entry(bodies)).await
     }
@@ -133,7 +133,7 @@ impl World {
         appended.unwrap().offsets[0]
     }
 
-    /// The bodies in the table, sorted, and the positions that it states.
+    /// The bodies in the table, sorted, and its committed offsets.
     pub async fn stored(&self) -> (Vec<String>, Vec<i64>) {
         bodies(&self.folder.path().join("logs"), &self.feed()).await
     }
@@ -177,7 +177,7 @@ async fn bodies(table: &Path, feed: &QueueSource) -> (Vec<String>, Vec<i64>) {
     )
 }
 
-/// Commits only when it is asked to, or closes.
+/// Commits only on request or when it closes.
 fn slow() -> IngestOptions {
     IngestOptions {
         flush_interval: Duration::from_secs(3600),
@@ -192,7 +192,7 @@ pub(crate) fn fast() -> IngestOptions {
     }
 }
 
-/// The decoder of a table whose entries have rows alone: the store knows no protocol.
+/// A decoder for a table whose entries contain only rows.
 pub(crate) fn rows_alone(spec: &'static TableSpec) -> DecoderFactory {
     Arc::new(move |limits| Box::new(RowEntryDecoder::new(spec, limits)))
 }
@@ -229,7 +229,7 @@ async fn what_was_not_committed_is_taken_again_and_what_was_is_not() {
         world.append(round % 2, &[&body]).await;
         expected.push(body);
         match round % 3 {
-            // Given up as it is, before or after it was decoded.
+            // Dropped as it is, before or after the entry was decoded.
             0 => drop(writer),
             1 => {
                 writer.hurry();
@@ -248,7 +248,7 @@ async fn what_was_not_committed_is_taken_again_and_what_was_is_not() {
     assert_eq!(world.stored().await, (expected, vec![3, 3]));
 }
 
-/// Of which no process that has the lease hears; but rows would be there twice.
+/// A lease prevents this. Without one, rows would be in the table twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_ends_where_another_one_has_taken_a_part_of_its_rows() {
     let world = World::new().await;
@@ -286,7 +286,7 @@ async fn a_writer_ends_where_another_one_has_taken_a_part_of_its_rows() {
         "{failed}"
     );
     assert_eq!(world.stored().await.0, ["a", "b"]);
-    // The next start goes on from what the table says.
+    // The next start continues from the committed offsets.
     drop(writer);
     let writer = world.open(&fast()).await;
     assert_eq!(world.wait_for(3).await, ["a", "b", "c"]);
@@ -356,7 +356,7 @@ async fn a_table_stops_where_the_log_lacks_what_it_lacks_until_that_is_accepted(
     writer.close(SOON).await;
 }
 
-/// A table that has two entries of partition 0, and a log of the same name that has one of other content.
+/// A table with two entries of partition 0, and a log of the same name with one entry of other content.
 async fn with_a_log_that_ends_early(durability: Durability) -> World {
     let world = World::new().await;
     let writer = world.open(&fast()).await;
@@ -371,7 +371,7 @@ async fn with_a_log_that_ends_early(durability: Durability) -> World {
     younger
 }
 
-/// The log goes on behind what the table has.
+/// Checks that the log continues behind the committed offset.
 async fn goes_on(world: World, options: &IngestOptions) {
     let writer = world.open(options).await;
     assert_eq!(world.log.bounds(PARTITIONS[0]).unwrap().next, 2);
@@ -385,7 +385,7 @@ async fn goes_on(world: World, options: &IngestOptions) {
     );
 }
 
-/// The table has taken only what was synced, so no mode explains it.
+/// The table consumed only synced entries, so no durability mode explains the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_ends_before_what_the_table_has_is_refused_in_any_mode_until_that_is_accepted() {
     for durability in [Durability::Fsync, Durability::Interval, Durability::Os] {
@@ -406,7 +406,7 @@ async fn a_log_that_ends_before_what_the_table_has_is_refused_in_any_mode_until_
     }
 }
 
-/// Accepts what the log has lost.
+/// Accepts losses of the log.
 pub(crate) fn accepting() -> IngestOptions {
     IngestOptions {
         accept_gap: true,
@@ -414,7 +414,8 @@ pub(crate) fn accepting() -> IngestOptions {
     }
 }
 
-/// As long as a table is read with only what a power cut leaves, a mode may be changed at any time, to a stricter one, too.
+/// Because a table consumes only what survives a power cut, the durability mode may be changed at any time, even to a
+/// stricter one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_power_cut_leaves_a_log_behind_its_table_whatever_modes_it_had() {
     let modes = [Durability::Os, Durability::Interval, Durability::Fsync];
@@ -479,7 +480,7 @@ async fn no_power_cut_leaves_a_log_behind_its_table_whatever_modes_it_had() {
     }
 }
 
-/// Or the next start would refuse again what was accepted.
+/// Otherwise the next start would refuse again what was accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_that_was_accepted_stays_so_over_a_power_cut_in_any_mode() {
     for durability in [Durability::Os, Durability::Interval] {
@@ -500,10 +501,10 @@ async fn a_loss_that_was_accepted_stays_so_over_a_power_cut_in_any_mode() {
     }
 }
 
-/// As a start does that waits for a store only for some seconds; also where a loss is accepted.
+/// A start waits for the store only for some seconds; this must also work where a loss is accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_whose_opening_or_waiting_is_left_at_any_await_is_opened_again_and_has_each_row_once() {
-    // How often there is something to wait for is up to the disk.
+    // The number of waits depends on the disk.
     const WAITS: usize = 12;
     let mut left = 0;
     for options in [fast(), accepting()] {
@@ -527,7 +528,7 @@ async fn a_table_whose_opening_or_waiting_is_left_at_any_await_is_opened_again_a
                 left_after(waits, writer.wait_for(&position, SOON)).await;
             }
             writer.wait_for(&position, SOON).await.unwrap();
-            // Whoever closes may have no more time; the next one takes what is left.
+            // The caller may run out of time; the next writer consumes the rest.
             left_after(waits, writer.close(SOON)).await;
             drop(writer);
             let writer = world.open(&options).await;
@@ -545,7 +546,7 @@ async fn a_table_whose_opening_or_waiting_is_left_at_any_await_is_opened_again_a
     assert!(left > 0, "there was nothing to leave");
 }
 
-/// Whoever appends before the table is opened has offsets that the table knows as those of others.
+/// Entries appended before the table is opened have offsets that the table has committed for others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_came_before_the_table_was_asked_becomes_rows_once_the_loss_is_accepted() {
     for more in 0..4_u64 {
@@ -589,7 +590,7 @@ async fn rows_are_seen_once_while_they_grow_are_committed_and_after() {
         sum += 3;
         let until = Instant::now() + SOON;
         loop {
-            // First the rows that wait, then the table.
+            // Memtable rows first, then the table.
             let live: MemtableView = writer.live();
             let log = DeltaLog::new(&table, SyncedStore::new()).unwrap();
             let snapshot = log.load(SnapshotDetail::Counts).await.unwrap();
@@ -627,7 +628,7 @@ async fn a_flush_is_not_early_because_the_one_before_left_its_room() {
     }
     writer.close(SOON).await;
     assert_eq!(world.stored().await.0.len(), 1200);
-    // Some 20 KiB an entry: a dozen in each commit, and one commit made the table.
+    // About 20 KiB per entry: a dozen in each commit, and one commit created the table.
     let commits = writer.tables()[0].version;
     assert!((4..=8).contains(&commits), "{commits} commits");
 }
@@ -694,7 +695,7 @@ async fn who_waits_for_a_position_sees_its_rows() {
             .sum::<usize>()
     };
     for n in 0..20 {
-        // Rows were closed for a query a moment ago.
+        // Rows were closed for a query just before.
         assert_eq!(seen(&writer), n);
         let offset = world.append(n % 2, &["a"]).await;
         let at = position(u32::try_from(n % 2).unwrap(), offset);
@@ -719,7 +720,7 @@ async fn who_waits_for_a_position_sees_its_rows() {
         "lake.logs:2:0: lake.logs has 2 partitions, from 0 on"
     );
     writer.close(SOON).await;
-    // It is in the table now, and a later process says so at once.
+    // It is in the table now, so a later process returns at once.
     let writer = world.open(&slow()).await;
     writer.wait_for(&position(0, 9), SOON).await.unwrap();
     writer.close(SOON).await;
@@ -746,7 +747,7 @@ fn rows_of(bodies: &[&str]) -> Vec<u8> {
     rows
 }
 
-/// The same as an entry.
+/// An entry with these rows.
 fn entry(bodies: &[&str]) -> Vec<u8> {
     let head = EntryHead {
         records: bodies.len() as u32,

@@ -1,4 +1,4 @@
-//! What was done to a table, commit by commit.
+//! The history of a table, commit by commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{InspectError, Lake};
 use thalweg_delta::actions::Action;
 use thalweg_delta::{FileEntry, Snapshot, SnapshotDetail, info_of};
 
-/// One version of a table, and what came with it.
+/// One version of a table and its changes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommitSummary {
     pub version: i64,
@@ -19,19 +19,19 @@ pub struct CommitSummary {
     pub engine: Option<String>,
     pub added: FileTotals,
     pub removed: FileTotals,
-    /// Files that came, by how often their rows were merged.
+    /// The number of added files by level.
     pub levels: BTreeMap<u32, u64>,
-    /// Files that came and are not merged any more.
+    /// The number of added files that are sealed.
     pub sealed: u64,
-    /// Columns that came.
+    /// The added columns.
     pub columns: Vec<String>,
-    /// How far the table has taken what feeds it, where the commit says so.
+    /// The committed offsets in the commit.
     pub positions: BTreeMap<String, i64>,
-    /// What the table has afterwards.
+    /// The table after the commit.
     pub table: FileTotals,
 }
 
-/// Files, and what is in them.
+/// The number, rows and bytes of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileTotals {
     pub files: u64,
@@ -49,7 +49,7 @@ impl FileTotals {
     }
 }
 
-/// The newest commits of a table, as many as are asked for and are still there; the oldest is first.
+/// The newest commits of a table, at most `limit` and as far as they still exist; the oldest first.
 pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<CommitSummary>, InspectError> {
     let log = lake.log(table)?;
     let Some(versions) = log.versions().await? else {
@@ -57,7 +57,7 @@ pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<CommitS
     };
     let (first, last) = (*versions.all.start(), *versions.all.end());
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    // What came with a version is told by the one before it.
+    // The changes of a version require the version before it.
     let mut snapshot = log
         .load_at(&versions, last.saturating_sub(limit).max(first), SnapshotDetail::Counts)
         .await?;
@@ -85,7 +85,7 @@ pub async fn history(lake: &Lake, table: &str, limit: u64) -> Result<Vec<CommitS
     Ok(commits)
 }
 
-/// `snapshot` is what the table is with it.
+/// `snapshot` is the table after the commit.
 fn commit(snapshot: &Snapshot, actions: &[Action], columns: Vec<String>, removed: FileTotals) -> CommitSummary {
     let info = info_of(actions);
     let come = actions.iter().filter_map(|action| match action {

@@ -1,6 +1,6 @@
-//! A lake as those see it who look after it: its tables, their files and history, and whether all is as it should be.
+//! Inspects a lake for its operators: its tables, their files and history, and their integrity.
 //!
-//! Only what is committed is looked at, and nothing is changed or held; a process may write the tables meanwhile.
+//! It only reads committed data, changes nothing and takes no lease or lock. A process may write the tables meanwhile.
 
 mod history;
 mod summary;
@@ -18,7 +18,7 @@ pub use verify::{Finding, VERIFY_THREAD, VerifyOptions, VerifyReport, verify};
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{DeltaError, DeltaLog, Snapshot, SnapshotDetail};
 
-/// Why nothing can be said of a lake.
+/// Why a lake cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     #[error("there is no lake in {0}; name the data folder with --data-dir, or the lake with --lake")]
@@ -38,7 +38,7 @@ fn tables_text(tables: &[String]) -> String {
     }
 }
 
-/// A lake, wherever it is.
+/// A lake in a folder or an object store.
 #[derive(Clone, Debug)]
 pub struct Lake {
     site: LakeStorage,
@@ -60,7 +60,7 @@ impl Lake {
         })
     }
 
-    /// The tables, sorted, as they were when the lake was opened.
+    /// The tables, sorted, at the time when the lake was opened.
     pub fn names(&self) -> &[String] {
         &self.names
     }

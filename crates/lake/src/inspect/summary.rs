@@ -1,4 +1,4 @@
-//! Tables and files in figures.
+//! Statistics of tables and files.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub struct TableSummary {
     pub files: u64,
     pub bytes: u64,
     pub columns: usize,
-    /// Those that stand for attributes.
+    /// Attribute columns.
     pub promoted: usize,
     /// The oldest and the newest day.
     pub first_date: Option<String>,
     pub last_date: Option<String>,
-    /// Files by how often their rows were merged.
+    /// The number of files by level.
     pub levels: BTreeMap<u32, u64>,
-    /// Files that are not merged any more.
+    /// The number of sealed files.
     pub sealed: u64,
 }
 
@@ -58,21 +58,21 @@ pub async fn table(lake: &Lake, name: &str) -> Result<TableSummary, InspectError
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileSummary {
     pub path: String,
-    /// What all of its rows have in common.
+    /// The partition values.
     pub partition: BTreeMap<String, Option<String>>,
     pub rows: Option<u64>,
     pub bytes: u64,
     pub level: u32,
     pub sealed: bool,
-    /// Of its rows.
+    /// The range of its row times.
     pub first_time: Option<String>,
     pub last_time: Option<String>,
-    /// When the newest of its rows came.
+    /// When its newest row arrived.
     pub last_arrival: Option<String>,
     pub written: String,
 }
 
-/// The files of a table, by day and time; only those of one day, if there is one.
+/// The files of a table, by day and time; with a `date`, only those of that day.
 pub fn files(snapshot: &Snapshot, date: Option<&str>) -> Vec<FileSummary> {
     let is_wanted = |file: &&std::sync::Arc<FileEntry>| date.is_none() || date_of(snapshot, file) == date;
     let mut files: Vec<_> = snapshot.files.values().filter(is_wanted).collect();

@@ -15,7 +15,7 @@ use thalweg_delta::store::{LakeStorage, SyncedStore};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A table of logs of some files, whose rows are of one day, and that nobody writes any more.
+/// A table `logs` with some files of one day, without a writer.
 async fn made(files: usize) -> (World, Lake) {
     let world = World::new().await;
     let writer = Arc::new(world.open(&fast()).await);
@@ -115,7 +115,7 @@ async fn a_missing_file_a_short_one_and_a_wrong_count_are_found() {
     let newest = log.load(SnapshotDetail::Counts).await.unwrap().unwrap().version;
     let commit = log.table().join(format!("_delta_log/{newest:020}.json"));
     let text = std::fs::read_to_string(&commit).unwrap();
-    // Each file has one fault.
+    // Each file gets one fault.
     let mut files = paths(&lake).await;
     files.retain(|path| !text.contains(path.file_name().unwrap().to_str().unwrap()));
     std::fs::remove_file(&files[0]).unwrap();
@@ -154,7 +154,7 @@ async fn a_missing_file_a_short_one_and_a_wrong_count_are_found() {
     );
 }
 
-/// What pages hold has checksums; some bits of their heads mean nothing to readers.
+/// Page contents have checksums; some header bits do not matter to readers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_byte_in_a_page_is_found() {
     let (_world, lake) = made(1).await;
@@ -179,7 +179,7 @@ async fn a_flipped_byte_in_a_page_is_found() {
     assert!(found * 10 >= tried * 8, "{found} of {tried} were found");
 }
 
-/// Between the pages and the footer. Some bits mean nothing to readers there, too, and an order of pages need not be said.
+/// Between the pages and the footer. Some bits there do not matter to readers, and the page order is optional.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_in_the_index_of_pages_is_found() {
     let (_world, lake) = made(1).await;
@@ -243,7 +243,7 @@ async fn what_is_asked_for_by_hand_is_done_alone_or_only_said() {
     let options = MaintenanceOptions {
         compaction: CompactionOptions {
             inputs: 4,
-            // The rows are old, and nothing is to be sealed here.
+            // The rows are old, but nothing should be sealed here.
             seal_after: Duration::from_secs(100 * 365 * 86_400),
             ..CompactionOptions::default()
         },

@@ -1,7 +1,8 @@
-//! Whether tables are what their logs say: files are there and whole, footers agree with what the log states of them, rows are in
-//! their order and of their day. `deep` also reads every page, and compares all values with what is said of them.
+//! Verifies tables against their logs: files exist and are complete, footers agree with the log, rows are in sort order
+//! and of their day. `deep` also reads every page, and compares all values with the statistics.
 //!
-//! Files are looked at side by side. A table may change meanwhile: what was found of a file that has left it since is no finding.
+//! Files are checked concurrently. A table may change meanwhile: findings about files that have left it since are
+//! dropped.
 
 mod file;
 mod index;
@@ -18,9 +19,10 @@ use super::{InspectError, Lake};
 use thalweg_columns::tables::{TableSpec, spec_of};
 use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 
-/// The name of threads that look at files. What readers panic about in a damaged file is a finding, and nothing to be told twice.
+/// The name of the threads that check files. A reader's panic about a damaged file is reported as a finding, so panic
+/// messages of these threads can be suppressed.
 pub const VERIFY_THREAD: &str = "lake-verify";
-/// Files that are looked at side by side, at most.
+/// The most files that are checked concurrently.
 const FILES_AT_A_TIME: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,11 +31,11 @@ pub struct VerifyOptions {
     pub deep: bool,
 }
 
-/// Something that is not as it should be.
+/// A problem of a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
     pub table: String,
-    /// `None`: of the table's log.
+    /// `None`: a problem of the table's log.
     pub file: Option<String>,
     /// `log`, `missing`, `size`, `unreadable`, `columns`, `rows`, `statistics`, `index`, `order`, `date`, `values`.
     pub kind: &'static str,
@@ -49,36 +51,36 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// What was looked at of a table, and what was found.
+/// The result for a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
     pub table: String,
     pub version: Option<i64>,
     pub files: u64,
-    /// As the files have them.
+    /// According to the files.
     pub rows: u64,
     pub bytes: u64,
     pub findings: Vec<Finding>,
 }
 
-/// What is known of a table while its files are looked at.
+/// The context of the file checks of a table.
 struct VerifyTarget<'t> {
     log: &'t DeltaLog,
     snapshot: &'t Snapshot,
-    /// `None` for a table that others write, of whose order nothing is known.
+    /// `None` for foreign tables, whose sort order is unknown.
     spec: Option<&'static TableSpec>,
     options: VerifyOptions,
     runtime: Handle,
 }
 
-/// What one file has.
+/// The result for one file.
 struct FileCheck {
     bytes: u64,
     rows: u64,
     findings: Vec<(&'static str, String)>,
 }
 
-/// Looks at one table. `progress` is told the bytes that were looked at, and all there are.
+/// Verifies one table. `progress` is called with the checked bytes and the total.
 pub async fn verify(
     lake: &Lake,
     table: &str,
@@ -111,7 +113,7 @@ pub async fn verify(
         runtime: Handle::current(),
     };
     let seen = tokio::task::block_in_place(|| look_at_all(&subject, progress));
-    // What has left meanwhile may be deleted.
+    // Files that have left the table meanwhile may be deleted.
     let now = match log.load(SnapshotDetail::Counts).await {
         Ok(now) => now.map(|now| now.files.into_keys().collect::<HashSet<_>>()),
         Err(_) => None,
@@ -143,7 +145,7 @@ fn of_log(table: &str, error: &DeltaError) -> Finding {
     }
 }
 
-/// Every commit from the oldest on has to be there and whole.
+/// Every commit from the oldest on must exist and be complete.
 async fn commits(log: &DeltaLog, snapshot: &Snapshot) -> Vec<Finding> {
     let found = async {
         let Some(versions) = log.versions().await? else {
@@ -151,14 +153,14 @@ async fn commits(log: &DeltaLog, snapshot: &Snapshot) -> Vec<Finding> {
         };
         let numbers = log.commit_numbers().await?;
         let newest = numbers.last().copied().unwrap_or(snapshot.version);
-        // A checkpoint needs no commit of its own.
+        // The commit of a checkpoint may be missing.
         let expected = *versions.all.start() + 1..=newest;
         let missing = expected
             .clone()
             .filter(|version| numbers.binary_search(version).is_err());
         let missing = missing.map(|version| format!("commit {version} is missing in _delta_log"));
         let missing: Vec<String> = missing.collect();
-        // Beyond a gap nothing is read by anybody.
+        // Readers stop at a gap.
         for version in expected.take_while(|version| *version <= snapshot.version) {
             log.read_commit(version).await?;
         }
@@ -197,7 +199,7 @@ fn look_at_all(
             };
             let thread = std::thread::Builder::new().name(VERIFY_THREAD.to_owned());
             if let Err(error) = thread.spawn_scoped(scope, look) {
-                tracing::debug!("files are looked at with fewer threads: {error}");
+                tracing::debug!("files are checked with fewer threads: {error}");
                 break;
             }
         }
@@ -208,7 +210,7 @@ fn look_at_all(
             progress(done, all);
             seen.push((entry, of_file));
         }
-        // Without any thread it is done here.
+        // If no thread could be started, check the files here.
         while let Some(entry) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             seen.push((Arc::clone(entry), file::look_at(subject, entry)));
         }

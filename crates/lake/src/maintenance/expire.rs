@@ -1,4 +1,4 @@
-//! Files whose rows are older than a table keeps them leave it.
+//! Removes files from a table whose rows have exceeded its retention.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use thalweg_delta::{FileEntry, Snapshot};
 
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;
 
-/// The files of which all rows happened, and arrived, more than some days ago. `now` is in nanoseconds; 0 days keep everything.
+/// The files in which all rows happened and arrived longer ago than the retention. `days` is the retention of a file, 0
+/// for unlimited; `oldest` is the limit for a number of days, in nanoseconds since 1970.
 pub(super) fn expired(
     table: &Snapshot,
     days: &dyn Fn(&FileEntry) -> u32,
@@ -33,7 +34,7 @@ pub(super) fn expired(
     })
 }
 
-/// The newest of its rows happened no later than this, in nanoseconds. Of a file without statistics the day is known.
+/// An upper bound for the time of a file's rows, in nanoseconds. Without statistics, the end of its day.
 fn last_time(table: &Snapshot, file: &FileEntry) -> Option<i64> {
     let end_of_day = || {
         let day: i64 = Date32Type::parse(date_of(table, file)?)?.into();
@@ -67,7 +68,7 @@ mod tests {
         })
     }
 
-    /// Files of other writers have no tags of ours.
+    /// Files of other writers do not have our tags.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn files_of_other_writers_leave_by_their_statistics_else_by_their_day_and_age() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! A job from its plan to its commit: as many files as there is room for are brought here, become others, and leave the table with the
-//! commit that brings these.
+//! Runs a compaction job from plan to commit: fetches as many inputs as there is room for, writes the outputs, and
+//! replaces the inputs in one commit.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -23,16 +23,16 @@ use thalweg_delta::store::{FaultKind, LocalFile, RateLimiter};
 use thalweg_delta::{DeltaLog, FLUSHED, FileEntry, LEVEL, Snapshot, arrival_of};
 use thalweg_kit::time::unix_ms;
 
-/// A job that is about to be done.
+/// A job that is ready to run.
 pub(super) struct PreparedCompaction {
     pub job: CompactionJob,
-    /// What it is going to take.
+    /// The memory that it will need.
     pub memory: u64,
     pub here: Vec<LocalFile>,
 }
 
 impl MaintenanceWorker {
-    /// A job for which there is room, and its files at hand.
+    /// Fits a job into the available space and fetches its files.
     pub(super) fn prepare(
         &self,
         spec: &TableSpec,
@@ -54,7 +54,7 @@ impl MaintenanceWorker {
             });
         }
         let needs = self.needs(spec, snapshot, &job, &here)?;
-        // What the log says of a file may be wrong: its footer counts.
+        // The log may be wrong about a file; the footer decides.
         if let Some(place) = needs.iter().position(|needs| !needs.is_sorted)
             && let Some(file) = job.inputs.get(place)
         {
@@ -65,7 +65,7 @@ impl MaintenanceWorker {
             });
         }
         let needed: Vec<u64> = needs.iter().map(|needs| needs.memory).collect();
-        // Rows that wait for their group, of several buckets, and the group that is made of them.
+        // Rows of several buckets that wait for their row group, and the encoded row group.
         let of_groups = 4 * self.rules().row_group_bytes as u64;
         let left = self.options.compaction.memory.saturating_sub(of_groups);
         let (kept, used) = job.fit(&needed, left);
@@ -77,7 +77,7 @@ impl MaintenanceWorker {
         })
     }
 
-    /// What the footers of the files of a job say.
+    /// What the inputs require, according to their footers.
     fn needs(
         &self,
         spec: &TableSpec,
@@ -91,7 +91,7 @@ impl MaintenanceWorker {
         job.inputs.iter().zip(here).map(of_file).collect()
     }
 
-    /// Merges files, and returns those that were made.
+    /// Runs a job and returns the new files.
     pub(super) fn run_job(
         &self,
         spec: &'static TableSpec,
@@ -108,7 +108,7 @@ impl MaintenanceWorker {
         match owner.replace(replacement, &self.stop) {
             Some(true) => Ok(added),
             Some(false) => {
-                // Nobody refers to what was made. What cannot be deleted is an orphan.
+                // Nothing refers to the new files. A failed deletion is left to the vacuum.
                 for add in added {
                     let _ = self.runtime.block_on(log.delete_file(&add.path));
                 }
@@ -127,7 +127,7 @@ impl MaintenanceWorker {
         }
     }
 
-    /// The files of a job, to be opened.
+    /// Fetches the files of a job.
     fn here(&self, log: &DeltaLog, job: &CompactionJob) -> Result<Vec<LocalFile>, MaintenanceJobError> {
         let here = |file: &Arc<FileEntry>| {
             let local = self.runtime.block_on(log.local_file(&file.path, file.size));
@@ -166,7 +166,7 @@ impl MaintenanceWorker {
             })
         });
         let merged = made.inspect_err(|_| {
-            // Nobody refers to what was made. What cannot be deleted is an orphan.
+            // Nothing refers to the new files. A failed deletion is left to the vacuum.
             for path in begun.borrow().iter() {
                 let _ = self.runtime.block_on(log.delete_file(path));
             }
@@ -197,7 +197,7 @@ impl MaintenanceWorker {
         Ok(replacement(log, spec, snapshot, job, merged, &partition, target))
     }
 
-    /// The files of a job.
+    /// Writes the output files of a job.
     fn make(
         &self,
         spec: &'static TableSpec,
@@ -232,7 +232,7 @@ impl MaintenanceWorker {
         made.map_err(|error| {
             let bad = match &error {
                 MergeError::Foreign { path, .. } | MergeError::Input { path, .. } => Some(path),
-                // Of a single file it is known which one lacks a column.
+                // With a single file it is known which one lacks a column.
                 MergeError::NoKey if inputs.len() == 1 => inputs.first(),
                 _ => None,
             };
@@ -252,7 +252,7 @@ fn in_the_way(file: &FileEntry, error: &dyn std::fmt::Display) -> MaintenanceJob
     })
 }
 
-/// The columns that files are told apart by, with the values of those of a job.
+/// The partition columns with their values for a job.
 fn partition(snapshot: &Snapshot, job: &CompactionJob) -> Option<Vec<(String, String)>> {
     let values = job.inputs.first()?.partition.iter();
     let columns = snapshot.metadata.partition_columns.iter().zip(values);
@@ -261,7 +261,7 @@ fn partition(snapshot: &Snapshot, job: &CompactionJob) -> Option<Vec<(String, St
         .collect()
 }
 
-/// Whether rows of a job are newer than such of other files.
+/// Whether a job's rows may be newer revisions of rows in other files.
 fn revises(snapshot: &Snapshot, job: &CompactionJob) -> bool {
     let times = job.inputs.iter().filter_map(|file| file.times);
     let span = times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
@@ -287,7 +287,7 @@ fn replacement(
 ) -> FileReplacement {
     let revises = match job.work {
         CompactionKind::Merge => revises(snapshot, job),
-        // Each of the files that one becomes may have another revision of a row.
+        // Each output may have another revision of a row.
         CompactionKind::Rewrite => spec.has_revisions(),
     };
     let arrival_max = match job.work {

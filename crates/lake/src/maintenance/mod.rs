@@ -1,7 +1,7 @@
-//! What happens to tables by itself: files are merged, those whose rows are too old leave, and those that nobody needs are deleted.
+//! Background maintenance of tables: merges files, removes expired ones and deletes unneeded ones.
 //!
-//! One thread does it for all tables, one thing after the other. Whatever it changes is one commit of the table's writer, so it may
-//! end at any moment: what it made without a commit is deleted as nobody's later.
+//! One thread does this for all tables, one step after the other. Each change is one commit of the table's writer, so
+//! the process may end at any moment: files without a commit are orphans, which the vacuum deletes later.
 
 mod expire;
 mod job;
@@ -41,30 +41,30 @@ use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
 use vacuum::Vacuum;
 
 const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_600_000 });
-/// A file that cannot be read, or rewritten, is left out of jobs for so long.
+/// How long jobs skip a file that cannot be read or rewritten.
 const LEFT_OUT_FOR: Duration = Duration::from_secs(3600);
-/// After a job that failed its table is left alone for so long.
+/// The pause of a table after a failed job.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 60_000 });
 
-/// So often a thread that waits for a commit looks whether it is stopped.
+/// How often a thread that waits for a commit checks whether it is stopped.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How tables are kept in order.
+/// The configuration of maintenance.
 #[derive(Clone, Debug)]
 pub struct MaintenanceOptions {
     pub compaction: CompactionOptions,
-    /// What may be written; 0 is no limit.
+    /// The write rate limit; 0 is no limit.
     pub bytes_per_second: u64,
-    /// Days after which rows leave, by table; 0 keeps them.
+    /// The retention in days, by table; 0 is unlimited.
     pub retention: Vec<(&'static str, u32)>,
-    /// Of rollups, by table and resolution.
+    /// The retention of rollups, by table and resolution.
     pub rollup_retention: Vec<(&'static str, [u32; 5])>,
     pub rollup: RollupOptions,
-    /// How long files stay that were removed.
+    /// How long removed files are kept.
     pub vacuum_retain: Duration,
-    /// So often tables are looked at.
+    /// How often tables are checked.
     pub look_every: Duration,
-    /// So often files are looked for that are older than they are kept, and that nobody needs; `None`: when somebody asks.
+    /// How often expired and unneeded files are looked for; `None`: only on request.
     pub clean_every: Option<Duration>,
 }
 
@@ -83,29 +83,29 @@ impl Default for MaintenanceOptions {
     }
 }
 
-/// Keeps tables in order in the background. Stops when it is dropped; what is on its way is given up.
+/// Maintains tables in the background. Dropping it stops it and abandons the current job.
 pub struct MaintenanceThread {
     stop: Arc<MaintenanceControl>,
-    /// Those that are kept in order.
+    /// The maintained tables.
     kept: Mutex<Vec<&'static str>>,
-    /// Tables that it does not know yet.
+    /// Tables that the thread has not picked up yet.
     new: Arc<Mutex<Vec<Arc<TableWriter>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What others want of the thread.
+/// Requests of other threads.
 #[derive(Default)]
 struct MaintenanceControl {
     wanted: Mutex<MaintenanceQueue>,
     changed: Condvar,
-    /// Of those who wait for a store.
+    /// The health of rollup tables that may be waiting for a store.
     waiting: Mutex<Vec<Arc<TableHealth>>>,
 }
 
 #[derive(Default)]
 struct MaintenanceQueue {
     stop: bool,
-    /// With whoever is told.
+    /// With the channel for reports.
     by_hand: VecDeque<(MaintenanceRequest, UnboundedSender<MaintenanceReport>)>,
 }
 
@@ -114,7 +114,7 @@ impl MaintenanceControl {
         self.wanted.lock().stop
     }
 
-    /// Somebody waits for something else than what is done by itself.
+    /// Whether a stop or a request is pending.
     fn is_wanted(&self) -> bool {
         let wanted = self.wanted.lock();
         wanted.stop || !wanted.by_hand.is_empty()
@@ -162,7 +162,7 @@ impl MaintenanceThread {
         })
     }
 
-    /// Keeps one more table in order.
+    /// Adds a table and its rollup.
     pub fn keep(&self, table: Arc<TableWriter>) {
         let spec = table.spec();
         let specs = std::iter::once(spec).chain(spec.rollup);
@@ -170,30 +170,30 @@ impl MaintenanceThread {
         self.new.lock().push(table);
     }
 
-    /// Whether it ended by itself, which it never should.
+    /// Whether the thread ended by itself, which it never should.
     pub fn has_stopped(&self) -> bool {
         self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Returns when nothing is written any more.
+    /// Returns when all writing has ended.
     pub fn stop(mut self) {
         self.tell();
         if let Some(thread) = self.thread.take() {
-            // What it has to say about a panic was said.
+            // The panic was already reported.
             let _ = thread.join();
         }
     }
 
-    /// The tables that are kept in order.
+    /// The maintained tables.
     pub fn tables(&self) -> Vec<String> {
         self.kept.lock().iter().map(|name| (*name).to_owned()).collect()
     }
 
-    /// Does something next, because somebody asked. The receiver is told what was done, and ends when there is no more; then what is
-    /// on its way is brought to its end, and no more is begun.
+    /// Requests work at once. The receiver gets reports and ends when there are no more; if it is closed early, the
+    /// current job is completed, but no other is begun.
     pub fn ask(&self, asked: MaintenanceRequest) -> UnboundedReceiver<MaintenanceReport> {
         let (told, did) = mpsc::unbounded_channel();
-        // Where nobody is left to do it, the receiver ends at once.
+        // Without a running thread, the receiver ends at once.
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             self.stop.wanted.lock().by_hand.push_back((asked, told));
             self.stop.changed.notify_all();
@@ -204,7 +204,7 @@ impl MaintenanceThread {
     fn tell(&self) {
         let mut wanted = self.stop.wanted.lock();
         wanted.stop = true;
-        // Whoever waits hears that there is no more.
+        // Dropping the requests ends their receivers.
         wanted.by_hand.clear();
         drop(wanted);
         self.stop.waiting.lock().iter().for_each(|health| health.abandon());
@@ -220,21 +220,22 @@ impl Drop for MaintenanceThread {
 
 struct MaintenanceWorker {
     stop: Arc<MaintenanceControl>,
-    /// What the merge that runs is going to take.
+    /// The memory of the running merge.
     memory: Arc<AtomicU64>,
     options: MaintenanceOptions,
     metrics: LakeMetrics,
     runtime: Handle,
 }
 
-/// The one that commits to a table.
+/// Commits to a table.
 trait ReplacementCommitter {
-    /// Puts files in the place of others. `false`: these were not there any more; `None`: nobody knows, or nothing is written any more.
+    /// Replaces files. Returns `Some(false)` if some of them do not exist any more; `None` if the outcome is unknown or
+    /// writing has ended.
     fn replace(&mut self, files: FileReplacement, stop: &MaintenanceControl) -> Option<bool>;
 }
 
 impl ReplacementCommitter for Arc<TableWriter> {
-    /// Who is stopped does not wait for a store that is away.
+    /// Does not wait for an unreachable store once it is stopped.
     fn replace(&mut self, files: FileReplacement, stop: &MaintenanceControl) -> Option<bool> {
         let outcome = TableWriter::replace(self, files);
         loop {
@@ -252,22 +253,22 @@ impl ReplacementCommitter for RollupBuilder {
     }
 }
 
-/// What is known of a table.
+/// The state of a table.
 struct MaintainedTable {
     spec: &'static TableSpec,
     log: DeltaLog,
     snapshot: Option<Snapshot>,
     left_alone: Option<Instant>,
-    /// Files that no job can take, and since when that is known.
+    /// Files that no job can process, and since when.
     left_out: HashMap<Arc<str>, Instant>,
     told: RepeatedErrorFilter,
-    /// It was said that another writer has files in the table.
+    /// Whether the warning about another writer was logged.
     told_of_others: bool,
     vacuum: Vacuum,
     cleaned: Option<Instant>,
 }
 
-/// What was said last of what does not work: the same again is no news.
+/// The last logged error; a repeated one is not logged again.
 #[derive(Default)]
 struct RepeatedErrorFilter(Option<String>);
 
@@ -295,22 +296,22 @@ impl MaintainedTable {
     }
 }
 
-/// Why a job came to nothing.
+/// Why a job failed.
 #[derive(Debug, thiserror::Error)]
 enum MaintenanceJobError {
     #[error(transparent)]
     Merge(#[from] MergeError),
     #[error(transparent)]
     Table(#[from] DeltaError),
-    /// One file is in the way, and other jobs can go on without it.
+    /// One file cannot be processed. Other jobs can continue without it.
     #[error("{0}")]
     File(SkippedFile),
-    /// Others changed the table, or it ends.
+    /// Other writers changed the table, or it ends.
     #[error("the table has changed")]
     Changed,
 }
 
-/// A file that no job can take.
+/// A file that no job can process.
 #[derive(Debug)]
 struct SkippedFile {
     path: Arc<str>,
@@ -319,7 +320,7 @@ struct SkippedFile {
 
 impl std::fmt::Display for SkippedFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is left out: {}", self.path, self.why)
+        write!(f, "{} is skipped: {}", self.path, self.why)
     }
 }
 
@@ -360,7 +361,7 @@ impl MaintenanceWorker {
                     self.look_at(&mut rolled.table, &mut rolled.rollups);
                 }
                 let is_made = self.roll(rolling);
-                // Fine windows are not let go before coarser ones are made of them.
+                // Fine windows must not expire before coarser ones are made of them.
                 if let Some(rolled) = rolling.rolled.as_mut().filter(|_| is_made) {
                     self.keep(&mut rolled.table, &mut rolled.rollups);
                 }
@@ -376,13 +377,13 @@ impl MaintenanceWorker {
             if let Err(error) = self.clean(table, owner) {
                 tracing::warn!(
                     table = table.spec.name,
-                    "old files could not be looked for, which is tried again: {error}"
+                    "looking for old files failed and will be retried: {error}"
                 );
             }
         }
     }
 
-    /// Does what there is to do.
+    /// Runs all jobs that are due.
     fn look_at(&self, table: &mut MaintainedTable, owner: &mut dyn ReplacementCommitter) {
         if table.left_alone.is_some_and(|until| until > Instant::now()) {
             return;
@@ -422,7 +423,7 @@ impl MaintenanceWorker {
         }
     }
 
-    /// What the table has now; `None` if it was not made yet.
+    /// The newest version; `None` if the table does not exist yet.
     fn newest<'a>(&self, table: &'a mut MaintainedTable) -> Result<Option<&'a Snapshot>, MaintenanceJobError> {
         match &mut table.snapshot {
             Some(snapshot) => {
@@ -439,14 +440,14 @@ impl MaintenanceWorker {
             tracing::warn!(
                 table = table.spec.name,
                 file = &*file.path,
-                "another program writes files of this table, too: nothing is taken for granted of the order of their rows, and they are \
-                 rewritten in that of the table"
+                "another program also writes files of this table: the order of their rows is not trusted, and they are \
+                 rewritten in the order of the table"
             );
         }
         Ok(table.snapshot.as_ref())
     }
 
-    /// Lets old rows go, and deletes files.
+    /// Removes expired files from the table, and vacuums.
     fn clean(
         &self,
         table: &mut MaintainedTable,
@@ -464,7 +465,7 @@ impl MaintenanceWorker {
                 return Err(MaintenanceJobError::Changed);
             }
             self.metrics.expired_files.with_label_values(&[name]).inc_by(files);
-            tracing::info!(table = name, files, "rows were older than they are kept");
+            tracing::info!(table = name, files, "files beyond the retention were removed");
         }
         let deleted = self
             .runtime
@@ -473,12 +474,12 @@ impl MaintenanceWorker {
         let deleted = deleted?;
         self.metrics.vacuumed_files.with_label_values(&[name]).inc_by(deleted);
         if deleted > 0 {
-            tracing::info!(table = name, files = deleted, "files that nobody needs were deleted");
+            tracing::info!(table = name, files = deleted, "unneeded files were deleted");
         }
         Ok(())
     }
 
-    /// 0 keeps them.
+    /// The retention in days; 0 is unlimited.
     fn days_kept(&self, spec: &TableSpec, file: &FileEntry) -> u32 {
         if spec.has_revisions() {
             let of = |resolution: &Resolution| {
@@ -532,7 +533,7 @@ fn without<'a>(snapshot: &'a Snapshot, left_out: &HashMap<Arc<str>, Instant>) ->
     rest
 }
 
-/// What was stamped before, in nanoseconds since 1970, is older than so many days.
+/// Returns the time, in nanoseconds since 1970, before which time stamps are older than the given days.
 fn days_ago(log: &DeltaLog) -> impl Fn(u32) -> i64 {
     |days| {
         log.oldest_ms(Duration::from_secs(u64::from(days) * 86_400))

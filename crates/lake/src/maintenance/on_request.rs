@@ -1,8 +1,7 @@
-//! What upkeep does by itself, at once and because somebody asked: for one table or all, for one day or all, or only to say what
-//! there would be to do.
+//! Maintenance on request: runs the same work at once, for one table or all, for one day or all, or as a dry run.
 //!
-//! Who asks for files to be merged does not want to wait for more of them: those of a bucket that is not complete are merged, too,
-//! and not sealed. All else goes by the same rules, and through the same writer of the table.
+//! A requested merge does not wait for more files: small files of incomplete buckets are merged, too, but not sealed.
+//! Otherwise the same rules apply, through the same table writer.
 
 use std::sync::Arc;
 
@@ -33,53 +32,53 @@ const CHECKPOINT_INTERVAL: i64 = 100;
 pub enum MaintenanceTask {
     /// Merges files.
     Compact,
-    /// Lets rows go that are older than they are kept.
+    /// Removes files beyond their retention.
     Retain,
-    /// Deletes files that nobody needs.
+    /// Deletes unneeded files.
     Vacuum,
 }
 
-/// What somebody asks for.
+/// A request for maintenance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaintenanceRequest {
     pub task: MaintenanceTask,
-    /// `None`: all.
+    /// `None`: all tables.
     #[serde(default)]
     pub table: Option<String>,
-    /// Files of this day only.
+    /// Only files of this day.
     #[serde(default)]
     pub date: Option<String>,
-    /// Only says what there is to do.
+    /// Reports what would be done.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What was done, or would be: a merge, or all of a table.
+/// What was done, or would be: one merge, or all of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaintenanceReport {
     pub task: MaintenanceTask,
     pub table: String,
     pub dry_run: bool,
-    /// Files that were merged, that left the table or that were deleted; 0: there was nothing to do.
+    /// Files that were merged, removed or deleted; 0: there was nothing to do.
     pub files: u64,
     pub rows: u64,
     pub bytes: u64,
-    /// Of a merge: what became of them.
+    /// The outputs of a merge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merged: Option<MaintenanceMerge>,
-    /// Why it came to nothing, or to no end.
+    /// Why it failed or is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaintenanceMerge {
-    /// The folder of the files in their table.
+    /// The folder of the files within the table.
     pub folder: String,
     pub level: u32,
     pub sealed: bool,
-    /// What was made; nothing yet in a dry run.
+    /// The output files; 0 in a dry run.
     pub files: u64,
     pub bytes: u64,
 }
@@ -108,22 +107,22 @@ impl MaintenanceReport {
     }
 }
 
-/// Told what was done; `false`: nobody listens any more, and there is no more to do.
+/// Receives reports; returns false if nobody listens any more and the work should stop.
 pub(super) type MaintenanceListener<'t> = dyn FnMut(MaintenanceReport) -> bool + 't;
 
-/// Why nothing was begun.
+/// Why a request was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceRequestError {
     #[error(transparent)]
     Lake(#[from] InspectError),
-    #[error("the table {0} is not kept in order by this version: it is neither merged nor shortened")]
+    #[error("the table {0} is not maintained by this version: its files are neither merged nor expired")]
     NotKept(String),
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
-/// Does it where nobody writes the tables, but for those that are left out; whoever calls sees to that. Blocks; must not be called
-/// on a runtime's thread.
+/// Runs a request for tables that no process writes. The caller must put all others in `left_out`. Blocks; must not be
+/// called on a runtime's thread.
 pub fn by_hand_alone(
     site: &LakeStorage,
     asked: &MaintenanceRequest,
@@ -155,7 +154,7 @@ pub fn by_hand_alone(
     Ok(())
 }
 
-/// A table that nobody else writes.
+/// Commits to a table without another writer.
 struct ExclusiveCommitter(Committer);
 
 impl ReplacementCommitter for ExclusiveCommitter {
@@ -189,7 +188,7 @@ impl MaintenanceWorker {
         Ok((MaintainedTable::new(spec, &log), ExclusiveCommitter(committer)))
     }
 
-    /// Does what is asked for with one table.
+    /// Runs a request for one table.
     pub(super) fn by_hand(
         &self,
         asked: &MaintenanceRequest,
@@ -249,7 +248,7 @@ impl MaintenanceWorker {
                 let Some(snapshot) = self.newest(table)? else { break };
                 let made = match self.run_job(spec, &log, snapshot, &ready, owner) {
                     Err(MaintenanceJobError::File(file)) => {
-                        // What was to be merged with it is looked at again.
+                        // The other inputs are planned again.
                         let others = job.inputs.iter().filter(|input| input.path != file.path);
                         left.files
                             .extend(others.map(|input| (input.path.clone(), input.clone())));
@@ -319,7 +318,7 @@ impl MaintenanceWorker {
             return Ok(());
         };
         let is_wanted = |path: &str| asked.date.as_deref().is_none_or(|date| is_of_day(path, date));
-        // What it remembers is of tables as they were when it looked last, so another one looks here.
+        // The background vacuum has cached state of its last run, so this uses a new one.
         let mut vacuum = Vacuum::default();
         let unneeded = vacuum.unneeded(&log, snapshot, self.options.vacuum_retain);
         let mut unneeded = self.runtime.block_on(unneeded)?;
@@ -366,7 +365,7 @@ fn folder_of(job: &CompactionJob) -> String {
     first.map_or_else(String::new, |(folder, _)| folder.to_owned())
 }
 
-/// What is due by itself, and then what is small, whatever is still to come.
+/// The next due job, then any merge of small files, even in incomplete buckets.
 fn next_job(left: &Snapshot, now: i64, options: &CompactionOptions) -> Option<CompactionJob> {
     if let Some(job) = plan(left, now, options) {
         return Some(job);

@@ -1,4 +1,4 @@
-//! Rollups, which are tables of their own: opened as soon as that can be done, and made again and again.
+//! Rollups, which are tables of their own: opens them as soon as possible, and updates them periodically.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::ingest::TableWriter;
 use crate::rollup::job::{RollupBuilder, RollupError, RollupOptions};
 use thalweg_columns::compaction::MergeError;
 
-/// A table that another one is made of, as soon as that can be opened.
+/// A source table with its rollup, which is opened as soon as possible.
 pub(super) struct MaintainedRollup {
     source: Arc<TableWriter>,
     pub rolled: Option<OpenRollup>,
@@ -16,7 +16,7 @@ pub(super) struct MaintainedRollup {
     told: RepeatedErrorFilter,
 }
 
-/// A table that is made of another one here.
+/// A rollup table that is open.
 pub(super) struct OpenRollup {
     pub rollups: RollupBuilder,
     pub table: MaintainedTable,
@@ -34,7 +34,7 @@ impl MaintainedRollup {
 }
 
 impl MaintenanceWorker {
-    /// The rollup of a table that has one.
+    /// Opens the rollup of a table that has one.
     fn rolled(&self, writer: &Arc<TableWriter>) -> Result<Option<OpenRollup>, RollupError> {
         let source = writer.spec();
         let Some(spec) = source.rollup else { return Ok(None) };
@@ -60,7 +60,7 @@ impl MaintenanceWorker {
         }))
     }
 
-    /// Returns whether all windows are made that can be.
+    /// Returns whether all windows that can be made are made.
     pub(super) fn roll(&self, rolling: &mut MaintainedRollup) -> bool {
         if rolling.left_alone.is_some_and(|until| until > Instant::now()) {
             return false;
@@ -83,7 +83,7 @@ impl MaintenanceWorker {
                 let table = rolling.source.spec().rollup.map_or("", |spec| spec.name);
                 let text = error.to_string();
                 if rolling.told.is_news(&text) {
-                    tracing::error!(table, "rollups were not made, which is tried again: {text}");
+                    tracing::error!(table, "making rollups failed and will be retried: {text}");
                 }
                 rolling.left_alone = Some(Instant::now() + PAUSE);
                 false

@@ -1,4 +1,4 @@
-//! Where files go that a job makes: to the folder of their table, or to an object store, a piece at a time and not faster than is set.
+//! The destinations of output files: the folder of the table or an object store, written in pieces and rate-limited.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use thalweg_columns::compaction::{FileSink, MergeError};
 use thalweg_delta::DeltaLog;
 use thalweg_delta::store::{PART_BYTES, RateLimiter, RemoteStorage, SpoolWriter, fault_text};
 
-/// Files are written in pieces of this size, so that nobody waits long for the disk.
+/// The size of a piece. Small pieces keep the disk available for others.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A file in the folder of a table.
@@ -65,8 +65,8 @@ impl FileSink for FolderFileSink {
     }
 }
 
-/// A file of a table on an object store: it is made on this machine, where it is compared with what went in, and copied to the store
-/// when it is whole, since a part of an upload cannot be read again.
+/// A file of a table on an object store. It is written locally, where the job reads it back to verify it, and uploaded
+/// when it is complete, because the parts of an upload cannot be read.
 pub(super) struct RemoteFileSink {
     remote: Arc<RemoteStorage>,
     to: object_store::path::Path,

@@ -14,7 +14,7 @@ use thalweg_delta::store::{LakeStorage, SyncedStore};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Looks all the time, and merges four files.
+/// Checks all the time, and merges four files.
 fn eager() -> MaintenanceOptions {
     MaintenanceOptions {
         compaction: CompactionOptions {
@@ -166,7 +166,7 @@ async fn what_is_complete_and_too_much_for_a_job_is_sealed_all_the_same() {
     writer.close(SOON).await;
 }
 
-/// Or a stop lasts for as long as anybody waits for it, and the table's writer with it.
+/// Otherwise a stop, and that of the table's writer, would take its whole time limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_stopped_while_the_disk_takes_no_commit_does_not_wait_for_it() {
     let world = World::new().await;

@@ -1,7 +1,8 @@
-//! Files that no version of a table needs any more are deleted.
+//! Deletes files that no version of a table needs any more.
 //!
-//! A file stays while it is live, and for some time after the commit that removed it: readers may have an older version. What no
-//! commit ever named, of a process that ended before its commit, goes at the same age.
+//! A file stays while it is live, and for the retention time after the commit that removed it, because readers may use
+//! an older version. Files that no commit refers to, left by a process that ended before its commit, are deleted at the
+//! same age.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -11,17 +12,17 @@ use futures::TryStreamExt as _;
 use thalweg_delta::actions::Action;
 use thalweg_delta::{DeltaError, DeltaLog, Snapshot, info_of};
 
-/// What is remembered of a table between two times.
+/// The state of a table between two runs.
 #[derive(Default)]
 pub(super) struct Vacuum {
     /// Commits up to this one were read.
     read: Option<i64>,
-    /// Files that were removed, and when, in milliseconds since 1970.
+    /// Removed files, and when they were removed, in milliseconds since 1970.
     removed: HashMap<String, i64>,
 }
 
 impl Vacuum {
-    /// Deletes what is older than `retain`, and returns how many files that were. `snapshot` is the newest version.
+    /// Deletes unneeded files older than `retain`, and returns their number. `snapshot` is the newest version.
     pub async fn run(&mut self, log: &DeltaLog, snapshot: &Snapshot, retain: Duration) -> Result<u64, DeltaError> {
         let mut deleted = 0;
         for file in self.unneeded(log, snapshot, retain).await? {
@@ -31,7 +32,7 @@ impl Vacuum {
         Ok(deleted)
     }
 
-    /// Files that are older than `retain` and that nobody needs. `snapshot` is the newest version, or was a moment ago.
+    /// The unneeded files older than `retain`. `snapshot` is the newest version, or was recently.
     pub async fn unneeded(
         &mut self,
         log: &DeltaLog,
@@ -40,7 +41,7 @@ impl Vacuum {
     ) -> Result<Vec<StoredDataFile>, DeltaError> {
         let oldest = log.oldest_ms(retain);
         let mut files = files(log).await?;
-        // In this order: what waited for its commit and does not any more is in the version that is read then.
+        // The order matters: a file that leaves `held` in between is in the version that is read next.
         let held = log.held();
         let mut newest = snapshot.clone();
         log.refresh(&mut newest).await?;
@@ -56,18 +57,18 @@ impl Vacuum {
         Ok(files)
     }
 
-    /// From the newest one back to the oldest whose removals count.
+    /// Reads from the newest commit back to the oldest whose removals count.
     async fn read_commits(&mut self, log: &DeltaLog, snapshot: &Snapshot, oldest: i64) -> Result<(), DeltaError> {
         let mut version = snapshot.version;
         while version >= 0 && self.read.is_none_or(|read| version > read) {
-            // Older ones are in a checkpoint, and gone.
+            // Older commits were deleted after a checkpoint.
             let Some(actions) = log.read_commit(version).await? else {
                 break;
             };
             let own = info_of(&actions).filter(|info| info.is_own());
             let newest = own.map(|info| info.timestamp);
             let has_removed = actions.iter().any(|action| matches!(action, Action::Remove(_)));
-            // Clocks of others may be behind.
+            // The clocks of other writers may be behind.
             let stored = match newest.is_none() && has_removed {
                 true => Some(log.stored_at(version).await?),
                 false => None,
@@ -79,7 +80,7 @@ impl Vacuum {
                 let path = path.map_or(remove.path, |path| path.to_string());
                 self.removed.insert(path, at);
             }
-            // Those of others do not say for certain when they were made.
+            // The time stamps of other writers' commits are not reliable.
             if newest.is_some_and(|newest| newest < oldest) {
                 break;
             }
@@ -90,7 +91,7 @@ impl Vacuum {
     }
 }
 
-/// A file of rows in the folder of a table.
+/// A Parquet file in the folder of a table.
 pub(super) struct StoredDataFile {
     /// Relative to the table.
     pub path: String,
@@ -164,7 +165,7 @@ mod tests {
         })
     }
 
-    /// As while a machine is suspended, or a store takes no commits.
+    /// For example while a machine is suspended, or a store accepts no commits.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_file_that_waits_for_its_commit_stays_however_old_it_becomes() {
         let folder = tempfile::tempdir().unwrap();
@@ -185,7 +186,7 @@ mod tests {
         old.set_modified(SystemTime::now() - Duration::from_hours(48)).unwrap();
         let mut vacuum = Vacuum::default();
         assert_eq!(vacuum.run(&log, &snapshot, Duration::from_hours(1)).await.unwrap(), 0);
-        // It was committed since the version that a vacuum begins with.
+        // It was committed after the version with which the vacuum begins.
         log.commit(1, &[Action::Add(file.clone())]).await.unwrap();
         drop(held);
         assert_eq!(vacuum.run(&log, &snapshot, Duration::from_hours(1)).await.unwrap(), 0);
@@ -197,7 +198,7 @@ mod tests {
         );
     }
 
-    /// Readers may have an older version for as long as is promised, whatever other writers think that the time is.
+    /// Readers may use an older version for the promised time, whatever the clocks of other writers show.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn another_writer_whose_clock_is_behind_hurries_nothing() {
         let folder = tempfile::tempdir().unwrap();
@@ -224,7 +225,7 @@ mod tests {
             file.set_modified(SystemTime::now() - Duration::from_hours(9 * 24))
                 .unwrap();
         }
-        // Ours removes one an hour ago, and another program the next one now.
+        // Our commit removes one file an hour ago, and another program the next one now.
         log.commit(
             2,
             &[info("thalweg/1", now - DAY / 24), remove(names[0], now - DAY / 24)],

@@ -1,4 +1,4 @@
-//! Columns of rows in memory as Arrow arrays, for queries.
+//! Memtable columns as Arrow arrays, for queries.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use thalweg_columns::rows::text::{NULL, TextColumn};
 const NANOS_PER_MICRO: i64 = 1_000;
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;
 
-/// A column with so many rows. Texts become views.
+/// An array of `rows` values. Texts become views.
 pub(super) fn array(values: &ColumnView<'_>, rows: usize, as_type: &DataType) -> Result<ArrayRef, ArrowError> {
     Ok(match values {
         ColumnView::Longs(column) => Arc::new(Int64Array::new(numbers(column, rows).into(), present(column, rows))),
@@ -66,7 +66,7 @@ fn present<T: Copy + Default>(column: &NumberColumn<T>, rows: usize) -> Option<N
     (!is_whole).then(|| NullBuffer::new(bits()))
 }
 
-/// Each distinct text is copied once, and rows refer to it.
+/// Copies each distinct text once; rows refer to it.
 fn texts(column: &TextColumn, rows: usize, as_type: &DataType) -> Result<ArrayRef, ArrowError> {
     let views = views(column);
     let of_row = |row: usize| column.keys().get(row).copied().filter(|key| *key != NULL);
@@ -85,7 +85,7 @@ fn texts(column: &TextColumn, rows: usize, as_type: &DataType) -> Result<ArrayRe
     })
 }
 
-/// Of the distinct texts of a column.
+/// The views of a column's distinct texts.
 struct TextViews {
     views: Vec<u128>,
     blocks: Vec<Buffer>,
@@ -98,7 +98,8 @@ fn views(column: &TextColumn) -> TextViews {
         let text = texts.get(key);
         let begin = bytes.len();
         bytes.extend_from_slice(text);
-        // Short texts lie in their views; the bytes of a column have a limit far below what an offset can say.
+        // Short texts are stored in their views. The text of a column is limited to far less than an offset can
+        // address.
         views.push(make_view(text, 0, u32::try_from(begin).unwrap_or_default()));
     }
     TextViews {

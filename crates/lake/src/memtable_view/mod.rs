@@ -1,7 +1,7 @@
-//! Rows that are not committed, for queries: they see what was received a moment ago together with what the tables have.
+//! Uncommitted rows for queries: they see rows that arrived a moment ago together with those of the tables.
 //!
-//! Which of them a version of the table has already is told by the version itself: its commit says how far the log was taken.
-//! So whoever takes the rows first and looks at the table then sees every row once.
+//! The committed offsets of a table version show which of them the version already has. A reader that takes the
+//! uncommitted rows first and then loads the table therefore sees every row exactly once.
 
 mod arrays;
 mod overflow;
@@ -27,19 +27,19 @@ use thalweg_columns::tables::TableSpec;
 use thalweg_delta::Snapshot;
 use thalweg_delta::schema::{TableColumn, TableSchema};
 
-/// The partition of tables.
+/// The partition column of tables.
 const DATE: &str = "date";
 const OVERFLOW: &str = "overflow";
 
-/// Whoever has rows that are not committed.
+/// A source of uncommitted rows.
 pub trait MemtableReader: Send + Sync {
     /// The tables that it feeds.
     fn tables(&self) -> Vec<&'static TableSpec>;
 
-    /// What a table has now beyond its commits; `None` if it does not feed it.
+    /// The uncommitted rows of a table; `None` if it does not feed the table.
     fn rows(&self, table: &str) -> Option<MemtableView>;
 
-    /// Returns when queries see what lies at a position.
+    /// Returns when queries see the entry at a position.
     fn wait_for<'a>(
         &'a self,
         position: &'a EntryPosition,
@@ -47,39 +47,39 @@ pub trait MemtableReader: Send + Sync {
     ) -> BoxFuture<'a, Result<(), VisibilityWaitError>>;
 }
 
-/// Why nobody waits for a position any more.
+/// Why waiting for a position ended.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum VisibilityWaitError {
-    /// It is none that was ever given.
+    /// The position was never assigned.
     #[error("{0}")]
     Unknown(String),
     #[error("{position} was not visible within {seconds} s{cause}")]
     Late {
         position: EntryPosition,
         seconds: f64,
-        /// What keeps it, if that is known.
+        /// The cause of the delay, if it is known.
         cause: String,
     },
 }
 
-/// Rows of one table.
+/// The uncommitted rows of one table.
 #[derive(Clone, Default)]
 pub struct MemtableView {
     pub parts: Vec<MemtableViewPart>,
 }
 
-/// Rows that one commit brings to the table, from one partition of the log.
+/// The rows of one log partition that will be in one commit.
 #[derive(Clone)]
 pub struct MemtableViewPart {
-    /// How the table names the partition.
+    /// The application name of the partition.
     pub application: String,
-    /// Of the first entry.
+    /// The offset of the first entry.
     pub first: Offset,
     pub chunks: Vec<Arc<MemtableChunk>>,
 }
 
 impl MemtableView {
-    /// Those that a version of the table does not have.
+    /// The rows that a version of the table does not have.
     pub fn beyond(self, table: Option<&Snapshot>) -> Vec<Arc<MemtableChunk>> {
         let taken = |part: &MemtableViewPart| {
             let known = table.and_then(|table| table.transactions.get(&part.application));
@@ -90,8 +90,8 @@ impl MemtableView {
     }
 }
 
-/// A chunk as a query sees it: some columns of the table, with texts as views. Attributes without a column are in the overflow
-/// map.
+/// A chunk as queries see it: the requested columns of the table, with texts as views. Attributes without a column are
+/// in the overflow map.
 pub fn project(chunk: &MemtableChunk, table: &TableSchema, columns: &SchemaRef) -> Result<RecordBatch, ArrowError> {
     let bindings = AttributeBindings::of(table, AttributePromotion::default());
     let of = |field: &Arc<Field>| match table.column(field.name()) {
@@ -132,7 +132,7 @@ fn array(
     texts.map_or_else(null, |texts| arrays::array(&ColumnView::Texts(texts), rows, as_type))
 }
 
-/// How many values of a chunk go to overflow maps.
+/// The number of values of a chunk that go to overflow maps.
 pub(crate) fn overflowing(chunk: &MemtableChunk, bindings: &AttributeBindings) -> u64 {
     let has_none = |source, name: &str| !matches!(bindings.place(source, name), Some(AttributeTarget::Column(_)));
     let slots = chunk.slots().all().iter();

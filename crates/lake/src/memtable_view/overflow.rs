@@ -14,7 +14,8 @@ use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::rows::extra_attributes::ExtraAttribute;
 use thalweg_delta::schema::text_map_type;
 
-/// A map for each row of a chunk, null where a row has nothing to put there; `None` if no row has. Their keys are the names as they were sent, behind `attr.`, `resource.` or `scope.`.
+/// A map for each row of a chunk, null for rows without such attributes; `None` if no row has any. The keys are the
+/// original names after `attr.`, `resource.` or `scope.`.
 pub(crate) fn overflow(chunk: &MemtableChunk, bindings: &AttributeBindings) -> Result<Option<ArrayRef>, ArrowError> {
     let has_none = |source, name: &str| !matches!(bindings.place(source, name), Some(AttributeTarget::Column(_)));
     let slots = chunk.slots().all().iter();
@@ -65,7 +66,7 @@ pub(crate) fn overflow(chunk: &MemtableChunk, bindings: &AttributeBindings) -> R
     Ok(Some(Arc::new(map)))
 }
 
-/// Of values with the same name the last one counts, as everywhere; a map has no key twice.
+/// The last value of a repeated name counts, as everywhere; map keys are unique.
 fn last_of_each<'a>(extras: &[&'a ExtraAttribute]) -> Vec<&'a ExtraAttribute> {
     let mut seen: HashSet<(AttributeSource, &str)> = HashSet::with_capacity(extras.len());
     let mut last: Vec<&ExtraAttribute> = extras.iter().rev().copied().collect();

@@ -4,7 +4,7 @@ use super::*;
 use thalweg_columns::rows::attribute_columns::AttributeColumnHint;
 use thalweg_columns::tables::LOGS;
 
-/// A chunk whose columns all have other names, of three rows: whatever else they have came too late for one.
+/// A chunk of three rows in which all attribute columns are taken by other names; further attributes get no column.
 fn full() -> MemtableChunk {
     let mut chunk = MemtableChunk::new(&LOGS);
     let row = chunk.begin_row();
@@ -60,6 +60,6 @@ fn a_name_that_has_a_column_in_the_table_is_there_whatever_else_the_rows_have() 
         "a key is there once"
     );
     assert_eq!(of_row(2), [pair("resource.late", "of a resource")]);
-    // 1024 with columns here and none in the table, and the list without what has one.
+    // 1024 names with columns here but not in the table, and the extras without the one that has a column there.
     assert_eq!(overflowing(&chunk, &bindings), 1024 + 4);
 }

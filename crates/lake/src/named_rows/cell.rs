@@ -1,4 +1,4 @@
-//! A value of a row, as files have it, and what it is as a value of a column.
+//! A value in a file, and its conversions to column types.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,26 +9,26 @@ use base64::prelude::BASE64_STANDARD;
 use super::time;
 use thalweg_columns::rows::double_text::write_double;
 
-/// A value. Text is what is text in the file, whatever it says.
+/// A value. A text stays a text whatever it contains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum CellValue<'a> {
     Null,
     Bool(bool),
-    /// Digits, as the file has them.
+    /// Digits as in the file.
     Number(&'a str),
     Text(&'a str),
     Bytes(&'a [u8]),
-    /// A moment, in nanoseconds since 1970.
+    /// A time in nanoseconds since 1970.
     Time(i128),
     /// A list or an object, as JSON.
     Json(&'a str),
 }
 
-/// More of a value says no more in an error.
+/// How much of a value an error shows.
 const SHOWN_CHARACTERS: usize = 60;
 
 impl CellValue<'_> {
-    /// As attributes have it.
+    /// Writes the value as an attribute text.
     pub fn write(&self, out: &mut String) {
         match *self {
             CellValue::Null => {}
@@ -41,7 +41,7 @@ impl CellValue<'_> {
         }
     }
 
-    /// Of a log's body, if that is no text.
+    /// The `body_kind` of a log body that is no text.
     pub fn kind(&self) -> Option<&'static str> {
         match self {
             CellValue::Null | CellValue::Text(_) | CellValue::Time(_) => None,
@@ -70,7 +70,7 @@ impl CellValue<'_> {
         }
     }
 
-    /// A moment as a number of nanoseconds; as a text it may be a time.
+    /// A time in nanoseconds. A text may be a time, too.
     pub fn nanos(&self) -> Option<i64> {
         match *self {
             CellValue::Text(text) if self.long().is_none() => i64::try_from(time::of_text(text)?).ok(),
@@ -100,7 +100,7 @@ impl CellValue<'_> {
         }
     }
 
-    /// For an error.
+    /// The value for an error message.
     pub fn shown(&self) -> String {
         let mut text = String::new();
         self.write(&mut text);
@@ -111,14 +111,14 @@ impl CellValue<'_> {
     }
 }
 
-/// Doubles have all whole numbers up to here.
+/// Doubles represent all whole numbers up to here exactly.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 fn is_integer(digits: &str) -> bool {
     digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
-/// Whole numbers keep their digits, others have the shortest ones.
+/// Whole numbers keep their digits, others get the shortest representation.
 fn write_number(digits: &str, out: &mut String) {
     match digits.parse::<f64>() {
         Ok(number) if !is_integer(digits) => write_double(number, out),
@@ -126,7 +126,7 @@ fn write_number(digits: &str, out: &mut String) {
     }
 }
 
-/// JSON without the white space between its tokens.
+/// JSON without insignificant white space.
 pub(super) fn compact(json: &str, out: &mut String) {
     let mut rest = json;
     loop {
@@ -147,7 +147,7 @@ pub(super) fn compact(json: &str, out: &mut String) {
     }
 }
 
-/// Bytes of a text in quotes.
+/// The length of a quoted text.
 fn text_len(from: &str) -> usize {
     let mut is_escaped = false;
     for (at, byte) in from.bytes().enumerate().skip(1) {
@@ -161,7 +161,7 @@ fn text_len(from: &str) -> usize {
     from.len()
 }
 
-/// Valid UTF-8, with U+FFFD for what was not, and whether anything was not.
+/// Replaces invalid UTF-8 by U+FFFD, and returns whether there was any.
 pub(crate) fn text(bytes: &[u8]) -> (Cow<'_, str>, bool) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (Cow::Borrowed(text), false),
@@ -169,10 +169,10 @@ pub(crate) fn text(bytes: &[u8]) -> (Cow<'_, str>, bool) {
     }
 }
 
-/// Bytes in hexadecimal digits.
+/// Writes bytes as hexadecimal digits.
 pub(super) fn write_hex(bytes: &[u8], out: &mut String) {
     for byte in bytes {
-        // To a text nothing fails.
+        // Writing to a string cannot fail.
         let _ = write!(out, "{byte:02x}");
     }
 }

@@ -1,38 +1,39 @@
-//! What the name of a column in a file means for a table.
+//! Maps the column names of files to a table.
 //!
 //! | name | goes to |
 //! |---|---|
-//! | a column of the table | that column; of promoted ones the attribute that it is bound to |
-//! | `timestamp`, `time`, `ts`, `@timestamp` | the time, unless a better one is there |
+//! | a column of the table | that column; for promoted ones, the attribute that it is bound to |
+//! | `timestamp`, `time`, `ts`, `@timestamp` | the time, unless there is a better one |
 //! | `message`, `msg`, `log`, `line` | the body of a log |
 //! | `severity`, `level` | the severity of a log |
-//! | `chq_tsns`, `log_message`, `log_level`, `span_…` | what the reference system calls them |
-//! | `resource.x`, `scope.x`, `attr.x`, the same with `_` | the attribute `x` of a resource, a scope, a record |
+//! | `chq_tsns`, `log_message`, `log_level`, `span_…` | the column to which the reference system's name corresponds |
+//! | `resource.x`, `scope.x`, `attr.x`, the same with `_` | the attribute `x` of the resource, scope or record |
 //! | any other | an attribute of the record |
 //!
-//! Of several columns that could be the time, the body or the severity the first in these lists is it, and the others are attributes.
+//! If several columns could be the time, the body or the severity, the first in these lists is used, and the others
+//! become attributes.
 
 use thalweg_columns::rows::attribute_columns::AttributeSource;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::schema::{ColumnType, TableSchema};
 
-/// Where the values of a column go.
+/// The target of a column's values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ColumnTarget {
-    /// The best of its kind that a row has; 0 is the best.
+    /// A candidate for a role; of a row's candidates the one with the lowest rank is used.
     Best(FieldRole, u8),
-    /// A fixed column, by its place in the table.
+    /// A fixed column, by its index in the table.
     Column(usize),
-    /// The same of nanoseconds, where the file has milliseconds.
+    /// The same, for a column in nanoseconds where the file has milliseconds.
     Millis(usize),
     Attribute(AttributeSource, Box<str>),
-    /// A map of attributes, whose names say whose they are.
+    /// A map of attributes, whose names include their source.
     Overflow,
-    /// It is made of the others.
+    /// Ignored, because it is derived from other columns.
     Made,
 }
 
-/// What a row has one of.
+/// A role that one value of a row has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldRole {
     Time,
@@ -44,7 +45,8 @@ impl FieldRole {
     pub const COUNT: usize = 3;
 }
 
-/// Names of the time, the best first. The first two are nanoseconds, the third milliseconds, whatever their magnitude.
+/// Names of the time, the best first. The first two are in nanoseconds, the third in milliseconds, whatever their
+/// magnitude.
 const TIMES: [&str; 7] = [
     "time_unix_nano",
     "chq_tsns",
@@ -59,7 +61,7 @@ pub(super) const THEIRS: usize = 1;
 pub(super) const THEIRS_MILLIS: usize = 2;
 const BODIES: [&str; 6] = ["body", "log_message", "message", "msg", "log", "line"];
 const SEVERITIES: [&str; 4] = ["severity_text", "log_level", "severity", "level"];
-/// Of the reference system, as this table of spans calls it.
+/// Names of the reference system for columns of `traces`.
 const SPANS: [(&str, &str); 8] = [
     ("span_trace_id", "trace_id"),
     ("span_parent_id", "parent_span_id"),
@@ -70,27 +72,27 @@ const SPANS: [(&str, &str); 8] = [
     ("span_status_message", "status_message"),
     ("span_trace_state", "trace_state"),
 ];
-/// In milliseconds there.
+/// These are in milliseconds there.
 const SPANS_IN_MILLIS: [(&str, &str); 2] = [
     ("span_end_timestamp", "end_time_unix_nano"),
     ("span_duration", "duration_ns"),
 ];
-/// What is made when a row is stored, of what else it has.
+/// Columns that are derived when a row is stored.
 const MADE: [&str; 4] = ["date", "arrival_unix_nano", "fingerprint", "series_id"];
 const OVERFLOW: &str = "overflow";
 
-/// What names mean for one table.
+/// The column mapping of one table.
 pub struct ColumnMapping {
     spec: &'static TableSpec,
     columns: Vec<(String, ColumnType, bool)>,
-    /// By the name of a promoted column, whose attribute it is and what that is called.
+    /// The promoted columns with the source and name of their attributes.
     promoted: Vec<PromotedColumn>,
-    /// Old names with those that count instead.
+    /// Pairs of a name in the file and the name that it stands for.
     renamed: Vec<(String, String)>,
 }
 
 impl ColumnMapping {
-    /// `promoted` are the columns that the table has for attributes now.
+    /// `promoted` are the current attribute columns of the table.
     pub fn new(
         spec: &'static TableSpec,
         promoted: Vec<PromotedColumn>,
@@ -152,7 +154,7 @@ impl ColumnMapping {
         self.columns.iter().any(|(column, ..)| column == name)
     }
 
-    /// A fixed column that is no attribute.
+    /// The index of a fixed column that is no attribute.
     pub fn column(&self, name: &str) -> Option<usize> {
         let is_it = |(column, _, is_attribute): &(String, ColumnType, bool)| column == name && !is_attribute;
         self.columns.iter().position(is_it)
@@ -173,10 +175,10 @@ impl ColumnMapping {
     }
 }
 
-/// A column of a table for an attribute, whose that is, and what it is called.
+/// An attribute column, and the source and name of its attribute.
 pub type PromotedColumn = (String, AttributeSource, String);
 
-/// The columns that a table has for attributes.
+/// The attribute columns of a table.
 pub fn promoted(schema: &TableSchema) -> Vec<PromotedColumn> {
     let bound = schema.columns.iter().filter_map(|column| {
         let (source, original) = column.binding()?;
@@ -189,7 +191,7 @@ pub fn promoted(schema: &TableSchema) -> Vec<PromotedColumn> {
     bound.collect()
 }
 
-/// An attribute that says whose it is.
+/// An attribute name with a source prefix.
 pub(super) fn of_source(name: &str) -> Option<ColumnTarget> {
     let of = |source: AttributeSource| {
         let rest = name.strip_prefix(source.as_str())?;

@@ -1,4 +1,4 @@
-//! Entries of rows, back to the rows that they are.
+//! Decodes entries of rows.
 
 use thalweg_columns::rows::change_counts::RowChangeCounts;
 use thalweg_columns::rows::chunk::MemtableChunk;
@@ -15,8 +15,8 @@ pub struct RowEntryDecoder {
 }
 
 impl RowEntryDecoder {
-    /// Rows are made by the columns that every table of this kind has, whatever columns one has by then: an entry alone says
-    /// what becomes of it.
+    /// Uses the fixed columns of the table kind, not the current attribute columns, so that the rows depend on the
+    /// entry alone.
     pub fn new(spec: &'static TableSpec, limits: &EntryLimits) -> RowEntryDecoder {
         let rules = RowRules {
             limits: RecordLimits::widest(),
@@ -30,8 +30,7 @@ impl RowEntryDecoder {
         }
     }
 
-    /// Adds the rows of the payload of an entry. They were checked when they were stored: limits that have changed since do
-    /// not count.
+    /// Adds the rows of an entry's payload. They were validated when they were stored, so current limits do not apply.
     pub fn decode_rows(
         &mut self,
         payload: &[u8],
@@ -55,13 +54,13 @@ impl RowEntryDecoder {
     }
 }
 
-/// Of tables whose queue has entries of rows alone.
+/// For tables whose queue has only entries of rows.
 impl DecodeEntry for RowEntryDecoder {
     fn decode(&mut self, entry: &[u8], chunk: &mut MemtableChunk) -> Result<DecodedEntry, String> {
         let (head, payload) = entry::decode(entry).map_err(|error| error.to_string())?;
         match head.form {
             EntryForm::Rows => self.decode_rows(payload, head.arrival, head.cut_values_at, chunk),
-            EntryForm::Request(_) => Err("the entry is a request, and this table has rows alone".to_owned()),
+            EntryForm::Request(_) => Err("the entry is a request, but this table only accepts rows".to_owned()),
         }
     }
 
@@ -70,7 +69,7 @@ impl DecodeEntry for RowEntryDecoder {
             Handoff::Request(rows) if rows.is_rows => {
                 self.decode_rows(&rows.request, rows.arrival, rows.cut_values_at, chunk)
             }
-            _ => Err("the entry has no rows, and this table has rows alone".to_owned()),
+            _ => Err("the entry has no rows, but this table only accepts rows".to_owned()),
         }
     }
 }

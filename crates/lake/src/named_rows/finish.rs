@@ -1,4 +1,4 @@
-//! A gathered row becomes one of a chunk, with what is made of its values: its time, fingerprints, and the number of its series.
+//! Writes a buffered row to a chunk, with its derived values: time, fingerprint, and series id.
 
 use super::cell::CellValue;
 use super::column_mapping::FieldRole;
@@ -36,7 +36,7 @@ enum NamedRowKind {
     Logs,
     Metrics,
     Traces,
-    /// Any that has nothing of its own.
+    /// A table without derived values.
     Other,
 }
 
@@ -44,7 +44,7 @@ const KINDS: [&str; 6] = ["unspecified", "internal", "server", "client", "produc
 const CODES: [&str; 3] = ["unset", "ok", "error"];
 const TYPES: [&str; 5] = ["gauge", "sum", "histogram", "exponential_histogram", "summary"];
 const SERVICE: &str = "service.name";
-/// Numbers of severities go up to here.
+/// The highest severity number.
 const SEVERITY_MAX: i32 = 24;
 
 impl RowFinisher {
@@ -145,7 +145,7 @@ impl RowFinisher {
             let bytes = match name {
                 Some("trace_id") => 16,
                 Some("span_id" | "parent_span_id") => 8,
-                // As tables write them, later.
+                // Written in normalized form later.
                 Some("kind" | "status_code") if self.table == NamedRowKind::Traces => continue,
                 Some("metric_type") => continue,
                 _ => {
@@ -298,7 +298,7 @@ fn push(
     }
 }
 
-/// As a table has it, whatever case and prefix a file has.
+/// Normalizes a name by case and prefix.
 fn one_of(known: &[&'static str], prefix: &str, text: Option<&str>) -> Option<&'static str> {
     let text = text?.to_ascii_lowercase();
     let text = text.strip_prefix(prefix).unwrap_or(&text);
@@ -312,7 +312,7 @@ fn one_of(known: &[&'static str], prefix: &str, text: Option<&str>) -> Option<&'
 fn check_span(gathered: &RowBuffer) -> Result<(), BadRow> {
     let is_whole = |column, bytes| gathered.text_of(column).is_some_and(|id| nested::is_id(id, bytes));
     if !is_whole(traces::TRACE_ID, 16) || !is_whole(traces::SPAN_ID, 8) {
-        let why = "a span has a trace_id of 32 and a span_id of 16 hexadecimal digits";
+        let why = "a span needs a trace_id of 32 and a span_id of 16 hexadecimal digits";
         return Err(BadRow::limit(RejectionReason::InvalidId, why.to_owned()));
     }
     known("kind", &KINDS, "span_kind_", gathered.text_of(traces::KIND))?;
@@ -340,7 +340,7 @@ fn check_point(gathered: &RowBuffer) -> Result<(), BadRow> {
     );
     let is_whole = buckets.len() == bounds.len() + 1 || (buckets.is_empty() && bounds.is_empty());
     if !is_whole || !bounds.is_sorted_by(|a, b| a < b) || buckets.iter().any(|count| *count < 0.0) {
-        let why = "bounds must ascend, and there is one bucket more than there are bounds";
+        let why = "bounds must ascend, and there must be one more bucket than bounds";
         return Err(BadRow::limit(RejectionReason::InvalidPoint, why.to_owned()));
     }
     Ok(())
@@ -350,13 +350,16 @@ fn known(name: &str, all: &[&'static str], prefix: &str, text: Option<&str>) -> 
     match (text, one_of(all, prefix, text)) {
         (Some(text), None) => {
             let shown = CellValue::Text(text).shown();
-            Err(BadRow::line(format!("{name}: {shown} is none of {}", all.join(", "))))
+            Err(BadRow::line(format!(
+                "{name}: {shown} is not one of {}",
+                all.join(", ")
+            )))
         }
         _ => Ok(()),
     }
 }
 
-/// The number of a severity by its usual names.
+/// The severity number of a usual severity name.
 fn severity_of(text: &str) -> Option<i32> {
     let names: [(i32, &[&str]); 6] = [
         (1, &["trace"]),

@@ -1,7 +1,6 @@
-//! Rows that are no OTLP, of files and of messages, from their values to a chunk: by the names of columns, with the limits and rules that records of requests
-//! have.
+//! Makes rows of named values, from files and messages, with the same limits and rules as for OTLP records.
 //!
-//! A row is gathered first, since a chunk takes nothing back: what one of its values makes wrong is a bad line, whole.
+//! A row is buffered first, because nothing can be removed from a chunk: an invalid value rejects the whole row.
 
 pub(crate) mod cell;
 pub(crate) mod column_mapping;
@@ -26,17 +25,17 @@ use thalweg_columns::rows::record_limits::{RecordLimits, RejectionReason};
 use thalweg_columns::rows::times::ArrivalWindow;
 use thalweg_delta::schema::ColumnType;
 
-/// Why a row is none.
+/// Why a row is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadRow {
-    /// As it is counted.
+    /// The label in counts.
     pub reason: &'static str,
-    /// For whoever corrects it.
+    /// The reason for the user.
     pub why: String,
 }
 
 impl BadRow {
-    /// What cannot be read, or is no value of its column.
+    /// The row cannot be parsed, or a value does not fit its column.
     pub fn line(why: impl Into<String>) -> BadRow {
         BadRow {
             reason: "bad_line",
@@ -52,7 +51,7 @@ impl BadRow {
     }
 }
 
-/// Names that are remembered; of a file with more, further ones are looked up each time.
+/// Column names that are cached; further ones are looked up each time.
 const NAMES_MAX: usize = 4096;
 
 /// Makes rows of one table.
@@ -60,17 +59,17 @@ pub struct NamedRowBuilder {
     places: ColumnMapping,
     limits: RecordLimits,
     time_format: Option<String>,
-    /// What names mean, as they were met.
+    /// The targets of names seen so far.
     known: Vec<(Box<str>, ColumnTarget)>,
     index: HashMap<Box<str>, u32>,
-    /// The names of the row before, in their order: the next one mostly has the same.
+    /// The names of the previous row in order; the next row mostly has the same.
     guess: Vec<u32>,
     at: usize,
     row: RowBuffer,
     finish: RowFinisher,
 }
 
-/// What is the same for all rows of a file.
+/// The rules for all rows of a file.
 pub struct RowRules {
     pub limits: RecordLimits,
     pub window: ArrivalWindow,
@@ -94,19 +93,19 @@ impl NamedRowBuilder {
         }
     }
 
-    /// What follows arrived then, in nanoseconds, and has other limits.
+    /// Sets the arrival, in nanoseconds, and the limits of the following rows.
     pub fn arrived(&mut self, arrival: i64, limits: RecordLimits) {
         self.finish.arrival = arrival;
         self.limits = limits;
     }
 
-    /// Another row begins.
+    /// Begins a row.
     pub fn begin(&mut self) {
         self.row.clear();
         self.at = 0;
     }
 
-    /// A value of the row. After an error the row is given up by beginning another.
+    /// Adds a value to the row. After an error, begin another row to discard this one.
     pub(crate) fn put(&mut self, name: &str, value: CellValue<'_>) -> Result<(), BadRow> {
         let at = self.at;
         self.at += 1;
@@ -122,7 +121,7 @@ impl NamedRowBuilder {
             true => Some(guessed),
             false => self.find(name, at),
         };
-        // Taken for the moment of the call, so that the row can be changed.
+        // Moved out during the call, because the call borrows `self` mutably.
         match found.and_then(|found| self.known.get_mut(found as usize)) {
             Some((_, place)) => {
                 let taken = std::mem::replace(place, ColumnTarget::Made);
@@ -139,12 +138,12 @@ impl NamedRowBuilder {
         }
     }
 
-    /// The number of a name, which is guessed for this place in the next row.
+    /// The number of a name, which becomes the guess for this position of the next row.
     #[inline(never)]
     fn find(&mut self, name: &str, at: usize) -> Option<u32> {
         let number = match self.index.get(name) {
             Some(number) => *number,
-            // One that is too long makes the row a bad one, and is not worth any memory.
+            // A name that is too long rejects the row, so it is not cached.
             None if self.known.len() < NAMES_MAX && name.len() <= self.limits.name_bytes => {
                 let number = self.known.len() as u32;
                 self.known.push((name.into(), self.places.of(name)));
@@ -182,7 +181,7 @@ impl NamedRowBuilder {
         }
     }
 
-    /// What may be the time, the body or the severity. The one that is not the best is an attribute.
+    /// Adds a candidate for the time, the body or the severity. A candidate that is not the best becomes an attribute.
     fn best(&mut self, best: FieldRole, rank: u8, name: &str, value: CellValue<'_>) -> Result<(), BadRow> {
         let nanos = match best {
             FieldRole::Time => moment(rank, value, self.time_format.as_deref()),
@@ -198,9 +197,9 @@ impl NamedRowBuilder {
         }
     }
 
-    /// What could have been the time, the body or the severity.
+    /// Handles a candidate that is not the best.
     fn demoted(&mut self, best: FieldRole, other: row_buffer::Candidate) -> Result<(), BadRow> {
-        // Of these tables, and of those of the reference system, a second column says the same moment less exactly.
+        // In these tables, and in those of the reference system, a second column has the same time less precisely.
         let is_same = matches!(
             (other.name.as_str(), self.row.rank(best)),
             ("time", Some(0)) | ("chq_timestamp", Some(1))
@@ -227,7 +226,7 @@ impl NamedRowBuilder {
     fn named(&self, name: &str) -> Result<(), BadRow> {
         let (limit, count) = (self.limits.name_bytes, self.limits.attributes);
         if name.len() > limit {
-            let why = format!("a name has {} bytes, and may have {limit}", name.len());
+            let why = format!("a name has {} bytes, the limit is {limit}", name.len());
             return Err(BadRow::limit(RejectionReason::NameTooLong, why));
         }
         if self.row.attributes() >= count {
@@ -241,14 +240,14 @@ impl NamedRowBuilder {
         let limit = self.limits.value_bytes;
         match len > limit && !self.limits.cut_values {
             true => {
-                let why = format!("{name} has {len} bytes, and may have {limit}");
+                let why = format!("{name} has {len} bytes, the limit is {limit}");
                 Err(BadRow::limit(RejectionReason::ValueTooLong, why))
             }
             false => Ok(()),
         }
     }
 
-    /// `resource.x`, `scope.x` and `attr.x` with their texts.
+    /// Adds the attributes `resource.x`, `scope.x` and `attr.x`.
     fn overflow(&mut self, value: CellValue<'_>) -> Result<(), BadRow> {
         let CellValue::Json(json) = value else {
             return Err(wrong("overflow", value, "a map"));
@@ -330,7 +329,7 @@ impl NamedRowBuilder {
         Ok(())
     }
 
-    /// Adds the row.
+    /// Adds the row to the chunk.
     pub fn end(
         &mut self,
         chunk: &mut MemtableChunk,
@@ -348,9 +347,9 @@ impl NamedRowBuilder {
             let shown = CellValue::Text(text).shown();
             let name = self.row.best_name(FieldRole::Time).unwrap_or_default();
             return Err(BadRow::line(match &self.time_format {
-                Some(format) => format!("{name}: {shown} is no time of the form {format:?}"),
+                Some(format) => format!("{name}: {shown} is not a time of the form {format:?}"),
                 None => {
-                    format!("{name}: {shown} is no time: neither RFC 3339 nor a number")
+                    format!("{name}: {shown} is not a time: neither RFC 3339 nor a number")
                 }
             }));
         }
@@ -358,10 +357,10 @@ impl NamedRowBuilder {
     }
 }
 
-/// What is no time comes behind all that is one.
+/// Added to the rank of values that are no time, so that any time is better.
 const NO_TIME: u8 = 100;
 
-/// The moment that a value says, in nanoseconds, by how good its name is.
+/// The time of a value in nanoseconds, interpreted by the rank of its name.
 fn moment(rank: u8, value: CellValue<'_>, format: Option<&str>) -> Option<i128> {
     let (text, is_number) = match value {
         CellValue::Time(nanos) => return Some(nanos),
@@ -379,7 +378,7 @@ fn moment(rank: u8, value: CellValue<'_>, format: Option<&str>) -> Option<i128> 
     }
 }
 
-/// Whole numbers have a column of their own beside the doubles.
+/// Whole numbers also have a separate column beside the doubles.
 fn exact_long(value: CellValue<'_>) -> Option<i64> {
     match value {
         CellValue::Number(digits) | CellValue::Text(digits) => digits.trim().parse().ok(),

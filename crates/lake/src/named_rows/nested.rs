@@ -1,4 +1,4 @@
-//! Lists, structs and maps of a row, from JSON: looked at first, so that what is put is right.
+//! Lists, structs and maps of a row, from JSON. Values are checked first, so that writing them cannot fail.
 
 use std::borrow::Cow;
 
@@ -7,12 +7,12 @@ use thalweg_columns::rows::column_data::ColumnData;
 use thalweg_delta::schema::{ColumnType, TableColumn};
 use thalweg_kit::json_tokens::{JsonError, JsonLiteral, JsonTokenizer, unescape};
 
-/// Lists and objects within each other; those of a row have a lower limit of their own.
+/// The nesting limit here; rows have a lower limit.
 const DEPTH_MAX: usize = 512;
 
 type NestedResult<T> = std::result::Result<T, String>;
 
-/// A text of JSON, without its escapes.
+/// Resolves the escapes of a JSON string.
 pub(crate) fn plain<'a>(raw: &'a [u8], is_escaped: bool) -> (Cow<'a, str>, bool) {
     if !is_escaped {
         return text(raw);
@@ -25,7 +25,7 @@ pub(crate) fn plain<'a>(raw: &'a [u8], is_escaped: bool) -> (Cow<'a, str>, bool)
     }
 }
 
-/// Shows the members of an object as texts.
+/// Passes the members of an object to `show` as texts.
 pub(super) fn pairs(json: &str, mut show: impl FnMut(&str, &str)) -> NestedResult<()> {
     let mut tokens = JsonTokenizer::new(json.as_bytes(), DEPTH_MAX);
     members(&mut tokens, |tokens, name| {
@@ -50,7 +50,7 @@ fn members(
     Ok(())
 }
 
-/// Shows the next value, whatever it is, and whether it has bytes that were no UTF-8.
+/// Passes the next value to `show`, and whether it had invalid UTF-8.
 pub(crate) fn value<T>(
     tokens: &mut JsonTokenizer<'_>,
     show: impl FnOnce(CellValue<'_>, bool) -> T,
@@ -83,12 +83,12 @@ pub(crate) fn value<T>(
     })
 }
 
-/// The same where errors are texts.
+/// The same with errors as texts.
 fn next<T>(tokens: &mut JsonTokenizer<'_>, show: impl FnOnce(CellValue<'_>) -> T) -> NestedResult<T> {
     value(tokens, |cell, _| show(cell)).map_err(|error| error.to_string())
 }
 
-/// Whether a value can be put into a column of this type.
+/// Checks that a value fits a column of this type.
 pub(super) fn check(json: &str, kind: &ColumnType) -> NestedResult<()> {
     let mut tokens = JsonTokenizer::new(json.as_bytes(), DEPTH_MAX);
     check_next(&mut tokens, kind)
@@ -139,10 +139,10 @@ fn member<'a>(of: &'a [TableColumn], name: &str) -> Option<(usize, &'a ColumnTyp
     of.get(at).map(|member| (at, &member.kind))
 }
 
-/// Puts a value that was looked at.
+/// Writes a checked value.
 pub(super) fn put(json: &str, kind: &ColumnType, data: &mut ColumnData, row: usize) {
     let mut tokens = JsonTokenizer::new(json.as_bytes(), DEPTH_MAX);
-    // What is wrong was found before.
+    // The value was checked before.
     let _ = put_next(&mut tokens, kind, data, row);
 }
 
@@ -193,7 +193,7 @@ fn put_next(tokens: &mut JsonTokenizer<'_>, kind: &ColumnType, data: &mut Column
     }
 }
 
-/// An id of so many bytes, which may be hexadecimal digits already.
+/// An id of this many bytes, as bytes or as hexadecimal digits.
 pub(super) struct HexId<'a> {
     value: CellValue<'a>,
     bytes: usize,
@@ -218,7 +218,7 @@ impl HexId<'_> {
     }
 }
 
-/// Whether a text is an id of so many bytes that is not all zeros.
+/// Whether a text is an id of this many bytes in hexadecimal digits.
 pub(super) fn is_id(text: &str, bytes: usize) -> bool {
     text.len() == 2 * bytes && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

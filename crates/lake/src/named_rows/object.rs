@@ -1,4 +1,4 @@
-//! A row as a JSON object.
+//! Rows as JSON objects.
 
 use super::nested::{plain, value};
 use super::{BadRow, NamedRowBuilder};
@@ -8,7 +8,7 @@ use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_kit::json_tokens::{JsonError, JsonTokenizer};
 
 impl NamedRowBuilder {
-    /// Adds the row that an object says, or nothing. `depth` is how many objects and lists there may be within each other.
+    /// Adds the row of a JSON object, or nothing. `depth` limits the nesting.
     pub fn object(
         &mut self,
         text: &[u8],

@@ -1,4 +1,4 @@
-//! The values of one row on their way to a chunk, in room that is used again.
+//! Buffers the values of one row, and reuses its memory.
 
 use std::ops::Range;
 
@@ -6,19 +6,19 @@ use super::cell::CellValue;
 use super::column_mapping::FieldRole;
 use thalweg_columns::rows::attribute_columns::AttributeSource;
 
-/// What may be the time, the body or the severity of a row.
+/// A candidate for the time, the body or the severity of a row.
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub rank: u8,
     pub name: String,
     pub text: String,
-    /// Of a body that is no text.
+    /// For a body that is no text.
     pub kind: Option<&'static str>,
-    /// Of a time.
+    /// For a time.
     pub nanos: Option<i128>,
 }
 
-/// An attribute, by its places in the texts of the row.
+/// An attribute, as ranges of the row's texts.
 #[derive(Clone, Debug)]
 pub(super) struct RowAttribute {
     pub source: AttributeSource,
@@ -32,15 +32,15 @@ pub(super) struct RowBuffer {
     pub integers: Vec<(usize, i32)>,
     pub doubles: Vec<(usize, f64)>,
     pub booleans: Vec<(usize, bool)>,
-    /// The column `value`, if it is a whole number.
+    /// The value of the column `value`, if it is a whole number.
     pub exact_value: Option<i64>,
     texts: Vec<(usize, Range<usize>)>,
-    /// JSON of columns that are nested.
+    /// JSON of nested columns.
     nested: Vec<(usize, Range<usize>)>,
     attributes: Vec<RowAttribute>,
     all: String,
     bests: [Option<Candidate>; FieldRole::COUNT],
-    /// Values that were cut.
+    /// The number of values that were cut.
     pub cut: u64,
 }
 
@@ -65,7 +65,7 @@ impl RowBuffer {
         begin..self.all.len()
     }
 
-    /// Returns how long it is.
+    /// Returns the length of the text.
     pub fn text(&mut self, column: usize, write: impl FnOnce(&mut String)) -> usize {
         let text = self.write(write);
         let len = text.len();
@@ -78,7 +78,7 @@ impl RowBuffer {
         self.nested.push((column, text));
     }
 
-    /// Returns how long its text is.
+    /// Returns the length of the text.
     pub fn attribute(&mut self, source: AttributeSource, name: &str, write: impl FnOnce(&mut String)) -> usize {
         let name = self.write(|out| out.push_str(name));
         let text = self.write(write);
@@ -87,7 +87,7 @@ impl RowBuffer {
         len
     }
 
-    /// The last attribute is not longer, and ends where a character does.
+    /// Cuts the last attribute to the limit at a character boundary.
     pub fn cut_last(&mut self, limit: usize) {
         if let Some(last) = self.attributes.last_mut()
             && last.text.len() > limit
@@ -102,7 +102,7 @@ impl RowBuffer {
         self.attributes.len()
     }
 
-    /// Keeps the best one and returns the other.
+    /// Keeps the better candidate and returns the other. A repeated candidate replaces the earlier one.
     pub fn best(
         &mut self,
         best: FieldRole,
@@ -174,7 +174,7 @@ impl RowBuffer {
             .map(|(_, value)| *value)
     }
 
-    /// Whose they are, their names and texts.
+    /// The source, name and text of each attribute.
     pub fn iter(&self) -> impl Iterator<Item = (AttributeSource, &str, &str)> {
         self.attributes.iter().map(|attribute| {
             let name = self.all.get(attribute.name.clone()).unwrap_or_default();

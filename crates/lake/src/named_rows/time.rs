@@ -1,4 +1,4 @@
-//! Times as files have them, in nanoseconds since 1970, of whatever year.
+//! Parses times in files to nanoseconds since 1970, for any year.
 
 use jiff::civil::DateTime;
 use jiff::fmt::strtime;
@@ -6,25 +6,25 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 const SECOND: i128 = 1_000_000_000;
-/// Numbers up to these are seconds, milliseconds and microseconds; larger ones are nanoseconds. As seconds the first is the year
-/// 5138, as milliseconds 1973.
+/// Numbers below these are seconds, milliseconds and microseconds; larger ones are nanoseconds. The first is the year
+/// 5138 in seconds, and 1973 in milliseconds.
 const MAGNITUDES: [(i128, i128); 3] = [
     (100_000_000_000, SECOND),
     (100_000_000_000_000, 1_000_000),
     (100_000_000_000_000_000, 1_000),
 ];
 
-/// Whether times can be written like this; the error says why not.
+/// Checks that a format determines a time; the error says why not.
 pub fn check_format(format: &str) -> Result<(), String> {
     let now = Zoned::new(Timestamp::UNIX_EPOCH, TimeZone::UTC);
     let text = strtime::format(format, &now).map_err(|error| error.to_string())?;
     let parsed = of_format(&text, format);
     parsed.map(drop).ok_or_else(|| {
-        format!("it does not say what time it is: written like this, 1970 is {text:?}; give it a date with %Y, %m and %d, or %s")
+        format!("it does not determine a time: in this format, 1970 is {text:?}; add a date with %Y, %m and %d, or %s")
     })
 }
 
-/// A text of this form. Without an offset it is UTC.
+/// Parses a text of this format. The default offset is UTC.
 pub fn of_format(text: &str, format: &str) -> Option<i128> {
     let parsed = strtime::parse(format, text).ok()?;
     if let Ok(time) = parsed.to_timestamp() {
@@ -36,7 +36,7 @@ pub fn of_format(text: &str, format: &str) -> Option<i128> {
     of_civil(time.ok()?)
 }
 
-/// A text of RFC 3339, or digits. A space may stand for the T, and without an offset it is UTC.
+/// Parses RFC 3339 or digits. A space may replace the T, and the default offset is UTC.
 pub fn of_text(text: &str) -> Option<i128> {
     let text = text.trim();
     if let Some(time) = of_number(text) {
@@ -53,17 +53,17 @@ fn of_civil(time: DateTime) -> Option<i128> {
     Some(time.timestamp().as_nanosecond())
 }
 
-/// Digits, whose magnitude says what they count. `None` if it is no number.
+/// Parses digits, whose magnitude determines the unit. `None` if it is no number.
 pub fn of_number(text: &str) -> Option<i128> {
     scaled(text, unit_of)
 }
 
-/// Milliseconds, as nanoseconds.
+/// Parses milliseconds.
 pub fn of_millis(text: &str) -> Option<i128> {
     scaled(text, |_| 1_000_000)
 }
 
-/// A number of units, which depend on its whole part.
+/// Parses a number in a unit that depends on its whole part.
 fn scaled(text: &str, unit_of: impl Fn(i128) -> i128) -> Option<i128> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
@@ -72,7 +72,7 @@ fn scaled(text: &str, unit_of: impl Fn(i128) -> i128) -> Option<i128> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || whole.len() > DIGITS_MAX || !is_digits(whole) || !is_digits(fraction) {
-        // With an exponent it is not exact anyway.
+        // Exponents need no exact arithmetic.
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite())?;
         let unit = unit_of(number.abs() as i128);
         return Some((number * unit as f64) as i128);
@@ -88,7 +88,7 @@ fn scaled(text: &str, unit_of: impl Fn(i128) -> i128) -> Option<i128> {
     Some(sign * nanos)
 }
 
-/// More are no time of any unit.
+/// No time of any unit has more digits.
 const DIGITS_MAX: usize = 25;
 
 fn unit_of(number: i128) -> i128 {
@@ -96,7 +96,7 @@ fn unit_of(number: i128) -> i128 {
     found.map_or(1, |(_, unit)| *unit)
 }
 
-/// As RFC 3339 has it, with as many digits as there are.
+/// Formats as RFC 3339, with as many digits as needed.
 pub fn text_of(nanos: i128) -> String {
     match Timestamp::from_nanosecond(nanos) {
         Ok(time) => time.to_string(),
@@ -167,11 +167,7 @@ mod tests {
         for form in [form, "%Y-%m-%d", "%s"] {
             check_format(form).unwrap();
         }
-        assert!(
-            check_format("%H:%M")
-                .unwrap_err()
-                .contains("does not say what time it is")
-        );
+        assert!(check_format("%H:%M").unwrap_err().contains("does not determine a time"));
         check_format("%!").unwrap_err();
     }
 

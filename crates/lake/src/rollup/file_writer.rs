@@ -1,4 +1,5 @@
-//! Windows of one day and resolution as a file: what identifies a series is taken from a row that it was made of.
+//! Writes the windows of one day and resolution to a file. The identity columns of a series are copied from a source
+//! row.
 
 use std::sync::Arc;
 
@@ -22,41 +23,41 @@ use thalweg_delta::schema::TableSchema;
 use thalweg_delta::stats::FileStats;
 use thalweg_kit::time::unix_ms;
 
-/// Rows of a row group.
+/// Rows per row group.
 const GROUP_ROWS: usize = 1 << 17;
-/// Pieces whose rows identify those of a row group: they stay in memory until it is written.
+/// The most batches that stay in memory as identities for a row group.
 const GROUP_PIECES: usize = 64;
 
-/// A column of the rollup that rows of the source have: its name here and there.
+/// A rollup column that is copied from the source table: its name here and there.
 #[derive(Clone, Debug)]
 pub(super) struct IdentityColumn {
     pub name: String,
     pub source: String,
 }
 
-/// What all rows of a file have.
+/// The properties that all rows of a file share.
 pub(super) struct RollupFileSpec<'a> {
     pub spec: &'static TableSpec,
     pub schema: &'a TableSchema,
-    /// What identifies a series.
+    /// The identity columns of a series.
     pub taken: &'a [IdentityColumn],
     pub resolution: Resolution,
-    /// As in the name of the folder.
+    /// As in the folder name.
     pub date: &'a str,
     pub revision: i64,
-    /// Windows of which there are rows already.
+    /// Rows for these windows exist already.
     pub is_late: bool,
-    /// Nanoseconds since 1970, as that of rows.
+    /// In nanoseconds since 1970; the arrival of all rows.
     pub arrival: i64,
     pub rules: &'a FileRules,
 }
 
-/// Rows in the order of the table, on their way to a file.
+/// Collects rows in table order and writes them to a file.
 pub(super) struct RollupFileWriter<'a> {
     file: RollupFileSpec<'a>,
     arrow: SchemaRef,
     pieces: Vec<Arc<KeyedBatch>>,
-    /// Of which row of which piece each has its identity.
+    /// For each row, the batch and row that have its identity.
     rows: Vec<(usize, usize)>,
     numbers: WindowColumnBuilders,
     writer: Option<FileWriter>,
@@ -151,7 +152,7 @@ impl<'a> RollupFileWriter<'a> {
         }
     }
 
-    /// A window of the series of a row. They come in the order of the table.
+    /// Adds a window of a row's series. Windows must come in table order.
     pub fn push(&mut self, window: &RollupWindow<'_>, of: &(Arc<KeyedBatch>, usize)) -> Result<(), MergeError> {
         let (piece, row) = of;
         if self.pieces.last().is_none_or(|last| !Arc::ptr_eq(last, piece)) {
@@ -221,7 +222,7 @@ impl<'a> RollupFileWriter<'a> {
         )?)
     }
 
-    /// The file, if there is a row.
+    /// Returns the file, unless it has no rows.
     pub fn finish(mut self) -> Result<Option<EncodedFile>, MergeError> {
         self.write_group()?;
         let Some(writer) = self.writer else { return Ok(None) };
@@ -261,7 +262,7 @@ impl<'a> RollupFileWriter<'a> {
     }
 }
 
-/// A column of the source for rows of its pieces; `None` if no piece has it.
+/// A source column for the given rows of the batches; `None` if no batch has it.
 fn identity(
     name: &str,
     pieces: &[Arc<KeyedBatch>],
@@ -279,7 +280,7 @@ fn identity(
     if let Some(texts) = texts.collect::<Option<Vec<_>>>() {
         return Ok(Some(Arc::new(of_series(&texts, rows)?)));
     }
-    // Files may name what maps are made of otherwise.
+    // Files may name the fields within maps differently.
     let kind = match first.data_type() {
         DataType::Map(..) => kind.clone(),
         other => other.clone(),
@@ -294,7 +295,7 @@ fn identity(
     Ok(Some(interleave(&arrays, rows)?))
 }
 
-/// A dictionary, and which text of it each row has.
+/// A dictionary array and its texts.
 struct DictionaryTexts<'a> {
     keys: &'a DictionaryArray<Int32Type>,
     texts: &'a StringArray,
@@ -308,8 +309,8 @@ impl DictionaryTexts<'_> {
     }
 }
 
-/// The texts of rows as one dictionary. All windows of a series have its texts of one row, so each is looked up once, and what the
-/// dictionaries have besides is not touched.
+/// The texts of the rows as one dictionary. All windows of a series refer to the same row, so each text is looked up
+/// once, and unused dictionary entries are not touched.
 fn of_series(
     pieces: &[Option<DictionaryTexts<'_>>],
     rows: &[(usize, usize)],

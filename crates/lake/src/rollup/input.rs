@@ -1,4 +1,4 @@
-//! Rows of files as points and windows.
+//! Converts rows of files to points and windows.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use thalweg_sketch::SketchBucketRun;
 
 pub(super) const TIME: &str = "time_unix_nano";
 
-/// Some rows of a file, by what windows are made of. Only one row is looked at at a time.
+/// A batch of a file with the columns for windows. Rows are read one at a time.
 pub(super) struct RollupInputRows {
     pub piece: Arc<KeyedBatch>,
     series: PrimitiveArray<Int64Type>,
     times: PrimitiveArray<Int64Type>,
-    /// `None`: all are values.
+    /// `None`: all points are plain values.
     kind: Option<[Option<ArrayRef>; 2]>,
     is_monotonic: Option<BooleanArray>,
     start: OptionalLongArray,
@@ -35,7 +35,7 @@ type OptionalDoubleArray = Option<PrimitiveArray<Float64Type>>;
 type OptionalIntArray = Option<PrimitiveArray<Int32Type>>;
 type OptionalListArray = Option<ListArray>;
 
-/// What only one of both tables has.
+/// The columns that only points or only windows have.
 enum RollupInputColumns {
     Points(Box<PointInputColumns>),
     Windows(Box<WindowInputColumns>),
@@ -43,7 +43,7 @@ enum RollupInputColumns {
 
 struct PointInputColumns {
     value: OptionalDoubleArray,
-    /// Status codes of OPC UA.
+    /// OPC UA status codes.
     quality: OptionalLongArray,
     scale: OptionalIntArray,
     zero_count: OptionalLongArray,
@@ -66,7 +66,7 @@ fn numbers<T: ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Option<Prim
     rows.column_by_name(name)?.as_primitive_opt::<T>().cloned()
 }
 
-/// What every row has.
+/// A column without nulls.
 type RequiredLongArray = PrimitiveArray<Int64Type>;
 
 pub(super) fn series_and_times(
@@ -85,7 +85,7 @@ fn at<T: ArrowPrimitiveType>(column: &Option<PrimitiveArray<T>>, row: usize) -> 
     column.is_valid(row).then(|| column.value(row))
 }
 
-/// The numbers of a list, which has none where there is no list.
+/// The numbers of a list; empty for null.
 fn list<T: ArrowPrimitiveType>(column: &OptionalListArray, row: usize) -> &[T::Native] {
     let Some(column) = column.as_ref().filter(|column| column.is_valid(row)) else {
         return &[];
@@ -105,7 +105,7 @@ fn text(column: &Option<ArrayRef>, row: usize) -> Option<&str> {
     column.key(row).map(|key| texts.value(key))
 }
 
-/// Whether a status code says that the value is not to be used: the highest of its 32 bits.
+/// Whether a status code is bad: the highest of its 32 bits is set.
 fn is_bad(quality: i64) -> bool {
     quality & 1 << 31 != 0
 }
@@ -163,7 +163,7 @@ impl RollupInputRows {
         self.times.value(row)
     }
 
-    /// `None` for what has no windows.
+    /// `None` if there are no windows for this kind.
     pub fn kind(&self, row: usize) -> Option<PointKind> {
         let Some([kind, temporality]) = &self.kind else {
             return Some(PointKind::Value);
@@ -226,7 +226,7 @@ impl RollupInputRows {
         })
     }
 
-    /// Of a rollup.
+    /// The window of a rollup row.
     pub fn window(&self, row: usize) -> Option<RollupWindow<'_>> {
         let RollupInputColumns::Windows(windows) = &self.of else {
             return None;

@@ -1,8 +1,9 @@
-//! What makes rollups: looks which windows are complete, and which have late rows, and commits them.
+//! Maintains rollups: determines which windows are complete and which have late rows, and commits them.
 //!
-//! How far each resolution is stands in the table's own commits (`txn` actions), so a commit has its windows or was never made:
-//! `thalweg/rollup/<table>/<seconds>/until` is the second at which the windows that are made end, and `…/late` the version of the
-//! source up to which late rows are in them. Late rows that were seen and are in no window yet are found again after a restart.
+//! The watermarks of each resolution are in the table's own commits (`txn` actions), so they always match the windows:
+//! `thalweg/rollup/<table>/<seconds>/until` is the second at which the last window ends, and `…/late` the version of
+//! the source up to which late rows are included. Late rows that were found but are in no window yet are found again
+//! after a restart.
 
 mod late;
 
@@ -39,23 +40,23 @@ const NANOS_PER_S: i64 = 1_000_000_000;
 const NANOS_PER_DAY: i64 = 86_400 * NANOS_PER_S;
 const TICKS_PER_DAY: i64 = 864_000_000_000;
 const CHECKPOINT_INTERVAL: i64 = 100;
-/// Rows that a pass reads, about: what it makes is held until it is committed.
+/// The approximate number of rows that a pass reads. Its output is in memory until it is committed.
 const PASS_ROWS: u64 = 2_000_000;
-/// Files that a pass reads at a time, where it has the choice.
+/// The preferred limit for the files that a pass reads.
 const PASS_FILES: usize = 64;
-/// Late rows are waited for so long, so that a window with many of them is not made again for each.
+/// How long late rows are collected, so that a window with many of them is not made again for each.
 const LATE_EVERY: Duration = Duration::from_secs(300);
-/// Series with late rows, beyond which they are not waited for.
+/// With more series than this, late rows are processed at once.
 const TOUCHED_MAX: usize = 1 << 20;
-/// Without new rows for so long no more are expected, and what there is becomes windows.
+/// After this time without new rows no more are expected, and all windows are made.
 const QUIET: Duration = Duration::from_secs(300);
 
-/// How rollups are made (`lake.rollup.*`).
+/// The configuration of rollups (`lake.rollup.*`).
 #[derive(Clone, Debug)]
 pub struct RollupOptions {
-    /// After the end of a window, for rows that come late; by resolution.
+    /// The wait for late rows after the end of a window, by resolution.
     pub lateness: [Duration; 5],
-    /// Memory for what differences are made to.
+    /// Memory for the last points of series.
     pub memory: usize,
     pub late_every: Duration,
     pub quiet: Duration,
@@ -72,7 +73,7 @@ impl Default for RollupOptions {
     }
 }
 
-/// Why nothing more was made for now.
+/// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RollupError {
     #[error(transparent)]
@@ -93,12 +94,12 @@ impl From<CommitError> for RollupError {
     }
 }
 
-/// What a resolution has.
+/// The watermark of a resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RollupWatermark {
-    /// The windows that are made end here, in nanoseconds; `None` before the first.
+    /// The end of the last window, in nanoseconds; `None` before the first.
     until: Option<i64>,
-    /// Late rows of the source's versions up to this one are in them.
+    /// Late rows up to this version of the source are included.
     late: i64,
 }
 
@@ -108,7 +109,7 @@ pub(crate) struct RollupBuilder {
     source_spec: &'static TableSpec,
     spec: &'static TableSpec,
     log: DeltaLog,
-    /// Once there is a table.
+    /// Set once the table exists.
     committer: Option<Committer>,
     snapshot: Option<Snapshot>,
     /// The version of the source up to which late rows were looked for.
@@ -125,7 +126,7 @@ pub(crate) struct RollupBuilder {
 }
 
 impl RollupBuilder {
-    /// The rollup of a table, which lies beside it.
+    /// Opens the rollup of a table, which is beside it in the lake.
     pub fn open(
         site: &LakeStorage,
         source: DeltaLog,
@@ -166,7 +167,7 @@ impl RollupBuilder {
         &self.log
     }
 
-    /// What it waits for, and whether that has any use.
+    /// The trouble of its writer, and whether retries are useful.
     pub fn health(&self) -> &Arc<TableHealth> {
         &self.health
     }
@@ -184,7 +185,7 @@ impl RollupBuilder {
                 late: value("late").unwrap_or(-1),
             };
         }
-        // What has a column in the source has one here.
+        // Every attribute column of the source has one here.
         let mut promotion = AttributePromotion::default();
         promotion.max_promoted = usize::MAX;
         self.committer = Some(Committer::new(
@@ -198,7 +199,8 @@ impl RollupBuilder {
         ));
     }
 
-    /// Puts files of the rollup in the place of others. `false`: these are not there any more; `None`: nobody knows.
+    /// Replaces files of the rollup. Returns `Some(false)` if some of them do not exist any more; `None` if the outcome
+    /// is unknown.
     pub fn replace(&mut self, files: &FileReplacement) -> Option<bool> {
         let done = self.committer.as_mut()?.replace(files).map_err(RollupError::from);
         if let Err(error) = &done {
@@ -207,7 +209,7 @@ impl RollupBuilder {
         done.ok()
     }
 
-    /// Makes what is due. `now` is in nanoseconds.
+    /// Makes the windows that are due. `now` is in nanoseconds.
     pub fn run(&mut self, now: i64, is_stopped: &dyn Fn() -> bool) -> Result<(), RollupError> {
         let Some(snapshot) = self.newest_source()? else {
             return Ok(());
@@ -266,7 +268,7 @@ impl RollupBuilder {
         self.states.get(at).copied().unwrap_or_default()
     }
 
-    /// Gives the attributes of the source their columns.
+    /// Adds columns for the attributes of the source.
     fn admit(&mut self, source: &Snapshot) -> Result<(), RollupError> {
         let Some(committer) = &mut self.committer else {
             return Ok(());
@@ -285,7 +287,7 @@ impl RollupBuilder {
         Ok(())
     }
 
-    /// Makes the windows that are complete, some at a time.
+    /// Makes the complete windows in several passes.
     fn complete(
         &mut self,
         source: &Snapshot,
@@ -346,7 +348,7 @@ impl RollupBuilder {
         }
     }
 
-    /// Up to where windows are complete.
+    /// The time up to which windows are complete.
     fn target(&self, source: &Snapshot, at: usize, resolution: Resolution, now: i64) -> Option<i64> {
         let last = source.files.values().filter_map(|file| Some(file.times?.1)).max()?;
         let arrival = source
@@ -372,7 +374,7 @@ impl RollupBuilder {
         if at == 0 { self.source_spec } else { self.spec }
     }
 
-    /// Those that a resolution is made from.
+    /// The input files of a resolution.
     fn files_before<'a>(&'a self, source: &'a Snapshot, at: usize) -> Vec<&'a Arc<FileEntry>> {
         let Some(before) = at.checked_sub(1).and_then(|before| Resolution::ALL.get(before)) else {
             return source.files.values().collect();
@@ -384,7 +386,7 @@ impl RollupBuilder {
         own.filter(is_before).collect()
     }
 
-    /// At most a day, and not more rows and files than memory has room for, nor more bytes than can be copied to this machine.
+    /// Limits a pass to a day, to the rows and files that memory allows, and to the bytes that fit into the spool.
     fn end_of_pass(&self, files: &[&Arc<FileEntry>], from: i64, target: i64, resolution: Resolution) -> i64 {
         let day = from
             .div_euclid(NANOS_PER_DAY)
@@ -408,7 +410,7 @@ impl RollupBuilder {
         to
     }
 
-    /// Makes windows again that have late rows.
+    /// Makes windows with late rows again.
     fn revise(
         &mut self,
         source: &Snapshot,
@@ -416,7 +418,8 @@ impl RollupBuilder {
         resolution: Resolution,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(), RollupError> {
-        // They stay there up to their last day: what a commit says is done is not looked for again after a restart.
+        // The ranges stay in `self.late` until the last day: a commit must not record them as done before, because they
+        // would not be found again after a restart.
         let touched = self.late.get(at).cloned().unwrap_or_default();
         let Some(until) = self.state(at).until else {
             return Ok(());
@@ -424,7 +427,7 @@ impl RollupBuilder {
         let first = touched.values().map(|(first, _)| *first).min();
         let last = touched.values().map(|(_, last)| *last).max();
         if let (Some(first), Some(last)) = (first, last) {
-            // The difference behind a late point is another one now.
+            // The difference of the point after a late point has changed.
             let behind = last
                 .saturating_add(super::windows::LOOKBACK_NANOS)
                 .saturating_add(resolution.nanos());
@@ -443,7 +446,7 @@ impl RollupBuilder {
                 }
             }
             if let Err(error) = done {
-                // They are tried again, also those that are done.
+                // All days are tried again, including completed ones.
                 if let Some(late) = self.late.get_mut(at) {
                     join(late, touched);
                 }
@@ -475,8 +478,9 @@ impl RollupBuilder {
         self.commit_windows(source, at, made)
     }
 
-    /// Commits windows of a resolution, and remembers those that are late for the next: windows made for late rows, but also new
-    /// ones, since a pause makes the windows of each resolution that it lies in, the long ones beyond the end of the short ones.
+    /// Commits windows of a resolution, and records those that are late for the next one: revised windows, but also new
+    /// ones, because a quiet period completes the current window of each resolution, and long ones end after short
+    /// ones.
     fn commit_windows(&mut self, source: &Snapshot, at: usize, made: RollupOutput) -> Result<(), RollupError> {
         let remade = self.commit(source, made)?;
         if let Some(late) = self.late.get_mut(at + 1) {
@@ -525,10 +529,10 @@ impl RollupBuilder {
             taken: &taken,
             resolution,
             date: &date,
-            // Each commit has its own: windows may be made again from a version of the source that they were made from.
+            // Unique per commit: windows may be made again from the same version of the source.
             revision: own.version,
             is_late: touched.is_some(),
-            // Windows are as old as what they were made from, whenever that was.
+            // The arrival of the newest source row, whenever the window is made.
             arrival: arrival.unwrap_or_else(|| unix_ms().saturating_mul(1_000_000)),
             rules: &rules,
         });
@@ -553,7 +557,7 @@ impl RollupBuilder {
             tracing::warn!(
                 table = self.spec.name,
                 rows = seen.left_out,
-                "rows are in no window, since they do not fit their series"
+                "rows are in no window because they do not fit their series"
             );
         }
         tracing::debug!(
@@ -571,12 +575,13 @@ impl RollupBuilder {
         })
     }
 
-    /// Commits a file, and how far the rollup is with it. What the next resolution is to make again.
+    /// Commits a file with the watermarks. Returns what the next resolution must make again.
     fn commit(&mut self, source: &Snapshot, made: RollupOutput) -> Result<SeriesTimeRanges, RollupError> {
         let (Some(committer), Some(file)) = (&mut self.committer, made.file) else {
             return Ok(SeriesTimeRanges::new());
         };
-        // Rows that wait for their windows are looked for again from where they were.
+        // The watermark for late rows does not advance while late rows wait, so that they are found again after a
+        // restart.
         let mut positions = Vec::new();
         for (at, resolution) in Resolution::ALL.into_iter().enumerate() {
             let Some(state) = self.states.get_mut(at) else { continue };
@@ -605,7 +610,7 @@ impl RollupBuilder {
     }
 }
 
-/// Of time, in nanoseconds.
+/// A time range in nanoseconds; rows are read from `since` on.
 #[derive(Clone, Copy, Debug)]
 struct RollupTimeRange {
     from: i64,
@@ -619,7 +624,7 @@ struct RollupOutput {
     remade: SeriesTimeRanges,
 }
 
-/// Files that are made already, or names of attributes.
+/// Finished files, or attribute names.
 struct RollupCommitPayload {
     names: Vec<(AttributeSource, String)>,
     files: Vec<EncodedFile>,
@@ -647,7 +652,7 @@ fn attributes(schema: &TableSchema) -> impl Iterator<Item = (AttributeSource, &s
     bound.filter_map(|(source, name)| Some((AttributeSource::of_name(source)?, name)))
 }
 
-/// The columns of a source that identify series, as the rollup calls them.
+/// The identity columns of series in the source, with their names in the rollup.
 fn taken(table: &TableSpec, source: &TableSchema, bindings: &AttributeBindings) -> Vec<IdentityColumn> {
     let identity = table.series.map_or(&[][..], |series| series.identity);
     let fixed = identity.iter().map(|name| (*name).to_owned());
@@ -672,7 +677,7 @@ fn overlaps(file: &FileEntry, from: i64, to: i64) -> bool {
     file.times.is_some_and(|(first, last)| first < to && last >= from)
 }
 
-/// About, of a span of time.
+/// The approximate number of rows in a time range.
 fn rows_within(file: &FileEntry, from: i64, to: i64) -> u64 {
     let (Some((first, last)), Some(rows)) = (file.times, file.stats.rows) else {
         return 0;
@@ -686,7 +691,7 @@ fn first_time(files: &[&Arc<FileEntry>]) -> Option<i64> {
     files.iter().filter_map(|file| Some(file.times?.0)).min()
 }
 
-/// From when on there are rows, from a time on.
+/// The time of the next row at or after `from`.
 fn next_time(files: &[&Arc<FileEntry>], from: i64) -> Option<i64> {
     let behind = files
         .iter()

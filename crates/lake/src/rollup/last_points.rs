@@ -1,18 +1,18 @@
-//! The last points of series whose windows are differences, so that the next pass need not read the hour before it.
+//! Caches the last points of series with differences, so that the next pass need not read the hour before it.
 
 use std::collections::HashMap;
 
 use super::windows::{ExponentialHistogramData, HistogramData, LOOKBACK_NANOS, PointData, PointKind, RollupPoint};
 use thalweg_sketch::SketchBucketRun;
 
-/// What each entry takes beside its buckets.
+/// The size of an entry without its buckets.
 const ENTRY_BYTES: usize = size_of::<(i64, LastPoint)>() + 16;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct LastPointCache {
     points: HashMap<i64, LastPoint>,
-    /// Points from here on were seen, without a gap, up to `until`.
+    /// All points from here up to `until` were seen.
     since: i64,
     until: i64,
     bytes: usize,
@@ -38,7 +38,7 @@ struct LastPointBuckets {
     sum: Option<f64>,
     min: Option<f64>,
     max: Option<f64>,
-    /// Of an exponential one: scale, number and threshold of zeros, where both sides begin.
+    /// For an exponential histogram: scale, zero count, zero threshold, and the offsets of both sides.
     scale: Option<(i32, i64, f64, [i32; 2])>,
     bounds: Vec<f64>,
     counts: [Vec<i64>; 2],
@@ -55,7 +55,7 @@ impl LastPointCache {
         }
     }
 
-    /// Whether windows from here on need no point of before. `first` is the time of the table's first row.
+    /// Whether windows from here on need no earlier points. `first` is the time of the table's first row.
     pub fn reach(&self, from: i64, first: i64) -> bool {
         self.until == from && self.since <= from.saturating_sub(LOOKBACK_NANOS).max(first)
     }
@@ -64,7 +64,7 @@ impl LastPointCache {
         self.points.get(&series).map(LastPoint::point)
     }
 
-    /// The last one before the end of a pass; older than what is known, it changes nothing.
+    /// Stores the last point before the end of a pass; ignores one that is older than the stored one.
     pub fn put(&mut self, series: i64, kind: PointKind, point: &RollupPoint<'_>) {
         let is_compared = match kind {
             PointKind::Counter => true,
@@ -82,8 +82,8 @@ impl LastPointCache {
         }
     }
 
-    /// All points from `since` to `until` were seen. What is too old to be compared with is forgotten; so is everything that is too
-    /// much.
+    /// Records that all points from `since` to `until` were seen. Drops points that are too old for differences, or all
+    /// points if they exceed the memory limit.
     pub fn seen(&mut self, since: i64, until: i64) {
         self.since = if self.until == since {
             self.since.min(since)
@@ -103,7 +103,7 @@ impl LastPointCache {
         self.take();
     }
 
-    /// What is known, which is forgotten here.
+    /// Moves the content out and leaves an empty cache.
     pub fn take(&mut self) -> LastPointCache {
         let empty = LastPointCache::new(self.bytes_max);
         std::mem::replace(self, empty)

@@ -1,4 +1,5 @@
-//! Rollups: of each series one row per window of 10 s, 1 min, 5 min, 20 min and 1 h, each made from those of the resolution before.
+//! Rollups: one row for each series and window of 10 s, 1 min, 5 min, 20 min and 1 h. Each resolution is made from the
+//! next finer one.
 
 mod file_writer;
 mod input;
@@ -11,7 +12,7 @@ pub mod windows;
 
 const NANOS_PER_S: i64 = 1_000_000_000;
 
-/// The length of a window. Windows begin at multiples of it, counted from 1970.
+/// The length of a window. Windows begin at multiples of it since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resolution {
     TenSeconds,
@@ -45,7 +46,7 @@ impl Resolution {
         self.seconds() as i64 * NANOS_PER_S
     }
 
-    /// The beginning of the window that a time lies in. The one that would begin before all times begins with them.
+    /// The beginning of the window of a time. Saturates at the least time.
     pub fn window_of(self, time: i64) -> i64 {
         time.saturating_sub(time.rem_euclid(self.nanos()))
     }

@@ -1,4 +1,4 @@
-//! One pass over sorted rows: the windows of a resolution within a span of time, or those of some series again.
+//! One pass over sorted rows: makes all windows of a resolution in a time range, or those of some series again.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,47 +19,47 @@ use thalweg_columns::compaction::{
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::schema::TableSchema;
 
-/// Of series that have late rows: the times of the first and the last of them.
+/// The times of the first and the last late row, by series.
 pub(super) type SeriesTimeRanges = HashMap<i64, (i64, i64)>;
 
-/// What is read, and for which windows.
+/// The input and the windows of a pass.
 pub(super) struct RollupPass<'a> {
     pub source: &'static TableSpec,
     pub schema: &'a TableSchema,
-    /// In the order of the log.
+    /// In log order.
     pub inputs: &'a [PathBuf],
     pub resolution: Resolution,
-    /// Windows that begin from here on, and end by `to`.
+    /// Makes the windows that begin at or after `from` and end by `to`.
     pub from: i64,
     pub to: i64,
-    /// Rows from here on are looked at.
+    /// Reads rows from here on.
     pub since: i64,
-    /// Only these series and times, and the window that follows: its first difference is another one now.
+    /// Only these series and times, and the next window, because its first difference has changed.
     pub touched: Option<&'a SeriesTimeRanges>,
-    /// Windows of the next resolution that are made end here.
+    /// The end of the existing windows of the next resolution.
     pub next_until: i64,
     pub is_stopped: &'a dyn Fn() -> bool,
 }
 
-/// What a pass came upon.
+/// The result of a pass.
 #[derive(Debug, Default)]
 pub(super) struct RollupPassReport {
-    /// Rows that no window could take.
+    /// Rows that no window could include.
     pub left_out: u64,
-    /// Windows within those of the next resolution that are made already, by series: the beginnings of the first and the last.
+    /// Windows inside existing windows of the next resolution, by series: the beginnings of the first and the last.
     pub remade: SeriesTimeRanges,
 }
 
-/// The series whose rows come now.
+/// The current series.
 struct RollupSeries {
     id: i64,
     kind: PointKind,
-    /// A row that says what it is.
+    /// A row with its identity.
     of: (Arc<KeyedBatch>, usize),
-    /// The last row that differences are made to.
+    /// The last row, to which the next difference relates.
     last: Option<(Arc<KeyedBatch>, usize)>,
     touched: Option<(i64, i64)>,
-    /// A window behind the touched ones was made.
+    /// A window after the touched ones was made.
     is_past: bool,
 }
 
@@ -114,10 +114,10 @@ impl RollupPass<'_> {
 struct RollupPassRun<'r, 'm> {
     pass: &'r RollupPass<'r>,
     windows: RollupWindowBuilder,
-    /// Of each input, the piece that it is at.
+    /// The current batch of each input.
     rows: Vec<Option<RollupInputRows>>,
     series: Option<RollupSeries>,
-    /// One that has no windows, or is not asked for.
+    /// A series that has no windows, or is not requested.
     skipped: Option<i64>,
     last: Option<&'r mut LastPointCache>,
     made: &'r mut RollupFileWriter<'m>,
@@ -188,7 +188,7 @@ impl RollupPassRun<'_, '_> {
         let from = self.pass.resolution.window_of(first).max(self.pass.from);
         self.windows.begin(kind, from);
         if let Some(point) = self.last.as_ref().and_then(|last| last.get(id)) {
-            // One from before this span, so nothing is ready.
+            // A point before this range completes no window.
             let is_before = point.time < self.pass.since;
             if is_before && self.windows.push(&point).is_err() {
                 self.seen.left_out += 1;
@@ -226,7 +226,7 @@ impl RollupPassRun<'_, '_> {
     }
 }
 
-/// Writes a window, if it is asked for.
+/// Writes a window if it is requested.
 fn keep(
     pass: &RollupPass<'_>,
     series: &mut RollupSeries,
@@ -235,7 +235,7 @@ fn keep(
     remade: &mut SeriesTimeRanges,
 ) -> Result<(), MergeError> {
     if let Some((_, last)) = series.touched {
-        // Of what is behind the late rows only the first has another difference.
+        // After the late rows, only the first window has a changed difference.
         let is_other = is_compared(series.kind) && !pass.source.has_revisions();
         if window.start > last && (!is_other || std::mem::replace(&mut series.is_past, true)) {
             return Ok(());
@@ -257,7 +257,7 @@ fn is_compared(kind: PointKind) -> bool {
     )
 }
 
-/// From when on rows are needed for windows from here on.
+/// The time from which rows are needed for windows from `from` on.
 pub(super) fn since(from: i64, source: &TableSpec) -> i64 {
     let is_compared = source.series.is_some_and(|series| series.has_differences);
     match is_compared && !source.has_revisions() {
@@ -266,7 +266,7 @@ pub(super) fn since(from: i64, source: &TableSpec) -> i64 {
     }
 }
 
-/// Adds the rows of a file of a table that are of a time before.
+/// Adds the time ranges of a file's rows that are earlier than `before`.
 pub(super) fn touch(
     table: &TableSpec,
     path: &Path,

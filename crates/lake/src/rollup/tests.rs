@@ -1,4 +1,4 @@
-//! Windows of a table that grows, against windows that are made of all points at once.
+//! Compares the windows of a growing table with windows that are made of all points at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const BEGIN: i64 = 1_700_006_400 * S - 2 * HOUR;
 const PARTITION: PartitionId = PartitionId::new(7, 0);
 const BOUNDS: [f64; 3] = [1.0, 10.0, 100.0];
 
-/// A sent point: its series, time, and what differs.
+/// A sent point: its series, time, and values.
 #[derive(Clone, Debug)]
 struct Sent {
     series: usize,
@@ -45,7 +45,7 @@ struct Sent {
     counts: [i64; 4],
 }
 
-/// By series: what kind it is.
+/// The kind of each series.
 const SERIES: [PointKind; 6] = [
     PointKind::Value,
     PointKind::Counter,
@@ -67,7 +67,7 @@ impl Dice {
     }
 }
 
-/// The row of a point, by the names of columns.
+/// The row of a point, by column names.
 fn row(sent: &Sent) -> Vec<u8> {
     let (kind, temporality) = match SERIES[sent.series] {
         PointKind::Value => ("gauge", None),
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// Points in the table, in a file of their own.
+    /// Adds points to the table in a separate file.
     async fn send(&mut self, points: &[Sent], arrival: i64) {
         let head = EntryHead {
             signal: Signal::Metrics,
@@ -187,7 +187,7 @@ impl World {
         log.load(SnapshotDetail::Counts).await.unwrap().unwrap()
     }
 
-    /// As vacuum does, but at once.
+    /// Deletes unreferenced files at once, as the vacuum does later.
     async fn delete_what_was_merged(&self) {
         for name in ["metrics", "metrics_rollup"] {
             let (table, folder) = (self.table_called(name).await, self.folder.path().join(name));
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Of each resolution, series and beginning the newest window.
+    /// The newest revision of each window, by resolution, series and beginning.
     async fn windows(&self) -> BTreeMap<(String, String, i64), String> {
         let table = self.table().await;
         let mut newest: BTreeMap<_, (i64, String)> = BTreeMap::new();
@@ -241,7 +241,7 @@ impl World {
     }
 }
 
-/// Sums of numbers in another order differ in their last digits.
+/// Rounded, because sums depend on the order of addition in their last digits.
 fn shown(window: &windows::RollupWindow<'_>) -> String {
     let windows::RollupWindow {
         count,
@@ -268,7 +268,7 @@ fn shown(window: &windows::RollupWindow<'_>) -> String {
     )
 }
 
-/// What is to be there.
+/// The expected windows.
 fn expected(sent: &[Sent]) -> BTreeMap<(String, String, i64), String> {
     let mut all = BTreeMap::new();
     for resolution in Resolution::ALL {
@@ -308,7 +308,7 @@ fn expected(sent: &[Sent]) -> BTreeMap<(String, String, i64), String> {
     all
 }
 
-/// Points of a few minutes, and some that are late by up to hours.
+/// Points of a few minutes, some of them late by up to hours.
 fn batch(dice: &mut Dice, clock: i64, is_late: bool, totals: &mut [f64; 6]) -> Vec<Sent> {
     let mut sent = Vec::new();
     for _ in 0..20 + dice.below(40) {
@@ -357,14 +357,14 @@ async fn grown(seed: u64, memory: usize, compacts: bool) {
             _ => rollups.take().unwrap(),
         };
         let is_over = round == 29;
-        // A pause makes windows that are not over yet.
+        // A quiet period makes windows that are not over yet.
         let now = match is_over || dice.below(5) == 0 {
             true => clock + HOUR,
             false => clock,
         };
         let run = move || {
             running.run(now, &|| false).unwrap();
-            // Late rows of what was made last.
+            // Late rows of the windows that were just made.
             running.run(now, &|| false).unwrap();
             running
         };
@@ -386,7 +386,7 @@ async fn grown(seed: u64, memory: usize, compacts: bool) {
     assert_eq!(found.len(), expected.len(), "seed {seed}");
 }
 
-/// Merges until nothing is left to be merged.
+/// Merges until there is nothing left to merge.
 async fn compact(world: &World) {
     let options = MaintenanceOptions {
         compaction: CompactionOptions {
@@ -397,7 +397,7 @@ async fn compact(world: &World) {
         bytes_per_second: 0,
         look_every: Duration::from_millis(5),
         rollup: RollupOptions {
-            // Nothing is complete.
+            // No window is complete.
             lateness: [Duration::from_secs(1 << 30); 5],
             quiet: Duration::from_secs(1 << 33),
             ..RollupOptions::default()

@@ -1,5 +1,5 @@
-//! Windows of one series at one resolution, made from its points or from its windows of a finer resolution. No I/O: the caller
-//! reads rows sorted by series and time, and writes the windows that come back.
+//! Windows of one series at one resolution, made from its points or from its windows of a finer resolution. No I/O: the
+//! caller reads rows sorted by series and time, and writes the returned windows.
 //!
 //! ```
 //! use thalweg_lake::rollup::Resolution;
@@ -7,7 +7,7 @@
 //!
 //! let mut windows = RollupWindowBuilder::new(Resolution::TenSeconds);
 //! let second = |second: i64| second * 1_000_000_000;
-//! // For each series: windows that begin before 10 s are not asked for, their points only go before the others.
+//! // For each series: windows that begin before 10 s are not made; their points only serve for differences.
 //! windows.begin(PointKind::Counter, second(10));
 //! let mut rows = Vec::new();
 //! for (time, total) in [(8, 100.0), (12, 130.0), (18, 140.0), (21, 5.0)] {
@@ -21,33 +21,34 @@
 //! # Ok::<(), thalweg_lake::rollup::windows::RollupPushError>(())
 //! ```
 //!
-//! # What a window holds
+//! # The columns of a window
 //!
 //! | kind | `count` | `sum`, `min`, `max` | `first`, `last` | `increase` | `resets` | buckets | sketch |
 //! |---|---|---|---|---|---|---|---|
-//! | values | points | of values | of values | – | – | – | of values |
-//! | delta sums | points | of values | of values | the sum | – | – | of values |
-//! | counters | points | – | of values | differences | yes | – | – |
-//! | delta histograms | observations | of points | – | – | – | sums | of buckets |
-//! | cumulative histograms | differences | differences; – | – | – | yes | differences | of differences |
+//! | values | points | of values | of values | none | none | none | of values |
+//! | delta sums | points | of values | of values | the sum | none | none | of values |
+//! | counters | points | none | of values | differences | yes | none | none |
+//! | delta histograms | observations | of points | none | none | none | sums | of buckets |
+//! | cumulative histograms | differences | differences; none | none | none | yes | differences | of differences |
 //!
-//! - NaN only counts. So does a counter's infinity, which has no difference to anything.
-//! - A point without a recorded value changes nothing, and does not come between the points around it.
-//! - A difference is that to the previous point of the series, across windows, at most [`LOOKBACK_NANOS`] back. A smaller value, count
-//!   or bucket is a reset: the point itself is added. A point without a predecessor adds 0, or itself if it began within its
-//!   window of the finest resolution, before its own time: one that begins at its own time says that nothing is known of what was
-//!   before it.
-//! - Buckets with the same bounds are added. If bounds differ, the window has a sketch only. A cumulative point with other bounds than
-//!   its predecessor adds count and sum, but nothing to the sketch, unless it began after its predecessor: then it is a reset.
-//! - Exponential buckets are added at the coarser scale, and at most [`BUCKETS_MAX`] on each side of zero are kept, by a scale that is
-//!   coarser still. They become explicit ones: bounds are the powers of the base around the buckets, and the bucket between the
-//!   negative and the positive ones holds the zeros.
-//! - `first` and `last` are by time, of equal times the one that was first or last pushed; `first_time` and `last_time` are
-//!   theirs, or of a histogram's points.
+//! - NaN only counts. So does an infinite counter value, which has no difference to any other.
+//! - A point without a recorded value changes nothing, and the points around it count as adjacent.
+//! - A difference is that to the previous point of the series, across windows, at most [`LOOKBACK_NANOS`] earlier. A
+//!   smaller value, count or bucket is a reset: the point itself is added. A point without a predecessor adds 0, or
+//!   itself if its start is within its window of the finest resolution and before its own time: a start at its own time
+//!   means that the value before it is unknown.
+//! - Buckets with the same bounds are added. If bounds differ, the window has a sketch only. A cumulative point with
+//!   other bounds than its predecessor adds count and sum, but nothing to the sketch, unless it started after its
+//!   predecessor: then it is a reset.
+//! - Exponential buckets are added at the coarser scale. At most [`BUCKETS_MAX`] are kept on each side of zero, if
+//!   necessary at an even coarser scale. They become explicit ones: bounds are the powers of the base around the
+//!   buckets, and the bucket between the negative and the positive ones has the zeros.
+//! - `first` and `last` are by time, among equal times in push order; `first_time` and `last_time` are theirs, or those
+//!   of a histogram's points.
 //!
-//! Each of these rules gives the same window at any resolution, whether it was made from points or from finer windows; only the
-//! rounding of sums differs. Points may be pushed behind a window of the same time: so late rows join a revision whose points
-//! are gone.
+//! Each of these rules gives the same window at any resolution, whether it is made from points or from finer windows;
+//! only the rounding of sums differs. Points may be pushed after a window of the same time: this is how late rows join
+//! a revision whose points are gone.
 
 mod buckets;
 mod exponential_buckets;
@@ -62,17 +63,17 @@ use open_window::OpenWindow;
 use point_deltas::{CounterTracker, ExponentialHistogramTracker, HistogramTracker};
 use thalweg_sketch::{SketchBucketRun, SketchError};
 
-/// How far back a point may be that others are compared with.
+/// How far back the previous point for a difference may be.
 pub const LOOKBACK_NANOS: i64 = Resolution::Hour.nanos();
 
-/// What the points of a series are.
+/// The kind of a series' points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointKind {
-    /// Gauges, sums that may fall, tag samples.
+    /// Gauges, sums that may decrease, tag samples.
     Value,
-    /// Sums of what came since the point before.
+    /// Sums since the previous point.
     Delta,
-    /// Sums of all since a beginning, which only grow.
+    /// Sums since a start, which only increase.
     Counter,
     Histogram {
         is_cumulative: bool,
@@ -83,7 +84,7 @@ pub enum PointKind {
 }
 
 impl PointKind {
-    /// By the columns of the table `metrics`; `None` for summaries, whose quantiles cannot be added.
+    /// The kind according to columns of the table `metrics`; `None` for summaries, whose quantiles cannot be added.
     pub fn of_metric(metric_type: &str, temporality: Option<&str>, is_monotonic: bool) -> Option<PointKind> {
         let is_cumulative = temporality == Some("cumulative");
         match metric_type {
@@ -102,7 +103,7 @@ impl PointKind {
 #[derive(Clone, Copy, Debug)]
 pub struct RollupPoint<'a> {
     pub time: i64,
-    /// When what it adds up began, if that is known.
+    /// When its accumulation started, if it is known.
     pub start: Option<i64>,
     pub data: PointData<'a>,
 }
@@ -123,7 +124,7 @@ pub struct HistogramData<'a> {
     pub min: Option<f64>,
     pub max: Option<f64>,
     pub bounds: &'a [f64],
-    /// One more than bounds; or none, if only `count` is known.
+    /// One more than bounds; empty if only `count` is known.
     pub counts: &'a [i64],
 }
 
@@ -140,7 +141,7 @@ pub struct ExponentialHistogramData<'a> {
     pub negative: SketchBucketRun<'a>,
 }
 
-/// A row of a rollup, but for what identifies its series.
+/// A row of a rollup without the identity of its series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RollupWindow<'a> {
     /// When it begins, in nanoseconds since 1970.
@@ -155,21 +156,19 @@ pub struct RollupWindow<'a> {
     pub first_time: Option<i64>,
     pub last_time: Option<i64>,
     pub resets: Option<i64>,
-    /// Given with `bucket_counts`, which are one more, or not at all.
+    /// Present together with `bucket_counts`, which has one element more.
     pub explicit_bounds: Option<&'a [f64]>,
     pub bucket_counts: Option<&'a [i64]>,
-    /// Of at least one value.
+    /// Never empty.
     pub sketch: Option<&'a [u8]>,
 }
 
-/// Why a point or a window is not taken. Nothing has changed then, and others can be pushed.
+/// Why a point or a window is rejected. The builder is unchanged, and others can be pushed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RollupPushError {
-    #[error(
-        "a row of time {time} comes behind one of time {last}; push the rows of a series in the order of their times"
-    )]
+    #[error("a row of time {time} follows one of time {last}; push the rows of a series in time order")]
     OutOfOrder { time: i64, last: i64 },
-    #[error("a point of time {time} is no {kind:?} like those of its series; leave it out")]
+    #[error("a point of time {time} is not a {kind:?} as its series is; leave it out")]
     OtherKind { time: i64, kind: PointKind },
     #[error("a histogram of time {time} has {counts} buckets for {bounds} bounds, not one more; leave it out")]
     Buckets { time: i64, bounds: usize, counts: usize },
@@ -177,19 +176,19 @@ pub enum RollupPushError {
     Sketch { start: i64, error: SketchError },
 }
 
-/// Makes windows of one series after the other, in memory that is used again.
+/// Makes windows of one series after the other, and reuses its memory.
 #[derive(Debug)]
 pub struct RollupWindowBuilder {
     resolution: Resolution,
     kind: PointKind,
-    /// Windows that begin before are not made.
+    /// Windows that begin earlier are not made.
     from: i64,
-    /// Of the last row that was pushed.
+    /// The time of the last pushed row.
     last_time: i64,
-    /// The window that rows are added to, if `is_open`.
+    /// The current window, if `is_open`.
     open: OpenWindow,
     is_open: bool,
-    /// The one that was made last, for the caller to read.
+    /// The last completed window, for the caller to read.
     closed: OpenWindow,
     counter: CounterTracker,
     histograms: HistogramTracker,
@@ -212,8 +211,8 @@ impl RollupWindowBuilder {
         }
     }
 
-    /// Turns to another series. Only windows that begin at `from` or later are made: points up to [`LOOKBACK_NANOS`] before it should be
-    /// pushed as well, for those behind them to be compared with. A window that was not finished is forgotten.
+    /// Begins another series. Only windows that begin at `from` or later are made. Points up to [`LOOKBACK_NANOS`]
+    /// before it should also be pushed, as predecessors for differences. An unfinished window is discarded.
     pub fn begin(&mut self, kind: PointKind, from: i64) {
         (self.kind, self.from, self.last_time) = (kind, from, i64::MIN);
         self.is_open = false;
@@ -222,7 +221,7 @@ impl RollupWindowBuilder {
         self.exponentials.forget();
     }
 
-    /// Adds a point. If it is the first one behind a window, that is ready now.
+    /// Adds a point. If it is the first one after a window, returns that window.
     pub fn push(&mut self, point: &RollupPoint<'_>) -> Result<Option<RollupWindow<'_>>, RollupPushError> {
         let time = point.time;
         self.check_order(time)?;
@@ -242,7 +241,7 @@ impl RollupWindowBuilder {
         Ok(is_ready.then(|| self.closed.window()))
     }
 
-    /// Adds a window of this or a finer resolution. If it is the first one behind a window, that is ready now.
+    /// Adds a window of this or a finer resolution. If it is the first one after a window, returns that window.
     pub fn push_window(&mut self, window: &RollupWindow<'_>) -> Result<Option<RollupWindow<'_>>, RollupPushError> {
         self.check_order(window.start)?;
         let sketch = window.sketch.map(thalweg_sketch::EncodedSketch::read).transpose();
@@ -258,7 +257,7 @@ impl RollupWindowBuilder {
         Ok(is_ready.then(|| self.closed.window()))
     }
 
-    /// The last window of the series.
+    /// Returns the last window of the series.
     pub fn finish(&mut self) -> Option<RollupWindow<'_>> {
         self.close().then(|| self.closed.window())
     }
@@ -273,7 +272,7 @@ impl RollupWindowBuilder {
         }
     }
 
-    /// Makes the window of a time the open one, if it is asked for. Says whether another one was closed.
+    /// Opens the window of a time if it is requested. Returns whether another one was completed.
     fn turn_to(&mut self, time: i64) -> bool {
         let since = time.saturating_sub(self.open.start);
         if self.is_open && since < self.resolution.nanos() {
@@ -297,7 +296,7 @@ impl RollupWindowBuilder {
         true
     }
 
-    /// Adds a point that fits the kind. One before all windows is only kept for those behind it.
+    /// Adds a point of the right kind. A point before all windows is only kept as a predecessor.
     fn add(&mut self, point: &RollupPoint<'_>) {
         let open = self.is_open.then_some(&mut self.open);
         match (self.kind, point.data) {

@@ -1,7 +1,7 @@
-//! Messages of a flow into entries of the log.
+//! Packs messages of a flow into log entries.
 //!
-//! Whether a message can become a row is decided here, once: what is in an entry becomes rows. What messages share is looked at
-//! and written once for each entry, however many have it.
+//! It alone decides whether a message can become a row: every message in an entry becomes one. Shared metadata is
+//! checked and written once per entry, however many messages share it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,32 +16,33 @@ use super::series::bytes_of;
 use crate::entry::MessagesHead;
 use crate::ingest::MessagesHandoff;
 
-/// An entry ends when it has so much: readers have one at a time in memory.
+/// The size at which an entry ends: readers have one entry at a time in memory.
 const ENTRY_BYTES: usize = 4 << 20;
-/// The same, if each message had all of its metadata for itself: rows may have to, and the codec refers back for no more.
+/// The same, as if each message had all of its metadata separately: rows may need that, and the codec limits back
+/// references to this size.
 const SPREAD_BYTES: usize = 24 << 20;
-/// The log takes 32 MiB at once, with what it says of a record.
+/// The log accepts 32 MiB per append, including the record header.
 const ENTRY_BYTES_MAX: usize = 31 << 20;
-/// A message of more bytes has an entry of its own.
+/// A larger message gets a separate entry.
 const LARGE_BYTES: usize = 1 << 20;
-/// Values of fewer bytes are within every limit, whatever text becomes of them.
+/// Smaller values are within every limit in any text form.
 const SMALL_VALUE_BYTES: usize = 64 << 10;
 
 /// A message that cannot become a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedMessage {
-    /// Its place among the messages.
+    /// Its index among the messages.
     pub index: usize,
     pub refusal: MessageRefusal,
 }
 
-/// Some messages as a record of the log.
+/// Some messages as a log record.
 #[derive(Clone, Debug)]
 pub struct TagEntry {
     pub bytes: Bytes,
     /// The messages that are in this entry, or refused.
     pub part: Range<usize>,
-    /// Of the maps of metadata that only one message has.
+    /// The size of metadata maps that only one message has.
     pub own_maps_bytes: usize,
 }
 
@@ -53,7 +54,7 @@ pub struct TagBatch {
 }
 
 impl TagBatch {
-    /// What an entry of these messages stands for, at hand.
+    /// The handoff for one of its entries.
     pub fn handed(
         &self,
         entry: &TagEntry,
@@ -78,13 +79,13 @@ impl TagBatch {
     }
 }
 
-/// Makes entries. Its memory is used again.
+/// Packs entries and reuses its memory.
 #[derive(Default)]
 pub struct TagBatchWriter {
     encoder: MessageEncoder,
-    /// Of the messages in it.
+    /// The size of the current entry's messages, as if nothing was shared.
     spread: usize,
-    /// Of the messages since the last entry.
+    /// For the messages since the last entry.
     own_maps_bytes: usize,
     limits: TagRowLimits,
 }
@@ -97,7 +98,7 @@ impl TagBatchWriter {
         }
     }
 
-    /// Entries of messages that came from an input, as far as they do not name their own. `arrival` is in nanoseconds.
+    /// Packs messages that came from an input, unless they name their own. `arrival` is in nanoseconds.
     pub fn pack(&mut self, source: &Arc<str>, messages: &[Message], arrival: i64) -> TagBatch {
         let mut packed = TagBatch::default();
         self.own_maps_bytes = 0;
@@ -105,7 +106,7 @@ impl TagBatchWriter {
             let before = self.own_maps_bytes;
             let outcome = self.check(message).and_then(|bytes| {
                 if bytes > LARGE_BYTES {
-                    // Its map goes with it.
+                    // Its map counts for the next entry.
                     let with_it = std::mem::replace(&mut self.own_maps_bytes, before);
                     self.finish(source, arrival, index, &mut packed);
                     self.own_maps_bytes += with_it - before;
@@ -123,7 +124,7 @@ impl TagBatchWriter {
         packed
     }
 
-    /// `bytes` is about what it has. A large one goes into an entry that has nothing yet.
+    /// Adds a message of approximately `bytes`. A large one must be the first of an entry.
     fn push(&mut self, message: &Message, bytes: usize) -> Result<(), MessageRefusal> {
         self.encoder.push(message).map_err(|error| MessageRefusal {
             reason: DropReason::Limit,
@@ -141,7 +142,7 @@ impl TagBatchWriter {
         Ok(())
     }
 
-    /// About how many bytes the message has, if it can become a row.
+    /// The approximate size of the message, if it can become a row.
     #[inline]
     fn check(&mut self, message: &Message) -> Result<usize, MessageRefusal> {
         let value_bytes = match &message.payload {
@@ -151,10 +152,10 @@ impl TagBatchWriter {
         if value_bytes > SMALL_VALUE_BYTES {
             self.check_value(&message.payload)?;
         }
-        // As it becomes part of a row.
+        // In the form for a row.
         let meta = message.meta.settled();
         let shared = meta.shared_map();
-        // Nobody else has it, so it is memory of the message.
+        // No other message shares the map, so it counts as memory of this one.
         if Arc::strong_count(shared) == 1 {
             self.own_maps_bytes += bytes_of(shared);
         }

@@ -1,4 +1,4 @@
-//! What one message may hold; more is refused with a reason.
+//! The limits of one message. Messages beyond them are refused with a reason.
 
 use thalweg_record::{DropReason, Metadata};
 
@@ -23,7 +23,7 @@ impl Default for TagRowLimits {
     }
 }
 
-/// Why a message cannot become a row, ever.
+/// Why a message can never become a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageRefusal {
     pub reason: DropReason,
@@ -40,13 +40,13 @@ impl MessageRefusal {
 }
 
 impl TagRowLimits {
-    /// Whether an entry of metadata is within them.
+    /// Whether a metadata entry is within the limits.
     #[inline]
     pub(super) fn allow(&self, name: &str, text: &str) -> bool {
         name.len() <= self.attribute_name_bytes_max && text.len() <= self.attribute_value_bytes_max
     }
 
-    /// `Ok` if a row may have the attributes of a message. Of one that has too many only as many are looked at as are allowed.
+    /// Checks the attributes of a message. At most one more than the allowed number is examined.
     pub(super) fn check(&self, meta: &Metadata) -> Result<(), MessageRefusal> {
         let fixed = FixedMetadata::of(meta, tag_of(meta).1);
         let max = self.attributes_max;

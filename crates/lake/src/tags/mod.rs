@@ -1,4 +1,4 @@
-//! The table `tags`: messages of flows on their way into the log, and out of it as rows, one for each message.
+//! The table `tags`: packs messages of flows into log entries, and decodes the entries to one row per message.
 
 mod batch_writer;
 mod limits;

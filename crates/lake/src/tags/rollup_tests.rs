@@ -1,4 +1,4 @@
-//! Windows of tags: of samples of good quality alone, and made again where samples are late.
+//! Rollup windows of tags: they have only samples of good quality, and are made again for late samples.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn message((tag, before, value, status): &Sample<'_>) -> Message {
     Message::new(Payload::Value(value.clone()), Metadata::stamped(Arc::new(map), stamps))
 }
 
-/// Count, sum, least, greatest, first, last.
+/// Count, sum, minimum, maximum, first, last.
 #[derive(Clone, Debug, PartialEq)]
 struct Window(i64, f64, f64, f64, f64, f64);
 
@@ -74,7 +74,7 @@ fn expected(samples: &[Sample<'_>]) -> Windows {
     all
 }
 
-/// Of each window the newest revision.
+/// The newest revision of each window.
 async fn windows(world: &World) -> Windows {
     let path = world.lake.path().join("tags_rollup");
     let log = DeltaLog::new(&path, SyncedStore::new()).unwrap();

@@ -1,7 +1,7 @@
-//! Entries of messages as rows of the table `tags`.
+//! Decodes entries of messages to rows of the table `tags`.
 //!
-//! All that was decided when the messages were taken is in their entry, so it becomes the same rows each time. What messages of
-//! one tag share is worked out once, and looked up by its address from then on.
+//! An entry has all that was decided on arrival, so it always becomes the same rows. What messages of one tag share is
+//! computed once and then looked up by the address of the shared map.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::rows::times::ArrivalWindow;
 use thalweg_columns::tables::tags as table;
 
-/// Of what may be remembered, this part at most is for constant maps of messages that were read, and the rest for series made of
-/// them, and of messages that were at hand. A tag of OPC UA that has a topic takes about 0.9 KiB of the first and 1.7 KiB of the
-/// other, and costs several times as much where it is not remembered.
+/// The tenths of the cache for constant maps of decoded messages. The rest is for series of these and of handed-over
+/// messages. An OPC UA tag with a topic takes about 0.9 KiB of the first and 1.7 KiB of the second part, and its rows
+/// cost several times as much without the cache.
 const MAPS_OF_TEN: usize = 4;
 
-/// Makes rows. Remembers what the last messages were like.
+/// Makes rows, and caches the series of recent messages.
 pub(crate) struct TagRowDecoder {
     messages: MessageDecoder,
     series: TagSeriesCache,
-    /// Of the last entry.
+    /// The source of the last entry.
     source: Arc<str>,
     window: ArrivalWindow,
     maps_bytes_max: usize,
@@ -36,7 +36,7 @@ pub(crate) struct TagRowDecoder {
 }
 
 impl TagRowDecoder {
-    /// Remembers so many bytes of tags.
+    /// `remembered_bytes` is the size of the cache.
     pub fn new(window: ArrivalWindow, remembered_bytes: usize) -> TagRowDecoder {
         let maps_bytes_max = remembered_bytes / 10 * MAPS_OF_TEN;
         TagRowDecoder {
@@ -66,7 +66,7 @@ impl TagRowDecoder {
 
     fn push(&mut self, message: &Message, arrival: i64, chunk: &mut MemtableChunk, changed: &mut RowChangeCounts) {
         let source = message.source.get().unwrap_or(&self.source);
-        // Marks of a gap have no columns of their own.
+        // Gap marks have no columns.
         let meta = message.meta.settled();
         let (found, explicit_ms) = self.series.find(source, &meta);
         let cells = TagValueCells::of(&message.payload);
@@ -100,7 +100,7 @@ impl DecodeEntry for TagRowDecoder {
 
     fn decode_handed(&mut self, handed: &Handoff, chunk: &mut MemtableChunk) -> Result<DecodedEntry, String> {
         let Handoff::Messages(messages) = handed else {
-            return Err("a request is not for the table of tags".to_owned());
+            return Err("the table tags does not accept requests".to_owned());
         };
         self.source = messages.source.clone();
         let changed = self.put_all(messages.iter(), messages.arrival, chunk);
@@ -163,7 +163,7 @@ fn put_value(row: usize, cells: &TagValueCells<'_>, chunk: &mut MemtableChunk) {
     chunk.texts(table::VALUE_TYPE).push(row, cells.kind.as_bytes());
 }
 
-/// A time that does not fit into its column is in the overflow map, under its key of metadata.
+/// A time that does not fit its column goes to the overflow map, under its metadata key.
 #[inline]
 fn put_stamps(row: usize, stamps: ValueQuality, chunk: &mut MemtableChunk, changed: &mut RowChangeCounts) {
     chunk.longs(table::QUALITY).push(row, stamps.status.into());
@@ -182,7 +182,7 @@ fn put_stamps(row: usize, stamps: ValueQuality, chunk: &mut MemtableChunk, chang
     }
 }
 
-/// Any bytes as an entry of messages: they are refused, or become as many rows as there are messages.
+/// Any bytes as an entry of messages must be rejected, or become one row per message.
 #[doc(hidden)]
 pub fn fuzz(data: &[u8]) {
     let mut chunk = MemtableChunk::new(&thalweg_columns::tables::TAGS);

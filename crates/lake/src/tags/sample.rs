@@ -1,7 +1,7 @@
-//! What one message says: its value in the table's columns, and the time it belongs to.
+//! The value of a message in the table's columns, and its time.
 //!
-//! A value goes to the columns that hold it without loss and keeps the name of the type it was sent with; `"12"` stays
-//! text. Raw bytes are read as JSON where they are JSON, else as text, else as bytes.
+//! A value is stored in the columns that represent it without loss, with the name of its sent type; `"12"` stays text.
+//! Raw bytes are read as JSON if possible, else as text, else as bytes.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ pub struct TagValueCells<'a> {
     pub text: Option<Cow<'a, str>>,
     /// `value_bytes`
     pub bytes: Option<&'a [u8]>,
-    /// The time that the payload itself carries.
+    /// The time in the payload.
     pub time_ms: Option<i64>,
 }
 
@@ -59,7 +59,7 @@ impl<'a> TagValueCells<'a> {
         }
     }
 
-    /// The columns that need nothing from the value's memory.
+    /// The columns that do not borrow from the value.
     fn numeric(value: &Value) -> TagValueCells<'static> {
         let (number, integer) = match value {
             Value::Bool(truth) => (Some(f64::from(u8::from(*truth))), Some(i64::from(*truth))),
@@ -99,7 +99,7 @@ impl<'a> TagValueCells<'a> {
         }
     }
 
-    /// An object or array as it was sent, without the white space around it.
+    /// An object or array as sent, without surrounding white space.
     fn structured(value: &Value, sent: &'a str) -> TagValueCells<'a> {
         TagValueCells {
             text: Some(Cow::Borrowed(sent.trim_ascii())),
@@ -117,7 +117,7 @@ impl<'a> TagValueCells<'a> {
         }
     }
 
-    /// Bytes that the value takes beyond its numbers.
+    /// The size of text and bytes.
     pub fn heap_bytes(&self) -> usize {
         self.text.as_ref().map_or(0, |text| text.len()) + self.bytes.map_or(0, <[u8]>::len)
     }
@@ -133,7 +133,7 @@ fn written_text(value: &Value) -> Option<String> {
     }
 }
 
-/// `{"value": …, "timestamp_ms": …}` and nothing else.
+/// Matches exactly `{"value": …, "timestamp_ms": …}`.
 fn sample_of(object: &Object) -> Option<(&Value, i64)> {
     if object.len() != 2 {
         return None;
@@ -141,7 +141,7 @@ fn sample_of(object: &Object) -> Option<(&Value, i64)> {
     Some((object.get("value")?, object.get("timestamp_ms")?.as_i64()?))
 }
 
-/// Which rule gave a row its time.
+/// The rule that determined a row's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeSource {
@@ -155,7 +155,7 @@ pub enum TimeSource {
 pub struct RowTime {
     pub nanos: i64,
     pub source: TimeSource,
-    /// The time that was sent, in nanoseconds, where it was too far away to be true.
+    /// The time as sent, in nanoseconds, if it was outside of the arrival window.
     pub original: Option<String>,
 }
 
@@ -173,7 +173,7 @@ impl RowTime {
         let own = explicit_ms
             .map(millis)
             .or_else(|| stamps.and_then(|s| ticks(s.source_time)))
-            // With stamps the payload's time is what a stage filled in, not what the source said.
+            // With stamps, the payload's time was filled in by a stage and is not from the source.
             .or_else(|| payload_ms.filter(|_| stamps.is_none()).map(millis));
         let sent = own
             .map(|nanos| (nanos, TimeSource::Own))
@@ -202,7 +202,7 @@ impl RowTime {
     }
 }
 
-/// A typed stamp as nanoseconds: `Ok(None)` if there is none, the time's text if it does not fit.
+/// A typed stamp in nanoseconds: `Ok(None)` if there is none, the time's text if it does not fit.
 pub fn stamp_nanos(at: Ticks) -> Result<Option<i64>, Text> {
     if at.is_missing() {
         return Ok(None);

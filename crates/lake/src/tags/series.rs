@@ -1,4 +1,4 @@
-//! What is constant for the rows of one tag: source, tag, unit and all other metadata.
+//! Series of tags: what is constant for the rows of one tag, that is source, tag, unit and all other metadata.
 
 mod admission_filter;
 mod cache;
@@ -20,13 +20,13 @@ const OPCUA_PATH: &str = "opcua_tag_path";
 const OPCUA_GROUP: &str = "opcua_tag_group";
 const OPCUA_NAME: &str = "opcua_tag_name";
 
-/// Bytes of metadata of a row that weigh nothing beside what the row takes anyway.
+/// Metadata up to this size does not add to the weight of a row.
 const LIGHT_BYTES: usize = 1024;
 
-/// Metadata without a column of its own, sorted by name.
+/// Metadata without a fixed column, sorted by name.
 #[derive(Debug)]
 pub(super) enum TagAttributes {
-    /// Entries of a constant map, which are not copied, but for those at some places.
+    /// The entries of a shared constant map, except those at some indexes.
     Shared {
         map: Arc<MetaMap>,
         skipped: Box<[u16]>,
@@ -55,7 +55,7 @@ impl TagAttributes {
             .chain(own.iter().map(|(name, text)| (name, text)))
     }
 
-    /// Memory that it holds, a map included.
+    /// The memory usage, including the map.
     fn bytes(&self) -> usize {
         match self {
             TagAttributes::Shared { map, skipped } => size_of_val(&**skipped) + bytes_of(map),
@@ -81,7 +81,7 @@ pub(super) struct TagSeries {
     pub tag_id: i64,
     pub unit: Option<Text>,
     pub attributes: TagAttributes,
-    /// What a row of it takes beyond the usual, if none of its attributes has a column.
+    /// The extra size of its rows if none of its attributes has a column.
     weight: usize,
 }
 
@@ -124,7 +124,7 @@ pub fn tag_id(source: &str, tag: Option<&str>) -> i64 {
     hash.digest().cast_signed()
 }
 
-/// The time that a script set, if the metadata holds one that is a number.
+/// The time that a script set, if the metadata has it as a number.
 fn explicit_time(meta: &Metadata) -> Option<i64> {
     parse_time(&meta.get(EXPLICIT_TIME)?)
 }
@@ -137,12 +137,12 @@ fn is_time(text: &Text) -> bool {
     parse_time(text).is_some()
 }
 
-/// The changes of a message's own that make its series another one, in order.
+/// The message's own changes that make it another series, in order.
 fn relevant_changes(meta: &Metadata) -> impl Iterator<Item = (&Text, Option<&Text>)> {
     let status = meta.stamps().map(|stamps| stamps.status);
     meta.changes()
         .filter(move |(name, value)| match (name.as_str(), value) {
-            // One time instead of another, or of none, is the same series; instead of a text it is not.
+            // Setting or replacing a time does not change the series; replacing a text does.
             (EXPLICIT_TIME, Some(own)) => {
                 !is_time(own)
                     || meta
@@ -151,13 +151,13 @@ fn relevant_changes(meta: &Metadata) -> impl Iterator<Item = (&Text, Option<&Tex
                         .is_some_and(|below| !is_time(below))
             }
             (key::STATUS_CODE, Some(text)) => !status.is_some_and(|status| says_status(text, status)),
-            // Hiding the text of a stamp changes nothing: stamps have columns of their own.
+            // Hiding the text of a stamp changes nothing, because stamps have columns.
             (key::STATUS_CODE | key::SOURCE_TIMESTAMP | key::SERVER_TIMESTAMP, None) => status.is_none(),
             _ => true,
         })
 }
 
-/// Whether a text is that of a status code, as sources write it: `… (0x80000000)`.
+/// Whether a text is this status code as sources write it: `… (0x80000000)`.
 fn says_status(text: &str, status: u32) -> bool {
     let digits = text.strip_suffix(')').and_then(|text| text.rsplit_once("(0x"));
     let bare = text.strip_prefix("0x");
@@ -174,11 +174,11 @@ fn changes_hash(meta: &Metadata) -> u128 {
         hash.update(&[u8::from(value.is_some())]);
         hash_part(&mut hash, value.map_or("", |value| value.as_str()));
     }
-    // 0 is kept for "no changes".
+    // 0 means "no changes".
     if any { hash.digest128().max(1) } else { 0 }
 }
 
-/// Which metadata of a message is in columns that every row has.
+/// Which metadata of a message is stored in fixed columns.
 pub(super) struct FixedMetadata {
     tag_key: Option<&'static str>,
     has_time: bool,
@@ -197,7 +197,7 @@ impl FixedMetadata {
             server_time: stamped,
             status: stamped,
         };
-        // What was written over a stamp has no column.
+        // A text that replaces a stamp has no column.
         for (name, _) in relevant_changes(meta) {
             match name.as_str() {
                 key::SOURCE_TIMESTAMP => fixed.source_time = false,
@@ -222,7 +222,7 @@ impl FixedMetadata {
     }
 }
 
-/// Whether nothing but the text of an attribute follows from a change of this name.
+/// Whether a change of this name only affects the text of an attribute.
 fn is_plain(name: &str) -> bool {
     let has_column = matches!(
         name,
@@ -235,7 +235,7 @@ fn is_plain(name: &str) -> bool {
     !has_column && !tells_tag
 }
 
-/// The metadata of a message without its stamps, which are in columns or have been written over, sorted by name.
+/// The metadata of a message without its stamps, which are in columns or replaced, sorted by name.
 pub(super) fn entries(meta: &Metadata) -> impl Iterator<Item = (&Text, &Text)> {
     let mut shared = meta.shared_map().iter().peekable();
     let mut own = meta.changes().peekable();
@@ -247,7 +247,7 @@ pub(super) fn entries(meta: &Metadata) -> impl Iterator<Item = (&Text, &Text)> {
             if let Some(below) = shared.next_if(|(below, _)| *below < name) {
                 return Some(below);
             }
-            // What lies below a change is not seen.
+            // A change hides the entry of the same name.
             let _ = shared.next_if(|(below, _)| *below == name);
             if let Some((name, Some(text))) = own.next() {
                 return Some((name, text));
@@ -256,7 +256,7 @@ pub(super) fn entries(meta: &Metadata) -> impl Iterator<Item = (&Text, &Text)> {
     })
 }
 
-/// Works out a series from the metadata as a whole.
+/// Computes a series from the whole metadata.
 fn describe(source: &Arc<str>, meta: &Metadata) -> TagSeries {
     let (tag, tag_key) = tag_of(meta);
     let fixed = FixedMetadata::of(meta, tag_key);
@@ -283,7 +283,7 @@ fn describe(source: &Arc<str>, meta: &Metadata) -> TagSeries {
     }
 }
 
-/// The tag's name, and the key that holds just that name.
+/// The tag's name, and the key whose value is exactly that name.
 pub(super) fn tag_of(meta: &Metadata) -> (Option<Cow<'_, str>>, Option<&'static str>) {
     let get = |key| meta.get(key);
     if let Some(topic) = get(key::UMH_TOPIC) {
@@ -292,7 +292,7 @@ pub(super) fn tag_of(meta: &Metadata) -> (Option<Cow<'_, str>>, Option<&'static 
     match (get(OPCUA_PATH), get(OPCUA_NAME), get(OPCUA_GROUP)) {
         (Some(path), Some(name), _) => return (Some(format!("{path}.{name}").into()), None),
         (Some(path), None, _) => return (Some(path), Some(OPCUA_PATH)),
-        // Without a path the group is the tag's own name: a node directly below the root.
+        // Without a path, the group is the tag's own name: a node directly below the root.
         (None, _, Some(group)) => return (Some(group), Some(OPCUA_GROUP)),
         (None, Some(name), None) => return (Some(name), Some(OPCUA_NAME)),
         (None, None, None) => {}

@@ -1,4 +1,5 @@
-//! The table `tags` from the log to its files: what was appended is in it once, whatever becomes of the disk and the process.
+//! The table `tags` from the log to its files: each appended message is in it exactly once, whatever happens to disk
+//! and process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,11 +34,11 @@ use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_delta::{DeltaLog, SnapshotDetail};
 
 const PARTITION: PartitionId = PartitionId::new(7, 0);
-/// Of all messages.
+/// The arrival of all messages.
 pub(super) const ARRIVAL: i64 = 1_935_817_689_123_456_700;
 const SOON: Duration = Duration::from_secs(20);
 
-/// A log with a queue, which outlives what reads it, and a lake folder.
+/// A log with a queue, which outlives its readers, and a lake folder.
 pub(super) struct World {
     log: Arc<EmbeddedLog>,
     pub lake: TempDir,
@@ -131,12 +132,12 @@ impl World {
         self.stored(writer).await;
     }
 
-    /// Where the log ends.
+    /// The end of the log.
     pub fn end(&self) -> i64 {
         self.log.bounds(PARTITION).unwrap().next as i64
     }
 
-    /// How far the table has the log.
+    /// The committed offset of the table.
     pub async fn taken(&self) -> Option<i64> {
         let log = DeltaLog::new(&self.table(), SyncedStore::new()).unwrap();
         let table = log.load(SnapshotDetail::Counts).await.unwrap()?;
@@ -181,7 +182,7 @@ impl World {
     }
 }
 
-/// A row as text by column, for the columns that tests ask about.
+/// A row as text by column, for the columns that tests check.
 type Row = BTreeMap<String, String>;
 
 fn read(file: &Path) -> Vec<Row> {
@@ -243,7 +244,7 @@ async fn what_was_appended_is_seen_at_once_and_is_in_the_table_when_it_closes() 
     };
     until(|| (seen() == 10).then_some(())).await;
     world.append(batch(10..20)).await;
-    // Right behind an append, with nothing taken yet.
+    // Right after an append, before anything was consumed.
     writer.close(SOON).await;
     assert_eq!(world.values().await, (0..20).collect::<Vec<_>>());
     let status = writer.tables().remove(0);
@@ -288,7 +289,7 @@ async fn rows_keep_the_order_of_appends_across_files_and_within_equal_times() {
     writer.close(SOON).await;
     let rows = world.rows().await;
     let in_files: Vec<i64> = rows.iter().map(|row| row["value_int"].parse().unwrap()).collect();
-    // Files of one millisecond have no order among each other, and each is in order.
+    // Files of the same millisecond have no order among each other, but each is sorted.
     assert!(
         in_files.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count() < 20,
         "{in_files:?}"
@@ -362,7 +363,7 @@ async fn columns_keep_their_names_over_a_restart() {
     assert_eq!(schema.column(suffixed).unwrap().binding(), Some(("attr", "a_b")));
 }
 
-/// A table that an earlier version made has its overflow map among the other columns, and no position in any log.
+/// A table of an earlier version has its overflow map among the other columns, and no committed offset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_of_an_earlier_version_goes_on() {
     let world = World::new().await;
@@ -441,14 +442,14 @@ async fn another_writer_in_between_is_respected() {
     let writer = world.open(&fast()).await;
     world.store(&writer, vec![message("t", 1, &[("a", "1")])]).await;
 
-    // A commit without new columns: ours goes in after it.
+    // A commit without new columns: ours follows it.
     let log = DeltaLog::new(&world.table(), SyncedStore::new()).unwrap();
     let mut snapshot = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let info = || Action::CommitInfo(CommitInfo::of("WRITE", 1));
     log.commit(snapshot.version + 1, &[info()]).await.unwrap();
     world.store(&writer, vec![message("t", 2, &[("b", "2")])]).await;
 
-    // A commit that gives the name c.d the column that our c_d would take.
+    // A commit that binds the name c.d to the column that our c_d would take.
     log.refresh(&mut snapshot).await.unwrap();
     let mut schema = (*snapshot.schema).clone();
     schema
@@ -511,8 +512,8 @@ async fn a_folder_that_cannot_be_used_is_one_clear_sentence() {
     );
 }
 
-/// The process dies, or the machine loses power, before any one step of the store: after a restart everything that the log has is
-/// in the table, once.
+/// The process dies, or the machine loses power, before any single step of the store: after a restart every entry of
+/// the log is in the table exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn death_between_any_two_steps_loses_nothing_and_doubles_nothing() {
     const ROWS: i64 = 3;

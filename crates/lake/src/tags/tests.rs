@@ -1,4 +1,4 @@
-//! Messages to Parquet and back: what a reader finds must be what a plain reading of the rules says.
+//! Writes messages to Parquet and reads them back: the rows must match a simple implementation of the rules.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use thalweg_delta::stats::{ColumnBound, FileStats};
 
 const ARRIVAL: i64 = 1_935_817_689_123_456_700;
 
-/// A row as a map from column to text, nulls left out.
+/// A row as a map from column to text, without nulls.
 type Row = BTreeMap<String, String>;
 
 struct Written {
@@ -35,7 +35,7 @@ struct Written {
     schema: TableSchema,
 }
 
-/// Through entries of the log into files, which are the same, byte by byte, as of entries that are handed over.
+/// Encodes messages through log entries, and checks that handoffs give identical files.
 fn write(messages: &[Message], promotion: AttributePromotion) -> Written {
     let written = encode(&chunks(messages, Way::Log), promotion.clone());
     let handed = encode(&chunks(messages, Way::Handed), promotion);
@@ -62,14 +62,14 @@ fn encode(chunks: &[Arc<MemtableChunk>], promotion: AttributePromotion) -> Writt
     Written { files, schema }
 }
 
-/// How an entry comes to those who make rows.
+/// How an entry reaches the decoder.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Log,
     Handed,
 }
 
-/// Half of the messages in rows that others are taken away from, as by a query.
+/// Splits the messages into two chunks.
 fn chunks(messages: &[Message], way: Way) -> Vec<Arc<MemtableChunk>> {
     let mut packer = TagBatchWriter::default();
     let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20);
@@ -139,7 +139,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
         .collect()
 }
 
-/// The row of a message by the rules, without any of the machinery: for metadata that is not OPC UA's.
+/// The expected row of a message by a simple implementation of the rules. Supports metadata without OPC UA tags only.
 fn expected(message: &Message, promoted: &dyn Fn(&str) -> bool) -> Row {
     let cells = TagValueCells::of(&message.payload);
     let stamps = message.meta.stamps();
@@ -242,7 +242,7 @@ fn payload() -> impl Strategy<Value = Payload> {
 /// Source time, server time, status.
 type OpcUa = (Ticks, Ticks, u32);
 
-/// Maps that messages share, and messages that change them or not.
+/// Messages that share maps, some with changes.
 fn messages() -> impl Strategy<Value = Vec<Message>> {
     const KEYS: [&str; 7] = ["umh_topic", "unit", "a", "b.c", "timestamp_ms", "opcua_tag_type", "z"];
     let entries = prop::collection::vec((0..KEYS.len(), "[a-z0-9é]{0,3}"), 0..6);
@@ -290,13 +290,13 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Random messages, columns promoted or not: the files together hold exactly the rows of the rules, in order.
+    /// Random messages, with columns promoted or not: the files together have exactly the rows of the rules, in order.
     #[test]
     fn what_is_read_back_is_what_the_rules_say(messages in messages(), keep_out in any::<bool>()) {
         let never = if keep_out { vec!["b*".to_owned()] } else { Vec::new() };
         let promotion = AttributePromotion::new(256, Vec::new(), &never).unwrap();
         let promoted = |name: &str| !(keep_out && name.starts_with('b'));
-        // Without a tag of OPC UA or MQTT the only key of a tag is the topic.
+        // Without OPC UA or MQTT metadata, the only tag key is the topic.
         let written = write(&messages, promotion);
         let mut rows: Vec<Row> = messages.iter().map(|message| expected(message, &promoted)).collect();
         let number = |row: &Row, column: &str| row[column].parse::<i64>().unwrap();
@@ -316,7 +316,7 @@ proptest! {
     }
 }
 
-/// Every value lies within the bounds that the Delta log states.
+/// Every value is within the bounds in the Delta log.
 fn check_stats(file: &EncodedFile, schema: &TableSchema, rows: &[Row]) {
     let stats = FileStats::parse(file.add.stats.as_ref().unwrap(), schema, &mut Default::default());
     assert_eq!(stats.rows, Some(rows.len() as u64));
@@ -479,7 +479,7 @@ fn long_texts_without_a_column_end_an_entry_and_count_for_the_rows_that_have_the
 fn a_chunk_has_more_rows_than_tags_however_much_tags_say() {
     const TAGS_COUNT: usize = 20_000;
     let long = |tag: usize| format!("{tag} {}", "x".repeat(1000));
-    // As the input holds them.
+    // As the input keeps them.
     let maps: Vec<Arc<MetaMap>> = (0..TAGS_COUNT)
         .map(|tag| {
             let own = [
@@ -506,7 +506,7 @@ fn a_chunk_has_more_rows_than_tags_however_much_tags_say() {
                 .unwrap();
         }
     };
-    // What comes again is known.
+    // Recurring series are cached.
     let mut first = MemtableChunk::new(&TAGS);
     (0..3).for_each(|_| round(&mut first));
     let (mut chunk, mut rounds) = (MemtableChunk::new(&TAGS), 0);
@@ -605,7 +605,7 @@ fn what_is_remembered_of_tags_is_counted_and_has_an_end() {
         let messages: Vec<Message> = (0..10)
             .map(|tag| number_at(&format!("line.{round}.tag{tag}"), 0, 1.0))
             .collect();
-        // What comes once is not remembered.
+        // What occurs once is not cached.
         for _ in 0..2 {
             for entry in TagBatchWriter::default()
                 .pack(&"plant".into(), &messages, ARRIVAL)
@@ -617,13 +617,13 @@ fn what_is_remembered_of_tags_is_counted_and_has_an_end() {
         largest = largest.max(samples.remembered_bytes());
     }
     assert!(largest > BYTES / 2, "{largest}");
-    // It is looked at before an entry.
+    // The limit is checked before each entry.
     assert!(largest < BYTES + BYTES / 4, "{largest}");
     samples.forget();
     assert_eq!(samples.remembered_bytes(), 0);
 }
 
-/// What the division of memory reckons with: metadata as an input for OPC UA and a tag_processor leave it.
+/// The assumption of the memory shares: metadata as an OPC UA input and a tag_processor produce it.
 #[test]
 fn a_tag_of_opc_ua_takes_about_three_kibibytes() {
     const TAGS_COUNT: usize = 1_000;
@@ -668,7 +668,7 @@ fn a_tag_of_opc_ua_takes_about_three_kibibytes() {
         }
         samples.remembered_bytes()
     };
-    // Maps, and the sights of series.
+    // The maps, and the admission filter.
     let of_maps = decode(&mut samples) / TAGS_COUNT;
     let both = decode(&mut samples) / TAGS_COUNT;
     let sights = (64 << 20) / 64 / TAGS_COUNT;
@@ -691,7 +691,7 @@ fn maps_that_only_one_message_has_are_counted_with_the_entry_that_has_it() {
     let [alone, large, 0] = bytes[..] else {
         panic!("{bytes:?}")
     };
-    // Two entries, of two texts each.
+    // Two entries with two texts each.
     let entries = 4 * size_of::<Text>();
     assert!((entries..entries + 100).contains(&alone), "{bytes:?}");
     assert_eq!(alone, large);

@@ -167,6 +167,9 @@ fn deadband(fields: &mut Fields<'_>) -> Deadband {
     }
     if let Some(node) = fields.legacy("deadbandValue", "is now deadband.value, which it sets") {
         match node.expect_f64() {
+            Ok(value) if value > 100.0 && matches!(deadband, Deadband::Percent(_)) => {
+                fields.error("deadbandValue", "expected at most 100 percent");
+            }
             Ok(value) if value >= 0.0 => deadband = deadband.with_value(value),
             Ok(_) => fields.error("deadbandValue", "expected a number of 0 or more"),
             Err(why) => fields.error("deadbandValue", why),

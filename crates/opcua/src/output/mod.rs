@@ -48,10 +48,14 @@ use write_session::WriteSession;
 const BATCHES_JOINED: usize = 256;
 
 pub(crate) fn register(registry: &mut ComponentRegistry) {
-    registry.output("opcua", |node, context| {
-        let config = OutputConfig::parse(&node.body, context)?;
-        Some(Arc::new(OpcUaOutputSpec(Arc::new(config))))
-    });
+    registry.output(
+        "opcua",
+        include_str!("../../reference/output-opcua.txt"),
+        |node, context| {
+            let config = OutputConfig::parse(&node.body, context)?;
+            Some(Arc::new(OpcUaOutputSpec(Arc::new(config))))
+        },
+    );
 }
 
 struct OpcUaOutputSpec(Arc<OutputConfig>);

@@ -185,7 +185,7 @@ async fn collect_with(endpoint: &str, fields: &str, data: Arc<TempDir>, first_re
     let mut registry = ComponentRegistry::new();
     thalweg_opcua::register_retrying_after(&mut registry, directory.clone(), first_retry);
     let kept = messages.clone();
-    registry.output("keep", move |_, _| {
+    registry.output("keep", "", move |_, _| {
         Some(Arc::new(KeepSpec(kept.clone(), gate_open.clone())))
     });
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);

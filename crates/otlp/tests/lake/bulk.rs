@@ -461,7 +461,7 @@ no json
         bad[2]["reason"]
             .as_str()
             .unwrap()
-            .starts_with("timestamp: \"yesterday\" is no time")
+            .starts_with("timestamp: \"yesterday\" is not a time")
     );
     assert!(world.ingest("x.ndjson", lines.as_bytes()).unwrap().is_known());
     // A run that was killed between two tables is completed.

@@ -112,7 +112,9 @@ fn check_size(plan: &LogicalPlan) -> Result<()> {
         }
         let columns = node.schema().fields().len();
         if columns > COLUMNS_MAX {
-            return refuse(format!("a part of the query has {columns} columns, {COLUMNS_MAX} are allowed; name those you need"));
+            return refuse(format!(
+                "a part of the query has {columns} columns, {COLUMNS_MAX} are allowed; name those you need"
+            ));
         }
         let sorted_by = sorted_by(node);
         if sorted_by > SORTED_BY_MAX {

@@ -136,7 +136,9 @@ impl CatFilter {
         let of_read = DFSchema::try_from(read.clone()).map_err(failed)?;
         let expr = state.create_physical_expr(planned, &of_read).map_err(failed)?;
         if expr.data_type(&read).map_err(failed)? != DataType::Boolean {
-            let what = QueryError::plan(format!("{text} is neither true nor false; use a condition such as \"a > 1\""));
+            let what = QueryError::plan(format!(
+                "{text} is neither true nor false; use a condition such as \"a > 1\""
+            ));
             return Err(ParquetFileError::Filter(what));
         }
         Ok(CatFilter {

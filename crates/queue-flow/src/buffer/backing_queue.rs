@@ -1,4 +1,4 @@
-//! The queue that a buffer lies in: found or made when the flow starts, with what it holds counted.
+//! The queue behind a buffer. It is found or created when the flow starts, and its messages are counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,17 +16,17 @@ use tokio::sync::{Notify, OnceCell};
 use super::QueueBufferOptions;
 use crate::SharedQueues;
 
-/// The one group of a buffer's queue.
+/// The only group of a buffer's queue.
 const GROUP: &str = "flow";
-/// How long a write waits inside of the queue at once; then it is asked again.
+/// How long one write blocks inside the queue before it is repeated.
 const BLOCK: Duration = Duration::from_secs(3600);
-/// Records at the end of a partition that are looked at for one of a flow.
+/// Records at the end of a partition that are searched for a parcel.
 const LOOKED_AT: u64 = 100;
 
 const MESSAGES: &str = "messages";
 const BEFORE: &str = "before";
 
-/// Shared by the two ends of a buffer.
+/// Shared by the reader and the writer of a buffer.
 pub(super) struct BackingQueue {
     store: Arc<SharedQueues>,
     pub options: QueueBufferOptions,
@@ -37,23 +37,23 @@ pub(super) struct BackingQueue {
 pub(super) struct OpenBackingQueue {
     pub queue: Arc<Queue>,
     pub group: Arc<Group>,
-    /// A key for each partition, by which the queue chooses it.
+    /// A key for each partition, which makes the queue select it.
     pub keys: Vec<Bytes>,
-    /// Of each partition.
+    /// By partition.
     pub ends: Vec<PartitionCounters>,
-    /// Messages that were in it at the start.
+    /// Messages in the queue at the start.
     pub found: u64,
-    /// Messages that are in it.
+    /// Messages in the queue now.
     depth: AtomicU64,
-    /// Called when there are fewer.
+    /// Notified when there are fewer.
     pub room: Notify,
 }
 
-/// How many messages were stored in a partition since it was empty at a start.
+/// Messages stored in a partition since it was last empty at a start.
 pub(super) struct PartitionCounters {
-    /// Before the oldest that is not committed, at the start.
+    /// At the start, the messages before the oldest uncommitted one.
     pub from: u64,
-    /// With all that are stored, or being stored.
+    /// Including all messages stored or being stored.
     pub to: AtomicU64,
 }
 
@@ -73,12 +73,12 @@ impl OpenBackingQueue {
     }
 }
 
-/// What a parcel says of itself, beside its messages.
+/// The label of a parcel, stored in its properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ParcelLabel {
-    /// In it.
+    /// Messages in the parcel.
     pub messages: u64,
-    /// In its partition before it.
+    /// Messages in its partition before it.
     pub before: u64,
 }
 
@@ -88,7 +88,7 @@ impl ParcelLabel {
         texts.into_iter().collect()
     }
 
-    /// `None`: no flow has stored it.
+    /// Returns `None` if the record was not stored by a flow.
     pub fn of(record: &Record) -> Option<ParcelLabel> {
         let properties = record.properties.as_ref();
         let number = |name| properties.get(name)?.parse().ok();
@@ -113,7 +113,7 @@ impl BackingQueue {
         }
     }
 
-    /// Whoever comes first finds or makes the queue.
+    /// The first caller finds or creates the queue.
     pub async fn opened(&self) -> Result<&OpenBackingQueue, String> {
         let open = || async {
             let queues = self.store.queues().ok_or("the log is not open yet")?;
@@ -162,7 +162,7 @@ impl BackingQueue {
         })
     }
 
-    /// The queue with the settings of the flow, as far as what is in it allows.
+    /// Returns the queue with the settings of the flow, as far as its messages allow.
     async fn queue(&self, queues: &Queues) -> Result<Arc<Queue>, QueueError> {
         let name = &self.options.name;
         let wanted = self.settings();
@@ -200,7 +200,7 @@ impl BackingQueue {
             partitions: options.partitions,
             durability: options.durability,
             max_message_size: MESSAGE_BYTES_MAX,
-            // A record is many messages: the flow counts these itself.
+            // A record contains many messages, so the flow counts them itself.
             max_depth: 0,
             max_bytes: options.max_bytes,
             overflow: Overflow::Block,
@@ -215,7 +215,7 @@ impl BackingQueue {
     }
 }
 
-/// The label of the oldest record that has one.
+/// The label of the oldest labelled record.
 async fn oldest_label(
     queue: &Arc<Queue>,
     partition: u32,
@@ -231,7 +231,7 @@ async fn oldest_label(
     Ok(more.iter().find_map(|(_, record)| ParcelLabel::of(record)))
 }
 
-/// The label of the newest record that has one.
+/// The label of the newest labelled record.
 async fn newest_label(
     queue: &Arc<Queue>,
     partition: u32,
@@ -247,7 +247,7 @@ async fn newest_label(
     Ok(more.iter().rev().find_map(|(_, record)| ParcelLabel::of(record)))
 }
 
-/// A short key of a partition: the first of those tried that leads there.
+/// A short key that selects the partition: the first one found by trying.
 fn key_of(partition: u32, partitions: u32) -> Bytes {
     let mut keys = (0..=u32::MAX).map(|n| {
         let bytes = n.to_le_bytes();

@@ -1,4 +1,4 @@
-//! The end of a buffer that reads: parcels out of the queue into batches for the processors, and acks back.
+//! The reading end of a buffer: claims parcels, passes their messages to the processors, and acknowledges them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,18 +12,18 @@ use thalweg_record::{AckResult, Batch, DropReason, Message};
 
 use super::backing_queue::{BackingQueue, ParcelLabel};
 
-/// A claim waits so long before it asks again.
+/// How long a claim waits before it is repeated.
 const WAIT: Duration = Duration::from_secs(30);
-/// After an error the queue is asked again so soon.
+/// Pause after an error.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Stored bytes that one claim takes.
+/// Stored bytes of one claim.
 const CLAIM_BYTES: u64 = 1 << 20;
 const CONSUMER: &str = "flow";
 
 pub(super) struct QueueBufferReader {
     place: Arc<BackingQueue>,
     decoder: MessageDecoder,
-    /// How many messages of each partition were before the next parcel, if none is missing.
+    /// By partition: the messages stored before the next parcel, if none is missing.
     expected: Vec<u64>,
 }
 
@@ -34,18 +34,18 @@ struct ParcelPosition {
     offset: u64,
 }
 
-/// Parcels that go on together.
+/// Parcels that are passed on together.
 #[derive(Default)]
 struct ParcelBatch {
     messages: Vec<Message>,
     records: Vec<ParcelPosition>,
-    /// Messages as the parcels' labels have it.
+    /// Messages by the labels of the parcels.
     labelled: u64,
 }
 
-/// Why nothing more is read.
+/// Why the reader stops.
 enum ReadError {
-    /// The flow takes no more.
+    /// The flow accepts no more.
     Closed,
     Fault(InputError),
 }
@@ -82,7 +82,7 @@ impl BufferReader for QueueBufferReader {
 }
 
 impl QueueBufferReader {
-    /// Waits for the queue; `false` if the flow stops before.
+    /// Waits for the queue; `false` if the flow stops first.
     async fn open(&mut self, context: &BufferContext) -> bool {
         loop {
             match self.place.opened().await {
@@ -93,7 +93,7 @@ impl QueueBufferReader {
                         let (name, messages) = (&self.place.options.name, opened.found);
                         tracing::info!(
                             component = context.component.title(),
-                            "the buffer {name} goes on with {messages} messages"
+                            "the buffer {name} continues with {messages} messages"
                         );
                     }
                     return true;
@@ -110,7 +110,7 @@ impl QueueBufferReader {
     async fn read(&mut self, context: &BufferContext) -> Result<(), InputError> {
         let place = self.place.clone();
         let Some(opened) = place.known() else { return Ok(()) };
-        // Since the last look, at which nothing was left.
+        // Whether all messages were settled since the last claim that found nothing.
         let mut settled = false;
         loop {
             let draining = context.drain.is_cancelled();
@@ -143,7 +143,7 @@ impl QueueBufferReader {
                     }
                 }
                 Ok(_) if draining && settled => return Ok(()),
-                // As far ahead of what is acked as it may be, or at the end.
+                // Either the limit of unacknowledged messages is reached, or the end of the queue.
                 Ok(_) if draining => {
                     tokio::select! {
                         () = context.stop.cancelled() => return Ok(()),
@@ -151,7 +151,7 @@ impl QueueBufferReader {
                     }
                 }
                 Ok(_) => {}
-                // What is missing is counted when the next parcel says what was before it.
+                // Missing messages are counted when the next parcel states how many were before it.
                 Err(error @ QueueError::OffsetGap { .. }) => {
                     tracing::error!(component = context.component.title(), %error)
                 }
@@ -188,7 +188,8 @@ impl QueueBufferReader {
         self.send(context, gathered).await
     }
 
-    /// The messages of a record, counted as in flight; `None` if it has none that can be read, which is counted too.
+    /// Decodes the messages of a record and counts them as in flight. Returns `None` for an unreadable record, which is
+    /// counted as lost.
     fn unpack(&mut self, context: &BufferContext, delivery: &Delivery) -> Result<Option<Vec<Message>>, ReadError> {
         let label = ParcelLabel::of(&delivery.message);
         let wrong = match (label, self.decoder.decode(&delivery.message.payload)) {
@@ -196,7 +197,7 @@ impl QueueBufferReader {
                 self.account(context, delivery.partition, label);
                 return Ok(Some(messages));
             }
-            (Some(label), Ok(messages)) => format!("it has {} messages and not {}", messages.len(), label.messages),
+            (Some(label), Ok(messages)) => format!("it has {} messages instead of {}", messages.len(), label.messages),
             (Some(_), Err(error @ CodecError::Version { .. })) => {
                 let (name, partition, offset) = (&self.place.options.name, delivery.partition, delivery.message.offset);
                 return Err(ReadError::Fault(InputError(format!(
@@ -204,13 +205,13 @@ impl QueueBufferReader {
                 ))));
             }
             (Some(_), Err(error)) => error.to_string(),
-            (None, _) => "no flow has stored it".to_owned(),
+            (None, _) => "it was not stored by a flow".to_owned(),
         };
         self.lose(context, delivery, label, &wrong);
         Ok(None)
     }
 
-    /// A record that nobody can read is done: it must not stop those behind it.
+    /// Settles an unreadable record, so that it does not block those after it.
     fn lose(&mut self, context: &BufferContext, delivery: &Delivery, label: Option<ParcelLabel>, wrong: &str) {
         let (partition, offset) = (delivery.partition, delivery.message.offset);
         let messages = label.map_or(1, |label| label.messages);
@@ -235,7 +236,7 @@ impl QueueBufferReader {
             return;
         };
         if label.before < *expected || label.after() > ends.to.load(Ordering::Acquire) {
-            // Stored by somebody else: nobody has counted it.
+            // Another program stored it, so it has not been counted.
             opened.stored(label.messages);
             context.sink.found(label.messages);
             return;
@@ -248,7 +249,7 @@ impl QueueBufferReader {
             context.component.warn_limited("limit", missing, || {
                 let name = &self.place.options.name;
                 format!(
-                    "{missing} messages are gone from the buffer {name} (limit): purged, or lost to damage of the log"
+                    "{missing} messages are missing from the buffer {name} (limit): purged, or lost to damage of the log"
                 )
             });
         }
@@ -265,7 +266,7 @@ impl QueueBufferReader {
         }
         let place = self.place.clone();
         let ack = context.sink.resume(messages.len(), move |outcome| {
-            // What was given up is read again by the next start.
+            // Abandoned messages are read again at the next start.
             if outcome == AckResult::Acked {
                 acked(&place, &records, labelled);
             }
@@ -274,12 +275,12 @@ impl QueueBufferReader {
     }
 }
 
-/// The queue may forget these records.
+/// Acknowledges records, so that the queue can drop them.
 fn acked(place: &BackingQueue, records: &[ParcelPosition], messages: u64) {
     let Some(opened) = place.known() else { return };
     for ParcelPosition { partition, offset } in records {
         if let Err(error) = opened.queue.ack(&opened.group, *partition, *offset, 1) {
-            tracing::warn!(queue = %opened.queue.name(), %error, "messages cannot be settled; the next start hands them out again");
+            tracing::warn!(queue = %opened.queue.name(), %error, "messages cannot be settled; they are delivered again after a restart");
         }
     }
     opened.done(messages);

@@ -1,4 +1,4 @@
-//! The end of a buffer that stores: messages into parcels, parcels into the queue, one commit for all of a write.
+//! The storing end of a buffer: packs messages into parcels, and appends all parcels of a write in one commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,22 +17,22 @@ use super::backing_queue::{BackingQueue, OpenBackingQueue, ParcelLabel};
 
 /// Batches that share one commit, which costs the same for one message as for many.
 const BATCHES_JOINED: usize = 4096;
-/// One commit takes up to about so much.
+/// Approximate limit of one commit.
 const COMMIT_BYTES: usize = 8 << 20;
-/// Records of one commit; the log takes 10,000.
+/// Records of one commit; the log accepts 10,000.
 const COMMIT_PARCELS: usize = 5_000;
-/// What a record has beside its value.
+/// What a record takes besides its value.
 const RECORD_BYTES: u64 = 256;
-/// After so long without room the log says that the source waits.
+/// After this time without room, a log message reports that the source waits.
 const TELL: Duration = Duration::from_secs(1);
 
 pub(super) struct QueueBufferWriter {
     place: Arc<BackingQueue>,
-    /// One for each partition. Writes come one after the other.
+    /// One for each partition. Writes are sequential.
     encoders: Arc<Mutex<Vec<MessageEncoder>>>,
 }
 
-/// What one commit takes.
+/// The content of one commit.
 #[derive(Default)]
 struct ParcelCommit {
     records: Vec<NewMessage>,
@@ -87,7 +87,7 @@ impl Output for QueueBufferWriter {
                 };
                 let (commit, to) = packing.pack(&mut encoders.lock(), from, &mut refused);
                 if let Err(error) = store(&place, opened, commit).await {
-                    // Those before are stored: they do not come again.
+                    // Earlier messages are stored and do not come again.
                     refused.retain(|refusal: &Rejection| refusal.index < from);
                     let again = |index| Rejection::temporary(index, error.to_string());
                     refused.extend((from..messages.len()).map(again));
@@ -104,7 +104,7 @@ impl Output for QueueBufferWriter {
     }
 }
 
-/// Makes parcels of messages.
+/// Packs messages into parcels.
 struct ParcelBuilder<'a> {
     place: &'a BackingQueue,
     opened: &'a OpenBackingQueue,
@@ -112,7 +112,7 @@ struct ParcelBuilder<'a> {
 }
 
 impl ParcelBuilder<'_> {
-    /// Packs messages from `from` on until a commit is full; returns where the next begins.
+    /// Packs messages from `from` on until a commit is full. Returns where the next commit begins.
     fn pack(
         &self,
         encoders: &mut [MessageEncoder],
@@ -164,7 +164,7 @@ impl ParcelBuilder<'_> {
             });
             if encoder.count() == 1 && encoder.bytes() as u64 + RECORD_BYTES > limit {
                 let error = format!(
-                    "{} bytes are more than the buffer {} takes ({limit})",
+                    "{} bytes exceed the limit of the buffer {} ({limit})",
                     encoder.bytes(),
                     options.name
                 );
@@ -189,7 +189,7 @@ impl ParcelBuilder<'_> {
         (commit, to)
     }
 
-    /// The messages of an encoder become a record.
+    /// Turns the messages of an encoder into a record.
     fn close(&self, encoder: &mut MessageEncoder, partition: usize, commit: &mut ParcelCommit) {
         let messages = encoder.count() as u64;
         let stored = self
@@ -213,14 +213,14 @@ impl ParcelBuilder<'_> {
     }
 }
 
-/// Returns when the commit is as durable as the queue promises. While there is no room it waits.
+/// Returns when the commit is as durable as the queue promises. Waits while there is no room.
 async fn store(place: &BackingQueue, opened: &OpenBackingQueue, commit: ParcelCommit) -> Result<(), QueueError> {
     if commit.records.is_empty() {
         return Ok(());
     }
     let stored = async {
         room(place, opened, commit.messages).await;
-        // Before the reader can see them.
+        // Counted before the reader can see them.
         for (ends, added) in opened.ends.iter().zip(&commit.added) {
             ends.to.fetch_add(*added, Ordering::AcqRel);
         }
@@ -245,14 +245,14 @@ async fn store(place: &BackingQueue, opened: &OpenBackingQueue, commit: ParcelCo
         () = tokio::time::sleep(TELL) => {
             place.component.warn_limited("buffer_full", 1, || {
                 let (name, depth, bytes) = (&place.options.name, opened.depth(), opened.queue.bytes());
-                format!("the buffer {name} takes no more, its source waits: {depth} messages, {bytes} bytes")
+                format!("the buffer {name} is full and its source waits: {depth} messages, {bytes} bytes")
             });
             stored.await
         }
     }
 }
 
-/// Waits until so many messages more are within `max_depth`.
+/// Waits until `messages` more fit into `max_depth`.
 async fn room(place: &BackingQueue, opened: &OpenBackingQueue, messages: u64) {
     let limit = place.options.max_depth;
     loop {

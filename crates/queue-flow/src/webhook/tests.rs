@@ -13,16 +13,16 @@ use thalweg_queue::{
 
 use super::*;
 
-/// What the little server does with a request.
+/// How the test server reacts to a request.
 enum Reply {
     Status(u16),
     Redirect,
-    /// Takes the request and says nothing until the test lets it.
+    /// Accepts the request and does not answer until the test continues.
     Hang(channel::Receiver<()>),
     Close,
 }
 
-/// A server that answers one request after the other as it is told, and shows each body.
+/// A server that answers requests in order with the given replies, and returns each body.
 fn server(replies: Vec<Reply>) -> (String, channel::Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/dead", listener.local_addr().unwrap());
@@ -120,7 +120,7 @@ impl Place {
     }
 }
 
-/// Messages that consumers reject.
+/// Produces messages that a consumer rejects.
 async fn die(queue: &Arc<Queue>, texts: &[&str]) {
     let messages = texts.iter().map(|text| NewMessage::of((*text).to_owned())).collect();
     queue.produce_all(messages).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_dead_letter_is_posted_as_the_query_shows_it_and_again_until_it_is_tak
     ] {
         assert_eq!(properties[format!("x-dlq-{name}")], value, "{first}");
     }
-    // The order is kept, whatever the first one takes.
+    // Order is kept, however long the first letter takes.
     assert_eq!([told(&bodies), told(&bodies), told(&bodies)], ["a", "a", "b"]);
     assert_eq!(place.posted("pumps").await, (2, 0));
 }
@@ -210,7 +210,7 @@ async fn an_address_that_is_absent_or_leads_elsewhere_is_given_up_and_the_queue_
             .letters;
         assert_eq!(letters.len(), 1, "the letter stays");
     }
-    // Three times the same request and none to another path.
+    // The same request three times, and none to another path.
     assert_eq!([told(&bodies), told(&bodies), told(&bodies)], ["b", "b", "b"]);
     assert!(bodies.try_recv().is_err());
 }
@@ -224,7 +224,7 @@ async fn an_address_that_hangs_holds_up_nothing_and_what_does_not_fit_is_counted
     let (hanging, well) = (place.queue("hanging", &slow).await, place.queue("well", &quick).await);
     die(&hanging, &["first"]).await;
     assert_eq!(told(&bodies), "first");
-    // The queue itself takes, hands out and buries as before, and so does its neighbour.
+    // The queue itself works as before, and so does another queue.
     for _ in 0..(WAITING_MAX + 50) / 50 {
         die(&hanging, &["more"; 50]).await;
     }

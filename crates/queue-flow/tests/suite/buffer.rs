@@ -10,7 +10,7 @@ async fn start(folder: &std::path::Path, flow: &str) -> (World, Arc<Queue>) {
     start_with(folder, "", flow).await
 }
 
-/// `options`: of the buffer, each with a comma before it.
+/// `options` are fields of the buffer, each after a comma.
 async fn start_with(folder: &std::path::Path, options: &str, flow: &str) -> (World, Arc<Queue>) {
     let text = format!("buffer: {{queue: {{partitions: 1{options}}}}}\n{flow}");
     let world = World::start(folder, &text).await;
@@ -18,7 +18,7 @@ async fn start_with(folder: &std::path::Path, options: &str, flow: &str) -> (Wor
     (world, queue)
 }
 
-/// As a flow stores it, with what it says of itself.
+/// A parcel as a flow stores it, with its label.
 fn parcel(messages: u64, before: u64, bytes: &'static [u8]) -> NewMessage {
     let label = [("messages", messages.to_string()), ("before", before.to_string())];
     NewMessage {
@@ -37,7 +37,7 @@ async fn a_record_that_nobody_can_read_is_counted_and_does_not_stop_the_flow() {
     queue.produce(NewMessage::of(&b"not a parcel"[..])).await.unwrap();
     queue.produce(parcel(4, 1 << 40, &[1, 4, 0, 200])).await.unwrap();
     queue.produce(parcel(2, 0, &[1, 1, 0, 0, 0, 0])).await.unwrap();
-    // As text instead of a number.
+    // Text instead of a number.
     let foreign: Properties = [("messages", "many"), ("before", "0")].into_iter().collect();
     let message = NewMessage {
         properties: foreign,
@@ -68,7 +68,7 @@ async fn what_a_later_version_wrote_stops_the_flow_and_is_not_thrown_away() {
         failure.contains(&place) && failure.ends_with("another name and leave them"),
         "{failure}"
     );
-    // It is the first thing the next start finds.
+    // It is the first record that the next start reads.
     let (world, queue) = start(folder.path(), TICKS).await;
     world.flow.ended().await;
     let committed = queue.stats().groups[0].positions[0];

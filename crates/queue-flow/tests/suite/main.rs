@@ -1,4 +1,4 @@
-//! Flows through a buffer that is a durable queue, and the names of queues in a configuration.
+//! Flows through a durable buffer, and the names of queues in a configuration.
 #![allow(clippy::unwrap_used)]
 
 mod buffer;

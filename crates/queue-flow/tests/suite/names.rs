@@ -4,7 +4,7 @@ use thalweg_queue::settings::QueuesSettings;
 
 use crate::support::registry;
 
-/// What is said of a configuration, and whether it is refused.
+/// The diagnostics of a configuration, and whether it is refused.
 fn check(text: &str) -> (String, bool) {
     let (registry, shared) = registry();
     let loaded = load(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
@@ -68,11 +68,11 @@ fn what_may_be_made_elsewhere_is_no_error() {
         (
             "ordrs",
             format!("auto_create: true, {LIST}"),
-            "did you mean \"orders\"? It is made when",
+            "did you mean \"orders\"? It is created when",
         ),
         ("invoices", format!("auto_create: true, {LIST}"), ""),
         ("ordrs", "auto_create: true".to_owned(), ""),
-        // A note, which is no part of this text.
+        // This is a note, which is not part of the text.
         ("ordrs", "list: []".to_owned(), ""),
     ] {
         let text = format!("input: {{queue: {{name: {name}}}}}\noutput: {{drop: {{}}}}\nqueues: {{{section}}}\n");

@@ -1,4 +1,4 @@
-//! A log in a folder with queues on it, and a flow that uses them.
+//! A log in a folder with queues, and a flow that uses them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use thalweg_queue_flow::SharedQueues;
 use thalweg_telemetry::{BalanceStatus, Metrics};
 use tokio::runtime::Handle;
 
-/// What may wait in the flow, outside of its buffer.
+/// Memory for messages in the flow outside its buffer.
 const FLOW_BYTES: usize = 16 << 20;
-/// A flow stops within this.
+/// A flow stops within this time.
 const STOP: Duration = Duration::from_secs(2);
 
-/// The components, and what they share.
+/// The components, and the queues that they share.
 pub fn registry() -> (ComponentRegistry, Arc<SharedQueues>) {
     let shared = Arc::new(SharedQueues::default());
     let mut registry = ComponentRegistry::new();
@@ -26,7 +26,7 @@ pub fn registry() -> (ComponentRegistry, Arc<SharedQueues>) {
     (registry, shared)
 }
 
-/// What a process would have that runs one flow.
+/// The parts of a process that runs one flow.
 pub struct World {
     pub flow: Flow,
     queues: Queues,
@@ -56,7 +56,7 @@ impl World {
         World { flow, queues, log }
     }
 
-    /// A queue that the flow makes.
+    /// A queue that the flow creates.
     pub async fn queue(&self, name: &str) -> Arc<Queue> {
         eventually(|| self.queues.get(name).ok()).await
     }
@@ -72,7 +72,7 @@ impl World {
         by.iter().find(|(known, _)| known == reason).map_or(0, |(_, n)| *n)
     }
 
-    /// In the order of a process: the flow, the queues, the log.
+    /// Stops in the order of a process: the flow, the queues, the log.
     pub async fn stop(self) -> StopReport {
         let report = self.flow.stop(STOP).await;
         self.queues.close().await;

@@ -426,7 +426,7 @@ fn the_door_is_refused_where_an_input_waits_for_what_it_holds_back() {
         let loaded = load(&SourceText::new("flow.yaml", text), &|_| None, &LoadOptions::default());
         let mut registry = ComponentRegistry::new();
         crate::register(&mut registry, &Arc::default());
-        registry.input("waiting", |_, _| Some(Arc::new(Waiting)));
+        registry.input("waiting", "", |_, _| Some(Arc::new(Waiting)));
         let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
         let flow = FlowSpec::parse(&loaded.config.flows[0], &mut context);
         let found = loaded.diagnostics.to_string();

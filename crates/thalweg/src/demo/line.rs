@@ -1,4 +1,4 @@
-//! The live line: what happened since the last look, in the words of the status page.
+//! The live line: what happened since the last update, in the words of the status page.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ impl StatusLine {
             None => (0.0, 0.0),
         };
         self.last = Some((now, cpu, values));
-        // Those that wait for their commit are on disk in the log, and queries see them.
+        // Uncommitted rows are on disk in the log, and visible to queries.
         let tables = board.tables();
         let rows: u64 = tables.iter().map(|table| table.rows + table.buffered_rows).sum();
         let mib = resident_bytes() >> 20;
@@ -36,7 +36,7 @@ impl StatusLine {
     }
 }
 
-/// `10000 found, 10000 monitored`, as far as the input tells.
+/// `10000 found, 10000 monitored`, as far as the input reports it.
 fn tags(flow: &FlowStatus) -> String {
     let details = flow
         .nodes

@@ -1,5 +1,5 @@
-//! `thalweg demo`: a simulated plant in a child process, collected through the same path as a real one into the table
-//! `tags`, with a live line in the terminal.
+//! `thalweg demo`: a simulated plant in a child process. Its values are collected through the same path as real ones
+//! into the table `tags`, with a live line in the terminal.
 
 mod line;
 mod plant;
@@ -32,7 +32,7 @@ pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
     let mut log = checked.logging();
     log.level = logging::level("WARN").unwrap_or(log.level);
     log.target = logging::LogTarget::Stderr;
-    // Its plant is a child of this process on this machine, and not encrypted on purpose.
+    // The plant is a child of this process on this machine, and deliberately not encrypted.
     log.only_errors_of = &["thalweg_opcua::connect"];
     logging::start(log);
 
@@ -68,7 +68,11 @@ fn configuration(options: &DemoOptions, plant: &Plant) -> anyhow::Result<Checked
     let checked = CheckedConfig::text(
         &SourceText::new("demo.yaml", FLOW),
         &environment,
-        &LoadOptions { set, chilled: false },
+        &LoadOptions {
+            set,
+            chilled: false,
+            ..LoadOptions::default()
+        },
     );
     for diagnostic in checked.diagnostics.sorted() {
         out::complain(diagnostic);
@@ -77,18 +81,16 @@ fn configuration(options: &DemoOptions, plant: &Plant) -> anyhow::Result<Checked
     Ok(checked)
 }
 
-/// What the demo says on its way. Whether anybody reads it is found out by the live line, which ends the demo if not.
+/// Prints a line. If the reader has left, the live line notices it and ends the demo.
 fn say(text: impl std::fmt::Display) {
     let _ = out::line(text);
 }
 
-/// The sentence of an error with the demo's options in place of the fields of a file that its user never wrote.
+/// Rewrites an error so that it names the demo's options, because the user never wrote the configuration.
 fn in_options_of_the_demo(error: anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     if let Some((address, _)) = text.strip_prefix("http.address ").and_then(|rest| rest.split_once(';')) {
-        return anyhow::anyhow!(
-            "--http {address}, and the demo has neither; give --http an address of this machine alone"
-        );
+        return anyhow::anyhow!("--http {address}, and the demo has neither; give --http a loopback address");
     }
     let fields = [
         ("set http.address to", "set --http to"),
@@ -101,7 +103,7 @@ fn in_options_of_the_demo(error: anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!(text)
 }
 
-/// Two commands that work in any folder of any terminal of this machine.
+/// Prints two commands that work in any folder and terminal of this machine.
 fn print_queries(options: &DemoOptions) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let (program, folder) = (quoted(&program), quoted(&absolute(&options.data_dir)));
@@ -127,7 +129,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%".contains(c);
@@ -138,7 +140,7 @@ fn quoted(path: &Path) -> String {
     }
 }
 
-/// Prints the live line once per second until the end is asked for, or nobody reads it any more.
+/// Prints the live line once per second until the demo ends or nobody reads it any more.
 async fn watch(process: &Process, signals: Signals, duration: Option<Duration>) {
     let terminal = std::io::stdout().is_terminal();
     let start = Instant::now();
@@ -230,7 +232,7 @@ mod tests {
             (
                 "http.address 10.0.0.1:4195 can be reached by other hosts without TLS or a login; set it to 127.0.0.1:4195, or add",
                 "--http 10.0.0.1:4195 can be reached by other hosts without TLS or a login, and the demo has neither; give \
-                 --http an address of this machine alone",
+                 --http a loopback address",
             ),
         ] {
             assert_eq!(in_options_of_the_demo(anyhow::anyhow!(error)).to_string(), expected);

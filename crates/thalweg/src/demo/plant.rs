@@ -1,5 +1,5 @@
-//! The simulated plant: this program again, as a child process, so that everything passes over TCP and its cost is
-//! counted apart.
+//! The simulated plant: this program as a child process, so that all values pass over TCP and its cost is counted
+//! separately.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt as _;
@@ -35,9 +35,10 @@ impl Plant {
             ])
             .arg("--pki-dir")
             .arg(options.data_dir.join("simulator/pki"))
-            // The pipe's end, also when this process is killed, ends the child.
+            // The end of the pipe ends the child, also if this process is killed.
             .stdin(Stdio::piped())
-            // Ctrl-C reaches every process of a terminal's group; the plant must go on until the collector has drained.
+            // Ctrl-C reaches every process of the terminal's group, but the plant must run until the collector has
+            // drained.
             .process_group(0)
             .stdout(Stdio::piped())
             .spawn()
@@ -46,13 +47,13 @@ impl Plant {
         let output = child.stdout.take().context("the simulator has no output")?;
         BufReader::new(output)
             .read_line(&mut line)
-            .context("cannot read what the simulator says")?;
+            .context("cannot read the simulator's output")?;
         let endpoint = line
             .strip_prefix("listening ")
             .and_then(|rest| rest.split_whitespace().next());
         let Some(endpoint) = endpoint.map(str::to_owned) else {
             let _ = child.kill();
-            anyhow::bail!("the simulator did not start; its message stands above");
+            anyhow::bail!("the simulator did not start; see its message above");
         };
         Ok(Plant { endpoint, child })
     }

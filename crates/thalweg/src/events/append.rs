@@ -1,5 +1,5 @@
-//! `thalweg events append`: one message from flags, or the messages of a file in one append, which is stored as a whole or not at
-//! all.
+//! `thalweg events append`: appends one message from flags, or the messages of a file in one append, which is stored
+//! completely or not at all.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -12,7 +12,7 @@ use super::args::EventsAppend;
 use super::client::{EventsClient, object};
 use crate::out;
 
-/// What an append takes at most, with room for what is between its messages.
+/// The most that an append accepts, with room for the separators between messages.
 const INPUT_MAX: u64 = 100 << 20;
 
 pub fn run(options: &EventsAppend) -> Result<()> {
@@ -49,12 +49,12 @@ fn call(options: &EventsAppend) -> Result<String> {
     ))
 }
 
-/// A number as one; what else there is, the server knows.
+/// A number becomes a JSON number; the server interprets anything else.
 fn expected(text: &str) -> Value {
     text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number))
 }
 
-/// The lines, as elements of an array.
+/// The lines as elements of a JSON array.
 fn messages(path: &Path) -> Result<String> {
     let mut text = String::new();
     let mut source = super::files::input(Some(path))?.take(INPUT_MAX + 1);
@@ -63,7 +63,7 @@ fn messages(path: &Path) -> Result<String> {
     read.with_context(|| format!("cannot read the messages of {shown}; they must be UTF-8"))?;
     ensure!(
         text.len() as u64 <= INPUT_MAX,
-        "{shown} has more than {INPUT_MAX} bytes, which no append takes; use import, or several appends"
+        "{shown} has more than {INPUT_MAX} bytes, more than an append accepts; use import, or several appends"
     );
     let mut all = String::with_capacity(text.len());
     for (line, n) in text.lines().zip(1..) {

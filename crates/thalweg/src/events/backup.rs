@@ -1,5 +1,5 @@
-//! `thalweg events backup`, `restore`: everything of a server into a file, and such a file into the folder of one that does not run.
-//! A file is looked through as it comes, and has its name only when its end was seen.
+//! `thalweg events backup`, `restore`: writes everything on a server to a file, and restores such a file to the folder
+//! of a stopped server. A file is checked while it is written, and gets its name only when its end was seen.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -45,7 +45,7 @@ fn told(counts: &BackupCounts) -> String {
     format!("{} namespaces, {} messages", counts.namespaces, counts.messages)
 }
 
-/// To its end, which is the backup's. Returns what it has, and its bytes.
+/// Copies up to the end of the backup. Returns its counts and its bytes.
 fn copy(source: impl Read, into: &mut impl Write) -> Result<(BackupCounts, u64)> {
     let mut progress = ByteProgress::new("backed up");
     let copied = TeeReader {
@@ -62,13 +62,13 @@ fn copy(source: impl Read, into: &mut impl Write) -> Result<(BackupCounts, u64)>
                 return Ok((counts, bytes));
             }
             Some(_) => progress.tell(backup.bytes()),
-            // Behind the end only.
+            // Only after the end.
             None => return Err(cut_off(BackupError::CutOff { at: backup.bytes() })),
         }
     }
 }
 
-/// What ends early on its way is not damaged.
+/// A backup that was cut off in transfer is not damaged.
 fn cut_off(error: BackupError) -> anyhow::Error {
     match error {
         BackupError::CutOff { at } => {
@@ -78,7 +78,7 @@ fn cut_off(error: BackupError) -> anyhow::Error {
     }
 }
 
-/// Reads what it writes.
+/// Copies what it reads to a writer.
 struct TeeReader<'a, R, W> {
     source: R,
     into: &'a mut W,
@@ -87,7 +87,7 @@ struct TeeReader<'a, R, W> {
 impl<R: Read, W: Write> Read for TeeReader<'_, R, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match self.source.read(buffer) {
-            // Chunks without the last one.
+            // The last chunk is missing.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
             read => read?,
         };

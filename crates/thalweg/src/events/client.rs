@@ -1,4 +1,4 @@
-//! Requests to an event store: a call in, its result out, or `CODE: message` of what is wrong.
+//! Requests to an event store: sends a call and returns its result, or the error as `CODE: message`.
 
 use std::io::Read;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use super::args::EventsEndpoint;
 use super::json_array::JsonArrayReader;
 use crate::http::{self, HttpClient, HttpTarget};
 
-/// Of what is read as a whole: more than any single answer has.
+/// Limit for an answer that is read as a whole: more than any single answer has.
 const ANSWER_MAX: u64 = 64 << 20;
 
-/// Longer than a server needs for any call but those that go through all that is stored.
+/// Longer than a server takes for any call that does not scan all stored data.
 const ANSWER_BEGINS: Duration = Duration::from_secs(120);
 
 pub struct EventsClient(HttpClient);
 
 impl EventsClient {
-    /// One whose answers begin soon, and take as long as they take.
+    /// A client whose answers have to begin soon, but may take any time to end.
     pub fn new(server: &EventsEndpoint) -> Result<EventsClient> {
         EventsClient::with(server, None, Some(ANSWER_BEGINS))
     }
 
-    /// One whose requests take as long as they take.
+    /// A client without timeouts.
     pub fn patient(server: &EventsEndpoint) -> Result<EventsClient> {
         EventsClient::with(server, None, None)
     }
 
-    /// One whose requests end after a time, with whatever their answers have been so far.
+    /// A client whose requests end after a time, with whatever part of the answer has arrived.
     pub fn with_timeout(server: &EventsEndpoint, timeout: Duration) -> Result<EventsClient> {
         EventsClient::with(server, Some(timeout), None)
     }
@@ -58,14 +58,14 @@ impl EventsClient {
         Ok(text)
     }
 
-    /// As JSON.
+    /// The result as JSON.
     pub fn value<T: serde::de::DeserializeOwned>(&self, call: &Value) -> Result<T> {
         let text = self.call(&call.to_string())?;
         let base = self.0.base();
-        serde_json::from_str(&text).with_context(|| format!("{base} answers {call} in an unknown form"))
+        serde_json::from_str(&text).with_context(|| format!("{base} answered {call} in an unknown format"))
     }
 
-    /// The elements of the result, as they come.
+    /// The elements of the result as they arrive.
     pub fn elements(&self, call: &Value) -> Result<JsonArrayReader<impl Read + use<>>> {
         let body = self.rpc(&call.to_string())?.into_body();
         Ok(JsonArrayReader::new(body.into_with_config().limit(u64::MAX).reader()))
@@ -75,7 +75,7 @@ impl EventsClient {
         self.ask("POST", "/rpc", &[("content-type", "application/json")], call)
     }
 
-    /// An answer of status 200, whose body is still to be read.
+    /// Returns a response with status 200 whose body is unread.
     pub fn ask(
         &self,
         method: &str,
@@ -97,7 +97,7 @@ impl EventsClient {
     }
 }
 
-/// The server has understood and does not do it.
+/// The server understood the request and refused it.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct ServerRefusal {
@@ -105,7 +105,7 @@ pub struct ServerRefusal {
     text: String,
 }
 
-/// `CODE: message`, or what there is of it.
+/// `CODE: message`, or what is available of it.
 fn refusal(body: &str, status: u16) -> String {
     let json: Value = serde_json::from_str(body).unwrap_or_default();
     let error = &json["error"];
@@ -118,7 +118,7 @@ fn refusal(body: &str, status: u16) -> String {
     }
 }
 
-/// Those that the message does not have in its words.
+/// Details that the message does not already mention.
 fn details(details: &Value, message: &str) -> String {
     let Some(details) = details.as_object() else {
         return String::new();
@@ -133,16 +133,16 @@ fn details(details: &Value, message: &str) -> String {
     }
 }
 
-/// A text that has to be a JSON object, as it was written.
+/// Parses a text that must be a JSON object and keeps it as written.
 pub fn object(flag: &str, text: &str) -> Result<Box<RawValue>> {
-    let raw: Box<RawValue> = serde_json::from_str(text).with_context(|| format!("{flag} is no JSON"))?;
+    let raw: Box<RawValue> = serde_json::from_str(text).with_context(|| format!("{flag} is not JSON"))?;
     match raw.get().starts_with('{') {
         true => Ok(raw),
-        false => bail!("{flag} is JSON, but no object"),
+        false => bail!("{flag} is JSON, but not an object"),
     }
 }
 
-/// A value of a query.
+/// Encodes a query value.
 pub fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()
@@ -184,7 +184,7 @@ mod tests {
             object("--data", "[1]")
                 .unwrap_err()
                 .to_string()
-                .contains("--data is JSON, but no object")
+                .contains("--data is JSON, but not an object")
         );
         assert!(object("--data", "{").is_err());
     }

@@ -1,5 +1,5 @@
-//! Flags of `thalweg events` from the environment: `THALWEG_EVENTS_<NAME>`, and where that says nothing `EVENTODB_<NAME>`, as
-//! the reference system has it.
+//! Environment variables for the flags of `thalweg events`: `THALWEG_EVENTS_<NAME>`, or if that is unset
+//! `EVENTODB_<NAME>`, as in the reference system.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use clap::{Arg, Command};
 const OWN: &str = "THALWEG_EVENTS_";
 const OTHER: &str = "EVENTODB_";
 
-/// Has each flag read the variable of the two that says something. The environment itself stays as it is.
+/// Makes each flag read whichever of its two variables is set. The environment itself is not changed.
 pub fn of_both_names(command: Command) -> Command {
     within(command, &|name| std::env::var_os(name))
 }
@@ -32,9 +32,9 @@ fn from(arg: Arg, environment: &dyn Fn(&str) -> Option<OsString>) -> Arg {
     };
     let other = own.strip_prefix(OWN).map(|name| format!("{OTHER}{name}"));
     match other.filter(|other| says_something(other)) {
-        // The command line is made once, of names that live as long as the program.
+        // The command line is built once, and its names live as long as the program.
         Some(other) => arg.env(&*other.leak()),
-        // An empty value is no value of any flag.
+        // An empty variable counts as no value.
         None if environment(&own).is_some() => arg.env(Resettable::Reset),
         None => arg,
     }

@@ -1,5 +1,5 @@
-//! `thalweg events export`: all messages up to the newest at the start, one record per line, in constant memory. A file has its
-//! name only when it is whole and synced.
+//! `thalweg events export`: writes all messages up to the newest at the start, one record per line, in constant memory.
+//! A file gets its name only when it is complete and synced.
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use super::files::AtomicFile;
 use super::record::MessageRow;
 use crate::out;
 
-/// Messages of one request. A server may give fewer, so only a page without any is the end.
+/// Messages of one request. A server may return fewer, so only an empty page is the end.
 const PAGE: u64 = 1000;
-/// Of one request that only looks for the end.
+/// Messages of a request that only searches for the end.
 const LONG_PAGE: u64 = 10_000;
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -35,7 +35,7 @@ pub fn run(options: &EventsExport) -> Result<()> {
             let mut stdout = BufWriter::with_capacity(1 << 16, io::stdout().lock());
             let written = export.all(options, &mut stdout);
             match written.and_then(|()| stdout.flush().context("cannot write to the standard output")) {
-                // Whoever has read enough has left.
+                // The reader has read enough and left.
                 Err(error) if is_closed(&error) => return Ok(()),
                 written => written,
             }
@@ -52,9 +52,9 @@ fn is_closed(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Global position of the newest message; 0 without any.
+/// The global position of the newest message; 0 if there is none.
 pub fn newest(client: &EventsClient) -> Result<u64> {
-    // Two, so that a server that does not know `direction` shows itself: it gives the oldest two.
+    // Two messages, to detect a server that does not know `direction`: it returns the oldest two.
     let call = json!(["category.get", "", {"direction": "backward", "batchSize": 2}]);
     let mut page = client.elements(&call)?;
     let mut first_two = Vec::with_capacity(2);
@@ -67,13 +67,13 @@ pub fn newest(client: &EventsClient) -> Result<u64> {
     match first_two[..] {
         [] => Ok(0),
         [first, second] if first > second => Ok(first),
-        // All there is, or all that a server without `direction` gives: what lies behind it says which.
+        // Either these are all messages, or the server does not know `direction`: the pages after them tell.
         [first, ..] => walk(client, "", first, u64::MAX, LONG_PAGE, &mut |_| Ok(())),
     }
 }
 
-/// Shows all messages of a category from a global position on, up to `last`, page by page. Returns the last position that was
-/// shown, or the one before `from`. Ends at a page without a message; a server whose pages do not go on is an error.
+/// Passes all messages of a category from a global position up to `last` to `show`, page by page. Returns the last
+/// position shown, or the one before `from`. An empty page is the end; a server whose pages do not advance is an error.
 fn walk(
     client: &EventsClient,
     category: &str,
@@ -91,8 +91,8 @@ fn walk(
             let row = MessageRow::parse(&text)?;
             ensure!(
                 row.global >= next,
-                "the server was asked for messages from position {asked_from} on and gives position {} where {next} or a later \
-                 one has to come: it does not go on from a position, so there is no telling what is missing",
+                "the server was asked for messages from position {asked_from} on but returned position {} before {next}: \
+                 it does not advance from a position, so messages may be missing",
                 row.global
             );
             next = row.global.saturating_add(1);
@@ -109,7 +109,7 @@ fn walk(
 
 struct Exporter {
     client: EventsClient,
-    /// What is stored later is not exported, so that there is an end.
+    /// Messages stored later are not exported, so that the export ends.
     last: u64,
     count: u64,
     told: Instant,
@@ -136,7 +136,7 @@ impl Exporter {
         self.categories(options, &mut compressed)?;
         compressed
             .finish()
-            .context("cannot write the end of what is compressed")?;
+            .context("cannot write the end of the compressed data")?;
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// An empty name is that of all.
+    /// An empty name exports all categories.
     fn category(&mut self, category: &str, options: &EventsExport, out: &mut impl Write) -> Result<u64> {
         let (count, told, on_terminal) = (&mut self.count, &mut self.told, self.on_terminal);
         walk(&self.client, category, 1, self.last, PAGE, &mut |row| {
@@ -165,14 +165,14 @@ impl Exporter {
             }
             if on_terminal && count.is_multiple_of(PAGE) && told.elapsed() >= TELL_EVERY {
                 *told = Instant::now();
-                // Over the line before; who cannot read it misses nothing.
+                // Overwrites the previous line. A failed write only loses progress output.
                 let _ = write!(io::stderr(), "\r{count} messages exported");
             }
             Ok(())
         })
     }
 
-    /// The newest message of the start was shown, or is not there any more.
+    /// Checks that the newest message of the start was shown, or does not exist any more.
     fn is_complete(&self, shown: u64) -> Result<()> {
         if shown >= self.last {
             return Ok(());

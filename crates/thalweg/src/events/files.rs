@@ -1,5 +1,5 @@
-//! Files of the commands: one that is read, or the standard input; and one that is written, which has its name only when it is
-//! whole and synced.
+//! Files of the commands: an input file or the standard input, and an output file that gets its name only when it is
+//! complete and synced.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// The file, or without one, or for `-`, the standard input.
+/// Opens the file, or the standard input for `-` or no path.
 pub fn input(path: Option<&Path>) -> Result<Box<dyn Read>> {
     match path.filter(|path| path.as_os_str() != "-") {
         None => Ok(Box::new(io::stdin().lock())),
@@ -18,13 +18,13 @@ pub fn input(path: Option<&Path>) -> Result<Box<dyn Read>> {
     }
 }
 
-/// Files of one name that are written at once, with those that killed processes have left.
+/// The most partial files of one name, including those that killed processes have left.
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// A file that is being written under another name. Dropped before [`AtomicFile::finish`], it goes.
+/// A file that is written under a temporary name. It is removed if it is dropped before [`AtomicFile::finish`].
 pub struct AtomicFile {
     file: File,
-    /// `None` once it has its name.
+    /// `None` once it has its final name.
     partial: Option<PathBuf>,
     path: PathBuf,
 }
@@ -32,8 +32,8 @@ pub struct AtomicFile {
 impl AtomicFile {
     pub fn create(path: &Path) -> Result<AtomicFile> {
         let name = path.file_name().unwrap_or_default();
-        anyhow::ensure!(!name.is_empty(), "{} is no name of a file", path.display());
-        // A process of another container may have the same id, and write beside this one.
+        anyhow::ensure!(!name.is_empty(), "{} is not a file name", path.display());
+        // A process in another container may have the same id, and write next to this one.
         let mut made = Err(io::Error::from(io::ErrorKind::AlreadyExists));
         let mut partial = path.to_owned();
         for attempt in 0..ATTEMPTS_MAX {
@@ -53,12 +53,12 @@ impl AtomicFile {
         })
     }
 
-    /// When it returns, the file is whole under its name, whatever happens to the machine.
+    /// On return the file is complete and durable under its name.
     pub fn finish(mut self) -> Result<()> {
         let shown = self.path.display();
         self.file.sync_all().with_context(|| format!("cannot sync {shown}"))?;
         if let Some(partial) = &self.partial {
-            std::fs::rename(partial, &self.path).with_context(|| format!("cannot make {shown}"))?;
+            std::fs::rename(partial, &self.path).with_context(|| format!("cannot create {shown}"))?;
         }
         self.partial = None;
         let folder = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -108,7 +108,7 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// As two processes in two containers do that have the same id.
+    /// Like two processes with the same id in two containers.
     #[test]
     fn two_that_write_a_file_of_one_name_do_not_mix() {
         let folder = std::env::temp_dir().join(format!("thalweg-two-files-{}", std::process::id()));

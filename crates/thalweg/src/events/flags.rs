@@ -1,13 +1,13 @@
-//! Flags of `thalweg events` as the reference system's command line has them: with one dash or two, and of `serve` also without
-//! that word. A mistake comes with the usage.
+//! Accepts flags of `thalweg events` like the reference system's command line: with one dash or two, and those of
+//! `serve` also without that word. Errors show the usage.
 
 use std::ffi::{OsStr, OsString};
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// With two dashes, and with `serve` where only flags are given. What is no flag, such as `-1`, `-` and whatever follows `--`,
-/// stays as it is.
+/// Gives flags two dashes, and adds `serve` if there are only flags. Other arguments, such as `-1`, `-` and whatever
+/// follows `--`, stay as they are.
 pub fn long(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     if !is_events(&args) {
@@ -27,7 +27,7 @@ pub fn long(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args
 }
 
-/// `-port`, and not `-h`.
+/// Matches `-port`, but not `-h`.
 fn is_short(arg: &OsStr) -> bool {
     match arg.as_encoded_bytes() {
         [b'-', first, _, ..] => first.is_ascii_alphabetic(),
@@ -39,7 +39,7 @@ fn is_events(args: &[OsString]) -> bool {
     args.get(1).is_some_and(|command| command == "events")
 }
 
-/// A wrong value of `thalweg events` is told with the usage, as an unknown flag is.
+/// Adds the usage to errors about values of `thalweg events`, as clap does for unknown flags.
 pub fn with_usage(mut error: clap::Error, args: &[OsString], command: &mut Command) -> clap::Error {
     let about_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     if !is_events(args) || !about_value || error.get(ContextKind::Usage).is_some() {

@@ -1,5 +1,5 @@
-//! `thalweg events import`: the records of a file or of the standard input, to the server as they are read. What was stored
-//! before a mistake stays, and the mistake names its line.
+//! `thalweg events import`: sends the records of a file or of the standard input to the server while they are read.
+//! Records stored before an error stay, and the error names its line.
 
 use std::io::{self, BufRead, BufReader, IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub fn run(options: &EventsImport) -> Result<ExitCode> {
         }
     }
     let client = EventsClient::patient(&options.server)?;
-    // An import of nothing: whether the server takes one is found out before a file is sent to it, or anything is removed.
+    // An empty import: checks that the server accepts imports before a file is sent or anything is removed.
     outcome(&client, "/import", SendBody::none())?;
     let input = files::input(options.input.as_deref())?;
     let source: Box<dyn Read> = match options.gzip {
@@ -42,7 +42,7 @@ pub fn run(options: &EventsImport) -> Result<ExitCode> {
         false => input,
     };
     let mut source = BufReader::with_capacity(BUFFER, source);
-    // Before anything is removed for it.
+    // Checked before anything is removed.
     look_at_beginning(&mut source)?;
     let path = match options.force {
         true => "/import?force=true",
@@ -61,9 +61,9 @@ pub fn run(options: &EventsImport) -> Result<ExitCode> {
     if counted.on_terminal {
         out::complain("");
     }
-    // That the file cannot be read is the reason for whatever the server has said of it.
+    // If the file cannot be read, that is the cause of whatever the server reported.
     if let Some(error) = counted.failed {
-        bail!("the file cannot be read to its end, so what comes behind is missing: {error}");
+        bail!("the file cannot be read to its end, so the rest is missing: {error}");
     }
     let done = done?;
     counted.end();
@@ -73,7 +73,7 @@ pub fn run(options: &EventsImport) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What cannot be read, or is no export, is not sent.
+/// An unreadable file, or one that is no export, is not sent.
 fn look_at_beginning(source: &mut impl BufRead) -> Result<()> {
     let beginning = source
         .fill_buf()
@@ -81,7 +81,7 @@ fn look_at_beginning(source: &mut impl BufRead) -> Result<()> {
     match beginning.iter().find(|byte| !byte.is_ascii_whitespace()) {
         None | Some(b'{') => Ok(()),
         Some(0x1f) => bail!("the file is compressed; add --gzip. Nothing was changed"),
-        Some(_) => bail!("the file has no JSON object in its first line, so it is no export; nothing was changed"),
+        Some(_) => bail!("the file has no JSON object in its first line, so it is not an export; nothing was changed"),
     }
 }
 
@@ -89,7 +89,7 @@ fn is_meant() -> Result<bool> {
     let mut stderr = io::stderr().lock();
     let _ = write!(
         stderr,
-        "All messages of the namespace will be removed first. Go on? [y/N] "
+        "All messages of the namespace will be removed first. Continue? [y/N] "
     );
     let _ = stderr.flush();
     let mut answer = String::new();
@@ -113,16 +113,16 @@ fn outcome(client: &EventsClient, path: &str, body: SendBody<'_>) -> Result<Valu
         }
     }
     let last = last.context("the server's answer was cut off; what it stored before stays")?;
-    let event: Value = serde_json::from_str(&last).context("the server answers in an unknown form")?;
+    let event: Value = serde_json::from_str(&last).context("the server answered in an unknown format")?;
     match (event["error"].as_str(), event["message"].as_str()) {
         (Some(code), message) => {
             let message = message.unwrap_or_default();
-            // Some messages have it in their words.
+            // Some messages already mention the line.
             let line = event["line"].as_u64().filter(|_| !message.contains(" line "));
             let place = line.map_or_else(String::new, |line| format!(" (line {line})"));
             match event["imported"].as_u64() {
                 Some(imported) => bail!("{code}: {message}{place}; {imported} records before it are imported"),
-                None => bail!("{code}: {message}{place}; whole batches before it are stored"),
+                None => bail!("{code}: {message}{place}; complete batches before it are stored"),
             }
         }
         (None, _) if event["done"] == true => Ok(event),
@@ -130,7 +130,7 @@ fn outcome(client: &EventsClient, path: &str, body: SendBody<'_>) -> Result<Valu
     }
 }
 
-/// What the server says that it imported is what the file has.
+/// Checks that the server imported as many records as the file has.
 fn is_all(records: u64, done: &Value) -> Result<()> {
     match done["imported"].as_u64() {
         Some(imported) if imported == records => Ok(()),
@@ -139,13 +139,13 @@ fn is_all(records: u64, done: &Value) -> Result<()> {
     }
 }
 
-/// Tells how far it is, since the server's own reports are read only when all was sent.
+/// Counts lines and shows the progress, because the server's own reports are read only after everything was sent.
 struct CountingReader {
     source: BufReader<Box<dyn Read>>,
     lines: u64,
     /// Lines that are not blank.
     records: u64,
-    /// Nothing but spaces has come of the line.
+    /// Whether the current line has only spaces so far.
     is_blank: bool,
     told: Instant,
     on_terminal: bool,
@@ -165,7 +165,7 @@ impl CountingReader {
         }
     }
 
-    /// The last line may have no end.
+    /// The last line may have no line end.
     fn end(&mut self) {
         self.records += u64::from(!std::mem::replace(&mut self.is_blank, true));
     }

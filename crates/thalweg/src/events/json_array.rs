@@ -1,20 +1,20 @@
-//! The elements of a JSON array, one after the other as they come, so that a page of any size takes the memory of its largest
-//! message.
+//! Reads the elements of a JSON array one by one as they arrive, so that a page of any size takes only the memory of
+//! its largest message.
 
 use std::io::Read;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Of one element.
+/// Limit for one element.
 const ELEMENT_MAX: usize = 256 << 20;
 const READ: usize = 64 << 10;
 
 pub struct JsonArrayReader<R> {
     source: R,
     buffer: Vec<u8>,
-    /// What is before was taken.
+    /// Bytes before this are consumed.
     start: usize,
-    /// The next byte to look at.
+    /// The next byte to examine.
     at: usize,
     begun: bool,
     ended: bool,
@@ -38,7 +38,7 @@ impl<R: Read> JsonArrayReader<R> {
             return Ok(None);
         }
         if !self.begun {
-            ensure!(self.significant()? == b'[', "the answer is no array");
+            ensure!(self.significant()? == b'[', "the answer is not an array");
             self.begun = true;
         } else if self.significant()? == b']' {
             self.ended = true;
@@ -47,7 +47,7 @@ impl<R: Read> JsonArrayReader<R> {
         self.element()
     }
 
-    /// From the bracket or the comma before it to the comma or the bracket behind it, which stays.
+    /// Reads up to the next comma or the closing bracket, which is not consumed.
     fn element(&mut self) -> Result<Option<String>> {
         let (mut depth, mut in_string, mut escaped) = (0_u32, false, false);
         self.start = self.at;
@@ -72,7 +72,7 @@ impl<R: Read> JsonArrayReader<R> {
             );
         }
         let text = self.buffer.get(self.start..self.at).unwrap_or_default();
-        let text = std::str::from_utf8(text).context("the answer is no UTF-8")?.trim();
+        let text = std::str::from_utf8(text).context("the answer is not UTF-8")?.trim();
         if text.is_empty() {
             ensure!(self.peek()? == b']', "the answer has an empty element");
             self.ended = true;
@@ -81,7 +81,7 @@ impl<R: Read> JsonArrayReader<R> {
         Ok(Some(text.to_owned()))
     }
 
-    /// Takes the next byte that is no white space.
+    /// Consumes the next byte that is not white space.
     fn significant(&mut self) -> Result<u8> {
         loop {
             let byte = self.peek()?;
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives one byte at a time.
+    /// Returns one byte per read.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

@@ -1,4 +1,4 @@
-//! `thalweg events streams`, `categories`: all of them, as the server answers them, one per line.
+//! `thalweg events streams`, `categories`: prints all of them, as the server returns them, one per line.
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use super::args::{EventsEndpoint, EventsStreams};
 use super::client::EventsClient;
 use crate::out;
 
-/// Streams of one request, which is as many as the server gives.
+/// Streams of one request, the most that the server returns.
 const PAGE: usize = 1000;
 
 #[derive(Deserialize)]
@@ -27,7 +27,7 @@ pub fn streams(options: &EventsStreams) -> Result<()> {
             let named: ListedStream = serde_json::from_str(&text).context("the answer has a stream without a name")?;
             ensure!(
                 is_empty && cursor.is_empty() || named.stream > cursor,
-                "the server gives stream {} behind {cursor}: it does not go on from a cursor, so there is no end",
+                "the server returned stream {} after {cursor}: it does not advance, so the list would never end",
                 named.stream
             );
             (cursor, is_empty) = (named.stream, false);
@@ -35,7 +35,7 @@ pub fn streams(options: &EventsStreams) -> Result<()> {
                 return Ok(());
             }
         }
-        // A server may give fewer than it is asked for.
+        // A server may return fewer than requested.
         if is_empty {
             return Ok(());
         }

@@ -1,5 +1,4 @@
-//! `thalweg events verify`, `scavenge`: what an administrator asks of a server, or of the folder of one that does not
-//! run.
+//! `thalweg events verify`, `scavenge`: administration of a server, or of the folder of a stopped one.
 
 use std::path::Path;
 use std::process::ExitCode;

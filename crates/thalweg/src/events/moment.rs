@@ -1,20 +1,21 @@
-//! Moments on the command line: RFC 3339, or a day, which begins at midnight in UTC. In microseconds, as messages have them.
+//! Times on the command line: RFC 3339, or a day, which begins at midnight UTC. The result is in microseconds, like the
+//! times of messages.
 
 use jiff::Timestamp;
 
-/// The first microsecond that is not before the moment, so that "from then on" and "before then" mean exactly what was said of
-/// nanoseconds, too.
+/// Returns the first microsecond that is not before the given time, so that "from then on" and "before then" are exact
+/// also for nanoseconds.
 pub fn parse(text: &str) -> Result<i64, String> {
     let is_day = text.len() == 10;
     let written = match is_day {
         true => format!("{text}T00:00:00Z"),
         false => text.to_owned(),
     };
-    let mistake = |_| "it is RFC 3339, such as 2026-01-15T10:30:00.25Z, or a day, 2026-01-15".to_owned();
+    let mistake = |_| "expected RFC 3339, such as 2026-01-15T10:30:00.25Z, or a day, such as 2026-01-15".to_owned();
     let moment: Timestamp = written.parse().map_err(mistake)?;
     let nanos = moment.as_nanosecond();
     let micros = nanos.div_euclid(1000) + i128::from(nanos.rem_euclid(1000) > 0);
-    i64::try_from(micros).map_err(|_| "it is too far away".to_owned())
+    i64::try_from(micros).map_err(|_| "the time is out of range".to_owned())
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! How far something long is, on one line, for who looks at it.
+//! Shows the progress of long work in one line on a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// The line ends when it is dropped.
+/// Dropping it ends the line.
 pub struct ByteProgress {
     done: &'static str,
     told: Instant,
@@ -27,7 +27,7 @@ impl ByteProgress {
     pub fn tell(&mut self, bytes: u64) {
         if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
             (self.told, self.begun) = (Instant::now(), true);
-            // Who cannot read it misses nothing.
+            // A failed write only loses progress output.
             let _ = write!(io::stderr(), "\r{} MiB {}", bytes >> 20, self.done);
         }
     }

@@ -1,10 +1,10 @@
-//! A message as the store answers it, an array of eight, and as it stands in a file, one line of JSON. Data and metadata keep
-//! their very text.
+//! A message as the store returns it, an array of eight, and as one line of JSON in a file. Data and metadata keep
+//! their exact text.
 
 use anyhow::{Context as _, Result};
 use serde_json::value::RawValue;
 
-/// Parts of a text that was read.
+/// Slices of the text that was read.
 #[derive(Debug)]
 pub struct MessageRow<'a> {
     id: &'a RawValue,
@@ -20,9 +20,9 @@ pub struct MessageRow<'a> {
 }
 
 impl<'a> MessageRow<'a> {
-    /// Of `[id, stream, type, position, globalPosition, data, metadata, time]`.
+    /// Parses `[id, stream, type, position, globalPosition, data, metadata, time]`.
     pub fn parse(text: &'a str) -> Result<MessageRow<'a>> {
-        let wrong = || format!("the answer has a message that is none: {}", shortened(text));
+        let wrong = || format!("the answer contains an invalid message: {}", shortened(text));
         let parts: [&RawValue; 8] = serde_json::from_str(text).with_context(wrong)?;
         let [id, stream, kind, position, global, data, metadata, time] = parts;
         let written: String = serde_json::from_str(time.get()).with_context(wrong)?;
@@ -39,7 +39,7 @@ impl<'a> MessageRow<'a> {
         })
     }
 
-    /// Without an end of line.
+    /// The record without a line end.
     pub fn record(&self) -> String {
         let MessageRow {
             id,

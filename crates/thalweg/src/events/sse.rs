@@ -1,5 +1,5 @@
-//! Server-sent events out of a body. An event counts only when the blank line behind it has come, so one that is cut off is read
-//! again after the last that was whole.
+//! Reads server-sent events from a body. An event is complete only with the blank line after it, so an event that was
+//! cut off is requested again after the last complete one.
 
 use std::io::{self, BufRead};
 
@@ -8,7 +8,7 @@ const LINE_MAX: u64 = 64 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SseEvent {
-    /// `message` if it does not say.
+    /// `message` if the event does not name its type.
     pub kind: String,
     pub id: Option<String>,
     pub data: String,
@@ -21,7 +21,7 @@ impl<R: BufRead> SseReader<R> {
         SseReader(source)
     }
 
-    /// `None` at the end of the body. Comments are passed over.
+    /// Returns `None` at the end of the body. Comments are skipped.
     pub fn next(&mut self) -> io::Result<Option<SseEvent>> {
         let mut event = SseEvent::default();
         let mut line = String::new();

@@ -1,5 +1,5 @@
-//! `thalweg events tail`: messages as they are stored and as they come, one record per line. A connection that breaks is made
-//! again behind the last message that was printed, so there is neither gap nor repeat.
+//! `thalweg events tail`: prints stored messages and then new ones, one record per line. A broken connection is resumed
+//! after the last printed message, so there is neither a gap nor a repeat.
 
 use std::io::BufReader;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use super::record::MessageRow;
 use super::sse::{SseEvent, SseReader};
 use crate::out;
 
-/// A connection is left for a new one after so long: a server that is gone without a word is noticed then.
+/// A connection is replaced after this time, so that a server that vanished silently is noticed.
 const RENEW: Duration = Duration::from_secs(300);
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -25,11 +25,11 @@ pub fn run(options: &EventsTail) -> Result<ExitCode> {
     let runtime = crate::runtime()?;
     let _entered = runtime.enter();
     let interrupted = stopped()?;
-    // The client blocks, and a signal does not wait for it.
+    // The client blocks, and a signal must not wait for it.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             runtime.block_on(interrupted);
-            // A line that is being written is written to its end.
+            // A line that is being written is completed.
             let _whole_lines = std::io::stdout().lock();
             std::process::exit(0);
         });
@@ -64,7 +64,8 @@ fn follow(options: &EventsTail) -> Result<()> {
         match ended {
             Ok(TailEnd::NobodyReads) => return Ok(()),
             Ok(TailEnd::Renew) => pause = PAUSE_MIN,
-            // A wrong token or an unknown namespace will be so the next time, too, and so is a wrong address at the start.
+            // A wrong token or an unknown namespace fails again on each attempt, and so does a wrong address at the
+            // start.
             Err(error) if is_final(&error) || !connected => return Err(error),
             Err(error) => {
                 out::complain(format_args!("thalweg: {error:#}; connecting again"));
@@ -85,7 +86,8 @@ fn is_final(error: &anyhow::Error) -> bool {
     refused.is_some_and(|refused| (400..500).contains(&refused.status))
 }
 
-/// Where a first connection begins. The end is looked up once, so that what comes before a second connection is not missed.
+/// Where the first connection begins. The end is looked up only once, so that messages before a second connection are
+/// not missed.
 fn start(options: &EventsTail, client: &EventsClient) -> Result<u64> {
     match (options.from, &options.stream) {
         (TailStart::Start, _) => Ok(0),
@@ -111,7 +113,7 @@ fn query(options: &EventsTail, position: u64) -> String {
     format!("/subscribe?{of}&position={position}&data=true{types}")
 }
 
-/// One connection, to its end.
+/// Reads one connection to its end.
 fn listen(client: &EventsClient, query: &str, last: &mut Option<u64>, connected: &mut bool) -> Result<TailEnd> {
     let behind = last.map(|last| last.to_string());
     let mut headers = vec![("accept", "text/event-stream")];
@@ -120,7 +122,7 @@ fn listen(client: &EventsClient, query: &str, last: &mut Option<u64>, connected:
     *connected = true;
     let body = answer.body_mut().with_config().limit(u64::MAX).reader();
     let mut events = SseReader::new(BufReader::with_capacity(1 << 16, body));
-    // An error is the connection's, whose time was over or which broke; either way the next one goes on.
+    // An error means that the connection broke or its time was over; either way the next one continues.
     while let Ok(Some(event)) = events.next() {
         if !print(&event, last)? {
             return Ok(TailEnd::NobodyReads);
@@ -129,7 +131,7 @@ fn listen(client: &EventsClient, query: &str, last: &mut Option<u64>, connected:
     Ok(TailEnd::Renew)
 }
 
-/// `false`: nobody reads any more.
+/// Returns `false` if nobody reads any more.
 fn print(event: &SseEvent, last: &mut Option<u64>) -> Result<bool> {
     match event.kind.as_str() {
         "message" => {

@@ -19,35 +19,35 @@ Exit codes:
   1  the lake cannot be written
   2  wrong usage
   3  some records or lines were rejected; bad lines are in lake/_thalweg/quarantine of the data folder
-  4  some files failed, and nothing of them was added")]
+  4  some files failed, and none of their rows were added")]
     Ingest(Box<IngestOptions>),
-    /// How far the tables are, what waits for them in the log, and which process holds them
+    /// Show the state of the tables, their backlog in the log, and the process that holds them
     Status(StatusOptions),
-    /// The tables: rows, files, sizes, days, levels
+    /// List the tables: rows, files, sizes, days, levels
     Tables(TablesOptions),
-    /// The files of a table
+    /// List the files of a table
     Files(FilesOptions),
-    /// What was done to a table, commit by commit, the newest last
+    /// List the commits of a table, the newest last
     History(HistoryOptions),
-    /// Merge small files now, also those of hours that are not over
+    /// Merge small files now, also those of the current hours
     Compact(MaintainOptions),
-    /// Let rows go now that are older than lake.retention keeps them
+    /// Remove rows now that are older than lake.retention allows
     Retain(MaintainOptions),
-    /// Delete files now that left their tables, and such as nobody needs, once they are older than lake.vacuum.retain
+    /// Delete files now that left their tables or belong to none, once they are older than lake.vacuum.retain
     Vacuum(MaintainOptions),
-    /// Check that tables are what their logs say; changes nothing
+    /// Check tables against their Delta logs; changes nothing
     #[command(after_help = "\
 Exit codes:
-  0  all is as it should be
-  1  it is not, and each finding is a line; or the lake cannot be read
+  0  no problem was found
+  1  problems were found, one per line; or the lake cannot be read
   2  wrong usage")]
     Verify(VerifyOptions),
 }
 
-/// Which lake.
+/// The location of the lake.
 #[derive(Args, Clone)]
 pub struct LakeLocationOptions {
-    /// Where the lake is kept [default: ./thalweg-data, or what the configuration says]
+    /// The data folder of the lake [default: ./thalweg-data, or the one in the configuration]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// The lake itself: a path, s3://, gs:// or az://, with credentials from the environment
@@ -64,7 +64,7 @@ impl LakeLocationOptions {
         LakeLocation::new(&self.data_dir(), self.lake.as_deref())
     }
 
-    /// As a configuration says it, if the command line does not.
+    /// Opens the lake of the configuration unless the command line names one.
     pub fn open_with(&self, checked: Option<&CheckedConfig>) -> anyhow::Result<LakeLocation> {
         match checked {
             Some(checked) if self.lake.is_none() => LakeLocation::configured(checked, &self.data_dir()),
@@ -72,7 +72,7 @@ impl LakeLocationOptions {
         }
     }
 
-    /// The data folder as a configuration says it, if the command line does not.
+    /// Uses the data folder of the configuration unless the command line names one.
     pub fn or(&self, configured: Option<&PathBuf>) -> LakeLocationOptions {
         LakeLocationOptions {
             data_dir: self.data_dir.clone().or_else(|| configured.cloned()),
@@ -81,19 +81,20 @@ impl LakeLocationOptions {
     }
 }
 
-/// Who asks the process that holds the folder.
+/// Access to the process that holds the folder.
 #[derive(Args, Clone, Default)]
 pub struct ProcessAccess {
-    /// Where the process answers [default: what it has written down in the data folder]
+    /// Address of the process [default: the one noted in the data folder]
     #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "lake"])]
     pub url: Option<String>,
-    /// Bearer token, when the running process asks for one; others see it in the list of processes
+    /// Bearer token, if the process requires one; other users can see it in the list of processes
     #[arg(long, value_name = "TOKEN", env = "THALWEG_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// File that holds the token
+    /// File with the token
     #[arg(long, value_name = "FILE", env = "THALWEG_TOKEN_FILE", conflicts_with = "token")]
     pub token_file: Option<PathBuf>,
-    /// Certificates to trust beside those of this machine, in PEM form: of the process itself, or of the authority that signed it
+    /// Certificates to trust in addition to the system's, in PEM form: that of the process, or of the authority that
+    /// signed it
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }
@@ -134,7 +135,7 @@ pub struct FilesOptions {
 #[derive(Args)]
 pub struct HistoryOptions {
     pub table: String,
-    /// So many of the newest commits
+    /// The number of commits to list, newest first
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: u64,
     #[command(flatten)]
@@ -151,12 +152,12 @@ pub struct MaintainOptions {
     /// Only the files of this day: 2026-11-21
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     pub date: Option<String>,
-    /// Only say what there is to do
+    /// Only report what would be done
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub place: LakeLocationOptions,
-    /// How tables are kept: the section lake of this configuration, where no process holds the folder
+    /// The configuration whose section lake applies if no process holds the folder
     #[arg(short = 'c', long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -170,7 +171,7 @@ pub struct MaintainOptions {
 pub struct VerifyOptions {
     /// Only this table
     pub table: Option<String>,
-    /// Read all pages, and compare every value with what is said of it
+    /// Read all pages, and compare every value with the statistics
     #[arg(long)]
     pub deep: bool,
     #[command(flatten)]
@@ -182,39 +183,39 @@ pub struct VerifyOptions {
 
 #[derive(Args)]
 pub struct IngestOptions {
-    /// The files, or URLs of them (s3://, gs://, az://); - is the standard input
+    /// The files, or their URLs (s3://, gs://, az://); - is the standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// What OTLP files hold [default: by the file's name, else by its content]
+    /// The signal of OTLP files [default: by file name, else by content]
     #[arg(long, value_name = "SIGNAL", value_enum)]
     pub signal: Option<SignalName>,
-    /// The form of files, whatever their names [default: by the name, else by the first bytes]
+    /// The format of the files, whatever their names [default: by name, else by the first bytes]
     #[arg(long, value_name = "KIND", value_enum)]
     pub kind: Option<FileKindName>,
-    /// The table for rows that are no OTLP [default: logs]
+    /// The table for rows that are not OTLP [default: logs]
     #[arg(long, value_name = "TABLE")]
     pub table: Option<String>,
-    /// Read a column as if it had another name: --map usr=user.name --map when=time
+    /// Rename a column while reading: --map usr=user.name --map when=time
     #[arg(long, value_name = "OLD=NEW", value_parser = parse_pair)]
     pub map: Vec<(String, String)>,
-    /// How times are written that are no RFC 3339, as strftime has it: "%d/%b/%Y:%H:%M:%S %z"
+    /// The strftime format of times that are not RFC 3339: "%d/%b/%Y:%H:%M:%S %z"
     #[arg(long, value_name = "FORMAT")]
     pub time_format: Option<String>,
-    /// Bad lines that a file may have; with more of them it fails
+    /// Bad lines that a file may have; with more, the file fails
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub max_bad: u64,
-    /// Add files that the tables have already once more
+    /// Add files again that the tables already have
     #[arg(long)]
     pub again: bool,
-    /// Read the files and say what would be added; nothing is written
+    /// Read the files and report what would be added; nothing is written
     #[arg(long)]
     pub dry_run: bool,
-    /// Print what became of the files as one JSON document
+    /// Print the results as one JSON document
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub place: LakeLocationOptions,
-    /// Take limits and columns from this configuration: its sections ingest and lake
+    /// Take limits and columns from the sections ingest and lake of this configuration
     #[arg(short = 'c', long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }

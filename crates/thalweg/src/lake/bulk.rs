@@ -1,5 +1,5 @@
-//! Files to tables, beside a running process: with the limits and columns that its configuration gives to receivers and tables, or
-//! with the usual ones.
+//! Ingests files into tables, also beside a running process, with the limits and columns of its configuration or the
+//! defaults.
 
 use anyhow::{Result, bail};
 use thalweg_assemble::{CheckedConfig, DataDir};
@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::lake_location::LakeLocation;
 
-/// A lake that another process may hold.
+/// Opens a lake that another process may hold.
 pub fn open(
     place: &LakeLocation,
     checked: Option<&CheckedConfig>,
@@ -36,7 +36,7 @@ pub fn open(
     ))
 }
 
-/// The table that rows go to.
+/// The table for rows.
 pub fn table(name: &str) -> Result<&'static TableSpec> {
     match SPECS.into_iter().find(|spec| spec.name == name) {
         Some(spec) => Ok(spec),

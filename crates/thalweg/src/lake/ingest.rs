@@ -1,4 +1,4 @@
-//! `thalweg lake ingest`: files to tables. What became of each file goes to the standard error, as JSON to the standard output.
+//! `thalweg lake ingest`: ingests files. Results go to the standard error, or as JSON to the standard output.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -98,7 +98,7 @@ fn wanted(options: &IngestOptions) -> anyhow::Result<BulkRequest> {
     })
 }
 
-/// The configuration, without errors; what is to be said about it is said.
+/// Loads the configuration and prints its diagnostics. Returns `None` if it has errors.
 fn checked(path: &Path) -> anyhow::Result<Option<CheckedConfig>> {
     check::load_without_listeners(&ConfigFileOptions {
         file: Some(path.to_owned()),
@@ -108,7 +108,7 @@ fn checked(path: &Path) -> anyhow::Result<Option<CheckedConfig>> {
     })
 }
 
-/// What became of the files so far.
+/// The results so far.
 #[derive(Default)]
 struct IngestSummary {
     rows: u64,
@@ -121,7 +121,7 @@ struct IngestSummary {
 }
 
 impl IngestSummary {
-    /// `false`: no other file can be stored either.
+    /// Returns `false` if no other file can be stored either.
     fn file(&mut self, name: &str, ingested: Result<BulkReport, BulkError>, options: &IngestOptions) -> bool {
         match ingested {
             Ok(report) => {

@@ -1,4 +1,4 @@
-//! `thalweg lake tables`, `files` and `history`: what is committed, read from the files, whoever writes them.
+//! `thalweg lake tables`, `files` and `history`: reads the committed state from the files, whoever writes them.
 
 use anyhow::Result;
 use serde_json::json;
@@ -124,7 +124,7 @@ pub fn history(options: &HistoryOptions) -> Result<()> {
 }
 
 fn commit(commit: &CommitSummary) -> Vec<String> {
-    // What came and what went: +1 -32.
+    // Added and removed: +1 -32.
     let both = |come: String, gone: String, is_gone: bool| match is_gone {
         true => format!("+{come} -{gone}"),
         false => format!("+{come}"),

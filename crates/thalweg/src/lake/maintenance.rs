@@ -1,5 +1,6 @@
-//! `thalweg lake compact`, `retain` and `vacuum`: what a process does with its tables by itself, now. The process that holds the data
-//! folder does it; without one it is done here, with the folder held. Either way each thing that was done is a line.
+//! `thalweg lake compact`, `retain` and `vacuum`: runs maintenance now that a process otherwise does by itself. The
+//! process that holds the data folder does the work; without one, this command locks the folder and does it. Either way
+//! each thing done is a line.
 
 use std::process::ExitCode;
 
@@ -35,7 +36,7 @@ pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode>
     let mut told = MaintenanceSummary::new(task, options.json);
     match holder(&place, &options.who) {
         Some(HolderProcess::Answers(http)) => {
-            told.say(format_args!("the process at {} does it", http.base()));
+            told.say(format_args!("the process at {} does the work", http.base()));
             let mut ended = false;
             http.post_for_lines(
                 UPKEEP_PATH,
@@ -50,11 +51,13 @@ pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode>
                 },
             )?;
             if !ended {
-                bail!("the process broke off; what it said is done, the rest it does by itself after its next start");
+                bail!(
+                    "the answer was cut off; what it reported is done, and the process does the rest after its next start"
+                );
             }
         }
         Some(HolderProcess::Silent(process)) => bail!(
-            "process {process} holds {} and has no HTTP listener to be asked at; set http.enabled: true in its \
+            "process {process} holds {} and has no HTTP listener; set http.enabled: true in its \
              configuration, or stop it and try again",
             place.data_dir().display()
         ),
@@ -73,14 +76,14 @@ pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode>
             )?;
             outcome?;
             if task == MaintenanceTask::Retain && checked.is_none() {
-                told.say("without --config FILE all rows are kept: lake.retention says for how long");
+                told.say("without --config FILE all rows are kept, because lake.retention is not known");
             }
         }
     }
     told.end()
 }
 
-/// What the configuration says, if there is one; `None` if it has mistakes.
+/// Loads the configuration, if one is given. Returns `None` if it has errors.
 fn config(options: &MaintainOptions) -> Result<Option<Option<CheckedConfig>>> {
     let Some(file) = &options.config else {
         return Ok(Some(None));
@@ -94,7 +97,7 @@ fn config(options: &MaintainOptions) -> Result<Option<Option<CheckedConfig>>> {
     Ok(check::load_without_listeners(&options)?.map(Some))
 }
 
-/// Does it with a lake that no process holds; it is held for as long as this takes. `checked` says how tables are kept.
+/// Works on a lake that no process holds, and locks it meanwhile. `checked` sets the maintenance options.
 fn alone(
     runtime: &Runtime,
     place: &LakeLocation,
@@ -102,7 +105,7 @@ fn alone(
     asked: &MaintenanceRequest,
     told: &mut dyn FnMut(MaintenanceReport),
 ) -> Result<()> {
-    // A folder of another name is not to be made into a data folder.
+    // A mistyped folder must not become a data folder.
     runtime.block_on(Lake::open(place.site()))?;
     let _held = match place.data_dir() {
         Some(data_dir) => Some(DataDir::take(data_dir)?),
@@ -130,12 +133,12 @@ fn alone(
     Ok(done?)
 }
 
-/// What an answer of [`UPKEEP_PATH`] says, line by line.
+/// Parses a line of an answer of [`UPKEEP_PATH`].
 fn line_of(text: &str) -> Result<MaintenanceLine> {
-    serde_json::from_str(text).with_context(|| format!("the process answers what this version does not know: {text}"))
+    serde_json::from_str(text).with_context(|| format!("unknown line in the answer of the process: {text}"))
 }
 
-/// What was done so far.
+/// The results so far.
 struct MaintenanceSummary {
     task: MaintenanceTask,
     json: bool,
@@ -207,9 +210,9 @@ fn text(did: &MaintenanceReport) -> String {
         }
         (MaintenanceTask::Compact, None) => format!("{table}: {files} {would}merged"),
         (MaintenanceTask::Retain, _) => {
-            format!("{table}: {files} with {rows} rows ({bytes}) {would}let go: they are older than they are kept")
+            format!("{table}: {files} with {rows} rows ({bytes}) {would}removed: they exceed lake.retention")
         }
-        (MaintenanceTask::Vacuum, _) => format!("{table}: {files} ({bytes}) {would}deleted that nobody needs"),
+        (MaintenanceTask::Vacuum, _) => format!("{table}: {files} ({bytes}) that nobody needs {would}deleted"),
     }
 }
 
@@ -257,7 +260,7 @@ mod tests {
         );
         assert_eq!(
             text(&did(MaintenanceTask::Vacuum, true, false)),
-            "logs: 3 files (3.0 MiB) would be deleted that nobody needs"
+            "logs: 3 files (3.0 MiB) that nobody needs would be deleted"
         );
         let nothing = MaintenanceReport {
             files: 0,

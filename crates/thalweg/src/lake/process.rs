@@ -1,4 +1,4 @@
-//! The process that holds a data folder, for what only it can do.
+//! Requests to the process that holds a data folder, for work that only it can do.
 
 use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub enum HolderProcess {
     Silent(u64),
 }
 
-/// Whoever holds the folder at the moment, or answers at the address that is given; `None`: nobody.
+/// The current holder of the folder, or the process at the given address; `None` if there is none.
 pub fn holder(place: &LakeLocationOptions, who: &ProcessAccess) -> Option<HolderProcess> {
     if let Some(url) = &who.url {
         return Some(HolderProcess::Answers(ProcessClient {
@@ -28,7 +28,7 @@ pub fn holder(place: &LakeLocationOptions, who: &ProcessAccess) -> Option<Holder
             who: who.clone(),
         }));
     }
-    // Of a lake that is named itself, the data folder is not known.
+    // The data folder of a lake given by URL is unknown.
     if place.lake.is_some() {
         return None;
     }
@@ -39,7 +39,7 @@ pub fn holder(place: &LakeLocationOptions, who: &ProcessAccess) -> Option<Holder
     })
 }
 
-/// A process that can be asked.
+/// A process that answers HTTP.
 pub struct ProcessClient {
     url: String,
     who: ProcessAccess,
@@ -71,7 +71,7 @@ impl ProcessClient {
         }
     }
 
-    /// Posts JSON, and hands on the lines of the answer as they come.
+    /// Posts JSON and passes on the lines of the answer as they arrive.
     pub fn post_for_lines(&self, path: &str, body: &Value, line: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
         let headers = [("content-type", "application/json")];
         let mut response = self.http(None)?.send("POST", path, &headers, body.to_string())?;

@@ -1,4 +1,4 @@
-//! How far a file is, on one line that is written over, for who looks at a terminal.
+//! Shows the progress of a file in one line on a terminal.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -21,7 +21,7 @@ pub struct ProgressBar {
 }
 
 impl ProgressBar {
-    /// Without a terminal there is none.
+    /// Draws nothing without a terminal.
     pub fn begin(name: &str, watched: &BulkProgress) -> ProgressBar {
         if !std::io::stderr().is_terminal() {
             return ProgressBar {
@@ -34,7 +34,7 @@ impl ProgressBar {
         let begun = Instant::now();
         let draw = move || {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(DRAWN_EVERY) {
-                // Who cannot read it misses nothing.
+                // A failed write only loses progress output.
                 let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(&name, &watched, begun.elapsed()));
             }
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -81,7 +81,7 @@ fn line(name: &str, watched: &BulkProgress, took: Duration) -> String {
     let part = |of: u64| (of * bytes.min(size)).checked_div(size);
     if let (Some(done), Some(percent)) = (part(WIDTH), part(100)) {
         let (done, left) = (done as usize, (WIDTH - done) as usize);
-        // To a text nothing fails.
+        // Writing to a text cannot fail.
         let _ = write!(line, " [{}{}] {percent:3} %", "#".repeat(done), " ".repeat(left));
     }
     let per_second = rows as f64 / took.as_secs_f64().max(0.001);

@@ -1,5 +1,5 @@
-//! `thalweg lake status`: how far tables are, and who holds them. A process that holds the folder is asked; without one, its files say
-//! what they can.
+//! `thalweg lake status`: shows the state of tables and their holder. The process that holds the folder answers;
+//! without one, the files provide what they can.
 
 use anyhow::Result;
 use thalweg_assemble::DataDir;
@@ -32,7 +32,7 @@ pub fn run(options: &StatusOptions) -> Result<()> {
     Ok(())
 }
 
-/// What can be said of tables without the process that writes them.
+/// The state of tables without the process that writes them.
 fn status_alone(runtime: &Runtime, place: &LakeLocation) -> Result<LakeStatus> {
     let tables = runtime.block_on(async { tables_on_disk(&Lake::open(place.site()).await?).await })?;
     let holder = place.data_dir().and_then(DataDir::holder);
@@ -59,16 +59,16 @@ fn text(status: &LakeStatus) -> String {
             host: Some(host),
             ..
         }) => {
-            format!("held by process {process} on {host}, which is not asked: what waits in its log is not counted\n\n")
+            format!("held by process {process} on {host}, which was not asked: entries in its log are not counted\n\n")
         }
         Some(holder) => match &holder.http {
             Some(http) => format!("held by process {} ({http})\n\n", holder.process),
             None => format!(
-                "held by process {}, which cannot be asked: what waits in its log is not counted\n\n",
+                "held by process {}, which cannot be asked: entries in its log are not counted\n\n",
                 holder.process
             ),
         },
-        None => "held by nobody: what waits in the log is not counted, the next start takes it\n\n".to_owned(),
+        None => "held by nobody: entries in the log are not counted; the next start takes them\n\n".to_owned(),
     };
     if status.tables.is_empty() {
         text.push_str("there are no tables yet\n");

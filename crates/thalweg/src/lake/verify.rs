@@ -1,5 +1,5 @@
-//! `thalweg lake verify`: each finding is a line on the standard output, what was looked at goes to the standard error. Exit code 0: all
-//! is as it should be, 1: it is not.
+//! `thalweg lake verify`: prints each finding to the standard output, and the checked tables to the standard error.
+//! Exit code 0: no findings, 1: findings.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode> {
         let mut progress = VerifyProgress::new(&name);
         let wanted = inspect::VerifyOptions { deep: options.deep };
         let verified = runtime.block_on(async {
-            // Files are read where blocking does no harm.
+            // File reads block, so they run on a thread where that does no harm.
             let (lake, name) = (lake.clone(), name.clone());
             let look =
                 async move { inspect::verify(&lake, &name, wanted, &mut |done, all| progress.tell(done, all)).await };
@@ -40,7 +40,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode> {
     } else if findings == 0 {
         out::complain(match all.is_empty() {
             true => "there are no tables yet",
-            false => "all is as it should be",
+            false => "no problem was found",
         });
     } else {
         out::complain(format_args!(
@@ -54,7 +54,7 @@ pub fn run(options: &VerifyOptions) -> Result<ExitCode> {
     })
 }
 
-/// What readers panic about in a damaged file is told as a finding.
+/// Readers may panic on a damaged file; that becomes a finding instead of a panic message.
 fn quietly() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -82,7 +82,7 @@ fn tell(verified: &VerifyReport, deep: bool) -> Result<()> {
     Ok(())
 }
 
-/// On one line, for who looks at a terminal. The line is gone when it is dropped.
+/// Progress in one line on a terminal. Dropping it clears the line.
 struct VerifyProgress {
     table: String,
     told: Instant,
@@ -103,7 +103,7 @@ impl VerifyProgress {
             self.told = Instant::now();
             let percent = done.saturating_mul(100) / all.max(1);
             let (table, all) = (&self.table, text_table::bytes(all));
-            // Who cannot read it misses nothing.
+            // A failed write only loses progress output.
             let _ = write!(std::io::stderr(), "\r\x1b[K{table}: {percent} % of {all}");
         }
     }

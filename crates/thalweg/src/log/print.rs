@@ -1,4 +1,4 @@
-//! What `thalweg log` prints: reports and lines of a dump, for people and as JSON.
+//! The output of `thalweg log`: reports and lines of a dump, for people and as JSON.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{CheckReport, DumpLine, Finding, FindingKind, LostRange, NewerVersion};
 use thalweg_record::Ticks;
 
-/// Values are cut at so many characters.
+/// Values are cut at this many characters.
 const VALUE_CHARACTERS: usize = 80;
 
 pub fn findings(report: &CheckReport) -> String {
@@ -59,7 +59,7 @@ pub fn report(report: &CheckReport) -> String {
         report.synced
     );
     let verdict = if report.is_newer() {
-        "the log goes on in a newer format: what is in it can be told by that version alone".to_owned()
+        "the log continues in a newer format, which only that version can read".to_owned()
     } else if report.is_whole() {
         "the log is whole".to_owned()
     } else {
@@ -89,7 +89,7 @@ fn table<const N: usize>(text: &mut String, rows: &[[String; N]]) {
     }
 }
 
-/// What a repair gives up, or would.
+/// The records that a repair drops, or would drop.
 pub fn losses(report: &CheckReport, what: &str) -> String {
     let mut text = String::new();
     for lost in &report.lost {
@@ -99,7 +99,7 @@ pub fn losses(report: &CheckReport, what: &str) -> String {
         let _ = writeln!(
             text,
             "{what}: {} records or more, of any partition, in blocks of which nothing is left; \
-             each partition goes on {} offsets later, so that none that they had is given out again",
+             each partition continues {} offsets later, so that no lost offset is used again",
             report.unaccounted, report.skipped
         );
     }
@@ -108,12 +108,12 @@ pub fn losses(report: &CheckReport, what: &str) -> String {
     text
 }
 
-/// What is not read by anybody, but stands in the way of whoever moves files.
+/// Damage that no reader needs, but that blocks moving files.
 fn let_go(report: &CheckReport) -> String {
     report.let_go.iter().fold(String::new(), |mut text, span| {
         let _ = writeln!(
             text,
-            "note: {} cannot be read and are not needed, as a checkpoint follows them; a repair clears them away",
+            "note: {} cannot be read and are not needed, as a checkpoint follows them; a repair removes them",
             records(span)
         );
         text
@@ -282,7 +282,7 @@ fn flags_of(header: &FrameHeader) -> Vec<&'static str> {
     set.map(|(_, name)| name).collect()
 }
 
-/// Text as text, anything else as hexadecimal digits.
+/// Text as it is, anything else as hexadecimal digits.
 fn shown(bytes: &[u8]) -> String {
     let printable = |text: &&str| !text.chars().any(|c| c.is_control() && !c.is_whitespace());
     let mut text = match std::str::from_utf8(bytes).ok().filter(printable) {
@@ -307,7 +307,7 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 fn time_of(micros: i64) -> String {
-    // What no clock says is shown as the number it is.
+    // A time beyond any clock is shown as its number.
     match micros.checked_mul(1000) {
         Some(nanos) => Ticks::from_unix_nanos(nanos).to_string(),
         None => micros.to_string(),

@@ -12,7 +12,7 @@ pub struct QueueOptions {
     pub command: QueueCommand,
 }
 
-/// Which process, and who asks.
+/// The process, and the login.
 #[derive(Args)]
 pub struct QueueEndpoint {
     /// Address of the running process
@@ -24,7 +24,7 @@ pub struct QueueEndpoint {
         default_value = "http://127.0.0.1:4195"
     )]
     pub url: String,
-    /// Bearer token, when the process asks for one
+    /// Bearer token, if the process requires one
     #[arg(
         long,
         global = true,
@@ -33,7 +33,7 @@ pub struct QueueEndpoint {
         hide_env_values = true
     )]
     pub token: Option<String>,
-    /// File that holds the token
+    /// File with the token
     #[arg(
         long,
         global = true,
@@ -42,27 +42,27 @@ pub struct QueueEndpoint {
         conflicts_with = "token"
     )]
     pub token_file: Option<PathBuf>,
-    /// Certificates to trust beside those of the machine, in PEM form, for an address beginning with https://
+    /// Certificates to trust in addition to the system's, in PEM form, for an https:// address
     #[arg(long, global = true, value_name = "FILE", env = "THALWEG_CA_FILE")]
     pub ca_file: Option<PathBuf>,
-    /// Print what the process answers, as JSON
+    /// Print the answer of the process as JSON
     #[arg(long, global = true)]
     pub json: bool,
 }
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
-    /// Make a queue
+    /// Create a queue
     Create(QueueCreate),
     /// List all queues
     List,
     /// Show a queue, its settings and its groups
     Show(QueueName),
-    /// Produce messages: arguments, a file, or lines of the standard input
+    /// Produce messages from arguments, a file, or lines of the standard input
     Produce(QueueProduce),
-    /// Take messages and print them
+    /// Consume messages and print them
     Consume(QueueConsume),
-    /// Dead letters: list, show, resend, purge
+    /// List, show, resend or purge dead letters
     #[command(subcommand)]
     Dlq(DlqCommand),
     /// Drop all messages of a queue
@@ -97,19 +97,20 @@ pub struct QueueProduce {
     /// File of messages
     #[arg(long, value_name = "FILE", conflicts_with = "payloads")]
     pub file: Option<PathBuf>,
-    /// Each line is a payload as it is; without it, each is a JSON object such as {"text": "12", "key": "pump-1"}
+    /// Each line is a raw payload; without this flag, each line is a JSON object such as {"text": "12", "key":
+    /// "pump-1"}
     #[arg(long, conflicts_with = "payloads")]
     pub lines: bool,
-    /// Messages of one key keep their order
+    /// Messages with the same key stay in order
     #[arg(long)]
     pub key: Option<String>,
-    /// Not handed out before this time has passed: 30s
+    /// Deliver only after this time: 30s
     #[arg(long, value_name = "TIME")]
     pub delay: Option<String>,
-    /// Not handed out before: 2026-03-01T06:00:00Z
+    /// Deliver only from this time on: 2026-03-01T06:00:00Z
     #[arg(long, value_name = "TIME", conflicts_with = "delay")]
     pub deliver_at: Option<String>,
-    /// Lives no longer than that: 10m
+    /// Expire after this time: 10m
     #[arg(long, value_name = "TIME")]
     pub ttl: Option<String>,
     /// A property of each message
@@ -121,22 +122,22 @@ pub struct QueueProduce {
 pub struct QueueConsume {
     /// The queue
     pub name: String,
-    /// The group; one that is not there is made
+    /// The group, which is created if it does not exist
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub group: String,
-    /// The name under which the messages are leased
+    /// The consumer name for the leases
     #[arg(long, value_name = "ID", default_value = "thalweg-cli")]
     pub consumer: String,
-    /// End after so many messages
+    /// End after this many messages
     #[arg(long, value_name = "N")]
     pub max: Option<u64>,
-    /// Wait for more when there are none
+    /// Wait for more messages when there are none
     #[arg(long, short)]
     pub follow: bool,
-    /// Messages are done once they are printed (the default)
+    /// Acknowledge messages once they are printed (the default)
     #[arg(long, conflicts_with = "no_ack")]
     pub ack: bool,
-    /// Messages stay leased and come again when their leases end
+    /// Do not acknowledge; messages are redelivered when their leases expire
     #[arg(long)]
     pub no_ack: bool,
 }
@@ -149,24 +150,24 @@ pub enum DlqCommand {
     Show(DlqShow),
     /// Send dead letters again
     Resend(DlqResend),
-    /// Throw dead letters away
+    /// Delete dead letters
     Purge(DlqSelect),
 }
 
 #[derive(Args)]
 pub struct DlqList {
-    /// The queue in which they died
+    /// The queue of the original messages
     pub name: String,
     #[command(flatten)]
     pub filter: DlqFilter,
-    /// At most so many
+    /// The most letters to list
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub limit: u64,
 }
 
 #[derive(Args)]
 pub struct DlqShow {
-    /// Its id, as the list has it: dlq.pumps:0:17
+    /// The id, as the list shows it: dlq.pumps:0:17
     pub id: String,
 }
 
@@ -174,19 +175,19 @@ pub struct DlqShow {
 pub struct DlqResend {
     #[command(flatten)]
     pub select: DlqSelect,
-    /// To this queue; without it, to the group in which they died
+    /// The target queue; by default the group in which the message died
     #[arg(long, value_name = "QUEUE")]
     pub to: Option<String>,
-    /// Not handed out before this time has passed
+    /// Deliver only after this time
     #[arg(long, value_name = "TIME")]
     pub delay: Option<String>,
 }
 
 #[derive(Args)]
 pub struct DlqSelect {
-    /// The queue in which they died
+    /// The queue of the original messages
     pub name: String,
-    /// Ids of dead letters, as the list has them
+    /// Ids of dead letters, as the list shows them
     pub ids: Vec<String>,
     /// All dead letters of the queue
     #[arg(long, conflicts_with = "ids")]
@@ -195,24 +196,24 @@ pub struct DlqSelect {
     pub filter: DlqFilter,
 }
 
-/// Which dead letters; what is not given matches all.
+/// Selects dead letters; a filter that is not given matches all.
 #[derive(Args)]
 pub struct DlqFilter {
-    /// That died in this group
+    /// Only those that died in this group
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// max_retries, timeout, rejected, expired or overflow
+    /// Only this reason: max_retries, timeout, rejected, expired or overflow
     #[arg(long)]
     pub reason: Option<String>,
     #[arg(long)]
     pub key: Option<String>,
-    /// That died then or later: 2026-03-01T06:00:00Z
+    /// Only those that died at this time or later: 2026-03-01T06:00:00Z
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// That died before
+    /// Only those that died before this time
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
-    /// With this property: name=value
+    /// Only those with this property: name=value
     #[arg(long, value_name = "NAME=VALUE")]
     pub property: Option<String>,
 }
@@ -244,10 +245,10 @@ pub struct QueuePause {
     /// Consumers only
     #[arg(long, conflicts_with = "group")]
     pub consume: bool,
-    /// Consumers of this group only
+    /// Only the consumers of this group
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Undo it
+    /// Resume instead of pausing
     #[arg(long)]
     pub resume: bool,
 }

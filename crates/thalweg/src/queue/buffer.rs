@@ -1,22 +1,24 @@
-//! Queues that are the buffers of flows. What such a queue counts are parcels of many messages each, which a person would take
-//! for messages; each parcel says in its properties how many there are in it and how many came before it in its partition. So
-//! the messages in a buffer are known from the first and the last parcel of each partition.
+//! Counts the messages in queues that buffer flows. Such a queue counts parcels of many messages each, which a user
+//! would mistake for messages. The properties of a parcel state how many messages it has, and how many came before it
+//! in its partition. The first and the last parcel of each partition therefore give the number of messages in the
+//! buffer.
 
 use anyhow::Result;
 use serde_json::Value;
 
 use super::of;
 
-/// Names of queues that belong to the buffer of a flow begin with it.
+/// The prefix of queue names that belong to buffers of flows.
 const PREFIX: &str = "buffer.";
 
 pub fn is_buffer(queue: &str) -> bool {
     queue.starts_with(PREFIX)
 }
 
-/// Messages that the flow has not handed on; `None` if something else than a flow has put records there. `get` asks for a path.
+/// The messages that the flow has not passed on; `None` if another program has stored records there. `get` requests a
+/// path.
 pub fn messages(queue: &str, stats: &Value, get: impl Fn(&str) -> Result<Value>) -> Result<Option<u64>> {
-    // Where each partition goes on: the group of a buffer is its flow.
+    // The position of each partition; the only group of a buffer is its flow.
     let positions = &stats["groups"][0]["positions"];
     let mut messages = 0;
     for (n, partition) in stats["partitions"].as_array().into_iter().flatten().enumerate() {
@@ -29,7 +31,7 @@ pub fn messages(queue: &str, stats: &Value, get: impl Fn(&str) -> Result<Value>)
         let parcel = |at: u64| get(&of(queue, &format!("/messages?partition={n}&from={at}&limit=1")));
         let (oldest, newest) = (parcel(from)?, parcel(next - 1)?);
         let Some(newest) = newest["messages"].get(0) else {
-            // Handed on since the figures were taken.
+            // It was passed on since the statistics were read.
             continue;
         };
         let (Some(oldest), Some(newest)) = (ParcelLabel::of(&oldest["messages"][0]), ParcelLabel::of(newest)) else {
@@ -40,10 +42,10 @@ pub fn messages(queue: &str, stats: &Value, get: impl Fn(&str) -> Result<Value>)
     Ok(Some(messages))
 }
 
-/// What a parcel says of itself.
+/// The label of a parcel.
 struct ParcelLabel {
     messages: u64,
-    /// In its partition before it.
+    /// Messages in its partition before it.
     before: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Requests to the process: paths and JSON in, JSON or one sentence with the code out.
+//! Requests to the process: takes a path and JSON, returns JSON or an error with its code and one sentence.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::http::{self, HttpClient, HttpTarget};
 
 /// Longer than any claim waits.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Below this are all paths.
+/// The prefix of all paths.
 const API: &str = "/api/v1";
 
 pub struct QueueClient(HttpClient);
@@ -36,24 +36,24 @@ impl QueueClient {
         self.ask("POST", path, Some(("application/json", body.to_string())))
     }
 
-    /// A body of lines.
+    /// Posts a body of lines.
     pub fn post_lines(&self, path: &str, lines: String) -> Result<Value> {
         self.ask("POST", path, Some(("application/x-ndjson", lines)))
     }
 
-    /// The answer as it is written, for what must not lose a digit; empty for one without a body.
+    /// Returns the text of the answer, so that no digit is lost; empty for an answer without a body.
     pub fn post_for_text(&self, path: &str, body: &Value) -> Result<String> {
         self.text("POST", path, Some(("application/json", body.to_string())))
     }
 
-    /// Nothing (`null`) for an answer without a body.
+    /// Returns `null` for an answer without a body.
     fn ask(&self, method: &str, path: &str, body: Option<(&str, String)>) -> Result<Value> {
         let text = self.text(method, path, body)?;
         if text.is_empty() {
             return Ok(Value::Null);
         }
         let base = self.0.base();
-        serde_json::from_str(&text).with_context(|| format!("{base}{API}{path} answers no JSON; is --url right?"))
+        serde_json::from_str(&text).with_context(|| format!("{base}{API}{path} sent no JSON; is --url correct?"))
     }
 
     fn text(&self, method: &str, path: &str, body: Option<(&str, String)>) -> Result<String> {
@@ -72,7 +72,7 @@ impl QueueClient {
     }
 }
 
-/// `code: detail` of a problem, or what there is of it.
+/// `code: detail` of a problem, or what is available of it.
 fn error_text(body: &str, status: u16) -> String {
     let problem: Value = serde_json::from_str(body).unwrap_or_default();
     match (problem["code"].as_str(), problem["detail"].as_str()) {
@@ -82,7 +82,7 @@ fn error_text(body: &str, status: u16) -> String {
     }
 }
 
-/// A name as one part of a path or a value in an address.
+/// Encodes a name for a path segment or a query value.
 pub fn segment(name: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     name.bytes()

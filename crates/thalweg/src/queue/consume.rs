@@ -1,5 +1,5 @@
-//! `thalweg queue consume`: claims messages, prints them, and says that they are done. What was claimed and cannot be
-//! printed, because the reader left, goes back at once.
+//! `thalweg queue consume`: claims messages, prints them, and acknowledges them. Claimed messages that cannot be
+//! printed, because the reader has left, are returned at once.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::of;
 use crate::out;
 
 const CLAIM: u64 = 100;
-/// How long a claim waits with `--follow`; then comes the next.
+/// How long one claim waits with `--follow`; then the next follows.
 const WAIT: &str = "30s";
 
 pub fn run(client: &QueueClient, options: &QueueConsume, as_json: bool) -> Result<()> {
@@ -56,19 +56,19 @@ fn messages(claimed: &str) -> Result<Vec<RawMessage>> {
         return Ok(Vec::new());
     }
     let mut claimed: BTreeMap<String, Vec<RawMessage>> =
-        serde_json::from_str(claimed).context("the answer is no claim")?;
+        serde_json::from_str(claimed).context("the answer is not a claim")?;
     Ok(claimed.remove("messages").unwrap_or_default())
 }
 
 fn members(message: &RawMessage) -> Result<BTreeMap<String, RawMessage>> {
-    serde_json::from_str(message.get()).context("the answer has a message that is no object")
+    serde_json::from_str(message.get()).context("the answer contains a message that is not an object")
 }
 
 fn receipt(message: &RawMessage) -> Result<Value> {
     let members = members(message)?;
     let receipt = members
         .get("receipt")
-        .context("the answer has a message without a receipt")?;
+        .context("the answer contains a message without a receipt")?;
     Ok(serde_json::from_str(receipt.get())?)
 }
 
@@ -91,7 +91,7 @@ fn settle(client: &QueueClient, group: &str, done: &[RawMessage], back: &[RawMes
     Ok(())
 }
 
-/// What a person wants to see: the payload; base64 is marked, since it is not what was sent.
+/// The payload for people; base64 is marked, because it is not what was sent.
 fn payload(message: &BTreeMap<String, RawMessage>) -> String {
     let text = |name: &str| -> Option<String> { serde_json::from_str(message.get(name)?.get()).ok() };
     let json = || message.get("json").map(|json| json.get().to_owned());

@@ -11,7 +11,7 @@ use super::{of, print, tell};
 use crate::out;
 
 const PAGE: u64 = 1000;
-/// Sent again or thrown away by one request.
+/// Letters resent or purged by one request.
 const PART: usize = 1000;
 
 pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<()> {
@@ -43,14 +43,14 @@ pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<
         DlqCommand::Purge(select) => {
             let purged = in_parts(client, select, "purge", &Map::new())?;
             tell(as_json, &json!({"purged": purged}), || {
-                format!("{purged} dead letters thrown away")
+                format!("{purged} dead letters deleted")
             })
         }
     }
 }
 
-/// Many letters take many commits, so they go in parts, and a person who waits sees how far it is. What dies meanwhile is not
-/// among them: a letter that is sent again may die again at once.
+/// Many letters take many commits, so they are processed in parts with a progress line. Letters that die meanwhile are
+/// not included: a letter that is sent again may die again at once.
 fn in_parts(client: &QueueClient, select: &DlqSelect, action: &str, more: &Map<String, Value>) -> Result<u64> {
     let path = of(&select.name, &format!("/dlq:{action}"));
     let ids = ids(client, select)?;
@@ -66,7 +66,7 @@ fn in_parts(client: &QueueClient, select: &DlqSelect, action: &str, more: &Map<S
         })?;
         done += answer["resent"].as_u64().or(answer["purged"].as_u64()).unwrap_or(0);
         if shown {
-            // Over the line before; who cannot read it misses nothing.
+            // Overwrites the previous line. A failed write only loses progress output.
             let _ = write!(std::io::stderr(), "\r{done} of {} dead letters", ids.len());
         }
     }
@@ -84,7 +84,7 @@ fn letters(client: &QueueClient, list: &DlqList) -> Result<Vec<Value>> {
     Ok(letters)
 }
 
-/// At most so many letters that match, oldest first, page by page.
+/// Passes up to `most` matching letters, oldest first, page by page.
 fn each_page(
     client: &QueueClient,
     queue: &str,
@@ -112,7 +112,7 @@ fn each_page(
     Ok(())
 }
 
-/// Those that are named, those that match, or all by name: nothing is taken for want of a word.
+/// The given ids, those that match the filter, or all with --all. Without any of these nothing is selected.
 fn ids(client: &QueueClient, select: &DlqSelect) -> Result<Vec<String>> {
     let filter = select.filter.fields();
     match (select.ids.is_empty(), filter.is_empty(), select.all) {

@@ -21,7 +21,7 @@ fn rows(values: &Value, fields: &[&str]) -> Vec<Vec<String>> {
 pub fn queues(answer: &Value) -> String {
     let fields = ["name", "partitions", "durability", "depth", "bytes", "groups"];
     let mut rows = rows(&answer["queues"], &fields);
-    // What the other rows of this column count are messages.
+    // The other rows of this column count messages.
     for row in rows
         .iter_mut()
         .filter(|row| row.first().is_some_and(|name| is_buffer(name)))
@@ -33,7 +33,7 @@ pub fn queues(answer: &Value) -> String {
     table(&fields, &rows)
 }
 
-/// `messages`: how many there are in a buffer, whose own figures are parcels.
+/// `messages` is the number in a buffer, whose own counts are parcels.
 pub fn queue(shown: &Value, stats: &Value, messages: Option<u64>) -> String {
     let buffer = shown["name"].as_str().is_some_and(is_buffer);
     let mut out = String::new();
@@ -109,7 +109,7 @@ pub fn letters(answer: &Value) -> String {
     )
 }
 
-/// One line, and nothing that a terminal obeys.
+/// Replaces control characters, which a terminal might interpret.
 fn plain(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }

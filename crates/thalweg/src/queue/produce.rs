@@ -1,6 +1,8 @@
-//! `thalweg queue produce`: messages from arguments, a file or the standard input, in batches that are stored as a whole.
+//! `thalweg queue produce`: sends messages from arguments, a file or the standard input, in batches that are stored
+//! completely or not at all.
 //!
-//! What is told as stored is stored; when a batch is refused, the message says how many went before it.
+//! Messages reported as stored are stored. If a batch is refused, the error says how many messages were stored before
+//! it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal as _, Write as _};
@@ -63,18 +65,18 @@ fn read(options: &QueueProduce, batch: &mut ProduceBatch<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A line of JSON, with what the command line says in places where it says nothing.
+/// Adds the options of the command line to a JSON line where it does not set them itself.
 fn with_options(options: &QueueProduce, line: &str, n: usize) -> Result<String> {
     let fields = fields(options);
     if fields.is_empty() {
-        // To the letter: the process reads it, and names what is wrong.
+        // Sent unchanged: the process parses it and reports errors.
         return Ok(line.to_owned());
     }
     let mut value: Value =
-        serde_json::from_str(line).with_context(|| format!("line {n} is no JSON; raw lines need --lines"))?;
+        serde_json::from_str(line).with_context(|| format!("line {n} is not JSON; raw lines need --lines"))?;
     let object = value
         .as_object_mut()
-        .with_context(|| format!("line {n} is no JSON object"))?;
+        .with_context(|| format!("line {n} is not a JSON object"))?;
     for (name, value) in fields {
         object.entry(name).or_insert(value);
     }
@@ -108,7 +110,7 @@ fn fields(options: &QueueProduce) -> Vec<(&'static str, Value)> {
     texts.chain(properties).collect()
 }
 
-/// Lines on their way.
+/// A batch of lines that is not sent yet.
 struct ProduceBatch<'c> {
     client: &'c QueueClient,
     path: String,
@@ -124,7 +126,7 @@ impl ProduceBatch<'_> {
         if self.count == BATCH_LINES || (self.count > 0 && self.lines.len() + line.len() > BATCH_BYTES) {
             self.send()?;
             if self.progress {
-                // Over the line before; who cannot read it misses nothing.
+                // Overwrites the previous line. A failed write only loses progress output.
                 let _ = write!(std::io::stderr(), "\r{} messages stored", self.stored);
             }
         }

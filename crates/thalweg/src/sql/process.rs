@@ -1,4 +1,4 @@
-//! A question to the process that has the lake, over a connection of its own: closing it ends the query there.
+//! Sends a query to the process that holds the lake, over its own connection: closing it cancels the query.
 
 use std::fmt;
 use std::path::Path;
@@ -23,15 +23,15 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::session::SqlSource;
 use crate::refusal::refusal;
 
-/// Longer than any way to a process takes, with what it says before it is asked.
+/// Longer than connecting to a process takes, including the handshakes.
 const CONNECT: Duration = Duration::from_secs(20);
-/// An error is a sentence.
+/// Limit for an error, which is one sentence.
 const ERROR_BYTES_MAX: usize = 1 << 20;
 
-/// A process that is asked.
+/// A process that answers queries.
 pub(super) struct SqlEndpoint {
     url: String,
-    /// Of a folder that it holds, where it has written down the address.
+    /// The process id, if the address was found in the folder that it holds.
     holder: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl SqlEndpoint {
         Ok(arrow_stream::rows(bytes.boxed()).await?)
     }
 
-    /// Host and port, and whether they are asked through TLS.
+    /// Host and port, and whether the connection uses TLS.
     fn address(&self) -> Result<(Authority, bool)> {
         let url = &self.url;
         let parsed: Option<Uri> = url.parse().ok();
@@ -98,7 +98,7 @@ impl SqlEndpoint {
         }
     }
 
-    /// With what can be done.
+    /// Adds a remedy to the error.
     fn cannot_ask(&self, why: ConnectError) -> Error {
         let (error, cure) = match why {
             ConnectError::Settings(error) => return error,
@@ -112,13 +112,13 @@ impl SqlEndpoint {
             Some(_) => "; or read what it has committed to files, without its newest rows, with --committed",
             None => "",
         };
-        error.context(format!("cannot ask {self}; {cure}{files}"))
+        error.context(format!("cannot reach {self}; {cure}{files}"))
     }
 }
 
 /// Why there is no connection.
 enum ConnectError {
-    /// The program has no way to connect.
+    /// This program cannot connect with these settings.
     Settings(Error),
     NotTrusted(Error),
     Unreachable(Error),
@@ -141,7 +141,7 @@ async fn connect(
     let name = name.map_err(|_| ConnectError::Settings(anyhow!("no certificate can be for the host {host}")))?;
     match TlsConnector::from(config).connect(name, stream).await {
         Ok(stream) => speak(stream).await,
-        // What was said is no TLS, or nobody who is known vouches for it.
+        // The peer does not speak TLS, or its certificate is not trusted.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Err(ConnectError::NotTrusted(error.into())),
         Err(error) => Err(unreachable(error)),
     }
@@ -153,7 +153,7 @@ async fn speak(
     let spoken = handshake(TokioIo::new(stream)).await;
     let (sender, connection) = spoken.map_err(|error| ConnectError::Unreachable(error.into()))?;
     let driver = Driver(tokio::spawn(async move {
-        // Whoever reads the answer hears of an error.
+        // The reader of the answer gets the error.
         let _ = connection.await;
     }));
     Ok((sender, driver))
@@ -182,7 +182,7 @@ fn refused(body: &str, status: StatusCode, source: &SqlSource) -> String {
     }
 }
 
-/// Ends what drives a connection, and so the connection, when nobody reads from it any more.
+/// Ends the connection when nobody reads from it any more.
 struct Driver(JoinHandle<()>);
 
 impl Drop for Driver {

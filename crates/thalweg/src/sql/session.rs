@@ -1,6 +1,6 @@
-//! Questions to the lake: from the running process over HTTP, or from the files when nobody holds the folder. Either way rows come as
-//! Arrow and become text here, so both look the same. Beside a process its files have only what it has committed, so they are read
-//! then if somebody asks for that, and never because the process cannot be asked.
+//! Queries the lake: through the running process over HTTP, or from the files when no process holds the folder. Both
+//! return Arrow, which is formatted here, so that they look the same. Beside a process the files contain only committed
+//! rows. They are then read only on request, never because the process cannot be reached.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,33 +27,33 @@ pub enum SqlOutputFormat {
     Arrow,
 }
 
-/// Who answers.
+/// Where answers come from.
 #[derive(Clone, Debug, Default)]
 pub struct SqlSource {
     pub data_dir: PathBuf,
-    /// The lake itself, wherever it is; nobody else is asked then.
+    /// The URL or path of the lake itself.
     pub lake: Option<String>,
-    /// Where a process answers, whatever folder it has.
+    /// The address of a process, whatever its folder is.
     pub url: Option<String>,
-    /// The files, also beside a process, which has rows that they do not have.
+    /// Read the files even if a process has uncommitted rows.
     pub committed: bool,
-    /// For a process that asks for one.
+    /// For a process that requires one.
     pub token: Option<String>,
-    /// Certificates to trust beside those of this machine.
+    /// Certificates to trust in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// Positions of the log that answers have to see.
+    /// Log positions that answers have to include.
     pub wait_for: Option<String>,
 }
 
-/// One question from the command line.
+/// One query from the command line.
 pub struct SqlRequest {
     pub source: SqlSource,
     pub query: String,
     pub format: SqlOutputFormat,
 }
 
-/// Writes the answer, as it comes. `Ok` also when the reader of `out` leaves early: `thalweg sql ... | head` has what it
-/// wanted.
+/// Writes the answer while it arrives. It also returns `Ok` if the reader of `out` leaves early, as in
+/// `thalweg sql ... | head`.
 pub fn answer(runtime: &Runtime, question: &SqlRequest, out: &mut dyn Write) -> Result<()> {
     let session = SqlSession::new(question.source.clone());
     let answered = runtime.block_on(async {
@@ -66,7 +66,7 @@ pub fn answer(runtime: &Runtime, question: &SqlRequest, out: &mut dyn Write) -> 
     }
 }
 
-/// Writes rows as they come, and returns how many there were.
+/// Writes rows as they arrive, and returns their number.
 pub async fn write(rows: RowStream, format: SqlOutputFormat, out: &mut dyn Write) -> Result<usize> {
     Ok(match format {
         SqlOutputFormat::Table => print::table(rows, out).await,
@@ -87,16 +87,16 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         })
 }
 
-/// Questions to one lake, one after the other.
+/// Runs queries against one lake, one after another.
 pub struct SqlSession {
     source: SqlSource,
-    /// What reads the files, once it was needed.
+    /// Reads the files; created when it is needed.
     engine: OnceLock<Engine>,
-    /// What does not fit into its memory, if there is no data folder to have it in. Goes after it.
+    /// The folder for spill files if there is no data folder. Dropped after the engine.
     scratch: OnceLock<WorkFolder>,
 }
 
-/// Who answers at the moment.
+/// Who answers now.
 enum SqlBackend {
     Process(SqlEndpoint),
     Files,
@@ -111,7 +111,7 @@ impl SqlSession {
         }
     }
 
-    /// An error if only the process that holds the folder knows all rows, and it cannot be asked.
+    /// Fails if only the process that holds the folder has all rows, and it cannot be asked.
     fn answers(&self) -> Result<SqlBackend> {
         let source = &self.source;
         if let Some(url) = &source.url {
@@ -125,10 +125,10 @@ impl SqlSession {
         };
         match holder.url() {
             Some(url) => Ok(SqlBackend::Process(SqlEndpoint::at(&url, Some(holder.process)))),
-            // As an event store has none; the error of the files says so.
+            // An event store has none; the files then report that there is no lake.
             None if !self.has_lake() => Ok(SqlBackend::Files),
             None => bail!(
-                "process {} holds {} and has no HTTP listener to be asked at, or is still starting; set http.enabled: true in its \
+                "process {} holds {} and has no HTTP listener, or is still starting; set http.enabled: true in its \
                  configuration, or read what it has committed to files, without its newest rows, with --committed",
                 holder.process,
                 held.display()
@@ -136,8 +136,8 @@ impl SqlSession {
         }
     }
 
-    /// The process that has rows of this lake which are in no file yet, and the folder that it holds. Who holds a lake on an
-    /// object store is written down nowhere.
+    /// The process that may have uncommitted rows of this lake, and the folder that it holds. The holder of a lake on
+    /// an object store is not known.
     fn holder(&self) -> Option<(PathBuf, Holder)> {
         let held = |path: &Path| DataDir::holder(path).map(|holder| (path.to_owned(), holder));
         let Some(lake) = &self.source.lake else {
@@ -146,7 +146,7 @@ impl SqlSession {
         let Ok(LakeUrl::Folder(lake)) = LakeUrl::parse(lake) else {
             return None;
         };
-        // One in a data folder has no lock of its own.
+        // A lake in a data folder has no lock of its own.
         held(&lake).or_else(|| {
             let lake = lake.canonicalize().ok()?;
             let data_dir = lake.parent()?;
@@ -155,7 +155,7 @@ impl SqlSession {
         })
     }
 
-    /// Who is asked at the moment, in words.
+    /// Describes who answers now.
     pub fn whom(&self) -> Result<String> {
         let source = &self.source;
         Ok(match self.answers()? {
@@ -173,7 +173,7 @@ impl SqlSession {
         })
     }
 
-    /// Returns once the columns are known. Dropping the future, or the rows, ends the query, wherever it runs.
+    /// Returns once the columns are known. Dropping the future, or the rows, cancels the query wherever it runs.
     pub async fn ask(&self, query: &str) -> Result<RowStream> {
         match self.answers()? {
             SqlBackend::Process(process) => process.ask(query, &self.source).await,
@@ -193,7 +193,7 @@ impl SqlSession {
         lake.is_some() || noted_lake(data_dir).is_some() || data_dir.join("lake").exists()
     }
 
-    /// Reads the committed files.
+    /// The engine that reads the committed files.
     fn engine(&self) -> Result<&Engine> {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
@@ -206,13 +206,13 @@ impl SqlSession {
             );
         }
         let url = lake.clone().or_else(|| noted_lake(data_dir));
-        // No file says otherwise, so queries take their part of what a process may use on this machine.
+        // Without a configuration, queries get their default share of this machine's memory.
         let options = default_query_options();
         let engine = match &url {
-            // Queries read from the store, so there are no copies.
+            // Queries read directly from the store, so no copies are made.
             Some(url) => {
                 let scratch = self.scratch()?;
-                // The data folder that is the default is not this lake's, and may be that of a process.
+                // The default data folder does not belong to this lake, and may belong to a process.
                 let local: &Path = if lake.is_some() { scratch } else { data_dir };
                 Engine::open_at(by_url(url, scratch)?, local, options, QueryMetrics::new()?)?
             }
@@ -221,7 +221,7 @@ impl SqlSession {
         Ok(self.engine.get_or_init(|| engine))
     }
 
-    /// A folder for temporary files that is like a data folder with a lake.
+    /// A temporary folder with the layout of a data folder with a lake.
     fn scratch(&self) -> Result<&Path> {
         if self.scratch.get().is_none() {
             let made = scratch()?;

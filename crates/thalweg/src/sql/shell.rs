@@ -1,5 +1,5 @@
-//! A prompt for SQL: statements of several lines that end with a semicolon, a history that stays, and commands for what is asked most.
-//! Ctrl-C ends the query that runs, Ctrl-D the shell.
+//! A SQL prompt: statements over several lines that end with a semicolon, a persistent history, and commands for
+//! frequent questions. Ctrl-C cancels the running query, Ctrl-D ends the shell.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -24,11 +24,11 @@ const HELP: &str = "\
 Statements end with a semicolon and may have several lines. Ctrl-C ends a query, Ctrl-D the shell.
   \\d            the tables
   \\d TABLE      the columns of a table
-  \\timing       say how long queries take, or no more
+  \\timing       turn query times on or off
   \\format NAME  table, csv, json or ndjson
-  \\q            leave";
+  \\q            quit";
 
-/// Reads statements and answers them until there are no more.
+/// Reads and runs statements until the input ends.
 pub fn run(runtime: &Runtime, session: SqlSession, format: SqlOutputFormat) -> Result<()> {
     let interrupt = {
         let _within = runtime.enter();
@@ -43,7 +43,7 @@ pub fn run(runtime: &Runtime, session: SqlSession, format: SqlOutputFormat) -> R
     };
     let mut lines = PromptEditor::open()?;
     out::complain(format_args!(
-        "Asking {}. \\? shows what can be done here.",
+        "Querying {}. \\? lists the commands.",
         shell.session.whom()?
     ));
     let mut waiting = String::new();
@@ -82,7 +82,7 @@ struct Shell<'r> {
 }
 
 impl Shell<'_> {
-    /// Returns whether there is more to do.
+    /// Returns `false` when the shell has to end.
     fn command(&mut self, line: &str) -> Result<bool> {
         let mut words = line.split_whitespace();
         match (words.next(), words.next()) {
@@ -110,19 +110,17 @@ impl Shell<'_> {
                 Some(None) => out::complain("expected table, csv, json or ndjson"),
                 None => return out::line(format_args!("the format is {}", name_of(self.format))),
             },
-            _ => out::complain(format_args!(
-                "there is no command {line}; \\? shows those that there are"
-            )),
+            _ => out::complain(format_args!("there is no command {line}; \\? lists the commands")),
         }
         Ok(true)
     }
 
-    /// Returns whether anybody reads answers.
+    /// Returns `false` if nobody reads the output any more.
     fn answer(&mut self, query: &str) -> Result<bool> {
         let begun = Instant::now();
         let (session, format, interrupt) = (&self.session, self.format, &mut self.interrupt);
         let answered = self.runtime.block_on(async {
-            // One that came before the query is none of it.
+            // An interrupt from before the query does not cancel it.
             while tokio::time::timeout(Duration::ZERO, interrupt.recv()).await.is_ok() {}
             let answer = async {
                 let rows = session.ask(query).await?;
@@ -138,13 +136,13 @@ impl Shell<'_> {
             }
         });
         match answered {
-            None => out::complain("\nthe query was ended"),
+            None => out::complain("\nthe query was cancelled"),
             Some(Ok(rows)) if format == SqlOutputFormat::Table => {
                 out::line(format_args!("({rows} {})", if rows == 1 { "row" } else { "rows" }))?;
             }
             Some(Ok(_)) => {}
             Some(Err(error)) if is_broken_pipe(&error) => return Ok(false),
-            // The next one may be better.
+            // The next query may succeed.
             Some(Err(error)) => out::complain(format_args!("{error:#}")),
         }
         if self.timing {
@@ -174,7 +172,7 @@ fn name_of(format: SqlOutputFormat) -> &'static str {
     }
 }
 
-/// What a shell starts with.
+/// The initial format.
 pub fn format(given: Option<SqlFormat>) -> Result<SqlOutputFormat> {
     Ok(match given {
         None | Some(SqlFormat::Table) => SqlOutputFormat::Table,
@@ -185,16 +183,16 @@ pub fn format(given: Option<SqlFormat>) -> Result<SqlOutputFormat> {
     })
 }
 
-/// What somebody types, and what was typed before.
+/// Reads input lines and keeps their history.
 struct PromptEditor {
     editor: DefaultEditor,
-    /// `None`: there is no place for it.
+    /// `None` if there is no folder for it.
     history: Option<PathBuf>,
 }
 
 enum PromptLine {
     Text(String),
-    /// Ctrl-C: what was typed so far is given up.
+    /// Ctrl-C: the current input is dropped.
     GivenUp,
 }
 
@@ -208,13 +206,13 @@ impl PromptEditor {
             .context("the terminal cannot be used for a prompt; give the query as an argument")?;
         let history = state_folder().map(|folder| folder.join("sql_history"));
         if let Some(history) = &history {
-            // There is none before the first time; one that cannot be read is begun anew.
+            // There is no history before the first use; an unreadable one is replaced.
             let _ = editor.load_history(history);
         }
         Ok(PromptEditor { editor, history })
     }
 
-    /// `None`: there is no more.
+    /// Returns `None` at the end of the input.
     fn next(&mut self, prompt: &str) -> Result<Option<PromptLine>> {
         match self.editor.readline(prompt) {
             Ok(line) => Ok(Some(PromptLine::Text(line))),
@@ -224,7 +222,7 @@ impl PromptEditor {
         }
     }
 
-    /// At once: a shell may be ended at any moment.
+    /// Saved at once, because the shell may be killed at any time.
     fn remember(&mut self, entry: &str) {
         if !matches!(self.editor.add_history_entry(entry), Ok(true)) {
             return;
@@ -236,7 +234,7 @@ impl PromptEditor {
                 .and_then(|()| self.editor.append_history(&history));
             if let Err(error) = kept {
                 out::complain(format_args!(
-                    "what is typed is not kept in {}: {error}",
+                    "the history cannot be saved in {}: {error}",
                     history.display()
                 ));
                 self.history = None;
@@ -245,7 +243,7 @@ impl PromptEditor {
     }
 }
 
-/// Where programs keep what outlives them and is no setting.
+/// The folder for state that outlives a program and is not configuration.
 fn state_folder() -> Option<PathBuf> {
     let given = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)

@@ -1,6 +1,6 @@
-//! Where a statement ends: at a semicolon that is in no text, name or comment.
+//! Splits statements at semicolons outside of texts, names and comments.
 
-/// The statements that are whole, without their semicolons, and what follows them.
+/// Returns the complete statements, without their semicolons, and the rest.
 pub fn split(text: &str) -> (Vec<String>, String) {
     let mut statements = Vec::new();
     let (mut begin, mut within) = (0, LexerState::Code);
@@ -22,7 +22,7 @@ pub fn split(text: &str) -> (Vec<String>, String) {
                 characters.next();
                 LexerState::Block(1)
             }
-            // Two quotes stand for one: the text ends and begins again.
+            // A doubled quote ends the text and begins it again.
             (LexerState::Quotes(quote), found, _) if found == quote => LexerState::Code,
             (LexerState::Line, '\n', _) => LexerState::Code,
             (LexerState::Block(depth), '/', Some('*')) => {
@@ -49,7 +49,7 @@ enum LexerState {
     Quotes(char),
     /// A comment to the end of the line.
     Line,
-    /// A comment, which may have others in it.
+    /// A block comment, which may nest.
     Block(u32),
 }
 

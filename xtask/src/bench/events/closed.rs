@@ -1,5 +1,5 @@
-//! Many connections of one request at a time each, on one thread: who waits for an answer costs nothing meanwhile. A thread for
-//! each would have the server wake one with every answer, at its own expense, and the machine change between them.
+//! Many connections with one request at a time each, on one thread: a connection that waits for a response costs nothing. With
+//! a thread for each, the server would wake one per response, at its own expense, and the machine would switch between them.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-/// The end of what waits is looked for so often.
+/// Interval of checks for the end.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -18,9 +18,9 @@ const LOOK: Timespec = Timespec {
 const READ: usize = 64 << 10;
 const EVENTS: usize = 256;
 
-/// What is asked next and what becomes of it.
+/// Supplies requests and receives responses.
 pub trait Load<'a> {
-    /// `None` when there has been enough.
+    /// `None` at the end of the measurement.
     fn next(&mut self, connection: usize) -> Option<&'a [u8]>;
 
     fn answered(&mut self, began: Instant);
@@ -29,11 +29,11 @@ pub trait Load<'a> {
 struct Connection {
     stream: TcpStream,
     began: Instant,
-    /// Of the answer, if it did not come in one piece.
+    /// A partial response.
     answer: Vec<u8>,
 }
 
-/// Until there is nothing more to ask on any of the connections.
+/// Runs until no connection has another request.
 pub fn run<'a>(port: u16, connections: usize, load: &mut impl Load<'a>) -> Result<()> {
     let poll = epoll::create(CreateFlags::CLOEXEC)?;
     let (mut open, mut left) = (Vec::with_capacity(connections), connections);
@@ -76,13 +76,16 @@ impl Connection {
     fn ask(&mut self, request: &[u8]) -> Result<()> {
         self.began = Instant::now();
         let written = self.stream.write(request)?;
-        ensure!(written == request.len(), "a request has no room in the socket");
+        ensure!(
+            written == request.len(),
+            "a request does not fit into the socket buffer"
+        );
         Ok(())
     }
 
     fn has_answer(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let read = match self.stream.read(buffer) {
-            Ok(0) => bail!("the server has closed a connection"),
+            Ok(0) => bail!("the server closed a connection"),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error.into()),
@@ -100,7 +103,7 @@ impl Connection {
     }
 }
 
-/// Whether it is a head and all of its body; refusals are errors.
+/// Whether it is a complete head and body; refusals are errors.
 fn is_whole(answer: &[u8]) -> Result<bool> {
     let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
         return Ok(false);
@@ -108,7 +111,7 @@ fn is_whole(answer: &[u8]) -> Result<bool> {
     let (head, body) = answer.split_at(end + 4);
     let head = std::str::from_utf8(head)?;
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let length: usize = length.context("an answer without its length")?.parse()?;
+    let length: usize = length.context("a response without its length")?.parse()?;
     if body.len() < length {
         return Ok(false);
     }
@@ -117,6 +120,6 @@ fn is_whole(answer: &[u8]) -> Result<bool> {
         "refused: {}",
         String::from_utf8_lossy(body)
     );
-    ensure!(body.len() == length, "more than one answer");
+    ensure!(body.len() == length, "more than one response");
     Ok(true)
 }

@@ -1,5 +1,5 @@
-//! What many open subscriptions cost: the memory that each takes, how long all of them take to be told of one message, and how
-//! long a server takes to end while they are open.
+//! The cost of many open subscriptions: the memory of each, the time to notify all of them of one message, and the shutdown
+//! time of a server while they are open.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +17,9 @@ pub const EXIT: &str = "exit_1000_sse";
 
 const SUBSCRIBERS: usize = 10_000;
 const OPEN_AT_EXIT: usize = 1000;
-/// Of this process and of the server, beside the subscriptions.
+/// Descriptors of this process and of the server, beside the subscriptions.
 const OTHER_FILES: u64 = 1000;
-/// Each reads its part of the subscriptions, one behind the other.
+/// Each thread reads its share of the subscriptions, one after another.
 const READERS: usize = 4;
 const ROUNDS_QUICK: usize = 5;
 const ROUNDS: usize = 30;
@@ -28,14 +28,14 @@ fn rounds(effort: Effort) -> usize {
     if effort.is_quick() { ROUNDS_QUICK } else { ROUNDS }
 }
 
-/// Resident bytes of a subscription that waits, and the time from the answer of a write to the last of all pokes of it.
+/// Resident bytes of a waiting subscription, and the time from the response of a write to the last poke of it.
 pub fn idle(binary: &Path, effort: Effort) -> Result<Row> {
     allow_files(SUBSCRIBERS as u64 + OTHER_FILES)?;
     let server = Server::start(binary, "fsync")?;
     let requests = Requests::new(1);
     let mut writer = Connection::open(server.port)?;
     let write = requests.writes.first().context("no request")?;
-    // What is made once, by the first of each, is nobody's share.
+    // One-time allocations of the first subscriber are excluded.
     let first = Subscriber::open(server.port)?;
     writer.call(write)?;
     let before = resident(&server)?;
@@ -54,8 +54,8 @@ pub fn idle(binary: &Path, effort: Effort) -> Result<Row> {
     let ops = (times.len() * SUBSCRIBERS) as f64;
     let (p50, worst) = median_and_worst(times);
     println!(
-        "  {per_connection} resident bytes of each of {SUBSCRIBERS} subscriptions that were told nothing yet, {told} once they \
-         were; from the answer of a write to the last poke: median {:.1} ms, worst {:.1} ms",
+        "  {per_connection} resident bytes of each of {SUBSCRIBERS} subscriptions before their first poke, {told} after \
+         it; from the response of a write to the last poke: median {:.1} ms, worst {:.1} ms",
         p50 / 1e6,
         worst / 1e6
     );
@@ -80,7 +80,7 @@ pub fn idle(binary: &Path, effort: Effort) -> Result<Row> {
     })
 }
 
-/// From SIGTERM to the end of the process, while many are subscribed.
+/// From SIGTERM to the end of the process, with many subscribers.
 pub fn exit(binary: &Path, effort: Effort) -> Result<Row> {
     allow_files(OPEN_AT_EXIT as u64 + OTHER_FILES)?;
     let mut times = Vec::new();
@@ -93,7 +93,7 @@ pub fn exit(binary: &Path, effort: Effort) -> Result<Row> {
         let asked = Command::new("kill")
             .args(["-s", "TERM", &server.child.id().to_string()])
             .status()?;
-        ensure!(asked.success(), "the server cannot be asked to end");
+        ensure!(asked.success(), "cannot send SIGTERM to the server");
         let ended = server.child.wait()?;
         times.push(begun.elapsed());
         ensure!(ended.success(), "the server ended ({ended})");
@@ -118,7 +118,7 @@ pub fn exit(binary: &Path, effort: Effort) -> Result<Row> {
     })
 }
 
-/// From the answer of a write until the last subscriber has read of it.
+/// From the response of a write until the last subscriber has read the poke.
 fn tell_all(writer: &mut Connection, write: &[u8], subscribers: &mut [Subscriber]) -> Result<Duration> {
     let part = subscribers.len().div_ceil(READERS).max(1);
     std::thread::scope(|scope| {
@@ -136,7 +136,9 @@ fn tell_all(writer: &mut Connection, write: &[u8], subscribers: &mut [Subscriber
         writer.call(write)?;
         let (answered, mut last) = (Instant::now(), None);
         for reader in readers {
-            let done = reader.join().map_err(|_| anyhow::anyhow!("a reader has died"))??;
+            let done = reader
+                .join()
+                .map_err(|_| anyhow::anyhow!("a reader thread panicked"))??;
             last = last.max(Some(done));
         }
         Ok(last.map_or(Duration::ZERO, |last| last.saturating_duration_since(answered)))
@@ -160,7 +162,7 @@ fn resident(server: &Server) -> Result<u64> {
         << 10)
 }
 
-/// This process and those that it starts may have so many files open, where the system allows it.
+/// Raises the limit of open files for this process and its children, as far as the system allows.
 fn allow_files(wanted: u64) -> Result<()> {
     let limits = std::fs::read_to_string("/proc/self/limits")?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));

@@ -1,5 +1,5 @@
-//! Which crates become the binary, as `cargo metadata` tells it: all that lead from the binary's own crate, but for those that
-//! only tests use.
+//! Finds the crates in the binary with `cargo metadata`: all dependencies of the binary's own crate, except those that only
+//! tests use.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// A crate of somebody else.
+/// A third-party crate.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkedCrate {
     pub name: String,
     pub version: String,
-    /// An SPDX expression, or nothing.
+    /// An SPDX expression, or empty.
     pub licence: String,
-    /// With commas between them.
+    /// Separated by commas.
     pub authors: String,
-    /// Of its sources on this machine.
+    /// The folder of its sources on this machine.
     pub folder: PathBuf,
-    /// From the folder on, if its manifest names one.
+    /// Relative to that folder, if its manifest names one.
     pub licence_file: Option<String>,
 }
 
@@ -27,7 +27,7 @@ impl LinkedCrate {
         format!("{} {}", self.name, self.version)
     }
 
-    /// Where everybody finds its sources.
+    /// The public location of its sources.
     pub fn source(&self) -> String {
         format!("https://crates.io/crates/{}/{}", self.name, self.version)
     }
@@ -58,7 +58,7 @@ impl LinkedCrate {
 /// Sorted by name and version.
 pub fn of_binary(metadata: &Value) -> Result<Vec<LinkedCrate>> {
     let packages = by_id(&metadata["packages"]).context("cargo metadata lists no packages")?;
-    let nodes = by_id(&metadata["resolve"]["nodes"]).context("cargo metadata does not say who uses whom")?;
+    let nodes = by_id(&metadata["resolve"]["nodes"]).context("cargo metadata has no dependency graph")?;
     let is_start = |package: &&&Value| package["name"] == "thalweg" && is_own(package);
     let start = packages
         .values()
@@ -91,7 +91,7 @@ fn by_id(list: &Value) -> Option<HashMap<&str, &Value>> {
     entries.map(|entry| Some((entry["id"].as_str()?, entry))).collect()
 }
 
-/// It is of this workspace.
+/// Whether it belongs to this workspace.
 fn is_own(package: &Value) -> bool {
     package["source"].is_null()
 }

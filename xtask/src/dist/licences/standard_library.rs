@@ -1,4 +1,5 @@
-//! The licences of Rust's standard library, which is linked into every binary. Its toolchain has them as a page and some texts.
+//! The licences of Rust's standard library, which is linked into every binary. The toolchain contains them as a page and some
+//! texts.
 
 use std::path::Path;
 
@@ -8,12 +9,12 @@ use crate::dist::contents::{files_of, read};
 use crate::dist::programs::{english, output};
 use crate::shell::root;
 
-/// Says who has written what, and of which crates the library has parts.
+/// States the authors, and the crates that the library contains parts of.
 const PAGE: &str = "COPYRIGHT-library.html";
 
-/// Names of files with their texts.
+/// File names with their texts.
 pub fn texts() -> Result<Vec<(String, String)>> {
-    // In the work tree, which may name its own toolchain.
+    // Run in the work tree, which may select its own toolchain.
     let toolchain = output(english("rustc").args(["--print", "sysroot"]).current_dir(root()))?;
     let folder = Path::new(toolchain.trim()).join("share/doc/rust");
     let page = read(&folder.join(PAGE)).context("the component rustc of rustup has it")?;
@@ -21,7 +22,7 @@ pub fn texts() -> Result<Vec<(String, String)>> {
     let mut texts = Vec::new();
     for file in files_of(&folder.join("licenses"), ".txt")? {
         let id = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        // Others are of the compiler.
+        // The other files belong to the compiler.
         if page.contains(id) {
             texts.push((format!("{id}.txt"), read(&file)?));
         }
@@ -30,7 +31,7 @@ pub fn texts() -> Result<Vec<(String, String)>> {
     Ok(texts)
 }
 
-/// What a browser shows of a simple page, without its layout and with at most one blank line in a row.
+/// Converts a simple HTML page to text, without layout and with at most one blank line in a row.
 fn plain(html: &str) -> String {
     let (mut text, mut is_in_tag) = (String::with_capacity(html.len()), false);
     for c in html.chars() {

@@ -1,5 +1,4 @@
-//! The two packages as archives: whom their files belong to, which time they have, that nothing is missing, and that the scripts of
-//! the .deb are scripts.
+//! Checks the two packages as archives: owners and times of their files, completeness, and the scripts of the .deb.
 
 use std::path::Path;
 
@@ -65,7 +64,7 @@ pub fn unpack_tarball(checks: &mut PackageChecks, tarball: &Path, folder: &Path,
     Ok(())
 }
 
-/// Every entry belongs to root and has the time of the release.
+/// Every entry must belong to root and have the time of the release.
 fn is_reproducible(checks: &mut PackageChecks, name: &str, archive: &Path, release: &Release) -> Result<()> {
     let list = output(
         english("tar")

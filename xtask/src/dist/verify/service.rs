@@ -1,5 +1,5 @@
-//! The installed program with the installed configuration, as the unit starts it: it becomes ready, says which version it is, and
-//! ends in good order at SIGTERM.
+//! Runs the installed program with the installed configuration, as the unit starts it: it must become ready, report its
+//! version, and end cleanly at SIGTERM.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,16 +13,16 @@ use super::{PackageChecks, UnpackedPackage};
 use crate::dist::contents::{CONFIG, read};
 use crate::dist::release::Release;
 
-/// Longer than a start on an empty folder takes on a machine that does much else.
+/// Longer than a start on an empty folder takes on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Longer than `shutdown_timeout`, and as long as the unit waits.
+/// Longer than `shutdown_timeout`, and equal to the timeout of the unit.
 const STOPPED_WITHIN: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// Others on this machine may have the usual ports.
+/// Other programs on this machine may use the default ports.
 const ADDRESSES: [&str; 3] = ["http.address", "ingest.otlp.grpc.address", "ingest.otlp.http.address"];
 
-/// Ends with this value, whatever becomes of the checks.
+/// Ends when this value is dropped, whatever the result of the checks.
 struct StartedService {
     child: Child,
     data: PathBuf,
@@ -62,9 +62,9 @@ impl StartedService {
         command
             .arg("-s")
             .arg(format!("data_dir={}", data.display()))
-            // One file of the log made ready in place of four: 128 MiB each.
+            // One prepared log file instead of four: 128 MiB each.
             .args(["-s", "log.commit.spare=1"])
-            // As systemd starts it: nothing of the environment of whoever runs this.
+            // Like systemd: without the caller's environment.
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .current_dir(scratch)
@@ -93,7 +93,7 @@ impl StartedService {
         }
     }
 
-    /// At the address that the process writes down in its data folder.
+    /// Requests the address that the process records in its data folder.
     fn get(&self, path: &str) -> Result<String> {
         let lock: Value = serde_json::from_str(&read(&self.data.join("LOCK"))?)?;
         let address = lock["http"].as_str().context("no address in the lock file")?;
@@ -117,7 +117,7 @@ impl StartedService {
             std::thread::sleep(BETWEEN_LOOKS);
         }
         bail!(
-            "it runs on {} s after SIGTERM:\n{}",
+            "it still runs {} s after SIGTERM:\n{}",
             STOPPED_WITHIN.as_secs(),
             self.said()
         )

@@ -1,4 +1,4 @@
-//! What other programs read: completions by their shells, manual pages by groff or man.
+//! Checks files with the programs that read them: completions with their shells, manual pages with groff or man.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::dist::contents::{MANUAL, files_of};
 use crate::dist::programs::{english, output, outputs};
 use crate::shell::exists;
 
-/// Each shell, and what makes it read a file without running it.
+/// Each shell, with the arguments that make it parse a file without running it.
 const SHELLS: [(&str, &str); 3] = [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")];
 
 pub fn completions(checks: &mut PackageChecks, name: &str, package: &UnpackedPackage) -> Result<()> {
@@ -24,7 +24,7 @@ pub fn completions(checks: &mut PackageChecks, name: &str, package: &UnpackedPac
     Ok(())
 }
 
-/// Every page is rendered, and whoever renders it has nothing to say about it.
+/// Every page must render without warnings.
 pub fn manual(checks: &mut PackageChecks, name: &str, package: &UnpackedPackage) -> Result<()> {
     let folder = package.below_prefix(MANUAL);
     let packed = files_of(&folder, ".gz")?;
@@ -59,6 +59,6 @@ fn render(page: &Path, has_groff: bool) -> Result<()> {
     };
     let (text, complaints) = outputs(&mut command)?;
     ensure!(complaints.is_empty(), "{}: {complaints}", page.display());
-    ensure!(text.contains("NAME"), "{} renders as nothing", page.display());
+    ensure!(text.contains("NAME"), "{} renders as empty", page.display());
     Ok(())
 }

@@ -38,7 +38,9 @@ async fn the_second_process_hears_who_the_first_one_is() {
     assert_eq!(error.kind(), FaultKind::Held);
     let text = error.to_string();
     assert!(
-        text.starts_with("lake.held: s3://b/lake is written by process 11 on host-one (/data/one), which renewed its lease"),
+        text.starts_with(
+            "lake.held: s3://b/lake is written by process 11 on host-one (/data/one), which renewed its lease"
+        ),
         "{text}"
     );
     assert!(second.check().is_err());

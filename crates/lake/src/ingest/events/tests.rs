@@ -15,7 +15,7 @@ use thalweg_delta::{DeltaLog, SnapshotDetail};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A store whose messages are `stream position metadata`, with spaces between; what begins with `#` is no message.
+/// A store with messages `stream position metadata`, separated by spaces. A record that begins with `#` is no message.
 #[derive(Default)]
 struct Fake {
     namespaces: Mutex<Vec<EventPartition>>,
@@ -57,7 +57,7 @@ struct World {
     log: Arc<EmbeddedLog>,
     lake: TempDir,
     store: Arc<Fake>,
-    /// Namespace, stream and position of all that was appended.
+    /// The namespace, stream and position of every appended message.
     model: BTreeMap<(String, String, i64), ()>,
 }
 
@@ -97,7 +97,7 @@ impl World {
         });
     }
 
-    /// What the writer lets go is removed by `remove_freed`.
+    /// `remove_freed` removes it after the writer has let it go.
     fn delete(&self, number: u32) {
         let mut namespaces = self.store.namespaces.lock();
         for partition in namespaces.iter_mut().filter(|partition| partition.number == number) {
@@ -150,7 +150,7 @@ impl World {
         .await
     }
 
-    /// Namespaces of which the table says how far it has them, and those of which it forgets that.
+    /// The namespaces whose offsets the table keeps, and those that it may forget.
     async fn numbers_of_table(&self) -> (Vec<u32>, Vec<u32>) {
         let log = DeltaLog::new(&self.lake.path().join("events"), SyncedStore::new()).unwrap();
         let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
@@ -166,7 +166,7 @@ impl World {
         (kept, forgettable)
     }
 
-    /// Of each row: namespace, stream, position; attributes.
+    /// The namespace, stream, position and attributes of each row.
     async fn rows(&self) -> Vec<((String, String, i64), BTreeMap<String, String>)> {
         let path = self.lake.path().join("events");
         let log = DeltaLog::new(&path, SyncedStore::new()).unwrap();
@@ -232,7 +232,7 @@ async fn messages_become_rows_as_they_are_and_scalars_of_their_metadata_columns(
     world.append_bytes(1, b"order-1 x").await;
     world.create(2, "later").await;
     world.append(2, "bill", 0, "").await;
-    // New names are committed early, with the rows that there are by then.
+    // New names are committed early, with the rows so far.
     let seen = || {
         let table = &writer.tables()[0];
         table.rows + table.buffered_rows
@@ -267,7 +267,8 @@ async fn messages_become_rows_as_they_are_and_scalars_of_their_metadata_columns(
     assert_eq!(writer.tables()[0].rows, 3);
 }
 
-/// Writers that are given up at any moment, namespaces that come and go, and flushes in between: each message is a row once.
+/// Writers are dropped at any moment, namespaces come and go, and flushes run in between: each message must become a
+/// row exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_message_is_a_row_once_whatever_moment_the_writer_ends_at() {
     let mut world = World::new().await;
@@ -300,7 +301,7 @@ async fn each_message_is_a_row_once_whatever_moment_the_writer_ends_at() {
             }
             2 => {
                 drop(writer);
-                // A commit on its way comes to its end, as it does not when a process ends.
+                // A commit in progress still ends here, unlike when a process ends.
                 tokio::time::sleep(Duration::from_millis(50 + below(30))).await;
                 writer = world.open(&options(10)).await;
             }
@@ -312,7 +313,7 @@ async fn each_message_is_a_row_once_whatever_moment_the_writer_ends_at() {
         world.remove_freed().await;
     }
     writer.close(SOON).await;
-    // Of namespaces that have left nothing is kept for ever.
+    // Nothing of removed namespaces is kept for ever.
     let writer = world.open(&options(10)).await;
     world.append(numbers[0], "last", 0, "").await;
     writer.close(SOON).await;
@@ -331,7 +332,7 @@ async fn each_message_is_a_row_once_whatever_moment_the_writer_ends_at() {
     assert!(!forgettable.is_empty());
 }
 
-/// The log is gone, and there is one of the same name in which the store has begun again.
+/// The log is gone, and a new one of the same name has begun again.
 async fn with_a_log_that_ends_early() -> World {
     let mut world = World::new().await;
     world.create(1, "default").await;
@@ -355,7 +356,7 @@ async fn with_a_log_that_ends_early() -> World {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_that_ends_before_what_the_table_has_is_refused_until_that_is_accepted() {
-    // What comes before the table is opened has offsets that it knows, in part or all.
+    // Messages before the table is opened get offsets that it has already, in part or all.
     for more in 0..4 {
         let mut world = with_a_log_that_ends_early().await;
         let id = PartitionId::new(PartitionId::EVENTS + 1, 0);
@@ -383,7 +384,7 @@ async fn a_log_that_ends_before_what_the_table_has_is_refused_until_that_is_acce
             log_ends: before,
             ..options(10)
         };
-        // Given up before it has committed anything: the loss stays accepted.
+        // Dropped before its first commit: the loss stays accepted.
         drop(
             world
                 .open(&IngestOptions {

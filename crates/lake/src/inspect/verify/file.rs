@@ -1,4 +1,4 @@
-//! One file: what its footer says, and what the table's log says of it.
+//! Verifies one file: its footer, and the agreement with the table's log.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,9 +17,9 @@ use thalweg_delta::stats::{ColumnBound, ColumnStats, FileStats};
 use thalweg_delta::store::{FaultKind, LocalFile};
 use thalweg_delta::{DeltaError, FileEntry};
 
-/// Where the values of a file begin, behind its magic number.
+/// The values begin behind the magic number.
 const MAGIC_BYTES: i64 = 4;
-/// Of one kind, so many are told of a file.
+/// The most findings of one kind that are reported per file.
 const SAME_MAX: usize = 5;
 
 type FileFindings = Vec<(&'static str, String)>;
@@ -30,7 +30,7 @@ pub(super) fn look_at(subject: &VerifyTarget<'_>, entry: &FileEntry) -> FileChec
         rows: 0,
         findings: Vec::new(),
     };
-    // Readers of Parquet panic about some damage.
+    // Parquet readers panic on some kinds of damage.
     let looked = catch_unwind(AssertUnwindSafe(|| open(subject, entry, &mut seen)));
     match looked {
         Ok(Ok(())) => {}
@@ -57,15 +57,15 @@ pub(super) fn look_at(subject: &VerifyTarget<'_>, entry: &FileEntry) -> FileChec
     seen
 }
 
-/// The kinds outlive the map that counts them.
+/// Maps a kind to its static name, because the counting map borrows the findings.
 fn known(kind: &str) -> &'static str {
     let kinds = ["columns", "statistics", "index", "order", "date", "values"];
     kinds.into_iter().find(|known| *known == kind).unwrap_or("values")
 }
 
-/// What ends the look at a file is the error.
+/// The error is a finding after which the check cannot continue.
 fn open(subject: &VerifyTarget<'_>, entry: &FileEntry, seen: &mut FileCheck) -> Result<(), (&'static str, String)> {
-    // A copy stays for as long as it is looked at.
+    // Pins the copy during the check.
     let here = here(subject, entry)?;
     let file = File::open(here.path()).map_err(|error| match error.kind() {
         ErrorKind::NotFound => missing(),
@@ -92,7 +92,7 @@ fn open(subject: &VerifyTarget<'_>, entry: &FileEntry, seen: &mut FileCheck) -> 
     date(subject, entry, found);
     if subject.options.deep && found.iter().all(|(kind, _)| *kind != "columns") {
         pages::look_at(subject, entry, &file, &metadata, found);
-        // Others may say less of their pages.
+        // Files of other writers may have less detailed indexes.
         if subject.spec.is_some()
             && !entry.is_foreign
             && !found.iter().any(|(kind, _)| ["index", "unreadable"].contains(kind))
@@ -107,7 +107,7 @@ fn missing() -> (&'static str, String) {
     ("missing", "the file is missing".to_owned())
 }
 
-/// On this machine, with the size that the store says it has.
+/// Makes the file available locally, with its actual size in the store.
 fn here(subject: &VerifyTarget<'_>, entry: &FileEntry) -> Result<LocalFile, (&'static str, String)> {
     let log = subject.log;
     let copied = subject.runtime.block_on(async {
@@ -139,7 +139,7 @@ fn rows(entry: &FileEntry, footer: &ParquetMetaData, found: &mut FileFindings) {
     }
 }
 
-/// What the file has must be columns of the table, of the same type.
+/// The file's columns must be columns of the table with the same type.
 fn columns(table: &TableSchema, metadata: &ArrowReaderMetadata, found: &mut FileFindings) {
     for field in metadata.schema().fields() {
         let Some(column) = table.column(field.name()) else {
@@ -155,7 +155,7 @@ fn columns(table: &TableSchema, metadata: &ArrowReaderMetadata, found: &mut File
     }
 }
 
-/// What the log says must not be narrower than what the footer says.
+/// The bounds in the log must not be narrower than those in the footer.
 fn statistics(subject: &VerifyTarget<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut FileFindings) {
     let snapshot = subject.snapshot;
     let partitions: Vec<&str> = snapshot.metadata.partition_columns.iter().map(String::as_str).collect();
@@ -212,13 +212,13 @@ fn text(bound: &ColumnBound) -> String {
     }
 }
 
-/// Every row group says that it is sorted as files of this table are. Those of other writers need not be.
+/// Every row group must claim the sort order of the table. Files of other writers need not.
 fn order(subject: &VerifyTarget<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut FileFindings) {
     let Some(spec) = subject.spec.filter(|_| !entry.is_foreign) else {
         return;
     };
     if !file::is_own(footer) {
-        let problem = "its footer says that another program has written it, the table that this one has";
+        let problem = "its footer names another program as its writer, the table names this one";
         found.push(("order", problem.to_owned()));
         return;
     }
@@ -232,9 +232,9 @@ fn order(subject: &VerifyTarget<'_>, entry: &FileEntry, footer: &ParquetMetaData
     }
 }
 
-/// Chunks lie in the file one behind the other, and their pages in them.
+/// Chunks must be within the file, and pages contiguous within their chunk.
 fn chunks(footer: &ParquetMetaData, bytes: u64, found: &mut FileFindings) {
-    // Of an index that it cannot read a reader says nothing: it does without any.
+    // The reader silently ignores an index that it cannot parse.
     let has_index = |group: &RowGroupMetaData| {
         group
             .columns()
@@ -293,7 +293,7 @@ fn misplaced(
     (!pages.is_empty() && offset != end).then(|| format!("its pages end at {offset}, and it ends at {end}"))
 }
 
-/// Rows of a file are of its day.
+/// The rows must be of the file's day.
 fn date(subject: &VerifyTarget<'_>, entry: &FileEntry, found: &mut FileFindings) {
     let (Some(date), Some((first, last))) = (date_of(subject.snapshot, entry), entry.times) else {
         return;

@@ -1,7 +1,7 @@
-//! Whether what a file's index says of each page is true: readers skip pages by it, and no checksum covers it.
+//! Verifies the page index: readers skip pages by it, and no checksum covers it.
 //!
-//! Every page is read for itself. The index must tell how many rows it has, how many of them have no value, and between which
-//! values the others are. It may be wider only where a long text was cut.
+//! Every page is read separately. The index must have its exact number of rows and nulls and its exact bounds. Only the
+//! bounds of truncated long texts may be wider.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use parquet::file::serialized_reader::SerializedPageReader;
 
 type IndexFindings = Vec<(&'static str, String)>;
 
-/// Texts that are not longer are in an index as they are.
+/// Texts up to this length are not truncated.
 const TEXT_BYTES_MAX: usize = 64;
-/// A longer one is cut at the end of a character.
+/// Truncation ends at a character boundary.
 const CUT_BYTES_MIN: usize = TEXT_BYTES_MAX - 3;
 
-/// Every chunk that has an index.
+/// Checks every chunk that has an index.
 pub(super) fn look_at(file: &File, footer: &ParquetMetaData, found: &mut IndexFindings) {
     for (number, group) in footer.row_groups().iter().enumerate() {
         for (at, chunk) in group.columns().iter().enumerate() {
@@ -41,7 +41,7 @@ pub(super) fn look_at(file: &File, footer: &ParquetMetaData, found: &mut IndexFi
     }
 }
 
-/// What is wrong with the index of a chunk.
+/// The first problem with the index of a chunk.
 fn problem(
     file: &File,
     group: &RowGroupMetaData,
@@ -98,7 +98,7 @@ fn problem(
         .or_else(|| (!is_in_order(bounds)).then(|| "its pages are not in the order that the index says".to_owned())))
 }
 
-/// How many rows each page has, by the index.
+/// The number of rows of each page, according to the index.
 fn rows_of(locations: &[PageLocation], all: i64) -> Option<Vec<usize>> {
     let begins = locations.iter().map(|page| page.first_row_index);
     let ends = begins.clone().skip(1).chain([all]);
@@ -108,7 +108,7 @@ fn rows_of(locations: &[PageLocation], all: i64) -> Option<Vec<usize>> {
     rows.map(|rows| rows.filter(|rows| *rows > 0)).collect()
 }
 
-/// What an index says of the pages of a chunk.
+/// The index entries for the pages of a chunk.
 struct PageIndexClaims<'f> {
     rows: Vec<usize>,
     counts: Arc<Mutex<PageCounts>>,
@@ -116,7 +116,7 @@ struct PageIndexClaims<'f> {
 }
 
 impl PageIndexClaims<'_> {
-    /// `are_right` says whether the bounds of a page are those of its values.
+    /// `are_right` checks the bounds of a page against its values.
     fn check<T: DataType>(
         &self,
         mut reader: ColumnReaderImpl<T>,
@@ -156,7 +156,7 @@ impl PageIndexClaims<'_> {
     }
 }
 
-/// Whether these are the least and the greatest of some numbers. What is no number has no place among them.
+/// Whether these are the least and the greatest value. NaN fails the check.
 fn are_ends<T: PartialOrd>(values: &[T], least: Option<&T>, greatest: Option<&T>) -> bool {
     let (Some(least), Some(greatest)) = (least, greatest) else {
         return values.is_empty();
@@ -165,7 +165,7 @@ fn are_ends<T: PartialOrd>(values: &[T], least: Option<&T>, greatest: Option<&T>
     are_within && values.contains(least) && values.contains(greatest)
 }
 
-/// Whether texts are between these, which are some of them unless they were cut.
+/// Whether these are the bounds of the texts, exactly or after truncation.
 fn are_around(values: &[ByteArray], least: Option<&[u8]>, greatest: Option<&[u8]>) -> bool {
     let texts = || values.iter().map(ByteArray::data);
     let (Some(first), Some(last)) = (texts().min(), texts().max()) else {
@@ -200,7 +200,7 @@ fn is_in_order(bounds: &ColumnIndexMetaData) -> bool {
     }
 }
 
-/// Whether the bounds of pages that have any are in an order.
+/// Whether the non-null bounds are in the claimed order.
 fn follow<'a, T: PartialOrd + ?Sized + 'a>(order: BoundaryOrder, bounds: impl Iterator<Item = Option<&'a T>>) -> bool {
     let bounds = bounds.flatten();
     match order {
@@ -210,15 +210,15 @@ fn follow<'a, T: PartialOrd + ?Sized + 'a>(order: BoundaryOrder, bounds: impl It
     }
 }
 
-/// The pages that were read.
+/// The pages read so far.
 #[derive(Clone, Copy, Default)]
 struct PageCounts {
     pages: usize,
-    /// Values of the last one, with those that are missing.
+    /// The number of values of the last page, including nulls.
     of_last: usize,
 }
 
-/// Counts the pages of a chunk, of which each begins with a row.
+/// Counts the pages of a chunk. Each page begins with a new row.
 struct CountingPageReader {
     pages: SerializedPageReader<File>,
     counts: Arc<Mutex<PageCounts>>,

@@ -1,4 +1,5 @@
-//! Every value of a file: pages decode, rows are in their order and of their day, and what the footer says of values holds.
+//! Verifies every value of a file: pages decode, rows are in sort order and of their day, and the footer's statistics
+//! hold.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ fn read_group(
     Ok(said)
 }
 
-/// What the footer says of the values of a row group.
+/// The footer's statistics of a row group.
 struct FooterClaims {
     rows: usize,
     columns: Vec<ColumnClaims>,
@@ -74,7 +75,7 @@ struct FooterClaims {
 
 struct ColumnClaims {
     name: String,
-    /// Arrays of one value, or of a null where nothing is said.
+    /// Arrays with one value, or null if there is no bound.
     least: ArrayRef,
     greatest: ArrayRef,
     nulls: Option<u64>,
@@ -118,7 +119,7 @@ impl FooterClaims {
             if !said.is_outside && said.is_beyond(values) {
                 said.is_outside = true;
                 let problem = format!(
-                    "row group {group} has a {} beyond what its footer says is the least or the greatest",
+                    "row group {group} has a {} outside of the bounds in its footer",
                     said.name
                 );
                 found.push(("values", problem));
@@ -156,7 +157,7 @@ impl ColumnClaims {
             || (is_said(&self.greatest) && any(gt(values, &arrow::array::Scalar::new(&self.greatest))))
     }
 
-    /// Bounds say nothing of NaN, and nothing of the sign of zero.
+    /// Bounds do not cover NaN, and do not distinguish the zeros.
     fn is_beyond_floats(&self, values: &ArrayRef) -> bool {
         let bound = |bound: &ArrayRef| {
             let bound = bound.as_primitive_opt::<Float64Type>()?;
@@ -170,7 +171,7 @@ impl ColumnClaims {
     }
 }
 
-/// Whether rows follow each other as they should.
+/// Checks the sort order of rows.
 struct RowOrderCheck {
     converter: RowConverter,
     by: Vec<String>,
@@ -181,7 +182,7 @@ struct RowOrderCheck {
 
 impl RowOrderCheck {
     fn new(sort: &[&str], schema: &SchemaRef) -> Option<RowOrderCheck> {
-        // A column that is not in the file is null in all rows, and orders nothing.
+        // A column that is not in the file is null in all rows, so it does not affect the order.
         let fields = sort.iter().filter_map(|name| schema.field_with_name(name).ok());
         let by = fields.clone().map(|field| field.name().clone()).collect();
         let keys = fields.map(|field| SortField::new(field.data_type().clone()));
@@ -212,7 +213,7 @@ impl RowOrderCheck {
         if let Some(row) = bad.filter(|_| !self.is_broken) {
             self.is_broken = true;
             let problem = format!(
-                "row {} comes before the one ahead of it by {}",
+                "row {} is out of order after the previous row by {}",
                 self.seen + row,
                 self.by.join(", ")
             );

@@ -1,4 +1,5 @@
-//! Another program puts files into a table, and rewrites some: they become files of this one, sorted, and then they are files like any.
+//! Another program adds files to a table and rewrites some. They must be rewritten as sorted files, which are then
+//! treated like any other.
 
 use arrow::array::{ArrayRef, AsArray as _, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow::compute::concat_batches;
@@ -9,8 +10,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use super::*;
 use thalweg_delta::actions::{Action, Add, Remove};
 
-/// What `optimize` of another Delta writer does: all files become one, whose rows lie in the order of the files. Without statistics
-/// nobody knows of which time they are.
+/// Does what `optimize` of another Delta writer does: merges all files into one without sorting. Without statistics the
+/// row times are unknown.
 async fn optimize(lake: &Path, stats: Option<String>, leave_out: &str) -> String {
     let log = DeltaLog::new(&lake.join("logs"), SyncedStore::new()).unwrap();
     let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
@@ -58,7 +59,7 @@ async fn optimize(lake: &Path, stats: Option<String>, leave_out: &str) -> String
     path
 }
 
-/// The same rows, which happened a second apart, the last one first. All are of one service.
+/// The same rows at times one second apart, in descending order. All are of one service.
 fn in_no_order(rows: &RecordBatch) -> RecordBatch {
     let seconds = || (0..rows.num_rows() as i64).rev().map(|at| FIRST_SECOND + at);
     let schema = rows.schema();
@@ -76,7 +77,7 @@ fn in_no_order(rows: &RecordBatch) -> RecordBatch {
     RecordBatch::try_new(schema.clone(), columns.collect()).unwrap()
 }
 
-/// The footer of a file says so, and so it is.
+/// Whether the file is sorted and its footer claims it.
 fn is_sorted(lake: &Path, path: &str) -> bool {
     let file = std::fs::File::open(lake.join("logs").join(path)).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
@@ -106,7 +107,7 @@ async fn files_of_another_writer_become_sorted_ones_and_are_merged_and_sealed() 
         assert!(before.files.values().all(|file| file.is_foreign));
         let mut options = eager();
         options.compaction.seal_after = Duration::ZERO;
-        // The table has nothing to commit, so its writer has not heard of the other one yet.
+        // The table has nothing to commit, so its writer has not read the other one's commit yet.
         let upkeep = start(&writer, options);
         eventually(async || snapshot(lake).await.files.values().all(|file| file.is_sealed)).await;
         stop(upkeep).await;
@@ -115,7 +116,7 @@ async fn files_of_another_writer_become_sorted_ones_and_are_merged_and_sealed() 
         let file = after.files.values().next().unwrap();
         assert!(!file.is_foreign && is_sorted(lake, &file.path));
         assert!(file.times.is_some() && file.arrival_max.is_some() && after.rows == 20);
-        // And rows still come.
+        // Rows can still be appended.
         world.append(0, &["one more"]).await;
         bodies.push("one more".to_owned());
         eventually(async || writer.tables()[0].rows == 21).await;
@@ -124,10 +125,10 @@ async fn files_of_another_writer_become_sorted_ones_and_are_merged_and_sealed() 
     }
 }
 
-/// 2023-11-14, as the rows that tests append.
+/// 2023-11-14, the time of the rows that tests append.
 const FIRST_SECOND: i64 = 1_700_000_000;
 
-/// What is stated of rows, roughly.
+/// Approximate bounds of the rows.
 fn snapshot_ends() -> String {
     let nanos = FIRST_SECOND * 1_000_000_000;
     format!("{{\"time_unix_nano\":{nanos},\"arrival_unix_nano\":{nanos}}}")
@@ -166,7 +167,7 @@ async fn what_a_tag_says_of_a_file_that_another_program_has_written_does_not_cou
     let bodies = many_files(&world, &writer).await;
     let lake = world.folder.path();
     let path = optimize(lake, None, "").await;
-    // As if it was one of ours.
+    // As if the file was one of ours.
     let log = DeltaLog::new(&lake.join("logs"), SyncedStore::new()).unwrap();
     let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
     let file = &table.files[path.as_str()];

@@ -1,4 +1,4 @@
-//! Late rows: which windows that are made already are to be made again.
+//! Late rows: determines which existing windows must be made again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{RollupBuilder, RollupError, overlaps};
 use thalweg_delta::actions::Action;
 use thalweg_delta::{DeltaLog, FileEntry, Snapshot, times_of};
 
-/// A file that a table got.
+/// A file that was added to a table.
 struct AddedFile {
     path: Arc<str>,
     bytes: u64,
@@ -28,12 +28,12 @@ impl AddedFile {
 }
 
 impl RollupBuilder {
-    /// Files that came since rows were looked at, and rows of theirs whose windows are made already.
+    /// Finds rows in newly added files whose windows exist already.
     pub(super) fn look_for_late_rows(&mut self, source: &Snapshot) -> Result<(), RollupError> {
         let mut late: [SeriesTimeRanges; 5] = Default::default();
         if let Some(until) = self.state(0).until {
-            // A file may be merged already, so the commits tell and not the files there are. Before a start that is what has no
-            // windows yet.
+            // A file may be merged already, so this reads the commits instead of the file list. After a start it begins
+            // at the watermark.
             let since = self.looked_until.unwrap_or(self.state(0).late);
             let all = || source.files.values().map(|file| AddedFile::of(file)).collect();
             let added = self.added(&self.source, since, source.version)?.unwrap_or_else(all);
@@ -44,7 +44,7 @@ impl RollupBuilder {
                 }
             }
         }
-        // Only now: after an error they are looked for again.
+        // Not earlier: after an error they are looked for again.
         self.looked_until = Some(source.version);
         for (known, more) in self.late.iter_mut().zip(late) {
             join(known, more);
@@ -53,7 +53,7 @@ impl RollupBuilder {
         Ok(())
     }
 
-    /// Revisions of the resolution before that this one has not taken.
+    /// Finds revisions of the finer resolution that this one does not include.
     fn look_for_revisions(&self, at: usize, late: &mut [SeriesTimeRanges; 5]) -> Result<(), RollupError> {
         let state = self.state(at);
         let (Some(until), Some(own)) = (state.until, self.own()) else {
@@ -67,7 +67,7 @@ impl RollupBuilder {
         self.touch(own, at, &added, until, late)
     }
 
-    /// Of files that were added, rows whose windows are made already.
+    /// Finds rows in the added files whose windows exist already.
     fn touch(
         &self,
         table: &Snapshot,
@@ -88,7 +88,7 @@ impl RollupBuilder {
             };
             let is_gone = !table.files.contains_key(path)
                 && self.runtime.block_on(log.missing(std::iter::once(path.clone())))? > 0;
-            // One that was merged since is deleted some day: what lies where it lay is looked at in its place.
+            // A merged file is deleted at some time. Then all files with overlapping times are read in its place.
             let merged = table
                 .files
                 .values()
@@ -107,7 +107,7 @@ impl RollupBuilder {
         Ok(())
     }
 
-    /// What rows were added with versions behind one; `None` if nobody knows any more.
+    /// The files with rows that were added after version `behind`; `None` if a commit is missing.
     fn added(&self, log: &DeltaLog, behind: i64, version: i64) -> Result<Option<Vec<AddedFile>>, RollupError> {
         let mut added = Vec::new();
         for version in behind + 1..=version {

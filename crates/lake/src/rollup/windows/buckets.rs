@@ -1,4 +1,4 @@
-//! The buckets of a window: of all its points together, as long as they fit each other.
+//! The combined buckets of all points of a window, as long as they are compatible.
 
 use super::exponential_buckets::ExponentialBuckets;
 
@@ -15,10 +15,10 @@ enum WindowBucketLayout {
     /// No point has buckets.
     #[default]
     None,
-    /// All have these bounds.
+    /// All points have these bounds.
     Explicit,
     Exponential,
-    /// They do not fit each other.
+    /// The points' buckets are incompatible.
     Mixed,
 }
 
@@ -60,14 +60,14 @@ impl WindowBuckets {
         }
     }
 
-    /// No more are added.
+    /// Called when no more buckets follow.
     pub fn close(&mut self) {
         if self.state == WindowBucketLayout::Exponential {
             self.scaled.put_columns(&mut self.bounds, &mut self.counts);
         }
     }
 
-    /// Once it is closed: bounds, and one more count.
+    /// The bounds, and counts with one element more. Valid after `close`.
     pub fn columns(&self) -> Option<(&[f64], &[i64])> {
         match self.state {
             WindowBucketLayout::Explicit | WindowBucketLayout::Exponential => Some((&self.bounds, &self.counts)),

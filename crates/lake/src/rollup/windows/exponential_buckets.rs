@@ -1,19 +1,19 @@
 //! Buckets of exponential histograms: bucket `i` has the values above `base^i` up to `base^(i+1)`, where `base` is
-//! `2^(2^-scale)`. At a scale that is coarser by one, two of them are one.
+//! `2^(2^-scale)`. At the next coarser scale, two of them form one.
 //!
-//! In a table they are explicit buckets. Their bounds are powers of the base, which say the scale again: on each side of zero there are
-//! none, or at least two.
+//! A table stores them as explicit buckets. Their bounds are powers of the base, from which the scale can be recovered:
+//! each side of zero has none, or at least two.
 
 use super::ExponentialHistogramData;
 use thalweg_sketch::{Sketch, SketchBucketRun};
 
-/// On each side of zero, in a window: twice of what SDKs make by default.
+/// The limit on each side of zero, in a window: twice the default of SDKs.
 pub const BUCKETS_MAX: usize = 320;
-/// Finer ones are not made by anybody, and bounds nearer to each other could not be told apart.
+/// No SDK makes finer ones, and their bounds would be too close to distinguish.
 const SCALE_MAX: i32 = 20;
-/// Buckets of coarser ones have bounds beyond all doubles.
+/// At coarser scales the bounds exceed all doubles.
 const SCALE_MIN: i32 = -10;
-/// The exponents of doubles, but of the smallest, which count as zero.
+/// The exponents of normal doubles; smaller ones count as zero.
 const EXPONENT_MIN: f64 = -1022.0;
 const EXPONENT_MAX: f64 = 1024.0;
 
@@ -26,10 +26,10 @@ pub(super) struct ExponentialBuckets {
     negative: ExponentialBucketSide,
 }
 
-/// Counts, the outermost of which are above zero.
+/// Counts whose first and last are above zero.
 #[derive(Debug, Default, PartialEq)]
 struct ExponentialBucketSide {
-    /// The number of the first bucket.
+    /// The index of the first bucket.
     first: i64,
     counts: Vec<i64>,
 }
@@ -51,7 +51,7 @@ impl ExponentialBuckets {
             let per_octave = f64::from(self.scale).exp2();
             let last = (EXPONENT_MAX * per_octave) as i64 - 1;
             for side in [&mut self.positive, &mut self.negative] {
-                // Rounded down: buckets that end there or below have nothing but the smallest doubles.
+                // Rounded down: buckets that end there or below have only subnormal doubles.
                 let tiny = side.take_below((EXPONENT_MIN * per_octave).floor() as i64);
                 self.zeros = self.zeros.saturating_add(tiny);
                 side.clamp_to(last);
@@ -59,7 +59,7 @@ impl ExponentialBuckets {
         }
     }
 
-    /// A copy in the room that it has.
+    /// Copies into the existing buffers.
     pub fn copy(&mut self, other: &ExponentialBuckets) {
         (self.scale, self.zeros, self.zero_threshold) = (other.scale, other.zeros, other.zero_threshold);
         self.positive.copy(&other.positive);
@@ -70,7 +70,7 @@ impl ExponentialBuckets {
         !(self.positive.counts.is_empty() && self.negative.counts.is_empty())
     }
 
-    /// Whether a table can hold them.
+    /// Whether a table can store them.
     pub fn has_columns(&self) -> bool {
         self.scale >= SCALE_MIN || !self.has_buckets()
     }
@@ -94,13 +94,13 @@ impl ExponentialBuckets {
         }
     }
 
-    /// Takes away those that were there before, which are brought to the same scale for it. `false` if one of them has fallen.
+    /// Subtracts earlier buckets, which are brought to the same scale first. Returns false if a count has decreased.
     pub fn subtract(&mut self, before: &mut ExponentialBuckets) -> bool {
         let scale = self.scale.min(before.scale);
         self.coarsen(scale);
         before.coarsen(scale);
         if self.zero_threshold > before.zero_threshold {
-            // What has become zero since was not zero then.
+            // The earlier buckets must use the same zero threshold.
             before.widen_zero(self.zero_threshold);
             self.widen_zero(self.zero_threshold);
         }
@@ -116,8 +116,8 @@ impl ExponentialBuckets {
         }
     }
 
-    /// At the coarser scale; at one that is coarser still where there would be more than [`BUCKETS_MAX`]. So the sum of several
-    /// is the same in whatever order they come.
+    /// Adds at the coarser scale, or at an even coarser one if there would be more than [`BUCKETS_MAX`]. The sum of
+    /// several is therefore independent of their order.
     pub fn add(&mut self, more: &ExponentialBuckets) {
         self.zeros = self.zeros.saturating_add(more.zeros);
         if !more.has_buckets() {
@@ -144,8 +144,8 @@ impl ExponentialBuckets {
         self.negative.add(&more.negative, steps);
     }
 
-    /// Bounds in rising order, and one more count: the lowest and the highest bucket are empty where there are bounds on their
-    /// side of zero, and one between both sides, or at the end of one, has the zeros.
+    /// Writes the bounds in ascending order, and one more count. The outermost bucket on a side of zero that has bounds
+    /// is empty. The bucket between both sides, or at the end of the only one, has the zeros.
     pub fn put_columns(&self, bounds: &mut Vec<f64>, counts: &mut Vec<i64>) {
         bounds.clear();
         counts.clear();
@@ -168,7 +168,7 @@ impl ExponentialBuckets {
         }
     }
 
-    /// What [`ExponentialBuckets::put_columns`] has put there; `None` if that was not so.
+    /// Parses what [`ExponentialBuckets::put_columns`] has written; `None` for other buckets.
     pub fn of_columns(bounds: &[f64], counts: &[i64]) -> Option<ExponentialBuckets> {
         let (below, above) = bounds.split_at(bounds.partition_point(|bound| *bound < 0.0));
         let mut scaled = ExponentialBuckets {
@@ -198,7 +198,7 @@ impl ExponentialBuckets {
         Some(scaled)
     }
 
-    /// The scale of bounds that follow each other, and the number of the first.
+    /// Sets the scale from two adjacent bounds, and returns the index of the first.
     fn set_scale(&mut self, bound: f64, next: f64) -> Option<i64> {
         let scale = -(next.log2() - bound.log2()).log2().round();
         if !(f64::from(SCALE_MIN)..=f64::from(SCALE_MAX)).contains(&scale) {
@@ -243,7 +243,7 @@ impl ExponentialBucketSide {
         };
     }
 
-    /// The first bucket and the one behind the last, after so many steps to a coarser scale.
+    /// The range of the buckets after `steps` to coarser scales.
     fn range(&self, steps: u32) -> Option<(i64, i64)> {
         let len = i64::try_from(self.counts.len()).unwrap_or(i64::MAX);
         let last = self.first.saturating_add(len - 1);
@@ -251,7 +251,7 @@ impl ExponentialBucketSide {
         (len > 0).then_some((self.first >> steps, (last >> steps) + 1))
     }
 
-    /// Buckets from the first of both to the last.
+    /// The number of buckets in the union of both ranges.
     fn len_with(&self, own: u32, other: &ExponentialBucketSide, others: u32) -> i64 {
         match (self.range(own), other.range(others)) {
             (Some((begin, end)), Some((other_begin, other_end))) => {
@@ -265,7 +265,7 @@ impl ExponentialBucketSide {
         let Some((first, end)) = self.range(steps) else { return };
         let fine = self.first;
         let shift = steps.min(i64::BITS - 1);
-        // No bucket moves behind the place that it has.
+        // Buckets only move towards lower positions.
         for at in 0..self.counts.len() {
             let number = fine.saturating_add(i64::try_from(at).unwrap_or(0)) >> shift;
             let to = usize::try_from(number - first).unwrap_or(0);
@@ -300,7 +300,7 @@ impl ExponentialBucketSide {
         }
     }
 
-    /// `false`, with counts left in between, if one has fallen.
+    /// Returns false if a count has decreased; the counts are then incomplete.
     fn subtract(&mut self, before: &ExponentialBucketSide) -> bool {
         for (number, count) in (before.first..).zip(&before.counts) {
             let at = usize::try_from(number - self.first).ok();
@@ -314,7 +314,7 @@ impl ExponentialBucketSide {
         true
     }
 
-    /// Takes the counts of buckets below one of them out.
+    /// Removes the counts of buckets below `end` and returns their sum.
     fn take_below(&mut self, end: i64) -> i64 {
         let below = usize::try_from(end.saturating_sub(self.first))
             .unwrap_or(0)
@@ -329,7 +329,7 @@ impl ExponentialBucketSide {
         taken
     }
 
-    /// Adds the counts of buckets behind one of them to it.
+    /// Adds the counts of buckets after `last` to it.
     fn clamp_to(&mut self, last: i64) {
         let kept = usize::try_from((last + 1).saturating_sub(self.first)).unwrap_or(0);
         if kept >= self.counts.len() {

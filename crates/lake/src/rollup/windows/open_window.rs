@@ -1,4 +1,4 @@
-//! A window that rows are added to.
+//! A window to which rows are added.
 
 use super::buckets::WindowBuckets;
 use super::exponential_buckets::ExponentialBuckets;
@@ -20,11 +20,11 @@ pub(super) struct OpenWindow {
     resets: Option<i64>,
     buckets: WindowBuckets,
     sketch: Sketch,
-    /// The sketch, once the window is closed.
+    /// The encoded sketch, after `close`.
     bytes: Vec<u8>,
 }
 
-/// What a counter has grown by.
+/// The increase of a counter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CounterDelta {
     pub increase: f64,
@@ -32,7 +32,7 @@ pub(super) struct CounterDelta {
 }
 
 impl OpenWindow {
-    /// Empties it, and keeps its room.
+    /// Resets the window and keeps its buffers.
     pub fn begin(&mut self, start: i64) {
         let OpenWindow {
             mut buckets,
@@ -64,7 +64,7 @@ impl OpenWindow {
         self.sketch.add(value);
     }
 
-    /// `None` for a value that has no difference to others.
+    /// `growth` is `None` for a value without a difference to others.
     pub fn add_counter(&mut self, time: i64, value: f64, growth: Option<CounterDelta>) {
         self.add_count(1);
         if let Some(growth) = growth {
@@ -74,7 +74,7 @@ impl OpenWindow {
         }
     }
 
-    /// What a cumulative histogram has grown by. Its least and greatest values are not those of the window.
+    /// Adds the increase of a cumulative histogram. Its minimum and maximum are not those of the window.
     pub fn add_differences(&mut self, time: i64, count: i64, sum: Option<f64>, is_reset: bool) {
         self.add_observations(time, count, sum, None, None);
         self.add_resets(is_reset);
@@ -138,7 +138,7 @@ impl OpenWindow {
         }
     }
 
-    /// No more rows come.
+    /// Called when no more rows follow.
     pub fn close(&mut self, kind: PointKind) {
         if kind == PointKind::Delta {
             self.increase = self.sum;
@@ -149,7 +149,7 @@ impl OpenWindow {
         }
     }
 
-    /// Once it is closed.
+    /// Valid after `close`.
     pub fn window(&self) -> RollupWindow<'_> {
         let buckets = self.buckets.columns();
         RollupWindow {

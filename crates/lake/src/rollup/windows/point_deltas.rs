@@ -1,11 +1,11 @@
-//! What cumulative points have grown by: their differences to the point before.
+//! The increases of cumulative points: their differences to the previous point.
 
 use super::exponential_buckets::ExponentialBuckets;
 use super::open_window::CounterDelta;
 use super::{ExponentialHistogramData, HistogramData, LOOKBACK_NANOS, RollupPoint};
 use crate::rollup::Resolution;
 
-/// The point before, as far as every kind has it.
+/// The previous point.
 #[derive(Clone, Copy, Debug)]
 struct PreviousPoint<T> {
     time: i64,
@@ -18,7 +18,8 @@ impl<T> PreviousPoint<T> {
     }
 }
 
-/// Whether all that a point says came within its window. One that begins at its own time says that it does not know.
+/// Whether the point's whole accumulation is within its window. A start at its own time means that the start is
+/// unknown.
 fn began_in_window(point: &RollupPoint<'_>) -> bool {
     let window = Resolution::TenSeconds.window_of(point.time);
     point.start.is_some_and(|start| window <= start && start < point.time)
@@ -34,7 +35,7 @@ impl CounterTracker {
         self.before = None;
     }
 
-    /// `None` for a value without difference to others, which is as if it were not there.
+    /// `None` for a value without a difference to others, which is ignored as a predecessor.
     pub fn take(&mut self, point: &RollupPoint<'_>, value: f64) -> Option<CounterDelta> {
         if !value.is_finite() {
             return None;
@@ -52,7 +53,7 @@ impl CounterTracker {
     }
 }
 
-/// Of a histogram's points.
+/// The totals of a histogram point.
 #[derive(Clone, Copy, Debug)]
 struct HistogramTotals {
     count: i64,
@@ -75,13 +76,13 @@ impl HistogramTotals {
     }
 }
 
-/// What a histogram has grown by.
+/// The increase of a histogram.
 pub(super) struct HistogramDelta<'a> {
     pub count: i64,
     pub sum: Option<f64>,
     pub is_reset: bool,
     pub bounds: &'a [f64],
-    /// `None` if it is not known which buckets have grown.
+    /// `None` if it is unknown which buckets have increased.
     pub counts: Option<&'a [i64]>,
 }
 
@@ -93,7 +94,7 @@ pub(super) struct HistogramTracker {
     differences: Vec<i64>,
 }
 
-/// One bucket has all if no buckets were sent.
+/// Without buckets, one bucket has the whole count.
 pub(super) fn buckets_of<'a>(histogram: &'a HistogramData<'_>) -> (&'a [f64], &'a [i64]) {
     match histogram.counts {
         [] => (&[], std::slice::from_ref(&histogram.count)),
@@ -155,7 +156,7 @@ impl HistogramTracker {
     }
 }
 
-/// What an exponential histogram has grown by.
+/// The increase of an exponential histogram.
 pub(super) struct ExponentialHistogramDelta<'a> {
     pub count: i64,
     pub sum: Option<f64>,
@@ -176,7 +177,7 @@ impl ExponentialHistogramTracker {
         self.before = None;
     }
 
-    /// Those of a point that is not compared with others.
+    /// The buckets of a delta point.
     pub fn buckets_of(&mut self, exponential: &ExponentialHistogramData<'_>) -> &ExponentialBuckets {
         self.now.set(exponential);
         &self.now

@@ -8,7 +8,7 @@ const SECOND: i64 = 1_000_000_000;
 /// 2031-05-06T07:00:00Z
 const BEGIN: i64 = 1_935_817_200 * SECOND;
 
-/// A window that is kept.
+/// An owned copy of a window.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     start: i64,
@@ -182,10 +182,10 @@ fn a_counter_grows_by_its_differences() {
         increases,
         [
             (Some(10.0), Some(0), 2),
-            // What came since the window before, a reset to 3, and an infinity that only counts.
+            // The difference to the previous window, a reset to 3, and an infinity that only counts.
             (Some(8.0), Some(1), 3),
             (Some(2.0), Some(0), 1),
-            // The one before is more than an hour back.
+            // The previous point is more than an hour earlier.
             (Some(0.0), Some(0), 1),
         ]
     );
@@ -258,14 +258,14 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
     windows.begin(PointKind::Value, i64::MIN);
     assert_eq!(windows.push(&number(30, 1.0)), Ok(None));
     let late = windows.push(&number(29, 1.0)).unwrap_err();
-    assert!(late.to_string().contains("in the order of their times"), "{late}");
+    assert!(late.to_string().contains("in time order"), "{late}");
     let other = windows
         .push(&point(90, PointData::Histogram(HistogramData::default())))
         .unwrap_err();
     assert_eq!(
         other.to_string(),
         format!(
-            "a point of time {} is no Value like those of its series; leave it out",
+            "a point of time {} is not a Value as its series is; leave it out",
             BEGIN + 90 * SECOND
         )
     );

@@ -1,11 +1,12 @@
-//! Whether something was met lately, without what it was: what comes once is not worth remembering.
+//! An admission filter: whether something was seen recently, without storing it. Things that occur once are not worth
+//! caching.
 //!
-//! A mark of 32 bits stands for each thing, in a set that its hash tells. A set that is full loses any of its marks, not the
-//! oldest: of things that come in turns the oldest is just the one that comes next.
+//! A mark of 32 bits represents each thing, in a set selected by its hash. A full set loses an arbitrary mark, not the
+//! oldest: for things that recur in turns, the oldest is the next to recur.
 
-/// Marks of a set.
+/// The marks of a set.
 const WAYS: usize = 8;
-/// All sets take one part in so many of what may be remembered.
+/// All sets together take this fraction of the cache size.
 const PART: usize = 64;
 const SETS_MIN: usize = 16;
 
@@ -19,7 +20,8 @@ pub(super) struct AdmissionFilter {
 }
 
 impl AdmissionFilter {
-    /// Whether a thing of this hash was met before; it was from now on. `room` is what may be remembered of all things.
+    /// Whether a thing with this hash was seen before; it counts as seen from now on. `room` is the size of the whole
+    /// cache.
     pub fn again(&mut self, hash: u64, room: usize) -> bool {
         if room == 0 {
             return false;
@@ -77,7 +79,7 @@ mod tests {
     fn of_things_that_come_in_turns_most_are_known_after_a_few() {
         let room = 1 << 20;
         let mut sights = AdmissionFilter::default();
-        // As many as there are marks, so some sets are short of them.
+        // As many as there are marks, so some sets do not have enough.
         let mut unknown: Vec<u64> = (0..(room / PART / size_of::<u32>()) as u64).collect();
         let all = unknown.len();
         for _ in 0..6 {

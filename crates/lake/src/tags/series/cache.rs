@@ -1,11 +1,11 @@
-//! All series that are known, and how the metadata of a message finds its own.
+//! The cache of series, and the lookup of a message's series by its metadata.
 //!
-//! Messages of a tag share their metadata by pointer, so a row finds its series by that pointer, and where its texts are in
-//! the columns of the rows that grow is looked up once for each series. Metadata that is not shared is recognised by its
-//! content. A pointer stays in the table only as long as the table holds the map it points to, so it can never mean another map.
+//! Messages of a tag share their metadata by pointer, so a row finds its series by that pointer. The keys of a series'
+//! texts in the memtable's columns are looked up once per series. Unshared metadata is matched by content. A cached
+//! pointer keeps its map alive, so its address can never belong to another map.
 //!
-//! A series is worth its memory if it comes again, so it is known from the second time on. What differs from message to message
-//! (a number, a time of a broker) makes no series: a row has it besides those of its tag, or it is put together from the message alone.
+//! A series is cached when it occurs for the second time. Metadata that differs between messages (a number, a time of a
+//! broker) creates no series: a row has it beside that of its tag, or is built from the message alone.
 
 use std::collections::HashMap as StdHashMap;
 use std::hash::BuildHasher as _;
@@ -24,43 +24,43 @@ use super::{
 };
 use thalweg_columns::rows::chunk::MemtableChunk;
 
-/// Rows of a tag with attributes of their own that are alike are a series by themselves, of so many kinds.
+/// How many variants of a series with equal attribute changes become series of their own.
 const VARIANTS_MAX: u8 = 2;
-/// Messages that might have been known, if there had been room, for each series that is, after which the table begins anew: those
-/// that it has may be of tags that nobody sends any more.
+/// The misses per cached series, because of the size limit, after which the cache is cleared: its series may be of tags
+/// that are not sent any more.
 const PASSED_FOR_EACH: usize = 32;
-/// A place in an index, and its part of those that are free.
+/// The size of an index entry, including unused capacity.
 const PLACE_BYTES: usize = 2 * (size_of::<u32>() + 1);
 
-/// One way to a slot: by pointer of the shared map, source, and hash of the message's own changes.
+/// A key of a slot: the pointer of the shared map, the source, and the hash of the message's own changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct TagSeriesLookupKey {
     map: usize,
     source: u32,
-    /// Its stamps are in columns, whatever the map says of such names.
+    /// The stamps are in columns, whatever the map has under their names.
     stamped: bool,
     changes: u128,
 }
 
 struct TagSeriesRef {
     slot: u32,
-    /// Keeps the address of the map from being used again.
+    /// Keeps the map's address from being reused.
     _held: Arc<MetaMap>,
 }
 
-/// Where a row has its metadata from, until the next message is looked at.
+/// Where a row gets its metadata from. Valid until the next lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tags) enum TagSeriesMatch {
     /// From a series.
     Known(u32),
-    /// The same, but for what the message changes.
+    /// From a series, except for the message's changes.
     Changed(u32),
     /// From the message.
     Passing,
 }
 
-/// All series that came again lately, as long as there is room. Where there is none, those that are known stay: of tags that come
-/// in turns a table that forgot the oldest ones would know none.
+/// All series that recurred recently, within the size limit. A full cache keeps its series: for tags that recur in
+/// turns, evicting the oldest would cause only misses.
 #[derive(Default)]
 pub(in crate::tags) struct TagSeriesCache {
     sources: StdHashMap<Arc<str>, u32>,
@@ -75,16 +75,16 @@ pub(in crate::tags) struct TagSeriesCache {
     sights: AdmissionFilter,
     passed: usize,
     passing: TagMetadataWriter,
-    /// For what messages change.
+    /// For changes of messages.
     changing: TagMetadataWriter,
 }
 
 impl TagSeriesCache {
-    /// It may hold so many bytes from now on.
+    /// Sets the size limit in bytes.
     pub fn set_room(&mut self, room: usize) {
         let forget = self.passed > PASSED_FOR_EACH * self.slots.len().max(1);
         if forget || self.bytes() > room + room / 4 {
-            // What came lately is known again when it comes.
+            // Recent series are admitted at once when they recur.
             let sights = std::mem::take(&mut self.sights);
             *self = TagSeriesCache {
                 sights: if forget { sights } else { AdmissionFilter::default() },
@@ -94,7 +94,7 @@ impl TagSeriesCache {
         self.room = room;
     }
 
-    /// Memory that it holds.
+    /// The memory usage.
     pub fn bytes(&self) -> usize {
         self.bytes
             + self.aliases.len() * (size_of::<TagSeriesLookupKey>() + size_of::<TagSeriesRef>() + 1)
@@ -105,7 +105,7 @@ impl TagSeriesCache {
         self.bytes() + bytes <= self.room
     }
 
-    /// Gives a row what its metadata says: that of the message which was looked at last.
+    /// Writes the metadata of the last looked-up message to a row.
     #[inline]
     pub fn put(
         &mut self,
@@ -128,7 +128,7 @@ impl TagSeriesCache {
         }
     }
 
-    /// Where the row of a message with this metadata, which is settled, has it from, and the explicit time in it.
+    /// Looks up a message's settled metadata. Returns where its row gets it from, and its explicit time.
     #[inline]
     pub fn find(&mut self, source: &Arc<str>, meta: &Metadata) -> (TagSeriesMatch, Option<i64>) {
         debug_assert!(!meta.is_marked(), "marks become changes first");
@@ -152,11 +152,11 @@ impl TagSeriesCache {
         (found, if asks { explicit_time(meta) } else { None })
     }
 
-    /// The same of what is not known by its pointer.
+    /// The same if the pointer is not cached.
     #[inline(never)]
     fn meet(&mut self, source: &Arc<str>, meta: &Metadata, alias: TagSeriesLookupKey) -> TagSeriesMatch {
         let shared = meta.shared_map();
-        // A map that only this message holds will not come again.
+        // A map that only this message has will not recur.
         if Arc::strong_count(shared) == 1 {
             return TagSeriesMatch::Passing;
         }
@@ -178,10 +178,10 @@ impl TagSeriesCache {
         }
     }
 
-    /// The slot of what a message makes of a series by its changes, if many do the same.
+    /// The slot for the variant of a series with these changes, if they recur.
     fn variant(&mut self, base: u32, source: &Arc<str>, meta: &Metadata, alias: TagSeriesLookupKey) -> Option<u32> {
         let slot = self.slots.get(base as usize)?;
-        // The table holds the map, so its address says what it is.
+        // The cache keeps the map alive, so its address identifies it.
         let hash = self.aliases.hasher().hash_one(alias);
         if slot.variants >= VARIANTS_MAX || !self.sights.again(hash, self.room) {
             return None;
@@ -193,7 +193,7 @@ impl TagSeriesCache {
         Some(index)
     }
 
-    /// The slot of a series that came before.
+    /// The slot of a series that recurs.
     fn known(&mut self, source: &Arc<str>, meta: &Metadata, alias: TagSeriesLookupKey) -> Option<u32> {
         let hash = sight_hash(source, meta, alias);
         if !self.sights.again(hash, self.room) {
@@ -202,7 +202,7 @@ impl TagSeriesCache {
         self.keep(describe(source, meta), meta, alias)
     }
 
-    /// The slot of a series from now on, if there is room for it.
+    /// Caches a series and returns its slot, if there is room.
     fn keep(&mut self, series: TagSeries, meta: &Metadata, alias: TagSeriesLookupKey) -> Option<u32> {
         let shared = meta.shared_map();
         let index = self.intern(series, shared.get(EXPLICIT_TIME).is_some())?;
@@ -269,7 +269,7 @@ impl TagSeriesCache {
         Some(index)
     }
 
-    /// The number of the names that these attributes have. There are as many as series, at most.
+    /// The number of the layout with these attribute names. There are at most as many as series.
     fn shape(&mut self, attributes: &TagAttributes) -> u32 {
         let mut hash = Xxh3::new();
         attributes.iter().for_each(|(name, _)| hash_part(&mut hash, name));
@@ -301,14 +301,14 @@ impl TagSeriesCache {
         }
     }
 
-    /// How many series, ways to them, and shapes there are.
+    /// The number of series, keys, and layouts.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         (self.slots.len(), self.aliases.len(), self.shapes.len())
     }
 }
 
-/// Of what metadata says, and whose it is.
+/// A hash of metadata and source.
 fn sight_hash(source: &str, meta: &Metadata, alias: TagSeriesLookupKey) -> u64 {
     let mut hash = Xxh3::new();
     hash_part(&mut hash, source);

@@ -1,4 +1,4 @@
-//! Series that are known, and where their texts are in the rows that grow.
+//! Cached series, and the keys of their texts in the memtable.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::rows::text::NULL;
 use thalweg_columns::tables::tags as table;
 
-/// Names of attributes that many series have in the same order, and their columns.
+/// Attribute names that many series share in the same order, and their columns.
 #[derive(Debug)]
 pub(super) struct TagAttributeLayout {
     pub names: Box<[Text]>,
-    /// Of the names.
+    /// The hash of the names.
     pub hash: u64,
-    /// Of the rows that it is true of.
+    /// The line of the chunks for which it is valid.
     line: u64,
-    /// The column of each name; `NULL` if there is none.
+    /// The column index of each name; `NULL` if there is none.
     columns: Box<[u32]>,
     has_all_columns: bool,
 }
@@ -49,29 +49,29 @@ impl TagAttributeLayout {
     }
 }
 
-/// Where the texts of a series are in some rows.
+/// The keys of a series' texts in some rows.
 #[derive(Debug, Default)]
 struct TagSeriesKeys {
-    /// Of the rows that it is true of.
+    /// The line of the chunks for which they are valid.
     line: u64,
     source: u32,
     tag: u32,
     unit: u32,
-    /// Of each attribute that has a column.
+    /// For each attribute that has a column.
     keys: Box<[u32]>,
 }
 
-/// A series as it is known.
+/// A cached series.
 #[derive(Debug)]
 pub(super) struct CachedTagSeries {
     pub series: Arc<TagSeries>,
-    /// Of what the series is.
+    /// The hash of its content.
     pub hash: u64,
-    /// The shared map says `timestamp_ms`.
+    /// The shared map has `timestamp_ms`.
     pub shared_time: bool,
-    /// Of its shape.
+    /// The number of its layout.
     pub shape: u32,
-    /// Of its rows that had attributes of their own, so many kinds are series by themselves.
+    /// How many variants with attribute changes are series of their own.
     pub variants: u8,
     placed: TagSeriesKeys,
 }
@@ -89,13 +89,13 @@ impl CachedTagSeries {
     }
 
     pub fn bytes(&self) -> usize {
-        /// What an `Arc` counts.
+        /// The reference counts of an `Arc`.
         const COUNTS: usize = 2 * size_of::<usize>();
         let keys = self.series.attributes.len() * size_of::<u32>();
         size_of::<CachedTagSeries>() + COUNTS + self.series.bytes() + keys
     }
 
-    /// Gives a row what all rows of the series have.
+    /// Writes the shared metadata of the series to a row.
     #[inline]
     pub fn put(&mut self, row: usize, chunk: &mut MemtableChunk, shape: &mut TagAttributeLayout) {
         self.put_fixed(row, chunk, shape);
@@ -109,7 +109,7 @@ impl CachedTagSeries {
         }
     }
 
-    /// Attributes of names for which there is no column.
+    /// Writes the attributes that have no column.
     #[inline(never)]
     fn put_extras(&self, row: usize, chunk: &mut MemtableChunk, shape: &TagAttributeLayout) {
         for (column, (name, text)) in shape.columns.iter().zip(self.series.attributes.iter()) {
@@ -119,7 +119,7 @@ impl CachedTagSeries {
         }
     }
 
-    /// Gives a row what all rows of the series have, but for the attributes that its message changes, and adds, itself.
+    /// Writes the shared metadata to a row, with the attribute changes of the message.
     #[inline(never)]
     pub fn put_changed(
         &mut self,

@@ -1,6 +1,7 @@
-//! Rows of messages whose series is not known: their metadata goes into the columns text by text, and nothing of it is kept.
+//! Writes the metadata of messages without a cached series, text by text.
 //!
-//! It costs what the message has. Most messages have the names of the one before, so the columns are found without a search.
+//! The cost depends on the size of the message. Most messages have the same names as the previous one, so their columns
+//! are found without a search.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub(super) struct TagMetadataWriter {
 }
 
 impl TagMetadataWriter {
-    /// Gives a row all that the metadata of its message says.
+    /// Writes all metadata of a message to a row.
     #[inline(never)]
     pub fn put(&mut self, source: &Arc<str>, meta: &Metadata, row: usize, chunk: &mut MemtableChunk) {
         let (tag, tag_key) = tag_of(meta);
@@ -39,7 +40,7 @@ impl TagMetadataWriter {
         chunk.add_weight(bytes.saturating_sub(LIGHT_BYTES));
     }
 
-    /// The attributes of another row begin.
+    /// Begins the attributes of another row.
     pub fn begin(&mut self) {
         self.guess.begin();
     }

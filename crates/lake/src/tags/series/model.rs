@@ -1,4 +1,4 @@
-//! Whatever is remembered, and however a row gets its metadata: what is in the columns is what a plain reading of it says.
+//! Checks the columns against a simple model, whatever is cached and however a row gets its metadata.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const KEYS: [&str; 12] = [
     "z",
 ];
 
-/// What metadata says of a row.
+/// The metadata of a row.
 #[derive(Debug, Default, PartialEq)]
 struct Row {
     tag: Option<String>,
@@ -93,19 +93,19 @@ fn in_columns(chunk: &mut MemtableChunk, row: usize, explicit_ms: Option<i64>) -
     }
 }
 
-/// What happens to the table.
+/// An event for the cache.
 #[derive(Clone, Debug)]
 enum Step {
     Message {
-        /// Of those that are shared; `None` for a map of its own.
+        /// One of the shared maps; `None` for an unshared one.
         map: Option<usize>,
-        /// The status, and where a gap that the value marks begins.
+        /// The status, and the beginning of a gap that the value marks.
         stamps: Option<(u32, Option<i64>)>,
         changes: Vec<(usize, String)>,
         is_other_source: bool,
     },
     Room(usize),
-    /// Rows are others from now on, which may begin with the texts of those before.
+    /// Begins other rows, which may inherit the texts of the earlier ones.
     Rows {
         take_over: bool,
         is_spare: bool,
@@ -113,7 +113,7 @@ enum Step {
 }
 
 fn text() -> impl Strategy<Value = String> {
-    // Mostly few, and some that never come again.
+    // Mostly few texts, and some that never recur.
     prop_oneof![4 => "[17x]?", 1 => "[0-9a-z]{30}", 1 => Just(BAD_TEXT.to_owned())]
 }
 
@@ -171,7 +171,7 @@ proptest! {
                     if take_over {
                         let ended = std::mem::replace(&mut chunk, MemtableChunk::new(&TAGS));
                         if is_spare {
-                            // Of rows with other names.
+                            // The spare chunk had rows with other names.
                             chunk.begin_row();
                             let place = chunk.slots.place(AttributeSource::Attr, "other");
                             let column = chunk.slots.column_mut(place.unwrap()).unwrap();

@@ -17,7 +17,7 @@ fn source() -> Arc<str> {
     "plant".into()
 }
 
-/// Entries, the tag they name, and how many of them have no column of their own.
+/// Entries, their tag, and the number of entries without a fixed column.
 type Case = (&'static [(&'static str, &'static str)], Option<&'static str>, usize);
 
 fn map(entries: &[(&str, &str)]) -> Arc<MetaMap> {
@@ -42,7 +42,7 @@ fn find(table: &mut TagSeriesCache, meta: &Metadata) -> TagSeriesMatch {
     table.find(&source(), meta).0
 }
 
-/// The series of messages that come again, of which the input holds the map.
+/// The series of recurring messages whose map is kept by the input.
 fn found(table: &mut TagSeriesCache, meta: Metadata) -> (Arc<TagSeries>, Option<i64>) {
     let _of_input = meta.shared_map().clone();
     for _ in 0..5 {
@@ -186,8 +186,7 @@ fn the_same_map_with_stamps_and_without_is_two_series() {
     assert_eq!(attributes(&with_stamps), [("a", "1")], "the stamp lies over it");
 }
 
-/// Messages with something that no other has: in a map of their own, in one that somebody else holds for a while, or as a
-/// change.
+/// Messages with unique metadata: in an unshared map, in a map that is kept elsewhere for a while, or as a change.
 #[test]
 fn what_comes_once_is_not_remembered_and_takes_no_room_from_what_comes_again() {
     let mut table = table();
@@ -197,7 +196,7 @@ fn what_comes_once_is_not_remembered_and_takes_no_room_from_what_comes_again() {
     assert_eq!(known, (1, 1, 1));
     let mut held = Vec::new();
     for n in 0..20_000 {
-        // Names, too, so that no two have the same shape.
+        // The names differ, too, so that no two have the same layout.
         let (name, text) = (
             format!("name {n}"),
             format!("a text that is not short, and has a number: {n}"),
@@ -240,7 +239,7 @@ fn few_kinds_of_changes_are_series_and_many_are_not() {
     assert_eq!(table.counts().0, 3);
 }
 
-/// There are more names than columns, so most attributes are in the list of what has none.
+/// There are more names than columns, so most attributes go to the list of extras.
 #[test]
 fn tens_of_thousands_of_names_cost_what_they_are() {
     const NAMES: usize = 30_000;
@@ -305,7 +304,7 @@ fn a_message_over_a_limit_is_refused_with_the_limit() {
         ("b", "2"),
     ];
     assert!(limits.check(&Metadata::shared(map(&none))).is_ok());
-    // Stamps have columns, and a text in place of one has none.
+    // Stamps have columns, but a text that replaces one does not.
     let mut full = stamped(&map(&[("a", "1"), ("b", "2"), (key::STATUS_CODE, "x")]), 0);
     assert!(limits.check(&full).is_ok());
     full.set(key::STATUS_CODE, "fine");
@@ -331,7 +330,7 @@ fn where_there_is_no_room_those_that_are_known_stay_until_nobody_sends_them() {
     }
     let kept = known(&mut table, &maps);
     assert!((5..60).contains(&kept), "{kept} of 100 are known");
-    // Those that are known still are after all others came, and others take their place when they come no more.
+    // Cached series stay after all others came, and are replaced when they do not recur.
     assert_eq!(known(&mut table, &maps), kept);
     let others: Vec<_> = (100..120).map(of_tag).collect();
     for _ in 0..200 {

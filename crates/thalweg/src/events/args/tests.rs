@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::{Cli, Command, SimulateCommand};
 use crate::events::flags;
 
-/// As `main` reads it, but for the environment.
+/// Parses like `main`, but without the environment.
 fn read(args: &[&str]) -> Result<EventsCommand, clap::Error> {
     let all = ["thalweg", "events"].into_iter().chain(args.iter().copied());
     let args = flags::long(all.map(Into::into));

@@ -1,4 +1,4 @@
-//! Exports from servers that do less, or something else, than they are asked for.
+//! Exports from servers that do less than they are asked for, or something else.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::*;
 use crate::events::args::EventsEndpoint;
 
-/// A server of messages in one category, with every second global position.
+/// A server with messages in one category at every second global position.
 #[derive(Clone, Copy)]
 struct Peer {
     messages: u64,
     knows_direction: bool,
     knows_position: bool,
     page_max: u64,
-    /// It shows nothing behind this many.
+    /// It returns nothing after this many messages.
     ends_at: u64,
 }
 
@@ -58,7 +58,7 @@ impl Peer {
         url
     }
 
-    /// One request; `None` when there is none any more.
+    /// Answers one request; `None` at the end of the connection.
     fn one(&self, mut stream: &TcpStream) -> Option<()> {
         let mut request = BufReader::new(stream);
         let (mut line, mut length) = (String::new(), 0);
@@ -141,13 +141,13 @@ fn a_server_that_does_not_go_on_or_ends_early_fails_the_export() {
         ..HONEST
     };
     for (peer, told) in [
-        (stuck, "it does not go on from a position"),
+        (stuck, "it does not advance from a position"),
         (
             Peer {
                 knows_direction: false,
                 ..stuck
             },
-            "it does not go on from a position",
+            "it does not advance from a position",
         ),
         (
             Peer {

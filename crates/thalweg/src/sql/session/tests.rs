@@ -30,7 +30,7 @@ fn of(data_dir: &Path) -> SqlSource {
     }
 }
 
-/// Takes a few bytes and leaves.
+/// A reader that leaves after a few bytes.
 struct Leaving;
 
 impl Write for Leaving {
@@ -56,7 +56,7 @@ fn a_reader_that_leaves_is_no_error() {
     );
 }
 
-/// What a process that asks for this token answers at `/api/sql`.
+/// The token that the process requires.
 const TOKEN: &str = "secret";
 
 /// A data folder with a process that holds it.
@@ -64,7 +64,7 @@ struct World {
     folder: tempfile::TempDir,
     runtime: Runtime,
     held: DataDir,
-    /// Questions that the process has answered.
+    /// Queries that the process has answered.
     answered: Arc<AtomicUsize>,
 }
 
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// The process listens, and writes it down. Returns its port.
+    /// Starts a listener and notes its address in the folder. Returns its port.
     fn listen(&self, tls: Option<Arc<ServerConfig>>, token: Option<&'static str>) -> u16 {
         let engine = Engine::open(
             self.folder.path(),
@@ -124,7 +124,7 @@ impl World {
         of(self.folder.path())
     }
 
-    /// The answer and how many questions the process has answered for it, or the error.
+    /// The answer and how many queries the process has answered for it, or the error.
     fn ask(&self, source: SqlSource) -> Result<(String, usize), String> {
         let before = self.answered.load(Ordering::SeqCst);
         let mut out = Vec::new();
@@ -154,7 +154,7 @@ fn seen(answer: &Result<(String, usize), String>) -> (&str, usize) {
     (text, *by_process)
 }
 
-/// The answer without a word about it would be what is committed, a part of all rows.
+/// Silently answering from committed files would return only a part of the rows.
 #[test]
 fn a_process_that_speaks_tls_is_asked_or_refused_and_its_files_are_read_by_choice_alone() {
     let world = World::new();
@@ -163,7 +163,7 @@ fn a_process_that_speaks_tls_is_asked_or_refused_and_its_files_are_read_by_choic
     world.listen(Some(own.shown()), Some(TOKEN));
     let refused = world.ask(world.source()).unwrap_err();
     for words in [
-        "cannot ask process ",
+        "cannot reach process ",
         " at https://127.0.0.1:",
         "--ca-file",
         "--committed",
@@ -245,19 +245,19 @@ fn a_process_that_cannot_be_asked_is_refused_with_the_cure() {
     for words in ["has no HTTP listener", "set http.enabled: true", "--committed"] {
         assert!(silent.contains(words), "{words}: {silent}");
     }
-    // An event store has no lake, and nothing that could be missing from an answer.
+    // An event store has no lake, so no rows could be missing from an answer.
     let events = tempfile::tempdir().unwrap();
     let _held = DataDir::take(events.path()).unwrap();
     let none = world.ask(of(events.path())).unwrap_err();
     assert!(none.starts_with("there is no lake in "), "{none}");
-    // As from a container that has the folder and not the network.
+    // Like a container that has the folder but not the network.
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
     world.held.announce(Some((free.to_string(), false))).unwrap();
     let away = world.ask(world.source()).unwrap_err();
-    for words in ["cannot ask process ", "--url", "--committed"] {
+    for words in ["cannot reach process ", "--url", "--committed"] {
         assert!(away.contains(words), "{words}: {away}");
     }
     let nowhere = SqlSource {
@@ -271,7 +271,7 @@ fn a_process_that_cannot_be_asked_is_refused_with_the_cure() {
     );
 }
 
-/// The default data folder is that of a process which has nothing to do with the lake.
+/// The default data folder belongs to a process that has nothing to do with the lake.
 #[test]
 fn a_lake_that_is_named_itself_leaves_the_data_folder_alone() {
     let world = World::new();
@@ -290,7 +290,7 @@ fn a_lake_that_is_named_itself_leaves_the_data_folder_alone() {
     );
 }
 
-/// Its path is another name of the same lake, and no way to get a part of its rows without a word.
+/// The path of the lake must not be a way to get only a part of its rows silently.
 #[test]
 fn a_lake_that_is_named_itself_beside_its_process_is_asked_for_or_read_by_choice() {
     let named = |world: &World, lake: &Path| SqlSource {
@@ -310,7 +310,7 @@ fn a_lake_that_is_named_itself_beside_its_process_is_asked_for_or_read_by_choice
     };
     assert_eq!(seen(&world.ask(by_choice)), BY_FILES);
 
-    // A lake that is elsewhere has a lock of its own, and the one in the data folder is nobody's.
+    // A lake elsewhere has a lock of its own, and the lake in the data folder is not in use.
     let elsewhere = tempfile::tempdir().unwrap();
     let held = std::mem::replace(&mut world.held, DataDir::take_lake(elsewhere.path()).unwrap());
     world.listen(None, None);

@@ -26,12 +26,12 @@ fn a_cumulative_histogram_grows_by_its_differences() {
     assert_eq!(rows[0].buckets, Some((bounds.to_vec(), vec![2, 2, 1])));
     assert_eq!(rows[0].values(), Some(5.0));
     assert_eq!(rows[0].times, [Some(BEGIN), Some(BEGIN + 9 * SECOND)]);
-    // The same count, but a bucket that fell.
+    // The same count, but a bucket has decreased.
     let points = [[2, 0, 0], [0, 2, 0]];
     let points = [0, 1].map(|at| point(at as i64, PointData::Histogram(histogram(&bounds, &points[at]))));
     let rows = windows_of(HISTOGRAM, &points);
     assert_eq!((rows[0].count, rows[0].resets), (2, Some(1)));
-    // Without buckets, all is one.
+    // Without buckets, one bucket has everything.
     let bare = |count| HistogramData {
         count,
         min: Some(3.0),
@@ -82,7 +82,7 @@ fn other_bounds_leave_the_sketch_alone() {
         (minute[0].count, minute[0].buckets.clone(), minute[0].values()),
         (18, None, Some(18.0))
     );
-    // Which buckets have grown since the point before cannot be known, unless there is none to compare with.
+    // It is unknown which buckets have increased, unless the point starts anew.
     let grown = [2, 3, 4];
     let bounds_change = |start: i64| {
         let points = [
@@ -115,14 +115,14 @@ fn exponential_buckets_meet_at_the_coarser_scale() {
     let minute = rolled(EXPONENTIAL, Resolution::Minute, &rows);
     assert_eq!(minute[0].buckets, Some((vec![0.5, 1.0, 2.0, 4.0], vec![2, 5, 0, 3, 0])));
     assert_eq!(minute[0].values(), Some(10.0));
-    // A bucket that fell although all together have grown.
+    // A bucket has decreased although the total has increased.
     let points = [
         point(0, PointData::Exponential(exponential(0, 0, 0, &[3]))),
         point(1, PointData::Exponential(exponential(0, 0, 0, &[2, 2]))),
     ];
     let rows = windows_of(EXPONENTIAL, &points);
     assert_eq!((rows[0].count, rows[0].resets), (4, Some(1)));
-    // What was counted as it was is zero to a wider threshold.
+    // The wider zero threshold includes values that were counted in buckets before.
     let wide = ExponentialHistogramData {
         zero_threshold: 2.0,
         ..exponential(0, 4, 1, &[2])

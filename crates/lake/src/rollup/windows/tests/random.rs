@@ -1,10 +1,10 @@
-//! Any points: whatever way a window is made, it is the same.
+//! Random points: a window must be the same however it is made.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A point that owns what it has.
+/// A point that owns its data.
 #[derive(Clone, Debug)]
 enum Given {
     Nothing,
@@ -92,7 +92,7 @@ fn exponentials() -> BoxedStrategy<Given> {
         .boxed()
 }
 
-/// What grows is added up, with a new beginning now and then.
+/// Accumulates the points, with occasional resets.
 fn add_up(given: &mut [(i64, Given, bool)]) {
     let mut sums: Option<Given> = None;
     for (_, given, is_new) in given {
@@ -147,7 +147,7 @@ fn is_close(one: Option<f64>, other: Option<f64>) -> bool {
 }
 
 fn assert_same(one: &Row, other: &Row) {
-    // Of sums the order of adding decides the last digits.
+    // The last digits of sums depend on the order of addition.
     for which in [0, 5] {
         assert!(is_close(one.numbers[which], other.numbers[which]), "{one:?}\n{other:?}");
     }
@@ -162,7 +162,7 @@ fn assert_same(one: &Row, other: &Row) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Step by step the same as at once.
+    /// Windows made step by step equal those made at once.
     #[test]
     fn coarse_windows_are_those_of_the_points(
         (kind, mut given) in prop_oneof![
