@@ -6,7 +6,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use thalweg_config::{BUFFER_TEXTS, ComponentKind, FieldDoc, LoadOptions, ReferenceText, SECTION_TEXTS, SourceText};
+use thalweg_config::{
+    BUFFER_TEXTS, ComponentKind, FieldDoc, FieldText, LoadOptions, ReferenceText, SECTION_TEXTS, SourceText,
+};
 
 use crate::checked_config::CheckedConfig;
 use crate::components::Components;
@@ -126,7 +128,7 @@ fn entry(kind: ReferenceKind, name: &'static str, text: &str) -> ReferenceEntry 
             ReferenceField {
                 path: field.path.clone(),
                 kind: doc.map(|doc| doc.kind.clone()).unwrap_or_default(),
-                default: doc.and_then(|doc| doc.default.clone()),
+                default: default_of(kind, name, field, doc),
                 is_required: doc.is_some_and(|doc| doc.required),
                 sentence: field.sentence.clone(),
                 example: field.example.clone(),
@@ -149,6 +151,21 @@ fn entry(kind: ReferenceKind, name: &'static str, text: &str) -> ReferenceEntry 
         name,
         about: text.about,
         fields,
+    }
+}
+
+/// Defaults that depend on the machine, in words: kind, name, field and default.
+const OF_MACHINE: [(ReferenceKind, &str, &str, &str); 1] =
+    [(ReferenceKind::Section, "query", "concurrency", "twice the cores")];
+
+fn default_of(kind: ReferenceKind, name: &str, field: &FieldText, doc: Option<&FieldDoc>) -> Option<String> {
+    let own = (kind, name, field.path.as_str());
+    let in_words = OF_MACHINE
+        .iter()
+        .find(|(kind, name, path, _)| (*kind, *name, *path) == own);
+    match in_words {
+        Some((.., words)) => Some((*words).to_owned()),
+        None => doc.and_then(|doc| doc.default.clone()),
     }
 }
 
