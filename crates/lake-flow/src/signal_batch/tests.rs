@@ -99,7 +99,7 @@ fn what_can_be_no_record_is_refused_with_the_reason() {
             DropReason::InvalidPayload,
             "a request of traces, but the output is for the table logs",
         ),
-        (b"{\"resourceLogs\":7}", DropReason::InvalidPayload, "no OTLP/JSON"),
+        (b"{\"resourceLogs\":7}", DropReason::InvalidPayload, "not OTLP/JSON"),
         (long.as_bytes(), DropReason::TooLarge, "value_too_long"),
     ] {
         let packed = pack(&[payload]);

@@ -265,7 +265,7 @@ async fn a_contract_of_more_subjects_than_can_be_checked_is_not_checked_and_says
     registry.learn(&contract("_many_v1")).await;
     assert_eq!(
         reason(&registry, "_many_v1"),
-        "_many_v1 has 1001 subjects, and 1000 can be checked; remove those that are not needed"
+        "_many_v1 has 1001 subjects, and at most 1000 can be checked; remove unneeded ones"
     );
 }
 
