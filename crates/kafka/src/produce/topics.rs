@@ -171,7 +171,7 @@ mod tests {
             panic!("it is not over");
         };
         assert!(
-            told.starts_with("the topic t cannot be written to (Broker: Unknown topic or partition); make it"),
+            told.starts_with("the topic t cannot be written to (Broker: Unknown topic or partition); create it"),
             "{told}"
         );
         assert!(matches!(topics.gate(&Text::from("other")), Gate::Open));

@@ -93,7 +93,7 @@ mod tests {
             panic!("it was taken");
         };
         assert!(
-            text.starts_with("the topic umh.messages has 3 partitions, and"),
+            text.starts_with("the topic umh.messages has 3 partitions, but"),
             "{text}"
         );
     }
