@@ -192,7 +192,10 @@ fn the_token_of_a_new_store_is_told_once_and_a_given_one_is_valid_from_then_on()
         let path = events.folder.path().join(file);
         let printed = eventually(|| {
             let log = events.process.stderr();
-            anyhow::ensure!(log.contains("the token of the namespace default was written to"), "{log}");
+            anyhow::ensure!(
+                log.contains("the token of the namespace default was written to"),
+                "{log}"
+            );
             Ok(std::fs::read_to_string(&path)?.trim_end().to_owned())
         });
         let printed = printed.unwrap();

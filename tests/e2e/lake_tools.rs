@@ -597,7 +597,10 @@ fn sql_has_a_prompt_with_a_history_over_http_and_on_files() {
             {"send": "\u{4}"},
         ])
     };
-    at_prompt(&folder, &steps(&format!("Querying process {} at ", thalweg.process.id())));
+    at_prompt(
+        &folder,
+        &steps(&format!("Querying process {} at ", thalweg.process.id())),
+    );
     // A query without end is cancelled, also in the process: nothing of it remains.
     let begun = std::time::Instant::now();
     let long = "select max(a.body || h.body) from logs a, logs b, logs c, logs d, logs e, logs f, logs g, logs h, logs i, logs j, logs k, \
