@@ -137,6 +137,7 @@ fn overrides_come_after_the_file_and_before_secrets() {
             ("http.address".to_owned(), "nowhere".to_owned()),
         ],
         chilled: true,
+        ..LoadOptions::default()
     };
     let text = format!("{PLANT}\nunknown: 1\n");
     let LoadedConfig { config, diagnostics } = load(&SourceText::new("plant.yaml", text), &environment, &options);

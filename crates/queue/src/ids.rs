@@ -203,7 +203,7 @@ mod tests {
         ] {
             let error = text.parse::<MessageId>().unwrap_err();
             assert!(
-                error.to_string().starts_with(&format!("{text:?} is no message-id")),
+                error.to_string().starts_with(&format!("{text:?} is not a message-id")),
                 "{error}"
             );
         }

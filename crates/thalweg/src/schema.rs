@@ -182,7 +182,7 @@ mod tests {
     fn fields_lie_below_their_sections_and_components() {
         let schema = schema(&reference());
         let at = |path: &str| schema.pointer(path).unwrap_or_else(|| panic!("{path}"));
-        assert_eq!(at("/properties/http/properties/address/description").is_string(), true);
+        assert!(at("/properties/http/properties/address/description").is_string());
         let opcua = "/$defs/input/properties/opcua/properties";
         assert_eq!(at(&format!("{opcua}/pollRate/type/0")), "integer");
         assert!(at(&format!("{opcua}/deadbandRules/items/properties/pattern")).is_object());

@@ -84,7 +84,7 @@ list:
     let queues = QueuesSettings::read(Some(&Node::parse(text).unwrap()), &diags);
     let told = diags.to_string();
     assert!(
-        told.lines().count() == 1 && told.contains("topics: nothing"),
+        told.lines().count() == 1 && told.contains("topics need the MQTT broker"),
         "all but topics is there: {told}"
     );
     let [(first, pumps), (second, setpoints)] = queues.list.as_slice() else {
