@@ -566,7 +566,11 @@ fn clients_that_stall_in_the_middle_of_a_body_are_told_so_and_keep_nobody_waitin
         // A client that is still sending may find the connection reset after the response.
         let _ = stream.read_to_end(&mut answer);
         let answer = Answer::parse(&String::from_utf8_lossy(&answer)).unwrap();
-        answer.is_problem(408, "request_timeout", &["slower than 8192 bytes per second for 20s"]);
+        answer.is_problem(
+            408,
+            "request_timeout",
+            &["more slowly than 8192 bytes per second for 20s"],
+        );
     }
     for (queue, depth) in [("jobs", 20), ("large", 0)] {
         assert_eq!(api.get(&format!("/queues/{queue}")).ok(200)["depth"], depth, "{queue}");

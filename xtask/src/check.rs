@@ -25,37 +25,37 @@ const LONG_FUNCTIONS_MAX: usize = 29;
 /// The layer of each crate; a crate may use only crates of lower layers, and none of its own layer. The exceptions are listed
 /// beside the rule that needs them.
 const LAYERS: &[(&str, u32)] = &[
-    ("record", 0),
-    ("config", 0),
     ("kit", 0),
-    ("log", 1),
-    ("telemetry", 1),
-    ("mapping", 1),
-    ("script", 1),
-    ("http", 1),
-    ("sketch", 1),
-    ("simulator", 2),
-    ("flow", 2),
-    ("delta", 2),
-    ("events", 3),
-    ("columns", 3),
-    ("queue", 3),
-    ("tags", 3),
-    ("lake", 4),
-    ("events-postgres", 4),
-    ("events-flow", 4),
-    ("queue-flow", 4),
-    ("query", 5),
-    ("otlp", 5),
-    ("lake-flow", 6),
-    ("kafka", 7),
-    ("opcua", 7),
-    ("events-api", 7),
-    ("queue-api", 7),
-    ("lake-api", 7),
-    ("console", 7),
-    ("assemble", 8),
-    ("thalweg", 9),
+    ("record", 1),
+    ("config", 1),
+    ("log", 2),
+    ("telemetry", 2),
+    ("mapping", 2),
+    ("script", 2),
+    ("http", 2),
+    ("sketch", 2),
+    ("simulator", 3),
+    ("flow", 3),
+    ("delta", 3),
+    ("events", 4),
+    ("columns", 4),
+    ("queue", 4),
+    ("tags", 4),
+    ("lake", 5),
+    ("events-postgres", 5),
+    ("events-flow", 5),
+    ("queue-flow", 5),
+    ("query", 6),
+    ("otlp", 6),
+    ("lake-flow", 7),
+    ("kafka", 8),
+    ("opcua", 8),
+    ("events-api", 8),
+    ("queue-api", 8),
+    ("lake-api", 8),
+    ("console", 8),
+    ("assemble", 9),
+    ("thalweg", 10),
 ];
 
 /// A parsed source file of the work tree.
@@ -106,6 +106,21 @@ fn source_files() -> Result<Vec<SourceFile>> {
     Ok(with_kind.collect())
 }
 
+/// The line that turns the lints of `clippy.toml` on, at the root of each crate.
+const NOTHING_AMBIENT: &str = "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]";
+
+fn nothing_ambient_is_read(files: &[SourceFile], wrong: &mut Vec<String>) {
+    let roots = files.iter().filter(|file| {
+        file.is_product()
+            && ["src/lib.rs", "src/main.rs"]
+                .iter()
+                .any(|root| file.short.ends_with(root))
+    });
+    for root in roots.filter(|root| !root.text.contains(NOTHING_AMBIENT)) {
+        wrong.push(format!("{}: the line {NOTHING_AMBIENT:?} is missing", root.short));
+    }
+}
+
 fn structure() -> Result<()> {
     let mut wrong = Vec::new();
     arrows_point_down(&mut wrong)?;
@@ -115,6 +130,7 @@ fn structure() -> Result<()> {
     pages::are_short_and_listed(&root(), &mut wrong)?;
     names::are_unique_and_say_something(&files, &mut wrong);
     functions_are_short(&files, &mut wrong);
+    nothing_ambient_is_read(&files, &mut wrong);
     for SourceFile {
         short,
         text,

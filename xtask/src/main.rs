@@ -1,4 +1,4 @@
-//! The project's own tasks: `check`, `test`, `bench`, `soak`, `dist`, `docs`. They are written in Rust so that a fresh machine
+//! The project's own tasks: `check`, `test`, `bench`, `soak`, `dist`, `docs`, `build-time`. They are written in Rust so that a fresh machine
 //! needs only cargo to start; each task installs what else it needs.
 #![allow(
     clippy::print_stdout,
@@ -7,6 +7,7 @@
 )]
 
 mod bench;
+mod build_time;
 mod check;
 mod dist;
 mod docs;
@@ -34,6 +35,7 @@ usage: cargo xtask <task>
                       everything at once, with probes every second: all acknowledged data is there, memory is flat, no probe is slow;
                       THALWEG_BIN names an existing binary
   docs                writes docs/reference from the code
+  build-time          builds the product from nothing, and prints what each group of crates costs
   dist [--out FOLDER] [--check]
                       the stripped binary, a .tar.gz and a .deb of it, below target/dist; --check unpacks and tests them;
                       THALWEG_BIN names an existing binary
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         ["soak", rest @ ..] => soak::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
         ["docs"] => docs::write(),
+        ["build-time"] => build_time::show(),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

@@ -94,8 +94,8 @@ impl CheckedConfig {
             shared.want();
         }
         for flow in &mut flows {
-            let waiting = settings.flows.iter().find(|(name, _)| *name == flow.name);
-            waiting.into_iter().for_each(|(_, bytes)| flow.limit_waiting(*bytes));
+            let waiting = settings.flows.iter().find(|memory| memory.name == flow.name);
+            waiting.into_iter().for_each(|memory| flow.limit_waiting(memory.share));
         }
         CheckedConfig {
             config,

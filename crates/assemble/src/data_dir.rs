@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use thalweg_kit::files::{self, PermissionRepair};
+use thalweg_kit::threads;
 
 /// Everything that Thalweg creates in a data folder.
 const NAMES: [&str; 7] = ["LOCK", RESTORING, "log", "events", "keys", "lake", "simulator"];
@@ -180,7 +181,7 @@ impl DataDir {
                 // The holder writes the file when it starts, so it may be empty for a moment.
                 Ok(false) => match read(&file) {
                     Some(holder) => return Some(holder),
-                    None => std::thread::sleep(LOCK_PAUSE),
+                    None => threads::sleep(LOCK_PAUSE),
                 },
                 // The folder is free, or on a disk without locks, where nobody can hold it.
                 Ok(true) | Err(_) => return None,
@@ -237,7 +238,7 @@ fn take_lock(file: &File) -> std::io::Result<bool> {
         if try_lock(file, FlockOperation::NonBlockingLockExclusive)? {
             return Ok(true);
         }
-        std::thread::sleep(LOCK_PAUSE);
+        threads::sleep(LOCK_PAUSE);
     }
     try_lock(file, FlockOperation::NonBlockingLockExclusive)
 }
@@ -432,7 +433,7 @@ mod tests {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let looker = std::thread::spawn(move || {
             ready.send(()).unwrap();
-            std::thread::sleep(Duration::from_millis(50));
+            threads::sleep(Duration::from_millis(50));
             drop(looking);
         });
         is_ready.recv().unwrap();

@@ -83,7 +83,7 @@ pub struct EventsServer {
 /// The most connections, if the limit of open files allows them.
 pub(crate) const CONNECTIONS_MAX: usize = 65_536;
 /// Grace for running requests at a stop, once all pending writes are stored.
-const STOP_GRACE: Duration = Duration::from_millis(50);
+const STOP_GRACE: Duration = Duration::from_secs(1);
 /// How long a stop waits for pending writes.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// Limits for a client that stops sending a request or reading an answer, and for an idle one.

@@ -3,6 +3,7 @@
 //! [`CheckedConfig`] reads a file and finds every mistake without starting anything. [`Process`] locks the data folder,
 //! starts flows, tables and the HTTP listener in order, and stops them in reverse.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 #[cfg(test)]
 mod absent_tests;

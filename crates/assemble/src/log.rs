@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use thalweg_events::EventsError;
 use thalweg_events::backup::BackupError;
+use thalweg_kit::{blocking, random, threads};
 use thalweg_lake::OpenError as TableError;
 use thalweg_lake_flow::TableOpenError;
 use thalweg_log::clock::LogClock;
@@ -59,9 +60,7 @@ impl OpenLog {
         };
         let (options, data_dir) = (settings.clone(), data_dir.to_owned());
         let runtime = tokio::runtime::Handle::current();
-        let opened =
-            tokio::task::spawn_blocking(move || open(&folders, (&options, memory), &data_dir, (prepare, &runtime)))
-                .await;
+        let opened = blocking::spawn(move || open(&folders, (&options, memory), &data_dir, (prepare, &runtime))).await;
         let opened = opened.context("the log was not opened")??;
         opened.clock.watch(opened.log());
         for log in opened.disks.logs() {
@@ -138,13 +137,12 @@ fn open(
         ));
     }
     let mut id = [0; 8];
-    getrandom::fill(&mut id).context("the system provides no random numbers")?;
-    let opened = Arc::new(runtime.block_on(MultiDiskLog::open(
-        disks,
-        u64::from_le_bytes(id),
-        thalweg_queue::together,
-    ))?);
-    let clock = runtime.block_on(WatchedClock::resume(clock, opened.as_ref()))?;
+    random::fill(&mut id).context("the system provides no random numbers")?;
+    let opened = Arc::new(threads::block_on(
+        runtime,
+        MultiDiskLog::open(disks, u64::from_le_bytes(id), thalweg_queue::together),
+    )?);
+    let clock = threads::block_on(runtime, WatchedClock::resume(clock, opened.as_ref()))?;
     Ok(OpenLog {
         disks: opened,
         clock: Arc::new(clock),

@@ -14,6 +14,27 @@ const FLOW_BYTES_MIN: u64 = 1 << 20;
 /// Memory of the queue before the dead letter output.
 const DEAD_LETTER_BYTES: u64 = 16 << 20;
 
+/// The size of a share that the file does not give.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DefaultShare {
+    percent: u64,
+    bytes_max: u64,
+}
+
+impl DefaultShare {
+    /// A part of the limit.
+    pub const fn percent(percent: u64) -> DefaultShare {
+        DefaultShare {
+            percent,
+            bytes_max: u64::MAX,
+        }
+    }
+
+    pub const fn at_most(self, bytes_max: u64) -> DefaultShare {
+        DefaultShare { bytes_max, ..self }
+    }
+}
+
 /// One user of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryShare {
@@ -27,16 +48,15 @@ pub(crate) struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// A share of `percent` of the limit and at most `max` bytes, unless the file gives another size.
+    /// A share of the default size, unless the file gives another one.
     pub fn part(
         name: &str,
         config: &Config,
-        percent: u64,
-        max: u64,
+        default: DefaultShare,
         floor: u64,
         given: Option<(u64, Pos)>,
     ) -> MemoryShare {
-        let default = (config.memory.limit / 100 * percent).min(max);
+        let default = (config.memory.limit / 100 * default.percent).min(default.bytes_max);
         MemoryShare {
             name: name.to_owned(),
             wanted: given.map_or(default, |(bytes, _)| bytes),
@@ -46,8 +66,87 @@ impl MemoryShare {
     }
 }
 
-/// The shares of each flow, in file order, and of the dead letter output.
-pub(crate) fn of_flows(config: &Config) -> (Vec<MemoryShare>, Option<MemoryShare>) {
+/// A value for each user of memory: its share before the limit is divided, and its bytes afterwards. `None` means that
+/// the process has no such user.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryShares<T> {
+    pub lake: T,
+    pub query: T,
+    pub query_cache: T,
+    /// Queues with durability `memory`.
+    pub queues: T,
+    pub queue_dedup: Option<T>,
+    pub queue_state: Option<T>,
+    pub log: Option<T>,
+    pub events: Option<T>,
+    pub ingest: Option<T>,
+    pub compaction: Option<T>,
+    /// In file order.
+    pub flows: Vec<FlowShare<T>>,
+    pub dead_letter: Option<T>,
+}
+
+/// The value for one flow.
+#[derive(Clone, Debug)]
+pub(crate) struct FlowShare<T> {
+    /// The name of the flow.
+    pub name: String,
+    pub share: T,
+}
+
+impl<T> MemoryShares<T> {
+    /// All values, in the order in which mistakes are reported.
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        // Without `..`, so that no new field is forgotten.
+        let MemoryShares {
+            lake,
+            query,
+            query_cache,
+            queues,
+            queue_dedup,
+            queue_state,
+            log,
+            events,
+            ingest,
+            compaction,
+            flows,
+            dead_letter,
+        } = self;
+        let always = [lake, query, query_cache, queues];
+        let optional = [queue_dedup, queue_state, log, events, ingest, compaction];
+        always
+            .into_iter()
+            .chain(optional.into_iter().flatten())
+            .chain(flows.iter().map(|flow| &flow.share))
+            .chain(dead_letter)
+    }
+
+    /// The same users with other values.
+    fn map<U>(&self, to: impl Fn(&T) -> U) -> MemoryShares<U> {
+        let optional = |share: &Option<T>| share.as_ref().map(&to);
+        let flow = |flow: &FlowShare<T>| FlowShare {
+            name: flow.name.clone(),
+            share: to(&flow.share),
+        };
+        MemoryShares {
+            lake: to(&self.lake),
+            query: to(&self.query),
+            query_cache: to(&self.query_cache),
+            queues: to(&self.queues),
+            queue_dedup: optional(&self.queue_dedup),
+            queue_state: optional(&self.queue_state),
+            log: optional(&self.log),
+            events: optional(&self.events),
+            ingest: optional(&self.ingest),
+            compaction: optional(&self.compaction),
+            flows: self.flows.iter().map(flow).collect(),
+            dead_letter: optional(&self.dead_letter),
+        }
+    }
+}
+
+/// The share of each flow, in file order.
+pub(crate) fn of_flows(config: &Config) -> Vec<FlowShare<MemoryShare>> {
     let count = u64::try_from(config.flows.len()).unwrap_or(u64::MAX).max(1);
     let part = (config.memory.limit / 100 * FLOWS_PERCENT / count).max(FLOW_BYTES_MIN);
     let flows = config.flows.iter().map(|flow| {
@@ -56,7 +155,7 @@ pub(crate) fn of_flows(config: &Config) -> (Vec<MemoryShare>, Option<MemoryShare
             BufferConfig::Memory { limit, .. } => (part.min(*limit), None),
             BufferConfig::None | BufferConfig::Queue(_) => (part.min(FLOW_BYTES), None),
         };
-        MemoryShare {
+        let share = MemoryShare {
             name: match config.root.get("flows") {
                 Some(_) => format!("buffer.memory.limit of flow {}", flow.name),
                 None => "buffer.memory.limit".to_owned(),
@@ -64,19 +163,31 @@ pub(crate) fn of_flows(config: &Config) -> (Vec<MemoryShare>, Option<MemoryShare
             wanted,
             floor: if given.is_some() { 1 } else { FLOW_BYTES_MIN },
             given,
+        };
+        FlowShare {
+            name: flow.name.clone(),
+            share,
         }
     });
-    let dead_letter = config.dead_letter.as_ref().map(|_| MemoryShare {
+    flows.collect()
+}
+
+/// The share of the dead letter output, if there is one.
+pub(crate) fn of_dead_letter(config: &Config) -> Option<MemoryShare> {
+    config.dead_letter.as_ref().map(|_| MemoryShare {
         name: "dead_letter".to_owned(),
         wanted: DEAD_LETTER_BYTES,
         floor: DEAD_LETTER_BYTES,
         given: None,
-    });
-    (flows.collect(), dead_letter)
+    })
 }
 
-/// The bytes of each share, in order. Mistakes go to the diagnostics, and the sizes are usable anyway.
-pub(crate) fn divide(config: &Config, shares: &[MemoryShare], diagnostics: &Diagnostics) -> Vec<usize> {
+/// The bytes of each share. Mistakes go to the diagnostics, and the sizes are usable anyway.
+pub(crate) fn divide(
+    config: &Config,
+    shares: &MemoryShares<MemoryShare>,
+    diagnostics: &Diagnostics,
+) -> MemoryShares<usize> {
     let limit = config.memory.limit;
     if limits_of_one(limit, shares, diagnostics) {
         limit_of_all(config, shares, diagnostics);
@@ -101,16 +212,13 @@ pub(crate) fn divide(config: &Config, shares: &[MemoryShare], diagnostics: &Diag
             }
         }
     };
-    shares
-        .iter()
-        .map(|share| usize::try_from(size(share)).unwrap_or(usize::MAX))
-        .collect()
+    shares.map(|share| usize::try_from(size(share)).unwrap_or(usize::MAX))
 }
 
 /// Checks each size that the file gives by itself.
-fn limits_of_one(limit: u64, shares: &[MemoryShare], diagnostics: &Diagnostics) -> bool {
+fn limits_of_one(limit: u64, shares: &MemoryShares<MemoryShare>, diagnostics: &Diagnostics) -> bool {
     let mut possible = true;
-    for share in shares {
+    for share in shares.iter() {
         let Some(pos) = share.given else { continue };
         let name = &share.name;
         let problem = if share.wanted < share.floor {
@@ -130,7 +238,7 @@ fn limits_of_one(limit: u64, shares: &[MemoryShare], diagnostics: &Diagnostics) 
     possible
 }
 
-fn limit_of_all(config: &Config, shares: &[MemoryShare], diagnostics: &Diagnostics) {
+fn limit_of_all(config: &Config, shares: &MemoryShares<MemoryShare>, diagnostics: &Diagnostics) {
     let limit = config.memory.limit;
     let least = |share: &MemoryShare| {
         if share.given.is_some() {
@@ -182,98 +290,4 @@ fn size_text(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use thalweg_config::{LoadOptions, SourceText, load};
-
-    use super::*;
-
-    fn config(text: &str) -> Config {
-        let loaded = load(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
-        assert_eq!(loaded.diagnostics.to_string(), "");
-        loaded.config
-    }
-
-    fn share(name: &str, wanted: u64, floor: u64, given: bool) -> MemoryShare {
-        MemoryShare {
-            name: name.to_owned(),
-            wanted: wanted << 20,
-            floor: floor << 20,
-            given: given.then_some(Pos { line: 3, column: 7 }),
-        }
-    }
-
-    fn divided(limit: &str, shares: &[MemoryShare]) -> (Vec<usize>, String) {
-        let diagnostics = Diagnostics::new("f.yaml");
-        let sizes = divide(&config(&format!("memory: {{limit: {limit}}}")), shares, &diagnostics);
-        (
-            sizes.into_iter().map(|bytes| bytes >> 20).collect(),
-            diagnostics.to_string(),
-        )
-    }
-
-    #[test]
-    fn what_the_file_gives_is_kept_and_the_rest_shrinks_to_what_is_left() {
-        let fits = [share("a", 300, 16, false), share("b", 200, 16, true)];
-        assert_eq!(divided("1GiB", &fits), (vec![300, 200], String::new()));
-        let given = [
-            share("a", 300, 16, false),
-            share("b", 900, 16, true),
-            share("c", 100, 16, false),
-        ];
-        let (sizes, messages) = divided("1GiB", &given);
-        assert_eq!(messages, "");
-        assert_eq!(sizes[1], 900);
-        assert!(
-            sizes[0] >= 16 && sizes[2] >= 16 && sizes.iter().sum::<usize>() <= 1024,
-            "{sizes:?}"
-        );
-        assert!(sizes[0] > sizes[2], "{sizes:?}");
-    }
-
-    #[test]
-    fn sizes_that_are_no_part_of_the_limit_are_errors_that_name_their_fields() {
-        for (shares, expected) in [
-            (
-                vec![share("lake.memory", 8, 16, true)],
-                "f.yaml:3:7: lake.memory: expected at least 16 MiB\n",
-            ),
-            (
-                vec![share("lake.memory", 2048, 16, true)],
-                "f.yaml:3:7: lake.memory: 2 GiB are more than memory.limit (1 GiB), of which it is a part; lower it or \
-                 raise memory.limit\n",
-            ),
-            (
-                vec![
-                    share("lake.memory", 700, 16, true),
-                    share("buffer.memory.limit", 400, 1, true),
-                    share("query.memory", 100, 16, false),
-                ],
-                "f.yaml:3:7: the parts of memory.limit add up to at least 1116 MiB (lake.memory 700 MiB, \
-                 buffer.memory.limit 400 MiB), and memory.limit is 1 GiB; lower one of them or raise memory.limit\n",
-            ),
-        ] {
-            assert_eq!(divided("1GiB", &shares).1, expected);
-        }
-    }
-
-    #[test]
-    fn flows_share_a_part_of_the_limit_unless_the_file_gives_each_its_own() {
-        let flow = |name: &str, buffer: &str| {
-            format!("- {{name: {name}, input: {{stdin: {{}}}}, {buffer} output: {{drop: {{}}}}}}\n")
-        };
-        let text = format!(
-            "memory: {{limit: 400MiB}}\nflows:\n{}{}{}",
-            flow("a", ""),
-            flow("b", "buffer: {memory: {}},"),
-            flow("c", "buffer: {memory: {limit: 80MiB}},")
-        );
-        let (shares, dead_letter) = of_flows(&config(&text));
-        let sizes: Vec<(u64, bool)> = shares.iter().map(|s| (s.wanted >> 20, s.given.is_some())).collect();
-        assert_eq!(sizes, [(33, false), (33, false), (80, true)]);
-        assert!(dead_letter.is_none());
-        let (many, _) = of_flows(&config(
-            "memory: {limit: 64GiB}\ninput: {stdin: {}}\noutput: {drop: {}}\n",
-        ));
-        assert_eq!(many[0].wanted, FLOW_BYTES);
-    }
-}
+mod tests;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use thalweg_log::{EmbeddedLog, HistogramSnapshot};
+use thalweg_kit::histogram::HistogramSnapshot;
+use thalweg_log::EmbeddedLog;
 use thalweg_telemetry::{Distribution, MetricFamilies, Metrics};
 
 use crate::clock::WatchedClock;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::join_all;
 use thalweg_config::{CONNECTIONS_USUAL, Node};
 use thalweg_console::{AuthReloadOutcome, ConfigText, Console, ConsoleOptions, Logins, RunningListener};
 use thalweg_flow::{DeadLetterOutput, Flow, FlowEnvironment, StopReport};
+use thalweg_kit::clock;
 use thalweg_lake_api::LakeAdmin;
 use thalweg_lake_flow::{LakeContext, LakeTables, ends_of};
 use thalweg_telemetry::{HttpRoutes, Metrics, StatusBoard, StatusSource, TableStatus, register_process_metrics};
@@ -314,8 +315,8 @@ impl Process {
     /// Stops inputs, delivers messages in flight, closes tables and the listener. All steps share `shutdown_timeout`.
     /// Afterwards unfinished work is abandoned, except for steps with a grace of their own.
     pub async fn stop(self) -> ShutdownReport {
-        let deadline = Instant::now() + self.shutdown_timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let deadline = clock::now() + self.shutdown_timeout;
+        let left = || deadline.saturating_duration_since(clock::now());
         let handles: Vec<_> = self.flows.iter().map(Flow::handle).collect();
         join_all(self.flows.into_iter().map(|flow| flow.stop(left()))).await;
         if let Some(dead_letter) = self.dead_letter {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use thalweg_config::{Config, Diagnostics, Pos};
+use thalweg_kit::blocking;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogStatus};
 use thalweg_queue::settings::{LogSettings, QueuesSettings, RecoveryMode};
 use thalweg_queue::{Queue, QueueError, Queues, QueuesOptions};
@@ -100,7 +101,7 @@ impl LogAndQueuesSection {
             "the log is being repaired and opened again"
         );
         let closing = log.clone();
-        tokio::task::spawn_blocking(move || closing.close()).await?;
+        blocking::spawn(move || closing.close()).await?;
         drop(log);
         let log = Arc::new(OpenLog::open_without_damage(&self.log, self.log_memory, data_dir).await?);
         let queues = self.open_queues(&log).await?;
@@ -165,7 +166,7 @@ impl QueueService {
                 queues.close().await;
             }
             let log = opened.log.clone();
-            let _ = tokio::task::spawn_blocking(move || log.close()).await;
+            let _ = blocking::spawn(move || log.close()).await;
         };
         if tokio::time::timeout(timeout, closed).await.is_err() {
             tracing::warn!("the log could not be closed in time; the next start checks its end");

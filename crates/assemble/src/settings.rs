@@ -9,27 +9,27 @@ use thalweg_otlp::ReceiverOptions;
 use thalweg_query::QueryOptions;
 
 use crate::log_memory::LogMemory;
-use crate::memory_shares::{self, MemoryShare};
+use crate::memory_shares::{self, DefaultShare, FlowShare, MemoryShare, MemoryShares};
 use crate::{events, ingest, lake, queues};
 
-/// Shares of `memory.limit`: percent, and the maximum in bytes.
-const LAKE: (u64, u64) = (30, 768 << 20);
-const QUERY: (u64, u64) = (25, 1 << 30);
-const CACHE: (u64, u64) = (5, 128 << 20);
+/// Shares of `memory.limit` that the file does not give.
+const LAKE: DefaultShare = DefaultShare::percent(30).at_most(768 << 20);
+const QUERY: DefaultShare = DefaultShare::percent(25).at_most(1 << 30);
+const CACHE: DefaultShare = DefaultShare::percent(5).at_most(128 << 20);
 /// All queues with durability `memory`.
-const QUEUES: (u64, u64) = (10, u64::MAX);
+const QUEUES: DefaultShare = DefaultShare::percent(10);
 /// Dedup-ids of all queues, if there are queues.
-const DEDUP: (u64, u64) = (5, 512 << 20);
+const DEDUP: DefaultShare = DefaultShare::percent(5).at_most(512 << 20);
 /// State of all consumer groups, if there are queues.
-const STATE: (u64, u64) = (5, 512 << 20);
+const STATE: DefaultShare = DefaultShare::percent(5).at_most(512 << 20);
 /// The log, if there is one, and data on its way to it.
-const LOG: u64 = 10;
+const LOG: DefaultShare = DefaultShare::percent(10);
 /// Requests of receivers that are not stored yet, if there are receivers.
-const INGEST: (u64, u64) = (10, 256 << 20);
+const INGEST: DefaultShare = DefaultShare::percent(10).at_most(256 << 20);
 /// Merges of files, if there are tables.
-const COMPACTION: (u64, u64) = (15, 384 << 20);
+const COMPACTION: DefaultShare = DefaultShare::percent(15).at_most(384 << 20);
 /// Requests to the event store and its indexes, if there is one.
-const EVENTS: (u64, u64) = (10, 1 << 30);
+const EVENTS: DefaultShare = DefaultShare::percent(10).at_most(1 << 30);
 const EVENTS_BYTES_MIN: u64 = 16 << 20;
 /// The minimum if all messages are in memory.
 const EVENTS_IN_MEMORY_BYTES_MIN: u64 = 384 << 20;
@@ -48,7 +48,7 @@ pub(crate) struct Settings {
     pub store: queues::LogAndQueuesSection,
     pub events: events::EventsSection,
     /// Bytes that may wait in each flow, in file order.
-    pub flows: Vec<(String, usize)>,
+    pub flows: Vec<FlowShare<usize>>,
 }
 
 /// What the flows of a file need.
@@ -64,83 +64,9 @@ pub(crate) struct FlowRequirements {
 impl Settings {
     /// Mistakes go to the diagnostics.
     pub fn read(config: &Config, used: FlowRequirements, diagnostics: &Diagnostics) -> Settings {
-        let mut events = events::section(config, used.events, diagnostics);
-        let mut ingest = ingest::section(config, diagnostics);
-        let mut lake = lake::section(config, diagnostics);
-        if let Some(pos) = lake.events
-            && !events.needs_log(used.events)
-        {
-            let error = "lake.events.enabled: there is no event store in the log of this process; add the section events, without \
-                         db_url, or remove this";
-            diagnostics.error_at(pos, error);
-        }
-        let has_tables = used.lake || ingest.is_some() || lake.events.is_some();
-        let with_log = used.queues || events.needs_log(used.events) || has_tables;
-        let mut query = query_section(config, diagnostics);
-        let mut store = queues::section(config, diagnostics);
-        let part = |name, (percent, max), floor, given| MemoryShare::part(name, config, percent, max, floor, given);
-        let mut all = vec![
-            part("lake.memory", LAKE, lake::MEMORY_MIN, lake.memory),
-            part("query.memory", QUERY, QUERY_BYTES_MIN, query.memory),
-            part("query.cache", CACHE, 0, query.cache),
-            part("queues.memory", QUEUES, 0, store.queues.memory),
-        ];
-        let has_queues = with_log || store.is_given();
-        let dedup = || part("queues.dedup_memory", DEDUP, 0, store.queues.dedup_memory);
-        all.extend(has_queues.then(dedup));
-        let state = || part("queues.state_memory", STATE, 0, store.queues.state_memory);
-        all.extend(has_queues.then(state));
-        let disks = store.disks();
-        let log = has_queues.then(|| {
-            let (most, floor) = (LogMemory::most(disks) as u64, LogMemory::floor(disks) as u64);
-            let mut log = part("log.memory", (LOG, most), floor, store.memory_of_log());
-            log.wanted = log.wanted.max(if log.given.is_some() { 0 } else { floor });
-            log
-        });
-        let has_log = log.is_some();
-        all.extend(log);
-        let has_events = events.is_on(used.events);
-        let of_events = match events.is_in_memory() {
-            true => EVENTS_IN_MEMORY_BYTES_MIN,
-            false => EVENTS_BYTES_MIN,
-        };
-        all.extend(has_events.then(|| part("events", EVENTS, of_events, None)));
-        let inflight = |ingest: &ingest::IngestSection| {
-            part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight)
-        };
-        all.extend(ingest.as_ref().map(inflight));
-        let given = lake.compaction_memory;
-        let compaction = || part("lake.compaction.memory", COMPACTION, lake::COMPACTION_MEMORY_MIN, given);
-        all.extend(has_tables.then(compaction));
-        let (flows, dead_letter) = memory_shares::of_flows(config);
-        all.extend(flows);
-        all.extend(dead_letter);
-        let mut sizes = memory_shares::divide(config, &all, diagnostics).into_iter();
-        let mut next = || sizes.next().unwrap_or_default();
-        lake.options.memory_bytes = next();
-        query.options.memory_bytes = next();
-        query.options.cache_bytes = next();
-        store.memory_bytes = next();
-        store.dedup_bytes = if has_queues { next() } else { 0 };
-        store.state_bytes = if has_queues { next() } else { 0 };
-        let log = if has_log { next() } else { LogMemory::floor(disks) };
-        store.log_memory = LogMemory::of(log, disks);
-        events.memory_bytes = if has_events { next() } else { 0 };
-        if let Some(ingest) = &mut ingest {
-            ingest.receiver.inflight_bytes_max = next();
-        }
-        if has_tables {
-            lake.options.upkeep.compaction.memory = next() as u64;
-        }
-        let flows = config.flows.iter().map(|flow| (flow.name.clone(), next())).collect();
-        Settings {
-            lake,
-            ingest,
-            query: query.options,
-            store,
-            events,
-            flows,
-        }
+        let sections = UndividedSections::read(config, used, diagnostics);
+        let shares = sections.shares(config);
+        sections.with_memory(memory_shares::divide(config, &shares, diagnostics))
     }
 
     /// Limits for messages that become rows of logs, metrics and traces.
@@ -162,6 +88,116 @@ impl Settings {
             window: ingest.window,
             ..EntryLimits::default()
         })
+    }
+}
+
+/// The sections before `memory.limit` is divided between them.
+struct UndividedSections {
+    lake: lake::LakeSection,
+    ingest: Option<ingest::IngestSection>,
+    query: QuerySection,
+    store: queues::LogAndQueuesSection,
+    events: events::EventsSection,
+    /// Queues, and so the log.
+    has_queues: bool,
+    has_events: bool,
+    has_tables: bool,
+}
+
+impl UndividedSections {
+    fn read(config: &Config, used: FlowRequirements, diagnostics: &Diagnostics) -> UndividedSections {
+        let events = events::section(config, used.events, diagnostics);
+        let ingest = ingest::section(config, diagnostics);
+        let lake = lake::section(config, diagnostics);
+        let needs_log = events.needs_log(used.events);
+        if let Some(pos) = lake.events
+            && !needs_log
+        {
+            let error = "lake.events.enabled: there is no event store in the log of this process; add the section events, without \
+                         db_url, or remove this";
+            diagnostics.error_at(pos, error);
+        }
+        let has_tables = used.lake || ingest.is_some() || lake.events.is_some();
+        let query = query_section(config, diagnostics);
+        let store = queues::section(config, diagnostics);
+        UndividedSections {
+            has_queues: used.queues || needs_log || has_tables || store.is_given(),
+            has_events: events.is_on(used.events),
+            has_tables,
+            lake,
+            ingest,
+            query,
+            store,
+            events,
+        }
+    }
+
+    /// The share of each user of memory.
+    fn shares(&self, config: &Config) -> MemoryShares<MemoryShare> {
+        let part = |name, default, floor, given| MemoryShare::part(name, config, default, floor, given);
+        let queues = &self.store.queues;
+        let dedup = || part("queues.dedup_memory", DEDUP, 0, queues.dedup_memory);
+        let state = || part("queues.state_memory", STATE, 0, queues.state_memory);
+        let events_min = match self.events.is_in_memory() {
+            true => EVENTS_IN_MEMORY_BYTES_MIN,
+            false => EVENTS_BYTES_MIN,
+        };
+        let inflight = |ingest: &ingest::IngestSection| {
+            part("ingest.inflight_bytes", INGEST, ingest::INFLIGHT_MIN, ingest.inflight)
+        };
+        let given = self.lake.compaction_memory;
+        let compaction = || part("lake.compaction.memory", COMPACTION, lake::COMPACTION_MEMORY_MIN, given);
+        MemoryShares {
+            lake: part("lake.memory", LAKE, lake::MEMORY_MIN, self.lake.memory),
+            query: part("query.memory", QUERY, QUERY_BYTES_MIN, self.query.memory),
+            query_cache: part("query.cache", CACHE, 0, self.query.cache),
+            queues: part("queues.memory", QUEUES, 0, queues.memory),
+            queue_dedup: self.has_queues.then(dedup),
+            queue_state: self.has_queues.then(state),
+            log: self.has_queues.then(|| self.log_share(config)),
+            events: self.has_events.then(|| part("events", EVENTS, events_min, None)),
+            ingest: self.ingest.as_ref().map(inflight),
+            compaction: self.has_tables.then(compaction),
+            flows: memory_shares::of_flows(config),
+            dead_letter: memory_shares::of_dead_letter(config),
+        }
+    }
+
+    fn log_share(&self, config: &Config) -> MemoryShare {
+        let disks = self.store.disks();
+        let floor = LogMemory::floor(disks) as u64;
+        let default = LOG.at_most(LogMemory::most(disks) as u64);
+        let mut log = MemoryShare::part("log.memory", config, default, floor, self.store.memory_of_log());
+        log.wanted = log.wanted.max(if log.given.is_some() { 0 } else { floor });
+        log
+    }
+
+    /// The settings with the bytes of each user of memory.
+    fn with_memory(mut self, bytes: MemoryShares<usize>) -> Settings {
+        self.lake.options.memory_bytes = bytes.lake;
+        self.query.options.memory_bytes = bytes.query;
+        self.query.options.cache_bytes = bytes.query_cache;
+        self.store.memory_bytes = bytes.queues;
+        self.store.dedup_bytes = bytes.queue_dedup.unwrap_or(0);
+        self.store.state_bytes = bytes.queue_state.unwrap_or(0);
+        let disks = self.store.disks();
+        let log = bytes.log.unwrap_or_else(|| LogMemory::floor(disks));
+        self.store.log_memory = LogMemory::of(log, disks);
+        self.events.memory_bytes = bytes.events.unwrap_or(0);
+        if let Some(ingest) = &mut self.ingest {
+            ingest.receiver.inflight_bytes_max = bytes.ingest.unwrap_or(0);
+        }
+        if let Some(compaction) = bytes.compaction {
+            self.lake.options.upkeep.compaction.memory = compaction as u64;
+        }
+        Settings {
+            lake: self.lake,
+            ingest: self.ingest,
+            query: self.query.options,
+            store: self.store,
+            events: self.events,
+            flows: bytes.flows,
+        }
     }
 }
 
@@ -191,7 +227,8 @@ fn query_section(config: &Config, diagnostics: &Diagnostics) -> QuerySection {
     options.queue = count(fields.int_in("queue", 64, 0..=QUEUE_MAX));
     options.spill_bytes = fields.size("spill", "64GiB");
     let mut size = |name| Some((fields.opt_size(name)?, fields.pos_of(name)));
-    let (memory, cache) = (size("memory"), size("cache"));
+    let memory = size("memory");
+    let cache = size("cache");
     fields.finish();
     QuerySection { options, memory, cache }
 }
@@ -220,26 +257,22 @@ mod tests {
     #[test]
     fn defaults_are_parts_of_the_memory_limit_with_an_upper_bound() {
         const MIB: usize = 1 << 20;
-        for (limit, [lake, query, cache, queues, flow]) in [
-            ("1000MiB", [300, 250, 50, 100, 128]),
-            ("100MiB", [30, 25, 5, 10, 25]),
-            ("64GiB", [768, 1024, 128, 6554, 128]),
+        // A percentage rounds to the nearest MiB.
+        let mib = |bytes: usize| (bytes + MIB / 2) / MIB;
+        for (limit, expected) in [
+            ("1000MiB", "lake 300, query 250, cache 50, queues 100, flow 128"),
+            ("100MiB", "lake 30, query 25, cache 5, queues 10, flow 25"),
+            ("64GiB", "lake 768, query 1024, cache 128, queues 6554, flow 128"),
         ] {
             let (settings, messages) = read(&format!("memory: {{limit: {limit}}}\n"));
             assert_eq!(messages, "");
-            let sizes = [
-                settings.lake.options.memory_bytes,
-                settings.query.memory_bytes,
-                settings.query.cache_bytes,
-                settings.store.memory_bytes,
-                settings.flows[0].1,
-            ];
-            // A percentage rounds to the nearest MiB.
-            assert_eq!(
-                sizes.map(|bytes| (bytes + MIB / 2) / MIB),
-                [lake, query, cache, queues, flow],
-                "of {limit}"
-            );
+            let lake = mib(settings.lake.options.memory_bytes);
+            let query = mib(settings.query.memory_bytes);
+            let cache = mib(settings.query.cache_bytes);
+            let queues = mib(settings.store.memory_bytes);
+            let flow = mib(settings.flows[0].share);
+            let sizes = format!("lake {lake}, query {query}, cache {cache}, queues {queues}, flow {flow}");
+            assert_eq!(sizes, expected, "of {limit}");
         }
     }
 
@@ -254,7 +287,7 @@ mod tests {
                 + settings.store.memory_bytes
                 + settings.store.dedup_bytes
                 + settings.store.state_bytes
-                + settings.flows.iter().map(|(_, bytes)| bytes).sum::<usize>()
+                + settings.flows.iter().map(|flow| flow.share).sum::<usize>()
                 + log.bodies
                 + 2 * log.waiting
                 + log.tail

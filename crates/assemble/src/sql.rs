@@ -40,7 +40,8 @@ pub(crate) fn routes(
     lake: &LakeMetrics,
     live: Arc<dyn MemtableReader>,
 ) -> Result<Arc<dyn HttpRoutes>> {
-    let (memory, cache) = (options.memory_bytes as u64, options.cache_bytes as u64);
+    let memory = options.memory_bytes as u64;
+    let cache = options.cache_bytes as u64;
     let engine = Engine::open_at(site, data_dir, options, QueryMetrics::register(metrics.registry())?)?;
     engine.set_live(live);
     let watched = engine.clone();

@@ -4,6 +4,7 @@
 //! so each mistake is reported as `flow.yaml:7:5: ...`. Reading never stops at the first mistake: [`Diagnostics`]
 //! collects them all, and other crates add theirs while they read their own part through [`Fields`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod component;
 mod config;

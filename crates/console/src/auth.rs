@@ -21,6 +21,7 @@ use base64::prelude::BASE64_STANDARD;
 use parking_lot::{Mutex, RwLock};
 use sha2::{Digest, Sha256};
 use thalweg_config::{AuthConfig, BasicAuth, Role};
+use thalweg_kit::{blocking, clock};
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -220,7 +221,7 @@ impl Credentials {
         let _place = self.password_places.try_acquire().map_err(|_| AuthFailure::Busy)?;
         let _permit = self.password_checks.acquire().await.map_err(|_| AuthFailure::Busy)?;
         let (checked, login, secret) = (known.clone(), name.to_owned(), password.to_owned());
-        let right = tokio::task::spawn_blocking(move || checked.check_password(&login, &secret)).await;
+        let right = blocking::spawn(move || checked.check_password(&login, &secret)).await;
         if !right.unwrap_or(false) {
             return Err(AuthFailure::Wrong);
         }
@@ -259,7 +260,7 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
         let Some(credentials) = credentials.upgrade() else {
             return;
         };
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = blocking::spawn(move || {
             let config = credentials.config.lock().clone();
             let changed = watch.look_at(login_registry::files(&config));
             // Errors in a file are logged repeatedly, because logins are refused.
@@ -269,7 +270,7 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
                 for LoginFileError(error) in &flaws {
                     tracing::error!("a login file or entry cannot be read, so it lets nobody in: {error}");
                 }
-                told = (!flaws.is_empty()).then(Instant::now);
+                told = (!flaws.is_empty()).then(clock::now);
                 credentials.put(known);
                 if changed {
                     tracing::info!("the changed tokens and users are in force");

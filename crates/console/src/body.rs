@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use thalweg_kit::clock;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::HttpLimits;
@@ -113,7 +114,7 @@ impl LimitedBody {
             bytes_max: limits.body_bytes_max as u64,
             received: 0,
             pace: BodyTimeBudget::new(limits),
-            deadline: Box::pin(sleep_until(Instant::now())),
+            deadline: Box::pin(sleep_until(clock::tokio_now())),
             fault,
         }
     }
@@ -153,11 +154,11 @@ impl HttpBody for LimitedBody {
                 if self.received > self.bytes_max {
                     return Poll::Ready(Some(Err(self.fail(TOO_LARGE))));
                 }
-                self.pace.received(bytes, Instant::now());
+                self.pace.received(bytes, clock::tokio_now());
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Pending => {
-                let until = self.pace.waits_until(Instant::now());
+                let until = self.pace.waits_until(clock::tokio_now());
                 if self.deadline.deadline() != until {
                     self.deadline.as_mut().reset(until);
                 }
@@ -224,7 +225,7 @@ mod tests {
             body_bytes_per_second_min: 1000,
             ..HttpLimits::default()
         };
-        (BodyTimeBudget::new(limits), Instant::now())
+        (BodyTimeBudget::new(limits), clock::tokio_now())
     }
 
     #[test]

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http1_exchange::Http1Exchange;
 use linked_lists::LinkedLists;
+use thalweg_kit::clock;
 
 /// By then, even an unhurried client has sent a request.
 const OPENING_MIN: Duration = Duration::from_secs(1);
@@ -153,7 +154,7 @@ impl ConnectionSlots {
             most,
             streams_most: (most.saturating_mul(STREAMS_PERCENT) / 100).max(1),
             opening_min,
-            began: Instant::now(),
+            began: clock::now(),
             streams: AtomicUsize::new(0),
             table: Mutex::default(),
             #[cfg(test)]

@@ -10,12 +10,12 @@ use std::io::{self, IoSlice, Write as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::SystemTime;
 
 use axum::body::{Body, HttpBody};
 use axum::http::{Response, Version, header};
 use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
+use thalweg_kit::clock;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Notify;
 
@@ -133,7 +133,7 @@ fn head(answer: &Response<Body>, is_chunked: bool) -> Bytes {
     if !answer.headers().contains_key(header::CONNECTION) {
         head.extend_from_slice(b"connection: close\r\n");
     }
-    let _ = write!(head, "date: {}\r\n\r\n", httpdate::fmt_http_date(SystemTime::now()));
+    let _ = write!(head, "date: {}\r\n\r\n", httpdate::fmt_http_date(clock::wall()));
     Bytes::from(head)
 }
 

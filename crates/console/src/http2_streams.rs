@@ -12,6 +12,7 @@ use axum::http::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
+use thalweg_kit::clock;
 use tokio::time::{Instant, sleep};
 
 use crate::connection_slots::{ActiveRequest, PendingBody};
@@ -60,7 +61,7 @@ impl Http2Streams {
             open: Mutex::new(OpenStreams {
                 waits: HashMap::new(),
                 next: 0,
-                idle_since: Instant::now(),
+                idle_since: clock::tokio_now(),
             }),
         })
     }
@@ -87,7 +88,7 @@ impl Http2Streams {
         let shortest = request_stall_max.map_or(shortest, |max| max.min(shortest));
         loop {
             sleep(shortest / 4).await;
-            let now = Instant::now();
+            let now = clock::tokio_now();
             let open = self.open.lock();
             if open.waits.is_empty() && now.duration_since(open.idle_since) >= self.idle_max {
                 return CloseReason::Idle;
@@ -148,7 +149,7 @@ impl Drop for Http2Stream {
     fn drop(&mut self) {
         let mut open = self.streams.open.lock();
         open.waits.remove(&self.id);
-        open.idle_since = Instant::now();
+        open.idle_since = clock::tokio_now();
     }
 }
 
@@ -175,7 +176,7 @@ impl HttpBody for Http2RequestBody {
         let max = self.stream.streams.patience.request_stall_max;
         self.stream.wait(|wait| match polled {
             Poll::Ready(_) => wait.request = None,
-            Poll::Pending => wait.request = wait.request.or(max.map(|max| Instant::now() + max)),
+            Poll::Pending => wait.request = wait.request.or(max.map(|max| clock::tokio_now() + max)),
         });
         polled
     }
@@ -228,7 +229,7 @@ impl HttpBody for Http2ResponseBody {
             true => Bytes::copy_from_slice(&self.rest.split_to(PIECE_BYTES)),
             false => std::mem::take(&mut self.rest),
         };
-        let until = Instant::now() + self.patience;
+        let until = clock::tokio_now() + self.patience;
         self.stream.wait(|wait| wait.answer = Some(until));
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }

@@ -4,6 +4,7 @@
 //! [`RunningListener`]. Nothing is served before its [`Access`](thalweg_telemetry::Access) was checked, and every
 //! resource that a client can hold (connections, bytes, time) has a limit.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod auth;
 mod body;

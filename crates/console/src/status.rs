@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::State as Shared;
@@ -11,6 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Serialize;
+use thalweg_kit::clock;
 use thalweg_telemetry::{FlowStatus, HttpRoutes, Metrics, StatusBoard, TableStatus, aside};
 
 use crate::chunked_body::in_pieces;
@@ -37,7 +38,7 @@ impl ConsoleState {
         metrics: Arc<Metrics>,
         others: &[Arc<dyn HttpRoutes>],
     ) -> Result<Arc<ConsoleState>, StartError> {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Arc::new(ConsoleState {
             board,
             metrics,
@@ -45,7 +46,7 @@ impl ConsoleState {
             version: options.version.clone(),
             built: options.built.clone(),
             endpoints: routes::endpoints(options.http.debug_endpoints, others)?,
-            started: Instant::now(),
+            started: clock::now(),
             started_unix_ms: since_epoch.as_millis() as u64,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
         }))

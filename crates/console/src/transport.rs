@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use bytes::{Buf, Bytes, BytesMut};
+use thalweg_kit::clock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 
 use crate::http1_exchange::Http1Exchange;
 
@@ -106,7 +107,7 @@ impl<S> Transport<S> {
         };
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(stall_max)));
         ready!(stalled.as_mut().poll(context));
-        stalled.as_mut().reset(Instant::now() + stall_max);
+        stalled.as_mut().reset(clock::tokio_now() + stall_max);
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
             "the client does not read the response",

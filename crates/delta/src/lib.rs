@@ -4,6 +4,7 @@
 //! Checkpoints sum up the commits at intervals. All writes go through the store, which makes them durable and never
 //! replaces a commit.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod actions;
 mod checkpoint;

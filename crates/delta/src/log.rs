@@ -15,6 +15,7 @@ use futures::StreamExt as _;
 use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 use parking_lot::Mutex;
+use thalweg_kit::{blocking, random};
 use thalweg_log::clock::{Clock, SystemClock};
 
 use super::actions::{Action, Add, Format, Metadata, Protocol, decode, encode};
@@ -445,7 +446,7 @@ impl DeltaLog {
         for file in checkpoint.files() {
             let bytes = self.store.get(&self.path(&format!("_delta_log/{file}"))?).await;
             let bytes = bytes?.bytes().await?;
-            let actions = tokio::task::spawn_blocking(move || checkpoint::read(bytes))
+            let actions = blocking::spawn(move || checkpoint::read(bytes))
                 .await
                 .map_err(|source| object_store::Error::JoinError { source })?;
             state.apply(actions.map_err(|why| self.incomplete(format!("{file} is damaged ({why})")))?);
@@ -539,7 +540,7 @@ impl DeltaLog {
         let now = self
             .oldest_ms(Duration::from_millis(longest))
             .saturating_add_unsigned(longest);
-        let (bytes, last) = tokio::task::spawn_blocking(move || state.encode(version, now))
+        let (bytes, last) = blocking::spawn(move || state.encode(version, now))
             .await
             .map_err(|source| object_store::Error::JoinError { source })?
             .map_err(|why| self.incomplete(why))?;
@@ -593,7 +594,7 @@ impl DeltaLog {
         }
         let table = self.table.clone();
         let before = UNIX_EPOCH + Duration::from_millis(u64::try_from(self.oldest_ms(staged_age) + 1).unwrap_or(0));
-        let newest = tokio::task::spawn_blocking(move || sweep(&table, before))
+        let newest = blocking::spawn(move || sweep(&table, before))
             .await
             .map_err(|source| object_store::Error::JoinError { source })?;
         let Some(version) = newest else { return Ok(()) };
@@ -680,7 +681,7 @@ pub fn new_metadata(
     created_unix_ms: i64,
 ) -> Metadata {
     Metadata {
-        id: uuid::Uuid::new_v4().to_string(),
+        id: random::uuid().to_string(),
         name: None,
         description: None,
         format: Format::default(),

@@ -7,7 +7,6 @@ mod record;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -16,6 +15,7 @@ use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{EventsError, ImportRecord, Namespace};
+use thalweg_kit::clock;
 use tokio::sync::watch;
 
 use crate::auth::{RequiredScope, admit};
@@ -140,7 +140,7 @@ async fn run(
     ended: impl Future<Output = ()>,
     tell: watch::Sender<Progress>,
 ) {
-    let began = Instant::now();
+    let began = clock::now();
     let mut importing = Importer {
         server: &server,
         namespace: namespace.as_ref(),

@@ -2,6 +2,7 @@
 //! streams; the store alone decides what is stored and in which order.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod args;
 mod auth;

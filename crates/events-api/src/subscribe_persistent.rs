@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures::stream;
 use thalweg_events::subscription::{Lease, NAME_BYTES_MAX, Nack};
 use thalweg_events::{DeliveredMessage, EventsError, FetchRequest, FetchedMessages, Namespace};
+use thalweg_kit::clock;
 use tokio::time::Instant;
 
 use crate::args::name_within;
@@ -134,7 +135,7 @@ impl Consumer {
             max: self.max,
             held: self.held.clone(),
         };
-        let until = Instant::now() + SILENCE_MAX;
+        let until = clock::tokio_now() + SILENCE_MAX;
         let subscriptions = &self.server.subscriptions;
         let fetched = tokio::select! {
             () = &mut self.ended => return None,

@@ -14,6 +14,7 @@ use thalweg_events::{
 use thalweg_flow::{
     BoxFuture, BuildContext, BuildError, ComponentRegistry, Input, InputContext, InputError, InputSpec, ParseContext,
 };
+use thalweg_kit::clock;
 use thalweg_record::{AckResult, Batch, Message};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -332,14 +333,14 @@ impl InputSession<'_> {
         save.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Everything that can be read has been read.
         let mut is_idle = false;
-        let mut paused_until = Instant::now();
+        let mut paused_until = clock::tokio_now();
         loop {
             tokio::select! {
                 biased;
                 () = context.stop.cancelled() => return Ok(()),
                 Some(settled) = self.settled.recv() => {
                     if self.settle(settled) {
-                        (is_idle, paused_until) = (false, Instant::now() + PAUSE);
+                        (is_idle, paused_until) = (false, clock::tokio_now() + PAUSE);
                     }
                 }
                 _ = save.tick() => match self.save().await {

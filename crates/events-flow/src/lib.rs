@@ -2,6 +2,7 @@
 //! and stores in the namespace how far the flow has confirmed them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod checkpoint;
 mod cursor;

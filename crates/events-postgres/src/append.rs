@@ -8,6 +8,7 @@ use thalweg_events::{
     APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, EventsError, MessageId, Result,
     names,
 };
+use thalweg_kit::random;
 use thalweg_log::clock::Clock as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
@@ -177,7 +178,7 @@ async fn commit(
 
 fn chance(count: usize) -> Result<Vec<[u8; 10]>> {
     let mut bytes = vec![[0; 10]; count];
-    getrandom::fill(bytes.as_flattened_mut())
+    random::fill(bytes.as_flattened_mut())
         .map_err(|error| EventsError::Unavailable(format!("no random numbers for ids: {error}")))?;
     Ok(bytes)
 }

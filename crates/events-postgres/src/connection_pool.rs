@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_events::{EventsError, Result};
+use thalweg_kit::backoff::Backoff;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -16,8 +17,7 @@ use crate::clock::DatabaseClock;
 use crate::database::{CONNECT_TIMEOUT, ConnectError, Database};
 use crate::failure::{failed, reason};
 
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// While the start waits for the database, this is how often it checks that the database still answers.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -41,7 +41,7 @@ pub(crate) struct ConnectionPool {
 
 struct Outage {
     error: EventsError,
-    pause: Duration,
+    pauses: Backoff,
     until: Instant,
     /// One caller retries; the others get the last error.
     is_asked: bool,
@@ -110,7 +110,9 @@ impl ConnectionPool {
 
     async fn connect(&self) -> Result<DatabaseConnection> {
         let _asking = match &mut *self.outage.lock() {
-            Some(outage) if outage.is_asked || Instant::now() < outage.until => return Err(outage.error.clone()),
+            Some(outage) if outage.is_asked || thalweg_kit::clock::now() < outage.until => {
+                return Err(outage.error.clone());
+            }
             Some(outage) => {
                 outage.is_asked = true;
                 Some(ReconnectGuard(&self.outage))
@@ -136,13 +138,12 @@ impl ConnectionPool {
 
     fn unreachable(&self, error: EventsError) {
         let mut outage = self.outage.lock();
-        let pause = outage
-            .as_ref()
-            .map_or(PAUSE_FIRST, |outage| (outage.pause * 2).min(PAUSE_MAX));
+        let mut pauses = outage.take().map_or(PAUSES, |outage| outage.pauses);
+        let pause = pauses.next_pause();
         *outage = Some(Outage {
             error,
-            pause,
-            until: Instant::now() + pause,
+            pauses,
+            until: thalweg_kit::clock::now() + pause,
             is_asked: false,
         });
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use thalweg_events::{EventsError, Result};
+use thalweg_kit::random;
 use tokio_postgres::config::{Host, LoadBalanceHosts};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
@@ -130,7 +131,7 @@ impl Database {
         let is_random = |config: &Config| config.get_load_balance_hosts() == LoadBalanceHosts::Random;
         if self.hosts.first().is_some_and(is_random) {
             // Without random numbers the order of the URL is as good as any.
-            places.sort_by_cached_key(|_| getrandom::u32().unwrap_or_default());
+            places.sort_by_cached_key(|_| random::number().unwrap_or_default());
         }
         places
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_events::{EventsError, ImportRecord, MessageId, Result, Uuid, names, time};
 
+use thalweg_kit::random;
 use thalweg_log::clock::Clock as _;
 
 use crate::append::{COUNT_CATEGORIES, COUNT_NAMESPACE, INSERT_CATEGORIES, STREAMS, TRIM, known};
@@ -243,7 +244,7 @@ fn ids(batch: &[ImportRecord]) -> Result<Vec<Vec<u8>>> {
             return Ok(columns::id_bytes(id));
         }
         let mut chance = [0; 10];
-        getrandom::fill(&mut chance)
+        random::fill(&mut chance)
             .map_err(|error| EventsError::Unavailable(format!("no random numbers for ids: {error}")))?;
         Ok(columns::id_bytes(&MessageId::Uuid(Uuid::new_at(now_ms, chance))))
     };

@@ -5,6 +5,7 @@
 //! Every commit notifies all servers; a poll finds within a second what a lost notification would have reported.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod append;
 mod clock;

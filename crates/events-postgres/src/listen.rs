@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_postgres::{AsyncMessage, Client};
 
+use crate::connection_pool::PAUSES;
 use crate::database::{ConnectAttempt, ConnectError, ConnectedClient, Database};
 use crate::failure::reason;
 use crate::store::StoreCore;
@@ -21,8 +22,6 @@ const LISTEN: &str = "SET search_path = thalweg_events, pg_catalog; SET lock_tim
      LISTEN thalweg_events";
 /// Identifies the server process: another server, or the same one after a restart, returns another value.
 const SERVER: &str = "SELECT concat_ws(' ', pg_postmaster_start_time(), inet_server_addr(), inet_server_port())";
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 type PostgresError = tokio_postgres::Error;
 
@@ -51,7 +50,7 @@ impl Drop for ListenSession {
 
 /// Runs until the store is dropped.
 pub(crate) async fn listen(core: Weak<StoreCore>) {
-    let mut pause = PAUSE_FIRST;
+    let mut pauses = PAUSES;
     let mut was_lost = false;
     // The server that did not answer.
     let mut silent: Option<String> = None;
@@ -67,10 +66,11 @@ pub(crate) async fn listen(core: Weak<StoreCore>) {
                 strong.links.give_up();
             }
         }
+        let was_connected = connected.is_ok();
         let lost = match connected {
             Ok(mut listening) => {
                 silent = None;
-                pause = PAUSE_FIRST;
+                pauses.reset();
                 if was_lost {
                     tracing::info!(database = database.place, "the database is reachable again");
                 }
@@ -88,14 +88,13 @@ pub(crate) async fn listen(core: Weak<StoreCore>) {
         let (Some(strong), Some(ListenError::Ended(why) | ListenError::Silent(why))) = (core.upgrade(), lost) else {
             return;
         };
-        if !was_lost || pause == PAUSE_FIRST {
+        if !was_lost || was_connected {
             tracing::warn!("{why}; requests fail until it answers");
         }
         was_lost = true;
         strong.lost(&why);
         drop(strong);
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        tokio::time::sleep(pauses.next_pause()).await;
     }
 }
 

@@ -200,7 +200,7 @@ impl StoreCore {
 
     pub fn heard(&self) {
         let mut state = self.state.lock();
-        state.heard = Some(Instant::now());
+        state.heard = Some(thalweg_kit::clock::now());
         state.lost = None;
     }
 

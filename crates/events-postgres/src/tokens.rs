@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use thalweg_events::{EventsError, Grant, NewToken, Result, Scopes, Token, TokenDigest, TokenInfo, time};
+use thalweg_kit::random;
 use thalweg_log::Micros;
 use tokio::sync::watch;
 use tokio_postgres::Row;
@@ -44,7 +45,7 @@ fn info(row: &Row) -> Result<TokenInfo> {
 /// Reveals nothing about the token.
 pub(crate) fn new_id() -> Result<String> {
     let mut chance = [0; 8];
-    getrandom::fill(&mut chance)
+    random::fill(&mut chance)
         .map_err(|error| EventsError::Unavailable(format!("no random numbers for an id: {error}")))?;
     Ok(format!("{:016x}", u64::from_be_bytes(chance)))
 }

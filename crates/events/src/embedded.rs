@@ -49,9 +49,10 @@ mod visibility;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use thalweg_kit::{blocking, clock};
 use thalweg_log::disk::Disk;
 use thalweg_log::{Durability, Log, LogStatus, Micros, PartitionId};
 use tokio::sync::watch;
@@ -155,7 +156,7 @@ pub struct LogPartition {
 impl EmbeddedStore {
     /// Opens a store with all namespaces in the log. Must be called within a runtime.
     pub async fn open(log: Arc<dyn Log>, options: EventsOptions) -> Result<EmbeddedStore> {
-        let began = Instant::now();
+        let began = clock::now();
         let shelf = TableStore::open(options.indexes, log.id(), options.index_memory);
         let mut shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
         let rule_memory = MemoryBudget::of_rules(options.index_memory);
@@ -188,7 +189,7 @@ impl EmbeddedStore {
         let (opened, bytes) = {
             let place = place.clone();
             let there: Vec<CatalogEntry> = known.there.into_values().collect();
-            let replayed = tokio::task::spawn_blocking(move || {
+            let replayed = blocking::spawn(move || {
                 let tidied = place.shelf.tidy();
                 let forgotten =
                     tidied.and_then(|()| place.shelf.forget_unknown(there.iter().map(|named| named.number)));
@@ -212,7 +213,7 @@ impl EmbeddedStore {
             scavenging: Arc::default(),
         });
         let finishing = inner.clone();
-        let finished = tokio::task::spawn_blocking(move || {
+        let finished = blocking::spawn(move || {
             replay::lost_clears::say_again(&finishing);
             scavenge::finish(&finishing)
         })
@@ -261,7 +262,7 @@ impl EmbeddedStore {
     /// is enough of it.
     pub async fn flush_indexes(&self) -> Result<()> {
         let inner = self.inner.clone();
-        let flushed = tokio::task::spawn_blocking(move || maintenance::flush_all(&inner)).await;
+        let flushed = blocking::spawn(move || maintenance::flush_all(&inner)).await;
         flushed.unwrap_or_else(|_| Err(EventsError::Unavailable("it was interrupted".to_owned())))
     }
 }

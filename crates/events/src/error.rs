@@ -90,7 +90,6 @@ impl From<LogError> for EventsError {
             | LogError::Poisoned { .. }
             | LogError::Closed
             | LogError::OffsetTaken { .. }
-            | LogError::Fenced { .. }
             | LogError::TooManyPartitions { .. } => EventsError::Unavailable(error.to_string()),
             _ => EventsError::Storage(Arc::new(error)),
         }

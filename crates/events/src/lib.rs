@@ -2,6 +2,7 @@
 //! It is built on the durable log and has no other data that could be lost.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod backup;
 #[cfg(any(test, feature = "contract-suite"))]

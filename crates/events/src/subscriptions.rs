@@ -248,7 +248,7 @@ impl Subscriptions {
                 SubscriptionReply::Fetched(fetched) => fetched,
                 _ => return Err(mixed_up(name)),
             };
-            let now = Instant::now();
+            let now = thalweg_kit::clock::tokio_now();
             if !fetched.messages.is_empty() || until <= now {
                 return Ok(fetched);
             }

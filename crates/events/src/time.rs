@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use thalweg_kit::clock;
 use thalweg_log::Micros;
 
 /// Years 0 to 9999, the range of RFC 3339.
@@ -48,7 +49,7 @@ pub fn text(time: Micros) -> String {
 }
 
 pub fn now() -> Micros {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = clock::wall().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_micros() as Micros)
 }
 

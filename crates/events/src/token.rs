@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use thalweg_kit::random;
 
 use crate::error::EventsError;
 
@@ -53,7 +54,7 @@ pub fn token_text(namespace: &str, secret: [u8; 32]) -> String {
 /// A random token and its text.
 pub fn new_token(namespace: &str) -> Result<(Token, String), EventsError> {
     let mut secret = [0; 32];
-    getrandom::fill(&mut secret)
+    random::fill(&mut secret)
         .map_err(|error| EventsError::Unavailable(format!("no random numbers for a token: {error}")))?;
     let text = token_text(namespace, secret);
     let token = Token::parse(&text).map_err(|error| EventsError::Damaged(error.to_string()))?;

@@ -5,8 +5,8 @@
 //! The flow has one balance: a message in the buffer is in flight, and shown as such (`thalweg_flow_buffered`).
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use thalweg_kit::clock;
 use thalweg_record::{Ack, AckResult, Batch, DropReason, FlowBalance};
 use thalweg_telemetry::{IntCounter, Timing};
 use tokio_util::sync::CancellationToken;
@@ -94,7 +94,7 @@ impl BufferSink {
     /// thread that ends the last message: after `Acked` the buffer may remove them, otherwise the next run reads them
     /// again.
     pub fn resume(&self, n: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
-        let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
+        let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), clock::now());
         open.begins();
         Ack::resume(&self.balance, n, move |outcome| {
             metrics.latency.observe(start.elapsed());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use thalweg_config::{ComponentKind, ComponentNode, Diagnostics, Node};
+use thalweg_kit::clock;
 use thalweg_record::Batch;
 use thalweg_telemetry::{IntCounter, Metrics, Timing};
 
@@ -57,7 +58,7 @@ impl Stage {
         metrics.received.inc_by(batch.len() as u64);
         metrics.batch_received.inc();
         let mut results = Vec::with_capacity(1);
-        let start = Instant::now();
+        let start = clock::now();
         self.processor.process(batch, &mut results);
         metrics.latency.observe(start.elapsed());
         metrics.count_sent(&results);

@@ -8,9 +8,9 @@ mod outage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
+use thalweg_kit::clock;
 use thalweg_telemetry::{IntCounter, StatusDetail};
 
 use self::outage::{Outage, OutageLogLine};
@@ -79,7 +79,7 @@ impl Connection {
     pub fn up(&self) {
         if !self.inner.connected.swap(true, Ordering::Relaxed) {
             self.inner.up.inc();
-            let line = self.inner.outage.lock().ended(Instant::now());
+            let line = self.inner.outage.lock().ended(clock::now());
             self.log(line);
         }
     }
@@ -131,13 +131,13 @@ impl Connection {
 
     fn trouble(&self, trouble: ConnectionFailure, why: &str) {
         self.down(why);
-        let line = self.inner.outage.lock().failed(trouble, why, Instant::now());
+        let line = self.inner.outage.lock().failed(trouble, why, clock::now());
         self.log(line);
     }
 
     /// Logs an ongoing outage. To be called about every second.
     pub(crate) fn remind(&self) {
-        let line = self.inner.outage.lock().remind(Instant::now());
+        let line = self.inner.outage.lock().remind(clock::now());
         self.log(line);
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use thalweg_kit::threads;
 use thalweg_record::{Ack, Batch, DropReason, Failure, FlowBalance, Message, key};
 use thalweg_telemetry::{IntCounter, StatusDetail};
 use tokio::runtime::Handle;
@@ -85,7 +86,7 @@ impl StageContext {
         match &self.scope.failures {
             FailurePolicy::DeadLetters(dead_letters) => {
                 let letter = dead_letters.letter(ack.split(1), message, reason, error, &self.component);
-                self.scope.runtime.block_on(async {
+                threads::block_on(&self.scope.runtime, async {
                     tokio::select! {
                         biased;
                         () = dead_letters.send(letter) => {}
@@ -120,7 +121,7 @@ impl StageContext {
 
     /// Sleeps on this worker thread; `false` if the flow gave up first.
     pub fn pause(&self, pause: Duration) -> bool {
-        self.scope.runtime.block_on(async {
+        threads::block_on(&self.scope.runtime, async {
             tokio::select! {
                 biased;
                 () = self.scope.give_up.cancelled() => false,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use thalweg_kit::clock;
 use thalweg_record::{Ack, Batch, Message};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -297,7 +298,7 @@ impl<C: Batchable> BatchCollector<C> {
             Some(held) => held.join(batch),
             None => {
                 let period = self.policy.and_then(|policy| policy.period);
-                self.until = period.map(|period| Instant::now() + period);
+                self.until = period.map(|period| clock::tokio_now() + period);
                 self.batch = Some(batch);
             }
         }

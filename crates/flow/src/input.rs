@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
+use thalweg_kit::clock;
 use thalweg_record::{Ack, AckResult, Batch, FlowBalance, Message, SourceName};
 use thalweg_telemetry::{IntCounter, Timing};
 use tokio::sync::watch;
@@ -157,7 +157,7 @@ impl Sink {
         n: usize,
         settle: impl FnOnce(AckResult) + Send + 'static,
     ) -> impl FnOnce(AckResult) + Send + 'static {
-        let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), Instant::now());
+        let (metrics, open, start) = (self.metrics.clone(), self.open_batches.clone(), clock::now());
         metrics.received.inc_by(n as u64);
         if let Some(outer) = &self.outer {
             outer.received.inc_by(n as u64);
@@ -178,7 +178,7 @@ impl Sink {
                 .iter_mut()
                 .for_each(|message| message.source = self.source);
         }
-        let start = Instant::now();
+        let start = clock::now();
         let result = self.shards.send(batch).await;
         self.metrics.latency.observe(start.elapsed());
         if let Some(outer) = &self.outer {
@@ -197,7 +197,7 @@ impl Sink {
         if self.source.get().is_some() {
             parts.iter_mut().for_each(|message| message.source = self.source);
         }
-        let start = Instant::now();
+        let start = clock::now();
         let result = self.shards.send_parts(parts, ack).await;
         self.metrics.latency.observe(start.elapsed());
         if let Some(outer) = &self.outer {

@@ -4,8 +4,8 @@
 //! per thread; work is sharded by series, so that the order within a series holds with any number of threads. Every
 //! queue is limited in messages and bytes: a full queue blocks its senders, back to the source.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
-mod backoff;
 mod batching;
 mod buffer;
 mod chain;
@@ -30,7 +30,6 @@ mod runtime;
 mod shard;
 mod worker;
 
-pub use backoff::Backoff;
 pub use batching::Batching;
 pub use buffer::{Buffer, BufferContext, BufferReader, BufferSink, BufferSpec};
 pub use component::{BuildContext, BuildError, Component};
@@ -43,6 +42,7 @@ pub use processor::Processor;
 pub use registry::{ComponentReference, ComponentRegistry, InputSpec, OutputSpec, ProcessorSpec};
 pub use runtime::{DeadLetterOutput, Flow, FlowEnvironment, FlowHandle, FlowSpec, StopReport};
 pub use shard::ShardedMessages;
+pub use thalweg_kit::backoff::Backoff;
 
 /// The future that a method of an object-safe trait returns.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,16 +1,20 @@
 //! The trait of outputs, and how a write fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use thalweg_kit::backoff::Backoff;
 use thalweg_record::{DropReason, Message};
 use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
-use crate::backoff::Backoff;
 use crate::batching::Batching;
 use crate::component::Component;
 use crate::connection::Connection;
 use crate::context::StageContext;
+
+/// The pauses of outputs that ask for no others.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with_jitter(0.5);
 
 /// A destination of messages. All writes in flight share it.
 pub trait Output: Send + Sync {
@@ -46,7 +50,7 @@ pub trait Output: Send + Sync {
 
     /// The pauses between attempts after an opening or a write failed temporarily.
     fn backoff(&self) -> Backoff {
-        Backoff::default()
+        PAUSES
     }
 
     /// Someone is blocked until a write ends: write collected messages now.

@@ -3,14 +3,13 @@
 //! broker use it.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use thalweg_kit::clock;
 use thalweg_record::{DropReason, Message};
 use thalweg_telemetry::{IntCounter, Timing};
 use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
-use crate::backoff::BackoffState;
 use crate::component::Component;
 use crate::connection::Connection;
 use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError};
@@ -94,7 +93,7 @@ impl OutputDriver {
             connection: self.connection.clone(),
             stop: stop.clone(),
         };
-        let mut pauses = BackoffState::new(self.output.backoff());
+        let mut pauses = self.output.backoff();
         let attempts = async {
             loop {
                 match self.output.open(&context).await {
@@ -105,7 +104,7 @@ impl OutputDriver {
                     }
                     Err(OpenError::Temporary(why)) => self.connection.open_failed(&why),
                 }
-                tokio::time::sleep(pauses.after(false)).await;
+                tokio::time::sleep(pauses.next_pause()).await;
             }
         };
         tokio::select! {
@@ -127,7 +126,7 @@ impl OutputDriver {
         write: WriteFuture,
         messages: &Arc<Vec<Message>>,
     ) -> Result<Vec<PermanentRejection>, String> {
-        let start = Instant::now();
+        let start = clock::now();
         let refused = self.persist(write, messages).await?;
         self.metrics.error.inc_by(refused.len() as u64);
         self.metrics
@@ -145,7 +144,7 @@ impl OutputDriver {
         mut write: WriteFuture,
         messages: &Arc<Vec<Message>>,
     ) -> Result<Vec<PermanentRejection>, String> {
-        let mut pauses = BackoffState::new(self.output.backoff());
+        let mut pauses = self.output.backoff();
         let mut refused = Vec::new();
         // The messages of the write in progress, by index in `messages`.
         let mut carried: Vec<usize> = (0..messages.len()).collect();
@@ -166,7 +165,10 @@ impl OutputDriver {
             }
             self.metrics.error.inc_by(again.len() as u64);
             self.connection.write_failed(&why);
-            tokio::time::sleep(pauses.after(again.len() < carried.len())).await;
+            if again.len() < carried.len() {
+                pauses.reset();
+            }
+            tokio::time::sleep(pauses.next_pause()).await;
             carried = again;
             let batch = carried.iter().filter_map(|&index| messages.get(index).cloned());
             write = self.output.write(Arc::new(batch.collect()));

@@ -1,14 +1,16 @@
 //! Inputs and outputs with their own processors where the flow's workers cannot run them: behind a broker, in a
 //! resource, at the dead letter. Their processors run on one thread, which keeps the order.
 
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::channel::{Receiver, Sender, channel};
+use thalweg_kit::threads;
 use thalweg_record::{Ack, Batch, DropReason, FlowBalance, Message};
 use tokio::sync::oneshot;
 
 use crate::BoxFuture;
-use crate::backoff::Backoff;
 use crate::batching::Batching;
 use crate::chain::{Chain, ChainSpec};
 use crate::component::{BuildContext, BuildError, Component};
@@ -148,7 +150,7 @@ impl OutputSpec for ProcessedOutputSpec {
             balance,
             output: output.clone(),
         };
-        let (jobs, queue) = mpsc::channel();
+        let (jobs, queue) = channel();
         let runtime = context.scope.runtime.clone();
         let name = thread_name(&context.component);
         let work = move || {
@@ -156,10 +158,7 @@ impl OutputSpec for ProcessedOutputSpec {
             let _entered = runtime.enter();
             let _ = unless_it_panics(|| processing.run(&queue));
         };
-        std::thread::Builder::new()
-            .name(name.clone())
-            .stack_size(8 << 20)
-            .spawn(work)
+        threads::spawn_with_stack(name.clone(), 8 << 20, work)
             .map_err(|error| BuildError::new(format!("cannot start the thread {name}: {error}")))?;
         Ok(Arc::new(ProcessedOutput {
             jobs,
@@ -170,7 +169,7 @@ impl OutputSpec for ProcessedOutputSpec {
 }
 
 struct ProcessedOutput {
-    jobs: mpsc::Sender<ProcessingJob>,
+    jobs: Sender<ProcessingJob>,
     output: Arc<dyn Output>,
     /// Set when the output is opened.
     driven: OnceLock<OutputDriver>,
@@ -261,7 +260,7 @@ struct ProcessingThread {
 }
 
 impl ProcessingThread {
-    fn run(mut self, jobs: &mpsc::Receiver<ProcessingJob>) {
+    fn run(mut self, jobs: &Receiver<ProcessingJob>) {
         while let Ok(job) = jobs.recv() {
             let processed = self.process(&job.messages);
             let _given_up = job.reply.send(processed);

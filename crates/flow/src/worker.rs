@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use thalweg_kit::{clock, threads};
 use thalweg_record::Batch;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -55,9 +56,7 @@ impl Worker {
         let work = move || {
             let _ = sender.send(unless_it_panics(|| self.run()));
         };
-        let builder = std::thread::Builder::new().name(name.clone()).stack_size(STACK_BYTES);
-        builder
-            .spawn(work)
+        threads::spawn_with_stack(name.clone(), STACK_BYTES, work)
             .map_err(|e| BuildError::new(format!("cannot start the thread {name}: {e}")))?;
         Ok(ended)
     }
@@ -95,7 +94,7 @@ impl Worker {
             return None;
         }
         let due = self.chain.next_tick();
-        if due.is_none_or(|due| due > Instant::now())
+        if due.is_none_or(|due| due > clock::now())
             && let Some(batch) = self.input.try_receive()
         {
             return Some(WorkerEvent::Batch(batch));
@@ -111,17 +110,15 @@ impl Worker {
             }
         };
         let Some(due) = due else {
-            return exit.runtime.block_on(receive);
+            return threads::block_on(&exit.runtime, receive);
         };
-        let wait = due.saturating_duration_since(Instant::now());
+        let wait = due.saturating_duration_since(clock::now());
         if wait > Duration::ZERO
-            && let Ok(event) = exit
-                .runtime
-                .block_on(async { tokio::time::timeout(wait, receive).await })
+            && let Ok(event) = threads::block_on(&exit.runtime, async { tokio::time::timeout(wait, receive).await })
         {
             return event;
         }
-        Some(WorkerEvent::Tick(Instant::now()))
+        Some(WorkerEvent::Tick(clock::now()))
     }
 }
 
@@ -142,7 +139,7 @@ impl ResultSender {
             }
         };
         // Without a receiver, the batch is dropped and thereby given up.
-        self.runtime.block_on(async {
+        threads::block_on(&self.runtime, async {
             tokio::select! {
                 biased;
                 _taken = send => {}

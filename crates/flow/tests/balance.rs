@@ -365,10 +365,7 @@ impl Output for TestOutput {
     }
 
     fn backoff(&self) -> Backoff {
-        Backoff {
-            first: Duration::from_micros(200),
-            max: Duration::from_millis(5),
-        }
+        Backoff::new(Duration::from_micros(200), Duration::from_millis(5)).with_jitter(0.5)
     }
 }
 

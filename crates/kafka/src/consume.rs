@@ -27,6 +27,7 @@ use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::BorrowedMessage;
 use thalweg_flow::{InputContext, InputError};
+use thalweg_kit::threads;
 use thalweg_record::{Batch, FilterReason, Message};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -166,9 +167,7 @@ pub async fn run(
             .map_err(|error| format!("the Kafka client rejects its settings: {error}"))?;
         ConsumerThread::new(consumer, of_thread, convert, out, options, runtime).run()
     };
-    let spawned = std::thread::Builder::new()
-        .name("kafka-read".to_owned())
-        .spawn(move || drop(end.send(read())));
+    let spawned = threads::spawn("kafka-read", move || drop(end.send(read())));
     spawned.map_err(|error| InputError(format!("cannot start the thread that reads from Kafka: {error}")))?;
 
     let leaving = ThreadStopGuard(&shared);

@@ -3,6 +3,7 @@
 //! A consumer commits only what the flow has confirmed ([`consume`]); a producer keeps the order of each key through
 //! its own retries ([`produce`]). The connection state comes from probing the brokers ([`link`]).
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod admin;
 mod cluster;

@@ -19,6 +19,7 @@ use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::ThreadedProducer;
 use thalweg_flow::{BoxFuture, OpenError, OutputContext, Rejection, WriteError};
+use thalweg_kit::blocking;
 use thalweg_record::{Message, Text};
 use tokio::sync::{mpsc, oneshot};
 
@@ -129,7 +130,7 @@ impl Producer {
 /// Creates a client, which reads certificates and starts threads.
 async fn connect(settings: &ClientConfig, link: &Arc<BrokerLink>) -> Result<ProducerClient, String> {
     let (settings, deliveries) = (settings.clone(), ProducerCallbacks(link.clone()));
-    let made = tokio::task::spawn_blocking(move || ProducerClient::from_config_and_context(&settings, deliveries));
+    let made = blocking::spawn(move || ProducerClient::from_config_and_context(&settings, deliveries));
     match made.await {
         Ok(client) => client.map_err(|error| format!("the Kafka client rejects its settings: {error}")),
         Err(_) => Err("the process is stopping".to_owned()),
@@ -138,5 +139,5 @@ async fn connect(settings: &ClientConfig, link: &Arc<BrokerLink>) -> Result<Prod
 
 /// Drops a client on a blocking thread, because it waits for its threads and for requests in flight.
 async fn drop_aside(client: ProducerClient) {
-    let _ = tokio::task::spawn_blocking(move || drop(client)).await;
+    let _ = blocking::spawn(move || drop(client)).await;
 }

@@ -5,7 +5,13 @@
 //! over costs some ten microseconds. Rejected option: a separate thread for the work. It would need owned data, but
 //! request handlers only lend their bodies.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::simulation;
 
 /// Processing this many bytes takes about a millisecond.
 pub const LONG_BYTES: usize = 256 << 10;
@@ -28,6 +34,45 @@ pub async fn begin<T>(bytes: usize, future: impl Future<Output = T>) -> T {
         None => future.as_mut().poll(context),
     })
     .await
+}
+
+/// Runs a computation that blocks, such as one that reads files, on a thread where blocking is allowed. Its panic is the
+/// error.
+#[allow(clippy::disallowed_methods, reason = "this is the replacement")]
+pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    match simulation::machine() {
+        None => tokio::task::spawn_blocking(work),
+        Some(_) => tokio::spawn(in_coroutine(work)),
+    }
+}
+
+/// Like [`spawn`], from a thread that does not belong to the runtime.
+#[allow(clippy::disallowed_methods, reason = "this is the replacement")]
+pub fn spawn_on<T: Send + 'static>(runtime: &Handle, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    match simulation::machine() {
+        None => runtime.spawn_blocking(work),
+        Some(_) => runtime.spawn(in_coroutine(work)),
+    }
+}
+
+/// Starts the coroutine at once, not when the future is polled first.
+fn in_coroutine<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> impl Future<Output = T> + Send {
+    let (sender, receiver) = oneshot::channel();
+    let run = move || {
+        // Nobody may be interested.
+        let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
+    };
+    if let Some(machine) = simulation::machine() {
+        machine.spawn("blocking", Box::new(run));
+    }
+    async move {
+        match receiver.await {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => resume_unwind(panic),
+            // The simulated machine has ended.
+            Err(_) => std::future::pending().await,
+        }
+    }
 }
 
 fn has_threads() -> bool {

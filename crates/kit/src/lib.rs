@@ -1,10 +1,17 @@
 //! Small utilities that many crates share.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod backoff;
 pub mod blocking;
+pub mod channel;
+pub mod clock;
 pub mod files;
+pub mod histogram;
 pub mod json_tokens;
-pub mod time;
+pub mod random;
+pub mod simulation;
+pub mod threads;
 pub mod wire;
 mod work_folder;
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::files;
+use crate::{files, random};
 
 const LOCK: &str = "lock";
 /// The most locks that are created when a sweep removes each of them before it is locked.
@@ -107,7 +107,7 @@ fn take_private(path: &Path) -> io::Result<()> {
 /// locked; then another one is made.
 fn new_lock(parent: &Path) -> io::Result<(String, PathBuf, File)> {
     for _ in 0..ATTEMPTS_MAX {
-        let name = uuid::Uuid::new_v4().to_string();
+        let name = random::uuid().to_string();
         let lock = parent.join(&name).with_extension(LOCK);
         let held = files::private().read(true).write(true).create_new(true).open(&lock)?;
         held.lock()?;

@@ -1,6 +1,7 @@
 //! The lake over HTTP: the state of its tables, and upkeep on request. Only the process that holds the data folder
 //! serves it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod status;
 mod upkeep;

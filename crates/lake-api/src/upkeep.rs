@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use thalweg_kit::blocking;
 use thalweg_lake::inspect::InspectError;
 use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceRequestError, by_hand_alone};
 use tokio::runtime::Handle;
@@ -39,7 +40,7 @@ impl LakeAdmin {
             if !asked.table.as_deref().is_some_and(is_kept) {
                 let by_hand = move || admin.by_hand_alone(&asked, &kept, &runtime, &sender);
                 // A panic is reported in the log; the answer then has no end line.
-                let _ = tokio::task::spawn_blocking(by_hand).await;
+                let _ = blocking::spawn(by_hand).await;
             } else {
                 let _ = sender.send(MaintenanceLine::End { done: true });
             }

@@ -5,6 +5,7 @@
 //! has stored it, and is handed over to [`LakeTables`] with its offset, so that it need not be read again to become
 //! rows.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod committed_offsets;
 mod context;

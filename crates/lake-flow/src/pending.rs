@@ -7,6 +7,8 @@ use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::tables::{EVENTS, TableSpec};
 use thalweg_delta::store::{FaultKind, LeaseError};
 use thalweg_flow::OpenError;
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::blocking;
 use thalweg_lake::OpenError as TableError;
 use thalweg_lake::ingest::{DecoderFactory, QueueSource, TableWriter, keep_ends, keep_event_ends};
 use thalweg_queue::QueueError;
@@ -15,8 +17,7 @@ use crate::context::LakeContext;
 use crate::event_store::LakeEventStore;
 use crate::tables::LakeTables;
 
-const OPEN_AGAIN_FIRST: Duration = Duration::from_millis(500);
-const OPEN_AGAIN_MAX: Duration = Duration::from_secs(10);
+const OPEN_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
 /// Why a table and its queue could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +133,7 @@ impl PendingTable {
             };
             kept.map(|()| self)
         };
-        let kept = tokio::task::spawn_blocking(keep).await.map_err(std::io::Error::other);
+        let kept = blocking::spawn(keep).await.map_err(std::io::Error::other);
         kept.and_then(|kept| kept)
             .map_err(|source| TableOpenError::Ends { table, source })
     }
@@ -148,10 +149,9 @@ impl PendingTable {
 
     /// Retries until it succeeds or the tables are stopped.
     pub async fn open_later(self, lake: Weak<LakeTables>) {
-        let mut pause = OPEN_AGAIN_FIRST;
+        let mut pauses = OPEN_AGAIN;
         loop {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(OPEN_AGAIN_MAX);
+            tokio::time::sleep(pauses.next_pause()).await;
             if lake.upgrade().is_none_or(|lake| lake.is_stopped()) {
                 return;
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::future::join_all;
@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::tables::{TAGS, TableSpec};
 use thalweg_events::EmbeddedStore;
+use thalweg_kit::{blocking, clock};
 use thalweg_lake::entry::{BoxFuture, EntryPosition};
 use thalweg_lake::ingest::{DecoderFactory, HandoffBudget, HandoffQueue, PartitionProgress, TableWriter};
 use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceThread};
@@ -275,7 +276,7 @@ impl LakeTables {
         let upkeep = self.upkeep.lock().take();
         if let Some(upkeep) = upkeep {
             // It stops after the row group that it is writing, and nothing is lost.
-            let _cut_off = tokio::time::timeout(within, tokio::task::spawn_blocking(|| upkeep.stop())).await;
+            let _cut_off = tokio::time::timeout(within, blocking::spawn(|| upkeep.stop())).await;
         }
         let writers = self.writers();
         join_all(writers.iter().map(|writer| writer.close(within))).await;
@@ -303,7 +304,7 @@ impl MemtableReader for LakeTables {
         within: Duration,
     ) -> BoxFuture<'a, Result<(), VisibilityWaitError>> {
         Box::pin(async move {
-            let until = Instant::now() + within;
+            let until = clock::now() + within;
             let mut opening = self.is_opening.subscribe();
             let opened = tokio::time::timeout(within, opening.wait_for(|is_opening| !is_opening));
             if opened.await.is_err() {
@@ -321,7 +322,7 @@ impl MemtableReader for LakeTables {
                     "{position}: no table of this process is fed by such a queue; it may be one of {queues}"
                 )));
             };
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(clock::now());
             writer.wait_for(position, left).await
         })
     }

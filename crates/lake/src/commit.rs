@@ -28,9 +28,10 @@ use thalweg_delta::actions::{Action, Add, CommitInfo, Metadata, Remove, Txn};
 use thalweg_delta::schema::TableSchema;
 use thalweg_delta::store::FaultKind;
 use thalweg_delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::{clock, threads};
 
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// The prefix of log partitions in transaction application names.
 const OF_LOGS: &str = "thalweg/";
 /// How often a thread that waits for the store checks whether it should stop.
@@ -175,14 +176,14 @@ impl Committer {
             }
             // The columns have changed, so these files are orphans. A failed deletion is left to the vacuum.
             for file in &files {
-                let _ = self.runtime.block_on(self.log.delete_file(&file.file.add.path));
+                let _ = threads::block_on(&self.runtime, self.log.delete_file(&file.file.add.path));
             }
         }
     }
 
     /// Replaces files by others. Returns false if some of the removed files do not exist any more.
     pub fn replace(&mut self, files: &FileReplacement) -> Result<bool, CommitError> {
-        let mut retry = CommitBackoff::default();
+        let mut retry = RETRY;
         loop {
             if !self.has_all(&files.removed) {
                 // Another writer may have added them since the last commit.
@@ -193,8 +194,8 @@ impl Committer {
             }
             self.goes_on()?;
             let (version, actions) = (self.snapshot.version + 1, self.replacing(files));
-            let start = Instant::now();
-            let outcome = self.runtime.block_on(self.log.commit(version, &actions));
+            let start = clock::now();
+            let outcome = threads::block_on(&self.runtime, self.log.commit(version, &actions));
             self.metrics.observe_store("commit", outcome.is_ok(), start.elapsed());
             let label = match &outcome {
                 Ok(CommitOutcome::Committed) => "ok",
@@ -256,7 +257,7 @@ impl Committer {
     }
 
     fn encode(&mut self, rows: &dyn CommitPayload) -> Result<Vec<PendingFile>, CommitError> {
-        let start = Instant::now();
+        let start = clock::now();
         let names = rows.names(&self.bindings);
         self.schema.columns.extend(self.bindings.admit(names));
         let encoded = rows.encode(&self.schema, &self.bindings);
@@ -272,13 +273,13 @@ impl Committer {
 
     /// Returns when every file is durable.
     fn store(&mut self, files: &mut [PendingFile]) -> Result<(), CommitError> {
-        let start = Instant::now();
+        let start = clock::now();
         for storing in files {
-            let mut retry = CommitBackoff::default();
+            let mut retry = RETRY;
             while !storing.stored {
-                let put_start = Instant::now();
+                let put_start = clock::now();
                 let put = self.log.put_file(&storing.file.add.path, storing.file.bytes.clone());
-                let put = self.runtime.block_on(put);
+                let put = threads::block_on(&self.runtime, put);
                 self.metrics.observe_store("put", put.is_ok(), put_start.elapsed());
                 match put {
                     Ok(()) => storing.stored = true,
@@ -304,13 +305,13 @@ impl Committer {
         placed: &[Add],
         taken: &[CommittedOffset],
     ) -> Result<CommitResolution, CommitError> {
-        let start = Instant::now();
-        let mut retry = CommitBackoff::default();
+        let start = clock::now();
+        let mut retry = RETRY;
         loop {
             self.goes_on()?;
             let (version, actions) = (self.snapshot.version + 1, self.actions(files, placed, taken));
-            let commit_start = Instant::now();
-            let outcome = self.runtime.block_on(self.log.commit(version, &actions));
+            let commit_start = clock::now();
+            let outcome = threads::block_on(&self.runtime, self.log.commit(version, &actions));
             self.metrics
                 .observe_store("commit", outcome.is_ok(), commit_start.elapsed());
             let label = match &outcome {
@@ -369,7 +370,7 @@ impl Committer {
         files: &[PendingFile],
         placed: &[Add],
         taken: &[CommittedOffset],
-        retry: &mut CommitBackoff,
+        retry: &mut Backoff,
     ) -> Result<CommitConflict, CommitError> {
         let before = (self.snapshot.version, self.snapshot.metadata.clone());
         let known = self.positions(taken);
@@ -399,14 +400,14 @@ impl Committer {
         }
         if before.0 == self.snapshot.version {
             // The version is taken by a commit that cannot be read yet.
-            retry.pause(&self.health)?;
+            self.pause(retry)?;
         }
         Ok(CommitConflict::Compatible)
     }
 
-    fn read_commits(&mut self, retry: &mut CommitBackoff) -> Result<(), CommitError> {
+    fn read_commits(&mut self, retry: &mut Backoff) -> Result<(), CommitError> {
         loop {
-            match self.runtime.block_on(self.log.refresh(&mut self.snapshot)) {
+            match threads::block_on(&self.runtime, self.log.refresh(&mut self.snapshot)) {
                 Ok(_) => {
                     self.answered();
                     return Ok(());
@@ -466,7 +467,7 @@ impl Committer {
         if due && !self.checkpointing.swap(true, Ordering::AcqRel) {
             let (log, running, metrics) = (self.log.clone(), self.checkpointing.clone(), self.metrics.clone());
             self.runtime.spawn(async move {
-                let start = Instant::now();
+                let start = clock::now();
                 let done = log.checkpoint(version).await;
                 metrics.observe_store("checkpoint", done.is_ok(), start.elapsed());
                 if let Err(e) = done {
@@ -482,7 +483,7 @@ impl Committer {
     }
 
     /// Reports a new fault once and waits; fails if a retry is useless.
-    fn wait_after(&self, error: &DeltaError, retry: &mut CommitBackoff) -> Result<(), CommitError> {
+    fn wait_after(&self, error: &DeltaError, retry: &mut Backoff) -> Result<(), CommitError> {
         let text = match error.kind() {
             FaultKind::SyncFailed | FaultKind::Held => {
                 return Err(CommitError::Failed(AppendError::ReadOnly(error.to_string())));
@@ -507,7 +508,18 @@ impl Committer {
         if self.health.has_lost_patience() {
             return Err(CommitError::Failed(AppendError::Failed(text)));
         }
-        retry.pause(&self.health)
+        self.pause(retry)
+    }
+
+    /// Waits before the next attempt; fails as soon as the writer is abandoned.
+    fn pause(&self, retry: &mut Backoff) -> Result<(), CommitError> {
+        let pause = retry.next_pause();
+        let end = clock::now() + pause;
+        while clock::now() < end {
+            self.goes_on()?;
+            threads::sleep(LOOK.min(pause));
+        }
+        Ok(())
     }
 
     /// Fails because the table has diverged from this writer's state.
@@ -546,26 +558,6 @@ enum CommitResolution {
     Theirs,
     /// Other columns were added first, and the files must be encoded again.
     OtherColumns,
-}
-
-#[derive(Default)]
-struct CommitBackoff {
-    next: Option<Duration>,
-}
-
-impl CommitBackoff {
-    fn pause(&mut self, health: &TableHealth) -> Result<(), CommitError> {
-        let pause = self.next.unwrap_or(RETRY_FIRST);
-        self.next = Some((pause * 2).min(RETRY_MAX));
-        let end = Instant::now() + pause;
-        while Instant::now() < end {
-            if health.is_abandoned() {
-                return Err(CommitError::Failed(AppendError::Stopped));
-            }
-            std::thread::sleep(LOOK.min(pause));
-        }
-        Ok(())
-    }
 }
 
 /// The log offsets that every commit repeats, so that the newest one has all that are still needed.

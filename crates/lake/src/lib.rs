@@ -4,6 +4,7 @@
 //! [`TableWriter`](ingest::TableWriter) consumes the log entries of a table and commits them; [`inspect`] reads tables
 //! for their operators, and [`maintenance`] merges and deletes files.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod bulk;
 mod commit;

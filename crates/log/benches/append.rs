@@ -268,7 +268,7 @@ impl Bench {
         for n in 0..PARTITIONS {
             for _ in 0..5 * KEPT / 1000 {
                 let unit = WriteBatch::of(partition(mode, n), batch_of(1000));
-                self.log.append(unit, None).await.unwrap();
+                self.log.append(unit).await.unwrap();
             }
         }
     }
@@ -320,7 +320,7 @@ impl Publisher {
                 None => Instant::now(),
             };
             let unit = WriteBatch::of(self.partition, batch_of(self.batch));
-            self.log.append(unit, None).await.unwrap();
+            self.log.append(unit).await.unwrap();
             if self.counting.load(Relaxed) {
                 latency.record(began.elapsed());
             }

@@ -114,7 +114,7 @@ fn open(files_max: usize, rate: u64) -> (EmbeddedLog, Arc<Counted>) {
 async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) {
     let mut records = Records::new();
     records.push(&RecordRef::of(1, value)).unwrap();
-    log.append(WriteBatch::of(id, records), None).await.unwrap();
+    log.append(WriteBatch::of(id, records)).await.unwrap();
 }
 
 /// Fills a log and keeps everything.

@@ -90,7 +90,6 @@ mod tests {
                     last_delta: 0,
                     base_time: 0,
                     max_time: 0,
-                    epoch: 0,
                 },
                 body_at: 0,
             });

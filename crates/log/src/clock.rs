@@ -14,7 +14,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use parking_lot::{Mutex, RwLock};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -140,7 +140,7 @@ fn elapsed_of(clock: ClockId) -> Micros {
 
 /// What the machine's wall clock shows.
 pub fn wall_now() -> Micros {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
+    match thalweg_kit::clock::wall().duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_micros() as Micros,
         Err(before) => -(before.duration().as_micros() as Micros),
     }
@@ -351,7 +351,7 @@ impl LogClock {
         let mut record = Records::new();
         record.push(&RecordRef::of(self.now(), &self.jumps().encode()))?;
         let appended = log
-            .append(WriteBatch::default().and_of(FrameKind::State, CLOCK, record), None)
+            .append(WriteBatch::default().and_of(FrameKind::State, CLOCK, record))
             .await?;
         // Each record has all jumps that matter.
         match appended.offsets.first() {

@@ -6,11 +6,10 @@
 //! 3. `create` fails with `DurabilityUnavailable` if the log cannot provide the durability.
 //! 4. `read` returns only committed records; with `synced`, only records that survive a power cut.
 //! 5. Appends that one caller starts one after the other keep their order in each partition.
-//! 6. An append with a stale fence fails with `Fenced` and stores nothing.
-//! 7. Journaled records are stored in order, before anything that is appended or flushed later. There is no
+//! 6. Journaled records are stored in order, before anything that is appended or flushed later. There is no
 //!    notification.
-//! 8. `rewrite` removes records between the first and the next offset and does not change the offsets of the others.
-//! 9. Records that expect an offset are stored there or, with the rest of their unit, not at all.
+//! 7. `rewrite` removes records between the first and the next offset and does not change the offsets of the others.
+//! 8. Records that expect an offset are stored there or, with the rest of their unit, not at all.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +17,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::durability::Durability;
-use crate::embedded::{AppendReceipt, EmbeddedLog, Fence};
+use crate::embedded::{AppendReceipt, EmbeddedLog};
 use crate::error::Result;
 use crate::file_pool::RollListener;
 use crate::format::frame::{FrameHeader, FrameKind};
@@ -103,7 +102,7 @@ pub trait Log: Send + Sync + 'static {
         })
     }
 
-    fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>>;
+    fn append(&self, unit: WriteBatch) -> BoxFuture<'_, Result<AppendReceipt>>;
 
     /// Adds records of one kind that are written with the next block, within 10 ms, without notification. Records of
     /// one call stay together: `push` may be called twice and must then push the same records from the beginning.
@@ -173,9 +172,6 @@ pub trait Log: Send + Sync + 'static {
     /// Passes the records from `from` to `to` to `show` until it returns false, throttled to the rate of background
     /// I/O. Blocks.
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()>;
-
-    /// Takes over a partition. Fences of earlier owners become stale.
-    fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>>;
 }
 
 impl Log for EmbeddedLog {
@@ -233,8 +229,8 @@ impl Log for EmbeddedLog {
         Box::pin(EmbeddedLog::remove_all(self, ids))
     }
 
-    fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>> {
-        Box::pin(EmbeddedLog::append(self, unit, fence))
+    fn append(&self, unit: WriteBatch) -> BoxFuture<'_, Result<AppendReceipt>> {
+        Box::pin(EmbeddedLog::append(self, unit))
     }
 
     fn journal(
@@ -325,9 +321,5 @@ impl Log for EmbeddedLog {
 
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()> {
         EmbeddedLog::scan(self, id, from, to, show)
-    }
-
-    fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {
-        Box::pin(EmbeddedLog::acquire(self, id))
     }
 }

@@ -8,8 +8,9 @@
 //!
 //! A suite opens the same storage repeatedly; a log closes when its last `Arc` is dropped. It panics with the rule that
 //! was violated. L6 (recognising a retry after an unknown outcome) has no scenario, because this trait has no
-//! producers: callers give messages an id and recognise retries themselves. L8 is tested as far as it concerns a log:
-//! state keeps its order and can be read back.
+//! producers: callers give messages an id and recognise retries themselves. L7 (a new owner of a partition excludes the
+//! earlier one) has none either, because partitions have no owners. L8 is tested as far as it concerns a log: state
+//! keeps its order and can be read back.
 
 #![allow(
     clippy::unwrap_used,
@@ -112,7 +113,7 @@ fn number(n: u64) -> [u8; 8] {
 }
 
 async fn append(log: &Arc<dyn Log>, id: PartitionId, records: Records) -> Offset {
-    let appended = log.append(WriteBatch::of(id, records), None).await.unwrap();
+    let appended = log.append(WriteBatch::of(id, records)).await.unwrap();
     assert_eq!(appended.offsets.len(), 1, "L2: one offset for each part");
     appended.offsets[0]
 }

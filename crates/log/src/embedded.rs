@@ -10,10 +10,11 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
+use thalweg_kit::histogram::Histogram;
+use thalweg_kit::threads::{self, JoinHandle};
 use tokio::sync::oneshot;
 
 use crate::clock::{Clock as _, LogClock};
@@ -25,7 +26,6 @@ use crate::format::frame::{FrameHeader, FrameKind};
 use crate::format::record::RecordRef;
 use crate::ids::{Micros, Offset, PartitionId};
 use crate::maintenance::{LogMaintenance, MaintenancePolicy, SCRUBBED, ScrubProgressStore};
-use crate::measure::Histogram;
 use crate::open::{self, OpenedLog};
 use crate::options::LogOptions;
 use crate::partition::{Frame, Partition, PartitionBounds, PartitionListener};
@@ -52,13 +52,6 @@ pub struct AppendReceipt {
     pub durability: Durability,
 }
 
-/// The right to append to a partition. Acquiring it invalidates earlier fences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fence {
-    pub partition: PartitionId,
-    pub epoch: u32,
-}
-
 pub struct EmbeddedLog {
     writer: Arc<LogWriter>,
     clock: Arc<LogClock>,
@@ -83,7 +76,7 @@ impl EmbeddedLog {
     /// Opens the log of a disk after checking everything that was not known to be synced. Blocks. `log_id` names a new
     /// log; an existing log keeps its id.
     pub fn open(disk: Arc<dyn Disk>, log_id: u64, options: &LogOptions) -> Result<EmbeddedLog> {
-        let began = Instant::now();
+        let began = thalweg_kit::clock::now();
         let opened = open::open(disk, log_id, options)?;
         EmbeddedLog::start(opened, began, options)
     }
@@ -255,7 +248,7 @@ impl EmbeddedLog {
     /// holds for all of them; the records can be read from then on. Waits while the disk cannot keep up.
     ///
     /// If the caller drops the future before it completes, the unit may or may not be stored.
-    pub async fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> Result<AppendReceipt> {
+    pub async fn append(&self, unit: WriteBatch) -> Result<AppendReceipt> {
         let bytes = unit.check()?;
         if unit.only_messages()
             && let Some(full) = self.shelf.refuses()
@@ -263,12 +256,12 @@ impl EmbeddedLog {
             return Err(full);
         }
         let frees = unit.frees;
-        let (parts, durability) = self.parts_of(unit, fence)?;
+        let (parts, durability) = self.parts_of(unit)?;
         let offsets = self.submit_with(parts, durability, bytes, frees).await?;
         Ok(AppendReceipt { offsets, durability })
     }
 
-    fn parts_of(&self, unit: WriteBatch, fence: Option<Fence>) -> Result<(SubmissionParts, Durability)> {
+    fn parts_of(&self, unit: WriteBatch) -> Result<(SubmissionParts, Durability)> {
         let mut durability = Durability::Os;
         let mut parts = SubmissionParts::with_capacity(unit.parts.len());
         {
@@ -276,11 +269,7 @@ impl EmbeddedLog {
             for (id, kind, records) in unit.parts {
                 let partition = partitions.get(&id).ok_or(LogError::NoPartition(id))?;
                 durability = durability.stronger(partition.durability());
-                let mut part = SubmissionPart::of(partition, kind, records);
-                if let Some(fence) = fence.filter(|fence| fence.partition == id) {
-                    part.epoch = fence.epoch;
-                }
-                parts.push(part);
+                parts.push(SubmissionPart::of(partition, kind, records));
             }
         }
         Ok((parts, durability))
@@ -559,15 +548,6 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// Takes over a partition; earlier fences become stale. Durable when it returns.
-    pub async fn acquire(&self, id: PartitionId) -> Result<Fence> {
-        let partition = self.partition(id)?;
-        let epoch = partition.epoch() + 1;
-        partition.set_epoch(epoch);
-        self.change(PartitionChange::Acquired(id, epoch)).await?;
-        Ok(Fence { partition: id, epoch })
-    }
-
     /// Where maintenance stores the progress of a scrub.
     #[cfg(test)]
     pub(crate) fn book(&self) -> ScrubProgressStore {
@@ -615,5 +595,5 @@ fn check_offered(durability: Durability) -> Result<()> {
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work)
+    threads::spawn(name.to_owned(), work)
 }

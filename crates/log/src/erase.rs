@@ -6,7 +6,9 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use thalweg_kit::{clock, threads};
 
 use crate::embedded::EmbeddedLog;
 use crate::error::{LogError, Result};
@@ -39,11 +41,11 @@ impl EmbeddedLog {
     pub fn erase(&self) -> Result<()> {
         let rolled = self.rolled.load(Ordering::Relaxed);
         let left = self.upkeep.move_all_out(rolled)?;
-        let (mut went, mut fewest) = (Instant::now(), usize::MAX);
+        let (mut went, mut fewest) = (clock::now(), usize::MAX);
         loop {
             let there = self.there_of(&left)?;
             if there.len() < fewest {
-                (went, fewest) = (Instant::now(), there.len());
+                (went, fewest) = (clock::now(), there.len());
             }
             let Some(file) = there.into_iter().next() else { break };
             if went.elapsed() > READERS_MAX {
@@ -57,7 +59,7 @@ impl EmbeddedLog {
             if let LogStatus::Poisoned(cause) = self.status() {
                 return Err(LogError::Poisoned { cause: cause.into() });
             }
-            std::thread::sleep(LOOK);
+            threads::sleep(LOOK);
             self.upkeep.remove_dead_segments()?;
             self.shelf.called();
         }
@@ -77,6 +79,8 @@ impl EmbeddedLog {
 mod tests {
     use std::sync::Arc;
 
+    use thalweg_kit::blocking;
+
     use super::*;
     use crate::disk::sim::SimDisk;
     use crate::durability::Durability;
@@ -95,7 +99,7 @@ mod tests {
         let held = log.shelf.sealed().swap_remove(0);
         let erase = async || {
             let log = log.clone();
-            tokio::task::spawn_blocking(move || log.erase()).await.unwrap()
+            blocking::spawn(move || log.erase()).await.unwrap()
         };
         let told = erase().await.unwrap_err();
         assert!(

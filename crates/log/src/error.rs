@@ -90,8 +90,6 @@ pub enum LogError {
         from: Offset,
         to: Offset,
     },
-    #[error("another owner has held partition {partition} since epoch {epoch}")]
-    Fenced { partition: PartitionId, epoch: u32 },
     /// Nothing of the unit was stored.
     #[error("nothing was stored at offset {expected} of partition {partition}: its next offset is {next}")]
     OffsetTaken {

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use thalweg_kit::threads::Condvar;
 
 use crate::cache::IndexCache;
 use crate::disk::{Disk, DiskSpace};

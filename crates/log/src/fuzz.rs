@@ -187,7 +187,6 @@ fn snapshot(ids: &[PartitionId]) -> Vec<u8> {
         durability: Durability::Fsync,
         first: 0,
         next: 0,
-        epoch: 0,
     };
     let mut value = Vec::new();
     PartitionTable::encode(ids.iter().map(|id| (*id, known)), &mut value);
@@ -215,7 +214,6 @@ fn encoded(sequence: u64, values: &[(PartitionId, u64, Vec<u8>)]) -> Vec<u8> {
             last_delta: 0,
             base_time: 1,
             max_time: 1,
-            epoch: 0,
         };
         header.encode(&mut headers);
         bodies.extend(body);

@@ -5,6 +5,7 @@
 //! commit). A block is stored whole or not at all. Damage is reported with file and position and never served.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 // Unit tests use the support code in `tests`, which refers to this crate by name.
 #[cfg(test)]
@@ -55,13 +56,13 @@ pub use check::{CheckProgress, CheckReport, CheckedPartition, Finding, FindingKi
 pub use contract::{BoxFuture, Log, LogCaps, ReadOptions};
 pub use dump::{DumpLine, DumpOptions, dump};
 pub use durability::Durability;
-pub use embedded::{AppendReceipt, EmbeddedLog, Fence};
+pub use embedded::{AppendReceipt, EmbeddedLog};
 pub use error::{LogError, Result};
 pub use file::is_file_of_log;
 pub use file_pool::RollListener;
 pub use format::newer::{NewerVersion, VersionedPart};
 pub use ids::{Micros, Offset, PartitionId, Sequence};
-pub use measure::{Histogram, HistogramSnapshot, LogMetrics};
+pub use measure::LogMetrics;
 pub use multi_disk::{ColocationKey, MultiDiskLog};
 pub use options::LogOptions;
 pub use partition::{Frame, PartitionBounds, PartitionListener};

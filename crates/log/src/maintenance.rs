@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::clock::{Clock as _, LogClock};
 use crate::error::{LogError, Result};
@@ -22,6 +22,7 @@ use crate::segment::{self, MovePlan, RecordFilter, SHARED_BELOW};
 
 use scrub::Scrubber;
 pub(crate) use scrub::{SCRUBBED, ScrubProgressStore};
+use thalweg_kit::threads::{self, Condvar};
 
 /// How often the files are checked without a notification.
 const LOOK: Duration = Duration::from_secs(300);
@@ -97,7 +98,7 @@ impl LogMaintenance {
                 news: true,
                 trouble: None,
                 damaged: BTreeSet::new(),
-                paid_until: Instant::now(),
+                paid_until: thalweg_kit::clock::now(),
             }),
             changed: Condvar::new(),
             files: Mutex::new(()),
@@ -199,17 +200,18 @@ impl LogMaintenance {
     /// Scrubs in pieces until there is a notification or it is time to check the files. Returns false when the log
     /// closes.
     fn rest(&self, scrub: &mut Scrubber<'_>) -> bool {
-        let until = Instant::now() + LOOK;
+        let until = thalweg_kit::clock::now() + LOOK;
         loop {
             let idle = scrub.due_in(self, self.policy.clock.now());
             let mut state = self.state.lock();
             if !state.closing && !state.news && !idle.is_zero() {
-                self.changed.wait_until(&mut state, until.min(Instant::now() + idle));
+                self.changed
+                    .wait_until(&mut state, until.min(thalweg_kit::clock::now() + idle));
             }
             if state.closing {
                 return false;
             }
-            if std::mem::take(&mut state.news) || Instant::now() >= until {
+            if std::mem::take(&mut state.news) || thalweg_kit::clock::now() >= until {
                 return true;
             }
             drop(state);
@@ -433,10 +435,10 @@ impl LogMaintenance {
             let names = self.shelf.names()?;
             Ok(before.iter().filter(|one| names.contains(one)).count())
         };
-        let (began, first) = (Instant::now(), there()?);
+        let (began, first) = (thalweg_kit::clock::now(), there()?);
         while first > 0 && began.elapsed() < ROOM_MAX {
             self.shelf.called();
-            std::thread::sleep(ROOM_LOOK);
+            threads::sleep(ROOM_LOOK);
             self.remove_dead_segments()?;
             if there()? < first {
                 return Ok(true);
@@ -468,11 +470,11 @@ impl LogMaintenance {
         }
         let cost = Duration::from_secs_f64(bytes as f64 / rate as f64);
         let mut state = self.state.lock();
-        let now = Instant::now();
+        let now = thalweg_kit::clock::now();
         state.paid_until = state.paid_until.max(now) + cost;
         // Very short pauses are accumulated instead of slept.
         let until = state.paid_until;
-        while !state.closing && until > Instant::now() + Duration::from_millis(5) {
+        while !state.closing && until > thalweg_kit::clock::now() + Duration::from_millis(5) {
             self.changed.wait_until(&mut state, until);
         }
     }

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
 use parking_lot::RwLock;
 
@@ -21,7 +20,7 @@ use crate::clock::{Clock, LogClock};
 use crate::contract::{BoxFuture, Log, LogCaps, ReadOptions};
 use crate::disk::Disk;
 use crate::durability::Durability;
-use crate::embedded::{AppendReceipt, EmbeddedLog, Fence};
+use crate::embedded::{AppendReceipt, EmbeddedLog};
 use crate::error::{LogError, Result};
 use crate::file;
 use crate::file_pool::RollListener;
@@ -94,7 +93,7 @@ impl MultiDiskLog {
         log_id: u64,
         together: ColocationKey,
     ) -> Result<MultiDiskLog> {
-        let began = Instant::now();
+        let began = thalweg_kit::clock::now();
         // No disk is written before all of them are identified.
         let known = look_at_all(&disks, log_id)?;
         let folders: Vec<&str> = disks.iter().map(|(_, options)| options.folder.as_str()).collect();
@@ -256,7 +255,7 @@ impl MultiDiskLog {
         self.places.write().remove(id, (self.together)(id));
     }
 
-    async fn append_anywhere(&self, unit: WriteBatch, fence: Option<Fence>) -> Result<AppendReceipt> {
+    async fn append_anywhere(&self, unit: WriteBatch) -> Result<AppendReceipt> {
         let mut at = Vec::with_capacity(unit.parts.len());
         for (id, _, _) in &unit.parts {
             at.push(self.place_of(*id)?);
@@ -265,11 +264,11 @@ impl MultiDiskLog {
         if at.iter().all(|place| *place == first)
             && let Some(log) = self.logs.get(first)
         {
-            return log.append(unit, fence).await;
+            return log.append(unit).await;
         }
         // If the unit will be refused for a foreseeable reason, it is refused as a whole.
         unit.check()?;
-        self.may_append(&unit, &at, fence)?;
+        self.may_append(&unit, &at)?;
         let mut offsets: Offsets = at.iter().map(|_| 0).collect();
         let mut durability = Durability::Fsync;
         let mut stored = false;
@@ -277,7 +276,7 @@ impl MultiDiskLog {
             let appends = pieces
                 .iter()
                 .filter_map(|piece| Some((self.logs.get(piece.disk)?, piece)))
-                .map(|(log, piece)| Box::pin(log.append(piece.unit.clone(), fence)) as BoxFuture<'_, _>);
+                .map(|(log, piece)| Box::pin(log.append(piece.unit.clone())) as BoxFuture<'_, _>);
             let answers = all(appends.collect()).await;
             stored |= answers.iter().any(Result::is_ok);
             for (answer, piece) in answers.into_iter().zip(&pieces) {
@@ -297,16 +296,7 @@ impl MultiDiskLog {
     }
 
     /// Whether all disks of a unit would accept it now.
-    fn may_append(&self, unit: &WriteBatch, at: &[usize], fence: Option<Fence>) -> Result<()> {
-        if let Some(fence) = fence {
-            let epoch = self.log_of(fence.partition)?.bounds(fence.partition)?.epoch;
-            if epoch > fence.epoch {
-                return Err(LogError::Fenced {
-                    partition: fence.partition,
-                    epoch,
-                });
-            }
-        }
+    fn may_append(&self, unit: &WriteBatch, at: &[usize]) -> Result<()> {
         for ((_, kind, _), place) in unit.parts.iter().zip(at) {
             let Some(log) = self.logs.get(*place) else { continue };
             log.takes(*kind)?;
@@ -546,7 +536,7 @@ async fn write_member(log: &EmbeddedLog, member: DiskMembership) -> Result<DiskM
     let mut told = Records::new();
     told.push(&RecordRef::of(log.now(), member.text().as_bytes()))?;
     let appended = log
-        .append(WriteBatch::default().and_of(FrameKind::State, MEMBER, told), None)
+        .append(WriteBatch::default().and_of(FrameKind::State, MEMBER, told))
         .await?;
     log.trim(MEMBER, appended.offsets.first().copied().unwrap_or_default())?;
     Ok(member)
@@ -638,8 +628,8 @@ impl Log for MultiDiskLog {
         Box::pin(self.remove_all_anywhere(ids))
     }
 
-    fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>> {
-        Box::pin(self.append_anywhere(unit, fence))
+    fn append(&self, unit: WriteBatch) -> BoxFuture<'_, Result<AppendReceipt>> {
+        Box::pin(self.append_anywhere(unit))
     }
 
     fn journal(
@@ -727,10 +717,6 @@ impl Log for MultiDiskLog {
 
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()> {
         self.log_of(id)?.scan(id, from, to, show)
-    }
-
-    fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {
-        Box::pin(async move { self.log_of(id)?.acquire(id).await })
     }
 }
 

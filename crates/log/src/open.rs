@@ -228,7 +228,6 @@ pub(crate) fn partitions(found: &RecoveredLog, folder: &str) -> Result<(Vec<Arc<
         let pieces = pieces.remove(id).unwrap_or_default();
         let (first, ranges) = needed_of(pieces, known.first, |range| checkpoint_in(*id, range))?;
         let partition = Partition::new(*id, n + 1, known.durability, first);
-        partition.set_epoch(known.epoch);
         check_whole((first, known.next), &ranges).map_err(|(from, to)| LogError::Missing {
             folder: folder.to_owned(),
             partition: *id,

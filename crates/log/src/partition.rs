@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,7 +21,6 @@ pub(crate) struct Partition {
     pub id: PartitionId,
     pub slot: Slot,
     durability: AtomicU8,
-    epoch: AtomicU32,
     inner: Mutex<PartitionState>,
     grown: Notify,
     journal: Mutex<Journal>,
@@ -42,8 +41,6 @@ pub struct PartitionBounds {
     pub next: Offset,
     /// Everything before it survives a power cut.
     pub synced: Offset,
-    /// The epoch of the current owner.
-    pub epoch: u32,
 }
 
 #[derive(Default)]
@@ -97,7 +94,6 @@ impl Partition {
             id,
             slot,
             durability: AtomicU8::new(durability.byte()),
-            epoch: AtomicU32::new(0),
             inner: Mutex::new(PartitionState {
                 first,
                 next: first,
@@ -125,7 +121,6 @@ impl Partition {
             first: inner.first,
             next: inner.next,
             synced: inner.synced,
-            epoch: self.epoch(),
         }
     }
 
@@ -144,14 +139,6 @@ impl Partition {
                 .bytes_within(self.id, from.max(range.first), to.min(range.next)),
         };
         ranges.iter().map(of).sum()
-    }
-
-    pub fn epoch(&self) -> u32 {
-        self.epoch.load(Ordering::Acquire)
-    }
-
-    pub fn set_epoch(&self, epoch: u32) {
-        self.epoch.fetch_max(epoch, Ordering::AcqRel);
     }
 
     /// Sets the listener for the life of the partition. A second listener is ignored.
@@ -533,7 +520,6 @@ mod tests {
             last_delta: count - 1,
             body_len: 0,
             body_crc: crc32c::crc32c(&[]),
-            epoch: 0,
         }
     }
 

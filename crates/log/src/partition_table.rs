@@ -2,8 +2,11 @@
 //! starts with a snapshot of the table, so that older files can be removed.
 //!
 //! A change: kind 1 · partition 8 · then for a creation or a change of durability the durability 1, for a trim the
-//! offset as varint, for a new owner the epoch as varint. A snapshot: 0 · number of partitions as varint · for each:
-//! partition 8 · durability 1 · first offset, next offset and epoch as varints.
+//! offset as varint. A snapshot: 0 · number of partitions as varint · for each: partition 8 · durability 1 · first
+//! offset, next offset and a reserved number (ownership epoch, 0) as varints.
+//!
+//! Earlier versions could also write the change of an owner, with its epoch as varint. It is read and changes nothing,
+//! and neither does an epoch in a snapshot.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +25,6 @@ pub(crate) struct PartitionEntry {
     pub first: Offset,
     /// The committed end when this was written; more records may follow.
     pub next: Offset,
-    pub epoch: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,6 @@ pub(crate) enum PartitionChange {
     Removed(PartitionId),
     /// Records before the offset are no longer needed.
     Trimmed(PartitionId, Offset),
-    Acquired(PartitionId, u32),
     /// A new durability from now on.
     Promises(PartitionId, Durability),
 }
@@ -40,6 +41,7 @@ const SNAPSHOT: u8 = 0;
 const CREATED: u8 = 1;
 const REMOVED: u8 = 2;
 const TRIMMED: u8 = 3;
+/// A new owner. Only earlier versions wrote it.
 const ACQUIRED: u8 = 4;
 const PROMISES: u8 = 5;
 
@@ -65,10 +67,6 @@ impl PartitionChange {
                 FieldWriter(out).u8(TRIMMED).u64(id.to_bits());
                 varint::put(out, first);
             }
-            PartitionChange::Acquired(id, epoch) => {
-                FieldWriter(out).u8(ACQUIRED).u64(id.to_bits());
-                varint::put(out, epoch.into());
-            }
             PartitionChange::Promises(id, durability) => {
                 FieldWriter(out).u8(PROMISES).u64(id.to_bits()).u8(durability.byte());
             }
@@ -90,7 +88,7 @@ impl PartitionTable {
             FieldWriter(out).u64(id.to_bits()).u8(known.durability.byte());
             varint::put(out, known.first);
             varint::put(out, known.next);
-            varint::put(out, known.epoch.into());
+            varint::put(out, 0);
         }
     }
 
@@ -113,7 +111,6 @@ impl PartitionTable {
                     durability: Durability::of_byte(take.u8()?)?,
                     first: 0,
                     next: 0,
-                    epoch: 0,
                 };
                 self.partitions.insert(id, known);
             }
@@ -126,10 +123,7 @@ impl PartitionTable {
                 }
             }
             ACQUIRED => {
-                let epoch = u32::try_from(varint_of(&mut take)?).ok()?;
-                if let Some(known) = self.partitions.get_mut(&id) {
-                    known.epoch = known.epoch.max(epoch);
-                }
+                varint_of(&mut take)?;
             }
             PROMISES => {
                 let durability = Durability::of_byte(take.u8()?)?;
@@ -152,8 +146,8 @@ fn snapshot(take: &mut FieldReader<'_>) -> Option<BTreeMap<PartitionId, Partitio
             durability: Durability::of_byte(take.u8()?)?,
             first: varint_of(take)?,
             next: varint_of(take)?,
-            epoch: u32::try_from(varint_of(take)?).ok()?,
         };
+        varint_of(take)?;
         partitions.insert(id, known);
     }
     take.0.is_empty().then_some(partitions)
@@ -174,12 +168,11 @@ mod tests {
     fn any_change() -> impl Strategy<Value = PartitionChange> {
         let id = (1..4u32, 0..3u32).prop_map(|(queue, partition)| PartitionId::new(queue, partition));
         let modes = prop::sample::select(vec![Durability::Fsync, Durability::Interval, Durability::Os]);
-        (id, modes, any::<u32>(), 0..5u8).prop_map(|(id, durability, number, kind)| match kind {
+        (id, modes, any::<u32>(), 0..4u8).prop_map(|(id, durability, number, kind)| match kind {
             0 => PartitionChange::Created(id, durability),
             1 => PartitionChange::Removed(id),
             2 => PartitionChange::Trimmed(id, number.into()),
-            3 => PartitionChange::Promises(id, durability),
-            _ => PartitionChange::Acquired(id, number),
+            _ => PartitionChange::Promises(id, durability),
         })
     }
 
@@ -215,7 +208,6 @@ mod tests {
             PartitionChange::Created(two, Durability::Fsync),
             PartitionChange::Trimmed(one, 50),
             PartitionChange::Trimmed(one, 40),
-            PartitionChange::Acquired(one, 3),
             PartitionChange::Promises(one, Durability::Interval),
             PartitionChange::Removed(two),
             PartitionChange::Promises(two, Durability::Os),
@@ -228,8 +220,30 @@ mod tests {
             durability: Durability::Interval,
             first: 50,
             next: 50,
-            epoch: 3,
         };
         assert_eq!(table.partitions, BTreeMap::from([(one, known)]));
+    }
+
+    #[test]
+    fn epochs_of_an_earlier_version_are_passed_over() {
+        let id = PartitionId::new(1, 0);
+        let known = PartitionEntry {
+            durability: Durability::Os,
+            first: 50,
+            next: 60,
+        };
+        let mut written = Vec::new();
+        PartitionTable::encode([(id, known)].into_iter(), &mut written);
+        // The epoch is the last number of a snapshot.
+        assert_eq!(written.pop(), Some(0));
+        varint::put(&mut written, 300);
+        let mut acquired = Vec::new();
+        FieldWriter(&mut acquired).u8(ACQUIRED).u64(id.to_bits());
+        varint::put(&mut acquired, 301);
+        let mut table = PartitionTable::default();
+        for value in [&written, &acquired] {
+            assert_eq!(table.apply(value), Ok(()));
+        }
+        assert_eq!(table.partitions, BTreeMap::from([(id, known)]));
     }
 }

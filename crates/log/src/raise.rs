@@ -23,7 +23,7 @@ pub async fn raise_next(log: &dyn Log, id: PartitionId, to: Offset) -> Result<()
         let step = u32::try_from(distance).unwrap_or(u32::MAX);
         let nothing = Records::new().covering(step)?.expecting(next);
         let unit = WriteBatch::default().and_of(FrameKind::Gap, id, nothing);
-        log.append(unit, None).await?;
+        log.append(unit).await?;
     }
     let synced = ReadOptions { bytes: 1, synced: true };
     while log.bounds(id)?.synced < to {

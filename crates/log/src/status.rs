@@ -1,6 +1,6 @@
 //! Counters and status of a log.
 
-use crate::measure::HistogramSnapshot;
+use thalweg_kit::histogram::HistogramSnapshot;
 
 /// Counters since the log was opened, and its current contents.
 #[derive(Clone, Debug, PartialEq, Eq)]

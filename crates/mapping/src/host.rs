@@ -5,11 +5,11 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use parking_lot::Mutex;
+use thalweg_kit::{clock, random};
 use thalweg_record::Text;
-use uuid::Uuid;
 
 use crate::error::{EvalResult, Fault};
 
@@ -44,7 +44,7 @@ struct SystemHost {
 
 impl Host for SystemHost {
     fn unix_nanos(&self) -> i64 {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
+        match clock::wall().duration_since(UNIX_EPOCH) {
             Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
             Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
         }
@@ -63,7 +63,7 @@ impl Host for SystemHost {
 
     /// Reads from the operating system each time, because UUIDs are used where they must be unpredictable.
     fn random_uuid(&self) -> u128 {
-        Uuid::new_v4().as_u128()
+        random::uuid().as_u128()
     }
 
     fn env(&self, name: &str) -> Option<String> {
@@ -88,7 +88,7 @@ impl Host for SystemHost {
 }
 
 fn seed() -> [u64; 4] {
-    let [a, b] = [Uuid::new_v4(), Uuid::new_v4()].map(|uuid| uuid.as_u64_pair());
+    let [a, b] = [random::uuid(), random::uuid()].map(|uuid| uuid.as_u64_pair());
     // The multiplication spreads the six fixed bits of a UUID. The state cannot be zero, because its lowest bit is set.
     [a.0, a.1, b.0, b.1].map(|bits| bits.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
 }

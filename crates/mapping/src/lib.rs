@@ -5,6 +5,7 @@
 //! position. A run-time error is a [`RunError`] that concerns one message and leaves it unchanged. The language is the
 //! Bloblang subset that `docs/mapping.md` lists.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod compiler;
 mod context;

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_kit::clock;
+
 const START: usize = 2;
 
 /// Upper limit, whatever the profile says.
@@ -69,7 +71,7 @@ impl ConcurrencyLimit {
         self.good = 0;
         // Calls may have another size from now on, and so another latency per operation.
         self.best = None;
-        self.slowed = Some(Instant::now());
+        self.slowed = Some(clock::now());
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use opcua::crypto::{SecurityPolicy, X509};
 use opcua::types::{EndpointDescription, GetEndpointsRequest, MessageSecurityMode, NodeId, StatusCode, UAString};
+use thalweg_kit::blocking;
 
 use crate::channel::{CallError, Channel, ChannelOpenError, ChannelSecurity};
 use crate::config::{ConnectionConfig, Identity, PolicyChoice};
@@ -397,7 +398,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
     let span = tracing::Span::current();
     let work = move || tracing::dispatcher::with_default(&dispatch, || span.in_scope(work));
-    tokio::task::spawn_blocking(work).await.ok()
+    blocking::spawn(work).await.ok()
 }
 
 fn open_error(error: &ChannelOpenError) -> ConnectError {

@@ -11,6 +11,7 @@ use axum::response::{Json, Response};
 use axum::routing::get;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
+use thalweg_kit::clock;
 use thalweg_telemetry::{Access, HttpRoutes, Mount, aside};
 
 use crate::failures::NodeFailures;
@@ -216,7 +217,7 @@ async fn failures(State(directory): State<Arc<InputDirectory>>, Query(page): Que
 fn failure_page(inputs: &[Arc<DirectoryEntry>], offset: usize, limit: usize) -> (usize, Vec<FailureView>) {
     let (mut total, mut items) = (0, Vec::new());
     let mut bytes = 0;
-    let now = std::time::Instant::now();
+    let now = clock::now();
     for listed in inputs {
         let skip = offset.saturating_sub(total);
         let room = limit - items.len();

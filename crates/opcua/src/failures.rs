@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::clock;
 use thalweg_record::Ticks;
 
 use crate::node_table::NodeIndex;
@@ -71,7 +73,7 @@ impl NodeFailures {
 
     pub fn add(&self, what: NodeFailureKind, node: NodeIndex, status: u32, text: Option<String>) {
         let mut list = self.list.lock();
-        let now = Instant::now();
+        let now = clock::now();
         let failure = list.entry((what, node)).or_insert_with(|| NodeFailure {
             status,
             text: None,
@@ -131,8 +133,7 @@ impl NodeFailures {
     }
 
     fn delay(&self, attempts: u32) -> Duration {
-        let doublings = attempts.saturating_sub(1).min(10);
-        (self.first_retry * (1 << doublings)).min(RETRY_MAX)
+        Backoff::new(self.first_retry, RETRY_MAX).nominal(attempts.saturating_sub(1))
     }
 
     pub fn len(&self) -> usize {
@@ -249,7 +250,7 @@ mod tests {
         let failures = NodeFailures::default();
         failures.add(NodeFailureKind::Item, 7, 0x8034_0000, None);
         failures.add(NodeFailureKind::Browse, 8, 0, Some("x".to_owned()));
-        let now = Instant::now();
+        let now = clock::now();
         assert!(failures.due(NodeFailureKind::Item, now).is_empty());
         let later = now + Duration::from_secs(61);
         assert_eq!(failures.due(NodeFailureKind::Item, later), [7]);

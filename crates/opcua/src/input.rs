@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::assign::Assigner;
-use crate::backoff::Backoff;
+use crate::backoff::backoff_from;
 use crate::browse::{BrowseContext, Browser};
 use crate::config::InputConfig;
 use crate::connect::Connector;
@@ -135,7 +135,7 @@ impl OpcUaInput {
             nodes: config.nodes.clone(),
             component: context.component.clone(),
             connection: context.connection.clone(),
-            backoff: Backoff::new(config.connection.reconnect_interval),
+            backoff: backoff_from(config.connection.reconnect_interval),
             changed,
         };
         // The browse never ends by itself; it is dropped with the connections.

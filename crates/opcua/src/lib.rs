@@ -4,6 +4,7 @@
 //! nodes of a server. [`register`] adds both components to a registry, and [`InputDirectory`] shows over HTTP which
 //! nodes all inputs of the process have found and which of them failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 use std::sync::Arc;
 use std::time::Duration;

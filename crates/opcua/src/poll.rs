@@ -217,6 +217,8 @@ pub(crate) async fn read(session: Session, nodes: Vec<NodeId>) -> Result<AnswerB
 
 #[cfg(test)]
 mod tests {
+    use thalweg_kit::clock;
+
     use super::*;
 
     const SOON: Duration = Duration::from_millis(5);
@@ -363,7 +365,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_failed_part_missed_began_with_the_cycle_before() {
         let mut poller = Poller::new(Duration::from_secs(1), CallSize::new(0, 8, false));
-        let start = Instant::now();
+        let start = clock::tokio_now();
         poller.ticked(start);
         let (_, first) = poller.last_start.unwrap();
         poller.ticked(start + Duration::from_secs(1));

@@ -16,6 +16,7 @@ use opcua::types::{
     ViewDescription,
 };
 use thalweg_flow::Component;
+use thalweg_kit::clock;
 
 use crate::channel::CallError;
 use crate::node_id;
@@ -118,7 +119,7 @@ impl TypeLearner {
     /// Returns whether values must not wait for the server now. Missing structures are then looked up with later
     /// values.
     pub fn is_resting(&self) -> bool {
-        self.rests_until.is_some_and(|until| Instant::now() < until)
+        self.rests_until.is_some_and(|until| clock::now() < until)
     }
 
     /// Adds the structures of these encodings to the registry, as many as the time allows. A temporary failure is
@@ -134,7 +135,7 @@ impl TypeLearner {
             session,
             book,
             answers: &mut self.answers,
-            until: Instant::now() + self.round_max,
+            until: clock::now() + self.round_max,
             calls: 0,
         };
         for encoding in encodings {
@@ -149,7 +150,7 @@ impl TypeLearner {
                 // The next connection will retry.
                 TypeLookupError::Closed(_) => return,
                 TypeLookupError::OutOfTime => {
-                    self.rests_until = Some(Instant::now() + self.rest);
+                    self.rests_until = Some(clock::now() + self.rest);
                     component.warn_limited("structure", 1, || {
                         let text = node_id::text(&encoding);
                         format!("structures encoded as {text}, and perhaps others, are bytes (base64) for now: {error}; queries continue with their next values")
@@ -195,7 +196,7 @@ struct TypeLookupRound<'a> {
 impl TypeLookupRound<'_> {
     /// Called before each call. The first call is always made, so that even a slow server eventually gets all queries.
     fn begin_call(&mut self) -> Result<(), TypeLookupError> {
-        if self.calls > 0 && Instant::now() >= self.until {
+        if self.calls > 0 && clock::now() >= self.until {
             return Err(TypeLookupError::OutOfTime);
         }
         self.calls += 1;

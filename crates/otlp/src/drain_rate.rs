@@ -61,11 +61,13 @@ impl DrainRateState {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_kit::clock;
+
     use super::*;
 
     #[test]
     fn the_time_is_what_is_queued_over_the_rate_of_late() {
-        let begin = Instant::now();
+        let begin = clock::now();
         let at = |seconds: f64| begin + Duration::from_secs_f64(seconds);
         let drain = DrainRate::new(begin);
         assert_eq!(drain.time_for(1 << 30, at(1.0)), UNKNOWN);
@@ -83,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_first_seconds_are_no_worse_than_later_ones() {
-        let begin = Instant::now();
+        let begin = clock::now();
         let drain = DrainRate::new(begin);
         for tenth in 1..=10_u32 {
             drain.stored(10, begin + Duration::from_millis(100 * u64::from(tenth)));

@@ -6,6 +6,7 @@
 //!
 //! The crate provides routes only; the caller serves them on its listeners.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod body;
 mod bulk_requests;

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::inflate::{InflateError, inflate};
 use crate::json::{JsonLimits, is_too_large, to_proto};
@@ -12,6 +12,7 @@ use axum::http::HeaderMap;
 use bytes::Bytes;
 use prometheus::Registry;
 use thalweg_columns::rows::record_limits::RejectionReason;
+use thalweg_kit::clock;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::Signal;
 use thalweg_lake::entry::{
@@ -89,7 +90,7 @@ impl OtlpReceiver {
             room: InflightBudget::new(options.inflight_bytes_max, meters.inflight_bytes.clone()),
             looking: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
             requests: Arc::new(Semaphore::new(options.requests_max)),
-            drain: DrainRate::new(Instant::now()),
+            drain: DrainRate::new(clock::now()),
             options,
             meters,
         }))
@@ -103,7 +104,7 @@ impl OtlpReceiver {
     /// Asks the sender to retry when the requests that are queued now are stored.
     fn pressure(&self, cause: &str) -> Refusal {
         self.meters.pressure.with_label_values(&[cause]).inc();
-        Refusal::pressure(self.drain.time_for(self.room.used(), Instant::now()))
+        Refusal::pressure(self.drain.time_for(self.room.used(), clock::now()))
     }
 
     /// Reserves more bytes for a request.
@@ -138,7 +139,7 @@ impl OtlpReceiver {
         asked: &ExportCall,
         came: ReceivedRequest,
     ) -> Result<ExportOutcome, Refusal> {
-        let began = Instant::now();
+        let began = clock::now();
         let permit = self.requests.clone().try_acquire_owned();
         let permit = permit.map_err(|_| self.pressure("requests"))?;
         let (receiver, signal, peer) = (self.clone(), asked.signal, asked.peer.clone());
@@ -198,7 +199,7 @@ impl OtlpReceiver {
         // Counted only now that the log has them: a refused request is sent again.
         self.meters.count_records(signal, &walked);
         self.meters.count_bytes(signal, "logged", bytes);
-        self.drain.stored(came.held.bytes(), Instant::now());
+        self.drain.stored(came.held.bytes(), clock::now());
         Ok(ExportOutcome {
             partial,
             position: Some(position),
@@ -290,6 +291,6 @@ fn stopping() -> Refusal {
 
 /// Nanoseconds since 1970.
 fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -14,6 +14,7 @@ use datafusion::datasource::object_store::ObjectStoreUrl;
 use thalweg_delta::schema::TableSchema;
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
+use thalweg_kit::clock;
 use thalweg_lake::entry::EntryPosition;
 use thalweg_lake::memtable_view::MemtableReader;
 use tokio::sync::Mutex;
@@ -78,7 +79,7 @@ impl CachedTable {
         if self.files.version != self.snapshot.version {
             self.files = VersionFiles::of(&self.snapshot);
         }
-        self.looked = Instant::now();
+        self.looked = clock::now();
         Ok(())
     }
 }
@@ -163,7 +164,7 @@ impl TableRegistry {
         if found.is_none_or(|found| found.elapsed() >= NAMES_AGE_MAX) {
             let names = self.site.tables().await?;
             *self.names.lock() = names;
-            *found = Some(Instant::now());
+            *found = Some(clock::now());
         }
         Ok(())
     }
@@ -277,7 +278,7 @@ impl TableRegistry {
             log,
             files: VersionFiles::of(&snapshot),
             snapshot,
-            looked: Instant::now(),
+            looked: clock::now(),
         }))
     }
 }

@@ -32,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use thalweg_columns::tables::{self, TableSpec};
 use thalweg_delta::store::{LakeStorage, SyncedStore};
-use thalweg_kit::WorkFolder;
+use thalweg_kit::{WorkFolder, clock};
 use thalweg_lake::entry::EntryPosition;
 use thalweg_lake::memtable_view::MemtableReader;
 
@@ -262,7 +262,7 @@ impl Engine {
     }
 
     pub async fn run(&self, query: Query) -> Result<QueryStream, QueryError> {
-        let start = Instant::now();
+        let start = clock::now();
         let waited = self.inner.tables.wait_for(&query.wait_for).await;
         let api = if query.api.is_empty() { "sql" } else { query.api };
         let watch = Arc::new(QueryCancellation::new(self.inner.options.timeout));

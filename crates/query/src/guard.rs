@@ -21,6 +21,7 @@ use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::joins::{NestedLoopJoinExec, NestedLoopJoinExecBuilder};
 
+use thalweg_kit::clock;
 use tokio::sync::Notify;
 
 use crate::bounded::{Budget, operators};
@@ -51,7 +52,7 @@ impl QueryCancellation {
     pub fn new(timeout: Duration) -> QueryCancellation {
         QueryCancellation {
             timeout,
-            deadline: Instant::now() + timeout,
+            deadline: clock::now() + timeout,
             gone: AtomicBool::new(false),
             outgrown: OnceLock::new(),
             told: Notify::new(),
@@ -94,7 +95,7 @@ impl QueryCancellation {
 
     /// Why nobody reads the answer any more: the time is over, or the reader left.
     pub fn left(&self) -> QueryError {
-        match Instant::now() < self.deadline {
+        match clock::now() < self.deadline {
             true => QueryError::cancelled(),
             false => self.expired(),
         }
@@ -107,7 +108,7 @@ impl QueryCancellation {
                 *held, *allowed,
             ))));
         }
-        if self.gone.load(Ordering::Relaxed) || Instant::now() >= self.deadline {
+        if self.gone.load(Ordering::Relaxed) || clock::now() >= self.deadline {
             return Err(DataFusionError::External(Box::new(self.expired())));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! SQL over the tables of the lake: from SQL text to Arrow batches, and from these to JSON, CSV, Arrow streams,
 //! terminal tables, and HTTP.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod arenas;
 pub mod arrow_stream;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use thalweg_kit::threads::{self, Condvar};
 
 use crate::arenas;
 use crate::guard::QueryCancellation;
@@ -63,8 +64,7 @@ impl MemoryWatchdog {
             changed: Condvar::new(),
         }));
         let watched = overflow.0.clone();
-        let thread = std::thread::Builder::new().name("query-memory".to_owned());
-        thread.spawn(move || watched.look())?;
+        threads::spawn("query-memory", move || watched.look())?;
         ALLOWED.fetch_add(share, Ordering::Relaxed);
         Ok(overflow)
     }
@@ -96,7 +96,7 @@ impl WatchdogState {
     fn look(&self) {
         let mut told = 0;
         while self.wait() {
-            std::thread::sleep(INTERVAL);
+            threads::sleep(INTERVAL);
             let allowed = ALLOWED.load(Ordering::Relaxed);
             told = match (self.live)() {
                 Some(live) if live > allowed && told == 0 => self.end_oldest(live, allowed),

@@ -109,11 +109,7 @@ async fn append(writer: &Writer, messages: Vec<Message>) {
         records.push(&RecordRef::of(1, &entry.bytes)).unwrap();
     }
     let entries = packed.entries.len() as u64;
-    let appended = writer
-        .log
-        .append(WriteBatch::of(PARTITION, records), None)
-        .await
-        .unwrap();
+    let appended = writer.log.append(WriteBatch::of(PARTITION, records)).await.unwrap();
     while writer.taken.load(Ordering::SeqCst) < appended.offsets[0] + entries {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -3,8 +3,9 @@
 //! Receivers answer with the log position of a request. A query that names it begins when its rows are visible, in the
 //! table or in memory, and fails if that takes too long. It never answers without them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use thalweg_kit::clock;
 use thalweg_lake::entry::EntryPosition;
 use thalweg_lake::memtable_view::{MemtableReader, VisibilityWaitError};
 
@@ -33,9 +34,9 @@ pub fn positions(text: &str) -> Result<Vec<EntryPosition>, QueryError> {
 
 /// Returns when queries see the entries at all positions.
 pub async fn wait(live: &dyn MemtableReader, positions: &[EntryPosition]) -> Result<(), QueryError> {
-    let until = Instant::now() + WAIT_MAX;
+    let until = clock::now() + WAIT_MAX;
     for position in positions {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(clock::now());
         live.wait_for(position, left).await.map_err(|error| match error {
             VisibilityWaitError::Unknown(text) => QueryError::request(format!("wait_for names the position {text}")),
             late => QueryError::wait_timeout(late.to_string()),

@@ -11,8 +11,6 @@
 
 #[path = "lives/clock.rs"]
 mod clock;
-#[path = "lives/disk.rs"]
-mod disk;
 #[path = "lives/guest.rs"]
 mod guest;
 #[path = "lives/ledger.rs"]

@@ -17,7 +17,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::stream;
-use thalweg_kit::blocking;
+use thalweg_kit::{blocking, clock};
 use thalweg_log::Offset;
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::names::check_consumer;
@@ -178,7 +178,7 @@ impl EventStream {
         let shared = self.shared.clone();
         let settled = shared.stream_settled.notified();
         tokio::pin!(settled);
-        let until = tokio::time::Instant::now() + KEEP_ALIVE;
+        let until = clock::tokio_now() + KEEP_ALIVE;
         loop {
             // Enabled before the check, so that a later settlement is not missed.
             settled.as_mut().enable();

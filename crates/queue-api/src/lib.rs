@@ -6,6 +6,7 @@
 //! the queue promises.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod admin;
 mod batch;

@@ -2,6 +2,7 @@
 //! the webhook for dead letters, and the metrics of queues.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod buffer;
 mod input;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use thalweg_log::HistogramSnapshot;
+use thalweg_kit::histogram::HistogramSnapshot;
 use thalweg_queue::{Group, GroupStats, Queue, Queues};
 use thalweg_telemetry::{Distribution, MetricFamilies, Metrics};
 

@@ -16,6 +16,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::{IntCounterVec, Opts, proto};
 use smol_str::SmolStr;
 use thalweg_http::tls_client::tls_config;
+use thalweg_kit::blocking;
 use thalweg_log::Offset;
 use thalweg_queue::{DeadLetterListener, Message, Queue};
 use thalweg_telemetry::{LogDecision, LogLimiter, Metrics};
@@ -151,7 +152,7 @@ impl Webhooks {
             let body = (self.text)(&dead, 0, &message);
             let permit = self.posts.acquire().await.context("no more posts")?;
             let client = self.client.clone();
-            let posted = tokio::task::spawn_blocking(move || client.post(&url, &body)).await;
+            let posted = blocking::spawn(move || client.post(&url, &body)).await;
             drop(permit);
             match (posted.unwrap_or_else(|panic| Err(anyhow!("{panic}"))), backoff.next()) {
                 (Ok(()), _) => return Ok(true),

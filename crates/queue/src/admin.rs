@@ -296,7 +296,7 @@ impl Queue {
             .collect();
         // Skip dead letters that were resent or discarded.
         let dropped = self.dropped.lock().clone();
-        let read = tokio::task::spawn_blocking(move || {
+        let read = blocking::spawn(move || {
             let (mut found, mut unreadable, mut bytes) = (Vec::new(), None, 0);
             let has_room = |found: &Vec<(u32, Message)>, bytes: usize| found.len() < limit && bytes < bytes_max;
             for (partition, store) in chosen {
@@ -396,7 +396,7 @@ fn is_meant(meant: &PartitionSelection, partition: u32) -> bool {
 
 /// The offset of the first message appended at `time` or later.
 async fn at_time(store: Arc<MessageStore>, time: Micros) -> Result<Offset> {
-    let found = tokio::task::spawn_blocking(move || {
+    let found = blocking::spawn(move || {
         let mut from = store.offset_at(time)?.max(store.first()?);
         // The frame that may contain it begins earlier.
         loop {

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use thalweg_kit::clock;
 use thalweg_log::wait_queue::WaitTicket;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::admission::{Admission, AdmissionLimit, AdmissionRequest};
 use crate::error::{QueueError, Result};
@@ -192,7 +192,7 @@ impl Queue {
             (settings.overflow, settings.block_timeout)
         };
         let waits = overflow == Overflow::Block && !timeout.is_zero();
-        let until = Instant::now() + timeout;
+        let until = clock::tokio_now() + timeout;
         let Some(mut waiting) = self.join_line(wanted)? else {
             return Ok(());
         };

@@ -265,7 +265,7 @@ impl CatalogContents {
     async fn change(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
         let unit = unit_of(changes, now)?;
         make(log).await?;
-        log.append(unit, None).await?;
+        log.append(unit).await?;
         self.records += changes.len();
         Ok(())
     }
@@ -274,7 +274,7 @@ impl CatalogContents {
     async fn change_freeing(&mut self, log: &dyn Log, changes: &[(String, String)], now: Micros) -> Result<()> {
         let unit = unit_of(changes, now)?.freeing();
         make(log).await?;
-        log.append(unit, None).await?;
+        log.append(unit).await?;
         self.records += changes.len();
         Ok(())
     }
@@ -312,7 +312,7 @@ impl CatalogContents {
             }
             push(&mut all, MANY, &text, now)?;
         }
-        log.append(WriteBatch::default().and_of(FrameKind::Checkpoint, CATALOG, all), None)
+        log.append(WriteBatch::default().and_of(FrameKind::Checkpoint, CATALOG, all))
             .await?;
         Ok(())
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smol_str::SmolStr;
+use thalweg_kit::{blocking, clock};
 use thalweg_log::{Micros, Offset};
-use tokio::time::Instant;
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
@@ -188,7 +188,7 @@ impl Queue {
         seat: &mut ClaimantState,
         want: ClaimRequest,
     ) -> Result<Vec<Delivery>> {
-        let until = (!want.wait.is_zero()).then(|| Instant::now() + want.wait);
+        let until = (!want.wait.is_zero()).then(|| clock::tokio_now() + want.wait);
         let mut out = Vec::new();
         // Ready messages are returned without joining the waiters.
         let (mut room, mut first) = self.try_claim(group, (consumer, seat), want, ScanMode::Quickly, &mut out)?;
@@ -225,7 +225,7 @@ impl Queue {
             {
                 waited.has_looked();
             }
-            let Some(until) = until.filter(|until| Instant::now() < *until) else {
+            let Some(until) = until.filter(|until| clock::tokio_now() < *until) else {
                 return if room > 0 {
                     Ok(out)
                 } else {
@@ -555,7 +555,7 @@ impl Queue {
         let Some(store) = self.store(partition).cloned() else {
             return Ok(());
         };
-        let loaded = tokio::task::spawn_blocking(move || store.load(from)).await;
+        let loaded = blocking::spawn(move || store.load(from)).await;
         let cursor = loaded.unwrap_or(Err(thalweg_log::LogError::Closed))?;
         if let Some(part) = group.part(partition) {
             part.inner.lock().loaded(from, cursor, self.clock.now());

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
+use thalweg_kit::blocking;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
@@ -91,7 +92,7 @@ impl Queue {
         for (partition, progress) in (0..).zip(progress.iter_mut()) {
             let (queue, before) = (self.clone(), *progress);
             let _turn = ONE_RUN.acquire().await;
-            let run = tokio::task::spawn_blocking(move || queue.compact_one(partition, before)).await;
+            let run = blocking::spawn(move || queue.compact_one(partition, before)).await;
             match run.unwrap_or(Err(LogError::Closed.into())) {
                 Ok(after) => *progress = after,
                 Err(error) => {

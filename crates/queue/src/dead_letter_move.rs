@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use thalweg_kit::blocking;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::format::varint;
@@ -221,7 +222,7 @@ impl Queue {
         let mut state = Records::new();
         state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
         let unit = WriteBatch::of(dead.data_id(0), letters).and_of(FrameKind::State, self.state_id(partition), state);
-        let appended = self.log.append(unit, None).await;
+        let appended = self.log.append(unit).await;
         dead.stored(wanted, appended.is_ok());
         Ok(appended?.offsets.first().copied().unwrap_or_default())
     }
@@ -237,7 +238,7 @@ impl Queue {
         let Some(store) = store.filter(|_| !self.is_dropped(offset)) else {
             return Ok(None);
         };
-        let found = tokio::task::spawn_blocking(move || find(&store, offset)).await;
+        let found = blocking::spawn(move || find(&store, offset)).await;
         Ok(found.unwrap_or(Err(LogError::Closed))?)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
+use thalweg_kit::blocking;
 use thalweg_log::clock::Clock;
 use thalweg_log::{Micros, Offset};
 
@@ -137,7 +138,7 @@ impl Queue {
             return Ok(Vec::new());
         };
         let from = from.max(store.first()?);
-        let read = tokio::task::spawn_blocking(move || read_from(&store, from, LOOK, LOOK_BYTES)).await;
+        let read = blocking::spawn(move || read_from(&store, from, LOOK, LOOK_BYTES)).await;
         Ok(read.unwrap_or(Err(thalweg_log::LogError::Closed))?)
     }
 

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use thalweg_kit::blocking;
 use thalweg_log::{LogError, Micros, Offset};
 
 use crate::group::Group;
@@ -28,7 +29,7 @@ impl Queue {
             };
             let jumps = self.clock.jumps();
             let (reader, wanted) = (group.clone(), span.clone());
-            let read = tokio::task::spawn_blocking(move || read(&store, wanted, &reader)).await;
+            let read = blocking::spawn(move || read(&store, wanted, &reader)).await;
             let read = read.unwrap_or(Err(LogError::Closed));
             let mut inner = part.inner.lock();
             let GroupState::Work(machine) = &mut inner.state else {
@@ -97,7 +98,7 @@ impl Queue {
             return;
         };
         let reader = group.clone();
-        let read = tokio::task::spawn_blocking(move || read_each(&store, &delayed, &reader)).await;
+        let read = blocking::spawn(move || read_each(&store, &delayed, &reader)).await;
         let messages = read.unwrap_or(Err(LogError::Closed)).unwrap_or_else(|error| {
             tracing::warn!(
                 queue = %self.name(), group = %group.name(), partition, %error,

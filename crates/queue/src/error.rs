@@ -174,7 +174,7 @@ impl QueueError {
             return Some(*retry_after);
         }
         let seconds = match self.code() {
-            // The next settlement or another owner can end it.
+            // The next settlement or a retry can end it.
             "queue_full" | "too_many_pending" | "fenced" | "unknown_outcome" => 1,
             // A restart with recovery ends it.
             "log_poisoned" => 5,
@@ -192,7 +192,7 @@ fn log_code(error: &LogError) -> &'static str {
         LogError::DiskFull { .. } => "disk_full",
         LogError::Poisoned { .. } => "log_poisoned",
         LogError::Gap { .. } => "offset_gap",
-        LogError::Fenced { .. } | LogError::OffsetTaken { .. } => "fenced",
+        LogError::OffsetTaken { .. } => "fenced",
         LogError::TooLarge { .. } => "message_too_large",
         // The queue was deleted or created while the request was in progress.
         LogError::NoPartition(_) => "queue_not_found",

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use thalweg_kit::blocking;
 use thalweg_log::{LogError, Micros, Offset};
 use tokio::sync::MutexGuard;
 
@@ -192,9 +193,7 @@ impl Queue {
             NextMessage::Message(message, _) => Ok(message.expires_at().unwrap_or(NEVER)),
             _ => Ok(Micros::MIN),
         };
-        let until = tokio::task::spawn_blocking(look)
-            .await
-            .unwrap_or(Err(LogError::Closed))?;
+        let until = blocking::spawn(look).await.unwrap_or(Err(LogError::Closed))?;
         let now = self.clock.now();
         let passes = self.ages(partition).is_some_and(|ages| ages.is_due(from, now));
         if until > now && !passes {
@@ -308,7 +307,7 @@ impl Queue {
     /// Reads the expiry times of stored messages, if some may expire early. Runs at the rate of background work.
     pub(crate) async fn learn_ages(self: Arc<Queue>) {
         let queue = self.clone();
-        let learned = tokio::task::spawn_blocking(move || queue.learn_ages_blocking()).await;
+        let learned = blocking::spawn(move || queue.learn_ages_blocking()).await;
         if let Ok(Ok(())) = learned
             && !self.expires_early.load(Ordering::Relaxed)
         {

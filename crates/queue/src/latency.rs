@@ -3,7 +3,8 @@
 //! Claims count into [`LatencySamples`] under the partition lock that they have anyway. A reader of the metric merges
 //! these into [`Latency`]. So claims share no counters.
 
-use thalweg_log::{Histogram, HistogramSnapshot, Micros};
+use thalweg_kit::histogram::{Histogram, HistogramSnapshot};
+use thalweg_log::Micros;
 
 use crate::claim::Delivery;
 

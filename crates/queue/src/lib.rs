@@ -1,6 +1,7 @@
 //! Queues on the durable log: keyed partitions, groups that each see every message, leases, retries and dead letters.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod admin;
 mod admission;

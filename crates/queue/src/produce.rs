@@ -186,7 +186,7 @@ impl Queue {
             records.push(&record_of(message, ttl, now)).map(|()| records)
         })?;
         let unit = WriteBatch::of(self.data_id(partition), records);
-        let appended = self.log.append(unit, None).await?;
+        let appended = self.log.append(unit).await?;
         let place = MessagePosition {
             partition,
             offset: appended.offsets.first().copied().unwrap_or_default(),
@@ -439,7 +439,7 @@ impl Queue {
             records.push(&RecordRef::of(now, value))?;
             unit = unit.and_of(FrameKind::State, *id, records);
         }
-        let appended = self.log.append(unit, None).await?;
+        let appended = self.log.append(unit).await?;
         let place = |(at, n): &(usize, u64)| MessagePosition {
             partition: partitions.get(*at).copied().unwrap_or_default(),
             offset: appended.offsets.get(*at).copied().unwrap_or_default() + n,

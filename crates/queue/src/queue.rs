@@ -10,8 +10,9 @@ use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
+use thalweg_kit::histogram::HistogramSnapshot;
 use thalweg_log::clock::Clock;
-use thalweg_log::{Durability, HistogramSnapshot, Log, Micros, Offset, PartitionId, PartitionListener};
+use thalweg_log::{Durability, Log, Micros, Offset, PartitionId, PartitionListener};
 
 use crate::admission::Admission;
 use crate::backpressure::AdmissionSignals;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smol_str::{SmolStr, format_smolstr};
+use thalweg_kit::blocking;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
 use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadOptions};
@@ -52,7 +53,7 @@ pub(crate) async fn recover(
     has_lost: bool,
 ) -> Result<Vec<Group>> {
     let (queue, entry) = (queue.clone(), entry.clone());
-    let recovered = tokio::task::spawn_blocking(move || recover_blocking(&queue, entry, dead, has_lost)).await;
+    let recovered = blocking::spawn(move || recover_blocking(&queue, entry, dead, has_lost)).await;
     recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
 }
 

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use thalweg_kit::blocking;
 use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
 
 use crate::group::Group;
@@ -70,7 +71,7 @@ impl Queue {
         work: impl FnOnce(&Arc<Queue>) -> T + Send + 'static,
     ) -> Option<T> {
         let queue = self.clone();
-        tokio::task::spawn_blocking(move || work(&queue)).await.ok()
+        blocking::spawn(move || work(&queue)).await.ok()
     }
 
     /// Blocks.

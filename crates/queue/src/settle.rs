@@ -276,7 +276,7 @@ impl Queue {
         let journaled = states.fold(WriteBatch::default(), |unit, state| {
             unit.and_of(FrameKind::State, state, Records::new())
         });
-        self.log.append(journaled.freeing(), None).await.map(drop)
+        self.log.append(journaled.freeing()).await.map(drop)
     }
 
     /// False for an offset that no message has had yet.

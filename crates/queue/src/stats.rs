@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 use smol_str::SmolStr;
+use thalweg_kit::blocking;
 use thalweg_log::{Micros, Offset};
 
 use crate::group::Group;
@@ -169,7 +170,7 @@ impl Queue {
             }
         };
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(look)),
+            Ok(runtime) => drop(blocking::spawn_on(&runtime, look)),
             Err(_) => look(),
         }
     }

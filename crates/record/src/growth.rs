@@ -2,7 +2,9 @@
 //! grows faster than the input itself.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use thalweg_kit::clock;
 
 /// Factor between the small and the large input.
 const TIMES: usize = 16;
@@ -16,7 +18,7 @@ pub fn exponent<I, O>(n: usize, make: impl Fn(usize) -> I, work: impl Fn(I) -> O
     let fastest = |n: usize| {
         let run = |_| {
             let input = make(n);
-            let start = Instant::now();
+            let start = clock::now();
             let output = black_box(work(black_box(input)));
             let took = start.elapsed();
             drop(output);

@@ -4,6 +4,7 @@
 //! stage that leaves it unchanged copies nothing. A [`Batch`] is a vector of messages with one [`Ack`]. The `Ack` is
 //! the only way to report their outcome, and it cannot be dropped without being counted.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod ack;
 mod balance;

@@ -6,7 +6,9 @@
 mod parse;
 
 use std::fmt::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
+
+use thalweg_kit::clock;
 
 pub use parse::TimeForm;
 
@@ -24,7 +26,7 @@ impl Ticks {
 
     /// The system clock. Components that need a testable clock take one instead of calling this.
     pub fn now() -> Ticks {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
+        match clock::wall().duration_since(UNIX_EPOCH) {
             Ok(since) => Ticks((since.as_nanos() / 100).try_into().unwrap_or(i64::MAX)),
             Err(before) => Ticks(-i64::try_from(before.duration().as_nanos() / 100).unwrap_or(i64::MAX)),
         }

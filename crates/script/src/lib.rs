@@ -11,6 +11,7 @@
 //! blocks a flow. Engines are independent of processors, which define the scripts, the console destination, and the
 //! computed keys of `msg.meta`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod cache;
 mod dependencies;

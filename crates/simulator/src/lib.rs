@@ -2,6 +2,7 @@
 //! of what it did, so that a collector can be measured and checked against it. `start` takes plain `SimulatorOptions`
 //! and returns a running `Simulator`; the address space, values and faults are deterministic for a seed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod error;
 mod http;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use thalweg_kit::clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -81,7 +82,7 @@ impl FaultProxy {
         let Some(every) = every else {
             return std::future::pending().await;
         };
-        let mut ticks = interval_at(Instant::now() + every, every);
+        let mut ticks = interval_at(clock::tokio_now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
@@ -147,7 +148,7 @@ async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, latency: Duratio
                 return Ok(());
             }
             if pieces
-                .send((Instant::now() + latency, buffer.split().freeze()))
+                .send((clock::tokio_now() + latency, buffer.split().freeze()))
                 .await
                 .is_err()
             {
@@ -206,7 +207,7 @@ mod tests {
         for latency in [Duration::ZERO, Duration::from_millis(5)] {
             let (front, address, _cancel) = front(latency).await;
             let mut stream = TcpStream::connect(address).await.unwrap();
-            let before = Instant::now();
+            let before = clock::tokio_now();
             assert_eq!(exchange(&mut stream, &message).await.unwrap(), message);
             assert!(before.elapsed() >= latency * 2, "each direction waits");
             assert_eq!(front.stats().connections_accepted, 1);

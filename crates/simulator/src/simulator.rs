@@ -4,11 +4,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle as ThreadHandle;
 use std::time::Duration;
 
 use opcua::server::{Server, ServerHandle};
-use thalweg_kit::files;
+use thalweg_kit::{blocking, files, threads};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
@@ -35,7 +34,7 @@ pub struct Simulator {
     server: ServerHandle,
     running: JoinHandle<Result<(), String>>,
     helpers: JoinSet<()>,
-    ticker: Option<ThreadHandle<()>>,
+    ticker: Option<threads::JoinHandle<()>>,
     cancel: CancellationToken,
 }
 
@@ -120,7 +119,7 @@ async fn build(
         source,
     })?;
     let (copy, host, space, events) = (options.clone(), host.to_owned(), Arc::clone(space), events.clone());
-    let built = tokio::task::spawn_blocking(move || server::builder(&copy, &host, port, &space, &events).build());
+    let built = blocking::spawn(move || server::builder(&copy, &host, port, &space, &events).build());
     let (server, handle) = built
         .await
         .map_err(|error| SimulatorError::Server(error.to_string()))?
@@ -294,7 +293,7 @@ impl Simulator {
         })
         .await;
         if let Some(ticker) = self.ticker.take() {
-            let _ = tokio::task::spawn_blocking(move || ticker.join()).await;
+            let _ = blocking::spawn(move || ticker.join()).await;
         }
     }
 

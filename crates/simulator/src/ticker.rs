@@ -11,7 +11,6 @@ mod sessions;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use opcua::server::{MonitoredItemHandle, SubscriptionCache};
@@ -22,6 +21,8 @@ use crate::SimulatorStats;
 use crate::space::{CHANGING, GROUPS, Group, PlcAddressSpace};
 use ledger::{Change, Ledger, Totals};
 use sessions::{SessionIndex, SubscriptionRef};
+use thalweg_kit::threads::JoinHandle;
+use thalweg_kit::{clock, threads};
 
 pub(crate) use filter::Filter;
 pub(crate) use ledger::NewItem;
@@ -103,14 +104,12 @@ impl Ticker {
             totals: Default::default(),
             late_changes: [0; CHANGING.len()],
         };
-        std::thread::Builder::new()
-            .name("sim-ticker".to_owned())
-            .spawn(move || ticker.run(&events))
+        threads::spawn("sim-ticker", move || ticker.run(&events))
     }
 
     fn run(mut self, events: &Receiver<TickerEvent>) {
         loop {
-            let wait = self.next_wake().saturating_duration_since(Instant::now());
+            let wait = self.next_wake().saturating_duration_since(clock::now());
             let first = match events.recv_timeout(wait) {
                 Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -138,7 +137,7 @@ impl Ticker {
             .filter_map(|group| self.space.clock(*group));
         let next_change = clocks.map(|clock| clock.instant(start, clock.changes() + 1)).min();
         let any = |doing: fn(&Ledger) -> bool| self.subscriptions.values().any(|watched| doing(&watched.ledger));
-        let now = Instant::now();
+        let now = clock::now();
         let next_admit = any(Ledger::is_waiting).then(|| now + ADMIT_INTERVAL);
         let next_release = any(Ledger::is_holding).then(|| now + RELEASE_INTERVAL);
         let next_look = is_held.then(|| now + LET_GO_INTERVAL);
@@ -174,7 +173,7 @@ impl Ticker {
     }
 
     fn announce(&mut self, session: u32, items: Vec<NewItem>) {
-        let now = Instant::now();
+        let now = clock::now();
         for item in items {
             let watched = self
                 .subscriptions
@@ -190,7 +189,7 @@ impl Ticker {
     }
 
     fn admit(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         let (space, totals) = (&self.space, &mut self.totals);
         for (id, watched) in self
             .subscriptions
@@ -216,7 +215,7 @@ impl Ticker {
             return;
         }
         let Some(clock) = self.space.clock(group) else { return };
-        let due = clock.due(self.space.start(), Instant::now());
+        let due = clock.due(self.space.start(), clock::now());
         let number = clock.changes() + 1;
         if number > due {
             return;

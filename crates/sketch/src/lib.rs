@@ -14,6 +14,7 @@
 //! those for Go and Java bin 0 begins at 1, and the bytes do not show which is meant: they read values that are 2 %
 //! higher.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod buckets;
 mod mapping;

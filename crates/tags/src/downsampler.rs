@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
+use thalweg_kit::clock;
 use thalweg_record::{
     Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, PerMapCache, Text, Value, json,
     key,
@@ -128,7 +129,7 @@ impl Processor for Downsampler {
             messages: Vec::with_capacity(messages.len()),
             ack,
         };
-        let now = Instant::now();
+        let now = clock::now();
         for message in messages {
             self.one(message, now, &mut output);
         }

@@ -10,6 +10,7 @@
 //! Scripts read and write the typed message directly ([`thalweg_script`]). Messages of one tag share one metadata map
 //! at the input, and again at the output. Topics follow the rules in [`topic`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod classic_to_core;
 mod computed;

@@ -17,12 +17,12 @@ mod metrics;
 mod values;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
+use thalweg_kit::clock;
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload, Text, Value, key};
 
 pub(crate) use self::config::parse;
@@ -166,7 +166,7 @@ struct StreamFailure {
 
 impl Processor for StreamProcessor {
     fn process(&mut self, batch: Batch, out: &mut Vec<Batch>) {
-        let started = Instant::now();
+        let started = clock::now();
         let Batch { messages, ack } = batch;
         let count = messages.len();
         let mut made = BatchOutcome {

@@ -22,6 +22,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ComponentRegistry, ParseContext, Processor, ProcessorSpec, StageContext};
+use thalweg_kit::clock;
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Text, key};
 use thalweg_telemetry::IntCounter;
 
@@ -239,7 +240,7 @@ impl Processor for TopicBrowser {
             let mut gathered = self.shared.gathered.lock();
             match gathered.events() {
                 0 => return,
-                _ => gathered.take(Instant::now()),
+                _ => gathered.take(clock::now()),
             }
         };
         out.extend(self.bundle(taken));
@@ -261,7 +262,7 @@ impl TopicBrowser {
         let (mut taken, mut overwritten) = (Vec::new(), Vec::new());
         let counters = &self.shared.counters;
         counters.processed.inc_by(events.len() as u64);
-        let now = Instant::now();
+        let now = clock::now();
         let mut gathered = self.shared.gathered.lock();
         for event in events {
             if !gathered.has_room_for(&event) {

@@ -1,6 +1,7 @@
 //! Observability of a running Thalweg: metrics, logs, allocation counts, the state that the console shows, and the
 //! trait by which components add HTTP routes to the listener.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod alloc;
 mod families;

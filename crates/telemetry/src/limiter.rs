@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use thalweg_kit::clock;
 
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -35,7 +36,7 @@ pub enum LogDecision {
 impl LogLimiter {
     /// Call once per event, or once per batch with its number of events.
     pub fn check(&self, kind: &'static str, n: u64) -> LogDecision {
-        self.check_at(kind, n, Instant::now())
+        self.check_at(kind, n, clock::now())
     }
 
     fn check_at(&self, kind: &'static str, n: u64, now: Instant) -> LogDecision {
@@ -74,7 +75,7 @@ impl LogLimiter {
     /// Kinds with events that were suppressed for a whole period: their summary is due even if no further event
     /// arrives. Call about once a second. Each returned kind starts a new period, so it gets one line per period.
     pub fn due(&self) -> Vec<(&'static str, u64)> {
-        self.due_at(Instant::now())
+        self.due_at(clock::now())
     }
 
     fn due_at(&self, now: Instant) -> Vec<(&'static str, u64)> {
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn the_first_is_logged_and_the_rest_summed_up_after_ten_seconds() {
         let limiter = LogLimiter::default();
-        let start = Instant::now();
+        let start = clock::now();
         assert_eq!(limiter.check_at("a", 1, start), LogDecision::Log { held_back: 0 });
         assert_eq!(
             limiter.check_at("a", 5, start + Duration::from_secs(1)),
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn a_summary_is_due_ten_seconds_after_the_last_line_and_only_once() {
         let limiter = LogLimiter::default();
-        let start = Instant::now();
+        let start = clock::now();
         let second = |n| start + Duration::from_secs(n);
         limiter.check_at("a", 4, second(0));
         assert!(limiter.due_at(second(9)).is_empty());

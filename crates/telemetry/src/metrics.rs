@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{IntCounter, IntGauge, Opts, Registry, TextEncoder};
+use thalweg_kit::blocking;
 
 use crate::Timing;
 use crate::families::{CallbackCollector, MetricFamilies};
@@ -141,7 +142,7 @@ impl Metrics {
     pub async fn text_aside(&self) -> Option<String> {
         let turn = self.encoding.clone().lock_owned().await;
         let metrics = self.clone();
-        let text = tokio::task::spawn_blocking(move || {
+        let text = blocking::spawn(move || {
             let text = metrics.text();
             // The lock is released when the work ends, even if the caller has gone.
             drop(turn);

@@ -3,10 +3,11 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use thalweg_kit::blocking;
 
 /// Renders a response completely on a blocking thread.
 pub async fn aside<T: IntoResponse>(make: impl FnOnce() -> T + Send + 'static) -> Response {
-    match tokio::task::spawn_blocking(move || make().into_response()).await {
+    match blocking::spawn(move || make().into_response()).await {
         Ok(response) => response,
         // It panicked, or the process shuts down.
         Err(_ended) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
@@ -17,6 +18,8 @@ pub async fn aside<T: IntoResponse>(make: impl FnOnce() -> T + Send + 'static) -
 mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
+
+    use thalweg_kit::threads;
 
     use super::*;
     use crate::Metrics;
@@ -53,7 +56,7 @@ mod tests {
         metrics.tell("told", move |families| {
             use std::sync::atomic::Ordering::SeqCst;
             seen.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
-            std::thread::sleep(Duration::from_millis(20));
+            threads::sleep(Duration::from_millis(20));
             now.fetch_sub(1, SeqCst);
             families.gauge("told", "Told.", &[], 1.0);
         });

@@ -3,6 +3,7 @@
 //! It has no logic of its own beyond exit codes: 0 done, 1 failed (with one clear sentence on stderr), 2 wrong usage, 3
 //! and 4 some records or some files of `lake ingest` were not added, 65 stored data is damaged, 74 the log failed.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod auth;
 mod check;

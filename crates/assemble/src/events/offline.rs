@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use thalweg_events::backup::{BackupError, BackupReader};
 use thalweg_events::{EmbeddedStore, EventsError, RestoreReport, VerifyReport, restore};
+use thalweg_kit::blocking;
 use thalweg_log::{Durability, Log};
 use thalweg_queue::settings::LogSettings;
 
@@ -48,7 +49,7 @@ pub async fn restore_events<R: Read + Send + 'static>(
     tell: impl FnMut(&RestoreReport) + Send + 'static,
 ) -> Result<RestoreReport> {
     // An invalid backup leaves no folder behind.
-    let backup = tokio::task::spawn_blocking(move || BackupReader::new(source)).await;
+    let backup = blocking::spawn(move || BackupReader::new(source)).await;
     let backup = backup.context("the backup was not read")??;
     let held = DataDir::take_for_restore(folder).map_err(|error| taken(folder, error))?;
     let restored = restore_to(folder, backup, tell).await;
@@ -68,7 +69,7 @@ async fn restore_to<R: Read + Send + 'static>(
 ) -> Result<RestoreReport> {
     let log = open_log(folder).await?;
     let into = log.log();
-    let restored = tokio::task::spawn_blocking(move || restore(&into, backup, &mut tell)).await;
+    let restored = blocking::spawn(move || restore(&into, backup, &mut tell)).await;
     let restored = match restored.context("the restore was aborted") {
         Ok(Ok(restored)) => index(log.log(), folder, &restored).await.map(|()| restored),
         Ok(Err(BackupError::Store(error))) => Err(error.into()),
@@ -102,6 +103,6 @@ async fn open_log(folder: &Path) -> Result<OpenLog> {
 }
 
 async fn close(log: OpenLog) -> Result<()> {
-    let closed = tokio::task::spawn_blocking(move || log.close()).await;
+    let closed = blocking::spawn(move || log.close()).await;
     closed.context("the log was not closed")
 }

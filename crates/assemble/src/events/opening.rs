@@ -10,7 +10,7 @@ use thalweg_events::{
     DEFAULT, EmbeddedStore, EventsError, EventsOptions, NewNamespace, NewToken, Scopes, Store, Token, new_token,
 };
 use thalweg_events_postgres::{PostgresOptions, PostgresStore};
-use thalweg_kit::files;
+use thalweg_kit::{blocking, files};
 use thalweg_log::disk::{FolderDisk, RamDisk};
 use thalweg_log::{Durability, EmbeddedLog, Log, LogOptions};
 
@@ -104,7 +104,7 @@ impl OpenEventStore {
             StoreBacking::OnDisk(log, _held) => log.close(),
             StoreBacking::Elsewhere => {}
         };
-        let _ = tokio::task::spawn_blocking(close).await;
+        let _ = blocking::spawn(close).await;
     }
 }
 

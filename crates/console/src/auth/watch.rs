@@ -4,6 +4,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use thalweg_kit::clock;
+
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Identity of a file and its change times, so that a replacement in the same moment with the same length is detected
@@ -23,7 +25,7 @@ impl FileWatch {
         FileWatch {
             files,
             stamps,
-            looked: Instant::now(),
+            looked: clock::now(),
         }
     }
 
@@ -42,7 +44,7 @@ impl FileWatch {
     }
 
     fn look(&mut self) -> bool {
-        self.looked = Instant::now();
+        self.looked = clock::now();
         let now = stamps(&self.files);
         let changed = now != self.stamps;
         self.stamps = now;

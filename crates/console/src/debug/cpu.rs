@@ -11,6 +11,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pprof::ProfilerGuardBuilder;
 use serde::Deserialize;
+use thalweg_kit::blocking;
 
 use super::{SymbolCacheGuard, download, gzipped, problem};
 
@@ -64,7 +65,7 @@ pub async fn profile(Query(wanted): Query<CpuProfileQuery>) -> Response {
     // A client that disconnects early drops this future, and with it the sampler.
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     // Symbol look-up in the debug information takes seconds for a large binary.
-    let built = tokio::task::spawn_blocking(move || {
+    let built = blocking::spawn(move || {
         let _names = SymbolCacheGuard;
         let report = sampler.report().build().map_err(|error| error.to_string())?;
         drop(sampler);

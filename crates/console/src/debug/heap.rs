@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use flate2::read::GzDecoder;
 use pprof::protos::{Message, Profile};
+use thalweg_kit::blocking;
 
 use super::{SymbolCacheGuard, download, gzipped, problem};
 
@@ -28,7 +29,7 @@ pub async fn profile() -> Response {
         return problem(StatusCode::NOT_IMPLEMENTED, OFF);
     }
     // Writes a file, reads it, and looks up symbols in the debug information.
-    let dumped = tokio::task::spawn_blocking(move || {
+    let dumped = blocking::spawn(move || {
         let _names = SymbolCacheGuard;
         let dumped = control.dump_pprof().map_err(|error| error.to_string())?;
         without_allocator(&dumped).map_err(|error| error.to_string())

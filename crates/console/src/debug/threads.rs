@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use pprof::protos::{Function, Label, Line, Location, Profile, Sample, ValueType};
 use serde::Deserialize;
+use thalweg_kit::clock;
 use thalweg_telemetry::aside;
 
 use super::{download, gzipped, problem};
@@ -140,7 +141,7 @@ fn profile_of(form: &ThreadProfileQuery) -> Response {
     if form.debug.as_deref().is_some_and(|debug| debug != "0") {
         return text(&threads).into_response();
     }
-    match gzipped(&to_profile(&threads, SystemTime::now())) {
+    match gzipped(&to_profile(&threads, clock::wall())) {
         Ok(bytes) => download("goroutine", bytes),
         Err(error) => problem(
             StatusCode::INTERNAL_SERVER_ERROR,

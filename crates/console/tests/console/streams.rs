@@ -21,7 +21,7 @@ use crate::support::{connect, fetch, options, try_start};
 const LONG: Duration = Duration::from_secs(60);
 /// More than a client of this library accepts unread.
 const LARGE: usize = 16 << 20;
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_secs(1);
 
 /// `/large` answers with this many bytes, `/later` after five times [`SHORT`], `/events` sends one event and no more;
 /// `/take` has its own body limit.

@@ -7,7 +7,10 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 
+use object_store::ObjectStore;
+use object_store::local::LocalFileSystem;
 use thalweg_kit::files;
 
 /// The operations on a disk. All calls block.
@@ -34,6 +37,11 @@ pub trait Disk: Debug + Send + Sync + 'static {
 
     /// Makes the names in a directory durable.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
+
+    /// Reads and lists the files of the whole file system.
+    fn reads(&self) -> Arc<dyn ObjectStore> {
+        Arc::new(LocalFileSystem::new())
+    }
 }
 
 /// The operating system's file system.

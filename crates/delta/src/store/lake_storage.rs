@@ -13,7 +13,7 @@ use futures::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt as _};
-use thalweg_kit::files;
+use thalweg_kit::{blocking, files, random};
 use thalweg_log::clock::{Clock, SystemClock};
 
 use super::lease::{Lease, LeaseError, LeaseHolder};
@@ -261,7 +261,7 @@ impl LakeStorage {
             return Ok(());
         };
         let (store, log) = (store.clone(), self.path.join(table).join("_delta_log"));
-        let made = tokio::task::spawn_blocking(move || store.create_directories(&log)).await;
+        let made = blocking::spawn(move || store.create_directories(&log)).await;
         // The task was cancelled; no further error is known.
         made.unwrap_or(Ok(()))
     }
@@ -330,7 +330,7 @@ impl RemoteStorage {
 fn this_process(scratch: &Path) -> LeaseHolder {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     LeaseHolder {
-        id: holder_id(scratch).unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        id: holder_id(scratch).unwrap_or_else(|| random::uuid().to_string()),
         host: match host.trim() {
             "" => "this machine".to_owned(),
             host => host.to_owned(),
@@ -350,7 +350,7 @@ fn holder_id(scratch: &Path) -> Option<String> {
     {
         return Some(id.to_string());
     }
-    let id = uuid::Uuid::new_v4().to_string();
+    let id = random::uuid().to_string();
     files::create_folders(scratch).ok()?;
     files::write_whole(&path, id.as_bytes()).ok()?;
     Some(id)

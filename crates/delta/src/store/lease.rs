@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::fault::{FaultKind, fault_kind};
 use super::{StorePath, fault_text};
-use thalweg_kit::time::unix_ms;
+use thalweg_kit::{clock, clock::unix_ms, random};
 
 /// How long a lease lasts after a renewal.
 pub(crate) const HELD_FOR: Duration = Duration::from_secs(30);
@@ -150,7 +150,7 @@ impl Lease {
             return Ok(());
         }
         let failed = |source| self.failed(source);
-        let probe = self.folder.clone().join(format!("{PROBE}{}", uuid::Uuid::new_v4()));
+        let probe = self.folder.clone().join(format!("{PROBE}{}", random::uuid()));
         self.look_for_conditional_put(&probe).await?;
         let found = self.list().await.map_err(failed)?;
         let now = found.others.get(&probe).copied();
@@ -165,7 +165,7 @@ impl Lease {
             }
         }
         let number = found.newest.map_or(1, |(number, _)| number + 1);
-        let sent = Instant::now();
+        let sent = clock::now();
         match self.put(number, PutMode::Create).await {
             Ok(()) => {}
             Err(error) if fault_kind(&error) == FaultKind::Exists => {
@@ -281,7 +281,7 @@ impl Lease {
     async fn renew_once(&self) {
         let _one_at_a_time = self.changing.lock().await;
         let Some(number) = self.state.lock().number else { return };
-        let sent = Instant::now();
+        let sent = clock::now();
         // Lists all numbers: the process that took the next number may be gone and replaced by another.
         let renewed = async {
             match self.list().await?.newest {

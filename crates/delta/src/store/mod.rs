@@ -28,6 +28,8 @@ use object_store::{
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result,
 };
 
+use thalweg_kit::{blocking, random};
+
 pub use connect::{LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, download};
 pub use disk::{Disk, RealDisk};
 pub use fault::fault_text;
@@ -49,8 +51,9 @@ pub struct SyncedStore {
 }
 
 struct SyncedStoreInner {
+    reads: Arc<dyn ObjectStore>,
     disk: Arc<dyn Disk>,
-    reads: LocalFileSystem,
+    paths: LocalFileSystem,
     /// Set by the first failed sync.
     poisoned: OnceLock<String>,
 }
@@ -63,8 +66,9 @@ impl SyncedStore {
     pub fn with_disk(disk: Arc<dyn Disk>) -> SyncedStore {
         SyncedStore {
             inner: Arc::new(SyncedStoreInner {
+                reads: disk.reads(),
                 disk,
-                reads: LocalFileSystem::new(),
+                paths: LocalFileSystem::new(),
                 poisoned: OnceLock::new(),
             }),
         }
@@ -212,7 +216,7 @@ impl SyncedStoreInner {
 
 /// `<path>#<digits>`, a form that listings hide. The digits are random, so two writers never collide.
 fn staged_path(path: &Path) -> PathBuf {
-    let digits = uuid::Uuid::new_v4().as_u64_pair().0;
+    let digits = random::uuid().as_u64_pair().0;
     let mut staged = path.as_os_str().to_owned();
     staged.push(format!("#{digits}"));
     staged.into()
@@ -254,13 +258,13 @@ impl SyncedStore {
         work: impl FnOnce(&SyncedStoreInner) -> Result<T, StorePutFault> + Send + 'static,
     ) -> Result<T> {
         let inner = self.inner.clone();
-        let done = tokio::task::spawn_blocking(move || work(&inner)).await;
+        let done = blocking::spawn(move || work(&inner)).await;
         done.map_err(|e| object_store::Error::JoinError { source: e })?
             .map_err(Into::into)
     }
 
     fn file(&self, location: &StorePath) -> Result<PathBuf> {
-        self.inner.reads.path_to_filesystem(location)
+        self.inner.paths.path_to_filesystem(location)
     }
 }
 
@@ -381,6 +385,8 @@ impl ObjectStore for SyncedStore {
     }
 }
 
+#[cfg(any(test, feature = "test-support"))]
+pub mod cut_disk;
 #[cfg(any(test, feature = "test-support"))]
 pub mod flaky;
 #[cfg(any(test, feature = "test-support"))]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use thalweg_kit::{clock, threads};
 
 /// See the module. All users of one limiter share its rate.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ impl RateLimiter {
     pub fn new(bytes_per_second: u64) -> RateLimiter {
         RateLimiter {
             bytes_per_second,
-            next: Mutex::new(Instant::now()),
+            next: Mutex::new(clock::now()),
         }
     }
 
@@ -26,7 +27,7 @@ impl RateLimiter {
             return Duration::ZERO;
         }
         let mut next = self.next.lock();
-        let now = Instant::now();
+        let now = clock::now();
         let pause = next.saturating_duration_since(now);
         *next = (*next).max(now) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
         pause
@@ -34,6 +35,6 @@ impl RateLimiter {
 
     /// Blocks until the bytes may be written.
     pub fn wait(&self, bytes: usize) {
-        std::thread::sleep(self.pause(bytes));
+        threads::sleep(self.pause(bytes));
     }
 }

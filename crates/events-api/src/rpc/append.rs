@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::time::Instant;
 
 use thalweg_events::json::{Json, JsonKind};
 use thalweg_events::{
     APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, EventsError, ExpectedVersion,
     MessageId,
 };
+use thalweg_kit::clock;
 
 use super::{RpcCall, RpcResponse};
 use crate::args::{CallOptions, MessageArg, stream_within};
@@ -58,7 +58,7 @@ async fn store(call: &RpcCall<'_>, appends: &[Append<'_>]) -> thalweg_events::Re
     let Ok(namespace) = call.caller.namespace() else {
         return Err(EventsError::NamespaceNotFound(call.caller.name.clone()));
     };
-    let began = Instant::now();
+    let began = clock::now();
     let places = namespace.append(appends).await?;
     let messages = appends.iter().map(|append| append.events.len() as u64).sum();
     call.server

@@ -8,8 +8,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{CategoryRead, Direction, MessageId, Namespace, Page, StoredEvent, StreamPosition, StreamRead};
-use thalweg_kit::blocking;
-use tokio::time::Instant;
+use thalweg_kit::{blocking, clock};
 
 use super::{RpcCall, RpcResponse, append};
 use crate::args::CallOptions;
@@ -222,7 +221,7 @@ where
     F: Future<Output = Result<Page>>,
 {
     let mut visible = call.caller.namespace()?.watch();
-    let began = Instant::now();
+    let began = clock::tokio_now();
     let until = began + wait;
     let cleared = visible.borrow().cleared;
     let mut ended = call.caller.ended();
@@ -232,7 +231,7 @@ where
             true => PageStart::Asked,
             false => PageStart::First,
         };
-        let reading = Instant::now();
+        let reading = clock::tokio_now();
         let page = read(place, max).await?;
         if !page.events.is_empty() || page.next.is_some() || gone {
             return Ok(page);

@@ -12,8 +12,7 @@ use thalweg_events::subscription::{Lease, NAME_BYTES_MAX, Nack, SettleOutcome, S
 use thalweg_events::{
     DeliveredMessage, FetchRequest, Namespace, ParkedMessage, StartPosition, StoredEvent, Subscriptions,
 };
-use thalweg_kit::blocking;
-use tokio::time::Instant;
+use thalweg_kit::{blocking, clock};
 
 use super::{RpcCall, RpcResponse};
 use crate::args::{CallOptions, name_within};
@@ -166,7 +165,7 @@ async fn fetch(call: RpcCall<'_>) -> Result<RpcResponse> {
         max: max.unsigned_abs() as usize,
         held: Vec::new(),
     };
-    let until = Instant::now() + Duration::from_millis(wait.unsigned_abs());
+    let until = clock::tokio_now() + Duration::from_millis(wait.unsigned_abs());
     let fetched = async {
         loop {
             let fetched = call.subscriptions().fetch(namespace, &name, ask.clone(), until).await;

@@ -18,6 +18,7 @@ use thalweg_events::{
     CategoryRead, Direction, EventsError, Namespace, NamespaceWatermark, PageWithGaps, Result, StoredEvent,
     StreamPosition, StreamRead,
 };
+use thalweg_kit::clock;
 use tokio::time::{Instant, sleep_until};
 
 use super::coalesce::PokeCoalescer;
@@ -141,7 +142,7 @@ impl SubscriberCursor {
             lacks_room: None,
             begun: false,
             heartbeat: server.options.heartbeat,
-            due: Instant::now(),
+            due: clock::tokio_now(),
             over: Box::pin(over),
             listening: server.meters.of(namespace.name()).listen(),
             feed,
@@ -151,7 +152,7 @@ impl SubscriberCursor {
     /// The next chunk; `None` at the end of the subscription.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         let chunk = self.next_chunk().await?;
-        self.due = Instant::now() + self.heartbeat;
+        self.due = clock::tokio_now() + self.heartbeat;
         Some(chunk)
     }
 
@@ -170,7 +171,7 @@ impl SubscriberCursor {
             if (&mut self.over).now_or_never().is_some() {
                 return None;
             }
-            if Instant::now() >= self.due {
+            if clock::tokio_now() >= self.due {
                 return Some(Bytes::from_static(frame::HEARTBEAT));
             }
             if let Some(bytes) = self.lacks_room {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use thalweg_events::{Gap, StoredEvent};
+use thalweg_kit::clock;
 use tokio::time::Instant;
 
 use super::frame;
@@ -34,7 +35,7 @@ impl VisibilityCheck {
     pub fn now(hidden_at: u64) -> VisibilityCheck {
         VisibilityCheck {
             hidden_at,
-            at: Instant::now(),
+            at: clock::tokio_now(),
         }
     }
 

@@ -28,7 +28,7 @@ pub fn limits() -> HttpLimits {
         connections_max: 4096,
         request_stall_max: Some(Duration::from_secs(30)),
         http2_in_clear: false,
-        stop_grace: Duration::from_millis(50),
+        stop_grace: Duration::from_secs(1),
         ..HttpLimits::default()
     }
 }

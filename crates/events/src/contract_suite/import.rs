@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use thalweg_kit::clock;
 
 use super::{Suite, all, append, event, globals, of_stream, positions, refused, soon, stream_pages, write};
 use crate::error::EventsError;
@@ -294,7 +294,7 @@ async fn fetch(server: &Subscriptions, namespace: &Arc<dyn Namespace>) -> Vec<Le
         max: 100,
         held: Vec::new(),
     };
-    let fetched = server.fetch(namespace, "s", ask, Instant::now()).await.unwrap();
+    let fetched = server.fetch(namespace, "s", ask, clock::tokio_now()).await.unwrap();
     fetched.messages.iter().map(|message| message.lease).collect()
 }
 

@@ -1,7 +1,9 @@
 //! Retention, deletion, and documents.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use thalweg_kit::clock;
 
 use super::{
     Suite, all, append, category_pages, event, globals, of_category, of_stream, positions, refused, stream_pages, write,
@@ -48,7 +50,7 @@ async fn read_ahead(suite: &Suite) {
             max: 1,
             held: Vec::new(),
         };
-        let fetched = server.fetch(&namespace, "s", ask, tokio::time::Instant::now()).await;
+        let fetched = server.fetch(&namespace, "s", ask, clock::tokio_now()).await;
         let messages = fetched.unwrap().messages;
         messages
             .iter()
@@ -382,9 +384,9 @@ async fn ages(suite: &Suite) {
     write(&namespace, "a-1", "T", "{}").await;
     let version = namespace.version("a-1").await.unwrap();
     // Later if the clock of the machine is being set.
-    let until = Instant::now() + Duration::from_secs(120);
+    let until = clock::now() + Duration::from_secs(120);
     while namespace.last("a-1", None).await.unwrap().is_some() {
-        assert!(Instant::now() < until, "12: it does not become too old");
+        assert!(clock::now() < until, "12: it does not become too old");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     is_counted(&namespace, 0, 0).await;

@@ -317,7 +317,7 @@ impl EmbeddedNamespace {
         let mut submitted = Submission {
             namespace: Some(self.clone()),
             held,
-            stored: Box::pin(async move { log.append(unit, None).await.map(drop) }),
+            stored: Box::pin(async move { log.append(unit).await.map(drop) }),
         };
         let early = submitted.begin();
         drop(sequencer);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use thalweg_kit::blocking;
 use thalweg_log::Offset;
 use tokio::sync::OwnedRwLockReadGuard;
 
@@ -103,7 +104,7 @@ pub(super) async fn begin(inner: Arc<StoreInner>) -> Result<Box<dyn BackupPieces
     let kept = BackupGuard::new(inner.clone()).await;
     // This reduces the in-memory data that must be copied while all indexes are locked.
     let flushing = inner.clone();
-    let flushed = tokio::task::spawn_blocking(move || maintenance::flush_all(&flushing)).await;
+    let flushed = blocking::spawn(move || maintenance::flush_all(&flushing)).await;
     if let Ok(Err(error)) = flushed {
         // The disk may be full, which makes a backup even more desirable.
         tracing::warn!(%error, "the indexes were not written before a backup");
@@ -160,7 +161,7 @@ impl BackupPieces for BackupStream {
         Box::pin(async move {
             // If much is left out, a piece may be empty. Returning in between lets a cancelled caller be noticed.
             while let Some(mut producer) = self.producer.take() {
-                let made = tokio::task::spawn_blocking(move || {
+                let made = blocking::spawn(move || {
                     let piece = producer.piece();
                     (producer, piece)
                 });

@@ -286,7 +286,7 @@ impl Catalog {
         records.push(&RecordRef::of(now, &value))?;
         // Accepted on a full disk too, because removing a namespace frees space.
         let unit = WriteBatch::default().and_of(FrameKind::State, CATALOG, records);
-        self.log.append(unit, None).await?;
+        self.log.append(unit).await?;
         Ok(())
     }
 

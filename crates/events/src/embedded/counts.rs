@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use thalweg_kit::clock;
 use thalweg_log::{Micros, Offset};
 use tokio::sync::Semaphore;
 
@@ -92,7 +93,7 @@ impl EmbeddedNamespace {
 
     /// A count that started after this call, or a cached one that is still valid.
     async fn counted(self: &Arc<Self>) -> Result<Arc<VisibleCounts>> {
-        let asked = Instant::now();
+        let asked = clock::now();
         let (next_offset, cleared) = {
             let index = self.index.read();
             (index.state.next_offset, index.state.cleared)
@@ -127,7 +128,7 @@ impl EmbeddedNamespace {
             if attempts > ATTEMPTS && ruling.is_none() {
                 ruling = Some(self.ruling.blocking_lock());
             }
-            let began = Instant::now();
+            let began = clock::now();
             let moment = self.moment();
             let less = self.less(&moment)?;
             // After this many failed attempts, accept a result that was true at some moment.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use thalweg_kit::blocking;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset, Records, WriteBatch};
@@ -233,7 +234,7 @@ impl EmbeddedNamespace {
             return Ok(());
         }
         let namespace = self.clone();
-        let trimmed = tokio::task::spawn_blocking(move || {
+        let trimmed = blocking::spawn(move || {
             // The log also has the removals of documents, which must be in the index before that part is trimmed.
             let place = &namespace.place;
             let is_written = || !place.shelf.is_on_disk() || namespace.index.read().is_written(offset);

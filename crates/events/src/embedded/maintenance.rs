@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use thalweg_kit::{blocking, threads};
 use thalweg_log::{Offset, ReadOptions};
 
 use super::index::KeySpace;
@@ -37,7 +38,7 @@ async fn flushes(weak: Weak<StoreInner>) {
         if !shelf.has_enough() {
             continue;
         }
-        let done = tokio::task::spawn_blocking(move || flush_all(&inner));
+        let done = blocking::spawn(move || flush_all(&inner));
         match done.await {
             // A namespace that is being deleted may stay counted for a moment.
             Ok(Ok(())) if shelf.has_enough() => tokio::time::sleep(SYNC).await,
@@ -53,7 +54,7 @@ async fn flushes(weak: Weak<StoreInner>) {
 async fn merges(weak: Weak<StoreInner>) {
     loop {
         let Some(inner) = weak.upgrade() else { return };
-        let merged = tokio::task::spawn_blocking(move || {
+        let merged = blocking::spawn(move || {
             let merged = inner.place.shelf.merge(&|space| inner.lives(space));
             Ok::<bool, EventsError>(merged.map_err(indexes_failed)? || inner.clear_out()?)
         });
@@ -189,8 +190,8 @@ pub(super) fn until_synced(namespace: &EmbeddedNamespace, next: Offset) -> Resul
         let want = ReadOptions { bytes: 1, synced: true };
         let _ = place.log.read(id, next - 1, want);
         // A log that refuses writes never syncs; the flush returns its error.
-        tokio::runtime::Handle::current().block_on(place.log.flush(&[id]))?;
-        std::thread::sleep(SYNC);
+        threads::block_on(&tokio::runtime::Handle::current(), place.log.flush(&[id]))?;
+        threads::sleep(SYNC);
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
+use thalweg_kit::blocking;
 use thalweg_log::clock::Clock;
 use thalweg_log::{Log, LogError, Micros, PartitionId};
 use tokio::sync::{Notify, watch};
@@ -337,7 +338,7 @@ impl EmbeddedNamespace {
         work: impl FnOnce(&Arc<EmbeddedNamespace>) -> IndexReadResult<T> + Send + 'static,
     ) -> Result<T> {
         let namespace = self.clone();
-        let done = tokio::task::spawn_blocking(move || work(&namespace)).await;
+        let done = blocking::spawn(move || work(&namespace)).await;
         match done {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(IndexReadError::Failed(error))) => Err(error),

@@ -6,6 +6,7 @@ pub(super) mod lost_clears;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use thalweg_kit::clock;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadOptions};
@@ -28,7 +29,7 @@ const TOLD: Duration = Duration::from_secs(5);
 
 /// Also returns the number of bytes that were indexed. Blocks until done. `marks`: there may be scavenge marks.
 pub(super) fn all(place: &StoreContext, known: Vec<CatalogEntry>, marks: bool) -> Result<(Vec<OpenNamespace>, u64)> {
-    let began = Instant::now();
+    let began = clock::now();
     let mut progress = Progress {
         began,
         told: began,
@@ -65,7 +66,7 @@ impl Progress {
         if self.told.elapsed() < TOLD {
             return;
         }
-        self.told = Instant::now();
+        self.told = clock::now();
         let took = self.began.elapsed().as_secs();
         let mib = self.bytes >> 20;
         tracing::info!(namespace, at, end, mib, seconds = took, "indexing the stored messages");

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use thalweg_kit::threads;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
 use thalweg_log::{Durability, Log, LogError, Offset, PartitionId, Records, SUBMISSION_RECORDS_MAX, WriteBatch};
@@ -45,14 +46,17 @@ pub fn restore<R: io::Read>(
         return Err(EventsError::Unavailable(why.to_owned()).into());
     }
     let now = time::now();
-    let (mut catalog, _) = runtime.block_on(Catalog::open(
-        log.clone(),
-        CatalogOptions {
-            now,
-            ..CatalogOptions::default()
-        },
-    ))?;
-    runtime.block_on(catalog.needs(catalog::MARKS, now))?;
+    let (mut catalog, _) = threads::block_on(
+        &runtime,
+        Catalog::open(
+            log.clone(),
+            CatalogOptions {
+                now,
+                ..CatalogOptions::default()
+            },
+        ),
+    )?;
+    threads::block_on(&runtime, catalog.needs(catalog::MARKS, now))?;
     let mut filling: Option<(CatalogEntry, PartitionFiller<'_>)> = None;
     let mut restored = RestoreReport::default();
     while let Some(part) = backup.next_part()? {
@@ -75,7 +79,7 @@ pub fn restore<R: io::Read>(
                     own_filling.finish()?;
                     restored.messages.push((named.name.clone(), own.messages));
                     let created_at = named.created_at;
-                    runtime.block_on(catalog.store(&CatalogChange::Created(named), created_at))?;
+                    threads::block_on(&runtime, catalog.store(&CatalogChange::Created(named), created_at))?;
                     restored.all.namespaces += 1;
                     restored.all.messages += own.messages;
                     tell(&restored);
@@ -131,12 +135,10 @@ impl<'a> PartitionFiller<'a> {
         let name = &named.name;
         let no_number = || EventsError::Damaged(format!("namespace '{name}' has an impossible number"));
         let id = catalog::checked_partition(named.number).ok_or_else(no_number)?;
-        runtime
-            .block_on(log.create(id, Durability::Fsync))
-            .map_err(|error| match error {
-                LogError::PartitionExists(_) => no_number(),
-                error => error.into(),
-            })?;
+        threads::block_on(runtime, log.create(id, Durability::Fsync)).map_err(|error| match error {
+            LogError::PartitionExists(_) => no_number(),
+            error => error.into(),
+        })?;
         Ok(PartitionFiller {
             log,
             runtime,
@@ -195,9 +197,7 @@ impl<'a> PartitionFiller<'a> {
 
     fn store(&mut self) -> RestoreResult<()> {
         (self.parts, self.records, self.bytes) = (0, 0, 0);
-        let stored = self
-            .runtime
-            .block_on(self.log.append(std::mem::take(&mut self.unit), None));
+        let stored = threads::block_on(self.runtime, self.log.append(std::mem::take(&mut self.unit)));
         stored.map_err(EventsError::from)?;
         Ok(())
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use thalweg_kit::{blocking, threads};
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset};
 
@@ -23,7 +24,7 @@ use crate::store::{Direction, ScavengeReport};
 
 pub(super) async fn scavenge(inner: Arc<StoreInner>) -> Result<ScavengeReport> {
     let _alone = inner.scavenging.clone().write_owned().await;
-    let done = tokio::task::spawn_blocking(move || all(&inner)).await;
+    let done = blocking::spawn(move || all(&inner)).await;
     done.unwrap_or_else(|_| Err(EventsError::Unavailable("scavenging was interrupted".to_owned())))
 }
 
@@ -33,7 +34,7 @@ pub(super) async fn erase(inner: Arc<StoreInner>) -> Result<ScavengeReport> {
     let first = scavenge(inner.clone()).await?;
     inner.place.log.roll().await?;
     let _alone = inner.scavenging.clone().write_owned().await;
-    let done = tokio::task::spawn_blocking(move || {
+    let done = blocking::spawn(move || {
         let then = all(&inner)?;
         inner.place.log.erase()?;
         Ok(ScavengeReport {
@@ -150,13 +151,15 @@ fn mark(inner: &StoreInner, gone: &mut RemovalSet, looked: &[ScannedNamespace]) 
         return Ok(ruling);
     }
     let runtime = tokio::runtime::Handle::current();
-    runtime.block_on(async { inner.catalog.lock().await.needs(catalog::MARKS, inner.now()).await })?;
+    threads::block_on(&runtime, async {
+        inner.catalog.lock().await.needs(catalog::MARKS, inner.now()).await
+    })?;
     for looked in looked {
         let namespace = &looked.namespace;
         let Some(own) = gone.0.get_mut(&namespace.number) else {
             continue;
         };
-        let guard = runtime.block_on(namespace.ruling.clone().lock_owned());
+        let guard = threads::block_on(&runtime, namespace.ruling.clone().lock_owned());
         let rules = namespace.rules();
         let changed = own
             .streams
@@ -165,7 +168,7 @@ fn mark(inner: &StoreInner, gone: &mut RemovalSet, looked: &[ScannedNamespace]) 
         let runs = OffsetRuns::of(&own.offsets);
         let marked = match changed {
             true => None,
-            false => match runtime.block_on(namespace.mark(&runs, looked.last_global)) {
+            false => match threads::block_on(&runtime, namespace.mark(&runs, looked.last_global)) {
                 Err(_) if namespace.is_gone() => None,
                 marked => Some(marked?),
             },
@@ -407,7 +410,7 @@ impl EmbeddedNamespace {
                 // An unused old file still has the messages and would be read again if its replacement were lost.
                 let left = log.oldest_leftover(self.partition).unwrap_or(Some(0));
                 let before = seen.min(to).min(left.unwrap_or(Offset::MAX));
-                let forgotten = tokio::runtime::Handle::current().block_on(self.forget_marks(before));
+                let forgotten = threads::block_on(&tokio::runtime::Handle::current(), self.forget_marks(before));
                 forgotten.or_else(|error| if self.is_gone() { Ok(()) } else { Err(error) })?;
             }
             Err(LogError::NoPartition(_)) => {}

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
+use thalweg_kit::random;
 use thalweg_log::Offset;
 
 use super::index::{IndexEntry, NamespaceIndex};
@@ -192,7 +193,7 @@ impl RandomBuffer {
     fn take(&mut self) -> Result<u32> {
         if self.left.is_empty() {
             let mut bytes = [0; 1024];
-            getrandom::fill(&mut bytes)
+            random::fill(&mut bytes)
                 .map_err(|error| EventsError::Unavailable(format!("no random numbers for ids: {error}")))?;
             self.left.extend(bytes.as_chunks().0);
         }

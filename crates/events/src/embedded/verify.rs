@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use thalweg_kit::blocking;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::{LogError, Offset, ReadOptions};
 
@@ -33,7 +34,7 @@ pub(super) async fn verify(inner: Arc<StoreInner>, mut tell: ProgressCallback) -
     let all = inner.all();
     let wanted = CancelOnDrop::default();
     let is_wanted = wanted.0.clone();
-    let looked = tokio::task::spawn_blocking(move || {
+    let looked = blocking::spawn(move || {
         let _stays = stays;
         let mut verified = VerifyReport::default();
         if let Err(error) = inner.place.shelf.verify() {

@@ -91,11 +91,13 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_kit::clock;
+
     use super::*;
 
     /// Returns the lines by second. In each second, `happens` runs before the reminder.
     fn told(seconds: u64, happens: impl Fn(u64, &mut Outage, Instant) -> Option<OutageLogLine>) -> Vec<(u64, String)> {
-        let start = Instant::now();
+        let start = clock::now();
         let mut outage = Outage::default();
         let mut lines = Vec::new();
         for second in 0..seconds {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use thalweg_config::{ComponentNode, Fields};
+use thalweg_kit::blocking;
 
 use super::codec::InputCodec;
 use super::stdin::read_stream;
@@ -77,7 +78,7 @@ async fn read_file(path: &Path, codec: &InputCodec, context: &InputContext) -> R
 /// Finding the files of a pattern may take long, so it runs on a blocking thread.
 async fn find(pattern: String, context: &InputContext) -> Result<Vec<PathBuf>, InputError> {
     let component = context.component.clone();
-    let search = tokio::task::spawn_blocking(move || {
+    let search = blocking::spawn(move || {
         let unreadable = |folder: &Path, error: std::io::Error| {
             component.warn_limited("unreadable_folder", 1, || {
                 format!("cannot list {}, its files are skipped: {error}", folder.display())

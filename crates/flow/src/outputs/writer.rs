@@ -1,8 +1,9 @@
 //! A thread that writes for an output whose destination blocks, in the order of the calls.
 
 use std::io;
-use std::sync::mpsc;
 
+use thalweg_kit::channel::{Sender, channel};
+use thalweg_kit::threads;
 use tokio::sync::oneshot;
 
 use crate::BoxFuture;
@@ -23,19 +24,17 @@ struct WriterRequest<J> {
 
 /// Sends jobs to the thread. The thread ends when this is dropped.
 pub(super) struct WriterThread<J> {
-    queue: mpsc::Sender<WriterRequest<J>>,
+    queue: Sender<WriterRequest<J>>,
 }
 
 impl<J: Send + 'static> WriterThread<J> {
     pub fn start<D: Destination<Job = J>>(name: &str, mut destination: D) -> io::Result<WriterThread<J>> {
-        let (queue, requests) = mpsc::channel::<WriterRequest<J>>();
-        std::thread::Builder::new()
-            .name(format!("write-{name}"))
-            .spawn(move || {
-                while let Ok(WriterRequest { job, reply }) = requests.recv() {
-                    let _given_up = reply.send(destination.write(job));
-                }
-            })?;
+        let (queue, requests) = channel::<WriterRequest<J>>();
+        threads::spawn(format!("write-{name}"), move || {
+            while let Ok(WriterRequest { job, reply }) = requests.recv() {
+                let _given_up = reply.send(destination.write(job));
+            }
+        })?;
         Ok(WriterThread { queue })
     }
 

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use thalweg_kit::clock;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 use super::handle::StopReport;
 use super::start::Flow;
@@ -19,7 +20,7 @@ impl Flow {
     /// not acknowledged within `time` are given up (counted as dropped with reason `shutdown`); then this returns
     /// within two seconds, even if a processor or the output cannot be interrupted.
     pub async fn stop(mut self, time: Duration) -> StopReport {
-        let deadline = Instant::now() + time;
+        let deadline = clock::tokio_now() + time;
         self.stop.cancel();
         let orderly = async {
             ended([&mut self.input]).await;

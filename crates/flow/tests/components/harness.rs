@@ -401,10 +401,7 @@ impl Output for Kept {
     }
 
     fn backoff(&self) -> Backoff {
-        Backoff {
-            first: Duration::from_millis(1),
-            max: Duration::from_millis(20),
-        }
+        Backoff::new(Duration::from_millis(1), Duration::from_millis(20)).with_jitter(0.5)
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use rdkafka::bindings;
 use rdkafka::client::ClientContext;
@@ -11,6 +10,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
+use thalweg_kit::clock;
 
 use super::ConsumerState;
 use super::commit_metadata::CommitMetadata;
@@ -145,7 +145,7 @@ impl ConsumerState {
             offset.set_metadata(mark.text());
             tracker.committing(partition, *to);
         }
-        self.commits.lock().push_back(Instant::now());
+        self.commits.lock().push_back(clock::now());
         match send_commit(consumer, &offsets) {
             Ok(()) => {}
             Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NoOffset) => self.answered(),

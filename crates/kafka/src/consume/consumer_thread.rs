@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
+use thalweg_kit::{clock, threads};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -74,7 +75,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
             runtime,
             gathered: BatchBuilder::default(),
             damage: ChecksumFailures::default(),
-            last_commit: Instant::now(),
+            last_commit: clock::now(),
             blocked_since: None,
         }
     }
@@ -106,7 +107,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
 
     /// Whether the flow has accepted nothing for so long that the group must not wait any more.
     fn is_blocked(&mut self) -> bool {
-        let since = *self.blocked_since.get_or_insert_with(Instant::now);
+        let since = *self.blocked_since.get_or_insert_with(clock::now);
         since.elapsed() >= HOLD_AFTER || self.shared.draining.load(Ordering::Relaxed)
     }
 
@@ -117,7 +118,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         }
         let reserved = self.out.clone().reserve_owned();
         let in_time = async { tokio::time::timeout(POLL, reserved).await };
-        self.runtime.block_on(in_time).ok()?.ok()
+        threads::block_on(&self.runtime, in_time).ok()?.ok()
     }
 
     /// Does the other work between two polls.
@@ -128,7 +129,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         }
         self.read_again();
         if self.last_commit.elapsed() >= self.commit_period {
-            self.last_commit = Instant::now();
+            self.last_commit = clock::now();
             self.commit();
         }
     }
@@ -144,7 +145,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
             rewinds = tracker.rewinds();
         }
         drop(tracker);
-        let begun = Instant::now();
+        let begun = clock::now();
         for (partition, start) in rewinds {
             let TopicPartition { topic, number } = &partition;
             let offset = match start {
@@ -196,7 +197,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
                 Some(found) => next = found,
                 None => break,
             }
-            begun.get_or_insert_with(Instant::now);
+            begun.get_or_insert_with(clock::now);
             timeout = Duration::ZERO;
         }
         if let Some(begun) = begun {
@@ -214,7 +215,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
     /// Rewinds all partitions to the last batch that was passed on, because the client does not say which partition is
     /// affected.
     fn read_on_again(&mut self) {
-        std::thread::sleep(PAUSE * self.damage.tries());
+        threads::sleep(PAUSE * self.damage.tries());
         let mut tracker = self.shared.tracker.lock();
         tracker.unsent(&std::mem::take(&mut self.gathered).spans);
         tracker.read_on_again();
@@ -314,7 +315,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
     }
 
     fn commit_at_last(&self) {
-        let begun = Instant::now();
+        let begun = clock::now();
         // Brokers discard the offsets committed in a topic that is deleted. If it was recreated unnoticed, this commit
         // lets the next member notice.
         self.shared.tracker.lock().all_uncommitted();

@@ -13,22 +13,24 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_kit::backoff::Backoff;
+
 /// Maximum time for a group to assign its partitions.
 pub const SETTLING_MAX: Duration = Duration::from_secs(20);
 /// A member without partitions loses nothing by resubscribing.
 pub const OWN_NONE: Duration = Duration::from_secs(3);
 /// All members find new partitions within ten seconds; other clients may take longer.
 pub const OWN_SOME: Duration = Duration::from_secs(30);
-/// First pause between two new subscriptions; it doubles each time.
-const PAUSE: Duration = Duration::from_secs(10);
-const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// Between two new subscriptions.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
 
 #[derive(Debug, Default)]
 pub struct CoverageMonitor {
     settling_since: Option<Instant>,
     bare_since: Option<Instant>,
-    subscribed: Option<Instant>,
-    pause: Option<Duration>,
+    /// New subscriptions since the partitions were last covered.
+    subscriptions: u32,
+    not_before: Option<Instant>,
 }
 
 /// What is known about the assignment of the partitions.
@@ -87,12 +89,10 @@ impl CoverageMonitor {
         if now.saturating_duration_since(since) < patience {
             return CoverageAction::Refresh;
         }
-        let pause = self.pause.unwrap_or(PAUSE);
-        let lately = |at: Instant| now.saturating_duration_since(at) < pause;
-        let subscribe = !self.subscribed.is_some_and(lately);
+        let subscribe = self.not_before.is_none_or(|due| due <= now);
         if subscribe {
-            self.pause = self.subscribed.map(|_| (pause * 2).min(PAUSE_MAX));
-            self.subscribed = Some(now);
+            self.not_before = Some(now + PAUSES.nominal(self.subscriptions));
+            self.subscriptions = self.subscriptions.saturating_add(1);
         }
         CoverageAction::Down {
             why: format!(
@@ -105,6 +105,8 @@ impl CoverageMonitor {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_kit::clock;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -118,7 +120,7 @@ mod tests {
 
     /// Returns the seconds at which it resubscribes, if the state is `found` all the time.
     fn subscriptions(found: &GroupCoverage, seconds: u32) -> Vec<u32> {
-        let (mut coverage, begun) = (CoverageMonitor::default(), Instant::now());
+        let (mut coverage, begun) = (CoverageMonitor::default(), clock::now());
         let subscribes = |second: &u32| {
             let next = coverage.found(found.clone(), begun + SECOND * *second);
             matches!(next, CoverageAction::Down { subscribe: true, .. })
@@ -135,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_group_that_settles_is_waited_for_and_told_of_in_the_end() {
-        let (mut coverage, begun) = (CoverageMonitor::default(), Instant::now());
+        let (mut coverage, begun) = (CoverageMonitor::default(), clock::now());
         assert_eq!(coverage.found(GroupCoverage::Settling, begun), CoverageAction::Wait);
         let late = coverage.found(GroupCoverage::Settling, begun + SETTLING_MAX);
         assert!(
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_covered_again_begins_anew() {
-        let (mut coverage, begun) = (CoverageMonitor::default(), Instant::now());
+        let (mut coverage, begun) = (CoverageMonitor::default(), clock::now());
         assert_eq!(coverage.found(bare(true), begun), CoverageAction::Refresh);
         coverage.found(GroupCoverage::Covered, begun + SECOND);
         assert_eq!(coverage.found(bare(true), begun + OWN_NONE), CoverageAction::Refresh);

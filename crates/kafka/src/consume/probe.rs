@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
+use thalweg_kit::clock;
 
 use super::ConsumerState;
 use super::callbacks::ConsumerCallbacks;
@@ -112,7 +113,7 @@ impl ConsumerProbe {
             let of_topic = unplaced.entry(partition.topic.to_string()).or_default();
             of_topic.push((partition, assignment));
         }
-        let (begun, mut placed) = (Instant::now(), Vec::new());
+        let (begun, mut placed) = (clock::now(), Vec::new());
         for (name, partitions) in &unplaced {
             let Some(Ok(now)) = topics.get(name) else { continue };
             if identities.compare(name, now) == IdentityMatch::Outdated {

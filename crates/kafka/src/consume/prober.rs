@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
+use thalweg_kit::{blocking, clock};
 use tokio::runtime::Handle;
 
 use super::callbacks::ConsumerCallbacks;
@@ -68,7 +69,7 @@ impl Prober {
             last: None,
             running: None,
             is_well: false,
-            down_since: Some(Instant::now()),
+            down_since: Some(clock::now()),
             is_missing: false,
             is_without_ids: false,
         }
@@ -119,13 +120,13 @@ impl Prober {
     }
 
     fn begin(&mut self) {
-        self.last = Some(Instant::now());
+        self.last = Some(clock::now());
         self.shared.link.forget_doubt();
         let (consumer, shared, probe) = (self.consumer.clone(), self.shared.clone(), self.probe.clone());
         let identities = self.identities.clone();
         let (answer, running) = mpsc::sync_channel(1);
         self.running = Some(running);
-        self.runtime.spawn_blocking(move || {
+        blocking::spawn_on(&self.runtime, move || {
             let findings = probe.look(&consumer, &shared, &identities);
             drop(consumer);
             let _ = answer.send(findings);
@@ -154,7 +155,7 @@ impl Prober {
         wrong = wrong.or(denied);
         match wrong {
             Some(why) => self.down(&why),
-            None => match findings.found.map(|found| self.coverage.found(found, Instant::now())) {
+            None => match findings.found.map(|found| self.coverage.found(found, clock::now())) {
                 None | Some(CoverageAction::Connected) => self.up(),
                 Some(CoverageAction::Wait) => self.is_well = false,
                 Some(CoverageAction::Refresh) => {
@@ -256,6 +257,6 @@ impl Prober {
         shared.meters.connected.set(0);
         shared.meters.connection_errors.inc();
         shared.link.down(why);
-        self.down_since.get_or_insert_with(Instant::now);
+        self.down_since.get_or_insert_with(clock::now);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::metadata::{Metadata, MetadataPartition, MetadataTopic};
 use rdkafka::producer::Producer as _;
+use thalweg_kit::blocking;
 use thalweg_record::Text;
 
 use super::{ProducerClient, topic_metadata};
@@ -88,7 +89,7 @@ pub async fn ask_whether_there(
     topic: Option<&str>,
 ) -> Result<(), String> {
     let (link, client, topic) = (link.clone(), client.clone(), topic.map(str::to_owned));
-    let asked = tokio::task::spawn_blocking(move || is_there(&link, &client, topic.as_deref()));
+    let asked = blocking::spawn(move || is_there(&link, &client, topic.as_deref()));
     asked
         .await
         .unwrap_or_else(|_| Err("the process is stopping".to_owned()))

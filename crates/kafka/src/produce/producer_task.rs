@@ -34,6 +34,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Headers as _;
 use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig};
 use thalweg_flow::{BoxFuture, WriteError, all_but};
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::{blocking, clock};
 use thalweg_record::{Message, Text};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -47,8 +49,7 @@ use super::write::{WaitingKeys, WriteRequest, WriteState};
 use super::{ProducerClient, ProducerRecord, RecordEncoder, connect, drop_aside};
 use crate::link::{BrokerLink, died_of};
 
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Interval of the checks whether a broker must be queried.
 const ASK: Duration = Duration::from_secs(1);
 /// A write that is not confirmed for longer is reported.
@@ -101,7 +102,7 @@ pub struct ProducerTask {
     /// At most one.
     inquiries: FuturesUnordered<BoxFuture<'static, Option<ProducerProbeReport>>>,
     place: u64,
-    pause: Duration,
+    pauses: Backoff,
     is_client_lost: bool,
     last_count: Option<Instant>,
     /// Why no new writes are accepted.
@@ -142,7 +143,7 @@ impl ProducerTask {
             opening: Vec::new(),
             inquiries: FuturesUnordered::new(),
             place: 0,
-            pause: PAUSE,
+            pauses: PAUSES,
             is_client_lost: false,
             last_count: None,
             over: None,
@@ -219,7 +220,7 @@ impl ProducerTask {
         write.bytes = 0;
         let sent = self.send(&mut write, &wanted);
         let begun = InFlightWrite {
-            since: Instant::now(),
+            since: clock::now(),
             messages: write.job.messages.clone(),
             bytes: write.bytes,
         };
@@ -337,7 +338,7 @@ impl ProducerTask {
                 "records are temporarily not accepted, and are sent again: {why}"
             ));
         } else {
-            self.pause = PAUSE;
+            self.pauses.reset();
         }
         self.keep(write);
     }
@@ -409,8 +410,7 @@ impl ProducerTask {
 
     /// Resends failed records in order, with the records that overtook them, before anything newer.
     async fn repeat(&mut self) {
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        tokio::time::sleep(self.pauses.next_pause()).await;
         if std::mem::take(&mut self.is_client_lost) {
             match connect(&self.settings, &self.link).await {
                 Ok(client) => drop_aside(std::mem::replace(&mut self.client, client)).await,
@@ -482,7 +482,7 @@ impl ProducerTask {
 
     /// Waits for the reports of these records while nothing else is in flight, and reports a stall.
     async fn wait_for(&mut self, write: &WriteState, indexes: &[usize], sent: &Arc<PendingDeliveries>) -> RecordErrors {
-        let since = Instant::now();
+        let since = clock::now();
         loop {
             if let Ok(failed) = tokio::time::timeout(STALLED, sent.finished()).await {
                 return failed;
@@ -508,7 +508,7 @@ impl ProducerTask {
     /// Queries a broker if its availability is in doubt, a write is stalled, or a topic is rejected.
     fn look(&mut self) {
         self.purge_if_dead();
-        let now = Instant::now();
+        let now = clock::now();
         let stalled = self.oldest_stalled(now);
         if stalled.is_some() {
             // It would keep the topics from opening, and these would block all new writes.
@@ -545,7 +545,7 @@ impl ProducerTask {
     fn purge_if_dead(&self) {
         if self.client.client().fatal_error().is_some() {
             let client = self.client.clone();
-            drop(tokio::task::spawn_blocking(move || {
+            drop(blocking::spawn(move || {
                 client.purge(PurgeConfig::default().queue());
             }));
         }
@@ -575,7 +575,7 @@ impl ProducerTask {
 
     fn inquire(&self, inquiry: ProducerProbe) -> BoxFuture<'static, Option<ProducerProbeReport>> {
         let (link, client, own) = (self.link.clone(), self.client.clone(), self.topic.clone());
-        let asked = tokio::task::spawn_blocking(move || inquiry.ask(&link, &client, own.as_deref()));
+        let asked = blocking::spawn(move || inquiry.ask(&link, &client, own.as_deref()));
         // `None` while the process stops.
         Box::pin(async move { asked.await.ok() })
     }
@@ -586,7 +586,7 @@ impl ProducerTask {
             self.over = self.over.take().or(not_one_partition(topic, count));
         }
         // A stalled write would keep topics from opening, and these would block all new writes: query them again later.
-        let may_open = self.oldest_stalled(Instant::now()).is_none();
+        let may_open = self.oldest_stalled(clock::now()).is_none();
         for (topic, why) in findings.refused.drain(..) {
             match why {
                 Some(why) => self.topics.heard(&topic, Some(why)),

@@ -103,6 +103,8 @@ mod tests {
     use rdkafka::types::RDKafkaRespErr;
     use thalweg_flow::OutputContext;
 
+    use thalweg_kit::blocking;
+
     use super::*;
     use crate::link::BrokerLink;
     use crate::produce::probe::ProducerProbe;
@@ -128,7 +130,7 @@ mod tests {
         let link = Arc::new(BrokerLink::new(component, connection, addresses));
         let client = connect(&settings, &link).await.unwrap();
         let (asking, wanted) = (client.clone(), names.clone());
-        let asked = tokio::task::spawn_blocking(move || {
+        let asked = blocking::spawn(move || {
             // It knows one of them, like a client that replaced one that died.
             link.trouble(asking.client(), &wanted[0]).unwrap();
             let inquiry = || ProducerProbe {

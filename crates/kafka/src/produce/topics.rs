@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use thalweg_kit::clock;
 use thalweg_record::Text;
 
 /// Rejections until a topic is over; with one query per second, and the client's own wait for a new topic, this takes
@@ -87,7 +88,7 @@ impl TopicGates {
         let refused = self.refused.entry(topic.clone()).or_insert_with(|| RefusedTopic {
             answers: 0,
             why: String::new(),
-            opened: Some(Instant::now()),
+            opened: Some(clock::now()),
             asked: None,
         });
         // Records that waited behind a closed topic are no new evidence.
@@ -119,7 +120,7 @@ impl TopicGates {
                 refused.why = why;
                 self.is_changed |= refused.answers >= ANSWERS_MAX;
             }
-            None => refused.opened = Some(Instant::now()),
+            None => refused.opened = Some(clock::now()),
         }
     }
 
@@ -185,7 +186,7 @@ mod tests {
     fn a_topic_is_asked_for_with_pauses_and_forgotten_when_all_is_well() {
         let (mut topics, topic) = (TopicGates::new(true), Text::from("t"));
         topics.failed(&topic, WHY);
-        let now = Instant::now();
+        let now = clock::now();
         assert_eq!(topics.due(now), std::slice::from_ref(&topic));
         assert!(topics.due(now).is_empty());
         assert_eq!(topics.due(now + ASK), std::slice::from_ref(&topic));
@@ -193,7 +194,7 @@ mod tests {
         assert!(topics.due(now + ASK * 2).is_empty());
         assert_eq!(topics.due(now + ASK + ASK_WHEN_OVER), std::slice::from_ref(&topic));
         topics.heard(&topic, None);
-        assert!(topics.due(Instant::now() + FORGET_AFTER).is_empty());
+        assert!(topics.due(clock::now() + FORGET_AFTER).is_empty());
         topics.failed(&topic, WHY);
         assert!(matches!(topics.gate(&topic), Gate::Closed), "it began anew");
     }
@@ -204,7 +205,7 @@ mod tests {
         let mut topics = TopicGates::new(true);
         let names: Vec<Text> = (0..COUNT).map(|n| n.to_string().into()).collect();
         names.iter().for_each(|topic| topics.failed(topic, WHY));
-        let now = Instant::now();
+        let now = clock::now();
         for n in 0..ANSWERS_MAX - 1 {
             assert!(!topics.take_changed(), "they may come");
             let due = topics.due(now + ASK * n);

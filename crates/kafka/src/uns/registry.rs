@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_flow::Component;
+use thalweg_kit::{blocking, clock};
 use thalweg_record::Text;
 use tokio::sync::{Notify, Semaphore};
 
@@ -90,7 +91,7 @@ struct CachedContract {
 
 impl CachedContract {
     fn is_fresh(&self) -> bool {
-        Instant::now() < self.until
+        clock::now() < self.until
     }
 }
 
@@ -243,7 +244,7 @@ impl SchemaRegistryClient {
             return false;
         }
         let is_unknown = entry.is_none();
-        let now = Instant::now();
+        let now = clock::now();
         let may_ask = !state.is_silent(now) && state.asked.len() < ASKED_MAX;
         if may_ask && !state.asked.contains_key(contract) {
             state.asked.insert(contract.into(), now);
@@ -260,7 +261,7 @@ async fn ask_in_turn(shared: Arc<RegistryClientInner>, contract: Text) {
         return;
     };
     let asking = shared.clone();
-    let _ = tokio::task::spawn_blocking(move || asking.ask(contract)).await;
+    let _ = blocking::spawn(move || asking.ask(contract)).await;
 }
 
 impl RegistryClientInner {
@@ -286,7 +287,7 @@ impl RegistryClientInner {
         {
             // Another query may have timed out before this one's turn.
             let mut state = self.state.lock();
-            if state.is_silent(Instant::now()) {
+            if state.is_silent(clock::now()) {
                 state.asked.remove(&contract);
                 return;
             }
@@ -330,7 +331,7 @@ impl RegistryClientInner {
         state.asked.remove(&contract);
         state.is_slow = false;
         let was_silent = state.silent.take().is_some();
-        let until = Instant::now() + lasts;
+        let until = clock::now() + lasts;
         let before = state.entries.get_mut(&contract);
         let reason_before = before.as_ref().map(|before| before.known.reason());
         match before {
@@ -409,7 +410,7 @@ impl RegistryClientInner {
         let mut state = self.state.lock();
         state.asked.remove(contract);
         let silence = RegistryOutage {
-            until: Instant::now() + self.patience.failure,
+            until: clock::now() + self.patience.failure,
             why: why.clone(),
         };
         let is_news = state.silent.replace(silence).is_none();

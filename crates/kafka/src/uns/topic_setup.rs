@@ -6,6 +6,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use thalweg_flow::{OpenError, OutputContext};
+use thalweg_kit::blocking;
 
 use crate::link::{ANSWER, BrokerLink, reason};
 use crate::produce::not_one_partition;
@@ -22,7 +23,7 @@ pub async fn ensure(client: &ClientConfig, topic: &str, context: &OutputContext)
     let addresses = client.get("bootstrap.servers").unwrap_or_default().to_owned();
     let link = BrokerLink::new(component, connection, addresses);
     let topic = topic.to_owned();
-    let checked = tokio::task::spawn_blocking(move || {
+    let checked = blocking::spawn(move || {
         let found = partitions(&link, &admin, &topic)?;
         let partitions = match found {
             Some(partitions) => partitions,

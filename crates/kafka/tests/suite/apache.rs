@@ -88,12 +88,29 @@ impl ApacheKafka {
         });
     }
 
+    /// Returns when the broker has applied the deletion. Its controller answers earlier, and until then the broker
+    /// accepts records into the old topic, even if another one of that name has been created: they are lost with it.
     pub fn delete(&self, topic: &str) {
         self.unless_done(|| {
             block_on(self.admin.delete_topics(&[topic], &options()))
                 .unwrap()
                 .remove(0)
         });
+        let begun = Instant::now();
+        while self.has(topic) {
+            assert!(begun.elapsed() < PATIENCE, "{topic}: the broker still has it");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether the broker knows the topic; also true if it does not answer.
+    fn has(&self, topic: &str) -> bool {
+        let Ok(metadata) = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(10)) else {
+            return true;
+        };
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let error = found.map(|found| found.error().map(RDKafkaErrorCode::from));
+        !matches!(error, None | Some(Some(RDKafkaErrorCode::UnknownTopicOrPartition)))
     }
 
     /// Deletes a topic and creates one of the same name.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use thalweg_kit::threads;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::error::BulkError;
@@ -116,7 +117,7 @@ impl DecompressingReader {
                 let _ = to.send(Err(error));
             }
         };
-        std::thread::Builder::new().name("ingest-read".to_owned()).spawn(run)?;
+        threads::spawn("ingest-read", run)?;
         Ok(DecompressingReader {
             blocks,
             block: Vec::new(),
@@ -311,7 +312,10 @@ mod tests {
         assert!(error(&bomb, None).starts_with("otlp.decoded_too_large: it becomes more than 1000 times"));
         let packed = gzip(&(0..9_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
         assert!(error(&packed[..packed.len() - 9], None).starts_with("otlp.malformed: it cannot be decompressed"));
-        assert!(error(b"{}", Some(PayloadCompression::Gzip)).starts_with("ingest.kind_unknown: its name says"));
+        assert!(
+            error(b"{}", Some(PayloadCompression::Gzip))
+                .starts_with("ingest.kind_unknown: its first bytes do not match")
+        );
         let mut wide = zstd::stream::write::Encoder::new(Vec::new(), 19).unwrap();
         wide.window_log(25).unwrap();
         wide.write_all(&(0..9_000_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>())

@@ -30,10 +30,9 @@ use std::fs::File;
 use std::io::{BufRead as _, Read, Seek as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-use thalweg_kit::WorkFolder;
-use thalweg_kit::time::unix_nanos;
+use thalweg_kit::clock::unix_nanos;
+use thalweg_kit::{WorkFolder, clock, random};
 use tokio::runtime::Handle;
 
 use crate::entry::InflateLimits;
@@ -173,7 +172,7 @@ impl BulkImporter {
 
     /// Returns when all rows of a file are durable in their tables and visible to every reader.
     pub fn ingest(&mut self, name: &str, source: BulkSource, watched: &BulkProgress) -> Result<BulkReport, BulkError> {
-        let start = Instant::now();
+        let start = clock::now();
         let ingested = match source {
             BulkSource::File(path) if std::fs::metadata(&path).map_err(BulkError::Read)?.is_file() => {
                 self.file(name, &path, watched)
@@ -298,7 +297,7 @@ impl BulkImporter {
         };
         let id = match content.or(found) {
             Some(content) => format!("{:032x}", content.hash).chars().take(ID_DIGITS).collect(),
-            None => uuid::Uuid::new_v4().simple().to_string(),
+            None => random::uuid().simple().to_string(),
         };
         let quarantine = quarantine.keep(&self.local, file_name(name), &id)?;
         let (rest, specs) = read.map_err(|error| match error {

@@ -23,6 +23,7 @@ use thalweg_columns::file::FileRules;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{DeltaLog, Snapshot};
+use thalweg_kit::threads;
 
 /// How long a full disk or a folder without permission is retried.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -95,7 +96,7 @@ impl BulkTables {
     fn committer(&mut self, spec: &'static TableSpec) -> Result<Option<&mut Committer>, BulkError> {
         if !self.committers.contains_key(spec.name) {
             let joined = opening::join(&self.writing.site, spec);
-            let (log, snapshot) = self.writing.runtime.block_on(joined)?;
+            let (log, snapshot) = threads::block_on(&self.writing.runtime, joined)?;
             let Some(snapshot) = snapshot else { return Ok(None) };
             self.insert(spec, log, snapshot);
         }
@@ -108,10 +109,10 @@ impl BulkTables {
             let BulkWriterConfig {
                 site, metrics, runtime, ..
             } = &self.writing;
-            let (log, _) = runtime.block_on(opening::join(site, spec))?;
+            let (log, _) = threads::block_on(runtime, opening::join(site, spec))?;
             let columns = (spec.columns)();
             let made = opening::create(&log, spec.partitions, &columns, metrics);
-            let snapshot = runtime.block_on(made)?;
+            let snapshot = threads::block_on(runtime, made)?;
             self.insert(spec, log, snapshot);
         }
         let committer = self.committers.get_mut(spec.name);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use thalweg_kit::clock;
 
 /// A component that can be in trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl TableHealth {
             if trouble.as_ref().is_some_and(|(known, _)| known == text) {
                 return false;
             }
-            let since = trouble.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+            let since = trouble.as_ref().map_or_else(clock::now, |(_, since)| *since);
             *trouble = Some((text.to_owned(), since));
             true
         })
@@ -95,6 +96,8 @@ impl TableHealth {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_kit::threads;
+
     use super::*;
 
     #[test]
@@ -113,7 +116,7 @@ mod tests {
         let first = since();
         assert!(health.set_trouble(HealthComponent::Store, "it cannot be written"));
         assert_eq!(since(), first, "another fault of the same outage");
-        std::thread::sleep(Duration::from_millis(2));
+        threads::sleep(Duration::from_millis(2));
         assert!(health.has_lost_patience());
         assert!(health.clear_trouble(HealthComponent::Store) && !health.clear_trouble(HealthComponent::Store));
         assert!(!health.has_lost_patience());
@@ -125,7 +128,7 @@ mod tests {
     fn parts_do_not_hide_each_other() {
         let health = TableHealth::default();
         health.set_trouble(HealthComponent::Log, "the log cannot be read");
-        std::thread::sleep(Duration::from_millis(2));
+        threads::sleep(Duration::from_millis(2));
         health.set_trouble(HealthComponent::Store, "the disk is full");
         assert_eq!(health.trouble().unwrap().0, "the log cannot be read", "it is older");
         health.clear_trouble(HealthComponent::Log);

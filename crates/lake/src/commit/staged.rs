@@ -7,15 +7,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt as _, RenameOptions, RenameTargetMode};
 
-use super::{CommitBackoff, CommitError, CommitPayload, Committer};
+use super::{CommitError, CommitPayload, Committer, RETRY};
 use thalweg_delta::actions::{Action, Add, CommitInfo};
 use thalweg_delta::store::{DiskFault, FaultKind, SyncedStore};
 use thalweg_delta::{CommitOutcome, DeltaError};
+use thalweg_kit::{clock, threads};
 
 /// A file that waits for its commit.
 #[derive(Clone, Debug)]
@@ -39,11 +40,11 @@ impl Committer {
                 add: storing.file.add,
             };
             let path = store_path(&file.path).map_err(|error| self.lost(error))?;
-            let mut retry = CommitBackoff::default();
+            let mut retry = RETRY;
             loop {
-                let start = Instant::now();
+                let start = clock::now();
                 let put = here.put(&path, storing.file.bytes.clone().into());
-                let put = self.runtime.block_on(put);
+                let put = threads::block_on(&self.runtime, put);
                 self.metrics.observe_store("put", put.is_ok(), start.elapsed());
                 match put {
                     Ok(_) => break,
@@ -58,7 +59,7 @@ impl Committer {
 
     /// Binds all names, and adds the new columns to the table.
     fn add_columns(&mut self, rows: &dyn CommitPayload) -> Result<(), CommitError> {
-        let mut retry = CommitBackoff::default();
+        let mut retry = RETRY;
         loop {
             let names = rows.names(&self.bindings);
             self.schema.columns.extend(self.bindings.admit(names));
@@ -68,9 +69,7 @@ impl Committer {
             let now = self.log.now_ms();
             let mut actions = vec![Action::CommitInfo(CommitInfo::of("ADD COLUMNS", now)), columns];
             actions.extend(self.renewed(now));
-            let outcome = self
-                .runtime
-                .block_on(self.log.commit(self.snapshot.version + 1, &actions));
+            let outcome = threads::block_on(&self.runtime, self.log.commit(self.snapshot.version + 1, &actions));
             let label = match &outcome {
                 Ok(CommitOutcome::Committed) => "ok",
                 Ok(CommitOutcome::Taken) => "conflict",
@@ -98,11 +97,11 @@ impl Committer {
             let from = store_path(&file.path).map_err(|error| self.lost(error))?;
             let to = self.log.path(&file.add.path).map_err(|error| self.lost(error))?;
             let (store, remote) = (self.log.store().clone(), self.log.remote().cloned());
-            let mut retry = CommitBackoff::default();
+            let mut retry = RETRY;
             loop {
                 let placed = match &remote {
-                    Some(remote) => self.runtime.block_on(remote.upload_file(&to, &file.path)),
-                    None => self.runtime.block_on(place(&store, file, &from, &to)),
+                    Some(remote) => threads::block_on(&self.runtime, remote.upload_file(&to, &file.path)),
+                    None => threads::block_on(&self.runtime, place(&store, file, &from, &to)),
                 };
                 match placed {
                     Ok(()) => break,
@@ -117,7 +116,8 @@ impl Committer {
     /// Reads the commits of other writers, so that the snapshot is current.
     pub fn refresh(&mut self) -> Result<(), CommitError> {
         let before = self.snapshot.metadata.clone();
-        self.read_commits(&mut CommitBackoff::default())?;
+        let mut retry = RETRY;
+        self.read_commits(&mut retry)?;
         if before != self.snapshot.metadata {
             self.adopt_columns();
         }
@@ -126,9 +126,9 @@ impl Committer {
 
     /// Returns when no checkpoint is in progress, or after `within`: a missing checkpoint is replaced by the next one.
     pub fn finish_checkpoint(&self, within: Duration) {
-        let end = Instant::now() + within;
-        while self.checkpointing.load(Ordering::Acquire) && Instant::now() < end {
-            std::thread::sleep(CHECKPOINT_LOOK);
+        let end = clock::now() + within;
+        while self.checkpointing.load(Ordering::Acquire) && clock::now() < end {
+            threads::sleep(CHECKPOINT_LOOK);
         }
     }
 }
@@ -142,7 +142,7 @@ async fn place(
     to: &StorePath,
 ) -> Result<(), DeltaError> {
     // The vacuum deletes unreferenced files by their age.
-    let aged = std::fs::File::open(&file.path).and_then(|opened| opened.set_modified(SystemTime::now()));
+    let aged = std::fs::File::open(&file.path).and_then(|opened| opened.set_modified(clock::wall()));
     if let Err(source) = aged
         && source.kind() != std::io::ErrorKind::NotFound
     {

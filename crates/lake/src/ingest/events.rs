@@ -7,9 +7,10 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use thalweg_kit::{clock, threads};
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
 use thalweg_log::{Frame, Log, LogError, Offset, PartitionId, ReadOptions};
@@ -386,7 +387,7 @@ impl EventConsumer {
 
     /// Observes the delay until the messages are visible to queries.
     fn visible(&self, time_us: i64) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         let seconds = self.table.metrics.visibility_seconds.with_label_values(&[EVENTS.name]);
         seconds.observe(now.saturating_sub(time_us).max(0) as f64 / 1e6);
@@ -398,7 +399,7 @@ impl EventConsumer {
         metrics.quarantined.with_label_values(&["log"]).inc();
         let name = format!("events-{}-{offset}.bin", partition.number);
         let bytes = bytes::Bytes::copy_from_slice(bytes);
-        let kept = match self.runtime.block_on(self.site.set_aside(&name, bytes)) {
+        let kept = match threads::block_on(&self.runtime, self.site.set_aside(&name, bytes)) {
             Ok(path) => format!("it is now in {}", path.display()),
             Err(error) => format!("and cannot be quarantined as {name}: {}", fault_text(&error)),
         };
@@ -412,9 +413,9 @@ impl EventConsumer {
     fn sleep(&self, pause: Duration) {
         let mut ending = self.table.ending();
         let over = ending.wait_for(|is_ending| *is_ending);
-        let _ = self
-            .runtime
-            .block_on(async { tokio::time::timeout(pause, over).await.map(drop) });
+        let _ = threads::block_on(&self.runtime, async {
+            tokio::time::timeout(pause, over).await.map(drop)
+        });
     }
 }
 

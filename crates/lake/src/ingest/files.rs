@@ -21,7 +21,7 @@ use thalweg_columns::tables::TableSpec;
 use thalweg_delta::actions::Add;
 use thalweg_delta::schema::TableSchema;
 use thalweg_delta::stats::FileStats;
-use thalweg_kit::time::unix_ms;
+use thalweg_kit::{clock::unix_ms, random};
 
 const DATE: &str = "date";
 const NANOS_PER_DAY: i64 = 86_400_000_000_000;
@@ -146,7 +146,7 @@ impl ChunkBatch<'_> {
         ];
         let tags = tags.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
         let add = Add {
-            path: format!("{DATE}={date}/{}.parquet", uuid::Uuid::new_v4()),
+            path: format!("{DATE}={date}/{}.parquet", random::uuid()),
             partition_values: [(DATE.to_owned(), Some(date))].into(),
             size: bytes.len() as u64,
             modification_time: unix_ms(),

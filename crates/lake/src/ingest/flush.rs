@@ -14,7 +14,7 @@ use crate::opening;
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::file::FileRules;
 use thalweg_delta::{DeltaLog, Snapshot};
-use thalweg_kit::time::unix_ms;
+use thalweg_kit::{clock::unix_ms, threads};
 
 /// How a commit records offsets of the log.
 pub(super) enum OffsetTracking {
@@ -109,7 +109,7 @@ impl FlushThread {
         let columns = (self.table.spec.columns)();
         loop {
             let made = opening::create(&self.log, self.table.spec.partitions, &columns, &self.table.metrics);
-            let error = match self.runtime.block_on(made) {
+            let error = match threads::block_on(&self.runtime, made) {
                 Ok(snapshot) => return Some(self.committer(snapshot)),
                 Err(error) => error,
             };
@@ -127,7 +127,7 @@ impl FlushThread {
             if self.table.health.is_abandoned() {
                 return None;
             }
-            std::thread::sleep(MAKING_PAUSE);
+            threads::sleep(MAKING_PAUSE);
         }
     }
 

@@ -28,10 +28,11 @@ pub(crate) mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use thalweg_kit::threads::JoinHandle;
+use thalweg_kit::{blocking, clock, threads};
 use thalweg_log::{LogError, Offset, PartitionId, raise_next};
 use thalweg_telemetry::{StatusSource, TableStatus};
 use tokio::runtime::Handle;
@@ -242,7 +243,7 @@ impl TableWriter {
     }
 
     fn thread(&self, path: &Path, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let spawned = threads::spawn(name, run);
         let thread = spawned.map_err(|source| {
             self.table.end();
             let path: PathBuf = path.to_owned();
@@ -263,7 +264,7 @@ impl TableWriter {
         self.drain(within / 2).await;
         self.table.end();
         let threads = std::mem::take(&mut *self.threads.lock());
-        let mut joined = tokio::task::spawn_blocking(move || {
+        let mut joined = blocking::spawn(move || {
             for thread in threads {
                 // The panic was already reported.
                 let _ = thread.join();
@@ -275,7 +276,7 @@ impl TableWriter {
     }
 
     async fn drain(&self, within: Duration) {
-        let until = Instant::now() + within;
+        let until = clock::now() + within;
         let end = |id| self.feed.log.bounds(id).map_or(0, |bounds| bounds.next);
         let ends: Vec<Offset> = self.feed.partitions.iter().map(|id| end(*id)).collect();
         let is_taken = |(partition, end): (usize, &Offset)| {
@@ -290,7 +291,7 @@ impl TableWriter {
             if self.table.has_failed() {
                 return;
             }
-            if Instant::now() >= until {
+            if clock::now() >= until {
                 let table = self.table.spec.name;
                 return tracing::warn!(table, "entries are left in the log; the next start consumes them");
             }
@@ -299,7 +300,7 @@ impl TableWriter {
     }
 
     /// Requests a replacement of files. The receiver gets nothing if the writer ends before.
-    pub(crate) fn replace(&self, files: FileReplacement) -> std::sync::mpsc::Receiver<bool> {
+    pub(crate) fn replace(&self, files: FileReplacement) -> thalweg_kit::channel::Receiver<bool> {
         self.table.replace(files)
     }
 

@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::{clock, threads};
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
 use thalweg_log::{Durability, Frame, LogError, Offset, PartitionId, ReadOptions};
@@ -39,8 +41,7 @@ const IDLE: Duration = if cfg!(test) {
 } else {
     Duration::from_secs(60)
 };
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 pub(super) struct PartitionConsumer {
     pub table: Arc<TableBuffer>,
@@ -110,14 +111,14 @@ impl PartitionConsumer {
             handoffs: self.feed.handoffs.clone(),
             partition: self.partition,
         };
-        let mut pause = RETRY_FIRST;
+        let mut pauses = RETRY;
         while self.table.wait_for_room() {
             let taken = self.take();
             if taken.is_ok() && self.table.health.clear_trouble(HealthComponent::Log) {
                 tracing::info!(table = self.table.spec.name, "the log can be read again");
             }
             match taken {
-                Ok(true) => pause = RETRY_FIRST,
+                Ok(true) => pauses.reset(),
                 Ok(false) => self.wait(),
                 Err(ConsumerHalt::Again) => {}
                 Err(ConsumerHalt::Missing(missing)) if self.accept_gap => self.pass_over(missing),
@@ -130,8 +131,7 @@ impl PartitionConsumer {
                     if self.table.health.set_trouble(HealthComponent::Log, &text) {
                         tracing::error!(table = self.table.spec.name, "{text}");
                     }
-                    self.sleep(pause);
-                    pause = (pause * 2).min(RETRY_MAX);
+                    self.sleep(pauses.next_pause());
                 }
             }
         }
@@ -178,7 +178,7 @@ impl PartitionConsumer {
         let is_left_alone = matches!(self.feed.log.durability(self.id), Ok(Durability::Os));
         let is_due = is_left_alone && self.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY);
         if is_due {
-            self.asked = Some(Instant::now());
+            self.asked = Some(clock::now());
         }
         is_due
     }
@@ -283,7 +283,7 @@ impl PartitionConsumer {
 
     /// Observes the delay until these entries are visible to queries.
     fn visible(&self, arrivals: &[i64]) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
         let seconds = &self.table.metrics.visibility_seconds;
         let seconds = seconds.with_label_values(&[self.table.spec.name]);
@@ -305,7 +305,7 @@ impl PartitionConsumer {
         let name = format!("{table}-{}-{offset}.bin", self.partition);
         let entry = bytes::Bytes::copy_from_slice(entry);
         let queue = &self.feed.queue;
-        match self.runtime.block_on(self.site.set_aside(&name, entry)) {
+        match threads::block_on(&self.runtime, self.site.set_aside(&name, entry)) {
             Ok(path) => tracing::error!(
                 table,
                 "lake.poison: entry {offset} of {queue} cannot be decoded ({why}); it is now in {}",
@@ -340,7 +340,7 @@ impl PartitionConsumer {
             .bounds(self.id)
             .is_ok_and(|bounds| bounds.next > from && (!may_come || bounds.synced <= from))
         {
-            return std::thread::sleep(UNSYNCED);
+            return threads::sleep(UNSYNCED);
         }
         let mut ending = self.table.ending();
         let is_late = async {
@@ -356,7 +356,7 @@ impl PartitionConsumer {
                 None => std::future::pending().await,
             }
         };
-        let woken = self.runtime.block_on(async {
+        let woken = threads::block_on(&self.runtime, async {
             tokio::select! {
                 () = is_late => ConsumerWakeup::Late,
                 () = reported => ConsumerWakeup::ForOther,
@@ -381,8 +381,8 @@ impl PartitionConsumer {
     fn sleep(&self, pause: Duration) {
         let mut ending = self.table.ending();
         let over = ending.wait_for(|is_ending| *is_ending);
-        let _ = self
-            .runtime
-            .block_on(async { tokio::time::timeout(pause, over).await.map(drop) });
+        let _ = threads::block_on(&self.runtime, async {
+            tokio::time::timeout(pause, over).await.map(drop)
+        });
     }
 }

@@ -3,11 +3,14 @@
 //! Lock order: memtable, state.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
+use thalweg_kit::channel::{Receiver, Sender, channel};
+use thalweg_kit::clock;
+use thalweg_kit::threads::Condvar;
 use thalweg_log::{Offset, PartitionId};
 use thalweg_telemetry::TableStatus;
 use tokio::sync::{Notify, watch};
@@ -100,7 +103,7 @@ impl Memtable {
             return Err(SHOWN_AGAIN - since);
         }
         self.close_chunk();
-        self.shown = Some(Instant::now());
+        self.shown = Some(clock::now());
         Ok(())
     }
 
@@ -163,7 +166,7 @@ pub(super) struct CommittedTotals {
 /// A requested replacement of files. If `outcome` is dropped, the table has ended.
 pub(super) struct ReplacementRequest {
     pub files: FileReplacement,
-    pub outcome: mpsc::SyncSender<bool>,
+    pub outcome: Sender<bool>,
 }
 
 /// The next task of the flush thread.
@@ -330,7 +333,7 @@ impl TableBuffer {
         };
         let was_empty = waits.since.is_none();
         // Entries without rows need a commit of their offset, too.
-        let since = (growing.next > growing.first).then(|| waits.since.unwrap_or_else(Instant::now));
+        let since = (growing.next > growing.first).then(|| waits.since.unwrap_or_else(clock::now));
         let is_news = growing.has_new_names && !waits.has_new_names;
         *waits = BufferedRows {
             rows,
@@ -385,7 +388,7 @@ impl TableBuffer {
             };
             let interval = self.flush_interval.min(within);
             let due = grown.since.map(|since| since + interval);
-            let is_due = self.is_enough(grown.space) || due.is_some_and(|due| due <= Instant::now());
+            let is_due = self.is_enough(grown.space) || due.is_some_and(|due| due <= clock::now());
             if grown.since.is_some() && (is_due || state.hurry || self.is_ending()) {
                 break;
             }
@@ -411,8 +414,8 @@ impl TableBuffer {
     }
 
     /// Requests a replacement of files. The receiver gets nothing if the table ends before.
-    pub fn replace(&self, files: FileReplacement) -> mpsc::Receiver<bool> {
-        let (outcome, receiver) = mpsc::sync_channel(1);
+    pub fn replace(&self, files: FileReplacement) -> Receiver<bool> {
+        let (outcome, receiver) = channel();
         let mut state = self.state.lock();
         if state.failure.is_none() && !self.is_ending() {
             state.replacements.push_back(ReplacementRequest { files, outcome });

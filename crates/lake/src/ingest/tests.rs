@@ -126,10 +126,7 @@ impl World {
     async fn append_bytes(&self, partition: usize, entry: &[u8]) -> u64 {
         let mut records = Records::new();
         records.push(&RecordRef::of(1, entry)).unwrap();
-        let appended = self
-            .log
-            .append(WriteBatch::of(PARTITIONS[partition], records), None)
-            .await;
+        let appended = self.log.append(WriteBatch::of(PARTITIONS[partition], records)).await;
         appended.unwrap().offsets[0]
     }
 
@@ -456,7 +453,7 @@ async fn no_power_cut_leaves_a_log_behind_its_table_whatever_modes_it_had() {
                 let body = format!("{life}-{number}");
                 records.push(&RecordRef::of(1, &entry(&[&body]))).unwrap();
                 let unit = WriteBatch::of(PARTITIONS[random.below(2) as usize], records);
-                if world.log.append(unit, None).await.is_err() {
+                if world.log.append(unit).await.is_err() {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(random.below(8))).await;

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::sinks::{FolderFileSink, RemoteFileSink};
 use super::{MaintenanceJobError, MaintenanceWorker, ReplacementCommitter, SkippedFile};
@@ -21,7 +20,7 @@ use thalweg_delta::schema::TableSchema;
 use thalweg_delta::stats::FileStats;
 use thalweg_delta::store::{FaultKind, LocalFile, RateLimiter};
 use thalweg_delta::{DeltaLog, FLUSHED, FileEntry, LEVEL, Snapshot, arrival_of};
-use thalweg_kit::time::unix_ms;
+use thalweg_kit::{clock, clock::unix_ms, random, threads};
 
 /// A job that is ready to run.
 pub(super) struct PreparedCompaction {
@@ -110,7 +109,7 @@ impl MaintenanceWorker {
             Some(false) => {
                 // Nothing refers to the new files. A failed deletion is left to the vacuum.
                 for add in added {
-                    let _ = self.runtime.block_on(log.delete_file(&add.path));
+                    let _ = threads::block_on(&self.runtime, log.delete_file(&add.path));
                 }
                 Err(MaintenanceJobError::Changed)
             }
@@ -130,7 +129,7 @@ impl MaintenanceWorker {
     /// Fetches the files of a job.
     fn here(&self, log: &DeltaLog, job: &CompactionJob) -> Result<Vec<LocalFile>, MaintenanceJobError> {
         let here = |file: &Arc<FileEntry>| {
-            let local = self.runtime.block_on(log.local_file(&file.path, file.size));
+            let local = threads::block_on(&self.runtime, log.local_file(&file.path, file.size));
             local.map_err(|error| match error.kind() == FaultKind::Missing || error.is_no_room() {
                 true => in_the_way(file, &error),
                 false => error.into(),
@@ -147,7 +146,7 @@ impl MaintenanceWorker {
         job: &CompactionJob,
         here: &[LocalFile],
     ) -> Result<FileReplacement, MaintenanceJobError> {
-        let start = Instant::now();
+        let start = clock::now();
         let partition = partition(snapshot, job).ok_or(MaintenanceJobError::Changed)?;
         let folder: Vec<String> = partition
             .iter()
@@ -157,7 +156,7 @@ impl MaintenanceWorker {
         let pace = Arc::new(RateLimiter::new(self.options.bytes_per_second));
         let begun: RefCell<Vec<String>> = RefCell::default();
         let made = self.make(spec, &snapshot.schema, job, here, &mut || {
-            let relative = format!("{folder}/{}.parquet", uuid::Uuid::new_v4());
+            let relative = format!("{folder}/{}.parquet", random::uuid());
             begun.borrow_mut().push(relative.clone());
             let (runtime, pace) = (self.runtime.clone(), pace.clone());
             Ok(match log.remote() {
@@ -168,7 +167,7 @@ impl MaintenanceWorker {
         let merged = made.inspect_err(|_| {
             // Nothing refers to the new files. A failed deletion is left to the vacuum.
             for path in begun.borrow().iter() {
-                let _ = self.runtime.block_on(log.delete_file(path));
+                let _ = threads::block_on(&self.runtime, log.delete_file(path));
             }
         })?;
         let bytes = &self.metrics.compaction_bytes;

@@ -21,10 +21,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
@@ -38,6 +37,8 @@ use rollups::MaintainedRollup;
 use thalweg_columns::compaction::{CompactionOptions, MergeError, pending, plan};
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
+use thalweg_kit::threads::{Condvar, JoinHandle};
+use thalweg_kit::{clock, threads};
 use vacuum::Vacuum;
 
 const CLEAN_EVERY: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 3_600_000 });
@@ -153,7 +154,7 @@ impl MaintenanceThread {
         };
         let tables = new.clone();
         let run = move || worker.run(&tables);
-        let thread = std::thread::Builder::new().name("lake-upkeep".to_owned()).spawn(run)?;
+        let thread = threads::spawn("lake-upkeep", run)?;
         Ok(MaintenanceThread {
             stop,
             kept: Mutex::default(),
@@ -373,7 +374,7 @@ impl MaintenanceWorker {
         self.look_at(table, owner);
         let is_over = |every| table.cleaned.is_none_or(|cleaned| cleaned.elapsed() >= every);
         if self.options.clean_every.is_some_and(is_over) {
-            table.cleaned = Some(Instant::now());
+            table.cleaned = Some(clock::now());
             if let Err(error) = self.clean(table, owner) {
                 tracing::warn!(
                     table = table.spec.name,
@@ -385,7 +386,7 @@ impl MaintenanceWorker {
 
     /// Runs all jobs that are due.
     fn look_at(&self, table: &mut MaintainedTable, owner: &mut dyn ReplacementCommitter) {
-        if table.left_alone.is_some_and(|until| until > Instant::now()) {
+        if table.left_alone.is_some_and(|until| until > clock::now()) {
             return;
         }
         while !self.stop.is_wanted() {
@@ -399,7 +400,7 @@ impl MaintenanceWorker {
                 Err(MaintenanceJobError::Changed | MaintenanceJobError::Merge(MergeError::Stopped)) => "dropped",
                 Err(MaintenanceJobError::File(left_out)) => {
                     tracing::error!(table = name, "a file was not merged, and stays as it is: {left_out}");
-                    table.left_out.insert(left_out.path, Instant::now());
+                    table.left_out.insert(left_out.path, clock::now());
                     "skipped"
                 }
                 Err(error) => {
@@ -411,7 +412,7 @@ impl MaintenanceWorker {
                     if table.told.is_news(&text) {
                         tracing::error!(table = name, "{text}");
                     }
-                    table.left_alone = Some(Instant::now() + PAUSE);
+                    table.left_alone = Some(clock::now() + PAUSE);
                     "failed"
                 }
             };
@@ -427,9 +428,9 @@ impl MaintenanceWorker {
     fn newest<'a>(&self, table: &'a mut MaintainedTable) -> Result<Option<&'a Snapshot>, MaintenanceJobError> {
         match &mut table.snapshot {
             Some(snapshot) => {
-                self.runtime.block_on(table.log.refresh(snapshot))?;
+                threads::block_on(&self.runtime, table.log.refresh(snapshot))?;
             }
-            none => *none = self.runtime.block_on(table.log.load(SnapshotDetail::Counts))?,
+            none => *none = threads::block_on(&self.runtime, table.log.load(SnapshotDetail::Counts))?,
         }
         table.left_out.retain(|_, since| since.elapsed() < LEFT_OUT_FOR);
         let others = || table.snapshot.iter().flat_map(|snapshot| snapshot.files.values());
@@ -467,9 +468,7 @@ impl MaintenanceWorker {
             self.metrics.expired_files.with_label_values(&[name]).inc_by(files);
             tracing::info!(table = name, files, "files beyond the retention were removed");
         }
-        let deleted = self
-            .runtime
-            .block_on(vacuum.run(&log, snapshot, self.options.vacuum_retain));
+        let deleted = threads::block_on(&self.runtime, vacuum.run(&log, snapshot, self.options.vacuum_retain));
         table.vacuum = vacuum;
         let deleted = deleted?;
         self.metrics.vacuumed_files.with_label_values(&[name]).inc_by(deleted);
@@ -543,6 +542,6 @@ fn days_ago(log: &DeltaLog) -> impl Fn(u32) -> i64 {
 
 /// In nanoseconds since 1970.
 fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -24,6 +24,7 @@ use thalweg_columns::compaction::{CompactionJob, CompactionOptions, SealPolicy, 
 use thalweg_columns::tables::{TableSpec, spec_of};
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{FileEntry, Snapshot};
+use thalweg_kit::threads;
 
 const CHECKPOINT_INTERVAL: i64 = 100;
 
@@ -139,7 +140,7 @@ pub fn by_hand_alone(
         runtime: runtime.clone(),
         memory: Arc::default(),
     };
-    let lake = runtime.block_on(Lake::open(site))?;
+    let lake = threads::block_on(runtime, Lake::open(site))?;
     let chosen = lake.chosen(asked.table.as_deref())?;
     for name in chosen.into_iter().filter(|name| !left_out.contains(name)) {
         match spec_of(&name) {
@@ -171,7 +172,7 @@ impl MaintenanceWorker {
     ) -> Result<(MaintainedTable, ExclusiveCommitter), MaintenanceRequestError> {
         let columns = (spec.columns)();
         let opened = opening::open(site, spec.name, spec.partitions, &columns);
-        let (log, snapshot) = self.runtime.block_on(opened)?;
+        let (log, snapshot) = threads::block_on(&self.runtime, opened)?;
         let snapshot = snapshot.ok_or_else(|| InspectError::NoTable {
             name: spec.name.to_owned(),
             known: Vec::new(),
@@ -321,12 +322,12 @@ impl MaintenanceWorker {
         // The background vacuum has cached state of its last run, so this uses a new one.
         let mut vacuum = Vacuum::default();
         let unneeded = vacuum.unneeded(&log, snapshot, self.options.vacuum_retain);
-        let mut unneeded = self.runtime.block_on(unneeded)?;
+        let mut unneeded = threads::block_on(&self.runtime, unneeded)?;
         unneeded.retain(|file| is_wanted(&file.path));
         let mut did = MaintenanceReport::new(asked, spec.name);
         for file in unneeded {
             if !asked.dry_run {
-                self.runtime.block_on(log.delete_file(&file.path))?;
+                threads::block_on(&self.runtime, log.delete_file(&file.path))?;
             }
             did.files += 1;
             did.bytes += file.bytes;

@@ -7,6 +7,7 @@ use super::{MaintainedTable, MaintenanceWorker, PAUSE, RepeatedErrorFilter, now}
 use crate::ingest::TableWriter;
 use crate::rollup::job::{RollupBuilder, RollupError, RollupOptions};
 use thalweg_columns::compaction::MergeError;
+use thalweg_kit::clock;
 
 /// A source table with its rollup, which is opened as soon as possible.
 pub(super) struct MaintainedRollup {
@@ -62,7 +63,7 @@ impl MaintenanceWorker {
 
     /// Returns whether all windows that can be made are made.
     pub(super) fn roll(&self, rolling: &mut MaintainedRollup) -> bool {
-        if rolling.left_alone.is_some_and(|until| until > Instant::now()) {
+        if rolling.left_alone.is_some_and(|until| until > clock::now()) {
             return false;
         }
         let was_open = rolling.rolled.is_some();
@@ -85,7 +86,7 @@ impl MaintenanceWorker {
                 if rolling.told.is_news(&text) {
                     tracing::error!(table, "making rollups failed and will be retried: {text}");
                 }
-                rolling.left_alone = Some(Instant::now() + PAUSE);
+                rolling.left_alone = Some(clock::now() + PAUSE);
                 false
             }
         }

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use thalweg_columns::compaction::{FileSink, MergeError};
 use thalweg_delta::DeltaLog;
 use thalweg_delta::store::{PART_BYTES, RateLimiter, RemoteStorage, SpoolWriter, fault_text};
+use thalweg_kit::threads;
 
 /// The size of a piece. Small pieces keep the disk available for others.
 const PIECE_BYTES: usize = 1 << 20;
@@ -32,7 +33,7 @@ impl FolderFileSink {
     ) -> Result<FolderFileSink, MergeError> {
         let failed = |error: &dyn std::fmt::Display| MergeError::Sink(error.to_string());
         let path = log.path(&relative).map_err(|error| failed(&error))?;
-        let upload = runtime.block_on(log.store().put_multipart_opts(&path, Default::default()));
+        let upload = threads::block_on(runtime, log.store().put_multipart_opts(&path, Default::default()));
         Ok(FolderFileSink {
             upload: upload.map_err(|error| failed(&error))?,
             runtime: runtime.clone(),
@@ -49,14 +50,14 @@ impl FileSink for FolderFileSink {
             let piece = bytes.slice(begin..bytes.len().min(begin + PIECE_BYTES));
             self.pace.wait(piece.len());
             let part = self.upload.put_part(PutPayload::from(piece));
-            let put = self.runtime.block_on(part);
+            let put = threads::block_on(&self.runtime, part);
             put.map_err(|error| MergeError::Sink(error.to_string()))?;
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), MergeError> {
-        let done = self.runtime.block_on(self.upload.complete());
+        let done = threads::block_on(&self.runtime, self.upload.complete());
         done.map(|_| ()).map_err(|error| MergeError::Sink(error.to_string()))
     }
 
@@ -113,7 +114,7 @@ impl FileSink for RemoteFileSink {
             pace.wait(piece.len());
             Ok((!piece.is_empty()).then(|| piece.into()))
         };
-        let sent = self.runtime.block_on(self.remote.upload(&self.to, next));
+        let sent = threads::block_on(&self.runtime, self.remote.upload(&self.to, next));
         sent.map_err(|error| MergeError::Sink(fault_text(&error)))?;
         self.growing.keep();
         Ok(())

@@ -130,7 +130,7 @@ mod tests {
     use thalweg_delta::schema::TableSchema;
     use thalweg_delta::store::SyncedStore;
     use thalweg_delta::{SnapshotDetail, creation, new_metadata};
-    use thalweg_kit::time::unix_ms;
+    use thalweg_kit::clock::{self, unix_ms};
 
     const DAY: i64 = 86_400_000;
 
@@ -183,7 +183,7 @@ mod tests {
             .write(true)
             .open(log.table().join(name))
             .unwrap();
-        old.set_modified(SystemTime::now() - Duration::from_hours(48)).unwrap();
+        old.set_modified(clock::wall() - Duration::from_hours(48)).unwrap();
         let mut vacuum = Vacuum::default();
         assert_eq!(vacuum.run(&log, &snapshot, Duration::from_hours(1)).await.unwrap(), 0);
         // It was committed after the version with which the vacuum begins.
@@ -222,8 +222,7 @@ mod tests {
                 .write(true)
                 .open(log.table().join(name))
                 .unwrap();
-            file.set_modified(SystemTime::now() - Duration::from_hours(9 * 24))
-                .unwrap();
+            file.set_modified(clock::wall() - Duration::from_hours(9 * 24)).unwrap();
         }
         // Our commit removes one file an hour ago, and another program the next one now.
         log.commit(

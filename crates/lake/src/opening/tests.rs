@@ -25,6 +25,7 @@ async fn positions_whose_setting_is_dropped_at_any_await_are_old_or_new() {
             bytes_per_second: 0,
         };
         let site = LakeStorage::remote("memory://lake", Arc::new(store.clone()), "lake".into(), &options);
+        site.claim().await.unwrap();
         let log = site.log("logs").unwrap();
         let metadata = new_metadata(&(LOGS.columns)(), LOGS.partitions, &CONFIGURATION, 0);
         log.commit(0, &creation(metadata)).await.unwrap();

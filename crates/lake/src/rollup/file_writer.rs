@@ -21,7 +21,7 @@ use thalweg_columns::tables::TableSpec;
 use thalweg_delta::actions::Add;
 use thalweg_delta::schema::TableSchema;
 use thalweg_delta::stats::FileStats;
-use thalweg_kit::time::unix_ms;
+use thalweg_kit::{clock::unix_ms, random};
 
 /// Rows per row group.
 const GROUP_ROWS: usize = 1 << 17;
@@ -237,11 +237,7 @@ impl<'a> RollupFileWriter<'a> {
         let tags = tags.into_iter().map(|(key, value)| (key.to_owned(), Some(value)));
         let [resolution, date] = ["resolution_s", "date"];
         let add = Add {
-            path: format!(
-                "{resolution}={seconds}/{date}={}/{}.parquet",
-                file.date,
-                uuid::Uuid::new_v4()
-            ),
+            path: format!("{resolution}={seconds}/{date}={}/{}.parquet", file.date, random::uuid()),
             partition_values: [
                 (resolution.to_owned(), Some(seconds)),
                 (date.to_owned(), Some(file.date.to_owned())),

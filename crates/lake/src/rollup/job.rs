@@ -34,7 +34,7 @@ use thalweg_columns::tables::TableSpec;
 use thalweg_delta::schema::TableSchema;
 use thalweg_delta::store::{LakeStorage, LocalFile};
 use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
-use thalweg_kit::time::unix_ms;
+use thalweg_kit::{clock, clock::unix_ms, threads};
 
 const NANOS_PER_S: i64 = 1_000_000_000;
 const NANOS_PER_DAY: i64 = 86_400 * NANOS_PER_S;
@@ -137,7 +137,7 @@ impl RollupBuilder {
         runtime: Handle,
     ) -> Result<RollupBuilder, RollupError> {
         let columns = (spec.columns)();
-        let opened = runtime.block_on(opening::open(site, spec.name, spec.partitions, &columns));
+        let opened = threads::block_on(&runtime, opening::open(site, spec.name, spec.partitions, &columns));
         let (log, found) = opened?;
         let mut rollups = RollupBuilder {
             source,
@@ -226,7 +226,7 @@ impl RollupBuilder {
         if self.committer.is_none() {
             let columns = (self.spec.columns)();
             let made = opening::create(&self.log, self.spec.partitions, &columns, &self.metrics);
-            let made = self.runtime.block_on(made)?;
+            let made = threads::block_on(&self.runtime, made)?;
             self.adopt(made);
         }
         self.look_for_late_rows(source)?;
@@ -252,11 +252,14 @@ impl RollupBuilder {
     fn newest_source(&mut self) -> Result<Option<Snapshot>, RollupError> {
         match self.snapshot.take() {
             Some(mut snapshot) => {
-                let refreshed = self.runtime.block_on(self.source.refresh(&mut snapshot));
+                let refreshed = threads::block_on(&self.runtime, self.source.refresh(&mut snapshot));
                 refreshed?;
                 Ok(Some(snapshot))
             }
-            None => Ok(self.runtime.block_on(self.source.load(SnapshotDetail::Counts))?),
+            None => Ok(threads::block_on(
+                &self.runtime,
+                self.source.load(SnapshotDetail::Counts),
+            )?),
         }
     }
 
@@ -498,7 +501,7 @@ impl RollupBuilder {
         touched: Option<&SeriesTimeRanges>,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<RollupOutput, RollupError> {
-        let start = Instant::now();
+        let start = clock::now();
         let mut last = self.last.take();
         let (Some(own), Some(committer)) = (self.own(), &self.committer) else {
             return Ok(RollupOutput::default());
@@ -515,7 +518,7 @@ impl RollupBuilder {
         };
         let here = files
             .iter()
-            .map(|file| self.runtime.block_on(log.local_file(&file.path, file.size)));
+            .map(|file| threads::block_on(&self.runtime, log.local_file(&file.path, file.size)));
         let here: Vec<LocalFile> = here.collect::<Result<_, _>>()?;
         let inputs: Vec<PathBuf> = here.iter().map(|file| file.path().to_owned()).collect();
         let mut date = Ticks(span.from.div_euclid(NANOS_PER_DAY).saturating_mul(TICKS_PER_DAY)).to_string();

@@ -155,7 +155,7 @@ impl World {
         points.iter().for_each(|sent| put_row(&mut entry, &row(sent)));
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &entry)).unwrap();
-        self.log.append(WriteBatch::of(PARTITION, records), None).await.unwrap();
+        self.log.append(WriteBatch::of(PARTITION, records)).await.unwrap();
         self.rows += points.len() as u64;
         let until = Instant::now() + Duration::from_secs(20);
         while self.writer.tables()[0].rows < self.rows {

@@ -122,7 +122,7 @@ impl World {
         for entry in packed.entries {
             let mut records = Records::new();
             records.push(&RecordRef::of(1, &entry.bytes)).unwrap();
-            self.log.append(WriteBatch::of(PARTITION, records), None).await.unwrap();
+            self.log.append(WriteBatch::of(PARTITION, records)).await.unwrap();
         }
     }
 

@@ -19,7 +19,6 @@ pub(crate) struct PartitionCoverage {
     pub next: Offset,
     pub bytes: u64,
     pub frames: u64,
-    pub epoch: u32,
     pub sound: Vec<OffsetRange>,
     pub gaps: Vec<OffsetRange>,
     /// The offset of each checkpoint, and whether the checkpoint can be read.
@@ -38,7 +37,6 @@ impl PartitionCoverage {
         self.next = self.next.max(span.1);
         self.frames += 1;
         self.bytes += u64::from(header.body_len);
-        self.epoch = self.epoch.max(header.epoch);
         if header.kind == FrameKind::Checkpoint {
             self.checkpoints.push((header.base, sound));
         }

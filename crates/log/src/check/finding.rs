@@ -201,7 +201,6 @@ pub struct CheckedPartition {
     pub durability: Durability,
     pub first: Offset,
     pub next: Offset,
-    pub epoch: u32,
     /// The approximate size of the frame bodies.
     pub bytes: u64,
     /// Offsets that were given up earlier.

@@ -374,7 +374,6 @@ impl LogScan {
             durability: partition.known.durability,
             first: partition.known.first,
             next: partition.next,
-            epoch: partition.known.epoch,
             bytes: partition.ranges.iter().map(|range| range.bytes).sum(),
             gaps: sum(&partition.gaps),
             lost: sum(&partition.lost),

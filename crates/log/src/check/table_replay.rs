@@ -1,6 +1,6 @@
 //! Replays the table of partitions from the frames of the log's own partition when some of the files are damaged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::finding::{Finding, FindingKind};
 use super::outline::bytes;
@@ -24,16 +24,15 @@ pub(super) struct TableReplay {
     /// The first damaged commit file since the snapshot.
     pub damaged: Option<u64>,
     pub next: Offset,
-    /// Partitions with frames since the snapshot, and the highest epoch of each.
-    pub seen: BTreeMap<PartitionId, u32>,
+    /// Partitions with frames since the snapshot.
+    pub seen: BTreeSet<PartitionId>,
     removed: BTreeSet<PartitionId>,
 }
 
 impl TableReplay {
     /// Records a frame of a partition that exists or existed.
     pub fn see(&mut self, header: &FrameHeader) {
-        let epoch = self.seen.entry(header.partition).or_default();
-        *epoch = (*epoch).max(header.epoch);
+        self.seen.insert(header.partition);
     }
 
     /// Records that something in a commit file about partitions may be lost.
@@ -91,14 +90,12 @@ impl TableReplay {
         if !damaged {
             return table;
         }
-        for (id, epoch) in self.seen.into_iter().filter(|(id, _)| !self.removed.contains(id)) {
-            let known = table.partitions.entry(id).or_insert(partition_table::PartitionEntry {
+        for id in self.seen.difference(&self.removed) {
+            table.partitions.entry(*id).or_insert(partition_table::PartitionEntry {
                 durability: crate::durability::Durability::Fsync,
                 first: UNKNOWN,
                 next: 0,
-                epoch: 0,
             });
-            known.epoch = known.epoch.max(epoch);
         }
         table
     }

@@ -41,7 +41,7 @@ async fn store(log: &EmbeddedLog, clock: &LogClock) {
     }
     let mut records = Records::new();
     records.push(&RecordRef::of(clock.now(), b"x")).unwrap();
-    log.append(WriteBatch::of(id, records), None).await.unwrap();
+    log.append(WriteBatch::of(id, records)).await.unwrap();
 }
 
 #[tokio::test]

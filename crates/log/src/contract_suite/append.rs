@@ -1,4 +1,4 @@
-//! Creating partitions and appending to them: offsets, order, durability, units, fences.
+//! Creating partitions and appending to them: offsets, order, durability, units.
 
 use std::sync::Arc;
 
@@ -17,7 +17,6 @@ pub async fn run(suite: &ContractSuite) {
     order(suite).await;
     units(suite).await;
     sizes(suite).await;
-    owners(suite).await;
     expectations(suite).await;
     names(suite).await;
     promises(suite).await;
@@ -31,7 +30,7 @@ async fn promises(suite: &ContractSuite) {
         let id = suite.partition(&log, from).await;
         append(&log, id, of(["a"], 1)).await;
         log.set_durability(id, to).await.unwrap();
-        let appended = log.append(WriteBatch::of(id, of(["b"], 1)), None).await.unwrap();
+        let appended = log.append(WriteBatch::of(id, of(["b"], 1))).await.unwrap();
         assert_eq!(
             appended.durability.stronger(to),
             appended.durability,
@@ -74,7 +73,7 @@ async fn durabilities(suite: &ContractSuite) {
             continue;
         }
         created.unwrap();
-        let appended = log.append(WriteBatch::of(id, of(["a"], 1)), None).await.unwrap();
+        let appended = log.append(WriteBatch::of(id, of(["a"], 1))).await.unwrap();
         let named = appended.durability.stronger(durability);
         assert_eq!(named, appended.durability, "L2: less than {durability:?} holds");
     }
@@ -117,7 +116,7 @@ async fn order(suite: &ContractSuite) {
     for durability in offered(&log) {
         let id = suite.partition(&log, durability).await;
         let appends: Vec<_> = (0..200u64)
-            .map(|n| log.append(WriteBatch::of(id, of([number(n)], 1)), None))
+            .map(|n| log.append(WriteBatch::of(id, of([number(n)], 1))))
             .collect();
         for appended in crate::multi_disk::all(appends).await {
             appended.unwrap();
@@ -137,12 +136,12 @@ async fn units(suite: &ContractSuite) {
     let unit = ids
         .iter()
         .fold(WriteBatch::default(), |unit, id| unit.and(*id, of(["x", "y"], 1)));
-    let appended = log.append(unit.clone(), None).await.unwrap();
+    let appended = log.append(unit.clone()).await.unwrap();
     assert_eq!(appended.offsets.len(), ids.len(), "L2: one offset for each part");
     for (id, offset) in ids.iter().zip(&appended.offsets) {
         assert_eq!(read_all(&log, *id).first(), Some(&(*offset, b"x".to_vec())), "L2");
     }
-    let missing = log.append(unit.and(suite.new_id(), of(["z"], 1)), None).await;
+    let missing = log.append(unit.and(suite.new_id(), of(["z"], 1))).await;
     assert!(matches!(missing, Err(LogError::NoPartition(_))), "{missing:?}");
     for id in &ids {
         assert_eq!(
@@ -163,36 +162,11 @@ async fn sizes(suite: &ContractSuite) {
         records.push(&RecordRef::of(1, &vec![0; limit / 2 + 1])).unwrap();
         records
     };
-    let refused = log.append(WriteBatch::of(id, half()).and(id, half()), None).await;
+    let refused = log.append(WriteBatch::of(id, half()).and(id, half())).await;
     assert!(matches!(refused, Err(LogError::TooLarge { .. })), "{refused:?}");
     assert_eq!(values(&log, id).len(), 0);
     append(&log, id, half()).await;
     assert_eq!(values(&log, id)[0].len(), limit / 2 + 1);
-}
-
-/// L7: acquiring a partition fences earlier owners, also across a restart.
-async fn owners(suite: &ContractSuite) {
-    let mut log = suite.open().await;
-    for durability in lasting(&log) {
-        let id = suite.partition(&log, durability).await;
-        let stale = log.acquire(id).await.unwrap();
-        let one = |text: &'static str| WriteBatch::of(id, of([text], 1));
-        log.append(one("first"), Some(stale)).await.unwrap();
-        let owner = log.acquire(id).await.unwrap();
-        assert!(owner.epoch > stale.epoch, "L7: epochs rise");
-        for _ in 0..2 {
-            let refused = log.append(one("stale"), Some(stale)).await;
-            assert!(matches!(refused, Err(LogError::Fenced { .. })), "L7: {refused:?}");
-            log.append(one("owner"), Some(owner)).await.unwrap();
-            assert_eq!(log.bounds(id).unwrap().epoch, owner.epoch);
-            log = suite.again(log).await;
-        }
-        assert_eq!(
-            values(&log, id),
-            [&b"first"[..], b"owner", b"owner"],
-            "L7: {durability:?}"
-        );
-    }
 }
 
 /// Records that expect an offset are stored there or refused, with all of their unit where units are atomic, also when
@@ -209,16 +183,16 @@ async fn expectations(suite: &ContractSuite) {
             false => expecting("late", 0),
         };
         let (a, late, b) = tokio::join!(
-            log.append(expecting("a", 0), None),
-            log.append(late, None),
-            log.append(expecting("b", 1), None),
+            log.append(expecting("a", 0)),
+            log.append(late),
+            log.append(expecting("b", 1)),
         );
         assert_eq!(a.unwrap().offsets[..], [first]);
         assert_eq!(b.unwrap().offsets[..], [first + 1]);
         let told = (first, first + 1);
         let refused = matches!(late, Err(LogError::OffsetTaken { expected, next, .. }) if (expected, next) == told);
         assert!(refused, "{late:?}");
-        let early = log.append(expecting("early", 3), None).await;
+        let early = log.append(expecting("early", 3)).await;
         assert!(matches!(early, Err(LogError::OffsetTaken { .. })), "{early:?}");
         assert_eq!(values(&log, id), [b"a", b"b"], "{durability:?}");
         assert_eq!(values(&log, other).len(), 0, "nothing of the unit");
@@ -248,8 +222,8 @@ async fn missing(log: &Arc<dyn Log>, id: PartitionId) {
     let none = |error: Option<LogError>| matches!(error, Some(LogError::NoPartition(_)));
     assert!(none(log.bounds(id).err()));
     assert!(none(log.newest(id, 0, 1).err()));
-    assert!(none(log.append(WriteBatch::of(id, of(["a"], 1)), None).await.err()));
-    assert!(none(log.trim(id, 1).err()) && none(log.acquire(id).await.err()) && none(log.remove(id).await.err()));
+    assert!(none(log.append(WriteBatch::of(id, of(["a"], 1))).await.err()));
+    assert!(none(log.trim(id, 1).err()) && none(log.remove(id).await.err()));
     let pushed = log.journal(id, FrameKind::State, &mut |records| {
         records.push(&RecordRef::of(1, b"x"))
     });

@@ -108,7 +108,7 @@ async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
     // Creation is refused.
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
-    while log.append(message(ID, &value(0)), None).await.is_ok() {}
+    while log.append(message(ID, &value(0))).await.is_ok() {}
     let mut refused = 0;
     for n in 0..500 {
         refused += usize::from(log.create(PartitionId::new(3, n), Durability::Os).await.is_err());
@@ -120,7 +120,7 @@ async fn a_partition_that_could_not_be_made_is_nowhere_also_after_a_restart() {
     // Until table snapshots of all partitions were written several times.
     let mut stored = 0;
     while stored < 300 {
-        stored += u64::from(log.append(message(ID, &value(0)), None).await.is_ok());
+        stored += u64::from(log.append(message(ID, &value(0))).await.is_ok());
         tokio::task::yield_now().await;
     }
     log.close();
@@ -191,7 +191,7 @@ async fn a_rewrite_of_the_largest_frames_splits_them() {
         full.push(&RecordRef::of(1, &vec![n as u8; size])).unwrap();
         sizes.push(size);
     }
-    log.append(WriteBatch::of(ID, full), None).await.unwrap();
+    log.append(WriteBatch::of(ID, full)).await.unwrap();
     append(&log, ID, &vec![2; 1000]).await;
     sizes.push(1000);
     while log.counters().full_files == 0 {
@@ -279,21 +279,21 @@ async fn what_frees_space_is_stored_where_nothing_else_is_and_behind_what_was_jo
         records
     };
     let state = |value: &[u8]| WriteBatch::default().and_of(FrameKind::State, STATE, one(value));
-    while log.append(WriteBatch::of(ID, one(&value(0))), None).await.is_ok() {}
-    while log.append(state(&value(0)), None).await.is_ok() {}
+    while log.append(WriteBatch::of(ID, one(&value(0)))).await.is_ok() {}
+    while log.append(state(&value(0))).await.is_ok() {}
     let taken = log.bounds(STATE).unwrap().next;
 
     log.journal(STATE, FrameKind::State, &RecordRef::of(1, b"journaled"))
         .unwrap();
-    let refused = log.append(state(b"refused"), None).await;
+    let refused = log.append(state(b"refused")).await;
     assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
-    let freeing = log.append(state(b"freeing").freeing(), None).await.unwrap();
+    let freeing = log.append(state(b"freeing").freeing()).await.unwrap();
     assert_eq!(freeing.offsets.as_slice(), [taken + 1]);
     log.journal(STATE, FrameKind::State, &RecordRef::of(1, b"journaled again"))
         .unwrap();
     // Stores only what was journaled.
     let nothing = WriteBatch::default().and_of(FrameKind::State, STATE, Records::new());
-    log.append(nothing.freeing(), None).await.unwrap();
+    log.append(nothing.freeing()).await.unwrap();
     log.remove(ID).await.unwrap();
     log.close();
     disk.kill();

@@ -34,7 +34,7 @@ async fn what_many_publishers_append_is_there_after_a_restart_in_each_ones_order
     }
     log.close();
     assert!(matches!(
-        log.append(message(PartitionId::new(1, 0), b"late"), None).await,
+        log.append(message(PartitionId::new(1, 0), b"late")).await,
         Err(LogError::Closed)
     ));
     drop(log);
@@ -168,7 +168,7 @@ async fn a_unit_of_two_partitions_has_the_stronger_durability() {
     let folder = tempfile::tempdir().unwrap();
     let log = create(folder.path()).await;
     let unit = message(PartitionId::new(1, 1), b"a").and(PartitionId::new(1, 0), one_record(b"b"));
-    let appended = log.append(unit, None).await.unwrap();
+    let appended = log.append(unit).await.unwrap();
     assert_eq!(
         appended,
         AppendReceipt {
@@ -176,7 +176,7 @@ async fn a_unit_of_two_partitions_has_the_stronger_durability() {
             durability: Durability::Fsync
         }
     );
-    let missing = log.append(message(PartitionId::new(9, 9), b"a"), None).await;
+    let missing = log.append(message(PartitionId::new(9, 9), b"a")).await;
     assert_eq!(missing.unwrap_err().to_string(), "partition 9/9 does not exist");
 }
 
@@ -215,7 +215,7 @@ async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing()
     disk.set_capacity(space.total_bytes - space.free_bytes);
     // Until nothing is accepted: the files are full, and no page is left for a block of any kind.
     let mut stored = 0;
-    while log.append(message(id, &[stored as u8; 3000]), None).await.is_ok() {
+    while log.append(message(id, &[stored as u8; 3000])).await.is_ok() {
         stored += 1;
     }
     let state = |log: &EmbeddedLog| log.journal(id, FrameKind::State, &RecordRef::of(1, &[9; 3000]));
@@ -251,7 +251,7 @@ async fn whoever_watches_a_log_is_told_at_once_that_it_is_poisoned_or_closed() {
     });
     let watching = tokio::spawn(log.poisoned());
     log.ask_for_sync();
-    let _ = log.append(message(id, b"x"), None).await;
+    let _ = log.append(message(id, b"x")).await;
     log.ask_for_sync();
     let cause = watching.await.unwrap().unwrap();
     // The sync of a block or of a file that is being created.
@@ -281,7 +281,7 @@ async fn records_that_say_their_offsets_leave_the_others_empty_also_after_a_rest
     let with_holes = at([2, 5]).covering(9).unwrap().expecting(1);
     let empty = Records::new().covering(1_000_000).unwrap();
     let unit = WriteBatch::of(id, with_holes).and(id, empty).and(id, one_record(b"d"));
-    let appended = log.append(unit, None).await.unwrap();
+    let appended = log.append(unit).await.unwrap();
     assert_eq!(appended.offsets[..], [1, 10, 1_000_010]);
     let all = [(0, "a"), (3, "b"), (6, "c"), (1_000_010, "d")];
     for again in [false, true] {

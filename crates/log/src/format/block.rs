@@ -150,7 +150,6 @@ mod tests {
                 last_delta: 0,
                 base_time: 7,
                 max_time: 7,
-                epoch: 0,
             };
             header.encode(&mut bytes);
             bytes

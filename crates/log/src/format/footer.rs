@@ -276,7 +276,6 @@ mod tests {
                     last_delta: 9,
                     base_time: 1,
                     max_time: n.into(),
-                    epoch: 0,
                 },
                 body_at: u64::from(n) * 4096,
             });

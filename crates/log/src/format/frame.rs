@@ -1,10 +1,12 @@
 //! The header of a frame, which has records of one partition. 64 bytes.
 //!
 //! magic `TWF1` 4 · version 1 · kind 1 · flags 2 · body length 4 · crc32c of the body 4 · partition 8 · base offset 8 ·
-//! record count 4 · last offset delta 4 · base time 8 · max time 8 · ownership epoch 4 · crc32c of the header 4
+//! record count 4 · last offset delta 4 · base time 8 · max time 8 · reserved (ownership epoch, 0) 4 · crc32c of the
+//! header 4
 //!
 //! Length, magic, version, kind and checksum are at the same positions in every version. A format that needs more must
-//! also raise the versions of the block and of the index.
+//! also raise the versions of the block and of the index. The reserved field is not read: earlier versions could write
+//! the epoch of an owner.
 
 use crate::format::newer::{NewerVersion, VersionedPart};
 use crate::format::{FieldReader, FieldWriter};
@@ -112,7 +114,6 @@ pub struct FrameHeader {
     pub last_delta: u32,
     pub base_time: Micros,
     pub max_time: Micros,
-    pub epoch: u32,
 }
 
 impl FrameHeader {
@@ -144,7 +145,7 @@ impl FrameHeader {
             .u32(self.last_delta)
             .i64(self.base_time)
             .i64(self.max_time)
-            .u32(self.epoch);
+            .u32(0);
     }
 
     /// `None` if the bytes are not a frame header of this version or are damaged.
@@ -184,8 +185,8 @@ impl FrameHeader {
             last_delta: take.u32()?,
             base_time: take.i64()?,
             max_time: take.i64()?,
-            epoch: take.u32()?,
         };
+        take.u32()?;
         (header.body_len as usize <= BODY_MAX && header.has_room()).then_some(header)
     }
 
@@ -217,12 +218,11 @@ mod tests {
             any::<u32>(),
             any::<i64>(),
             any::<i64>(),
-            any::<u32>(),
             any::<u16>(),
         );
         (kind, position, rest).prop_map(|(kind, (partition, base, records, more), rest)| FrameHeader {
             kind,
-            flags: FrameFlags(rest.5),
+            flags: FrameFlags(rest.4),
             body_len: rest.0,
             body_crc: rest.1,
             partition: PartitionId::from_bits(partition),
@@ -231,7 +231,6 @@ mod tests {
             last_delta: records - 1 + more,
             base_time: rest.2,
             max_time: rest.3,
-            epoch: rest.4,
         })
     }
 
@@ -265,6 +264,17 @@ mod tests {
             prop_assert_eq!(FrameHeader::newer(&bytes), Some(NewerVersion { what, found: found.into() }));
             prop_assert_eq!(FrameHeader::decode(&bytes), None);
         }
+
+        #[test]
+        fn an_epoch_of_an_earlier_version_is_passed_over(header in any_header(), epoch: u32) {
+            let mut bytes = Vec::new();
+            header.encode(&mut bytes);
+            prop_assert_eq!(&bytes[BARE_LEN - 4..BARE_LEN], &[0u8; 4]);
+            bytes[BARE_LEN - 4..BARE_LEN].copy_from_slice(&epoch.to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[..BARE_LEN]);
+            bytes[BARE_LEN..].copy_from_slice(&crc.to_le_bytes());
+            prop_assert_eq!(FrameHeader::decode(&bytes), Some(header));
+        }
     }
 
     #[test]
@@ -280,7 +290,6 @@ mod tests {
             last_delta: 9,
             base_time: 0,
             max_time: 0,
-            epoch: 0,
         };
         assert_eq!(header.next(), 110);
         (header.records, header.last_delta) = (0, 0);

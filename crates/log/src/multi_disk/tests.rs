@@ -91,7 +91,7 @@ async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_aga
         Err(LogError::PartitionExists(_))
     ));
     for n in 0..6 {
-        log.append(message(data(n), &[n as u8]), None).await.unwrap();
+        log.append(message(data(n), &[n as u8])).await.unwrap();
     }
     log.remove(data(5)).await.unwrap();
     let id = Log::id(&log);
@@ -113,7 +113,7 @@ async fn partitions_are_spread_state_is_with_its_data_and_all_of_it_is_found_aga
     let filling = vec![0; MIB as usize / 4];
     for _ in 0..16 {
         for n in [0, 1] {
-            log.append(message(data(n), &filling), None).await.unwrap();
+            log.append(message(data(n), &filling)).await.unwrap();
         }
     }
     log.create(data(9), Durability::Fsync).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_disk_is_added_one_that_is_missing_or_of_another_log_or_a_copy_is_name
     // A log on one disk has no membership record.
     let log = open(one).await.unwrap();
     log.create(data(0), Durability::Fsync).await.unwrap();
-    log.append(message(data(0), b"a"), None).await.unwrap();
+    log.append(message(data(0), b"a")).await.unwrap();
     drop(log);
     let log = open(&all[..2]).await.unwrap();
     assert_eq!(values(&log, data(0)), [b"a"]);
@@ -200,19 +200,10 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
             .and_of(FrameKind::State, state(0), one_record(b"settled"))
             .and(data(1), one_record(b"dead"))
     };
-    let appended = log.append(unit(), None).await.unwrap();
+    let appended = log.append(unit()).await.unwrap();
     // In the order of the parts, with the durability that holds for all of them.
     assert_eq!(appended.offsets.as_slice(), [0, 0]);
     assert_eq!(appended.durability, Durability::Os);
-    // A stale fence stores nothing on any disk.
-    let stale = log.acquire(data(1)).await.unwrap();
-    log.acquire(data(1)).await.unwrap();
-    let both = message(data(0), b"x").and(data(1), one_record(b"y"));
-    assert!(matches!(
-        log.append(both, Some(stale)).await,
-        Err(LogError::Fenced { .. })
-    ));
-    assert_eq!(log.bounds(data(0)).unwrap().next, 0);
     // If the disk of the messages fails, their source is not settled.
     let at = log.place_of(data(1)).unwrap();
     all[at].set_faults(Faults {
@@ -220,7 +211,7 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
         failing_writes: 1,
         ..Faults::default()
     });
-    let failed = log.append(unit(), None).await.unwrap_err();
+    let failed = log.append(unit()).await.unwrap_err();
     assert!(
         matches!(failed, LogError::Poisoned { .. } | LogError::Io { .. }),
         "{failed}"
@@ -230,11 +221,11 @@ async fn messages_are_stored_before_what_settles_them_and_what_is_known_to_fail_
         1,
         "state was stored without the message"
     );
-    let refused = log.append(unit(), None).await.unwrap_err();
+    let refused = log.append(unit()).await.unwrap_err();
     assert!(matches!(refused, LogError::Poisoned { .. }), "{refused}");
     assert!(matches!(Log::status(&log), LogStatus::Poisoned(_)));
     // The other disk still works.
-    log.append(message(data(0), b"z"), None).await.unwrap();
+    log.append(message(data(0), b"z")).await.unwrap();
     log.flush_all(&[data(0), state(0)]).await.unwrap();
 }
 
@@ -252,7 +243,7 @@ async fn what_was_stored_in_part_is_said_to_be() {
         ..Faults::default()
     });
     let both = message(data(0), b"x").and(data(1), one_record(b"y"));
-    let partly = log.append(both, None).await.unwrap_err();
+    let partly = log.append(both).await.unwrap_err();
     assert!(matches!(partly, LogError::Partly { .. }), "{partly}");
     assert_eq!(values(&log, data(0)), [b"x"]);
 }
@@ -271,7 +262,7 @@ async fn no_disk_is_written_before_all_are_explained() {
         let log = open(&all).await.unwrap();
         for n in 0..6 {
             log.create(data(n), Durability::Fsync).await.unwrap();
-            log.append(message(data(n), &[n as u8]), None).await.unwrap();
+            log.append(message(data(n), &[n as u8])).await.unwrap();
         }
         drop(log);
         let file = all[damaged].open("commit-0000000000000000.log").unwrap();

@@ -367,7 +367,6 @@ impl Repair<'_> {
             last_delta: 0,
             base_time: time,
             max_time: time,
-            epoch: 0,
         };
         let mut headers = Vec::with_capacity(frame::LEN);
         frame.encode(&mut headers);

@@ -106,7 +106,6 @@ impl<'a> RescueWriter<'a> {
                 last_delta: span,
                 base_time: time,
                 max_time: time,
-                epoch: 0,
             };
             self.segment()?.push(&header, &[])?;
             base += u64::from(span);

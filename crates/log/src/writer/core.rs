@@ -149,7 +149,7 @@ impl WriterCore {
             unawaited_since: None,
             unreleased: Vec::new(),
             interval,
-            clock: Box::new(Instant::now),
+            clock: Box::new(thalweg_kit::clock::now),
             unsynced_rows: Vec::new(),
             block_max,
             tail: TailCache {
@@ -282,8 +282,7 @@ impl WriterCore {
                 break;
             };
             let parts_of = &submission.parts;
-            let refused = self.gone(parts_of).or_else(|| self.fenced(parts_of));
-            if let Some(error) = refused.or_else(|| self.taken(parts_of)) {
+            if let Some(error) = self.gone(parts_of).or_else(|| self.taken(parts_of)) {
                 if let Some(done) = submission.done {
                     let _ = done.send(Err(error));
                 }
@@ -508,16 +507,6 @@ impl WriterCore {
             .map(|part| LogError::NoPartition(part.partition))
     }
 
-    /// The error if one of the partitions has a newer owner.
-    fn fenced(&self, parts: &[SubmissionPart]) -> Option<LogError> {
-        let epoch = |part: &SubmissionPart| self.table.at(part.slot).map_or(0, |row| row.partition.epoch());
-        let stale = parts.iter().find(|part| part.epoch < epoch(part))?;
-        Some(LogError::Fenced {
-            partition: stale.partition,
-            epoch: epoch(stale),
-        })
-    }
-
     /// The error if a part expects an offset that is not the next one of its partition.
     fn taken(&self, parts: &[SubmissionPart]) -> Option<LogError> {
         let mut own = parts.iter().filter_map(|part| Some((part, part.expected?)));
@@ -668,7 +657,7 @@ impl WriterCore {
         self.offsets += given.sum::<u64>();
         // The sync of `write_and_sync` covers only the written bytes.
         if sync && self.synced + 1 == self.next {
-            let began = Instant::now();
+            let began = thalweg_kit::clock::now();
             place.file.write_and_sync(&block.bytes, place.at)?;
             self.measures.sync_us.observe_time(began.elapsed());
             self.synced = self.next;

@@ -272,7 +272,6 @@ fn submit(driven: &Driven, known: &mut [Known], random: &mut Random) -> Submitte
             body,
             base_time: 1,
             max_time: 1,
-            epoch: 0,
             expected: None,
             span: None,
         });

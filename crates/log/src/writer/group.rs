@@ -31,7 +31,6 @@ pub(crate) struct SubmissionPart {
     pub body: Vec<u8>,
     pub base_time: Micros,
     pub max_time: Micros,
-    pub epoch: u32,
     /// The offset that its first record must get.
     pub expected: Option<Offset>,
     /// The number of offsets that they occupy, if it differs from the number of records.
@@ -267,7 +266,6 @@ impl SubmissionPart {
             records: records.count,
             base_time: records.base_time,
             max_time: records.max_time,
-            epoch: partition.epoch(),
             expected: records.expected,
             span: records.span,
             body: records.body,
@@ -323,19 +321,17 @@ impl GroupFrame {
                 last_delta,
                 base_time: part.base_time,
                 max_time: part.max_time,
-                epoch: part.epoch,
             },
             bodies,
         }
     }
 
     /// Whether the part can be joined to the frame. Bodies are joined by concatenation, unless they are compressed as a
-    /// whole or differ in kind or epoch.
+    /// whole or differ in kind.
     fn takes(&self, part: &SubmissionPart) -> bool {
         let whole = FrameFlags::LZ4 | FrameFlags::ZSTD | FrameFlags::OFFSET_DELTAS;
         let joined = self.header.body_len as usize + part.body.len();
         self.header.kind == part.kind
-            && self.header.epoch == part.epoch
             && part.kind != FrameKind::Checkpoint
             && !self.header.flags.has_any(whole)
             && !part.flags.has_any(whole)
@@ -376,7 +372,6 @@ mod tests {
             body,
             base_time: 7,
             max_time: 7,
-            epoch: 1,
             expected: None,
             span: None,
         }

@@ -88,7 +88,6 @@ impl WriterPartition {
             durability: partition.durability(),
             first: bounds.first,
             next: bounds.next,
-            epoch: bounds.epoch,
         };
         (partition.id != META && !partition.is_removed()).then_some((partition.id, known))
     }

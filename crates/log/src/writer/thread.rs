@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
+use thalweg_kit::threads;
+use thalweg_kit::threads::{Condvar, JoinHandle};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Notify, oneshot};
 
@@ -89,9 +90,7 @@ impl LogWriter {
             measures: core.measures.clone(),
         });
         let own = shared.clone();
-        let thread = std::thread::Builder::new()
-            .name("log-writer".to_owned())
-            .spawn(move || own.run(core))?;
+        let thread = threads::spawn("log-writer", move || own.run(core))?;
         Ok(LogWriter {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -105,7 +104,7 @@ impl LogWriter {
         let Some(waiting) = self.shared.push(submission)? else {
             return Ok(());
         };
-        let began = Instant::now();
+        let began = thalweg_kit::clock::now();
         while !waiting.is_over()? {
             waiting.called().await;
         }
@@ -160,7 +159,7 @@ impl LogWriter {
         inbox.dirty.push(partition.clone());
         // The writer may be in its long sleep.
         if inbox.dirty_since.is_none() {
-            inbox.dirty_since = Some(Instant::now());
+            inbox.dirty_since = Some(thalweg_kit::clock::now());
             drop(inbox);
             self.shared.arrived.notify_one();
         }
@@ -195,7 +194,7 @@ impl LogWriter {
                 Ok(done) => return done.map(|_| true),
                 Err(TryRecvError::Closed) => return Err(LogError::Closed),
                 Err(TryRecvError::Empty) if give_up() => return Ok(false),
-                Err(TryRecvError::Empty) => std::thread::sleep(BARRIER_LOOK),
+                Err(TryRecvError::Empty) => threads::sleep(BARRIER_LOOK),
             }
         }
     }
@@ -289,7 +288,7 @@ impl LogWriterShared {
             while !waiting.is_empty() {
                 expected.came = 0;
                 let count = || expected.came = self.inbox.lock().waiting.len();
-                let began = Instant::now();
+                let began = thalweg_kit::clock::now();
                 expected.answered = core.commit_with(&mut waiting, self.pace.clock.now(), count);
                 self.measures.commit_us.observe_time(began.elapsed());
                 marked = false;
@@ -347,7 +346,7 @@ impl LogWriterShared {
             if journal_age.is_some_and(|age| age >= JOURNAL_MAX_AGE) {
                 break;
             }
-            let idle = idle_since.get_or_insert_with(Instant::now).elapsed();
+            let idle = idle_since.get_or_insert_with(thalweg_kit::clock::now).elapsed();
             let patience = patience(core, idle, journal_age);
             let timed_out = self.arrived.wait_for(&mut inbox, patience).timed_out();
             if timed_out && inbox.waiting.is_empty() {
@@ -412,7 +411,7 @@ impl LogWriterShared {
         if inbox.waiting.len() >= size {
             return;
         }
-        let until = Instant::now() + self.pace.linger;
+        let until = thalweg_kit::clock::now() + self.pace.linger;
         inbox.wake_at = size;
         while inbox.waiting.len() < size && !inbox.closing {
             if self.arrived.wait_until(inbox, until).timed_out() {

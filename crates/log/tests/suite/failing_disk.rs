@@ -18,7 +18,7 @@ async fn a_failed_rename_or_sync_of_the_folder_poisons_the_log_and_the_next_star
         });
         let mut acknowledged = 0;
         let error = loop {
-            match log.append(message(ID, &[1; 16 << 10]), None).await {
+            match log.append(message(ID, &[1; 16 << 10])).await {
                 Ok(_) => acknowledged += 1,
                 Err(error) => break error,
             }
@@ -26,7 +26,7 @@ async fn a_failed_rename_or_sync_of_the_folder_poisons_the_log_and_the_next_star
         };
         assert!(matches!(error, LogError::Poisoned { .. }), "seed {seed}: {error}");
         assert!(matches!(log.status(), LogStatus::Poisoned(_)));
-        let later = log.append(message(ID, b"later"), None).await;
+        let later = log.append(message(ID, b"later")).await;
         assert!(
             matches!(later, Err(LogError::Poisoned { .. })),
             "seed {seed}: {later:?}"

@@ -38,10 +38,10 @@ async fn filled(disk: &SimDisk) -> EmbeddedLog {
     until(&log, "two files are ready", || log.counters().spare_files >= 2).await;
     disk.set_capacity(used(disk) + 4 * FILE);
     let filling = message(DATA, &[1; 3000]);
-    while log.append(filling.clone(), None).await.is_ok() {}
+    while log.append(filling.clone()).await.is_ok() {}
     loop {
         let large = WriteBatch::default().and_of(FrameKind::State, STATE, one_record(&[2; 3000]));
-        match log.append(large, None).await {
+        match log.append(large).await {
             Ok(_) => {}
             Err(LogError::DiskFull { .. }) => return log,
             Err(error) => panic!("{error}"),
@@ -74,7 +74,7 @@ async fn what_was_journaled_and_refused_is_not_said_to_be_stored_before_it_is() 
             }
             // Records that fit would be stored before those that do not.
             let small = WriteBatch::default().and_of(FrameKind::State, STATE, one_record(b"small"));
-            let refused = log.append(small, None).await;
+            let refused = log.append(small).await;
             assert!(matches!(refused, Err(LogError::DiskFull { .. })), "{refused:?}");
         }
         disk.set_capacity(64 << 20);
@@ -120,7 +120,7 @@ async fn with_all_that_was_kept_back_used_up_and_all_settled_space_comes_back_by
         // Without any additional space.
         until_flushed(&log).await;
         let until = Instant::now() + PATIENCE;
-        while let Err(error) = log.append(message(DATA, b"again"), None).await {
+        while let Err(error) = log.append(message(DATA, b"again")).await {
             assert!(matches!(error, LogError::DiskFull { .. }), "{error}");
             assert!(Instant::now() < until, "{:?}", log.counters());
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -141,7 +141,7 @@ async fn a_log_without_a_superblock_opens_on_a_full_disk_and_has_one_as_soon_as_
     let log = open(&disk);
     log.create(DATA, Durability::Fsync).await.unwrap();
     for n in 0..40u8 {
-        log.append(message(DATA, &[n; 3000]), None).await.unwrap();
+        log.append(message(DATA, &[n; 3000])).await.unwrap();
     }
     log.close();
     drop(log);

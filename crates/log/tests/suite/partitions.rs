@@ -85,7 +85,7 @@ fn a_crash_finds_all_that_were_made_or_removed_together_or_none() {
             let made = log.create_all(&ids(3, 300), Durability::Fsync).await;
             // Sometimes enough for a new file, which begins with a table snapshot of all partitions.
             for _ in 0..n / 12 {
-                let _ = log.append(message(PartitionId::new(2, 5), &[7; 40_000]), None).await;
+                let _ = log.append(message(PartitionId::new(2, 5), &[7; 40_000])).await;
             }
             (made, log.remove_all(&ids(2, 300)).await)
         });
@@ -125,7 +125,7 @@ async fn on_a_full_disk_they_go_in_parts() {
     log.create_all(&all, Durability::Os).await.unwrap();
     let space = disk.space().unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
-    while log.append(message(all[0], &[7; 3000]), None).await.is_ok() {}
+    while log.append(message(all[0], &[7; 3000])).await.is_ok() {}
     let mut left = &all[..];
     while !left.is_empty() {
         // Each removal makes room for the next ones.
@@ -224,7 +224,7 @@ async fn life(seed: u64) {
                     let Some(id) = model.id(&mut random) else { break };
                     let value = model.value(id, &mut random);
                     let (log, unit) = (log.clone(), message(id, &value));
-                    sent.push((id, value, tokio::spawn(async move { log.append(unit, None).await })));
+                    sent.push((id, value, tokio::spawn(async move { log.append(unit).await })));
                 }
                 tokio::task::yield_now().await;
                 let going = model.id(&mut random).filter(|_| random.below(2) == 0);

@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 use opcua::types::{NodeId, StatusCode};
 use parking_lot::RwLock;
 use thalweg_flow::{Component, Connection};
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::clock;
 use tokio::sync::{Notify, watch};
 
 use crate::assign::Assigner;
-use crate::backoff::{Backoff, until};
+use crate::backoff::until;
 use crate::config::BrowseConfig;
 use crate::directory::NodeMemory;
 use crate::failures::{NodeFailureKind, NodeFailures};
@@ -126,7 +128,7 @@ pub(crate) struct Browser {
 impl Browser {
     /// Runs until it is dropped.
     pub async fn run(mut self) {
-        let start = Instant::now();
+        let start = clock::now();
         self.add_roots_until_some_work().await;
         self.survey(None, start).await;
         self.paths_final();
@@ -213,7 +215,7 @@ impl Browser {
             match self.add_roots().await {
                 Ok(()) => return,
                 Err(why) => {
-                    let wait = self.backoff.next();
+                    let wait = self.backoff.next_pause();
                     self.connection.failed(&why);
                     tokio::time::sleep(wait).await;
                 }
@@ -326,7 +328,7 @@ impl Browser {
 
     /// Retries failed nodes that are due.
     async fn retry(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         let failures = self.context.failures.clone();
         self.assigner.retry(
             &failures.due(NodeFailureKind::Item, now),
@@ -335,7 +337,7 @@ impl Browser {
         let mut again = self.retry_roots(failures.due(NodeFailureKind::Root, now)).await;
         again.browse.extend(failures.due(NodeFailureKind::Browse, now));
         if !again.browse.is_empty() {
-            self.survey(Some(again), Instant::now()).await;
+            self.survey(Some(again), clock::now()).await;
             self.paths_final();
         }
     }
@@ -431,10 +433,10 @@ impl Browser {
         // A server that has lost all configured nodes is browsed again later; the table is kept.
         if let Err(why) = second.add_roots().await {
             self.component.warn_limited("no_roots", 1, || why);
-            return Some(Instant::now() + self.backoff.next());
+            return Some(clock::now() + self.backoff.next_pause());
         }
         self.backoff.reset();
-        let reached = Box::pin(second.survey(None, Instant::now())).await;
+        let reached = Box::pin(second.survey(None, clock::now())).await;
         let unclear = self.unclear(&second.context, reached);
         let bytes_max = self.context.memory.of_a_table();
         let differences = self.context.table.write().merge(&newer.read(), &unclear, bytes_max);

@@ -13,7 +13,7 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
@@ -21,6 +21,7 @@ use futures::stream::FuturesUnordered;
 use opcua::types::{
     BrowseNextRequest, BrowseRequest, BrowseResult, ByteString, StatusCode, TimestampsToReturn, ViewDescription,
 };
+use thalweg_kit::clock;
 
 use super::walk::{Ticket, Walk};
 use super::{attributes, references};
@@ -363,7 +364,7 @@ impl<'a> BrowsePass<'a> {
     }
 
     fn call(&mut self, operations: usize, call: impl Future<Output = BrowseCallResult> + Send + 'static) {
-        let start = Instant::now();
+        let start = clock::now();
         self.calls
             .push(Box::pin(async move { (call.await, start.elapsed(), operations) }));
     }

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use thalweg_flow::Component;
+use thalweg_kit::clock;
 
 use super::BrowseContext;
 
@@ -29,12 +30,12 @@ impl<'a> Progress<'a> {
 
     pub async fn run(&self) -> Infallible {
         let mut tick = tokio::time::interval(METRICS_PERIOD);
-        let mut logged = Instant::now();
+        let mut logged = clock::now();
         loop {
             tick.tick().await;
             self.show();
             if logged.elapsed() >= PERIOD {
-                logged = Instant::now();
+                logged = clock::now();
                 self.log("browsing");
             }
         }

@@ -13,6 +13,8 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use opcua::types::NodeId;
 use thalweg_flow::BoxFuture;
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::clock;
 use thalweg_record::DropReason;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -25,7 +27,7 @@ use super::schedule::Schedule;
 use super::slow::SlowNodes;
 use super::write_failure::{WriteFailure, difference, refusal};
 use super::write_session::{AttributeService, WriteSession, WriteTarget};
-use crate::backoff::Backoff;
+use crate::backoff::backoff_up_to;
 use crate::channel::CallError;
 use crate::config::OutputConfig;
 use crate::namespace_array::NamespaceArray;
@@ -60,7 +62,7 @@ impl Default for DispatchTiming {
     fn default() -> DispatchTiming {
         DispatchTiming {
             look: Duration::from_millis(50),
-            backoff: Backoff::up_to(Duration::from_millis(100), Duration::from_secs(5)),
+            backoff: backoff_up_to(Duration::from_millis(100), Duration::from_secs(5)),
             patience: Duration::from_secs(1),
             namespaces: Duration::from_secs(10),
             standstill: Duration::from_secs(10),
@@ -156,7 +158,7 @@ impl WriteDispatcher {
                     Some(job) => self.add(job, || jobs.try_recv().ok()),
                     None => return,
                 },
-                () = due => self.wake(Instant::now()),
+                () = due => self.wake(clock::tokio_now()),
             }
         }
     }
@@ -189,7 +191,7 @@ impl WriteDispatcher {
             self.lines.add(done, wanted, &self.namespaces.known);
         }
         // The namespaces are read again when due; until then the known ones are valid.
-        if self.lines.misses_namespaces() && Instant::now() < self.namespaces.read_at + self.pace.namespaces {
+        if self.lines.misses_namespaces() && clock::tokio_now() < self.namespaces.read_at + self.pace.namespaces {
             let missing = &self.namespaces.missing;
             self.lines.refuse_homeless(|_, uri| missing.contains(uri));
         }
@@ -227,7 +229,7 @@ impl WriteDispatcher {
     /// Sends what can be sent now.
     fn call(&mut self) {
         let Some(server) = self.live().cloned() else { return };
-        let now = Instant::now();
+        let now = clock::tokio_now();
         for id in self.lines.begin() {
             self.schedule.begin(id, now);
         }
@@ -263,7 +265,7 @@ impl WriteDispatcher {
             service,
             operations,
             targets: targets.clone(),
-            since: Instant::now(),
+            since: clock::tokio_now(),
             is_apart,
             is_overdue: false,
         };
@@ -325,7 +327,8 @@ impl WriteDispatcher {
         match (failure, self.config.handshake) {
             (Some(failure), _) => self.failed(id, failure),
             (None, Some(handshake)) => {
-                self.schedule.read_back(id, Instant::now() + handshake.readback_timeout);
+                self.schedule
+                    .read_back(id, clock::tokio_now() + handshake.readback_timeout);
                 self.pass_if_over(id);
             }
             (None, None) => self.succeeded(id),
@@ -339,7 +342,8 @@ impl WriteDispatcher {
             None => self.succeeded(id),
             Some(failure) if !failure.again || asked_at >= until => self.failed(id, failure),
             Some(_) => {
-                self.schedule.look_again(id, until.min(Instant::now() + self.pace.look));
+                self.schedule
+                    .look_again(id, until.min(clock::tokio_now() + self.pace.look));
                 self.pass_if_over(id);
             }
         }
@@ -365,7 +369,7 @@ impl WriteDispatcher {
         }
         let handshake = self.config.handshake;
         let (attempts_max, pause) = handshake.map_or((1, Duration::ZERO), |h| (h.attempts_max, h.pause));
-        if failure.again && self.schedule.try_again(id, attempts_max, Instant::now() + pause) {
+        if failure.again && self.schedule.try_again(id, attempts_max, clock::tokio_now() + pause) {
             return;
         }
         match failure.permanent {
@@ -383,7 +387,7 @@ impl WriteDispatcher {
         if let Some(limit) = limit {
             return self.give_up(id, &failure.error, limit);
         }
-        self.schedule.try_later(id, Instant::now());
+        self.schedule.try_later(id, clock::tokio_now());
         self.report.held_up(id, failure, self.pace.standstill);
     }
 
@@ -444,7 +448,7 @@ impl WriteDispatcher {
 
     fn namespaces_read(&mut self, read: Result<NamespaceArray, CallError>) {
         let asked_for = self.namespaces.asked_for.take().unwrap_or_default();
-        self.namespaces.read_at = Instant::now();
+        self.namespaces.read_at = clock::tokio_now();
         self.namespaces.missing.clear();
         match read {
             Ok(known) if !known.is_empty() => {
@@ -484,7 +488,7 @@ impl NamespaceCache {
     fn new(known: NamespaceArray) -> NamespaceCache {
         NamespaceCache {
             known,
-            read_at: Instant::now(),
+            read_at: clock::tokio_now(),
             missing: HashSet::new(),
             asked_for: None,
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_flow::Component;
+use thalweg_kit::clock;
 
 use super::node_queues::OperationId;
 use super::write_failure::WriteFailure;
@@ -32,13 +33,13 @@ impl HeldUpNodes {
             stands: Box::new(stands),
             held_up: BTreeMap::new(),
             shown,
-            last_taken: Instant::now(),
+            last_taken: clock::now(),
         }
     }
 
     /// A value was accepted, or may be in a new session.
     pub fn taken(&mut self) {
-        self.last_taken = Instant::now();
+        self.last_taken = clock::now();
     }
 
     /// An operation failed temporarily. While others succeed, this does not affect the whole output.

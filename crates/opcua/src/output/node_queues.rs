@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use opcua::types::NodeId;
 use thalweg_flow::{Rejection, WriteError, all_but};
+use thalweg_kit::clock;
 use thalweg_record::{DropReason, Message, Value};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -99,7 +100,7 @@ impl NodeQueues {
         wanted: Vec<Result<Vec<PreparedWrite>, Rejection>>,
         namespaces: &NamespaceArray,
     ) {
-        let (write, first, since) = (self.next_write, self.next, Instant::now());
+        let (write, first, since) = (self.next_write, self.next, clock::tokio_now());
         self.next_write += 1;
         let (mut messages, mut rejections) = (Vec::with_capacity(wanted.len()), Vec::new());
         for (message, wanted) in wanted.into_iter().enumerate() {

@@ -11,11 +11,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use thalweg_kit::backoff::Backoff;
 use tokio::time::Instant;
 
 use super::node_queues::OperationId;
 use super::write_session::AttributeService;
-use crate::backoff::Backoff;
 
 struct Task {
     stage: OperationStage,
@@ -126,7 +126,7 @@ impl Schedule {
         self.set(id, OperationStage::InCall);
         let Some(task) = self.tasks.get_mut(&id) else { return };
         task.pauses = task.pauses.saturating_add(1);
-        let at = now + task.backoff.next();
+        let at = now + task.backoff.next_pause();
         self.set(id, OperationStage::Until(at, AttributeService::Write));
     }
 
@@ -184,10 +184,14 @@ impl Schedule {
 mod tests {
     use std::time::Duration;
 
+    use thalweg_kit::clock;
+
     use super::*;
+    use crate::backoff::backoff_from;
 
     fn schedule(operations: OperationId) -> (Schedule, Instant) {
-        let (mut schedule, now) = (Schedule::new(Backoff::new(Duration::from_millis(100))), Instant::now());
+        let mut schedule = Schedule::new(backoff_from(Duration::from_millis(100)));
+        let now = clock::tokio_now();
         (0..operations).for_each(|id| schedule.begin(id, now));
         (schedule, now)
     }

@@ -9,15 +9,15 @@
 //! | ended | the session is closed | - |
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use thalweg_flow::{Component, Connection};
+use thalweg_kit::clock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::write_session::WriteSession;
-use crate::backoff::Backoff;
+use crate::backoff::{backoff_from, delay_after_loss};
 use crate::config::{ConnectionConfig, policy_name};
 use crate::connect::{ConnectError, Connector};
 use crate::metrics::{ConnectionMetrics, Reconnect};
@@ -49,7 +49,7 @@ impl SessionSupervisor {
     /// Runs until the stop.
     pub async fn run(self) {
         let stop = self.stop.clone();
-        let mut backoff = Backoff::new(self.config.reconnect_interval);
+        let mut backoff = backoff_from(self.config.reconnect_interval);
         let mut previous = None;
         let mut connected_before = false;
         loop {
@@ -61,10 +61,10 @@ impl SessionSupervisor {
             let wait = match attempt {
                 Err(error) => {
                     self.failed(&error);
-                    error.pause(backoff.next(), self.config.session_timeout)
+                    error.pause(backoff.next_pause(), self.config.session_timeout)
                 }
                 Ok((session, is_previous)) => {
-                    let since = Instant::now();
+                    let since = clock::now();
                     if std::mem::replace(&mut connected_before, true) {
                         self.metrics.reconnected(match is_previous {
                             true => Reconnect::Reactivated,
@@ -78,7 +78,7 @@ impl SessionSupervisor {
                     };
                     self.lost(&lost);
                     previous = Some(session);
-                    backoff.after_loss(since.elapsed())
+                    delay_after_loss(&mut backoff, since.elapsed())
                 }
             };
             tokio::select! {

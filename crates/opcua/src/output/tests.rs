@@ -13,7 +13,7 @@ use thalweg_flow::{ParseContext, Rejection};
 use thalweg_record::{DropReason, Ticks};
 
 use super::*;
-use crate::backoff::Backoff;
+use crate::backoff::backoff_up_to;
 use crate::fake_server::{FakeServer, component, fault, good, session};
 use crate::profile;
 use crate::server_facts::{OperationLimits, ServerFacts};
@@ -149,7 +149,7 @@ impl Default for Options {
             handshake: UNCHECKED,
             more: "",
             pace: DispatchTiming {
-                backoff: Backoff::up_to(Duration::from_millis(1), Duration::from_millis(10)),
+                backoff: backoff_up_to(Duration::from_millis(1), Duration::from_millis(10)),
                 namespaces: Duration::ZERO,
                 ..DispatchTiming::default()
             },

@@ -4,7 +4,7 @@
 //! readable only by their owner and never logged.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use opcua::crypto::{PrivateKey, SecurityPolicy, random};
 use rsa::RsaPrivateKey;
@@ -12,6 +12,7 @@ use rsa::pkcs1v15::SigningKey;
 use rsa::pkcs8::DecodePrivateKey as _;
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
+use thalweg_kit::{blocking, clock};
 use tokio::sync::OnceCell;
 use x509_cert::builder::{Builder as _, CertificateBuilder, Profile};
 use x509_cert::der::Encode as _;
@@ -96,7 +97,7 @@ impl ClientCertificates {
         }
         let folder = self.folder.clone();
         // Generating a key takes a noticeable part of a second.
-        let made = tokio::task::spawn_blocking(move || kept_or_generated(&folder, legacy)).await;
+        let made = blocking::spawn(move || kept_or_generated(&folder, legacy)).await;
         made.map_err(|_| "the client certificate could not be created".to_owned())?
     }
 }
@@ -286,7 +287,7 @@ where
 
 /// Ten years from 1 January UTC of this year.
 fn validity() -> Validity {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     let year =
         DateTime::from_unix_duration(now.min(Duration::from_secs(250_000_000_000))).map_or(2026, |now| now.year());
     Validity {

@@ -2,9 +2,10 @@
 //! use if neither is.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use opcua::crypto::SecurityPolicy;
+use thalweg_kit::clock;
 
 use super::fingerprint::Fingerprint;
 use super::pins::Pins;
@@ -116,7 +117,7 @@ impl Trust {
             ParsedCertificate::from_der(leaf)?.key_bits(),
         )?;
         if let Some(folder) = &self.folder {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
             folder.check(&CertificateCheck {
                 certificates,
                 url,

@@ -4,8 +4,9 @@
 //!
 //! [`Retransmission`]: crate::subscribe::retransmission::Retransmission
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use thalweg_kit::clock;
 use thalweg_record::Ticks;
 
 use super::recovery::in_subscription;
@@ -25,7 +26,7 @@ impl ServerConnection {
     /// Runs until a subscription only needs its next message. After a connection error the rest is done on the next
     /// connection.
     pub(super) async fn catch_up(&mut self, session: &Session, number: usize) -> Result<(), ServeError> {
-        let start = Instant::now();
+        let start = clock::now();
         loop {
             let Some(subscription) = self.subscriptions.get_mut(number) else {
                 return Ok(());
@@ -78,7 +79,7 @@ impl ServerConnection {
         let Some(subscription) = self.subscriptions.get_mut(number) else {
             return Ok(RepublishReply::Unanswered);
         };
-        subscription.heard = Instant::now();
+        subscription.heard = clock::now();
         let body = match republished {
             RepublishOutcome::Message(body) => body,
             RepublishOutcome::NotAvailable => return Ok(RepublishReply::NotAvailable),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use opcua::types::{DeleteMonitoredItemsRequest, ExtensionObject};
+use thalweg_kit::clock;
 
 use super::items::{AcquisitionMode, Item, ItemIndex, ItemTable, MonitoringStage};
 use super::sampling::SamplingIntervals;
@@ -148,11 +149,11 @@ impl ItemCreation {
 
     /// Pauses until the periodic check, unless something else wakes the loop earlier.
     fn rest(&mut self) {
-        self.rests_until = Some(Instant::now() + WATCH_PERIOD);
+        self.rests_until = Some(clock::now() + WATCH_PERIOD);
     }
 
     fn is_resting(&self) -> bool {
-        self.rests_until.is_some_and(|until| Instant::now() < until)
+        self.rests_until.is_some_and(|until| clock::now() < until)
     }
 
     /// Whether items of a subscription are in pending calls.
@@ -316,7 +317,7 @@ impl ServerConnection {
             is_probe: self.creation.probe.is_some_and(|probe| probe.slot == subscription),
         };
         self.creation.in_flight.insert(call, asked);
-        let start = Instant::now();
+        let start = clock::now();
         self.creating.push(Box::pin(async move {
             let result = create(&session, id, wanted, queue_size).await;
             CreateCallResult {

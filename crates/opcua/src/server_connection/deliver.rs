@@ -1,9 +1,10 @@
 //! Delivers responses to the flow: decodes, converts, counts and sends; buffers them before paths are final.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use opcua::types::{NodeId, StatusCode};
 use thalweg_flow::SinkClosed;
+use thalweg_kit::clock;
 use thalweg_record::{DropReason, FilterReason, Ticks};
 
 use super::ServerConnection;
@@ -37,7 +38,7 @@ impl ServerConnection {
             self.hold();
         }
         // Set after waiting for the flow, so that the wait does not count as silence.
-        self.last_data = Instant::now();
+        self.last_data = clock::now();
         Ok(())
     }
 
@@ -63,7 +64,7 @@ impl ServerConnection {
                 });
         }
         if converted.heartbeat {
-            self.last_heartbeat = Instant::now();
+            self.last_heartbeat = clock::now();
         }
         if let Some(newest) = converted.newest {
             metrics.value_age.observe(age(newest, Ticks::now()));
@@ -202,7 +203,7 @@ impl ServerConnection {
                 .map(|index| self.items.get(*index).map_or(NO_NODE, |item| item.node))
                 .map(|node| self.node_id_of(node))
                 .collect();
-            let (session, start) = (session.clone(), Instant::now());
+            let (session, start) = (session.clone(), clock::now());
             self.polling.push(Box::pin(async move {
                 let result = poll::read(session, nodes).await;
                 PollAnswer {

@@ -12,6 +12,8 @@ use opcua::types::{
     AttributeId, BrowsePath, BrowsePathResult, NodeId, ObjectId, QualifiedName, ReferenceTypeId, RelativePath,
     RelativePathElement, StatusCode, TimestampsToReturn, TranslateBrowsePathsToNodeIdsRequest,
 };
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::clock;
 
 use super::ServerConnection;
 use super::items::ItemIndex;
@@ -27,8 +29,8 @@ const PER_CALL: usize = 100;
 /// Maximum attempts for one range.
 const ATTEMPTS_MAX: u8 = 7;
 
-/// Pause between the first two attempts; each further pause is twice as long.
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// Pauses between attempts; few attempts need no longest one.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::MAX);
 
 /// Pending range queries.
 pub(super) struct EuRangeLookups {
@@ -111,7 +113,7 @@ impl EuRangeLookups {
         let attempts = want.attempts.saturating_add(1);
         let again = attempts < ATTEMPTS_MAX;
         if again {
-            let pause = PAUSE_FIRST * (1 << want.attempts);
+            let pause = PAUSES.nominal(u32::from(want.attempts));
             self.later.insert((now + pause, want.item), attempts);
         }
         again
@@ -124,7 +126,7 @@ impl ServerConnection {
         if !self.ranges.asking.is_empty() {
             return;
         }
-        let mut wants = self.ranges.take(Instant::now());
+        let mut wants = self.ranges.take(clock::now());
         wants.retain(|want| self.items.get(want.item).is_some());
         if wants.is_empty() {
             return;
@@ -154,7 +156,7 @@ impl ServerConnection {
             }
             Err(error) => vec![Err(NoSpan::of_call(&error)); wants.len()],
         };
-        let now = Instant::now();
+        let now = clock::now();
         for (want, span) in wants.into_iter().zip(spans) {
             match span {
                 Ok(span) => self.filter_by_range(want.item, span),

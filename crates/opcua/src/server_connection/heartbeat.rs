@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_kit::clock;
+
 use super::ServerConnection;
 use super::items::{AcquisitionMode, ItemIndex, MonitoringStage};
 use crate::channel::CallError;
@@ -45,7 +47,7 @@ impl ServerConnection {
 
     /// Schedules its retry here, because the list of failures is by node.
     pub(super) fn heartbeat_refused(&mut self, status: u32) {
-        self.heartbeat_retry.refused(Instant::now());
+        self.heartbeat_retry.refused(clock::now());
         self.context.component.warn_limited("heartbeat", 1, || {
             format!(
                 "the server's clock cannot be monitored as a heartbeat: {}",

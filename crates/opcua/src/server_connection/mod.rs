@@ -36,11 +36,13 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use parking_lot::{Mutex, RwLock};
 use thalweg_flow::{Component, Sink, SinkClosed};
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::clock;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::assign::ConnectionCommand;
-use crate::backoff::{Backoff, LASTED_MIN};
+use crate::backoff::{LASTED_MIN, backoff_from, delay_after_loss};
 use crate::browse::ConnectedServer;
 use crate::call_size::CallSize;
 use crate::channel::CallError;
@@ -129,7 +131,7 @@ pub(crate) struct ServerConnection {
     taken_over: SessionSetup,
     /// Deleted subscriptions of this session that are no longer ours.
     abandoned: hashbrown::HashSet<u32>,
-    replacements: replacement::ReplacementBackoff,
+    replacements: replacement::ReplacementSchedule,
     /// Whether Republish timed out on this connection.
     republish_unanswered: bool,
     /// Total of items created and values received: a connection that adds nothing was useless.
@@ -182,7 +184,7 @@ impl ServerConnection {
             commands,
             browse,
             status,
-            backoff: Backoff::new(config.connection.reconnect_interval),
+            backoff: backoff_from(config.connection.reconnect_interval),
             facts: None,
             items: ItemTable::default(),
             gaps: Gaps::default(),
@@ -199,15 +201,15 @@ impl ServerConnection {
             ranges: eu_ranges::EuRangeLookups::new(),
             poller: Poller::new(config.poll_rate, CallSize::new(0, 1, false)),
             polling: FuturesUnordered::new(),
-            last_data: Instant::now(),
-            last_heartbeat: Instant::now(),
+            last_data: clock::now(),
+            last_heartbeat: clock::now(),
             heartbeat_warned: None,
             heartbeat_sampling: Duration::ZERO,
             heartbeat_retry: retry::Retry::after(context.failures.first_retry()),
             room_retry: retry::Retry::after(context.failures.first_retry()),
             taken_over: SessionSetup::default(),
             abandoned: hashbrown::HashSet::new(),
-            replacements: replacement::ReplacementBackoff::new(),
+            replacements: replacement::ReplacementSchedule::new(),
             republish_unanswered: false,
             useful: 0,
             context,
@@ -229,7 +231,7 @@ impl ServerConnection {
             let Some((session, how)) = self.establish(previous.take()).await else {
                 return;
             };
-            let (since, useful) = (Instant::now(), self.usefulness());
+            let (since, useful) = (clock::now(), self.usefulness());
             let stop = self.context.stop.clone();
             let recovered = tokio::select! {
                 biased;
@@ -271,7 +273,7 @@ impl ServerConnection {
     fn wait_after_loss(&mut self, lasted: Duration, was_useful: bool) -> Duration {
         match was_useful && lasted < LASTED_MIN {
             true => PAUSE_MIN.min(self.context.config.connection.reconnect_interval),
-            false => self.backoff.after_loss(lasted),
+            false => delay_after_loss(&mut self.backoff, lasted),
         }
     }
 
@@ -294,7 +296,8 @@ impl ServerConnection {
             };
             self.context.health.link_failed(self.number, &error.text);
             self.set_state(&error.text);
-            let wait = error.pause(self.backoff.next(), self.context.config.connection.session_timeout);
+            let session_timeout = self.context.config.connection.session_timeout;
+            let wait = error.pause(self.backoff.next_pause(), session_timeout);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,

@@ -4,6 +4,8 @@
 
 use std::time::Instant;
 
+use thalweg_kit::clock;
+
 use super::ServerConnection;
 use super::items::{AcquisitionMode, ItemIndex, MonitoringStage};
 
@@ -24,7 +26,7 @@ impl ServerConnection {
         self.items.set_way(index, AcquisitionMode::Poll);
         if let Some(item) = self.items.get_mut(index) {
             item.lacks_room = true;
-            self.room_retry.refused(Instant::now());
+            self.room_retry.refused(clock::now());
         }
     }
 

@@ -1,8 +1,7 @@
 //! Recovery after a reconnect: subscriptions are transferred, lost messages fetched, and messages that cannot be
 //! fetched become a gap.
 
-use std::time::Instant;
-
+use thalweg_kit::clock;
 use thalweg_record::Ticks;
 
 use super::items::{AcquisitionMode, Item};
@@ -50,7 +49,7 @@ impl ServerConnection {
         }
         self.replace_broken(session).await?;
         for subscription in &mut self.subscriptions {
-            subscription.heard = Instant::now();
+            subscription.heard = clock::now();
         }
         self.context.metrics.connections.reconnected(how);
         tracing::info!(
@@ -63,7 +62,7 @@ impl ServerConnection {
 
     /// A refusal from before the reconnect may no longer apply.
     fn retry_soon(&mut self, how: Reconnect) {
-        let now = Instant::now();
+        let now = clock::now();
         self.heartbeat_retry.soon(now);
         // The same session has the same room.
         if how != Reconnect::Reactivated {

@@ -3,12 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::clock;
 use thalweg_record::Ticks;
 
 use super::ServerConnection;
 use super::creation::is_about_the_connection;
 use super::items::{AcquisitionMode, Item, ItemIndex, MonitoringStage};
-use crate::backoff::{Backoff, LASTED_MIN};
+use crate::backoff::{LASTED_MIN, backoff_from};
 use crate::channel::CallError;
 use crate::gaps::{Gap, GapReason};
 use crate::session::Session;
@@ -19,16 +21,16 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
 /// The schedule for recreating subscriptions that the server has ended: immediately, then later and later if it ends
 /// those too.
-pub(super) struct ReplacementBackoff {
+pub(super) struct ReplacementSchedule {
     pauses: Backoff,
     last: Option<Instant>,
     pause: Duration,
 }
 
-impl ReplacementBackoff {
-    pub fn new() -> ReplacementBackoff {
-        ReplacementBackoff {
-            pauses: Backoff::new(PAUSE_FIRST),
+impl ReplacementSchedule {
+    pub fn new() -> ReplacementSchedule {
+        ReplacementSchedule {
+            pauses: backoff_from(PAUSE_FIRST),
             last: None,
             pause: Duration::ZERO,
         }
@@ -47,16 +49,16 @@ impl ReplacementBackoff {
             self.pauses.reset();
         }
         self.last = Some(now);
-        self.pause = self.pauses.next();
+        self.pause = self.pauses.next_pause();
     }
 }
 
 impl ServerConnection {
-    /// Calls [`ServerConnection::replace_broken`], at the pace of [`ReplacementBackoff`] if the server has ended
+    /// Calls [`ServerConnection::replace_broken`], at the pace of [`ReplacementSchedule`] if the server has ended
     /// subscriptions.
     pub(super) async fn replace_ended(&mut self, session: &Session) -> Result<(), CallError> {
         self.settle_miscounts(session).await?;
-        let now = Instant::now();
+        let now = clock::now();
         let has_ended = self.subscriptions.iter().any(|subscription| subscription.lost);
         if has_ended && !self.replacements.is_due(now) {
             return Ok(());
@@ -146,7 +148,7 @@ mod tests {
     /// The seconds within an hour at which subscriptions are recreated, if the server ends them each time after
     /// `lasting`.
     fn times(lasting: Duration) -> Vec<u64> {
-        let (start, mut replacements) = (Instant::now(), ReplacementBackoff::new());
+        let (start, mut replacements) = (clock::now(), ReplacementSchedule::new());
         let mut times = Vec::new();
         let mut ended_at = Duration::ZERO;
         for second in 0..3600 {

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::backoff::Backoff;
+use thalweg_kit::backoff::Backoff;
+
+use crate::backoff::backoff_up_to;
 use crate::failures::RETRY_MAX;
 
 pub(super) struct Retry {
@@ -14,7 +16,7 @@ impl Retry {
     /// `first` is the first pause.
     pub fn after(first: Duration) -> Retry {
         Retry {
-            pauses: Backoff::up_to(first, RETRY_MAX.max(first)),
+            pauses: backoff_up_to(first, RETRY_MAX.max(first)),
             at: None,
         }
     }
@@ -22,7 +24,7 @@ impl Retry {
     /// Records a refusal; of several, the first counts.
     pub fn refused(&mut self, now: Instant) {
         if self.at.is_none() {
-            self.at = Some(now + self.pauses.next());
+            self.at = Some(now + self.pauses.next_pause());
         }
     }
 
@@ -43,13 +45,15 @@ impl Retry {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_kit::clock;
+
     use super::*;
 
     #[test]
     fn each_refusal_is_followed_by_one_retry_ever_later_until_it_succeeds() {
         let first = Duration::from_secs(60);
         let mut retry = Retry::after(first);
-        let mut now = Instant::now();
+        let mut now = clock::now();
         assert!(!retry.take_due(now + RETRY_MAX));
         for nominal in [60, 120, 240] {
             (0..3).for_each(|_| retry.refused(now));

@@ -1,9 +1,10 @@
 //! The loop of a working connection: it handles events as they become ready, and only a full flow blocks it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use opcua::types::StatusCode;
+use thalweg_kit::clock;
 
 use super::items::{AcquisitionMode, MonitoringStage};
 use super::{ServeError, ServeOutcome, ServerConnection, WATCH_PERIOD};
@@ -27,7 +28,7 @@ const ABANDONED_MAX: usize = 1000;
 
 impl ServerConnection {
     pub(super) async fn serve(&mut self, session: &Session) -> ServeOutcome {
-        self.last_data = Instant::now();
+        self.last_data = clock::now();
         self.last_heartbeat = self.last_data;
         let _alive = KeepAlive::start(session);
         let ended = match self.serve_loop(session).await {
@@ -231,7 +232,7 @@ impl ServerConnection {
 
     /// Runs once per second: silence, subscriptions to replace, gauges.
     async fn watch(&mut self, session: &Session) -> Result<(), ServeError> {
-        let now = Instant::now();
+        let now = clock::now();
         self.status.lock().subscriptions = self.subscriptions.len();
         if self.is_primary() {
             self.context.metrics.show_items(&self.context.table);

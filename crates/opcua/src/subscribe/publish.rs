@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use opcua::types::{PublishRequest, SubscriptionAcknowledgement};
+use thalweg_kit::clock;
 use thalweg_telemetry::IntGauge;
 use tokio::sync::mpsc;
 
@@ -69,7 +70,7 @@ impl PublishRequester {
 
     /// Returns how many requests may be sent now.
     pub fn missing(&mut self, subscriptions: usize) -> usize {
-        let now = Instant::now();
+        let now = clock::now();
         self.resting.retain(|until| *until > now);
         (self.per_subscription * subscriptions)
             .min(self.limit)
@@ -79,7 +80,7 @@ impl PublishRequester {
     /// Keeps the slot of the request answered last unused for `pause`.
     pub fn rest(&mut self, pause: Duration) {
         if self.resting.len() < OUTSTANDING_MAX {
-            self.resting.push(Instant::now() + pause);
+            self.resting.push(clock::now() + pause);
         }
     }
 
@@ -101,7 +102,7 @@ impl PublishRequester {
             subscription_acknowledgements: (!acknowledgements.is_empty()).then_some(acknowledgements),
         };
         self.tag += 1;
-        self.sent.insert(self.tag, Instant::now());
+        self.sent.insert(self.tag, clock::now());
         session.enqueue(request, TIMEOUT_HINT, &self.queue, self.tag).await;
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use opcua::types::{CreateSubscriptionRequest, DeleteSubscriptionsRequest};
+use thalweg_kit::clock;
 use thalweg_record::Ticks;
 
 use super::retransmission::Retransmission;
@@ -102,7 +103,7 @@ impl Subscription {
             full: false,
             interval: Duration::from_secs_f64(interval / 1000.0),
             keep_alive: Duration::from_secs_f64((keep_alive / 1000.0).min(86_400.0)),
-            heard: Instant::now(),
+            heard: clock::now(),
             heard_at: Ticks::now(),
             in_doubt: false,
             miscounted: false,
@@ -122,7 +123,7 @@ impl Subscription {
     }
 
     pub fn heard_now(&mut self) {
-        self.heard = Instant::now();
+        self.heard = clock::now();
         self.heard_at = Ticks::now();
         self.silences = 0;
     }

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use opcua::types::{Identifier, NodeId};
 use parking_lot::Mutex;
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::clock;
 use thalweg_record::Text;
 
-use crate::backoff::Backoff;
+use crate::backoff::backoff_up_to;
 
 pub(crate) const BOOLEAN: u8 = 1;
 pub(crate) const SBYTE: u8 = 2;
@@ -119,7 +121,7 @@ impl StructureRegistry {
         {
             return Some(structure);
         }
-        if !self.without.contains(encoding) && self.is_due(encoding, Instant::now) {
+        if !self.without.contains(encoding) && self.is_due(encoding, clock::now) {
             let known = self.structures.len().max(self.encodings.len()) + self.without.len() + self.postponed.len();
             let mut missing = self.missing.lock();
             if known + missing.len() < STRUCTURES_MAX && !missing.contains(encoding) {
@@ -163,12 +165,12 @@ impl StructureRegistry {
     /// The server could not describe the encoding now: it stays bytes for a pause that doubles each time. Returns the
     /// pause.
     pub fn postpone(&mut self, encoding: NodeId) -> Duration {
-        let now = Instant::now();
+        let now = clock::now();
         let postponed = self.postponed.entry(encoding).or_insert_with(|| PostponedLookup {
             until: now,
-            pauses: Backoff::up_to(PAUSE_FIRST, PAUSE_MAX),
+            pauses: backoff_up_to(PAUSE_FIRST, PAUSE_MAX),
         });
-        let pause = postponed.pauses.next();
+        let pause = postponed.pauses.next_pause();
         postponed.until = now + pause;
         pause
     }
@@ -176,7 +178,7 @@ impl StructureRegistry {
     /// Acts as if all pauses were over.
     #[cfg(test)]
     pub fn end_pauses(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         self.postponed.values_mut().for_each(|postponed| postponed.until = now);
     }
 }
@@ -288,7 +290,7 @@ mod tests {
         for _ in 0..20 {
             let pause = book.postpone(encoding.clone());
             assert!(!is_missing(&book) && pause <= PAUSE_MAX);
-            let (asked, later) = (Instant::now(), Instant::now() + pause);
+            let (asked, later) = (clock::now(), clock::now() + pause);
             assert!(!book.is_due(&encoding, || asked) && book.is_due(&encoding, || later));
             longest = longest.max(pause);
         }

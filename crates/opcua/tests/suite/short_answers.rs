@@ -275,7 +275,7 @@ async fn a_server_that_refuses_every_item_is_told_of_with_its_reason() {
     let collector = collect(&proxy.endpoint(), &format!("subscribeEnabled: true, {FAST}")).await;
     let says = |c: &Collector| c.not_ready().unwrap_or_default();
     collector
-        .until("the reason", |c| says(c).contains("10 of 10 that failed"))
+        .until("the reason", |c| says(c).contains("10 of 10 failures"))
         .await;
     let why = says(&collector);
     for part in [

@@ -275,7 +275,7 @@ async fn filled(input: &Input, partitions: &[PartitionId]) -> Arc<EmbeddedLog> {
         entry.extend_from_slice(request);
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &entry)).unwrap();
-        log.append(WriteBatch::of(*partition, records), None).await.unwrap();
+        log.append(WriteBatch::of(*partition, records)).await.unwrap();
     }
     Arc::new(log)
 }

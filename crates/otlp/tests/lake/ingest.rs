@@ -92,7 +92,7 @@ impl World {
     async fn append(&self, entry: &[u8]) -> u64 {
         let mut records = Records::new();
         records.push(&RecordRef::of(1, entry)).unwrap();
-        let appended = self.log.append(WriteBatch::of(PARTITION, records), None).await;
+        let appended = self.log.append(WriteBatch::of(PARTITION, records)).await;
         appended.unwrap().offsets[0]
     }
 

@@ -68,7 +68,7 @@ pub async fn fill(data_dir: &Path) {
             records.push(&RecordRef::of(1, &entry.bytes)).unwrap();
         }
         let entries = packed.entries.len() as u64;
-        let appended = log.append(WriteBatch::of(PARTITION, records), None).await.unwrap();
+        let appended = log.append(WriteBatch::of(PARTITION, records)).await.unwrap();
         while taken.load(Ordering::SeqCst) < appended.offsets[0] + entries {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -1,8 +1,10 @@
 //! The clocks of a machine: time passes normally or by days at once, and the wall clock can be set.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use thalweg_delta::store::cut_disk::FileClock;
 use thalweg_log::Micros;
 use thalweg_log::clock::{MachineTime, TimeSource};
 
@@ -28,6 +30,12 @@ impl Hands {
     pub fn file_time(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.wall().unsigned_abs())
     }
+}
+
+/// For the files of a disk.
+pub fn file_clock(hands: &Arc<Hands>) -> FileClock {
+    let hands = hands.clone();
+    Arc::new(move || hands.file_time())
 }
 
 impl TimeSource for Hands {

@@ -9,6 +9,7 @@ use prometheus::Registry;
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::compaction::CompactionOptions;
 use thalweg_columns::tables::{LOGS, TableSpec};
+use thalweg_delta::store::cut_disk::CutDisk;
 use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::entry::{BoxFuture, EntryPosition};
@@ -20,7 +21,6 @@ use thalweg_lake::memtable_view::{MemtableReader, MemtableView, VisibilityWaitEr
 use thalweg_log::{EmbeddedLog, Log, LogOptions, PartitionId};
 use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
 
-use crate::disk::CutDisk;
 use crate::ledger::KEPT_DAYS;
 
 pub const LOG_PARTITIONS: [PartitionId; 2] = [PartitionId::new(7, 0), PartitionId::new(7, 1)];

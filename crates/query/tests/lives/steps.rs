@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde_json::json;
 use thalweg_delta::SnapshotDetail;
+use thalweg_delta::store::cut_disk::DiskFaults;
 use thalweg_lake::Signal;
 use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords};
 use thalweg_lake::maintenance::MaintenanceTask;
@@ -15,7 +16,6 @@ use thalweg_log::clock::TimeSource as _;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, Micros, PartitionId, Records, WriteBatch};
 
-use crate::disk::Faults;
 use crate::guest::{Guest, Outcome};
 use crate::ledger::{Extent, Survives};
 use crate::process::{FOR_EVER, LOG_PARTITIONS, VACUUM_RETAIN};
@@ -72,7 +72,7 @@ impl World {
         }
         let asks = self.random.one_in(3) && self.damage.is_empty();
         let stored = batches.into_iter().map(|(table, rows, unit, polls)| {
-            let append = running.process.log.append(unit, None);
+            let append = running.process.log.append(unit);
             async move {
                 let answer = left_after(polls, append).await;
                 (table, rows, answer.is_some_and(|answer| answer.is_ok()))
@@ -343,15 +343,15 @@ impl World {
 
     fn steps_fail(&mut self) {
         let faults = match self.random.below(6) {
-            0 => Faults {
+            0 => DiskFaults {
                 failing_sync: true,
-                ..Faults::default()
+                ..DiskFaults::default()
             },
-            1 | 2 => Faults {
+            1 | 2 => DiskFaults {
                 failing_steps: 3,
-                ..Faults::default()
+                ..DiskFaults::default()
             },
-            _ => Faults::default(),
+            _ => DiskFaults::default(),
         };
         self.happened(faults);
         // After a failed sync nothing is written before the next start.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use thalweg_delta::store::cut_disk::CutDisk;
 use thalweg_lake::inspect::{Lake, VerifyOptions, verify};
 use thalweg_lake::maintenance::MaintenanceTask;
 use thalweg_log::clock::{Clock as _, LogClock};
 use thalweg_log::disk::sim::{Random, SimDisk};
 use thalweg_log::{Durability, LogOptions, Micros, PartitionId};
 
-use crate::clock::Hands;
-use crate::disk::CutDisk;
+use crate::clock::{Hands, file_clock};
 use crate::ledger::{Extent, Ledger, Survives};
 use crate::process::{FOR_EVER, LOG_PARTITIONS, Namespaces, Process};
 
@@ -145,7 +145,7 @@ impl World {
             seed,
             folder: tempfile::tempdir().unwrap(),
             log_disk: SimDisk::new(seed, 256 * MIB),
-            disk: CutDisk::new(seed, hands.clone()),
+            disk: CutDisk::new(seed, file_clock(&hands)),
             hands,
             namespaces: Arc::default(),
             modes: BTreeMap::new(),
@@ -286,7 +286,7 @@ impl World {
             let rows = self.new_rows();
             self.ledgers[table as usize].attempted(&rows, Survives::Seen, now);
             let unit = self.unit(table, id, &rows);
-            running.process.log.append(unit, None).await.unwrap();
+            running.process.log.append(unit).await.unwrap();
             self.ledgers[table as usize].acknowledged(&rows);
         }
         self.happened(("hold all", extent));

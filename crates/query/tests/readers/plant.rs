@@ -328,7 +328,7 @@ impl Plant {
         for value in values {
             records.push(&RecordRef::of(arrival / 1000, value)).unwrap();
         }
-        self.log.append(WriteBatch::of(partition, records), None).await.unwrap();
+        self.log.append(WriteBatch::of(partition, records)).await.unwrap();
     }
 }
 

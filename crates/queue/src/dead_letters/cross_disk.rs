@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use thalweg_kit::blocking;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::format::varint;
@@ -160,7 +161,7 @@ impl Queue {
             return Ok(());
         }
         let (queue, sent) = (self.clone(), sent.clone());
-        let found = tokio::task::spawn_blocking(move || queue.still_there(&sent)).await;
+        let found = blocking::spawn(move || queue.still_there(&sent)).await;
         let (gone, new) = found.unwrap_or(Err(LogError::Closed))?;
         let Some((state, value)) = self.dropped_fact(&gone).filter(|_| !gone.is_empty()) else {
             return Ok(());
@@ -182,7 +183,7 @@ impl Queue {
         let mut records = Records::new();
         records.push(&RecordRef::of(self.clock.now(), &value))?;
         let unit = WriteBatch::default().and_of(FrameKind::State, state, records).freeing();
-        self.log.append(unit, None).await?;
+        self.log.append(unit).await?;
         Ok(())
     }
 

@@ -207,7 +207,7 @@ impl Queue {
                     let mut records = Records::new();
                     records.push(&RecordRef::of(dead.clock.now(), &value))?;
                     let unit = WriteBatch::default().and_of(FrameKind::State, id, records).freeing();
-                    dead.log.append(unit, None).await?;
+                    dead.log.append(unit).await?;
                 }
                 dead.are_gone(&gone);
                 dead.let_go_of_letters().await;

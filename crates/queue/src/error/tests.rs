@@ -200,7 +200,15 @@ fn of_the_log() -> Vec<(LogError, &'static str, u16)> {
             "offset_gap",
             410,
         ),
-        (LogError::Fenced { partition, epoch: 2 }, "fenced", 503),
+        (
+            LogError::OffsetTaken {
+                partition,
+                expected: 1,
+                next: 2,
+            },
+            "fenced",
+            503,
+        ),
         (
             LogError::TooLarge {
                 what: "a submission",

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use smol_str::SmolStr;
+use thalweg_kit::blocking;
 use thalweg_log::{LogError, PartitionId};
 
 use super::{QueueRegistry, Queues};
@@ -40,7 +41,7 @@ impl QueueRegistry {
         let outcome = self.open_each(&entries, &mut opened).await;
         // Before a consumer finds dead letters in them that were already resent.
         self.end_sending(&opened, all && outcome.is_ok()).await;
-        let counted = tokio::task::spawn_blocking(move || {
+        let counted = blocking::spawn(move || {
             // If frames were trimmed in part, counting their bytes may need a disk read.
             opened.iter().try_for_each(|queue| queue.count_retained())?;
             Ok::<_, QueueError>(opened)

@@ -90,7 +90,7 @@ async fn copy(log: &dyn Log, from: PartitionId, to: PartitionId) -> Result<()> {
 
 async fn append(log: &dyn Log, to: PartitionId, some: Records) -> Result<()> {
     if !some.is_empty() {
-        log.append(WriteBatch::of(to, some), None).await?;
+        log.append(WriteBatch::of(to, some)).await?;
     }
     Ok(())
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use thalweg_log::clock::Clock;
 use thalweg_log::format::frame::{FrameHeader, FrameKind};
 use thalweg_log::{
-    AppendReceipt, BoxFuture, Durability, EmbeddedLog, Fence, Frame, Log, LogCaps, LogStatus, Micros, Offset,
-    PartitionBounds, PartitionId, PartitionListener, ReadOptions, RecordFilter, RecordVisitor, Records, Result,
-    RollListener, WriteBatch,
+    AppendReceipt, BoxFuture, Durability, EmbeddedLog, Frame, Log, LogCaps, LogStatus, Micros, Offset, PartitionBounds,
+    PartitionId, PartitionListener, ReadOptions, RecordFilter, RecordVisitor, Records, Result, RollListener,
+    WriteBatch,
 };
 use thalweg_queue::members::MemberKind;
 use thalweg_queue::settings::{GroupMode, GroupSettings, QueueSettings};
@@ -71,10 +71,10 @@ impl Log for Slow {
             created
         })
     }
-    fn append(&self, unit: WriteBatch, fence: Option<Fence>) -> BoxFuture<'_, Result<AppendReceipt>> {
+    fn append(&self, unit: WriteBatch) -> BoxFuture<'_, Result<AppendReceipt>> {
         Box::pin(async move {
             self.hold(&self.holds_appends).await;
-            self.log.append(unit, fence).await
+            self.log.append(unit).await
         })
     }
     fn remove_all<'a>(&'a self, ids: &'a [PartitionId]) -> BoxFuture<'a, Result<()>> {
@@ -171,9 +171,6 @@ impl Log for Slow {
     }
     fn scan(&self, id: PartitionId, from: Offset, to: Offset, show: &mut RecordVisitor<'_>) -> Result<()> {
         self.log.scan(id, from, to, show)
-    }
-    fn acquire(&self, id: PartitionId) -> BoxFuture<'_, Result<Fence>> {
-        Box::pin(self.log.acquire(id))
     }
 }
 

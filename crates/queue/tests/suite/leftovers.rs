@@ -110,7 +110,7 @@ async fn messages_of_a_queue_that_the_catalogue_has_lost_are_in_a_queue_of_their
         nothing.push(&record).unwrap();
     }
     let unit = WriteBatch::default().and_of(FrameKind::Checkpoint, CATALOG, nothing);
-    Log::append(place.log.as_ref(), unit, None).await.unwrap();
+    Log::append(place.log.as_ref(), unit).await.unwrap();
     place.kill();
 
     for start in 0..2 {
@@ -187,7 +187,7 @@ async fn what_is_found_takes_no_name_that_somebody_has_given() {
     };
     nothing.push(&record).unwrap();
     let unit = WriteBatch::default().and_of(FrameKind::State, CATALOG, nothing);
-    Log::append(place.log.as_ref(), unit, None).await.unwrap();
+    Log::append(place.log.as_ref(), unit).await.unwrap();
     place.kill();
 
     for _ in 0..2 {
@@ -217,7 +217,7 @@ async fn a_queue_that_the_first_version_was_removing_does_not_come_back_when_its
         checkpoint.push(&record).unwrap();
     }
     let unit = WriteBatch::default().and_of(FrameKind::Checkpoint, CATALOG, checkpoint);
-    Log::append(place.log.as_ref(), unit, None).await.unwrap();
+    Log::append(place.log.as_ref(), unit).await.unwrap();
     place.kill();
 
     for _ in 0..2 {

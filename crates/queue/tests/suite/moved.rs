@@ -66,7 +66,7 @@ async fn damaged(seed: u64, damage: Damage) -> (SimDisk, BTreeSet<String>) {
         };
         nothing.push(&nobody).unwrap();
         let unit = WriteBatch::default().and_of(FrameKind::State, CATALOG, nothing);
-        Log::append(log.as_ref(), unit, None).await.unwrap();
+        Log::append(log.as_ref(), unit).await.unwrap();
     }
     log.sync().await.unwrap();
     log.close();
@@ -158,9 +158,7 @@ async fn fill(disk: &SimDisk, most: usize, last: &[usize]) -> usize {
     let put = async |bytes: usize| {
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &vec![7; bytes])).unwrap();
-        EmbeddedLog::append(&log, WriteBatch::of(FILLER, records), None)
-            .await
-            .is_ok()
+        EmbeddedLog::append(&log, WriteBatch::of(FILLER, records)).await.is_ok()
     };
     let mut took = 0;
     while took < most && put(3000).await {

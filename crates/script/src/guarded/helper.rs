@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustix::process::{Pid, setpriority_process};
+use thalweg_kit::clock;
+use thalweg_kit::threads::{self, Condvar};
 use thalweg_record::{Message, Metadata};
 
 use super::lost_threads::LostThread;
@@ -142,8 +144,7 @@ impl Helper {
                 }
             }
         };
-        let builder = std::thread::Builder::new().name(name.to_owned());
-        builder.stack_size(stack.saturating_add(STACK_ROOM)).spawn(work)?;
+        threads::spawn_with_stack(name, stack.saturating_add(STACK_ROOM), work)?;
         Ok(Helper { jobs })
     }
 
@@ -248,7 +249,7 @@ impl Job {
 
     /// Starts the time of a script.
     fn begin(&self, state: &mut JobState, is_condition: bool) {
-        state.started = Some(Instant::now());
+        state.started = Some(clock::now());
         state.is_condition = is_condition;
         state.call = self.watch.begin();
     }
@@ -264,7 +265,7 @@ impl Job {
         spin: &mut Spin,
         results: &mut Vec<Result<CallOutcome, CallFailure>>,
     ) -> JobOutcome {
-        let handed_over = Instant::now();
+        let handed_over = clock::now();
         let patience = timeout.saturating_add(timeout.max(GRACE_MIN));
         spin.until(|| self.is_ended.load(Ordering::Acquire).then_some(()));
         let mut state = self.state.lock();

@@ -3,7 +3,9 @@
 //! Waking a sleeping thread takes some 5 µs, which is more than a short script runs. A spinning thread takes a core
 //! that others may need. So a few spins without success end the spinning, and it is retried now and then.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use thalweg_kit::clock;
 
 /// About the time of falling asleep and waking up.
 const SPIN_MAX: Duration = Duration::from_micros(10);
@@ -41,7 +43,7 @@ impl Spin {
             }
             self.waits = 0;
         }
-        let start = Instant::now();
+        let start = clock::now();
         loop {
             if let Some(found) = look() {
                 self.trust = (self.trust + 1).min(TRUST_MAX);

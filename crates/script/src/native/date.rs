@@ -1,10 +1,11 @@
 //! Dates, as far as they do not depend on the time zone of the machine.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
+use thalweg_kit::clock;
 
 use super::heap::{EvalResult, bail};
 
@@ -12,7 +13,7 @@ use super::heap::{EvalResult, bail};
 const MS_MAX: f64 = 8.64e15;
 
 pub(super) fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_millis() as f64
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rquickjs::qjs;
+use thalweg_kit::clock;
 
 use super::keys::Keys;
 use super::lazy::LazyStates;
@@ -111,7 +112,7 @@ impl CallTimer {
 
     pub fn start(&self) {
         self.running.set(true);
-        self.started.set((!self.watch.is_watched()).then(Instant::now));
+        self.started.set((!self.watch.is_watched()).then(clock::now));
         self.expired.set(false);
     }
 

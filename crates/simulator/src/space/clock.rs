@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use opcua::types::DateTime;
+use thalweg_kit::clock;
 
 /// OPC UA time counts in steps of 100 ns.
 const STEPS_PER_SECOND: f64 = 1e7;
@@ -56,7 +57,7 @@ impl StartCell {
 impl StartTime {
     fn now() -> StartTime {
         StartTime {
-            instant: Instant::now(),
+            instant: clock::now(),
             steps: DateTime::now().ticks(),
         }
     }

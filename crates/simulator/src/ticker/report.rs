@@ -1,7 +1,7 @@
 //! The snapshot for `/sim/stats`. It settles the accounting under each session's lock first, so that values drained by
 //! the library count as published.
 
-use std::time::Instant;
+use thalweg_kit::clock;
 
 use super::{Ticker, Totals};
 use crate::space::Group;
@@ -62,7 +62,7 @@ impl Ticker {
             counter,
             behind_seconds: clock.filter(|_| !self.space.is_held()).map_or(0.0, |clock| {
                 let next = clock.instant(self.space.start(), counter + 1);
-                Instant::now().saturating_duration_since(next).as_secs_f64()
+                clock::now().saturating_duration_since(next).as_secs_f64()
             }),
             late_changes: self.late_changes.get(group as usize).copied().unwrap_or(0),
             monitored_items: ledgers().map(|ledger| ledger.len(group) as u64).sum(),

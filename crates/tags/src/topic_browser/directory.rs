@@ -11,6 +11,7 @@ use axum::routing::get;
 use parking_lot::RwLock;
 use serde::Deserialize;
 use thalweg_flow::Component;
+use thalweg_kit::blocking;
 use thalweg_record::{Object, Text, Value, json};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
@@ -166,7 +167,7 @@ impl HttpRoutes for TopicDirectory {
 
 /// Scanning very many topics takes longer than a task may block the runtime.
 pub(super) async fn topics(State(directory): State<Arc<TopicDirectory>>, Query(page): Query<PageQuery>) -> Response {
-    match tokio::task::spawn_blocking(move || directory.page(&page)).await {
+    match blocking::spawn(move || directory.page(&page)).await {
         Ok(page) => ([(CONTENT_TYPE, "application/json")], page).into_response(),
         // It panicked, or the process is stopping.
         Err(_ended) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

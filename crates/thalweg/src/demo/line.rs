@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use thalweg_kit::clock;
 use thalweg_telemetry::{BalanceStatus, FlowStatus, StatusBoard, cpu_time, resident_bytes};
 
 pub struct StatusLine {
@@ -16,7 +17,7 @@ impl StatusLine {
     pub fn render(&mut self, board: &StatusBoard) -> String {
         let flows = board.flows();
         let values: u64 = flows.iter().map(|flow| flow.balance.entered).sum();
-        let (now, cpu) = (Instant::now(), cpu_time());
+        let (now, cpu) = (clock::now(), cpu_time());
         let (rate, load) = match self.last {
             Some((then, cpu_then, values_then)) => {
                 let seconds = now.duration_since(then).as_secs_f64().max(1e-3);

@@ -7,11 +7,12 @@ mod plant;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use thalweg_assemble::{CheckedConfig, Process, ShutdownReport};
 use thalweg_config::{LoadOptions, SourceText};
+use thalweg_kit::clock;
 use thalweg_telemetry::logging;
 
 use self::line::StatusLine;
@@ -143,7 +144,7 @@ fn quoted(path: &Path) -> String {
 /// Prints the live line once per second until the demo ends or nobody reads it any more.
 async fn watch(process: &Process, signals: Signals, duration: Option<Duration>) {
     let terminal = std::io::stdout().is_terminal();
-    let start = Instant::now();
+    let start = clock::now();
     let mut line = StatusLine::new();
     let mut timer = tokio::time::interval(Duration::from_secs(1));
     let stop = signals.stop();

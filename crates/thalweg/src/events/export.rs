@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
+use thalweg_kit::clock;
 
 use super::args::EventsExport;
 use super::client::EventsClient;
@@ -123,7 +124,7 @@ impl Exporter {
             last: newest(&client)?,
             client,
             count: 0,
-            told: Instant::now(),
+            told: clock::now(),
             on_terminal: io::stderr().is_terminal(),
         })
     }
@@ -164,7 +165,7 @@ impl Exporter {
                 *count += 1;
             }
             if on_terminal && count.is_multiple_of(PAGE) && told.elapsed() >= TELL_EVERY {
-                *told = Instant::now();
+                *told = clock::now();
                 // Overwrites the previous line. A failed write only loses progress output.
                 let _ = write!(io::stderr(), "\r{count} messages exported");
             }

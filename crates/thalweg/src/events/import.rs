@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use flate2::read::MultiGzDecoder;
 use serde_json::Value;
+use thalweg_kit::clock;
 use ureq::SendBody;
 
 use super::args::EventsImport;
@@ -53,7 +54,7 @@ pub fn run(options: &EventsImport) -> Result<ExitCode> {
         lines: 0,
         records: 0,
         is_blank: true,
-        told: Instant::now(),
+        told: clock::now(),
         on_terminal: io::stderr().is_terminal(),
         failed: None,
     };
@@ -183,7 +184,7 @@ impl Read for CountingReader {
         };
         self.count(into.get(..count).unwrap_or_default());
         if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
-            self.told = Instant::now();
+            self.told = clock::now();
             let _ = write!(io::stderr(), "\r{} lines sent", self.lines);
         }
         Ok(count)

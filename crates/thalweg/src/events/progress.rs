@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use thalweg_kit::clock;
+
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Dropping it ends the line.
@@ -18,7 +20,7 @@ impl ByteProgress {
     pub fn new(done: &'static str) -> ByteProgress {
         ByteProgress {
             done,
-            told: Instant::now(),
+            told: clock::now(),
             on_terminal: io::stderr().is_terminal(),
             begun: false,
         }
@@ -26,7 +28,7 @@ impl ByteProgress {
 
     pub fn tell(&mut self, bytes: u64) {
         if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
-            (self.told, self.begun) = (Instant::now(), true);
+            (self.told, self.begun) = (clock::now(), true);
             // A failed write only loses progress output.
             let _ = write!(io::stderr(), "\r{} MiB {}", bytes >> 20, self.done);
         }

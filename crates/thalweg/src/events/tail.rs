@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
+use thalweg_kit::backoff::Backoff;
+use thalweg_kit::threads;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{EventsTail, TailStart};
@@ -18,8 +20,7 @@ use crate::out;
 
 /// A connection is replaced after this time, so that a server that vanished silently is noticed.
 const RENEW: Duration = Duration::from_secs(300);
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
 
 pub fn run(options: &EventsTail) -> Result<ExitCode> {
     let runtime = crate::runtime()?;
@@ -58,12 +59,12 @@ fn follow(options: &EventsTail) -> Result<()> {
     let client = EventsClient::new(&options.server)?;
     let subscriber = EventsClient::with_timeout(&options.server, RENEW)?;
     let query = query(options, start(options, &client)?);
-    let (mut last, mut pause, mut connected) = (None::<u64>, PAUSE_MIN, false);
+    let (mut last, mut pauses, mut connected) = (None::<u64>, PAUSES, false);
     loop {
         let ended = listen(&subscriber, &query, &mut last, &mut connected);
         match ended {
             Ok(TailEnd::NobodyReads) => return Ok(()),
-            Ok(TailEnd::Renew) => pause = PAUSE_MIN,
+            Ok(TailEnd::Renew) => pauses.reset(),
             // A wrong token or an unknown namespace fails again on each attempt, and so does a wrong address at the
             // start.
             Err(error) if is_final(&error) || !connected => return Err(error),
@@ -71,8 +72,7 @@ fn follow(options: &EventsTail) -> Result<()> {
                 out::complain(format_args!("thalweg: {error:#}; connecting again"));
             }
         }
-        std::thread::sleep(pause);
-        pause = (2 * pause).min(PAUSE_MAX);
+        threads::sleep(pauses.next_pause());
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use thalweg_assemble::CheckedConfig;
+use thalweg_kit::clock;
 use thalweg_lake::Signal;
 use thalweg_lake::bulk::{
     BulkError, BulkFormat, BulkProgress, BulkReport, BulkRequest, BulkSource, TableReport, check_format,
@@ -42,7 +43,7 @@ pub fn run(options: &IngestOptions) -> anyhow::Result<ExitCode> {
     let runtime = crate::runtime()?;
     let mut bulk = bulk::open(&place, checked.as_ref(), wanted, &runtime)?;
     let mut told = IngestSummary::default();
-    let begun = Instant::now();
+    let begun = clock::now();
     for path in &options.files {
         let name = path.display().to_string();
         let mut copy = None;

@@ -5,9 +5,10 @@ use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use thalweg_kit::clock;
+use thalweg_kit::threads::{self, JoinHandle};
 use thalweg_lake::bulk::BulkProgress;
 
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
@@ -31,7 +32,7 @@ impl ProgressBar {
         }
         let (stop, stopped) = channel();
         let (name, watched) = (short(name), Arc::new(watched.clone()));
-        let begun = Instant::now();
+        let begun = clock::now();
         let draw = move || {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(DRAWN_EVERY) {
                 // A failed write only loses progress output.
@@ -41,7 +42,7 @@ impl ProgressBar {
         };
         ProgressBar {
             stop: Some(stop),
-            thread: std::thread::Builder::new().spawn(draw).ok(),
+            thread: threads::spawn("progress", draw).ok(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::json;
+use thalweg_kit::clock;
 use thalweg_lake::inspect::{self, Lake, VERIFY_THREAD, VerifyReport};
 
 use super::args::VerifyOptions;
@@ -93,14 +94,14 @@ impl VerifyProgress {
     fn new(table: &str) -> VerifyProgress {
         VerifyProgress {
             table: table.to_owned(),
-            told: Instant::now(),
+            told: clock::now(),
             on_terminal: std::io::stderr().is_terminal(),
         }
     }
 
     fn tell(&mut self, done: u64, all: u64) {
         if self.on_terminal && self.told.elapsed() >= TELL_EVERY {
-            self.told = Instant::now();
+            self.told = clock::now();
             let percent = done.saturating_mul(100) / all.max(1);
             let (table, all) = (&self.table, text_table::bytes(all));
             // A failed write only loses progress output.

@@ -128,8 +128,7 @@ pub fn report_json(report: &CheckReport) -> Value {
     let partitions = report.partitions.iter().map(|row| {
         json!({
             "partition": row.id.to_string(), "durability": row.durability.name(), "first": row.first, "next": row.next,
-            "epoch": row.epoch, "bytes": row.bytes, "gaps": row.gaps, "lost": row.lost,
-            "let_go": row.let_go,
+            "bytes": row.bytes, "gaps": row.gaps, "lost": row.lost, "let_go": row.let_go,
         })
     });
     let spans = |spans: &[LostRange]| {
@@ -244,7 +243,7 @@ pub fn line_json(line: &DumpLine<'_>) -> Value {
         } => json!({
             "frame": kind_of(header), "partition": header.partition.to_string(), "first": header.base,
             "next": header.next(), "records": header.records, "bytes": header.body_len, "flags": flags_of(header),
-            "epoch": header.epoch, "file": file, "position": position, "damaged": !sound,
+            "file": file, "position": position, "damaged": !sound,
         }),
         DumpLine::Record { offset, record } => record_json(*offset, record),
     }
@@ -353,7 +352,6 @@ mod tests {
             durability: Durability::Fsync,
             first: 5,
             next: 40,
-            epoch: 0,
             bytes: 100,
             gaps: 0,
             lost: 2,

@@ -3,12 +3,12 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use thalweg_kit::files;
+use thalweg_kit::{clock, files};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -117,7 +117,7 @@ impl Shell<'_> {
 
     /// Returns `false` if nobody reads the output any more.
     fn answer(&mut self, query: &str) -> Result<bool> {
-        let begun = Instant::now();
+        let begun = clock::now();
         let (session, format, interrupt) = (&self.session, self.format, &mut self.interrupt);
         let answered = self.runtime.block_on(async {
             // An interrupt from before the query does not cancel it.

@@ -219,7 +219,7 @@ async fn events_without_a_namespace_are_found_whatever_the_marks_say_and_under_a
                 records.push(&record.unwrap()).unwrap();
             }
             let unit = thalweg_log::WriteBatch::default().and(partition(3), records);
-            log.append(unit, None).await.unwrap();
+            log.append(unit).await.unwrap();
         }
         drop((store, log));
         let store = disks.open().await;

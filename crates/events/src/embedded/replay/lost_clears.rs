@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use thalweg_kit::threads;
 use thalweg_log::Offset;
 use thalweg_log::format::varint;
 
@@ -168,7 +169,7 @@ pub(in super::super) fn say_again(inner: &StoreInner) {
         let Ok(Some(lost)) = namespace.lost_clear() else {
             continue;
         };
-        let said: Result<_> = runtime.block_on(async {
+        let said: Result<_> = threads::block_on(&runtime, async {
             inner.catalog.lock().await.needs(catalog::CLEARS, inner.now()).await?;
             let mut content = Vec::new();
             varint::put(&mut content, lost);

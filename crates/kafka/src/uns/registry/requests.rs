@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use thalweg_kit::clock;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -67,7 +68,7 @@ pub fn subjects(
     before: &[Arc<Subject>],
     lasts: Duration,
 ) -> Result<ContractSubjects, RegistryError> {
-    let begun = Instant::now();
+    let begun = clock::now();
     let all: Vec<String> = get(agent, &format!("{url}/subjects"))?;
     let prefix = format!("{contract}-");
     let mut subjects = ContractSubjects::default();
@@ -100,7 +101,7 @@ pub fn subjects(
         let schema = Schema::parse(&version.schema);
         let schema =
             schema.map_err(|why| RegistryError::Schema(format!("the schema of {name} cannot be checked: {why}")))?;
-        let fetched = Instant::now();
+        let fetched = clock::now();
         subjects.found.push(Arc::new(Subject { name, schema, fetched }));
     }
     Ok(subjects)

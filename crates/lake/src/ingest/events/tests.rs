@@ -129,7 +129,7 @@ impl World {
         records
             .push(&RecordRef::of(1_935_817_689_123_456 + i64::from(number), value))
             .unwrap();
-        self.log.append(WriteBatch::of(id, records), None).await.unwrap();
+        self.log.append(WriteBatch::of(id, records)).await.unwrap();
     }
 
     async fn open(&self, options: &IngestOptions) -> TableWriter {

@@ -16,6 +16,7 @@ use thalweg_delta::schema::TableSchema;
 use thalweg_delta::stats::{ColumnBound, ColumnStats, FileStats};
 use thalweg_delta::store::{FaultKind, LocalFile};
 use thalweg_delta::{DeltaError, FileEntry};
+use thalweg_kit::threads;
 
 /// The values begin behind the magic number.
 const MAGIC_BYTES: i64 = 4;
@@ -110,7 +111,7 @@ fn missing() -> (&'static str, String) {
 /// Makes the file available locally, with its actual size in the store.
 fn here(subject: &VerifyTarget<'_>, entry: &FileEntry) -> Result<LocalFile, (&'static str, String)> {
     let log = subject.log;
-    let copied = subject.runtime.block_on(async {
+    let copied = threads::block_on(&subject.runtime, async {
         let bytes = match log.remote() {
             None => entry.size,
             Some(_) => log.store().head(&log.path(&entry.path)?).await?.size,

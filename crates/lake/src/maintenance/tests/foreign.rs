@@ -42,14 +42,14 @@ async fn optimize(lake: &Path, stats: Option<String>, leave_out: &str) -> String
         Action::Remove(Remove {
             path: file.path.to_string(),
             data_change: false,
-            deletion_timestamp: Some(thalweg_kit::time::unix_ms()),
+            deletion_timestamp: Some(thalweg_kit::clock::unix_ms()),
         })
     }));
     actions.push(Action::Add(Add {
         path: path.clone(),
         partition_values: [("date".to_owned(), files[0].partition[0].as_deref().map(str::to_owned))].into(),
         size: bytes.len() as u64,
-        modification_time: thalweg_kit::time::unix_ms(),
+        modification_time: thalweg_kit::clock::unix_ms(),
         data_change: false,
         stats,
         tags: None,

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::super::Resolution;
 use super::super::pass::{SeriesTimeRanges, touch};
 use super::{RollupBuilder, RollupError, overlaps};
 use thalweg_delta::actions::Action;
 use thalweg_delta::{DeltaLog, FileEntry, Snapshot, times_of};
+use thalweg_kit::{clock, threads};
 
 /// A file that was added to a table.
 struct AddedFile {
@@ -87,7 +87,7 @@ impl RollupBuilder {
                 continue;
             };
             let is_gone = !table.files.contains_key(path)
-                && self.runtime.block_on(log.missing(std::iter::once(path.clone())))? > 0;
+                && threads::block_on(&self.runtime, log.missing(std::iter::once(path.clone())))? > 0;
             // A merged file is deleted at some time. Then all files with overlapping times are read in its place.
             let merged = table
                 .files
@@ -99,7 +99,7 @@ impl RollupBuilder {
             };
             for (path, bytes) in files {
                 if seen.insert(path) {
-                    let file = self.runtime.block_on(log.local_file(path, bytes))?;
+                    let file = threads::block_on(&self.runtime, log.local_file(path, bytes))?;
                     touch(spec, file.path(), until, touched)?;
                 }
             }
@@ -111,7 +111,7 @@ impl RollupBuilder {
     fn added(&self, log: &DeltaLog, behind: i64, version: i64) -> Result<Option<Vec<AddedFile>>, RollupError> {
         let mut added = Vec::new();
         for version in behind + 1..=version {
-            let Some(actions) = self.runtime.block_on(log.read_commit(version))? else {
+            let Some(actions) = threads::block_on(&self.runtime, log.read_commit(version))? else {
                 return Ok(None);
             };
             for action in actions {
@@ -131,7 +131,7 @@ impl RollupBuilder {
 
     pub(super) fn late_arrived(&mut self) {
         if self.late_since.is_none() && self.late.iter().any(|touched| !touched.is_empty()) {
-            self.late_since = Some(Instant::now());
+            self.late_since = Some(clock::now());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Syncing, and how the synced sequence is recorded outside of the blocks: in the superblock and in mark blocks.
 
-use std::time::Instant;
+use thalweg_kit::clock;
 
 use super::WriterCore;
 use crate::error::{LogError, Result};
@@ -23,7 +23,7 @@ impl WriterCore {
     }
 
     fn sync_blocks(&mut self) -> Result<()> {
-        let began = Instant::now();
+        let began = clock::now();
         self.files.current().sync()?;
         self.measures.sync_us.observe_time(began.elapsed());
         self.synced = self.next.saturating_sub(1);

@@ -2,9 +2,10 @@
 //! and the wall clock do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use thalweg_kit::clock;
 
 use super::*;
 
@@ -27,7 +28,7 @@ impl Time {
     }
 
     fn give_to(&self, core: &mut WriterCore) {
-        let (own, began) = (self.clone(), Instant::now());
+        let (own, began) = (self.clone(), clock::now());
         core.set_clock(Box::new(move || {
             if let Some(random) = &own.stalls {
                 let mut random = random.lock();

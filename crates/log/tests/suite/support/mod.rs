@@ -68,7 +68,7 @@ pub fn message(id: PartitionId, value: &[u8]) -> WriteBatch {
 
 /// Appends a message that must be accepted. Returns its offset.
 pub async fn append(log: &EmbeddedLog, id: PartitionId, value: &[u8]) -> Offset {
-    let appended = log.append(message(id, value), None).await.unwrap();
+    let appended = log.append(message(id, value)).await.unwrap();
     appended.offsets[0]
 }
 

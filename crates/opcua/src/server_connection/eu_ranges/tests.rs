@@ -88,7 +88,7 @@ async fn only_a_node_that_is_known_to_have_no_range_is_said_to_have_none() {
     let busy = CallError::Refused(StatusCode::BadServerTooBusy.bits());
     assert!(matches!(NoSpan::of_call(&busy), NoSpan::NotNow(_)));
     assert!(matches!(
-        NoSpan::of_call(&CallError::Timeout(PAUSE_FIRST)),
+        NoSpan::of_call(&CallError::Timeout(Duration::from_secs(1))),
         NoSpan::NotNow(_)
     ));
 }

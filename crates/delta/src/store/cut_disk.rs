@@ -1,37 +1,41 @@
 //! A real folder with simulated power cuts. A power cut keeps what was synced: name changes in an unsynced folder are
 //! lost from some point on, and unsynced files keep part of their bytes. A process from before a kill or a cut cannot
 //! change the folder any more.
+#![allow(clippy::unwrap_used, reason = "a test fails where this disk does")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use object_store::ObjectStore;
 use parking_lot::Mutex;
-use thalweg_delta::store::{Disk, RealDisk};
 use thalweg_log::disk::sim::Random;
 
-use crate::clock::Hands;
+use super::{Disk, RealDisk};
 
 /// The faults from now on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub struct DiskFaults {
     /// One in this many steps other than syncs fails; 0: none.
     pub failing_steps: u64,
     /// The next sync fails.
     pub failing_sync: bool,
 }
 
-#[derive(Debug)]
-struct State {
+/// The wall clock of the machine, for file timestamps.
+pub type FileClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+struct CutDiskState {
     random: Random,
-    hands: Arc<Hands>,
+    clock: FileClock,
     /// Incremented when the process or the machine dies.
     life: u64,
     /// Steps until the process is killed.
     dies_in: Option<u64>,
-    faults: Faults,
+    faults: DiskFaults,
     next_file: u64,
     names: BTreeMap<PathBuf, u64>,
     durable_names: BTreeMap<PathBuf, u64>,
@@ -42,21 +46,28 @@ struct State {
 }
 
 /// The disk as one process sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CutDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CutDiskState>>,
     life: u64,
+    reads: Option<Arc<dyn ObjectStore>>,
+}
+
+impl std::fmt::Debug for CutDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CutDisk(life {})", self.life)
+    }
 }
 
 impl CutDisk {
-    pub fn new(seed: u64, hands: Arc<Hands>) -> CutDisk {
+    pub fn new(seed: u64, clock: FileClock) -> CutDisk {
         CutDisk {
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(CutDiskState {
                 random: Random::new(seed),
-                hands,
+                clock,
                 life: 0,
                 dies_in: None,
-                faults: Faults::default(),
+                faults: DiskFaults::default(),
                 next_file: 1,
                 names: BTreeMap::new(),
                 durable_names: BTreeMap::new(),
@@ -64,6 +75,16 @@ impl CutDisk {
                 synced: BTreeMap::new(),
             })),
             life: 0,
+            reads: None,
+        }
+    }
+
+    /// Reads and lists files through this store.
+    #[must_use]
+    pub fn with_reads(self, reads: Arc<dyn ObjectStore>) -> CutDisk {
+        CutDisk {
+            reads: Some(reads),
+            ..self
         }
     }
 
@@ -71,14 +92,15 @@ impl CutDisk {
     pub fn next_life(&self) -> CutDisk {
         let mut state = self.state.lock();
         state.dies_in = None;
-        state.faults = Faults::default();
+        state.faults = DiskFaults::default();
         CutDisk {
             state: self.state.clone(),
             life: state.life,
+            reads: self.reads.clone(),
         }
     }
 
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: DiskFaults) {
         self.state.lock().faults = faults;
     }
 
@@ -115,7 +137,7 @@ impl CutDisk {
                 let file = state.new_file(path);
                 state.sync_names(&|name| name == path);
                 state.synced.insert(file, content);
-                let time = state.hands.file_time();
+                let time = (state.clock)();
                 File::options()
                     .write(true)
                     .open(path)
@@ -132,7 +154,7 @@ impl CutDisk {
     }
 
     /// Begins a step of this process.
-    fn step(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+    fn step(&self) -> io::Result<parking_lot::MutexGuard<'_, CutDiskState>> {
         let mut state = self.state.lock();
         if state.life != self.life {
             return Err(io::Error::other("the process is gone"));
@@ -148,7 +170,7 @@ impl CutDisk {
     }
 
     /// Begins a step that can fail and be retried.
-    fn fallible(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+    fn fallible(&self) -> io::Result<parking_lot::MutexGuard<'_, CutDiskState>> {
         let mut state = self.step()?;
         let one_in = state.faults.failing_steps;
         if one_in > 0 && state.random.one_in(one_in) {
@@ -158,7 +180,7 @@ impl CutDisk {
     }
 }
 
-impl State {
+impl CutDiskState {
     fn new_file(&mut self, path: &Path) -> u64 {
         let file = self.next_file;
         self.next_file += 1;
@@ -210,7 +232,7 @@ impl State {
             // A new inode: a hard link may still refer to the old one.
             let _ = std::fs::remove_file(&path);
             std::fs::write(&path, &content).unwrap();
-            let time = self.hands.file_time();
+            let time = (self.clock)();
             let opened = File::options().write(true).open(&path);
             opened.and_then(|opened| opened.set_modified(time)).unwrap();
             self.synced.insert(file, content);
@@ -249,7 +271,7 @@ impl Disk for CutDisk {
         if std::mem::take(&mut state.faults.failing_sync) {
             return Err(io::Error::other("the disk does not sync"));
         }
-        file.set_modified(state.hands.file_time())?;
+        file.set_modified((state.clock)())?;
         let content = std::fs::read(path)?;
         if let Some(id) = state.names.get(path).copied() {
             state.synced.insert(id, content);
@@ -285,5 +307,10 @@ impl Disk for CutDisk {
         let mut state = self.step()?;
         state.sync_names(&|name| name.parent() == Some(path));
         Ok(())
+    }
+
+    fn reads(&self) -> Arc<dyn ObjectStore> {
+        let reads = self.reads.clone();
+        reads.unwrap_or_else(|| RealDisk.reads())
     }
 }
