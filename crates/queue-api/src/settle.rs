@@ -163,8 +163,8 @@ mod tests {
     fn a_mistake_names_its_entry_and_settles_nothing() {
         for (body, expected) in [
             ("", "nothing to settle"),
-            (r#"{"ack": ["x"]}"#, "ack[0]: \"x\" is no receipt"),
-            (r#"{"ack": ["q:0:1:1:16.1"]}"#, "ack[0]: \"q:0:1:1:16.1\" is no receipt"),
+            (r#"{"ack": ["x"]}"#, "ack[0]: \"x\" is not a receipt"),
+            (r#"{"ack": ["q:0:1:1:16.1"]}"#, "ack[0]: \"q:0:1:1:16.1\" is not a receipt"),
             (r#"{"ack": "q:0:1:1"}"#, "ack: expected a list of receipts"),
             (
                 r#"{"nack": [{"r": "q:0:1:1"}, {"delay": 1}]}"#,

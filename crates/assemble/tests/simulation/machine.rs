@@ -19,8 +19,8 @@ use thalweg_log::disk::sim::Random;
 
 /// Scripts and parsers have stacks of their own.
 const STACK_BYTES: usize = 1 << 20;
-/// Every look at a clock takes this long, so that a loop that waits for a moment comes to it.
-const LOOK_NANOS: u64 = 0;
+/// The runtime looks for events this often, after some sixty steps each, until the run counts as a loop without an end.
+const LOOKS_MAX: u32 = 100_000;
 /// A run that takes longer than this goes in circles.
 const DAYS_MAX: u64 = 4000;
 
@@ -38,6 +38,8 @@ thread_local! {
     /// The coroutine that runs now.
     static RUNNING: Cell<*const Yielder<(), ()>> = const { Cell::new(std::ptr::null()) };
     static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };
+    /// Looks for events since time has passed.
+    static LOOKS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Lets time pass, as if the machine had been busy with something else.
@@ -80,7 +82,6 @@ impl TimeSource for MachineClocks {
     }
 
     fn elapsed(&self) -> Micros {
-        change(|clocks| clocks.elapsed += LOOK_NANOS);
         (CLOCKS.get().unwrap().elapsed / 1000) as Micros
     }
 }
@@ -204,12 +205,10 @@ impl Future for Fiber {
 /// As for the C function: `time` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
-    let Some(mut clocks) = CLOCKS.get() else {
+    let Some(clocks) = CLOCKS.get() else {
         // SAFETY: the caller's promise.
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as libc::c_int };
     };
-    clocks.elapsed += LOOK_NANOS;
-    CLOCKS.set(Some(clocks));
     let nanos = match clock {
         libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE => clocks.elapsed as i64 + clocks.wall,
         _ => clocks.elapsed as i64,
@@ -221,6 +220,13 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
     // SAFETY: the caller's promise.
     unsafe { time.write(shown) };
     0
+}
+
+/// A panic cannot leave a C function.
+fn give_up(why: &str) -> ! {
+    let thread = std::thread::current();
+    eprintln!("{}: {why}", thread.name().unwrap_or_default());
+    std::process::abort()
 }
 
 /// Replaces the C function: when nothing is ready, time passes at once.
@@ -243,15 +249,17 @@ pub unsafe extern "C" fn epoll_wait(
     if CLOCKS.get().is_none() {
         return wait(timeout);
     }
+    LOOKS.set(LOOKS.get() + 1);
+    if LOOKS.get() > LOOKS_MAX {
+        give_up("something is done again and again, and time does not pass: a livelock");
+    }
     match wait(0) {
         0 if timeout > 0 => {
+            LOOKS.set(0);
             change(|clocks| clocks.elapsed += u64::from(timeout.unsigned_abs()) * 1_000_000);
             0
         }
-        0 if timeout < 0 => {
-            eprintln!("every task and every thread waits, and no timer is set: a deadlock");
-            std::process::abort();
-        }
+        0 if timeout < 0 => give_up("every task and every thread waits, and no timer is set: a deadlock"),
         ready => ready,
     }
 }
