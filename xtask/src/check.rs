@@ -20,7 +20,7 @@ const FILE_LINES_MAX: usize = 800;
 /// Maximum lines of a function, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Number of functions that may be longer. Lower it after shortening one.
-const LONG_FUNCTIONS_MAX: usize = 29;
+const LONG_FUNCTIONS_MAX: usize = 28;
 
 /// The layer of each crate; a crate may use only crates of lower layers, and none of its own layer. The exceptions are listed
 /// beside the rule that needs them.

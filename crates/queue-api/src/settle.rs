@@ -164,7 +164,10 @@ mod tests {
         for (body, expected) in [
             ("", "nothing to settle"),
             (r#"{"ack": ["x"]}"#, "ack[0]: \"x\" is not a receipt"),
-            (r#"{"ack": ["q:0:1:1:16.1"]}"#, "ack[0]: \"q:0:1:1:16.1\" is not a receipt"),
+            (
+                r#"{"ack": ["q:0:1:1:16.1"]}"#,
+                "ack[0]: \"q:0:1:1:16.1\" is not a receipt",
+            ),
             (r#"{"ack": "q:0:1:1"}"#, "ack: expected a list of receipts"),
             (
                 r#"{"nack": [{"r": "q:0:1:1"}, {"delay": 1}]}"#,

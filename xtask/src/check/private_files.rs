@@ -9,6 +9,7 @@ const ELSEWHERE: &[&str] = &[
     "crates/flow/src/outputs/files.rs",
     "crates/thalweg/src/events/files.rs",
     "crates/thalweg/src/reference.rs",
+    "crates/delta/src/store/cut_disk.rs",
     "crates/delta/src/store/simulated.rs",
 ];
 
