@@ -93,7 +93,7 @@ fn source_files() -> Result<Vec<SourceFile>> {
     let is_test = |file: &Path, short: &str| {
         let declared_so = test_modules.iter().any(|module| file.starts_with(module));
         declared_so
-            || ["/tests/", "/benches/", "/examples/"]
+            || ["/tests/", "/benches/", "/examples/", "/contract_suite"]
                 .iter()
                 .any(|folder| short.contains(folder))
     };

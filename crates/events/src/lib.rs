@@ -5,7 +5,6 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod backup;
-#[cfg(any(test, feature = "contract-suite"))]
 pub mod contract_suite;
 mod embedded;
 mod error;
@@ -19,7 +18,6 @@ pub mod snapshot;
 mod store;
 pub mod subscription;
 mod subscriptions;
-#[cfg(any(test, feature = "test-support"))]
 pub mod test_double;
 pub mod time;
 mod token;

@@ -93,7 +93,6 @@ fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(found)
 }
 
-#[cfg(any(test, feature = "test-support"))]
 pub mod test_server;
 #[cfg(test)]
 mod tests;

@@ -385,11 +385,8 @@ impl ObjectStore for SyncedStore {
     }
 }
 
-#[cfg(any(test, feature = "test-support"))]
 pub mod cut_disk;
-#[cfg(any(test, feature = "test-support"))]
 pub mod flaky;
-#[cfg(any(test, feature = "test-support"))]
 pub mod simulated;
 #[cfg(test)]
 mod tests;
