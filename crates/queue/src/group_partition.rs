@@ -43,13 +43,16 @@ pub(crate) struct GroupPartition {
     /// Held while messages are moved out. One caller at a time, so that a caller that finds none left knows that the
     /// last ones have arrived.
     pub moving: tokio::sync::Mutex<()>,
-    /// When the machine has something to do next.
+    /// When the machine or maintenance has something to do next.
     pub due: AtomicI64,
+    /// When a claim may find something new: `due` without what waits for maintenance, which may take as long as a disk
+    /// is full.
+    ripe: AtomicI64,
     /// This group has settled all messages before this offset.
     pub needed: AtomicU64,
     /// Records since the last checkpoint, if another checkpoint is worth it.
     unsaved_records: AtomicU32,
-    /// If the partition ends at or before this offset, nothing can be claimed before `due`.
+    /// If the partition ends at or before this offset, nothing can be claimed before `ripe`.
     idle: AtomicU64,
     /// Deliveries and acks since the process started.
     pub delivered: LockedCounter,
@@ -176,11 +179,12 @@ impl GroupPartition {
             frames_used: 0,
         };
         inner.counted = inner.unsettled();
-        let (due, needed) = (inner.due(), inner.update_needed(0));
+        let (due, ripe, needed) = (inner.due(), inner.ripe(), inner.update_needed(0));
         GroupPartition {
             inner: Mutex::new(inner),
             moving: tokio::sync::Mutex::default(),
             due: AtomicI64::new(due),
+            ripe: AtomicI64::new(ripe),
             needed: AtomicU64::new(needed),
             unsaved_records: AtomicU32::new(0),
             idle: AtomicU64::new(0),
@@ -219,7 +223,12 @@ impl GroupPartition {
 
     /// Whether nothing can be claimed here now, given that the partition ends at `next`.
     pub fn is_idle(&self, next: Offset, now: Micros) -> bool {
-        next <= self.idle.load(Ordering::Relaxed) && now < self.due.load(Ordering::Relaxed)
+        next <= self.idle.load(Ordering::Relaxed) && !self.is_ripe(now)
+    }
+
+    /// Whether time has made something claimable, or may have.
+    pub fn is_ripe(&self, now: Micros) -> bool {
+        self.ripe.load(Ordering::Relaxed) <= now
     }
 
     /// Updates the published state. Must be called under the lock after every change. Returns by how much the backlog
@@ -234,8 +243,9 @@ impl GroupPartition {
         std::mem::replace(&mut inner.counted, now) - now
     }
 
-    /// Updates `due`. Called under the lock.
+    /// Updates `due` and `ripe`. Called under the lock.
     pub fn note_due(&self, inner: &GroupPartitionInner) {
+        self.ripe.store(inner.ripe(), Ordering::Relaxed);
         let due = inner.due();
         // Most changes leave it as it is, and a sequentially consistent store costs a fence.
         if due != self.due.load(Ordering::Relaxed) {
@@ -377,6 +387,13 @@ impl GroupPartitionInner {
         match &self.state {
             GroupState::Work(machine) if machine.has_ending() => 0,
             GroupState::Work(machine) => machine.next_due().unwrap_or(NEVER),
+            GroupState::Stream(machine) => machine.next_due().unwrap_or(NEVER),
+        }
+    }
+
+    fn ripe(&self) -> Micros {
+        match &self.state {
+            GroupState::Work(machine) => machine.next_timer().unwrap_or(NEVER),
             GroupState::Stream(machine) => machine.next_due().unwrap_or(NEVER),
         }
     }

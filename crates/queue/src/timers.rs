@@ -175,6 +175,9 @@ impl Queue {
 
     fn advance(&self, group: &Group, partition: u32, part: &GroupPartition, now: Micros) {
         let mut inner = part.inner.lock();
+        // What waits for maintenance is due all the time. If it woke claims, they would look in vain and have the timers
+        // run again, in a circle, for as long as a full disk keeps maintenance from it.
+        let is_ripe = part.is_ripe(now);
         match &mut inner.state {
             GroupState::Work(machine) => machine.advance(now),
             GroupState::Stream(machine) => machine.advance(now),
@@ -183,8 +186,10 @@ impl Queue {
             tracing::warn!(queue = %self.name(), group = %group.name(), %error, "the state of a group cannot be stored");
         }
         drop(inner);
-        group.waiting.call_full();
-        self.call_if_more(group, partition);
+        if is_ripe {
+            group.waiting.call_full();
+            self.call_if_more(group, partition);
+        }
     }
 }
 
