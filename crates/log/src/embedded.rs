@@ -130,6 +130,7 @@ impl EmbeddedLog {
                 }
             }),
         });
+        shelf.look_first();
         let (keeper, keeping) = (shelf.clone(), upkeep.clone());
         let book = ScrubProgressStore {
             writer: writer.clone(),

@@ -151,6 +151,22 @@ impl FilePool {
         self.state.lock().attended = true;
     }
 
+    /// Looks at the disk before the first write. Otherwise a log that opens on a full disk would take new messages until
+    /// the background thread has looked for the first time.
+    pub fn look_first(&self) {
+        let lacks_files = {
+            let state = self.state.lock();
+            let older = state.sealed.len().saturating_sub(1);
+            let reusable = state.sealed[..older]
+                .iter()
+                .filter(|file| Arc::strong_count(file) == 1)
+                .count();
+            state.ready.len() + reusable < self.policy.spare.max(SPARE_LEAST)
+        };
+        // The background thread meets the same error and reports it.
+        let _ = self.look_at_space(if lacks_files { self.policy.file_bytes } else { 0 });
+    }
+
     /// Returns the next commit file in the order of numbers, waiting while it is being created.
     pub fn take(&self, purpose: FilePurpose) -> Result<LogFile> {
         loop {

@@ -227,6 +227,8 @@ async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing()
     drop(log);
     for _ in 0..2 {
         let log = open();
+        // From the first moment, not only when the background thread has looked.
+        assert!(matches!(log.status(), LogStatus::DiskFull(_)), "{:?}", log.status());
         assert_eq!((log.bounds(id).unwrap().next, log.report().torn_bytes), (next, 0));
         assert_eq!(values(&log, id).len() as u64, next);
     }
