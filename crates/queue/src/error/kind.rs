@@ -1,5 +1,5 @@
-//! The table of queue errors: for each kind the code, the HTTP status, when to retry, and the meaning. The order is that
-//! of the statuses.
+//! The table of queue errors: for each kind the code, the HTTP status, when to retry, and the meaning. The order is
+//! that of the statuses.
 
 thalweg_kit::error_kinds! {
     /// The kinds of queue errors. Every interface reports the same kind for the same situation.
@@ -29,7 +29,7 @@ thalweg_kit::error_kinds! {
         OffsetGap = "offset_gap", 410, Never,
             "Messages of this range were removed or are lost; continue at the offset that the message names.";
         MessageTooLarge = "message_too_large", 413, Never,
-            "The message, or the request as a whole, exceeds a limit; send smaller parts, or raise the limit.";
+            "The message, or the request as a whole, exceeds a limit; send smaller parts, or raise it.";
         DurabilityUnavailable = "durability_unavailable", 422, Never,
             "The disks of the log do not offer this durability; choose another one.";
         QueueFull = "queue_full", 429, After(1),
@@ -39,7 +39,7 @@ thalweg_kit::error_kinds! {
         RateLimited = "rate_limited", 429, Computed,
             "Too many requests came in a short time; send fewer.";
         QuotaExceeded = "quota_exceeded", 429, After(30),
-            "There are as many queues, groups, partitions or consumers as are allowed; remove some, or raise the limit.";
+            "There are as many queues, groups, partitions or consumers as are allowed; remove some, or raise it.";
         Corrupt = "corrupt", 500, Never,
             "Stored data is damaged or cannot be read; inspect it with `thalweg log check`.";
         NewerFormat = "newer_format", 500, Never,
