@@ -14,6 +14,7 @@ mod components;
 mod data_dir;
 #[cfg(test)]
 mod documented_limits;
+mod error_reference;
 mod events;
 #[cfg(test)]
 mod field_names_tests;
@@ -36,6 +37,7 @@ pub use checked_config::CheckedConfig;
 pub use command_settings::{default_maintenance_options, default_query_options};
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
+pub use error_reference::{ErrorEntry, ErrorFace, ReasonTable, error_faces, reason_tables};
 pub use events::{EventsServer, EventsServerOptions, EventsStorage, GeneratedToken, restore_events, verify_events};
 pub use lake_site::noted_lake;
 pub use log::exit_code;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
@@ -21,7 +21,7 @@ use thalweg_kit::clock;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::HttpLimits;
-use crate::refusal::refusal;
+use crate::refusal::{ListenerErrorKind, refusal};
 
 /// How long a refused body is still read.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -83,13 +83,11 @@ fn refused(fault: u8, limits: HttpLimits) -> Response {
     let grace = limits.body_grace;
     match fault {
         TOO_LARGE => refusal(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "message_too_large",
+            ListenerErrorKind::MessageTooLarge,
             format!("the request body is larger than {bytes_max} bytes; send it in parts"),
         ),
         _ => refusal(
-            StatusCode::REQUEST_TIMEOUT,
-            "request_timeout",
+            ListenerErrorKind::RequestTimeout,
             format!(
                 "the request body arrived more slowly than {bytes_per_second} bytes per second for {grace:?}; send it \
                  over a faster line or in parts"

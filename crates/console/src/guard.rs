@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use thalweg_config::{Role, is_loopback};
@@ -17,7 +17,7 @@ use thalweg_telemetry::{Access, OriginPolicy};
 
 use crate::auth::{AuthFailure, Credentials, Identity};
 use crate::listen::ClientTrust;
-use crate::refusal::refusal;
+use crate::refusal::{ListenerErrorKind, refusal};
 use crate::revocation;
 
 /// The client's address, added to each request.
@@ -38,9 +38,9 @@ pub struct AccessGuard {
     origins: Arc<OriginPolicy>,
 }
 
-/// A refusal: its status and a sentence with the cure.
+/// A refusal: its kind and a sentence with the cure.
 #[derive(Debug, PartialEq, Eq)]
-struct AccessRefusal(StatusCode, String);
+struct AccessRefusal(ListenerErrorKind, String);
 
 impl AccessGuard {
     pub fn new(
@@ -74,7 +74,7 @@ impl AccessGuard {
             response = answer => revocation::until(ended, response),
             () = ended.cancelled() => {
                 let text = "the token or user of this request was revoked".to_owned();
-                AccessRefusal(StatusCode::UNAUTHORIZED, text).into_response()
+                AccessRefusal(ListenerErrorKind::NotAuthenticated, text).into_response()
             }
         }
     }
@@ -89,7 +89,7 @@ impl AccessGuard {
         // A proxy on this machine may have terminated TLS.
         if limited && !open_to_all && !is_from_loopback(request) {
             let text = "this path is open to other hosts only over TLS; add http.cert_file and http.key_file, or allow it in the clear with http.insecure: true";
-            return Err(AccessRefusal(StatusCode::FORBIDDEN, text.to_owned()));
+            return Err(AccessRefusal(ListenerErrorKind::NotAuthorized, text.to_owned()));
         }
         match &self.credentials {
             _ if demand.access == Access::Own => Ok(None),
@@ -106,18 +106,21 @@ impl AccessGuard {
         access: Access,
     ) -> Result<Identity, AccessRefusal> {
         let identity = credentials.identify(&request.headers).await.map_err(|stranger| {
-            let (status, text) = match stranger {
+            let (kind, text) = match stranger {
                 AuthFailure::Silent => (
-                    StatusCode::UNAUTHORIZED,
+                    ListenerErrorKind::NotAuthenticated,
                     "this path needs a login; send a token of auth.tokens (Authorization: Bearer …) or a user of auth.users_file",
                 ),
-                AuthFailure::Wrong => (StatusCode::UNAUTHORIZED, "the token, or the user and password, are wrong"),
+                AuthFailure::Wrong => (
+                    ListenerErrorKind::NotAuthenticated,
+                    "the token, or the user and password, are wrong",
+                ),
                 AuthFailure::Busy => (
-                    StatusCode::TOO_MANY_REQUESTS,
+                    ListenerErrorKind::TooManyPending,
                     "many passwords are being checked; try again, or use a token",
                 ),
             };
-            AccessRefusal(status, text.to_owned())
+            AccessRefusal(kind, text.to_owned())
         })?;
         let role = match access {
             Access::Admin => Role::Admin,
@@ -130,7 +133,7 @@ impl AccessGuard {
         }
         let (name, role) = (identity.name, role.as_str());
         Err(AccessRefusal(
-            StatusCode::FORBIDDEN,
+            ListenerErrorKind::NotAuthorized,
             format!("\"{name}\" lacks the role {role} that this request needs; add it in auth"),
         ))
     }
@@ -139,7 +142,7 @@ impl AccessGuard {
         if self.trust == ClientTrust::Everyone {
             return Ok(());
         }
-        let refused = |text: &str| Err(AccessRefusal(StatusCode::FORBIDDEN, text.to_owned()));
+        let refused = |text: &str| Err(AccessRefusal(ListenerErrorKind::NotAuthorized, text.to_owned()));
         let local = is_local(request);
         let open_to_all = demand.of_reference && demand.access != Access::Admin;
         match self.trust {
@@ -157,18 +160,9 @@ impl AccessGuard {
 
 impl IntoResponse for AccessRefusal {
     fn into_response(self) -> Response {
-        let AccessRefusal(status, text) = self;
-        let code = match status {
-            StatusCode::UNAUTHORIZED => "not_authenticated",
-            StatusCode::TOO_MANY_REQUESTS => "too_many_pending",
-            _ => "not_authorized",
-        };
-        let mut response = refusal(status, code, text);
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            let headers = response.headers_mut();
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        if status == StatusCode::UNAUTHORIZED {
+        let AccessRefusal(kind, text) = self;
+        let mut response = refusal(kind, text);
+        if kind == ListenerErrorKind::NotAuthenticated {
             let headers = response.headers_mut();
             headers.append(
                 header::WWW_AUTHENTICATE,

@@ -43,6 +43,7 @@ pub use auth::{AuthReloadOutcome, Logins, login_file as login_lines};
 pub use bound_listener::{AuthorizationError, Authorizer, BoundListener};
 pub use error::StartError;
 pub use options::{ConfigText, ConsoleOptions, HttpLimits, RefusalFn, ResponseStyle};
+pub use refusal::ListenerErrorKind;
 pub use serve::RunningListener;
 pub use tls::{Tls, TlsFiles, TlsNames};
 pub use verify::{ConfigLocation, VerifyError, verify};

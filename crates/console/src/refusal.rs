@@ -10,6 +10,45 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use thalweg_kit::error_facts::ErrorFacts;
+
+thalweg_kit::error_kinds! {
+    /// The kinds of refusals by the listener. The order is that of the statuses.
+    pub enum ListenerErrorKind {
+        BadRequest = "bad_request", 400, Never,
+            "The header `Host` is missing, given twice or invalid; send one with a valid name.";
+        NotAuthenticated = "not_authenticated", 401, Never,
+            "The path needs a login; send a token of `auth.tokens` or a user of `auth.users_file`.";
+        NotAuthorized = "not_authorized", 403, Never,
+            "The login lacks a role, or the path is closed to this host or web page; the message names the setting.";
+        NotFound = "not_found", 404, Never,
+            "There is no such path; `/endpoints` lists the existing ones.";
+        MethodNotAllowed = "method_not_allowed", 405, Never,
+            "The path does not have this method; the header `Allow` lists those that it has.";
+        RequestTimeout = "request_timeout", 408, Later,
+            "The body arrived too slowly; send it over a faster line or in parts.";
+        MessageTooLarge = "message_too_large", 413, Never,
+            "The body is too large; send it in parts.";
+        TooManyPending = "too_many_pending", 429, After(1),
+            "Many passwords are being checked; try again, or use a token.";
+        TooManyConnections = "too_many_connections", 503, After(5),
+            "As many connections or event streams are open as are allowed; close some, or try again.";
+    }
+}
+
+impl ListenerErrorKind {
+    pub fn status(self) -> StatusCode {
+        StatusCode::from_u16(self.facts().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The value of the header `Retry-After`.
+    pub fn retry_after(self) -> Option<HeaderValue> {
+        self.facts()
+            .retry
+            .after()
+            .map(|after| HeaderValue::from(after.as_secs()))
+    }
+}
 
 /// Prefix of the API for programs, whatever component serves it.
 const API: &str = "/api/v1";
@@ -17,14 +56,17 @@ const API: &str = "/api/v1";
 /// Stored with a refusal until its form is known.
 #[derive(Clone)]
 struct RefusalDetail {
-    code: &'static str,
+    kind: ListenerErrorKind,
     text: String,
 }
 
 /// A refusal as text.
-pub fn refusal(status: StatusCode, code: &'static str, text: String) -> Response {
-    let mut response = (status, format!("{text}\n")).into_response();
-    response.extensions_mut().insert(RefusalDetail { code, text });
+pub fn refusal(kind: ListenerErrorKind, text: String) -> Response {
+    let mut response = (kind.status(), format!("{text}\n")).into_response();
+    if let Some(after) = kind.retry_after() {
+        response.headers_mut().insert(header::RETRY_AFTER, after);
+    }
+    response.extensions_mut().insert(RefusalDetail { kind, text });
     response
 }
 
@@ -72,7 +114,7 @@ impl ProblemPaths {
 pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response {
     let refused = response.extensions_mut().remove::<RefusalDetail>();
     let Some(form) = form else { return response };
-    let is_unknown = response.status() == StatusCode::NOT_FOUND && refused.is_some();
+    let is_unknown = matches!(&refused, Some(refused) if refused.kind == ListenerErrorKind::NotFound);
     if !form.is_problem && !is_unknown {
         return response;
     }
@@ -80,7 +122,7 @@ pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response
         Some(refused) => refused,
         // The router's own refusal, which only lists the allowed methods.
         None if response.status() == StatusCode::METHOD_NOT_ALLOWED => RefusalDetail {
-            code: "method_not_allowed",
+            kind: ListenerErrorKind::MethodNotAllowed,
             text: format!(
                 "there is no {}; see the header Allow, or /api/v1/openapi.json",
                 format!("{} {}", form.method, form.uri.path())
@@ -91,7 +133,7 @@ pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response
         },
         None => return response,
     };
-    let body = problem(response.status(), refused.code, &refused.text);
+    let body = problem(refused.kind, &refused.text);
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
     let media_type = HeaderValue::from_static("application/problem+json");
@@ -100,11 +142,12 @@ pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response
 }
 
 /// As `application/problem+json`.
-pub fn problem(status: StatusCode, code: &str, text: &str) -> String {
+pub fn problem(kind: ListenerErrorKind, text: &str) -> String {
+    let ErrorFacts { code, status, .. } = kind.facts();
     let body = json!({
         "type": format!("urn:thalweg:error:{code}"),
         "title": code.replace('_', " "),
-        "status": status.as_u16(),
+        "status": status,
         "detail": text,
         "code": code,
     });

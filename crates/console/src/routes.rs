@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use thalweg_config::HttpConfig;
@@ -18,7 +18,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::body::BodyLimits;
 use crate::guard::{AccessGuard, AccessRequirement};
-use crate::refusal::{ProblemPaths, refusal};
+use crate::refusal::{ListenerErrorKind, ProblemPaths, refusal};
 use crate::{ConsoleOptions, StartError, debug, health, page, refusal, status};
 
 /// Compressing smaller answers costs more than it saves.
@@ -296,8 +296,7 @@ async fn around(State(rules): State<Arc<RequestRules>>, request: Request, next: 
 async fn not_found(uri: Uri) -> Response {
     let path: String = uri.path().chars().take(200).collect();
     refusal(
-        StatusCode::NOT_FOUND,
-        "not_found",
+        ListenerErrorKind::NotFound,
         format!("there is no path {path} here; /endpoints lists the existing ones"),
     )
 }

@@ -37,7 +37,7 @@ use crate::guard::Peer;
 use crate::http1_exchange;
 use crate::http2_streams::{CloseReason, Http2Streams};
 use crate::options::RefusalFn;
-use crate::refusal::problem;
+use crate::refusal::{ListenerErrorKind, problem};
 use crate::status::ConsoleState;
 use crate::tls::Tls;
 use crate::transport::{Protocol, RefusalEncoder, StallTimeouts, Transport, detect};
@@ -570,15 +570,15 @@ impl HttpServer {
         }
         if passes && !self.origins.links.have(request.uri().path()) {
             let text = full(self.places.most());
-            return Some(form.refusal(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", text.trim_end()));
+            return Some(form.refusal(ListenerErrorKind::TooManyConnections, text.trim_end()));
         }
         let foreign = self.origins.judge(request, self.tls.is_some()).err()?;
-        let (status, code) = match foreign {
-            OriginRefusal::Host(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-            _ => (StatusCode::FORBIDDEN, "not_authorized"),
+        let kind = match foreign {
+            OriginRefusal::Host(_) => ListenerErrorKind::BadRequest,
+            _ => ListenerErrorKind::NotAuthorized,
         };
-        let mut response = form.refusal(status, code, &foreign.to_string());
-        if status == StatusCode::BAD_REQUEST && is_http1 {
+        let mut response = form.refusal(kind, &foreign.to_string());
+        if kind == ListenerErrorKind::BadRequest && is_http1 {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
@@ -607,7 +607,7 @@ impl HttpServer {
                      of the listener"
                 );
             }
-            return form.refusal(StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", &text);
+            return form.refusal(ListenerErrorKind::TooManyConnections, &text);
         }
         // A proxy in between would buffer events.
         let no = HeaderValue::from_static("no");
@@ -734,18 +734,18 @@ enum RefusalFormat {
 }
 
 impl RefusalFormat {
-    fn refusal(self, status: StatusCode, code: &str, text: &str) -> Response<Body> {
-        let (kind, body) = match self {
-            RefusalFormat::Problem => ("application/problem+json", problem(status, code, text)),
-            RefusalFormat::Json(refusal) => ("application/json", refusal(status, Some(text))),
+    fn refusal(self, kind: ListenerErrorKind, text: &str) -> Response<Body> {
+        let (media_type, body) = match self {
+            RefusalFormat::Problem => ("application/problem+json", problem(kind, text)),
+            RefusalFormat::Json(refusal) => ("application/json", refusal(kind.status(), Some(text))),
             RefusalFormat::Text => ("text/plain; charset=utf-8", format!("{text}\n")),
         };
         let mut response = Response::new(Body::from(body));
-        *response.status_mut() = status;
+        *response.status_mut() = kind.status();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        if let Some(after) = kind.retry_after() {
+            headers.insert(header::RETRY_AFTER, after);
         }
         response
     }

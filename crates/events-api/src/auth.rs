@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, Method};
 use thalweg_events::{DEFAULT, EventsError, Namespace, Scopes, Store, Token, time};
 use tokio::sync::watch;
 
+use crate::error_kind::EventsApiErrorKind;
 use crate::problem::{Problem, Result};
 use crate::{EventsApiServer, query_value};
 
@@ -49,7 +50,7 @@ impl Caller {
             return Ok(());
         }
         let message = format!("Token lacks scope '{name}'");
-        Err(Problem::new(StatusCode::FORBIDDEN, "AUTH_UNAUTHORIZED", message).with("required", name))
+        Err(Problem::new(EventsApiErrorKind::AuthUnauthorized, message).with("required", name))
     }
 
     pub fn is_admin(&self) -> bool {
@@ -145,13 +146,13 @@ async fn as_anyone(store: &dyn Store, name: &str) -> Result<Caller> {
 
 fn parse(token: &str) -> Result<Token> {
     Token::parse(token).map_err(|error| {
-        let problem = Problem::new(StatusCode::UNAUTHORIZED, "AUTH_INVALID_TOKEN", "Invalid token format");
+        let problem = Problem::new(EventsApiErrorKind::AuthInvalidToken, "Invalid token format");
         problem.with("error", &error.to_string())
     })
 }
 
 fn from_header(headers: &HeaderMap) -> Result<&str> {
-    let required = |message| Problem::new(StatusCode::UNAUTHORIZED, "AUTH_REQUIRED", message);
+    let required = |message| Problem::new(EventsApiErrorKind::AuthRequired, message);
     let Some(header) = headers.get(AUTHORIZATION) else {
         return Err(required("Authorization header required"));
     };

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody as _};
-use axum::http::StatusCode;
 use futures::{StreamExt as _, TryStreamExt as _};
 use thalweg_events::json;
 use thalweg_kit::blocking;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::error_kind::EventsApiErrorKind;
 use crate::memory::{MemoryBudget, SMALL_MAX};
 use crate::problem::{Problem, Result};
 
@@ -64,7 +64,7 @@ pub(crate) async fn read(memory: &MemoryBudget, body: Body) -> Result<CallBody> 
 async fn too_large(stream: &mut BodyDataStream) -> Problem {
     let _ = tokio::time::timeout(DRAIN_MAX, drain(stream)).await;
     let message = format!("Request body exceeds {BODY_MAX} bytes");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
+    Problem::new(EventsApiErrorKind::PayloadTooLarge, message)
 }
 
 /// Reads to the end, or until the client disconnects.
@@ -107,7 +107,7 @@ mod tests {
                 Ok(read) => assert!(fits && read.text == "[1]"),
                 Err(problem) => {
                     assert!(!fits);
-                    assert_eq!(problem.status, StatusCode::PAYLOAD_TOO_LARGE);
+                    assert_eq!(problem.kind, EventsApiErrorKind::PayloadTooLarge);
                     assert_eq!(problem.message, "Request body exceeds 104857600 bytes");
                 }
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, Response};
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{EventsError, ImportRecord, Namespace};
@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::auth::{RequiredScope, admit};
 use crate::body::drain;
+use crate::error_kind::EventsApiErrorKind;
 use crate::json_text::{number, text};
 use crate::problem::{Problem, Result};
 use crate::{EventsApiServer, log_answer, query_value};
@@ -38,7 +39,7 @@ const CHECKED_LINE_MAX: usize = 1024;
 /// Why an import ended early.
 #[derive(Debug, PartialEq, Eq)]
 struct ImportError {
-    code: &'static str,
+    kind: EventsApiErrorKind,
     message: String,
     /// From 1; 0 if the error belongs to no line.
     line: u64,
@@ -109,7 +110,7 @@ async fn clear(server: &EventsApiServer, namespace: &Arc<dyn Namespace>) -> Resu
         drop(running);
         cleared
     });
-    let failed = |why: String| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "CLEAR_FAILED", why);
+    let failed = |why: String| Problem::new(EventsApiErrorKind::ClearFailed, why);
     match cleared.await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(failed(error.to_string())),
@@ -152,7 +153,7 @@ async fn run(
         imported: 0,
     };
     let stopped = |message: &str| ImportError {
-        code: "IMPORT_FAILED",
+        kind: EventsApiErrorKind::ImportFailed,
         message: message.to_owned(),
         line: 0,
     };
@@ -183,7 +184,7 @@ async fn run(
             began.elapsed().as_secs_f64()
         ),
         Err(failed) => {
-            server.meters.refused(failed.code);
+            server.meters.refused(failed.kind.facts().code);
             // The client may have left; then only this log entry says how far the import came.
             tracing::warn!(
                 namespace = namespace.name(),
@@ -207,7 +208,7 @@ impl ImportError {
     /// Includes the numbers of imported and read records if the import had begun.
     fn told(&self, imported: Option<(u64, u64)>) -> String {
         let mut out = String::from("{\"error\":");
-        text(&mut out, self.code);
+        text(&mut out, self.kind.facts().code);
         out.push_str(",\"message\":");
         text(&mut out, &self.message);
         if let Some((imported, read)) = imported {
@@ -296,12 +297,12 @@ impl Importer<'_> {
         drop(running);
         stored.map_err(|error| match error {
             EventsError::Taken { what, record } => ImportError {
-                code: "POSITION_EXISTS",
+                kind: EventsApiErrorKind::PositionExists,
                 message: what,
                 line: self.places.get(record).copied().unwrap_or(0),
             },
             other => ImportError {
-                code: "IMPORT_FAILED",
+                kind: EventsApiErrorKind::ImportFailed,
                 message: other.to_string(),
                 line: 0,
             },

@@ -8,6 +8,7 @@ mod args;
 mod auth;
 mod backup;
 mod body;
+mod error_kind;
 #[doc(hidden)]
 pub mod fuzz;
 mod import;
@@ -41,6 +42,7 @@ use metrics::ApiMetrics;
 use problem::{Problem, Result};
 use subscribe::NamespaceTailers;
 
+pub use error_kind::EventsApiErrorKind;
 pub use mounted::routes_within;
 
 /// The options of a server.
@@ -173,7 +175,7 @@ impl EventsApiServer {
     }
 
     fn refuse(&self, problem: &Problem) -> Response<Body> {
-        self.meters.refused(problem.code);
+        self.meters.refused(problem.code());
         problem.answer()
     }
 
@@ -217,7 +219,7 @@ impl EventsApiServer {
             .route("/ready", any(move || async move { ready.ready() }))
             .route("/metrics", any(move || async move { metrics.of_metrics().await }))
             .fallback(move || async move {
-                let problem = Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Endpoint not found");
+                let problem = Problem::new(EventsApiErrorKind::NotFound, "Endpoint not found");
                 unknown.refuse(&problem)
             })
     }
@@ -248,12 +250,12 @@ fn log_answer(method: &Method, path: &'static str, response: &Response<Body>) {
 /// The body that a listener sends when it refuses a request by itself.
 pub fn refusal(status: StatusCode, text: Option<&str>) -> String {
     let problem = match status {
-        StatusCode::FORBIDDEN => Problem::new(status, "AUTH_UNAUTHORIZED", text.unwrap_or("Not authorized")),
+        StatusCode::FORBIDDEN => Problem::new(EventsApiErrorKind::AuthUnauthorized, text.unwrap_or("Not authorized")),
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Problem::invalid("Request header too large"),
         StatusCode::SERVICE_UNAVAILABLE => Problem::unavailable("Too many connections"),
         _ => Problem::invalid(text.unwrap_or("Malformed HTTP request")),
     };
-    Problem { status, ..problem }.text()
+    problem.text()
 }
 
 fn json(text: String) -> Response<Body> {

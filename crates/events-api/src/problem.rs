@@ -7,13 +7,13 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Method, Response, StatusCode};
 use thalweg_events::{EventsError, ExpectedVersion};
 
+use crate::error_kind::EventsApiErrorKind;
 use crate::json_text::text;
 
 /// `{"error":{"code":…,"message":…,"details":…}}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    pub status: StatusCode,
-    pub code: &'static str,
+    pub kind: EventsApiErrorKind,
     pub message: String,
     /// The members of a JSON object.
     pub details: Option<String>,
@@ -22,28 +22,27 @@ pub(crate) struct Problem {
 pub(crate) type Result<T> = std::result::Result<T, Problem>;
 
 impl Problem {
-    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Problem {
+    pub fn new(kind: EventsApiErrorKind, message: impl Into<String>) -> Problem {
         Problem {
-            status,
-            code,
+            kind,
             message: message.into(),
             details: None,
         }
     }
 
     pub fn invalid(message: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST", message)
+        Problem::new(EventsApiErrorKind::InvalidRequest, message)
     }
 
     /// A temporary failure; `why` is for people.
     pub fn unavailable(why: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", why)
+        Problem::new(EventsApiErrorKind::Unavailable, why)
     }
 
     /// The log says where, as for every panic.
     pub fn bug() -> Problem {
         let message = "A bug in the server ended this request; the server's log says where";
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", message)
+        Problem::new(EventsApiErrorKind::InternalError, message)
     }
 
     pub fn stopping() -> Problem {
@@ -53,14 +52,11 @@ impl Problem {
     /// The token ended while the request was waiting.
     pub fn unauthorized(namespace: &str) -> Problem {
         let message = "Token not authorized for namespace";
-        Problem::new(StatusCode::FORBIDDEN, "AUTH_UNAUTHORIZED", message).with("namespace", namespace)
+        Problem::new(EventsApiErrorKind::AuthUnauthorized, message).with("namespace", namespace)
     }
 
     pub fn method(allowed: &Method) -> Problem {
-        Problem {
-            status: StatusCode::METHOD_NOT_ALLOWED,
-            ..Problem::invalid(format!("Only {allowed} method allowed"))
-        }
+        Problem::new(EventsApiErrorKind::HttpMethod, format!("Only {allowed} method allowed"))
     }
 
     /// Adds one detail.
@@ -87,16 +83,24 @@ impl Problem {
     pub fn of(action: &'static str) -> impl Fn(EventsError) -> Problem {
         move |error| {
             let mut problem = Problem::from(error);
-            if problem.code == "BACKEND_ERROR" {
+            if problem.kind == EventsApiErrorKind::BackendError {
                 problem.message = format!("Failed to {action}: {}", problem.message);
             }
             problem
         }
     }
 
+    pub fn code(&self) -> &'static str {
+        self.kind.facts().code
+    }
+
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.kind.facts().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
     pub fn text(&self) -> String {
         let mut out = String::from("{\"error\":{\"code\":");
-        text(&mut out, self.code);
+        text(&mut out, self.code());
         out.push_str(",\"message\":");
         text(&mut out, &self.message);
         if let Some(details) = &self.details {
@@ -108,58 +112,67 @@ impl Problem {
 
     pub fn answer(&self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.text()));
-        *response.status_mut() = self.status;
+        *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(after) = self.kind.facts().retry.after() {
+            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
         }
         response
     }
 }
 
+/// The kind of an error of the store.
+fn kind_of(error: &EventsError) -> EventsApiErrorKind {
+    match error {
+        EventsError::NamespaceNotFound(_) => EventsApiErrorKind::NamespaceNotFound,
+        EventsError::NamespaceExists(_) => EventsApiErrorKind::NamespaceExists,
+        EventsError::NamespaceKept | EventsError::TooLarge(_) | EventsError::NoPositions { .. } => {
+            EventsApiErrorKind::InvalidRequest
+        }
+        EventsError::VersionConflict { .. } => EventsApiErrorKind::StreamVersionConflict,
+        EventsError::IdConflict { .. } => EventsApiErrorKind::MessageIdConflict,
+        EventsError::RulesFull { .. } => EventsApiErrorKind::RulesFull,
+        EventsError::NamespacesFull { .. } => EventsApiErrorKind::NamespacesFull,
+        EventsError::StreamDeleted(_) => EventsApiErrorKind::StreamDeleted,
+        EventsError::Taken { .. } => EventsApiErrorKind::PositionExists,
+        EventsError::SubscriptionNotFound(_) => EventsApiErrorKind::SubscriptionNotFound,
+        EventsError::SubscriptionExists(_) => EventsApiErrorKind::SubscriptionExists,
+        EventsError::SubscriptionFull { .. } => EventsApiErrorKind::SubscriptionFull,
+        EventsError::Unavailable(_) => EventsApiErrorKind::Unavailable,
+        EventsError::Unsupported(_) => EventsApiErrorKind::Unsupported,
+        EventsError::Storage(_) | EventsError::Damaged(_) => EventsApiErrorKind::BackendError,
+    }
+}
+
+/// What a client needs in order to resolve a conflict.
+fn details_of(error: &EventsError) -> Option<String> {
+    match error {
+        EventsError::VersionConflict { expected, actual, .. } => {
+            let mut details = format!("\"actual\":{actual},\"expected\":");
+            match expected {
+                ExpectedVersion::Version(version) => {
+                    let _ = write!(details, "{version}");
+                }
+                named => text(&mut details, &named.to_string()),
+            }
+            Some(details)
+        }
+        EventsError::IdConflict { stream, position, .. } => {
+            let mut details = String::from("\"stream\":");
+            text(&mut details, stream);
+            let _ = write!(details, ",\"position\":{position}");
+            Some(details)
+        }
+        _ => None,
+    }
+}
+
 impl From<EventsError> for Problem {
     fn from(error: EventsError) -> Problem {
-        let message = error.to_string();
-        let of = |status, code| Problem::new(status, code, message.clone());
-        match error {
-            EventsError::NamespaceNotFound(_) => of(StatusCode::NOT_FOUND, "NAMESPACE_NOT_FOUND"),
-            EventsError::NamespaceExists(_) => of(StatusCode::CONFLICT, "NAMESPACE_EXISTS"),
-            EventsError::NamespaceKept | EventsError::TooLarge(_) | EventsError::NoPositions { .. } => {
-                Problem::invalid(message)
-            }
-            EventsError::VersionConflict { expected, actual, .. } => {
-                let mut details = format!("\"actual\":{actual},\"expected\":");
-                match expected {
-                    ExpectedVersion::Version(version) => {
-                        let _ = write!(details, "{version}");
-                    }
-                    named => text(&mut details, &named.to_string()),
-                }
-                Problem {
-                    details: Some(details),
-                    ..of(StatusCode::CONFLICT, "STREAM_VERSION_CONFLICT")
-                }
-            }
-            EventsError::IdConflict { stream, position, .. } => {
-                let mut details = String::from("\"stream\":");
-                text(&mut details, &stream);
-                let _ = write!(details, ",\"position\":{position}");
-                Problem {
-                    details: Some(details),
-                    ..of(StatusCode::CONFLICT, "MESSAGE_ID_CONFLICT")
-                }
-            }
-            EventsError::RulesFull { .. } => of(StatusCode::INSUFFICIENT_STORAGE, "RULES_FULL"),
-            EventsError::NamespacesFull { .. } => of(StatusCode::INSUFFICIENT_STORAGE, "NAMESPACES_FULL"),
-            EventsError::StreamDeleted(_) => of(StatusCode::CONFLICT, "STREAM_DELETED"),
-            EventsError::Taken { .. } => of(StatusCode::CONFLICT, "POSITION_EXISTS"),
-            EventsError::SubscriptionNotFound(_) => of(StatusCode::NOT_FOUND, "SUBSCRIPTION_NOT_FOUND"),
-            EventsError::SubscriptionExists(_) => of(StatusCode::CONFLICT, "SUBSCRIPTION_EXISTS"),
-            EventsError::SubscriptionFull { .. } => of(StatusCode::CONFLICT, "SUBSCRIPTION_FULL"),
-            EventsError::Unavailable(_) => of(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE"),
-            EventsError::Unsupported(_) => of(StatusCode::NOT_IMPLEMENTED, "UNSUPPORTED"),
-            EventsError::Storage(_) | EventsError::Damaged(_) => of(StatusCode::INTERNAL_SERVER_ERROR, "BACKEND_ERROR"),
+        Problem {
+            details: details_of(&error),
+            ..Problem::new(kind_of(&error), error.to_string())
         }
     }
 }

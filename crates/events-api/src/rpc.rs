@@ -19,7 +19,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderValue, Method, Response};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use thalweg_events::EventsError;
@@ -28,6 +28,7 @@ use thalweg_kit::blocking;
 
 use crate::args::CallArgs;
 use crate::auth::{Caller, admit};
+use crate::error_kind::EventsApiErrorKind;
 use crate::memory::ResponsePermit;
 use crate::problem::{Problem, Result};
 use crate::{EventsApiServer, body, log_answer};
@@ -142,7 +143,7 @@ fn elements(text: &str) -> Result<Vec<Json<'_>>> {
 async fn run(method: &str, call: RpcCall<'_>) -> Result<RpcResponse> {
     let unknown = || {
         let message = format!("Unknown method: {method}");
-        Problem::new(StatusCode::NOT_FOUND, "METHOD_NOT_FOUND", message)
+        Problem::new(EventsApiErrorKind::MethodNotFound, message)
     };
     if !methods::METHODS.contains(&method) {
         return Err(unknown());
@@ -188,7 +189,7 @@ fn only_reads(method: &str) -> bool {
 /// An error of the storage about a namespace that was deleted meanwhile is not a failure: the namespace is reported as
 /// not found.
 async fn told(call: &RpcCall<'_>, problem: Problem) -> Problem {
-    if !problem.status.is_server_error() {
+    if !problem.status().is_server_error() {
         return problem;
     }
     let Ok(store) = call.server.store() else {

@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod blocking;
 pub mod channel;
 pub mod clock;
+pub mod error_facts;
 pub mod files;
 pub mod histogram;
 pub mod json_tokens;

@@ -18,6 +18,7 @@ use futures::stream;
 use parking_lot::Mutex;
 use serde_json::json;
 use thalweg_delta::store::LakeStorage;
+use thalweg_kit::error_facts::ErrorFacts;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::maintenance::{MaintenanceOptions, MaintenanceRequest};
 use thalweg_lake_flow::LakeTables;
@@ -31,6 +32,16 @@ pub const STATUS_PATH: &str = "/api/lake/status";
 pub const UPKEEP_PATH: &str = "/api/lake/upkeep";
 const BODY_BYTES_MAX: usize = 64 << 10;
 const NDJSON: &str = "application/x-ndjson";
+
+thalweg_kit::error_kinds! {
+    /// The kinds of errors of these requests.
+    pub enum LakeApiErrorKind {
+        BadRequest = "lake.bad_request", 400, Never,
+            "The request for upkeep cannot be read; correct what the message names.";
+        Unavailable = "lake.unavailable", 503, Later,
+            "The tables cannot be read now; the message says why.";
+    }
+}
 
 /// Serves the requests.
 pub struct LakeAdmin {
@@ -96,7 +107,7 @@ impl HttpRoutes for LakeRoutes {
 async fn answer_status(State(admin): State<Arc<LakeAdmin>>) -> Response {
     match admin.status().await {
         Ok(status) => axum::Json(status).into_response(),
-        Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, "lake.unavailable", &error.to_string()),
+        Err(error) => refuse(LakeApiErrorKind::Unavailable, &error.to_string()),
     }
 }
 
@@ -105,7 +116,7 @@ async fn answer_upkeep(State(admin): State<Arc<LakeAdmin>>, body: Bytes) -> Resp
         Ok(asked) => asked,
         Err(error) => {
             let message = format!("expected such as {{\"task\": \"compact\", \"table\": \"logs\"}}: {error}");
-            return refuse(StatusCode::BAD_REQUEST, "lake.bad_request", &message);
+            return refuse(LakeApiErrorKind::BadRequest, &message);
         }
     };
     let lines = stream::unfold(admin.begin(asked), |mut lines| async move {
@@ -117,7 +128,9 @@ async fn answer_upkeep(State(admin): State<Arc<LakeAdmin>>, body: Bytes) -> Resp
     ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response()
 }
 
-fn refuse(status: StatusCode, code: &str, message: &str) -> Response {
+fn refuse(kind: LakeApiErrorKind, message: &str) -> Response {
+    let ErrorFacts { code, status, .. } = kind.facts();
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let body = json!({"error": {"code": code, "message": message}});
     (status, axum::Json(body)).into_response()
 }

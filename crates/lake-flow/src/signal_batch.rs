@@ -12,7 +12,7 @@ use thalweg_columns::rows::times::ArrivalWindow;
 use thalweg_lake::Signal;
 use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords, put_row};
 use thalweg_lake::ingest::Handoff;
-use thalweg_lake::named_rows::{BadRow, ColumnMapping, NamedRowBuilder, RowRules, promoted};
+use thalweg_lake::named_rows::{BadRow, BadRowReason, ColumnMapping, NamedRowBuilder, RowRules, promoted};
 use thalweg_lake::tags::{MessageRefusal, RefusedMessage};
 use thalweg_otlp::json::{JsonLimits, first_signal, to_proto};
 use thalweg_otlp::validate::walk;
@@ -172,10 +172,7 @@ impl SignalBatchWriter {
             .rows
             .object(object, depth, &mut self.tried, &mut RowChangeCounts::default());
         tried.map_err(|BadRow { reason, why }| MessageRefusal {
-            reason: match reason {
-                "bad_line" | "invalid_id" | "invalid_point" => DropReason::InvalidPayload,
-                _ => DropReason::TooLarge,
-            },
+            reason: drop_reason(reason),
             error: format!("the message is not a row of {}: {why}", self.signal.name()),
         })
     }
@@ -290,6 +287,20 @@ fn rows_of(signal: Signal, limits: &SignalBatchLimits) -> NamedRowBuilder {
         time_format: None,
     };
     NamedRowBuilder::new(ColumnMapping::new(spec, promoted(&(spec.columns)()), Vec::new()), rules)
+}
+
+fn drop_reason(reason: BadRowReason) -> DropReason {
+    match reason {
+        BadRowReason::Line | BadRowReason::Record(RejectionReason::InvalidId | RejectionReason::InvalidPoint) => {
+            DropReason::InvalidPayload
+        }
+        BadRowReason::Record(
+            RejectionReason::NestingTooDeep
+            | RejectionReason::TooManyAttributes
+            | RejectionReason::NameTooLong
+            | RejectionReason::ValueTooLong,
+        ) => DropReason::TooLarge,
+    }
 }
 
 fn too_long(what: &str) -> MessageRefusal {

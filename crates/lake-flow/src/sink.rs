@@ -3,7 +3,7 @@
 use thalweg_lake::Signal;
 use thalweg_lake::entry::{AppendRefused, BoxFuture, EntryPosition, EntrySink};
 use thalweg_lake::ingest::Handoff;
-use thalweg_queue::{NewMessage, QueueError};
+use thalweg_queue::{NewMessage, QueueError, QueueErrorKind};
 
 use crate::tables::TableQueue;
 
@@ -41,11 +41,10 @@ impl EntrySink for QueueSink {
 
 fn refused(error: QueueError) -> AppendRefused {
     let text = error.to_string();
-    match error.code() {
-        "queue_full" => AppendRefused::Pressure,
-        "disk_full" => AppendRefused::DiskFull(text),
-        "log_poisoned" => AppendRefused::Poisoned(text),
-        "stopping" => AppendRefused::Stopping,
+    match error.kind() {
+        QueueErrorKind::QueueFull => AppendRefused::Pressure,
+        QueueErrorKind::DiskFull => AppendRefused::DiskFull(text),
+        QueueErrorKind::LogPoisoned => AppendRefused::Poisoned(text),
         _ => AppendRefused::Other(text),
     }
 }

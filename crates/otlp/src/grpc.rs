@@ -21,7 +21,7 @@ use thalweg_lake::entry::{PayloadCompression, PayloadEncoding};
 
 use crate::http::compression;
 use crate::receiver::{ExportCall, ExportOutcome, OtlpReceiver, ReceivedRequest};
-use crate::refusal::Refusal;
+use crate::refusal::{OtlpErrorKind, Refusal};
 use crate::reply;
 
 /// One byte that says whether the message is compressed, then its length.
@@ -61,7 +61,7 @@ async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -
         peer: String::new(),
     };
     if !is_grpc(&parts.headers) {
-        receiver.count(&asked, "otlp.media_type");
+        receiver.count(&asked, OtlpErrorKind::MediaType.facts().code);
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return response;
@@ -72,7 +72,7 @@ async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -
             accepted(signal, &taken)
         }
         Err(refusal) => {
-            receiver.count(&asked, refusal.code);
+            receiver.count(&asked, refusal.code());
             refused(&refusal)
         }
     }
@@ -181,7 +181,7 @@ fn refused(refusal: &Refusal) -> Response {
     let mut response = Response::new(Body::empty());
     headers(&mut response);
     let all = response.headers_mut();
-    all.insert("grpc-status", HeaderValue::from(refusal.grpc as u16));
+    all.insert("grpc-status", HeaderValue::from(refusal.kind.grpc() as u16));
     let message = percent_encoded(&reply::message(refusal));
     if let Ok(message) = HeaderValue::try_from(message) {
         all.insert("grpc-message", message);

@@ -12,7 +12,7 @@ use thalweg_lake::Signal;
 use thalweg_lake::entry::{PayloadCompression, PayloadEncoding};
 
 use crate::receiver::{ExportCall, ExportOutcome, OtlpReceiver, ReceivedRequest};
-use crate::refusal::Refusal;
+use crate::refusal::{OtlpErrorKind, Refusal};
 use crate::reply;
 
 /// The log position of the entry, for clients that want to wait until queries see it.
@@ -56,7 +56,7 @@ async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -
             accepted(signal, &taken, encoding)
         }
         Err(refusal) => {
-            receiver.count(&asked, refusal.code);
+            receiver.count(&asked, refusal.code());
             refused(&refusal, encoding)
         }
     }
@@ -135,12 +135,12 @@ fn accepted(signal: Signal, taken: &ExportOutcome, encoding: PayloadEncoding) ->
 }
 
 fn refused(refusal: &Refusal, encoding: PayloadEncoding) -> Response {
-    let mut response = response(refusal.status, encoding, reply::status(refusal, encoding));
+    let mut response = response(refusal.status(), encoding, reply::status(refusal, encoding));
     let headers = response.headers_mut();
     if let Some(pause) = refusal.retry_after {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(reply::seconds(pause)));
     }
-    if refusal.status == StatusCode::UNAUTHORIZED {
+    if refusal.kind == OtlpErrorKind::NotAuthenticated {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response

@@ -38,6 +38,7 @@ pub use entry_decoder::entry_decoder;
 pub use grpc::{fuzz as fuzz_frames, router as grpc_router};
 pub use http::router as http_router;
 pub use receiver::OtlpReceiver;
+pub use refusal::{GrpcCode, OtlpErrorKind};
 
 /// Limits for senders.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Why a request is refused, as HTTP and gRPC report it.
+//! Why a request is refused, as HTTP and gRPC report it. Everything but the text follows from the kind of the refusal.
 //!
 //! A permanent refusal never has a status that makes senders retry. A temporary one says after what time to retry.
 
@@ -10,10 +10,47 @@ use thalweg_lake::entry::AppendRefused;
 
 use crate::AdmissionError;
 
-/// The pause that senders are asked for when the log accepts nothing; between [`RETRY_MIN`] and [`RETRY_MAX`].
-const RETRY_LATER: Duration = Duration::from_secs(10);
-pub const RETRY_MIN: Duration = Duration::from_secs(1);
-pub const RETRY_MAX: Duration = Duration::from_secs(30);
+/// The shortest and the longest pause that senders are asked for.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+thalweg_kit::error_kinds! {
+    /// The kinds of refusals, with their statuses in HTTP. The order is that of the statuses.
+    pub enum OtlpErrorKind {
+        Malformed = "otlp.malformed", 400, Never,
+            "The request is not the OTLP that its headers declare, or ended early; repair the sender.";
+        AllRejected = "otlp.all_rejected", 400, Never,
+            "Every record exceeds a limit or is invalid; the message lists the reasons.";
+        NotAuthenticated = "not_authenticated", 401, Never,
+            "The request has no valid credentials; send a token of `auth.tokens` or a user of `auth.users_file`.";
+        NotAuthorized = "not_authorized", 403, Never,
+            "The login lacks the role to write; add it in `auth`.";
+        Method = "otlp.method", 404, Never,
+            "There is no such gRPC method; send to the OTLP services of logs, metrics and traces.";
+        Timeout = "otlp.timeout", 408, Later,
+            "The request did not arrive within `ingest.body_timeout`; send smaller batches, or raise it.";
+        TooLarge = "otlp.too_large", 413, Never,
+            "The request exceeds `ingest.max_body_bytes` or `ingest.inflight_bytes`; send smaller batches.";
+        DecodedTooLarge = "otlp.decoded_too_large", 413, Never,
+            "The request decompresses beyond `ingest.max_decoded_bytes` or `ingest.max_ratio`; send smaller batches.";
+        ZstdWindow = "otlp.zstd_window", 413, Never,
+            "The window of the zstd data exceeds `ingest.zstd_window`; compress with a smaller one.";
+        MediaType = "otlp.media_type", 415, Never,
+            "The type is neither protobuf nor JSON; correct the header `Content-Type`.";
+        Encoding = "otlp.encoding", 415, Never,
+            "The compression is unknown; send gzip, zstd or none.";
+        Pressure = "otlp.pressure", 429, Computed,
+            "Too many requests wait to be stored, or too many passwords to be checked; send again after the pause.";
+        LogPoisoned = "log_poisoned", 503, After(10),
+            "A write to the log failed, and the log accepts nothing more; restart the process, which checks the log.";
+        DiskFull = "disk_full", 503, After(10),
+            "The disk of the log is full; free some space.";
+        Stopping = "stopping", 503, After(10),
+            "The process stops; send again when it has restarted.";
+        Unavailable = "unavailable", 503, After(10),
+            "The log did not store the request; the message says why; send again.";
+    }
+}
 
 /// gRPC status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,66 +64,88 @@ pub enum GrpcCode {
     Unauthenticated = 16,
 }
 
+impl GrpcCode {
+    /// As in the specification of gRPC.
+    pub fn name(self) -> &'static str {
+        match self {
+            GrpcCode::InvalidArgument => "INVALID_ARGUMENT",
+            GrpcCode::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            GrpcCode::PermissionDenied => "PERMISSION_DENIED",
+            GrpcCode::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            GrpcCode::Unimplemented => "UNIMPLEMENTED",
+            GrpcCode::Unavailable => "UNAVAILABLE",
+            GrpcCode::Unauthenticated => "UNAUTHENTICATED",
+        }
+    }
+}
+
+impl OtlpErrorKind {
+    /// The status in gRPC.
+    pub fn grpc(self) -> GrpcCode {
+        match self {
+            OtlpErrorKind::Malformed | OtlpErrorKind::AllRejected => GrpcCode::InvalidArgument,
+            OtlpErrorKind::NotAuthenticated => GrpcCode::Unauthenticated,
+            OtlpErrorKind::NotAuthorized => GrpcCode::PermissionDenied,
+            OtlpErrorKind::Method | OtlpErrorKind::MediaType | OtlpErrorKind::Encoding => GrpcCode::Unimplemented,
+            OtlpErrorKind::Timeout => GrpcCode::DeadlineExceeded,
+            OtlpErrorKind::TooLarge
+            | OtlpErrorKind::DecodedTooLarge
+            | OtlpErrorKind::ZstdWindow
+            | OtlpErrorKind::Pressure => GrpcCode::ResourceExhausted,
+            OtlpErrorKind::LogPoisoned
+            | OtlpErrorKind::DiskFull
+            | OtlpErrorKind::Stopping
+            | OtlpErrorKind::Unavailable => GrpcCode::Unavailable,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    pub status: StatusCode,
-    pub grpc: GrpcCode,
-    /// The reason, for programs.
-    pub code: &'static str,
+    pub kind: OtlpErrorKind,
     pub text: String,
+    /// The pause that the sender is asked for.
     pub retry_after: Option<Duration>,
 }
 
 impl Refusal {
-    fn new(status: StatusCode, grpc: GrpcCode, code: &'static str, text: impl Into<String>) -> Refusal {
+    fn new(kind: OtlpErrorKind, text: impl Into<String>) -> Refusal {
         Refusal {
-            status,
-            grpc,
-            code,
+            kind,
             text: text.into(),
-            retry_after: None,
+            retry_after: kind.facts().retry.after(),
         }
     }
 
-    fn after(self, pause: Duration) -> Refusal {
-        Refusal {
-            retry_after: Some(pause.clamp(RETRY_MIN, RETRY_MAX)),
-            ..self
-        }
+    /// The status in HTTP.
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.kind.facts().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The reason, for programs.
+    pub fn code(&self) -> &'static str {
+        self.kind.facts().code
     }
 
     pub fn malformed(text: impl Into<String>) -> Refusal {
-        Refusal::new(
-            StatusCode::BAD_REQUEST,
-            GrpcCode::InvalidArgument,
-            "otlp.malformed",
-            text,
-        )
+        Refusal::new(OtlpErrorKind::Malformed, text)
     }
 
     pub fn all_rejected(text: String) -> Refusal {
-        Refusal::new(
-            StatusCode::BAD_REQUEST,
-            GrpcCode::InvalidArgument,
-            "otlp.all_rejected",
-            text,
-        )
+        Refusal::new(OtlpErrorKind::AllRejected, text)
     }
 
     pub fn media_type(text: String) -> Refusal {
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Refusal::new(status, GrpcCode::Unimplemented, "otlp.media_type", text)
+        Refusal::new(OtlpErrorKind::MediaType, text)
     }
 
     pub fn encoding(text: String) -> Refusal {
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Refusal::new(status, GrpcCode::Unimplemented, "otlp.encoding", text)
+        Refusal::new(OtlpErrorKind::Encoding, text)
     }
 
     pub fn too_large(limit: usize) -> Refusal {
         let text = format!("the request has more than {limit} bytes (ingest.max_body_bytes); send smaller batches");
-        let status = StatusCode::PAYLOAD_TOO_LARGE;
-        Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.too_large", text)
+        Refusal::new(OtlpErrorKind::TooLarge, text)
     }
 
     /// The request can never fit, so a retry would not help.
@@ -95,54 +154,50 @@ impl Refusal {
             "the request takes more than the {limit} bytes of all requests that are not stored yet \
              (ingest.inflight_bytes); send smaller batches"
         );
-        let status = StatusCode::PAYLOAD_TOO_LARGE;
-        Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.too_large", text)
+        Refusal::new(OtlpErrorKind::TooLarge, text)
     }
 
     pub fn too_slow(limit: Duration) -> Refusal {
         let text = format!("the request did not arrive within {limit:?} (ingest.body_timeout)");
-        let status = StatusCode::REQUEST_TIMEOUT;
-        Refusal::new(status, GrpcCode::DeadlineExceeded, "otlp.timeout", text)
+        Refusal::new(OtlpErrorKind::Timeout, text)
     }
 
     pub fn pressure(pause: Duration) -> Refusal {
         let text = "too many requests are waiting to be stored; try again";
-        let status = StatusCode::TOO_MANY_REQUESTS;
-        Refusal::new(status, GrpcCode::ResourceExhausted, "otlp.pressure", text).after(pause)
+        Refusal {
+            retry_after: Some(pause.clamp(RETRY_MIN, RETRY_MAX)),
+            ..Refusal::new(OtlpErrorKind::Pressure, text)
+        }
     }
 
     pub fn unknown_method(path: &str) -> Refusal {
-        let text = format!("there is no method {path}");
-        Refusal::new(StatusCode::NOT_FOUND, GrpcCode::Unimplemented, "otlp.method", text)
+        Refusal::new(OtlpErrorKind::Method, format!("there is no method {path}"))
     }
 }
 
 impl From<InflateError> for Refusal {
     fn from(error: InflateError) -> Refusal {
-        let large = |code, text| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, GrpcCode::ResourceExhausted, code, text);
         let text = format!("the request: {error}");
         match error {
             InflateError::Malformed(..) => Refusal::malformed(error.to_string()),
-            InflateError::TooLarge(_) => large("otlp.decoded_too_large", text + " (ingest.max_decoded_bytes)"),
-            InflateError::Ratio(_) => large("otlp.decoded_too_large", text + " (ingest.max_ratio)"),
-            InflateError::Window(_) => large("otlp.zstd_window", text + " (ingest.zstd_window)"),
+            InflateError::TooLarge(_) => {
+                Refusal::new(OtlpErrorKind::DecodedTooLarge, text + " (ingest.max_decoded_bytes)")
+            }
+            InflateError::Ratio(_) => Refusal::new(OtlpErrorKind::DecodedTooLarge, text + " (ingest.max_ratio)"),
+            InflateError::Window(_) => Refusal::new(OtlpErrorKind::ZstdWindow, text + " (ingest.zstd_window)"),
         }
     }
 }
 
 impl From<AppendRefused> for Refusal {
     fn from(refused: AppendRefused) -> Refusal {
-        let unavailable = |code, text| {
-            let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable, code, text);
-            refusal.after(RETRY_LATER)
-        };
         match refused {
-            AppendRefused::Poisoned(text) => unavailable("log_poisoned", text),
-            AppendRefused::DiskFull(text) => unavailable("disk_full", text),
-            AppendRefused::Stopping => unavailable("stopping", "the process stops".to_owned()),
+            AppendRefused::Poisoned(text) => Refusal::new(OtlpErrorKind::LogPoisoned, text),
+            AppendRefused::DiskFull(text) => Refusal::new(OtlpErrorKind::DiskFull, text),
+            AppendRefused::Stopping => Refusal::new(OtlpErrorKind::Stopping, "the process stops"),
             // The receiver knows the drain rate and computes a better pause.
             AppendRefused::Pressure => Refusal::pressure(RETRY_MIN),
-            AppendRefused::Other(text) => unavailable("unavailable", text),
+            AppendRefused::Other(text) => Refusal::new(OtlpErrorKind::Unavailable, text),
         }
     }
 }
@@ -151,18 +206,8 @@ impl From<AdmissionError> for Refusal {
     fn from(denied: AdmissionError) -> Refusal {
         match denied {
             AdmissionError::Busy => Refusal::pressure(Duration::from_secs(1)),
-            AdmissionError::NotAuthenticated(text) => Refusal::new(
-                StatusCode::UNAUTHORIZED,
-                GrpcCode::Unauthenticated,
-                "not_authenticated",
-                text,
-            ),
-            AdmissionError::NotAuthorized(text) => Refusal::new(
-                StatusCode::FORBIDDEN,
-                GrpcCode::PermissionDenied,
-                "not_authorized",
-                text,
-            ),
+            AdmissionError::NotAuthenticated(text) => Refusal::new(OtlpErrorKind::NotAuthenticated, text),
+            AdmissionError::NotAuthorized(text) => Refusal::new(OtlpErrorKind::NotAuthorized, text),
         }
     }
 }

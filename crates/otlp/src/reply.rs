@@ -44,12 +44,12 @@ pub fn success(signal: Signal, partial: &PartialSuccess, encoding: PayloadEncodi
 
 /// `google.rpc.Status`, with the reason for programs and the retry delay if there is one.
 pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
-    let Refusal { grpc, code, .. } = refusal;
+    let (grpc, code) = (refusal.kind.grpc(), refusal.code());
     let text = message(refusal);
     match encoding {
         PayloadEncoding::Proto => {
             let mut out = Vec::new();
-            number(&mut out, 1, *grpc as u64);
+            number(&mut out, 1, grpc as u64);
             bytes(&mut out, 2, text.as_bytes());
             let mut info = Vec::new();
             bytes(&mut info, 1, code.as_bytes());
@@ -69,7 +69,7 @@ pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
             let retry = refusal.retry_after.map_or_else(String::new, |pause| {
                 format!(",{{\"@type\":\"{RETRY_INFO}\",\"retryDelay\":\"{}s\"}}", seconds(pause))
             });
-            let code_number = *grpc as u8;
+            let code_number = grpc as u8;
             format!(
                 "{{\"code\":{code_number},\"message\":{text},\"details\":[{{\"@type\":\"{ERROR_INFO}\",\"reason\":\"{code}\",\
                  \"domain\":\"{DOMAIN}\"}}{retry}]}}"
@@ -81,7 +81,7 @@ pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
 
 /// The code and the text.
 pub fn message(refusal: &Refusal) -> String {
-    format!("{}: {}", refusal.code, refusal.text)
+    format!("{}: {}", refusal.code(), refusal.text)
 }
 
 /// Whole seconds, rounded up.

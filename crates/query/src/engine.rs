@@ -274,13 +274,13 @@ impl Engine {
             done: false,
         };
         if let Err(error) = waited {
-            counted.finish(error.code);
+            counted.finish(error.code());
             return Err(error);
         }
         let permit = match self.admit(&watch).await {
             Ok(permit) => permit,
             Err(error) => {
-                counted.finish(error.code);
+                counted.finish(error.code());
                 return Err(error);
             }
         };
@@ -432,7 +432,7 @@ impl OutcomeRecorder {
 impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         let outcome = self.watch.left();
-        self.finish(outcome.code);
+        self.finish(outcome.code());
     }
 }
 
@@ -463,7 +463,7 @@ impl QueryTask {
         let PlannedQuery { plan, context, budget } = match self.in_time(whole(self.plan(query))).await {
             Ok(planned) => planned,
             Err(error) => {
-                self.counted.finish(error.code);
+                self.counted.finish(error.code());
                 // The caller may be gone.
                 let _ = schema.send(Err(error));
                 return;
@@ -474,7 +474,7 @@ impl QueryTask {
         }
         let outcome = whole(self.stream(&plan, context, (&batches, &budget))).await;
         self.inner.metrics.scanned(self.counted.api, scanned(plan.as_ref()));
-        let code = outcome.as_ref().err().map_or("ok", |error| error.code);
+        let code = outcome.as_ref().err().map_or("ok", |error| error.code());
         self.counted.finish(code);
         if let Err(error) = outcome {
             let _ = batches.send(Err(error)).await;

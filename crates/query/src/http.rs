@@ -26,7 +26,6 @@ use crate::statement::SQL_BYTES_MAX;
 pub const PATH: &str = "/api/sql";
 /// The text and its parameters.
 const BODY_BYTES_MAX: usize = 8 * SQL_BYTES_MAX;
-const RETRY_AFTER_SECONDS: &str = "1";
 
 /// Both methods only read.
 pub fn router(engine: Engine) -> Router {
@@ -69,9 +68,9 @@ async fn by_body(
         Ok(body) => body,
         Err(rejection) => {
             let message = format!("the request has more than {BODY_BYTES_MAX} bytes or is incomplete");
-            return refuse(&QueryError {
-                status: rejection.status().as_u16(),
-                ..QueryError::request(message)
+            return refuse(&match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => QueryError::body_too_large(message),
+                _ => QueryError::request(message),
             });
         }
     };
@@ -274,14 +273,12 @@ fn written(writer: &mut RowWriter, batch: &RecordBatch) -> Result<Vec<u8>, Query
 }
 
 fn refuse(error: &QueryError) -> Response {
-    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let body = json!({"error": {"code": error.code, "message": error.message}}).to_string();
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let body = json!({"error": {"code": error.code(), "message": error.message}}).to_string();
     let mut response = (status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
-    if status == StatusCode::TOO_MANY_REQUESTS {
-        response.headers_mut().insert(
-            header::RETRY_AFTER,
-            header::HeaderValue::from_static(RETRY_AFTER_SECONDS),
-        );
+    if let Some(after) = error.kind.facts().retry.after() {
+        let seconds = header::HeaderValue::from(after.as_secs());
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
     response
 }

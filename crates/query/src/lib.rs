@@ -33,6 +33,6 @@ mod wait_for;
 
 pub use bounded::function_names;
 pub use engine::{Engine, Query, QueryOptions, QueryStream};
-pub use error::QueryError;
+pub use error::{QueryError, QueryErrorKind};
 pub use format::{BytesAs, RowFormat};
 pub use metrics::QueryMetrics;

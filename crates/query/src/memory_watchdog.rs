@@ -158,7 +158,7 @@ mod tests {
         assert!(first.check().is_ok());
         LIVE.store(usize::MAX, Ordering::Relaxed);
         let error = first.outgrown().await;
-        assert_eq!((error.code, error.status), ("query.memory", 503));
+        assert_eq!((error.code(), error.status()), ("query.memory", 503));
         let cure = "bytes are allowed; this one has run the longest; ask for less or raise query.memory)";
         assert!(error.message.ends_with(cure), "{error}");
         assert!(first.check().is_err() && second.check().is_ok());

@@ -165,7 +165,7 @@ async fn answers_come_from_the_newest_version() {
     let engine = engine(folder.path(), QueryOptions::default());
     let missing = error(&engine, "SELECT * FROM tags").await;
     assert_eq!(
-        (missing.code, missing.message.as_str()),
+        (missing.code(), missing.message.as_str()),
         ("sql.plan", "there is no table tags: the lake has no tables yet")
     );
     let writer = filled(folder.path()).await;
@@ -370,7 +370,7 @@ async fn nothing_but_the_lake_can_be_reached() {
         ("SELECT CAST(tag AS BIGINT) FROM tags".to_owned(), "sql.execute"),
     ] {
         let error = error(&engine, &sql).await;
-        assert_eq!(error.code, code, "{sql}: {error}");
+        assert_eq!(error.code(), code, "{sql}: {error}");
     }
     assert!(!folder.path().join("out.csv").exists());
 }
@@ -389,7 +389,7 @@ async fn a_query_ends_at_its_limits() {
         },
     );
     let late = error(&hasty, slow).await;
-    assert_eq!((late.code, late.status), ("query.timeout", 504));
+    assert_eq!((late.code(), late.status()), ("query.timeout", 504));
 
     let small = engine(
         folder.path(),
@@ -401,7 +401,7 @@ async fn a_query_ends_at_its_limits() {
     );
     let sorted = "SELECT * FROM tags ORDER BY value_type, value DESC, tag";
     let hungry = error(&small, sorted).await;
-    assert_eq!((hungry.code, hungry.status), ("query.memory", 503), "{hungry}");
+    assert_eq!((hungry.code(), hungry.status()), ("query.memory", 503), "{hungry}");
 
     let options = QueryOptions {
         concurrency: 1,
@@ -419,7 +419,7 @@ async fn a_query_ends_at_its_limits() {
         tokio::task::yield_now().await;
     }
     let busy = error(&narrow, "SELECT 1").await;
-    assert_eq!((busy.code, busy.status), ("query.busy", 429));
+    assert_eq!((busy.code(), busy.status()), ("query.busy", 429));
     drop(running);
     waiting.await.unwrap().unwrap();
 }
@@ -539,7 +539,7 @@ async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
         let answer = engine.execute(fits.as_str()).await;
         drop(answer.unwrap_or_else(|error| panic!("{error}: {fits:.100}")));
         let refused = error(&engine, &exceeds).await;
-        assert_eq!((refused.code, refused.status), (code, 422), "{refused}");
+        assert_eq!((refused.code(), refused.status()), (code, 422), "{refused}");
         assert!(refused.message.contains(told), "{refused}");
     }
 }
@@ -553,14 +553,14 @@ async fn the_longest_chain_of_operators_does_not_overflow_the_stack() {
         vec!["a=1"; 16_000].join(" or "),
         "not ".repeat(30_000) + "true",
     ] {
-        assert_eq!(error(&engine, &format!("SELECT {chain}")).await.code, "sql.parse");
+        assert_eq!(error(&engine, &format!("SELECT {chain}")).await.code(), "sql.parse");
     }
     for nested in [
         "(".repeat(60_000),
         "case when ".repeat(10_000),
         "select(".repeat(15_000),
     ] {
-        assert_eq!(error(&engine, &format!("SELECT {nested}")).await.code, "sql.parse");
+        assert_eq!(error(&engine, &format!("SELECT {nested}")).await.code(), "sql.parse");
     }
 }
 
@@ -681,7 +681,7 @@ async fn a_query_counts_once_whichever_way_it_ends() {
     let mut late = hasty.execute(long).await.unwrap();
     while let Some(batch) = late.next().await {
         if let Err(error) = batch {
-            assert_eq!(error.code, "query.timeout", "{error}");
+            assert_eq!(error.code(), "query.timeout", "{error}");
         }
     }
     drop(late);

@@ -58,7 +58,7 @@ mod tests {
         );
         for text in ["", "lake.logs:0:7,", "lake.logs", "lake.logs:x:1"] {
             let error = positions(text).unwrap_err();
-            assert_eq!((error.code, error.status), ("query.bad_request", 400), "{text}");
+            assert_eq!((error.code(), error.status()), ("query.bad_request", 400), "{text}");
         }
         let many = vec!["a:0:1"; POSITIONS_MAX + 1].join(",");
         assert!(positions(&many).unwrap_err().message.contains("at most 64"));

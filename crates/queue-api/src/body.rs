@@ -235,7 +235,7 @@ mod tests {
             match read.await.unwrap() {
                 Ok((whole, _)) => taken += usize::from(whole.len() == 7 * KIB),
                 Err(problem) => {
-                    assert_eq!((problem.status, problem.code), (429, "too_many_pending"));
+                    assert_eq!((problem.status(), problem.code()), (429, "too_many_pending"));
                     assert!(
                         problem.retry_after.is_some() && problem.detail.contains("8192 bytes"),
                         "{problem:?}"
@@ -260,7 +260,7 @@ mod tests {
                 .read(vec![b'x'; length].into(), declared, 10, "the most here")
                 .await;
             assert_eq!(
-                refused.err().map(|problem| problem.status),
+                refused.err().map(|problem| problem.status()),
                 Some(413),
                 "{declared:?} {length}"
             );

@@ -36,6 +36,8 @@ use axum::http::Method;
 use thalweg_queue::{Message, Queue, Queues};
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
+pub use problem::RequestErrorKind;
+
 /// The largest body of a request: a payload, or a batch of them. The listener must accept it.
 pub const BODY_BYTES_MAX: usize = 24 << 20;
 

@@ -5,10 +5,11 @@ use std::sync::LazyLock;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use thalweg_queue::QueueErrorKind;
 use thalweg_telemetry::Access;
 
 use crate::examples;
-use crate::problem::Result;
+use crate::problem::{ProblemKind, Result};
 use crate::request::ApiRequest;
 use crate::response;
 use crate::routes::{BASE, ENDPOINTS, Endpoint, EndpointBody};
@@ -128,30 +129,36 @@ fn responses(endpoint: &Endpoint) -> Value {
         }
         responses.insert(status.to_string(), response);
     }
-    let too_large = !matches!(endpoint.body, EndpointBody::None) && !endpoint.errors.contains(&"message_too_large");
-    let too_large = too_large.then_some(&"message_too_large");
-    let codes = endpoint.errors.iter().chain(too_large).chain(schemas::ANY_REQUEST);
-    let mut by_status: Map<String, Value> = Map::new();
-    for code in codes {
-        let status = schemas::status_of(code).to_string();
-        let known = by_status.entry(status).or_insert_with(|| json!(""));
-        let text = match known.as_str() {
-            None | Some("") => (*code).to_owned(),
-            Some(others) => format!("{others}, {code}"),
-        };
-        *known = text.into();
-    }
-    for (status, codes) in by_status {
-        let mut response = json!({
-            "description": codes,
-            "content": {"application/problem+json": {"schema": reference("Problem")}},
-        });
-        if ["429", "503", "507"].contains(&status.as_str()) {
-            response["headers"] = json!({"Retry-After": {"schema": {"type": "integer", "minimum": 1}}});
-        }
-        responses.insert(status, response);
-    }
+    responses.extend(refusals(endpoint));
     responses.into()
+}
+
+/// The error answers of a request, by status; the description of each lists its codes.
+fn refusals(endpoint: &Endpoint) -> Map<String, Value> {
+    let too_large = QueueErrorKind::MessageTooLarge;
+    let is_added = endpoint.body != EndpointBody::None && !endpoint.errors.contains(&too_large);
+    let own = endpoint.errors.iter().chain(is_added.then_some(&too_large));
+    let kinds = own
+        .copied()
+        .map(ProblemKind::Queue)
+        .chain(schemas::ANY_REQUEST.iter().copied());
+    let mut by_status: Map<String, Value> = Map::new();
+    for facts in kinds.map(ProblemKind::facts) {
+        let answer = by_status.entry(facts.status.to_string()).or_insert_with(|| {
+            json!({
+                "description": "",
+                "content": {"application/problem+json": {"schema": reference("Problem")}},
+            })
+        });
+        answer["description"] = match answer["description"].as_str() {
+            None | Some("") => facts.code.into(),
+            Some(others) => format!("{others}, {}", facts.code).into(),
+        };
+        if facts.retry.is_timed() {
+            answer["headers"] = json!({"Retry-After": {"schema": {"type": "integer", "minimum": 1}}});
+        }
+    }
+    by_status
 }
 
 fn reference(schema: &str) -> Value {
@@ -286,13 +293,19 @@ mod tests {
     }
 
     #[test]
-    fn codes_have_the_statuses_of_the_specification() {
-        let codes: BTreeSet<&str> = ENDPOINTS
-            .iter()
-            .flat_map(|endpoint| endpoint.errors.iter().copied())
-            .collect();
-        for code in codes.iter().chain(schemas::ANY_REQUEST) {
-            assert!((400..600).contains(&schemas::status_of(code)), "{code}");
+    fn error_answers_are_those_of_the_kinds_that_a_request_has() {
+        let document = document();
+        let answers = &document["paths"]["/queues/{queue}/messages"]["post"]["responses"];
+        for (status, codes, is_timed) in [
+            ("404", "queue_not_found, not_found", false),
+            ("413", "message_too_large", false),
+            ("429", "queue_full, too_many_pending", true),
+            ("500", "corrupt, newer_format", false),
+            ("503", "paused, log_poisoned, unknown_outcome", true),
+            ("507", "disk_full", true),
+        ] {
+            assert_eq!(answers[status]["description"], codes, "{status}");
+            assert_eq!(answers[status]["headers"].is_object(), is_timed, "{status}");
         }
     }
 }

@@ -1,20 +1,51 @@
 //! Errors as clients see them: `application/problem+json` with a code that never changes.
 //!
-//! Every error becomes a [`Problem`]. Its status, code and `Retry-After` are those of
-//! [`QueueError`](thalweg_queue::QueueError); this module adds only errors specific to HTTP.
+//! Every error becomes a [`Problem`]. Its kind is that of a [`QueueError`](thalweg_queue::QueueError), or one of those
+//! that only requests have, [`RequestErrorKind`]; code, status and `Retry-After` follow from the kind.
 
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use thalweg_queue::QueueError;
+use thalweg_kit::error_facts::ErrorFacts;
+use thalweg_queue::{QueueError, QueueErrorKind};
+
+thalweg_kit::error_kinds! {
+    /// The kinds of errors of requests that no queue reports.
+    pub enum RequestErrorKind {
+        NotFound = "not_found", 404, Never,
+            "There is no such path; `/api/v1/openapi.json` lists the existing ones.";
+        MethodNotAllowed = "method_not_allowed", 405, Never,
+            "The path does not have this method; the header `Allow` lists those that it has.";
+        // The answer of the listener.
+        RequestTimeout = "request_timeout", 408, Later,
+            "The body arrived too slowly; send it over a faster line or in parts.";
+        Internal = "internal", 500, Later,
+            "A defect of the program ended the request; the log of the process has the reason; report it.";
+    }
+}
+
+/// The kind of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProblemKind {
+    Queue(QueueErrorKind),
+    Request(RequestErrorKind),
+}
+
+impl ProblemKind {
+    pub const fn facts(self) -> ErrorFacts {
+        match self {
+            ProblemKind::Queue(kind) => kind.facts(),
+            ProblemKind::Request(kind) => kind.facts(),
+        }
+    }
+}
 
 /// A refusal: what happened, and the cure.
 #[derive(Debug)]
 pub struct Problem {
-    pub status: u16,
-    pub code: &'static str,
+    pub kind: ProblemKind,
     pub detail: String,
     pub retry_after: Option<Duration>,
 }
@@ -22,22 +53,21 @@ pub struct Problem {
 pub type Result<T> = std::result::Result<T, Problem>;
 
 impl Problem {
-    fn new(status: u16, code: &'static str, detail: impl Into<String>) -> Problem {
+    fn new(kind: ProblemKind, detail: impl Into<String>) -> Problem {
         Problem {
-            status,
-            code,
+            kind,
             detail: detail.into(),
-            retry_after: None,
+            retry_after: kind.facts().retry.after(),
         }
     }
 
     /// The request breaks a rule, which the text names.
     pub fn invalid(detail: impl Into<String>) -> Problem {
-        Problem::new(400, "invalid_config", detail)
+        Problem::new(ProblemKind::Queue(QueueErrorKind::InvalidConfig), detail)
     }
 
     pub fn too_large(detail: impl Into<String>) -> Problem {
-        Problem::new(413, "message_too_large", detail)
+        Problem::new(ProblemKind::Queue(QueueErrorKind::MessageTooLarge), detail)
     }
 
     /// The request bodies being read have used up their memory limit.
@@ -45,10 +75,7 @@ impl Problem {
         let detail = format!(
             "the requests being read take {bytes_max} bytes, their limit together; try again, in smaller parts"
         );
-        Problem {
-            retry_after: Some(Duration::from_secs(1)),
-            ..Problem::new(429, "too_many_pending", detail)
-        }
+        Problem::new(ProblemKind::Queue(QueueErrorKind::TooManyPending), detail)
     }
 
     /// Continues "you may not".
@@ -58,20 +85,27 @@ impl Problem {
     }
 
     pub fn no_such_path(detail: impl Into<String>) -> Problem {
-        Problem::new(404, "not_found", detail)
+        Problem::new(ProblemKind::Request(RequestErrorKind::NotFound), detail)
     }
 
     pub fn no_such_method(detail: impl Into<String>) -> Problem {
-        Problem::new(405, "method_not_allowed", detail)
+        Problem::new(ProblemKind::Request(RequestErrorKind::MethodNotAllowed), detail)
     }
 
     /// A defect of this program.
     pub fn internal() -> Problem {
         Problem::new(
-            500,
-            "internal",
+            ProblemKind::Request(RequestErrorKind::Internal),
             "the request failed; the log of the process has the reason; report it",
         )
+    }
+
+    pub fn status(&self) -> u16 {
+        self.kind.facts().status
+    }
+
+    pub fn code(&self) -> &'static str {
+        self.kind.facts().code
     }
 
     /// Prefixes the error with its position.
@@ -81,12 +115,13 @@ impl Problem {
     }
 
     pub fn to_json(&self) -> Value {
+        let ErrorFacts { code, status, .. } = self.kind.facts();
         json!({
-            "type": format!("urn:thalweg:error:{}", self.code),
-            "title": self.code.replace('_', " "),
-            "status": self.status,
+            "type": format!("urn:thalweg:error:{code}"),
+            "title": code.replace('_', " "),
+            "status": status,
             "detail": self.detail,
-            "code": self.code,
+            "code": code,
         })
     }
 }
@@ -94,8 +129,7 @@ impl Problem {
 impl From<QueueError> for Problem {
     fn from(error: QueueError) -> Problem {
         Problem {
-            status: error.http_status(),
-            code: error.code(),
+            kind: ProblemKind::Queue(error.kind()),
             detail: error.to_string(),
             retry_after: error.retry_after(),
         }
@@ -110,7 +144,7 @@ impl From<thalweg_queue::IdError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
         let mut response = (status, content_type, self.to_json().to_string()).into_response();
         if let Some(after) = self.retry_after {

@@ -12,11 +12,11 @@ use thalweg_log::Micros;
 use thalweg_log::format::record::Properties;
 use thalweg_queue::settings::MESSAGE_BYTES_MAX;
 use thalweg_queue::times::{parse_delay, parse_deliver_at, parse_ttl};
-use thalweg_queue::{Clock, MessageId, NewMessage, PROPERTIES_BYTES_MAX, ProduceResult, Queue};
+use thalweg_queue::{Clock, MessageId, NewMessage, PROPERTIES_BYTES_MAX, ProduceResult, Queue, QueueErrorKind};
 
 use crate::json::cut;
 use crate::payload::CONTENT_TYPE;
-use crate::problem::{Problem, Result};
+use crate::problem::{Problem, ProblemKind, Result};
 use crate::request::ApiRequest;
 use crate::response;
 
@@ -44,7 +44,7 @@ pub async fn one(mut call: ApiRequest) -> Result<Response> {
 
 /// Counts a message refused here, because the queue only counts those that reach it.
 pub fn count_too_large(queue: &Queue, problem: &Problem) {
-    if problem.code == "message_too_large" {
+    if problem.kind == ProblemKind::Queue(QueueErrorKind::MessageTooLarge) {
         queue.counters().refused_too_large.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -4,6 +4,10 @@
 use axum::http::Method;
 use axum::response::Response;
 use futures::future::BoxFuture;
+use thalweg_queue::QueueErrorKind::{
+    self, DurabilityUnavailable, GroupExists, GroupNotFound, MessageNotFound, MessageTooLarge, NotAuthorized,
+    OffsetGap, Paused, QueueExists, QueueFull, QueueNotFound,
+};
 use thalweg_telemetry::Access;
 
 use crate::problem::{Problem, Result};
@@ -34,8 +38,8 @@ pub struct Endpoint {
     pub body: EndpointBody,
     /// Success statuses, each with the schema of its body.
     pub answers: &'static [(u16, &'static str)],
-    /// Error codes beyond those that every request can have.
-    pub errors: &'static [&'static str],
+    /// Errors beyond those that every request can have.
+    pub errors: &'static [QueueErrorKind],
     pub handler: Handler,
 }
 
@@ -156,13 +160,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         headers: &["X-Key", "X-Delay", "X-Deliver-At", "X-TTL", "X-Dedup-Id"],
         body: EndpointBody::Payload,
         answers: &[(201, "Produced"), (200, "Produced")],
-        errors: &[
-            "queue_not_found",
-            "not_authorized",
-            "message_too_large",
-            "queue_full",
-            "paused",
-        ],
+        errors: &[QueueNotFound, NotAuthorized, MessageTooLarge, QueueFull, Paused],
         handler: handler!(produce::one),
         ..POST
     },
@@ -175,13 +173,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         query: &["atomic"],
         body: EndpointBody::Lines("NewMessage"),
         answers: &[(201, "ProducedAll"), (200, "ProducedEach")],
-        errors: &[
-            "queue_not_found",
-            "not_authorized",
-            "message_too_large",
-            "queue_full",
-            "paused",
-        ],
+        errors: &[QueueNotFound, NotAuthorized, MessageTooLarge, QueueFull, Paused],
         handler: handler!(batch::produce),
         ..POST
     },
@@ -191,7 +183,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Read messages without claiming them.",
         query: &["partition", "from", "limit"],
         answers: &[(200, "Messages")],
-        errors: &["queue_not_found"],
+        errors: &[QueueNotFound],
         handler: handler!(browse::browse),
         ..GET
     },
@@ -200,7 +192,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "message",
         about: "Read one message without claiming it.",
         answers: &[(200, "Message")],
-        errors: &["queue_not_found", "message_not_found"],
+        errors: &[QueueNotFound, MessageNotFound],
         handler: handler!(browse::one),
         ..GET
     },
@@ -211,7 +203,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         access: Access::Read,
         body: EndpointBody::Json("Claim", false),
         answers: &[(200, "Claimed"), (204, "")],
-        errors: &["queue_not_found", "not_authorized", "paused", "offset_gap"],
+        errors: &[QueueNotFound, NotAuthorized, Paused, OffsetGap],
         handler: handler!(claim::claim),
         ..POST
     },
@@ -222,7 +214,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         query: &["consumer", "max_in_flight"],
         headers: &["Last-Event-ID"],
         answers: &[(200, "Events")],
-        errors: &["queue_not_found", "not_authorized", "paused"],
+        errors: &[QueueNotFound, NotAuthorized, Paused],
         handler: handler!(events::events),
         ..GET
     },
@@ -234,12 +226,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         query: &["wait"],
         body: EndpointBody::Json("Settle", true),
         answers: &[(200, "Settled")],
-        errors: &[
-            "queue_not_found",
-            "group_not_found",
-            "not_authorized",
-            "message_too_large",
-        ],
+        errors: &[QueueNotFound, GroupNotFound, NotAuthorized, MessageTooLarge],
         handler: handler!(settle::settle),
         ..POST
     },
@@ -258,7 +245,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Create a queue.",
         body: EndpointBody::Json("NamedSettings", true),
         answers: &[(201, "Queue")],
-        errors: &["not_authorized", "queue_exists", "durability_unavailable"],
+        errors: &[NotAuthorized, QueueExists, DurabilityUnavailable],
         handler: handler!(admin::create),
         ..POST
     },
@@ -267,7 +254,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "showQueue",
         about: "A queue and its settings.",
         answers: &[(200, "Queue")],
-        errors: &["queue_not_found"],
+        errors: &[QueueNotFound],
         handler: handler!(admin::show),
         ..GET
     },
@@ -277,7 +264,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Create a queue, or replace its settings; missing fields get their defaults.",
         body: EndpointBody::Json("Settings", false),
         answers: &[(200, "Queue"), (201, "Queue")],
-        errors: &["not_authorized", "durability_unavailable"],
+        errors: &[NotAuthorized, DurabilityUnavailable],
         handler: handler!(admin::put),
         ..PUT
     },
@@ -287,7 +274,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Change the given settings of a queue; null restores the default.",
         body: EndpointBody::Json("Settings", false),
         answers: &[(200, "Queue")],
-        errors: &["queue_not_found", "not_authorized"],
+        errors: &[QueueNotFound, NotAuthorized],
         handler: handler!(admin::patch),
         ..PATCH
     },
@@ -297,7 +284,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Delete a queue; a non-empty one only with force=true.",
         query: &["force"],
         answers: &[(204, "")],
-        errors: &["queue_not_found", "not_authorized"],
+        errors: &[QueueNotFound, NotAuthorized],
         handler: handler!(admin::delete),
         ..DELETE
     },
@@ -307,7 +294,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Drop all messages of a queue.",
         body: EndpointBody::Json("Nothing", false),
         answers: &[(200, "Purged")],
-        errors: &["queue_not_found", "not_authorized"],
+        errors: &[QueueNotFound, NotAuthorized],
         handler: handler!(admin::purge),
         ..POST
     },
@@ -317,7 +304,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Refuse producers, consumers or both until resumed.",
         body: EndpointBody::Json("What", false),
         answers: &[(200, "Paused")],
-        errors: &["queue_not_found", "not_authorized"],
+        errors: &[QueueNotFound, NotAuthorized],
         handler: handler!(admin::pause),
         ..POST
     },
@@ -327,7 +314,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Undo pause.",
         body: EndpointBody::Json("What", false),
         answers: &[(200, "Paused")],
-        errors: &["queue_not_found", "not_authorized"],
+        errors: &[QueueNotFound, NotAuthorized],
         handler: handler!(admin::resume),
         ..POST
     },
@@ -336,7 +323,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "queueStats",
         about: "Depth, bytes, age; per group all states, lag and assignment.",
         answers: &[(200, "Stats")],
-        errors: &["queue_not_found"],
+        errors: &[QueueNotFound],
         handler: handler!(admin::stats),
         ..GET
     },
@@ -346,7 +333,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "listGroups",
         about: "The groups of a queue.",
         answers: &[(200, "Groups")],
-        errors: &["queue_not_found"],
+        errors: &[QueueNotFound],
         handler: handler!(groups::list),
         ..GET
     },
@@ -355,7 +342,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "showGroup",
         about: "A group and its progress.",
         answers: &[(200, "Group")],
-        errors: &["queue_not_found", "group_not_found"],
+        errors: &[QueueNotFound, GroupNotFound],
         handler: handler!(groups::show),
         ..GET
     },
@@ -365,7 +352,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Declare a group; it does not expire.",
         body: EndpointBody::Json("GroupSettings", false),
         answers: &[(200, "Group"), (201, "Group")],
-        errors: &["queue_not_found", "not_authorized", "group_exists"],
+        errors: &[QueueNotFound, NotAuthorized, GroupExists],
         handler: handler!(groups::put),
         ..PUT
     },
@@ -374,7 +361,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         id: "deleteGroup",
         about: "Delete a group and its progress.",
         answers: &[(204, "")],
-        errors: &["queue_not_found", "group_not_found", "not_authorized"],
+        errors: &[QueueNotFound, GroupNotFound, NotAuthorized],
         handler: handler!(groups::delete),
         ..DELETE
     },
@@ -385,7 +372,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         access: Access::Read,
         body: EndpointBody::Json("Commit", true),
         answers: &[(200, "Group")],
-        errors: &["queue_not_found", "group_not_found", "not_authorized"],
+        errors: &[QueueNotFound, GroupNotFound, NotAuthorized],
         handler: handler!(groups::commit),
         ..POST
     },
@@ -395,7 +382,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Move a group to another position: earliest, latest, offset:N or time:T.",
         body: EndpointBody::Json("Seek", true),
         answers: &[(200, "Group")],
-        errors: &["queue_not_found", "group_not_found", "not_authorized"],
+        errors: &[QueueNotFound, GroupNotFound, NotAuthorized],
         handler: handler!(groups::seek),
         ..POST
     },
@@ -405,7 +392,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Refuse claims of a group until resumed.",
         body: EndpointBody::Json("Nothing", false),
         answers: &[(200, "Group")],
-        errors: &["queue_not_found", "group_not_found", "not_authorized"],
+        errors: &[QueueNotFound, GroupNotFound, NotAuthorized],
         handler: handler!(groups::pause),
         ..POST
     },
@@ -415,7 +402,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Undo pause.",
         body: EndpointBody::Json("Nothing", false),
         answers: &[(200, "Group")],
-        errors: &["queue_not_found", "group_not_found", "not_authorized"],
+        errors: &[QueueNotFound, GroupNotFound, NotAuthorized],
         handler: handler!(groups::resume),
         ..POST
     },
@@ -426,7 +413,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Dead letters of a queue, oldest first.",
         query: &["group", "reason", "key", "since", "until", "property", "after", "limit"],
         answers: &[(200, "Messages")],
-        errors: &["queue_not_found"],
+        errors: &[QueueNotFound],
         handler: handler!(dead_letters::list),
         ..GET
     },
@@ -436,7 +423,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Resend dead letters, to the group in which they died or to another queue.",
         body: EndpointBody::Json("Resend", true),
         answers: &[(200, "Resent")],
-        errors: &["queue_not_found", "message_not_found", "queue_full", "not_authorized"],
+        errors: &[QueueNotFound, MessageNotFound, QueueFull, NotAuthorized],
         handler: handler!(dead_letters::resend),
         ..POST
     },
@@ -446,7 +433,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         about: "Purge dead letters.",
         body: EndpointBody::Json("Select", true),
         answers: &[(200, "Purged")],
-        errors: &["queue_not_found", "message_not_found", "not_authorized"],
+        errors: &[QueueNotFound, MessageNotFound, NotAuthorized],
         handler: handler!(dead_letters::purge),
         ..POST
     },

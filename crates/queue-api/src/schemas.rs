@@ -1,20 +1,23 @@
 //! The schemas of the OpenAPI document: parameters, bodies and answers.
 
 use serde_json::{Value, json};
+use thalweg_queue::QueueErrorKind;
+
+use crate::problem::{ProblemKind, RequestErrorKind};
 
 /// Errors that every request can have.
-pub const ANY_REQUEST: &[&str] = &[
-    "invalid_config",
-    "not_authenticated",
-    "not_authorized",
-    "not_found",
-    "request_timeout",
-    "too_many_pending",
-    "log_poisoned",
-    "disk_full",
-    "unknown_outcome",
-    "corrupt",
-    "newer_format",
+pub const ANY_REQUEST: &[ProblemKind] = &[
+    ProblemKind::Queue(QueueErrorKind::InvalidConfig),
+    ProblemKind::Queue(QueueErrorKind::NotAuthenticated),
+    ProblemKind::Queue(QueueErrorKind::NotAuthorized),
+    ProblemKind::Request(RequestErrorKind::NotFound),
+    ProblemKind::Request(RequestErrorKind::RequestTimeout),
+    ProblemKind::Queue(QueueErrorKind::TooManyPending),
+    ProblemKind::Queue(QueueErrorKind::LogPoisoned),
+    ProblemKind::Queue(QueueErrorKind::DiskFull),
+    ProblemKind::Queue(QueueErrorKind::UnknownOutcome),
+    ProblemKind::Queue(QueueErrorKind::Corrupt),
+    ProblemKind::Queue(QueueErrorKind::NewerFormat),
 ];
 
 /// Patterns of formatted texts. Some accepted alternatives are not documented, because one form is enough.
@@ -36,26 +39,6 @@ const RECEIPT_FORM: &str = "<queue>:<partition>:<offset>:<delivery>:<number>.<gr
 const START: &str = "^(earliest|latest|offset:[0-9]{1,18}|time:[0-9].*)$";
 const START_FORM: &str = "earliest, latest, offset:N or time:T";
 const PROPERTY: &str = "^[^=]+=.*$";
-
-/// As in section 8 of the specification; `newer_format` is an addition.
-pub fn status_of(code: &str) -> u16 {
-    match code {
-        "invalid_config" => 400,
-        "not_authenticated" => 401,
-        "not_authorized" => 403,
-        "queue_not_found" | "group_not_found" | "message_not_found" | "not_found" => 404,
-        "request_timeout" => 408,
-        "queue_exists" | "group_exists" => 409,
-        "offset_gap" => 410,
-        "message_too_large" => 413,
-        "durability_unavailable" => 422,
-        "queue_full" | "too_many_pending" => 429,
-        "paused" | "log_poisoned" | "unknown_outcome" => 503,
-        "disk_full" => 507,
-        "corrupt" | "newer_format" => 500,
-        _ => 0,
-    }
-}
 
 pub fn about_status(status: u16) -> &'static str {
     match status {

@@ -30,6 +30,15 @@ const BATCH: usize = 100;
 pub const PREFIX: &str = "x-dlq-";
 
 impl RemovalReason {
+    /// In the order of their numbers.
+    pub const ALL: [RemovalReason; 5] = [
+        RemovalReason::MaxRetries,
+        RemovalReason::Timeout,
+        RemovalReason::Rejected,
+        RemovalReason::Expired,
+        RemovalReason::Overflow,
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             RemovalReason::MaxRetries => "max_retries",
@@ -37,6 +46,17 @@ impl RemovalReason {
             RemovalReason::Rejected => "rejected",
             RemovalReason::Expired => "expired",
             RemovalReason::Overflow => "overflow",
+        }
+    }
+
+    /// What happened to the message, in one sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            RemovalReason::MaxRetries => "It failed more often than `retry.max_retries` allows.",
+            RemovalReason::Timeout => "It failed, and `retry.total_timeout` had passed since its first delivery.",
+            RemovalReason::Rejected => "A consumer rejected it.",
+            RemovalReason::Expired => "Its lifetime ended before a consumer had settled it.",
+            RemovalReason::Overflow => "The queue was full, and `overflow: drop-oldest` removed it for newer messages.",
         }
     }
 

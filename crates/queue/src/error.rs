@@ -1,7 +1,9 @@
 //! Queue errors: one variant per situation. Each message names the place and the cure in one sentence.
 //!
-//! Every interface (HTTP, MQTT, pipelines) uses the same [`QueueError::code`]. [`QueueError::http_status`] and
-//! [`QueueError::retry_after`] follow from the code alone, so equal codes always have equal values.
+//! Every interface (HTTP, MQTT, pipelines) reports the same [`QueueError::kind`]. The code, the status and the time of a
+//! retry follow from the kind alone, by the table in `kind.rs`.
+
+mod kind;
 
 use std::time::Duration;
 
@@ -10,6 +12,8 @@ use thalweg_config::Diagnostics;
 use thalweg_log::{Durability, LogError, Offset};
 
 use crate::ids::{IdError, MessageId, Receipt};
+
+pub use kind::QueueErrorKind;
 
 /// The error type of all queue operations. It is cheap to clone, because a failed commit has many waiters.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -123,89 +127,78 @@ impl QueueError {
         Err(QueueError::invalid(diags.to_string().trim_end().replace('\n', "; ")))
     }
 
-    /// The documented error code. It is the same on every interface and never changes.
-    pub fn code(&self) -> &'static str {
+    /// What kind of error it is. Everything that interfaces report about it follows from the kind.
+    pub fn kind(&self) -> QueueErrorKind {
         match self {
-            QueueError::QueueNotFound { .. } => "queue_not_found",
-            QueueError::GroupNotFound { .. } => "group_not_found",
-            QueueError::MessageNotFound { .. } => "message_not_found",
-            QueueError::QueueExists { .. } => "queue_exists",
-            QueueError::GroupExists { .. } => "group_exists",
-            QueueError::InvalidConfig { .. } => "invalid_config",
-            QueueError::MessageTooLarge { .. } | QueueError::NeverFits { .. } => "message_too_large",
-            QueueError::QueueFull { .. } => "queue_full",
-            QueueError::TooManyPending { .. } => "too_many_pending",
-            QueueError::OffsetGap { .. } => "offset_gap",
-            QueueError::LeaseLost { .. } => "lease_lost",
-            QueueError::NotLeased { .. } => "not_leased",
-            QueueError::Gone { .. } | QueueError::ReceiptOver { .. } => "gone",
-            QueueError::Paused { .. } => "paused",
-            QueueError::UnknownOutcome { .. } => "unknown_outcome",
-            QueueError::DurabilityUnavailable { .. } => "durability_unavailable",
-            QueueError::NotAuthenticated { .. } => "not_authenticated",
-            QueueError::NotAuthorized { .. } => "not_authorized",
-            QueueError::RateLimited { .. } => "rate_limited",
-            QueueError::QuotaExceeded { .. } | QueueError::NoRoomForGroups { .. } => "quota_exceeded",
-            QueueError::Log(error) => log_code(error),
+            QueueError::QueueNotFound { .. } => QueueErrorKind::QueueNotFound,
+            QueueError::GroupNotFound { .. } => QueueErrorKind::GroupNotFound,
+            QueueError::MessageNotFound { .. } => QueueErrorKind::MessageNotFound,
+            QueueError::QueueExists { .. } => QueueErrorKind::QueueExists,
+            QueueError::GroupExists { .. } => QueueErrorKind::GroupExists,
+            QueueError::InvalidConfig { .. } => QueueErrorKind::InvalidConfig,
+            QueueError::MessageTooLarge { .. } | QueueError::NeverFits { .. } => QueueErrorKind::MessageTooLarge,
+            QueueError::QueueFull { .. } => QueueErrorKind::QueueFull,
+            QueueError::TooManyPending { .. } => QueueErrorKind::TooManyPending,
+            QueueError::OffsetGap { .. } => QueueErrorKind::OffsetGap,
+            QueueError::LeaseLost { .. } => QueueErrorKind::LeaseLost,
+            QueueError::NotLeased { .. } => QueueErrorKind::NotLeased,
+            QueueError::Gone { .. } | QueueError::ReceiptOver { .. } => QueueErrorKind::Gone,
+            QueueError::Paused { .. } => QueueErrorKind::Paused,
+            QueueError::UnknownOutcome { .. } => QueueErrorKind::UnknownOutcome,
+            QueueError::DurabilityUnavailable { .. } => QueueErrorKind::DurabilityUnavailable,
+            QueueError::NotAuthenticated { .. } => QueueErrorKind::NotAuthenticated,
+            QueueError::NotAuthorized { .. } => QueueErrorKind::NotAuthorized,
+            QueueError::RateLimited { .. } => QueueErrorKind::RateLimited,
+            QueueError::QuotaExceeded { .. } | QueueError::NoRoomForGroups { .. } => QueueErrorKind::QuotaExceeded,
+            QueueError::Log(error) => kind_of_log(error),
         }
     }
 
+    /// The documented error code. It is the same on every interface and never changes.
+    pub fn code(&self) -> &'static str {
+        self.kind().facts().code
+    }
+
     pub fn http_status(&self) -> u16 {
-        match self.code() {
-            "invalid_config" => 400,
-            "not_authenticated" => 401,
-            "not_authorized" => 403,
-            "queue_not_found" | "group_not_found" | "message_not_found" => 404,
-            "queue_exists" | "group_exists" | "lease_lost" | "not_leased" | "gone" => 409,
-            "offset_gap" => 410,
-            "message_too_large" => 413,
-            "durability_unavailable" => 422,
-            "queue_full" | "too_many_pending" | "rate_limited" | "quota_exceeded" => 429,
-            "log_poisoned" | "paused" | "fenced" | "unknown_outcome" => 503,
-            "disk_full" => 507,
-            // `corrupt`, `newer_format`: a problem of the stored data is not the caller's fault.
-            _ => 500,
-        }
+        self.kind().facts().status
     }
 
     /// When a retry makes sense. Set exactly for the statuses 429, 503 and 507.
     pub fn retry_after(&self) -> Option<Duration> {
-        if let QueueError::RateLimited { retry_after, .. } = self {
-            return Some(*retry_after);
+        match self {
+            QueueError::RateLimited { retry_after, .. } => Some(*retry_after),
+            error => error.kind().facts().retry.after(),
         }
-        let seconds = match self.code() {
-            // The next settlement or a retry can end it.
-            "queue_full" | "too_many_pending" | "fenced" | "unknown_outcome" => 1,
-            // A restart with recovery ends it.
-            "log_poisoned" => 5,
-            // An operator must end it.
-            "paused" | "disk_full" | "quota_exceeded" => 30,
-            _ => return None,
-        };
-        Some(Duration::from_secs(seconds))
     }
 }
 
-/// Maps an error of the log to a queue error code.
-fn log_code(error: &LogError) -> &'static str {
+/// The kind of an error of the log, as a queue error.
+fn kind_of_log(error: &LogError) -> QueueErrorKind {
     match error {
-        LogError::DiskFull { .. } => "disk_full",
-        LogError::Poisoned { .. } => "log_poisoned",
-        LogError::Gap { .. } => "offset_gap",
-        LogError::OffsetTaken { .. } => "fenced",
-        LogError::TooLarge { .. } => "message_too_large",
+        LogError::DiskFull { .. } => QueueErrorKind::DiskFull,
+        LogError::Poisoned { .. } => QueueErrorKind::LogPoisoned,
+        LogError::Gap { .. } => QueueErrorKind::OffsetGap,
+        LogError::OffsetTaken { .. } => QueueErrorKind::Fenced,
+        LogError::TooLarge { .. } => QueueErrorKind::MessageTooLarge,
         // The queue was deleted or created while the request was in progress.
-        LogError::NoPartition(_) => "queue_not_found",
-        LogError::PartitionExists(_) => "queue_exists",
+        LogError::NoPartition(_) => QueueErrorKind::QueueNotFound,
+        LogError::PartitionExists(_) => QueueErrorKind::QueueExists,
         // If the log closes during a write, the data may or may not be stored. A write to several disks is stored in
         // part.
-        LogError::Closed | LogError::Partly { .. } => "unknown_outcome",
-        LogError::TooManyPartitions { .. } => "quota_exceeded",
-        LogError::DurabilityUnavailable { .. } => "durability_unavailable",
+        LogError::Closed | LogError::Partly { .. } => QueueErrorKind::UnknownOutcome,
+        LogError::TooManyPartitions { .. } => QueueErrorKind::QuotaExceeded,
+        LogError::DurabilityUnavailable { .. } => QueueErrorKind::DurabilityUnavailable,
         // Not damage: a repair would lose data that a newer version has written.
-        LogError::NewerFormat { .. } => "newer_format",
+        LogError::NewerFormat { .. } => QueueErrorKind::NewerFormat,
         // A failed write or sync poisons the log. What remains is stored data that is damaged or unreadable.
-        _ => "corrupt",
+        LogError::Corrupt { .. }
+        | LogError::Io { .. }
+        | LogError::Missing { .. }
+        | LogError::Foreign { .. }
+        | LogError::Misnamed { .. }
+        | LogError::NotOurs { .. }
+        | LogError::DiskMissing { .. }
+        | LogError::NotErased { .. } => QueueErrorKind::Corrupt,
     }
 }
 

@@ -2,33 +2,26 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::error::QueueError;
+use crate::error::{QueueError, QueueErrorKind};
 use crate::machine::RemovalReason;
 use crate::queue::QueueCounters;
 
-const REASONS: [RemovalReason; 5] = [
-    RemovalReason::MaxRetries,
-    RemovalReason::Timeout,
-    RemovalReason::Rejected,
-    RemovalReason::Expired,
-    RemovalReason::Overflow,
+/// Kinds of errors of the log that have a counter each.
+const KINDS: [QueueErrorKind; 7] = [
+    QueueErrorKind::DiskFull,
+    QueueErrorKind::LogPoisoned,
+    QueueErrorKind::MessageTooLarge,
+    QueueErrorKind::Fenced,
+    QueueErrorKind::UnknownOutcome,
+    QueueErrorKind::NewerFormat,
+    QueueErrorKind::Corrupt,
 ];
-
-/// Error codes of the log; any other code is counted as the last one.
-const CODES: [&str; 8] = [
-    "disk_full",
-    "log_poisoned",
-    "message_too_large",
-    "fenced",
-    "unknown_outcome",
-    "newer_format",
-    "corrupt",
-    "other",
-];
+/// The label of all other kinds together.
+const OTHER: &str = "other";
 
 /// Messages by the reason for which they left.
 #[derive(Debug, Default)]
-pub struct ReasonCounters([AtomicU64; REASONS.len()]);
+pub struct ReasonCounters([AtomicU64; RemovalReason::ALL.len()]);
 
 impl ReasonCounters {
     pub fn count(&self, reason: RemovalReason) {
@@ -44,20 +37,26 @@ impl ReasonCounters {
     /// The count of each reason, by name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.0.iter().map(|counter| counter.load(Relaxed));
-        REASONS.into_iter().map(RemovalReason::name).zip(counts)
+        RemovalReason::ALL.into_iter().map(RemovalReason::name).zip(counts)
     }
 }
 
-/// Refusals by the log, by code.
+/// Refusals by the log, by kind; the last counter is that of all other kinds.
 #[derive(Debug, Default)]
-pub struct ErrorCodeCounters([AtomicU64; CODES.len()]);
+pub struct ErrorCodeCounters([AtomicU64; KINDS.len() + 1]);
 
 impl ErrorCodeCounters {
     pub fn count(&self, error: &QueueError) {
-        let at = CODES.iter().position(|code| *code == error.code());
-        if let Some(counter) = self.0.get(at.unwrap_or(CODES.len() - 1)) {
+        let at = KINDS.iter().position(|kind| *kind == error.kind());
+        if let Some(counter) = self.0.get(at.unwrap_or(KINDS.len())) {
             counter.fetch_add(1, Relaxed);
         }
+    }
+
+    /// The count of each code.
+    fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let codes = KINDS.into_iter().map(|kind| kind.facts().code).chain([OTHER]);
+        codes.zip(self.0.iter().map(|counter| counter.load(Relaxed)))
     }
 }
 
@@ -72,14 +71,14 @@ impl QueueCounters {
     /// Refused messages, by error code.
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
         let own = [
-            ("queue_full", &self.refused_full),
-            ("paused", &self.refused_paused),
-            ("message_too_large", &self.refused_too_large),
+            (QueueErrorKind::QueueFull, &self.refused_full),
+            (QueueErrorKind::Paused, &self.refused_paused),
+            (QueueErrorKind::MessageTooLarge, &self.refused_too_large),
         ];
-        let mut all: Vec<(&'static str, u64)> = own.map(|(code, counter)| (code, counter.load(Relaxed))).into();
-        for (code, counter) in CODES.iter().zip(&self.refused_by_log.0) {
-            let count = counter.load(Relaxed);
-            match all.iter_mut().find(|(known, _)| known == code) {
+        let own = own.map(|(kind, counter)| (kind.facts().code, counter.load(Relaxed)));
+        let mut all: Vec<(&'static str, u64)> = own.into();
+        for (code, count) in self.refused_by_log.all() {
+            match all.iter_mut().find(|(known, _)| *known == code) {
                 Some((_, sum)) => *sum += count,
                 None => all.push((code, count)),
             }
@@ -97,7 +96,7 @@ mod tests {
     #[test]
     fn every_reason_and_code_has_a_counter_of_its_own() {
         let reasons = ReasonCounters::default();
-        for (n, reason) in (1..).zip(REASONS) {
+        for (n, reason) in (1..).zip(RemovalReason::ALL) {
             (0..n).for_each(|_| reasons.count(reason));
         }
         let expected = [

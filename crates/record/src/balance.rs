@@ -6,7 +6,7 @@
 use parking_lot::Mutex;
 
 macro_rules! reasons {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal, $meaning:literal;)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name { $($variant),+ }
@@ -17,6 +17,11 @@ macro_rules! reasons {
             /// The reason as it appears in metrics, metadata and logs.
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $text),+ }
+            }
+
+            /// What happened to the message, in one sentence.
+            pub fn meaning(self) -> &'static str {
+                match self { $($name::$variant => $meaning),+ }
             }
         }
 
@@ -31,34 +36,34 @@ macro_rules! reasons {
 reasons! {
     /// Why a message was removed as intended.
     FilterReason {
-        ReturnedNull = "returned_null",
-        Deadband = "deadband",
-        SwingingDoor = "swinging_door",
-        Unchanged = "unchanged",
-        DuplicateTimestamp = "duplicate_timestamp",
-        KeyMismatch = "key_mismatch",
-        MappingDeleted = "mapping_deleted",
-        NoValue = "no_value",
-        Bundled = "bundled",
+        ReturnedNull = "returned_null", "A script returned nothing for it.";
+        Deadband = "deadband", "It differs from the last point that was passed on by less than the threshold.";
+        SwingingDoor = "swinging_door", "It lies near the line between points that are passed on.";
+        Unchanged = "unchanged", "Its value, a text or a boolean, equals the last one.";
+        DuplicateTimestamp = "duplicate_timestamp", "The last point of its tag has the same time.";
+        KeyMismatch = "key_mismatch", "Its key or topic is none of those that the component is configured for.";
+        MappingDeleted = "mapping_deleted", "The mapping deleted it.";
+        NoValue = "no_value", "It has no value.";
+        Bundled = "bundled", "It is contained in a message that was made of several.";
     }
 }
 
 reasons! {
     /// Why a message was lost to a fault or a limit.
     DropReason {
-        ScriptError = "script_error",
-        ScriptTimeout = "script_timeout",
-        ScriptBadReturn = "script_bad_return",
-        MissingField = "missing_field",
-        InvalidTopic = "invalid_topic",
-        InvalidValue = "invalid_value",
-        InvalidPayload = "invalid_payload",
-        Late = "late",
-        SchemaRejected = "schema_rejected",
-        OutputRejected = "output_rejected",
-        TooLarge = "too_large",
-        Limit = "limit",
-        Shutdown = "shutdown",
+        ScriptError = "script_error", "A script or a mapping failed on it; the error names the place in the code.";
+        ScriptTimeout = "script_timeout", "A script took too long; simplify it, or raise `scripting.timeout`.";
+        ScriptBadReturn = "script_bad_return", "A script returned something that is no message; correct the script.";
+        MissingField = "missing_field", "It lacks a field or metadata that the component needs; the error names it.";
+        InvalidTopic = "invalid_topic", "Its topic breaks the rules of topics; the error says which.";
+        InvalidValue = "invalid_value", "A value cannot be converted or written; the error says why.";
+        InvalidPayload = "invalid_payload", "Its payload does not have the form that the component needs.";
+        Late = "late", "It is older than points that were passed on, and `late_policy` is `drop`.";
+        SchemaRejected = "schema_rejected", "Its payload does not fit the schema of its data contract.";
+        OutputRejected = "output_rejected", "The target of the output refused it for good; the error says why.";
+        TooLarge = "too_large", "It exceeds a size limit; the error names the limit.";
+        Limit = "limit", "It exceeds a limit of nesting, memory or number, or it is missing from its buffer.";
+        Shutdown = "shutdown", "It was not acknowledged before the process stopped; its source may send it again.";
     }
 }
 

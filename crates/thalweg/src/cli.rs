@@ -64,7 +64,7 @@ pub enum Command {
     Events(Box<EventsOptions>),
     /// Print a JSON Schema of the configuration file, for editors
     Schema,
-    /// Write the reference of the configuration and the command line as Markdown into a folder
+    /// Write the reference of the configuration, the command line and the errors as Markdown into a folder
     #[command(hide = true)]
     Reference(ReferenceOptions),
     /// Print the completions of a shell

@@ -1,5 +1,7 @@
-//! `thalweg reference`: writes the pages of docs/reference, generated from the readers of the configuration and from
-//! the command line.
+//! `thalweg reference`: writes the pages of docs/reference, generated from the readers of the configuration, from the
+//! command line, and from the tables of errors.
+
+mod errors;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,6 +24,7 @@ pub fn main(options: &ReferenceOptions) -> anyhow::Result<ExitCode> {
         write(&options.folder, &format!("{}.md", plural(kind)), &page)?;
     }
     write(&options.folder, "commands.md", &commands())?;
+    write(&options.folder, "errors.md", &errors::page())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -73,4 +73,16 @@ impl RejectionReason {
             RejectionReason::InvalidId => "invalid_id",
         }
     }
+
+    /// What is wrong, in one sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            RejectionReason::NestingTooDeep => "A value is nested more deeply than `ingest.max_nesting` allows.",
+            RejectionReason::TooManyAttributes => "The record has more attributes than `ingest.max_attributes` allows.",
+            RejectionReason::NameTooLong => "The name of an attribute is longer than `ingest.max_name_bytes` allows.",
+            RejectionReason::ValueTooLong => "A value is longer than `ingest.max_value_bytes` allows.",
+            RejectionReason::InvalidPoint => "A point of a metric has values that do not fit together.",
+            RejectionReason::InvalidId => "The id of a trace or a span does not have the length of an id.",
+        }
+    }
 }

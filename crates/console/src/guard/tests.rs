@@ -22,7 +22,7 @@ fn request(peer: &str, method: Method, headers: &[(&str, &str)]) -> Parts {
 async fn status(guard: &AccessGuard, request: Parts, access: Access, of_reference: bool) -> u16 {
     match guard.judge(&request, AccessRequirement { access, of_reference }).await {
         Ok(_) => 200,
-        Err(AccessRefusal(status, _)) => status.as_u16(),
+        Err(AccessRefusal(kind, _)) => kind.facts().status,
     }
 }
 

@@ -5,6 +5,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
 use super::ImportError;
+use crate::error_kind::EventsApiErrorKind;
 
 pub(super) struct LineReader {
     pub body: BodyDataStream,
@@ -46,7 +47,7 @@ impl LineReader {
             if len > self.line_max {
                 self.buffer = BytesMut::new();
                 return Err(ImportError {
-                    code: "READ_ERROR",
+                    kind: EventsApiErrorKind::ReadError,
                     message: format!("line {} exceeds {} bytes", self.number + 1, self.line_max),
                     line: self.number + 1,
                 });
@@ -67,7 +68,7 @@ impl LineReader {
                 Some(Ok(more)) => self.buffer.extend_from_slice(&more),
                 Some(Err(_)) => {
                     return Err(ImportError {
-                        code: "READ_ERROR",
+                        kind: EventsApiErrorKind::ReadError,
                         message: "the request ended early".to_owned(),
                         line: 0,
                     });
@@ -113,7 +114,11 @@ mod tests {
         ];
         for pieces in pieces {
             let failed = read(pieces, 4).unwrap_err();
-            assert_eq!((failed.code, failed.line), ("READ_ERROR", 2), "{pieces:?}");
+            assert_eq!(
+                (failed.kind, failed.line),
+                (EventsApiErrorKind::ReadError, 2),
+                "{pieces:?}"
+            );
         }
         assert_eq!(read(&[b"1234\n1234"], 4).unwrap().len(), 2);
     }

@@ -5,18 +5,19 @@ use thalweg_events::{ImportRecord, MessageId, POSITION_MAX, time};
 
 use super::ImportError;
 use crate::args::{STREAM_BYTES_MAX, TYPE_BYTES_MAX, name_fault};
+use crate::error_kind::EventsApiErrorKind;
 
 const ID_BYTES_MAX: usize = 255;
 
 pub(super) fn record(line: &[u8], n: u64, message_bytes_max: usize) -> Result<ImportRecord, ImportError> {
     let mut compacted = String::with_capacity(line.len());
     json::compact(line, &mut compacted).map_err(|error| ImportError {
-        code: "INVALID_JSON",
+        kind: EventsApiErrorKind::InvalidJson,
         message: format!("malformed JSON at line {n}: {error}"),
         line: n,
     })?;
     read(Json::new(&compacted), message_bytes_max).map_err(|what| ImportError {
-        code: "INVALID_RECORD",
+        kind: EventsApiErrorKind::InvalidRecord,
         message: format!("invalid record at line {n}: {what}"),
         line: n,
     })
@@ -144,11 +145,11 @@ mod tests {
         ] {
             let line = GOOD.replacen(from, to, 1);
             let failed = record(line.as_bytes(), 7, 24).unwrap_err();
-            assert_eq!((failed.code, failed.line), ("INVALID_RECORD", 7));
+            assert_eq!((failed.kind, failed.line), (EventsApiErrorKind::InvalidRecord, 7));
             assert_eq!(failed.message, format!("invalid record at line 7: {what}"), "{line}");
         }
         let failed = record(b"{\"a\":}", 3, 24).unwrap_err();
-        assert_eq!((failed.code, failed.line), ("INVALID_JSON", 3));
+        assert_eq!((failed.kind, failed.line), (EventsApiErrorKind::InvalidJson, 3));
         assert!(
             failed.message.starts_with("malformed JSON at line 3: "),
             "{}",

@@ -152,7 +152,7 @@ impl FileImport<'_> {
 
     /// Counts and quarantines a line, record or row that is rejected. `line` counts from 1.
     pub fn bad(&mut self, line: u64, bad: &BadRow, text: &[u8]) -> Result<(), BulkError> {
-        self.counts.rejected(bad.reason, 1);
+        self.counts.rejected(bad.reason.name(), 1);
         self.quarantine.bad(line, &bad.why, text)
     }
 

@@ -25,11 +25,37 @@ use thalweg_columns::rows::record_limits::{RecordLimits, RejectionReason};
 use thalweg_columns::rows::times::ArrivalWindow;
 use thalweg_delta::schema::ColumnType;
 
+/// The reasons for which rows are rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadRowReason {
+    /// The row cannot be parsed, or a value does not fit its column.
+    Line,
+    /// The row breaks a rule or a limit that records of OTLP have, too.
+    Record(RejectionReason),
+}
+
+impl BadRowReason {
+    /// The label in counts.
+    pub fn name(self) -> &'static str {
+        match self {
+            BadRowReason::Line => "bad_line",
+            BadRowReason::Record(reason) => reason.name(),
+        }
+    }
+
+    /// What is wrong, in one sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            BadRowReason::Line => "A line or a message is not a row of its table, or a value does not fit its column.",
+            BadRowReason::Record(reason) => reason.meaning(),
+        }
+    }
+}
+
 /// Why a row is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadRow {
-    /// The label in counts.
-    pub reason: &'static str,
+    pub reason: BadRowReason,
     /// The reason for the user.
     pub why: String,
 }
@@ -38,14 +64,14 @@ impl BadRow {
     /// The row cannot be parsed, or a value does not fit its column.
     pub fn line(why: impl Into<String>) -> BadRow {
         BadRow {
-            reason: "bad_line",
+            reason: BadRowReason::Line,
             why: why.into(),
         }
     }
 
     pub fn limit(reason: RejectionReason, why: String) -> BadRow {
         BadRow {
-            reason: reason.name(),
+            reason: BadRowReason::Record(reason),
             why: format!("{}: {why}", reason.name()),
         }
     }

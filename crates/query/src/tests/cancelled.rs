@@ -70,7 +70,7 @@ async fn a_query_that_fails_between_two_commits_hides_nothing_from_the_next() {
     let behind = log.join(format!("{:020}.json", 5));
     assert!(log.join(format!("{:020}.json", 4)).exists() && !behind.exists());
     symlink(&behind, &behind).unwrap();
-    assert_eq!(error(&engine, count).await.status, 503);
+    assert_eq!(error(&engine, count).await.status(), 503);
     std::fs::remove_file(&behind).unwrap();
     assert_eq!(text(&engine, count).await, "n\n3001\n");
     let at_version = "SELECT count(*) AS n FROM at_version('tags', 4)";

@@ -73,7 +73,7 @@ async fn what_is_no_version_is_an_error_that_says_which_there_are() {
     ] {
         let error = error(&engine, &format!("SELECT * FROM {call}")).await;
         let expected = expected.replace("at_version('tags', 12)", "at_version('logs', 12)");
-        assert_eq!((error.code, error.status), ("sql.plan", 400), "{error}");
+        assert_eq!((error.code(), error.status()), ("sql.plan", 400), "{error}");
         assert!(error.message.starts_with(&expected), "{error}");
     }
     // The files of a day in an old version are deleted.

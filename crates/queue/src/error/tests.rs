@@ -252,6 +252,18 @@ fn every_error_has_the_code_and_the_status_of_the_specification() {
 }
 
 #[test]
+fn the_table_has_no_kind_that_is_the_kind_of_no_error() {
+    let own = all().into_iter().map(|(error, ..)| error.kind());
+    let of_the_log = of_the_log()
+        .into_iter()
+        .map(|(error, ..)| QueueError::from(error).kind());
+    let kinds: Vec<QueueErrorKind> = own.chain(of_the_log).collect();
+    for kind in QueueErrorKind::ALL {
+        assert!(kinds.contains(kind), "{kind:?}");
+    }
+}
+
+#[test]
 fn messages_are_one_sentence_with_the_place() {
     for (error, code, _) in all() {
         let text = error.to_string();
