@@ -1,5 +1,6 @@
 //! Limits on a request body: its size and how slowly it may arrive. The handler sees an error at the limit; the client
-//! gets one sentence with status 413 or 408, whatever the handler returns.
+//! gets one sentence with status 413 or 408, whatever the handler returns. The rest of a body that is too large is read
+//! before that, by the rule of all faces ([`drain`]).
 //!
 //! Only time in which the handler waits for the client counts as slow. The rejected option, a limit on the mean rate
 //! since the first byte, has a flaw: a client that sends much at once could then be silent for as long as sending it
@@ -17,14 +18,13 @@ use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use thalweg_http::body::drain;
 use thalweg_kit::clock;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::HttpLimits;
 use crate::refusal::{ListenerErrorKind, refusal};
-
-/// How long a refused body is still read.
-const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 const NONE: u8 = 0;
 const TOO_LARGE: u8 = 1;
@@ -40,37 +40,55 @@ pub struct BodyLimits {
 /// Monitors a body while it is read.
 pub struct BodyMonitor {
     limits: HttpLimits,
-    fault: Option<Arc<AtomicU8>>,
+    faults: Option<Arc<BodyFaults>>,
+}
+
+/// What went wrong with a body.
+#[derive(Default)]
+struct BodyFaults {
+    /// The first, or [`NONE`].
+    fault: AtomicU8,
+    /// The unread rest of a body that is too large. The handler cannot read it.
+    rest: Mutex<Option<Body>>,
 }
 
 impl BodyLimits {
     /// The body with its limits; refused at once if its announced length is too large.
-    pub async fn watch(&self, request: &Parts, body: Body) -> Result<(Body, BodyMonitor), Response> {
+    pub async fn watch(&self, request: &Parts, mut body: Body) -> Result<(Body, BodyMonitor), Response> {
         let mut limits = self.limits;
         if self.own.contains(&request.uri.path()) {
             limits.body_bytes_max = usize::MAX;
         }
         if body.is_end_stream() {
-            return Ok((body, BodyMonitor { limits, fault: None }));
+            return Ok((body, BodyMonitor { limits, faults: None }));
         }
-        let fault = Arc::new(AtomicU8::new(NONE));
-        let mut body = LimitedBody::new(body, limits, fault.clone());
         if declared_length(&request.headers).is_some_and(|length| length > limits.body_bytes_max as u64) {
-            body.drain().await;
+            drain(&mut body).await;
             return Err(refused(TOO_LARGE, limits));
         }
-        let fault = Some(fault);
-        Ok((Body::new(body), BodyMonitor { limits, fault }))
+        let faults = Arc::new(BodyFaults::default());
+        let body = Body::new(LimitedBody::new(body, limits, faults.clone()));
+        let faults = Some(faults);
+        Ok((body, BodyMonitor { limits, faults }))
     }
 }
 
 impl BodyMonitor {
     /// The refusal, if the body exceeded a limit, whatever the handler has made of its error.
-    pub fn judge(self, response: Response) -> Response {
-        match self.fault.map_or(NONE, |fault| fault.load(Relaxed)) {
-            NONE => response,
-            fault => refused(fault, self.limits),
+    pub async fn judge(self, response: Response) -> Response {
+        let Some(faults) = self.faults else {
+            return response;
+        };
+        let fault = faults.fault.load(Relaxed);
+        if fault == NONE {
+            return response;
         }
+        drop(response);
+        let rest = faults.rest.lock().take();
+        if let Some(mut rest) = rest {
+            drain(&mut rest).await;
+        }
+        refused(fault, self.limits)
     }
 }
 
@@ -102,38 +120,38 @@ struct LimitedBody {
     received: u64,
     pace: BodyTimeBudget,
     deadline: Pin<Box<Sleep>>,
-    fault: Arc<AtomicU8>,
+    faults: Arc<BodyFaults>,
 }
 
 impl LimitedBody {
-    fn new(inner: Body, limits: HttpLimits, fault: Arc<AtomicU8>) -> LimitedBody {
+    fn new(inner: Body, limits: HttpLimits, faults: Arc<BodyFaults>) -> LimitedBody {
         LimitedBody {
             inner,
             bytes_max: limits.body_bytes_max as u64,
             received: 0,
             pace: BodyTimeBudget::new(limits),
             deadline: Box::pin(sleep_until(clock::tokio_now())),
-            fault,
+            faults,
         }
     }
 
-    /// Reads on for a moment, however much arrives, because a client that is still sending when the connection closes
-    /// may never see the answer.
-    async fn drain(&mut self) {
-        let inner = &mut self.inner;
-        let read_on = async {
-            while let Some(Ok(_)) = std::future::poll_fn(|context| Pin::new(&mut *inner).poll_frame(context)).await {}
-        };
-        let _ = timeout(DRAIN_MAX, read_on).await;
+    fn is_too_large(&self) -> bool {
+        self.received > self.bytes_max
     }
 
-    fn fail(&self, fault: u8) -> axum::Error {
-        self.fault.store(fault, Relaxed);
-        axum::Error::new(if fault == TOO_LARGE {
-            "the request body is too large"
-        } else {
-            "the request body is too slow"
-        })
+    /// The rest is left to the monitor, which reads it when the handler has let go of what it has read.
+    fn too_large(&mut self) -> axum::Error {
+        let rest = std::mem::take(&mut self.inner);
+        if self.faults.fault.load(Relaxed) == NONE {
+            self.faults.fault.store(TOO_LARGE, Relaxed);
+            *self.faults.rest.lock() = Some(rest);
+        }
+        axum::Error::new("the request body is too large")
+    }
+
+    fn too_slow(&self) -> axum::Error {
+        self.faults.fault.store(TOO_SLOW, Relaxed);
+        axum::Error::new("the request body is too slow")
     }
 }
 
@@ -145,12 +163,15 @@ impl HttpBody for LimitedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.is_too_large() {
+            return Poll::Ready(Some(Err(self.too_large())));
+        }
         match Pin::new(&mut self.inner).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
                 self.received += bytes;
-                if self.received > self.bytes_max {
-                    return Poll::Ready(Some(Err(self.fail(TOO_LARGE))));
+                if self.is_too_large() {
+                    return Poll::Ready(Some(Err(self.too_large())));
                 }
                 self.pace.received(bytes, clock::tokio_now());
                 Poll::Ready(Some(Ok(frame)))
@@ -161,7 +182,7 @@ impl HttpBody for LimitedBody {
                     self.deadline.as_mut().reset(until);
                 }
                 match self.deadline.as_mut().poll(context) {
-                    Poll::Ready(()) => Poll::Ready(Some(Err(self.fail(TOO_SLOW)))),
+                    Poll::Ready(()) => Poll::Ready(Some(Err(self.too_slow()))),
                     Poll::Pending => Poll::Pending,
                 }
             }

@@ -282,7 +282,10 @@ async fn around(State(rules): State<Arc<RequestRules>>, request: Request, next: 
     let (parts, body) = request.into_parts();
     let form = rules.problems.form(&parts);
     let response = match rules.limits.watch(&parts, body).await {
-        Ok((body, watched)) => watched.judge(next.run(Request::from_parts(parts, body)).await),
+        Ok((body, watched)) => {
+            let response = next.run(Request::from_parts(parts, body)).await;
+            watched.judge(response).await
+        }
         Err(refused) => refused,
     };
     let mut response = refusal::in_form(form, response);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use bytes::{Buf, Bytes, BytesMut};
+use thalweg_http::body::{DRAIN_BYTES_MAX, DRAIN_TIME_MAX};
 use thalweg_kit::clock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
@@ -17,8 +18,6 @@ use tokio::time::{Sleep, sleep};
 use crate::http1_exchange::Http1Exchange;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How long a refused client is read, because closing with unread bytes would discard the answer.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -69,6 +68,7 @@ pub struct Transport<S> {
     /// The unwritten rest of a refusal that replaces the library's own.
     refusal: Option<Bytes>,
     drained_by: Option<Pin<Box<Sleep>>>,
+    drained_bytes: usize,
 }
 
 impl<S> Transport<S> {
@@ -86,6 +86,7 @@ impl<S> Transport<S> {
             refuse: None,
             refusal: None,
             drained_by: None,
+            drained_bytes: 0,
         }
     }
 
@@ -170,20 +171,22 @@ impl<S: AsyncWrite + Unpin> Transport<S> {
 }
 
 impl<S: AsyncRead + Unpin> Transport<S> {
-    /// Reads until the client has closed, or for long enough.
+    /// Reads until the client has closed, or as much as of any refused body, because closing with unread bytes would
+    /// discard the answer.
     fn drain(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let until = self.drained_by.get_or_insert_with(|| Box::pin(sleep(DRAIN_MAX)));
+        let until = self.drained_by.get_or_insert_with(|| Box::pin(sleep(DRAIN_TIME_MAX)));
         if until.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
         let mut ignored = [0; 4096];
-        loop {
+        while self.drained_bytes < DRAIN_BYTES_MAX {
             let mut into = ReadBuf::new(&mut ignored);
             match ready!(Pin::new(&mut self.stream).poll_read(context, &mut into)) {
-                Ok(()) if !into.filled().is_empty() => {}
-                _ => return Poll::Ready(()),
+                Ok(()) if !into.filled().is_empty() => self.drained_bytes += into.filled().len(),
+                _ => break,
             }
         }
+        Poll::Ready(())
     }
 }
 

@@ -12,7 +12,7 @@ use axum::http::{HeaderValue, Method, Response};
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{BackupPieces, EventsError};
-use tokio::sync::OwnedSemaphorePermit;
+use thalweg_kit::byte_budget::ByteReservation;
 
 use crate::EventsApiServer;
 use crate::auth::admit;
@@ -25,7 +25,7 @@ struct BackupDownload {
     pieces: Box<dyn BackupPieces>,
     /// Resolves when the token is no longer valid or the server stops.
     ended: Pin<Box<dyn Future<Output = &'static str> + Send>>,
-    _memory: OwnedSemaphorePermit,
+    _memory: ByteReservation,
 }
 
 pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Response<Body> {
@@ -41,7 +41,7 @@ async fn begin(server: &Arc<EventsApiServer>, request: &Parts) -> Result<Respons
     caller.may(server.admin())?;
     let (revoked, stopping) = (caller.ended(), server.stopping.clone());
     let begun = async {
-        let memory = server.memory.for_backup().await?;
+        let memory = server.memory.for_backup().await;
         let pieces = server.store()?.backup().await;
         Ok::<_, Problem>((memory, pieces.map_err(Problem::of("make a backup"))?))
     };

@@ -1,13 +1,13 @@
 //! Reads request bodies within a shared memory budget: a body is read once there is room for it and for the text made
-//! from it, so no number of clients can exceed the budget.
+//! from it, so no number of clients can exceed the budget. A body that waits too long for room is refused.
 
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream, HttpBody as _};
-use futures::{StreamExt as _, TryStreamExt as _};
+use axum::body::{Body, HttpBody as _};
 use thalweg_events::json;
+use thalweg_http::body::{BodyFault, BodyRoom, BodyRules, collect};
 use thalweg_kit::blocking;
-use tokio::sync::OwnedSemaphorePermit;
+use thalweg_kit::byte_budget::ByteReservation;
 
 use crate::error_kind::EventsApiErrorKind;
 use crate::memory::{MemoryBudget, SMALL_MAX};
@@ -15,61 +15,67 @@ use crate::problem::{Problem, Result};
 
 /// In bytes.
 const BODY_MAX: usize = 100 << 20;
-/// A refused body is read on for at most this long: a client that is still sending when its connection closes may never
-/// see the response.
-const DRAIN_MAX: Duration = Duration::from_secs(10);
+
 /// The text of a call without white space. It keeps its share of the memory budget until it is dropped.
 pub(crate) struct CallBody {
     pub text: String,
-    _held: Option<OwnedSemaphorePermit>,
+    _held: Option<ByteReservation>,
+}
+
+/// The memory of a call. It takes the room for all announced bytes when the first of them are there. If large calls
+/// took it bit by bit, several would have parts of the share and wait for each other.
+struct CallRoom<'a> {
+    memory: &'a MemoryBudget,
+    declared: Option<usize>,
+    held: Option<ByteReservation>,
+}
+
+impl BodyRoom for CallRoom<'_> {
+    async fn cover(&mut self, bytes: usize, patience: Duration) -> bool {
+        if self.held.is_some() {
+            return true;
+        }
+        let whole = match self.declared {
+            Some(declared) => declared,
+            None if bytes <= SMALL_MAX => return true,
+            None => BODY_MAX,
+        };
+        self.held = self.memory.for_call(whole, patience).await;
+        self.held.is_some()
+    }
 }
 
 /// Reads a call completely.
 pub(crate) async fn read(memory: &MemoryBudget, body: Body) -> Result<CallBody> {
+    read_by(memory, body, BodyRules::up_to(BODY_MAX)).await
+}
+
+async fn read_by(memory: &MemoryBudget, body: Body, rules: BodyRules) -> Result<CallBody> {
     let declared = body.size_hint().exact();
-    let mut stream = body.into_data_stream();
-    if declared.is_some_and(|bytes| bytes > BODY_MAX as u64) {
-        return Err(too_large(&mut stream).await);
-    }
-    let mut held = match declared {
-        Some(bytes) => Some(memory.for_call(bytes as usize).await?),
-        None => None,
+    let room = CallRoom {
+        memory,
+        // More than can be counted is refused as too large.
+        declared: declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        held: None,
     };
-    let gone = |_| Problem::malformed("the request ended early");
-    let Some(first) = stream.try_next().await.map_err(gone)? else {
+    let (bytes, room) = collect(body, rules, room).await.map_err(problem_of)?;
+    if bytes.is_empty() {
         return Err(Problem::malformed("empty body"));
-    };
-    let Some(second) = stream.try_next().await.map_err(gone)? else {
-        let text = compact(&first)?;
-        return Ok(CallBody { text, _held: held });
-    };
-    let mut whole = Vec::with_capacity(declared.map_or(0, |bytes| bytes as usize));
-    whole.extend_from_slice(&first);
-    let mut next = Some(second);
-    while let Some(more) = next {
-        if whole.len() + more.len() > BODY_MAX {
-            drop(whole);
-            return Err(too_large(&mut stream).await);
-        }
-        whole.extend_from_slice(&more);
-        if held.is_none() && whole.len() > SMALL_MAX {
-            held = Some(memory.for_call(BODY_MAX).await?);
-        }
-        next = stream.try_next().await.map_err(gone)?;
     }
-    let text = compact(&whole)?;
-    Ok(CallBody { text, _held: held })
+    let text = compact(&bytes)?;
+    Ok(CallBody { text, _held: room.held })
 }
 
-async fn too_large(stream: &mut BodyDataStream) -> Problem {
-    let _ = tokio::time::timeout(DRAIN_MAX, drain(stream)).await;
-    let message = format!("Request body exceeds {BODY_MAX} bytes");
-    Problem::new(EventsApiErrorKind::PayloadTooLarge, message)
-}
-
-/// Reads to the end, or until the client disconnects.
-pub(crate) async fn drain(stream: &mut BodyDataStream) {
-    while let Some(Ok(_)) = stream.next().await {}
+fn problem_of(fault: BodyFault) -> Problem {
+    match fault {
+        BodyFault::TooLarge { limit } => {
+            let message = format!("Request body exceeds {limit} bytes");
+            Problem::new(EventsApiErrorKind::PayloadTooLarge, message)
+        }
+        BodyFault::NoRoom { .. } => Problem::no_room(),
+        // The listener replaces the answer to a body that is too slow for it.
+        BodyFault::EndedEarly(_) | BodyFault::TooSlow { .. } => Problem::malformed("the request ended early"),
+    }
 }
 
 fn compact(bytes: &[u8]) -> Result<String> {
@@ -131,5 +137,23 @@ mod tests {
             read(&memory, body(2 << 20)).await.is_ok(),
             "one larger than all goes alone"
         );
+    }
+
+    #[tokio::test]
+    async fn a_body_that_finds_no_memory_in_time_is_refused_and_may_come_again() {
+        let memory = MemoryBudget::new(4 << 20, 1 << 20);
+        let rules = BodyRules {
+            room_patience: Duration::from_millis(20),
+            ..BodyRules::up_to(BODY_MAX)
+        };
+        let declared = || Body::from([vec![b' '; 400 << 10], b"[]".to_vec()].concat());
+        let first = read(&memory, declared()).await.unwrap();
+        for body in [declared(), of_pieces(2, 400 << 10)] {
+            let refused = read_by(&memory, body, rules).await.err().unwrap();
+            assert_eq!((refused.status.as_u16(), refused.code), (503, "UNAVAILABLE"));
+            assert_eq!(refused.answer().headers()["retry-after"], "1");
+        }
+        drop(first);
+        assert!(read_by(&memory, declared(), rules).await.is_ok());
     }
 }

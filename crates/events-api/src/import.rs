@@ -15,11 +15,11 @@ use axum::http::{HeaderName, HeaderValue, Method, Response};
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{EventsError, ImportRecord, Namespace};
+use thalweg_http::body::{ROOM_PATIENCE, drain};
 use thalweg_kit::clock;
 use tokio::sync::watch;
 
 use crate::auth::{RequiredScope, admit};
-use crate::body::drain;
 use crate::error_kind::EventsApiErrorKind;
 use crate::json_text::{number, text};
 use crate::problem::{Problem, Result};
@@ -65,12 +65,19 @@ pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Re
 }
 
 async fn begin(server: &Arc<EventsApiServer>, request: Request) -> Result<Response<Body>> {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
     let caller = admit(server, &parts, &Method::POST).await?;
     caller.may(RequiredScope::Write)?;
     let namespace = caller.namespace()?.clone();
+    let waiting = async {
+        let memory = server.memory.for_import(ROOM_PATIENCE).await;
+        if memory.is_none() {
+            drain(&mut body).await;
+        }
+        memory.ok_or_else(Problem::no_room)
+    };
     let memory = tokio::select! {
-        memory = server.memory.for_import() => memory?,
+        memory = waiting => memory?,
         () = server.stopping.cancelled() => return Err(Problem::stopping()),
     };
     if query_value(parts.uri.query(), "force").as_deref() == Some("true") {
@@ -199,7 +206,7 @@ async fn run(
     };
     tell.send_modify(|progress| progress.end = Some(end));
     tokio::select! {
-        () = drain(&mut lines.body) => {}
+        () = lines.discard_rest() => {}
         () = server.stopping.cancelled() => {}
     }
 }

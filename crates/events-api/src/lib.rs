@@ -55,8 +55,8 @@ pub struct EventsApiOptions {
     /// Any valid token administers all namespaces.
     pub open_admin: bool,
     pub message_bytes_max: usize,
-    /// The memory budget, in bytes, of all requests together while they are read and processed; reading waits for a
-    /// share. The largest request always fits alone, whatever the budget.
+    /// The memory budget, in bytes, of all requests together while they are read and processed. A request that finds no
+    /// room waits for some, and after a while is refused. The largest request always fits alone, whatever the budget.
     pub memory_bytes: usize,
     /// A subscription that is idle for this long gets a heartbeat.
     pub heartbeat: Duration,

@@ -1,17 +1,16 @@
 //! The memory budget of calls and their responses, all of them together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use thalweg_kit::byte_budget::{ByteBudget, ByteReservation};
 
-use crate::problem::{Problem, Result};
+use crate::problem::Result;
 
 /// The largest small call. A call of unknown length may grow to this before it takes a share of the large pool.
 pub(crate) const SMALL_MAX: usize = 64 << 10;
-/// Bytes per permit.
-const UNIT: usize = 4096;
-/// A response up to this size needs no permit: each connection buffers as much anyway.
+/// A response up to this size needs no room: each connection buffers as much anyway.
 const ANSWER_FREE_MAX: usize = 16 << 10;
 /// A response up to this size never waits for a larger one.
 const ANSWER_SMALL_MAX: usize = 1 << 20;
@@ -21,70 +20,54 @@ const IMPORT_MESSAGES: usize = 4;
 /// The budget in quarters: for small calls, so that they never wait for large ones; for large calls; for imports, which
 /// take long; and, in two halves, for responses and events on their way to clients, which may be slow.
 pub(crate) struct MemoryBudget {
-    small: PermitPool,
-    large: PermitPool,
-    imports: PermitPool,
-    small_answers: PermitPool,
-    large_answers: PermitPool,
+    small: ByteBudget,
+    large: ByteBudget,
+    imports: ByteBudget,
+    small_answers: ByteBudget,
+    large_answers: ByteBudget,
     import_bytes: usize,
 }
 
-struct PermitPool {
-    units: usize,
-    free: Arc<Semaphore>,
+/// Waits until this much is free. A request larger than the pool takes all of it.
+async fn take(pool: &ByteBudget, bytes: usize) -> ByteReservation {
+    let mut taken = pool.reservation();
+    // A pool that clamps has room for any request in the end.
+    taken.grow(bytes).await;
+    taken
 }
 
-impl PermitPool {
-    fn new(bytes: usize) -> PermitPool {
-        let units = (bytes / UNIT).clamp(1, u32::MAX as usize);
-        PermitPool {
-            units,
-            free: Arc::new(Semaphore::new(units)),
-        }
-    }
-
-    /// A request larger than the pool takes all of it.
-    fn units(&self, bytes: usize) -> u32 {
-        bytes.div_ceil(UNIT).clamp(1, self.units) as u32
-    }
-
-    /// Waits until this much is free.
-    async fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let taken = self.free.clone().acquire_many_owned(self.units(bytes)).await;
-        taken.map_err(|_| Problem::stopping())
-    }
-
-    /// Takes the permits only if they are free now.
-    fn take_now(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().try_acquire_many_owned(self.units(bytes)).ok()
-    }
+/// The same, but `None` if that takes longer.
+async fn take_within(pool: &ByteBudget, bytes: usize, patience: Duration) -> Option<ByteReservation> {
+    let mut taken = pool.reservation();
+    taken.grow_within(bytes, patience).await.then_some(taken)
 }
 
 impl MemoryBudget {
     pub fn new(bytes: usize, message_bytes_max: usize) -> MemoryBudget {
         MemoryBudget {
-            small: PermitPool::new(bytes / 4),
-            large: PermitPool::new(bytes / 4),
-            imports: PermitPool::new(bytes / 4),
-            small_answers: PermitPool::new(bytes / 8),
-            large_answers: PermitPool::new(bytes / 8),
+            small: ByteBudget::clamping(bytes / 4),
+            large: ByteBudget::clamping(bytes / 4),
+            imports: ByteBudget::clamping(bytes / 4),
+            small_answers: ByteBudget::clamping(bytes / 8),
+            large_answers: ByteBudget::clamping(bytes / 8),
             import_bytes: IMPORT_MESSAGES * message_bytes_max.max(16 << 20),
         }
     }
 
-    /// For a body and the text made from it.
-    pub async fn for_call(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+    /// For a body and the text made from it. `None`: there was no room for as long as `patience`.
+    pub async fn for_call(&self, bytes: usize, patience: Duration) -> Option<ByteReservation> {
         let share = if bytes > SMALL_MAX { &self.large } else { &self.small };
-        share.take(2 * bytes).await
+        take_within(share, 2 * bytes, patience).await
     }
 
     /// For a backup: what it reads at once, and what is made from it.
-    pub async fn for_backup(&self) -> Result<OwnedSemaphorePermit> {
-        self.imports.take(self.import_bytes / 2).await
+    pub async fn for_backup(&self) -> ByteReservation {
+        take(&self.imports, self.import_bytes / 2).await
     }
 
-    pub async fn for_import(&self) -> Result<OwnedSemaphorePermit> {
-        self.imports.take(self.import_bytes).await
+    /// `None`: there was no room for as long as `patience`.
+    pub async fn for_import(&self, patience: Duration) -> Option<ByteReservation> {
+        take_within(&self.imports, self.import_bytes, patience).await
     }
 
     /// For a response of this size and its source, if there is room now.
@@ -92,19 +75,19 @@ impl MemoryBudget {
         if bytes <= ANSWER_FREE_MAX {
             return Some(ResponsePermit::default());
         }
-        let permit = self.answers(bytes).take_now(2 * bytes)?;
-        Some(ResponsePermit::new(permit, bytes))
+        let mut taken = self.answers(bytes).reservation();
+        taken.try_grow(2 * bytes).then(|| ResponsePermit::new(taken, bytes))
     }
 
     /// Waits for the same room. The caller must not have the response in memory while it waits.
-    pub async fn room(&self, bytes: usize) -> Result<ResponsePermit> {
+    pub async fn room(&self, bytes: usize) -> ResponsePermit {
         match self.room_now(bytes) {
-            Some(room) => Ok(room),
-            None => Ok(ResponsePermit::new(self.answers(bytes).take(2 * bytes).await?, bytes)),
+            Some(room) => room,
+            None => ResponsePermit::new(take(self.answers(bytes), 2 * bytes).await, bytes),
         }
     }
 
-    fn answers(&self, bytes: usize) -> &PermitPool {
+    fn answers(&self, bytes: usize) -> &ByteBudget {
         match bytes > ANSWER_SMALL_MAX {
             true => &self.large_answers,
             false => &self.small_answers,
@@ -120,7 +103,7 @@ impl MemoryBudget {
         loop {
             let found = read().await?;
             let bytes = bytes_of(&found);
-            if room.is_for(self, bytes) {
+            if room.is_for(bytes) {
                 return Ok((found, room));
             }
             // The size has changed since the last read.
@@ -129,35 +112,32 @@ impl MemoryBudget {
                 return Ok((found, room));
             }
             drop(found);
-            room = self.room(bytes).await?;
+            room = self.room(bytes).await;
         }
     }
 }
 
 /// The room of a response until it is sent.
 #[derive(Clone, Default)]
-pub(crate) struct ResponsePermit(Option<Arc<HeldPermit>>);
+pub(crate) struct ResponsePermit(Option<Arc<ResponseRoom>>);
 
-struct HeldPermit {
-    permit: OwnedSemaphorePermit,
+struct ResponseRoom {
+    taken: ByteReservation,
     is_large: bool,
 }
 
 impl ResponsePermit {
-    fn new(permit: OwnedSemaphorePermit, bytes: usize) -> ResponsePermit {
+    fn new(taken: ByteReservation, bytes: usize) -> ResponsePermit {
         let is_large = bytes > ANSWER_SMALL_MAX;
-        ResponsePermit(Some(Arc::new(HeldPermit { permit, is_large })))
+        ResponsePermit(Some(Arc::new(ResponseRoom { taken, is_large })))
     }
 
     /// Whether the room is large enough, and from the right pool.
-    pub fn is_for(&self, memory: &MemoryBudget, bytes: usize) -> bool {
+    pub fn is_for(&self, bytes: usize) -> bool {
         let is_free = bytes <= ANSWER_FREE_MAX;
         match &self.0 {
             None => is_free,
-            Some(held) => {
-                let enough = memory.answers(bytes).units(2 * bytes) as usize;
-                !is_free && held.is_large == (bytes > ANSWER_SMALL_MAX) && held.permit.num_permits() >= enough
-            }
+            Some(held) => !is_free && held.is_large == (bytes > ANSWER_SMALL_MAX) && held.taken.covers(2 * bytes),
         }
     }
 
@@ -175,7 +155,7 @@ impl ResponsePermit {
 
 struct ResponseText {
     text: String,
-    _held: Arc<HeldPermit>,
+    _held: Arc<ResponseRoom>,
 }
 
 impl AsRef<[u8]> for ResponseText {
@@ -187,7 +167,6 @@ impl AsRef<[u8]> for ResponseText {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-    use std::time::Duration;
 
     use super::*;
 
@@ -222,7 +201,7 @@ mod tests {
         drop(held);
         let (bytes, room) = reading.await.unwrap();
         assert_eq!((bytes, reads.load(SeqCst)), (300 << 10, 2));
-        assert!(room.is_for(&memory, 300 << 10));
+        assert!(room.is_for(300 << 10));
         // A request larger than the pool gets all of it.
         drop(room);
         assert!(memory.read(|| async { Ok(100 << 20) }, |bytes| *bytes).await.is_ok());

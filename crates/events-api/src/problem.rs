@@ -45,6 +45,11 @@ impl Problem {
         Problem::new(EventsApiErrorKind::InternalError, message)
     }
 
+    /// Other requests have had all memory for as long as a request waits.
+    pub fn no_room() -> Problem {
+        Problem::unavailable("The server has no memory left for this request; try again later")
+    }
+
     pub fn stopping() -> Problem {
         Problem::unavailable("The server is shutting down")
     }

@@ -106,7 +106,7 @@ async fn respond(server: &Arc<EventsApiServer>, request: Request) -> Result<RpcR
         };
         text.push('\n');
         let bytes = text.len();
-        if !room.is_for(&server.memory, bytes) {
+        if !room.is_for(bytes) {
             drop(std::mem::take(&mut room));
             let now = server.memory.room_now(bytes);
             let is_given_up = now.is_none() && only_reads(&method);
@@ -116,7 +116,7 @@ async fn respond(server: &Arc<EventsApiServer>, request: Request) -> Result<RpcR
             room = match now {
                 Some(now) => now,
                 None => tokio::select! {
-                    room = server.memory.room(bytes) => room?,
+                    room = server.memory.room(bytes) => room,
                     () = server.stopping.cancelled() => return Err(Problem::stopping()),
                 },
             };

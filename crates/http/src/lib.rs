@@ -1,5 +1,6 @@
-//! Code shared by everything that speaks HTTP. For now this is TLS for HTTP clients: which servers Thalweg trusts.
+//! Code shared by everything that speaks HTTP: how servers read the body of a request, and which servers clients trust.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod body;
 pub mod tls_client;

@@ -4,6 +4,7 @@
 
 pub mod backoff;
 pub mod blocking;
+pub mod byte_budget;
 pub mod channel;
 pub mod clock;
 pub mod error_facts;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
@@ -18,6 +18,7 @@ use futures::stream;
 use parking_lot::Mutex;
 use serde_json::json;
 use thalweg_delta::store::LakeStorage;
+use thalweg_http::body::{BodyFault, BodyRules, collect};
 use thalweg_kit::error_facts::ErrorFacts;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::maintenance::{MaintenanceOptions, MaintenanceRequest};
@@ -38,6 +39,8 @@ thalweg_kit::error_kinds! {
     pub enum LakeApiErrorKind {
         BadRequest = "lake.bad_request", 400, Never,
             "The request for upkeep cannot be read; correct what the message names.";
+        BodyTooLarge = "lake.bad_request", 413, Never,
+            "The request for upkeep has too many bytes; ask for one task at a time.";
         Unavailable = "lake.unavailable", 503, Later,
             "The tables cannot be read now; the message says why.";
     }
@@ -89,7 +92,7 @@ impl HttpRoutes for LakeRoutes {
         let upkeep = Router::new().route(UPKEEP_PATH, post(answer_upkeep));
         vec![
             mount(Router::new().route(STATUS_PATH, get(answer_status)), Access::Read),
-            mount(upkeep.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)), Access::Admin),
+            mount(upkeep, Access::Admin),
         ]
     }
 
@@ -111,7 +114,16 @@ async fn answer_status(State(admin): State<Arc<LakeAdmin>>) -> Response {
     }
 }
 
-async fn answer_upkeep(State(admin): State<Arc<LakeAdmin>>, body: Bytes) -> Response {
+async fn answer_upkeep(State(admin): State<Arc<LakeAdmin>>, body: Body) -> Response {
+    // These bodies are small, so no budget counts them.
+    let body = match collect(body, BodyRules::up_to(BODY_BYTES_MAX), ()).await {
+        Ok((body, ())) => body,
+        Err(BodyFault::TooLarge { limit }) => {
+            let message = format!("the request has more than {limit} bytes");
+            return refuse(LakeApiErrorKind::BodyTooLarge, &message);
+        }
+        Err(_) => return refuse(LakeApiErrorKind::BadRequest, "the request is incomplete"),
+    };
     let asked: MaintenanceRequest = match serde_json::from_slice(&body) {
         Ok(asked) => asked,
         Err(error) => {

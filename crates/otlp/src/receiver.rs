@@ -12,6 +12,8 @@ use axum::http::HeaderMap;
 use bytes::Bytes;
 use prometheus::Registry;
 use thalweg_columns::rows::record_limits::RejectionReason;
+use thalweg_http::body::{BodyFault, BodyRules, collect};
+use thalweg_kit::byte_budget::{ByteBudget, ByteReservation};
 use thalweg_kit::clock;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::Signal;
@@ -23,7 +25,6 @@ use thalweg_lake::ingest::Handoff;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
-use crate::body::{self, InflightBudget, InflightReservation};
 use crate::drain_rate::DrainRate;
 use crate::metrics::ReceiverMetrics;
 use crate::refusal::Refusal;
@@ -43,7 +44,8 @@ pub struct OtlpReceiver {
     sink: Arc<dyn EntrySink>,
     admission: Arc<dyn Admission>,
     pub(crate) options: ReceiverOptions,
-    room: InflightBudget,
+    /// The memory limit for all requests that are not stored yet.
+    room: ByteBudget,
     requests: Arc<Semaphore>,
     /// Limits parallel validation of long requests, which may need much memory, to the number of processors.
     looking: Semaphore,
@@ -64,7 +66,7 @@ pub(crate) struct ReceivedRequest {
     pub compression: PayloadCompression,
     pub bytes: Bytes,
     /// The memory reserved for it.
-    pub held: InflightReservation,
+    pub held: ByteReservation,
 }
 
 /// The outcome of an accepted request.
@@ -84,10 +86,11 @@ impl OtlpReceiver {
         lake: &LakeMetrics,
     ) -> prometheus::Result<Arc<OtlpReceiver>> {
         let meters = ReceiverMetrics::register(registry, lake)?;
+        let inflight = meters.inflight_bytes.clone();
         Ok(Arc::new(OtlpReceiver {
             sink,
             admission,
-            room: InflightBudget::new(options.inflight_bytes_max, meters.inflight_bytes.clone()),
+            room: ByteBudget::reporting(options.inflight_bytes_max, move |change| inflight.add(change)),
             looking: Semaphore::new(std::thread::available_parallelism().map_or(1, NonZero::get)),
             requests: Arc::new(Semaphore::new(options.requests_max)),
             drain: DrainRate::new(clock::now()),
@@ -108,11 +111,18 @@ impl OtlpReceiver {
     }
 
     /// Reserves more bytes for a request.
-    fn hold(&self, held: &mut InflightReservation, bytes: usize) -> Result<(), Refusal> {
-        match self.room.hold(held, bytes) {
+    fn hold(&self, held: &mut ByteReservation, bytes: usize) -> Result<(), Refusal> {
+        match held.try_grow(bytes) {
             true => Ok(()),
-            false if held.bytes() + bytes > self.room.max() => Err(Refusal::too_large_for_all(self.room.max())),
-            false => Err(self.pressure("bytes")),
+            false => Err(self.no_room(held.bytes() + bytes)),
+        }
+    }
+
+    /// The refusal of a request that needs this many bytes and did not get them.
+    fn no_room(&self, bytes: usize) -> Refusal {
+        match bytes > self.room.max() {
+            true => Refusal::too_large_for_all(self.room.max()),
+            false => self.pressure("bytes"),
         }
     }
 
@@ -124,11 +134,22 @@ impl OtlpReceiver {
         body: Body,
         bytes_max: usize,
         within: Duration,
-    ) -> Result<(Bytes, InflightReservation), Refusal> {
+    ) -> Result<(Bytes, ByteReservation), Refusal> {
         self.admission.admit(headers).await?;
-        let mut held = self.room.enter();
-        let within = within.min(self.options.body_timeout);
-        let bytes = body::read(body, bytes_max, within, |more| self.hold(&mut held, more)).await?;
+        let rules = BodyRules {
+            limit: bytes_max,
+            within: Some(within.min(self.options.body_timeout)),
+            // Senders keep their batches and send them again after the delay that the answer states. A wait here would
+            // use up the time within which they expect an answer.
+            room_patience: Duration::ZERO,
+        };
+        let read = collect(body, rules, self.room.reservation()).await;
+        let (bytes, held) = read.map_err(|fault| match fault {
+            BodyFault::TooLarge { limit } => Refusal::too_large(limit),
+            BodyFault::NoRoom { bytes } => self.no_room(bytes),
+            BodyFault::EndedEarly(error) => Refusal::malformed(format!("the request ended early: {error}")),
+            BodyFault::TooSlow { within } => Refusal::too_slow(within),
+        })?;
         self.meters.count_bytes(asked.signal, "received", bytes.len());
         Ok((bytes, held))
     }

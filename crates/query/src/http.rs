@@ -8,14 +8,15 @@ use std::collections::HashMap;
 
 use arrow::array::RecordBatch;
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, RawQuery, State};
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use datafusion::common::{ParamValues, ScalarValue};
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
+use thalweg_http::body::{BodyFault, BodyRules, collect};
 use thalweg_kit::blocking;
 
 use crate::engine::{Engine, Query, QueryStream};
@@ -35,7 +36,6 @@ pub fn router(engine: Engine) -> Router {
             PATH,
             get(by_url).post(by_body).head(async || StatusCode::METHOD_NOT_ALLOWED),
         )
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(engine)
 }
 
@@ -58,18 +58,14 @@ async fn by_url(State(engine): State<Engine>, RawQuery(query): RawQuery, headers
     }
 }
 
-async fn by_body(
-    State(engine): State<Engine>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
-) -> Response {
-    let body = match body {
-        Ok(body) => body,
-        Err(rejection) => {
+async fn by_body(State(engine): State<Engine>, RawQuery(query): RawQuery, headers: HeaderMap, body: Body) -> Response {
+    // These bodies are small, so no budget counts them.
+    let body = match collect(body, BodyRules::up_to(BODY_BYTES_MAX), ()).await {
+        Ok((body, ())) => body,
+        Err(fault) => {
             let message = format!("the request has more than {BODY_BYTES_MAX} bytes or is incomplete");
-            return refuse(&match rejection.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => QueryError::body_too_large(message),
+            return refuse(&match fault {
+                BodyFault::TooLarge { .. } => QueryError::body_too_large(message),
                 _ => QueryError::request(message),
             });
         }

@@ -10,7 +10,6 @@
 
 mod admin;
 mod batch;
-mod body;
 mod browse;
 mod claim;
 mod dead_letters;

@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use bytes::Bytes;
+use thalweg_http::body::{BodyFault, BodyRules, collect};
+use thalweg_kit::byte_budget::{ByteBudget, ByteReservation};
 use thalweg_queue::names::{NameKind, check_name};
 use thalweg_queue::settings::{GroupMode, GroupSettings};
 use thalweg_queue::{Group, Queue, QueueError, Queues};
 use tokio::sync::Notify;
 
-use crate::body::{BodyBudget, BodyPermit};
 use crate::json::cut;
 use crate::problem::{Problem, Result};
 
@@ -20,7 +21,8 @@ pub const SMALL_BODY_BYTES_MAX: usize = 4 << 20;
 /// State shared by all requests.
 pub struct ApiState {
     pub queues: Queues,
-    bodies: BodyBudget,
+    /// The memory limit for the bodies of all requests.
+    bodies: ByteBudget,
     /// Notified when something was settled in a stream group.
     pub stream_settled: Notify,
 }
@@ -29,7 +31,7 @@ impl ApiState {
     pub fn new(queues: Queues, bodies_bytes_max: usize) -> Arc<ApiState> {
         Arc::new(ApiState {
             queues,
-            bodies: BodyBudget::within(bodies_bytes_max),
+            bodies: ByteBudget::new(bodies_bytes_max),
             stream_settled: Notify::new(),
         })
     }
@@ -43,7 +45,7 @@ pub struct ApiRequest {
     /// Only one task reads it; the mutex makes the request shareable.
     pub body: Mutex<Body>,
     /// Memory of the body, until the request is answered.
-    pub memory: Option<BodyPermit>,
+    pub memory: Option<ByteReservation>,
 }
 
 impl ApiRequest {
@@ -141,10 +143,11 @@ impl ApiRequest {
 
     /// The body, if it has at most `limit` bytes; `limit_of` says in an error what is limited and how to stay below it.
     pub async fn body(&mut self, limit: usize, limit_of: &str) -> Result<Bytes> {
-        let declared = self.headers.get(header::CONTENT_LENGTH);
-        let declared = declared.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         let body = self.body.get_mut().map(std::mem::take).unwrap_or_default();
-        let (whole, room) = self.shared.bodies.read(body, declared, limit, limit_of).await?;
+        let room = self.shared.bodies.reservation();
+        let read = collect(body, BodyRules::up_to(limit), room).await;
+        let bodies_max = self.shared.bodies.max();
+        let (whole, room) = read.map_err(|fault| problem_of(fault, limit_of, bodies_max))?;
         self.memory = Some(room);
         Ok(whole)
     }
@@ -158,6 +161,18 @@ impl ApiRequest {
     }
 }
 
+/// `limit_of` says what is limited and how to stay below it; all bodies together have `bodies_max` bytes.
+fn problem_of(fault: BodyFault, limit_of: &str, bodies_max: usize) -> Problem {
+    match fault {
+        BodyFault::TooLarge { limit } => {
+            Problem::too_large(format!("the body has more than {limit} bytes, {limit_of}"))
+        }
+        BodyFault::NoRoom { .. } => Problem::too_many_bodies(bodies_max),
+        // The listener replaces the answer to a body that is too slow for it.
+        BodyFault::EndedEarly(_) | BodyFault::TooSlow { .. } => Problem::invalid("the body ends early; send it again"),
+    }
+}
+
 /// Whether a user may do this with a queue of this name.
 pub fn user_queue(name: &str, verb: &str) -> Result<()> {
     let reason = match NameKind::of(name) {
@@ -166,4 +181,22 @@ pub fn user_queue(name: &str, verb: &str) -> Result<()> {
         NameKind::Buffer => "names beginning with buffer. belong to the buffers of pipelines; change the pipeline",
     };
     Err(Problem::not_authorized(format!("{verb} queue {name}"), reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_body_that_is_refused_is_told_with_its_limit_and_when_to_come_again() {
+        let too_large = problem_of(BodyFault::TooLarge { limit: 10 }, "the most here", 8192);
+        assert_eq!((too_large.status(), too_large.code()), (413, "message_too_large"));
+        assert_eq!(too_large.detail, "the body has more than 10 bytes, the most here");
+        let no_room = problem_of(BodyFault::NoRoom { bytes: 7168 }, "", 8192);
+        assert_eq!((no_room.status(), no_room.code()), (429, "too_many_pending"));
+        assert_eq!(no_room.retry_after, Some(Duration::from_secs(1)));
+        assert!(no_room.detail.contains("8192 bytes"), "{no_room:?}");
+    }
 }

@@ -34,6 +34,31 @@ async fn a_body_up_to_the_limit_is_taken_and_one_beyond_is_told_so() {
 }
 
 #[tokio::test]
+async fn who_sends_all_of_a_refused_body_before_it_reads_gets_the_answer() {
+    const BYTES: usize = 16 << 20;
+    let mut small = options();
+    small.limits.body_bytes_max = 1000;
+    let running = start_with(small).await;
+    let announced = format!("content-length: {BYTES}\r\n\r\n{}", "x".repeat(BYTES));
+    let undeclared = format!(
+        "transfer-encoding: chunked\r\n\r\n{BYTES:x}\r\n{}\r\n0\r\n\r\n",
+        "x".repeat(BYTES)
+    );
+    for rest in [announced, undeclared] {
+        let mut stream = connect(&running).await;
+        let head = "POST /echo HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(rest.as_bytes()).await.unwrap();
+        let answer = exchange(&mut stream, b"").await.unwrap();
+        assert_eq!(answer.status, 413);
+        assert_eq!(
+            answer.text(),
+            "the request body is larger than 1000 bytes; send it in parts\n"
+        );
+    }
+}
+
+#[tokio::test]
 async fn bodies_are_not_held_to_a_smaller_limit_of_the_framework() {
     let running = start_with(options()).await;
     let three_megabytes = "x".repeat(3 << 20);

@@ -8,7 +8,7 @@ use super::ImportError;
 use crate::error_kind::EventsApiErrorKind;
 
 pub(super) struct LineReader {
-    pub body: BodyDataStream,
+    body: BodyDataStream,
     buffer: BytesMut,
     /// The length of the buffer's prefix that is known to have no line end.
     searched: usize,
@@ -33,6 +33,12 @@ impl LineReader {
     /// The number of the last returned line, from 1.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Reads the rest, to the end or until the client disconnects. The limits for refused bodies are not for an import:
+    /// its response has begun, and its last event is for clients that send everything before they read.
+    pub async fn discard_rest(&mut self) {
+        while let Some(Ok(_)) = self.body.next().await {}
     }
 
     /// Includes the line end if there is one. Cancel safe.

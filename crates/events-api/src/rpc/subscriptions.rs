@@ -174,7 +174,7 @@ async fn fetch(call: RpcCall<'_>) -> Result<RpcResponse> {
             let Some(room) = call.server.memory.room_now(bytes) else {
                 let back = give_back(call.server, namespace, &name, fetched.messages).await;
                 back.map_err(Problem::of("fetch messages"))?;
-                call.server.memory.room(bytes).await?;
+                call.server.memory.room(bytes).await;
                 continue;
             };
             return Ok::<_, Problem>((fetched, room));

@@ -176,9 +176,7 @@ impl SubscriberCursor {
             }
             if let Some(bytes) = self.lacks_room {
                 tokio::select! {
-                    room = self.memory.room(bytes) => {
-                        (self.room, self.lacks_room) = (room.ok()?, None);
-                    }
+                    room = self.memory.room(bytes) => (self.room, self.lacks_room) = (room, None),
                     () = &mut self.over => return None,
                     () = sleep_until(self.due) => continue,
                 }
@@ -441,7 +439,7 @@ impl SubscriberCursor {
     /// Whether there is room for the messages; if not, they are read again once there is.
     fn has_room(&mut self, events: &[StoredEvent]) -> bool {
         let bytes = events.iter().map(|stored| stored.bytes() + 256).sum();
-        if self.room.is_for(&self.memory, bytes) {
+        if self.room.is_for(bytes) {
             return true;
         }
         // The size has changed since the last read.
