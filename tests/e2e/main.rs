@@ -28,6 +28,7 @@ mod events_start;
 mod events_table;
 mod events_wire;
 mod flows;
+mod hops;
 mod lake;
 mod lake_ingest;
 mod lake_kill;

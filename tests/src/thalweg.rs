@@ -107,6 +107,22 @@ impl Thalweg {
         Ok(thalweg)
     }
 
+    /// Starts through a program that runs the command line at the end of its own, such as a debugger.
+    pub fn start_through(mut program: Command, yaml: &str) -> Result<Thalweg> {
+        let folder = tempfile::tempdir()?;
+        std::fs::write(folder.path().join("flow.yaml"), yaml)?;
+        program.arg(binary()).args(RUN).current_dir(folder.path());
+        let mut thalweg = Thalweg {
+            process: Process::start("thalweg-0", folder.path(), &mut program)?,
+            disk: None,
+            folder,
+            starts: 0,
+            trusted: None,
+        };
+        thalweg.wait_for_http()?;
+        Ok(thalweg)
+    }
+
     /// Sets the wall clock of the process, running or not yet started, to this many seconds from the real time.
     pub fn set_clock(&self, seconds: i64) -> Result<()> {
         set_wall_clock(self.folder.path(), seconds)

@@ -1,6 +1,6 @@
 //! Installs what the tests need beyond Rust: real OPC UA servers, OpenTelemetry SDKs and the collector, readers of our tables,
-//! a browser, a database, two Kafka brokers. Everything goes to a cache folder outside the work tree, or is a Debian package; a
-//! second run finds it there.
+//! a browser, a database, two Kafka brokers, a debugger. Everything goes to a cache folder outside the work tree, or is a
+//! Debian package; a second run finds it there.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -91,6 +91,8 @@ pub fn install() -> Result<Tools> {
     }
     debian("/usr/bin/openssl", "openssl")?;
     debian("/usr/bin/curl", "curl")?;
+    debian("/usr/bin/gdb", "gdb")?;
+    debian("/usr/bin/readelf", "binutils")?;
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
     Ok(Tools {
         python: python(&cache)?,

@@ -1,4 +1,5 @@
-//! Checks table rows of documents that name a file and its declarations: each name must be declared in that file.
+//! Checks table rows of documents that name a file and its declarations: each name must be declared in that file. The test
+//! `tests/e2e/hops.rs` goes further for tables of hops: messages pass their functions.
 
 use std::collections::BTreeMap;
 
