@@ -26,7 +26,7 @@ usage: cargo xtask <task>
   check               formatting, lints, licences and structural rules
   test [FILTER]       everything: checks, installs and starts what the tests need, runs all tests; prints how many passed
                       with FILTER: only the Rust tests whose name contains it
-  tools               installs what the tests need (Python and Node packages, chromium, openssl, curl, postgresql, Kafka) and nothing else
+  tools               installs what the tests need (Python and Node packages, chromium, openssl, curl, gdb, postgresql, Kafka) and nothing else
   bench NAME [--quick] [--json FILE] [--only WORD]
                       NAME: collect, tags, queue, events, events-scale, lake
                       collect --steady [--minutes N]: long runs, every value checked
