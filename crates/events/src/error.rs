@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thalweg_log::LogError;
 
+use crate::limits::BrokenLimit;
 use crate::store::ExpectedVersion;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -25,8 +26,9 @@ pub enum EventsError {
     IdConflict { id: String, stream: String, position: u64 },
     #[error("Stream '{0}' is deleted")]
     StreamDeleted(String),
-    #[error("append exceeds {0}")]
-    TooLarge(&'static str),
+    /// The request is beyond one of the [limits](crate::limits), those of the characters of a name included.
+    #[error("{0}")]
+    TooLarge(BrokenLimit),
     #[error("{of} is full: its last message has the largest position")]
     NoPositions {
         /// `stream 's'`, or `the namespace`.
@@ -82,6 +84,12 @@ impl EventsError {
 }
 
 pub type Result<T> = std::result::Result<T, EventsError>;
+
+impl From<BrokenLimit> for EventsError {
+    fn from(limit: BrokenLimit) -> EventsError {
+        EventsError::TooLarge(limit)
+    }
+}
 
 impl From<LogError> for EventsError {
     fn from(error: LogError) -> EventsError {
