@@ -1,6 +1,7 @@
-//! Errors of store requests. The API maps each to a code and a status.
+//! Errors of store requests, and what each means to a caller: its kind, code, HTTP status and retry hint.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use thalweg_log::LogError;
 
@@ -72,14 +73,78 @@ pub enum EventsError {
     Unsupported(String),
 }
 
+/// What an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request is wrong, whatever is stored.
+    Invalid,
+    NotFound,
+    /// What is stored does not allow it.
+    Conflict,
+    /// The room that is set aside for it is used up.
+    Full,
+    /// It may succeed later.
+    Unavailable,
+    Unsupported,
+    /// The storage failed.
+    Failure,
+    /// Stored data is damaged.
+    Damage,
+}
+
+/// What an error means to a caller, the same on every interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorClass {
+    pub kind: ErrorKind,
+    /// The code in responses. It never changes.
+    pub code: &'static str,
+    pub http_status: u16,
+    /// When a retry makes sense; `None` if the same request would fail again.
+    pub retry_after: Option<Duration>,
+}
+
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 impl EventsError {
+    /// One match over all errors, so that a new one has to be classified.
+    pub fn class(&self) -> ErrorClass {
+        let of = |kind, code, http_status| ErrorClass {
+            kind,
+            code,
+            http_status,
+            retry_after: None,
+        };
+        match self {
+            EventsError::NamespaceKept | EventsError::TooLarge(_) | EventsError::NoPositions { .. } => {
+                of(ErrorKind::Invalid, "INVALID_REQUEST", 400)
+            }
+            EventsError::NamespaceNotFound(_) => of(ErrorKind::NotFound, "NAMESPACE_NOT_FOUND", 404),
+            EventsError::SubscriptionNotFound(_) => of(ErrorKind::NotFound, "SUBSCRIPTION_NOT_FOUND", 404),
+            EventsError::NamespaceExists(_) => of(ErrorKind::Conflict, "NAMESPACE_EXISTS", 409),
+            EventsError::VersionConflict { .. } => of(ErrorKind::Conflict, "STREAM_VERSION_CONFLICT", 409),
+            EventsError::IdConflict { .. } => of(ErrorKind::Conflict, "MESSAGE_ID_CONFLICT", 409),
+            EventsError::StreamDeleted(_) => of(ErrorKind::Conflict, "STREAM_DELETED", 409),
+            EventsError::Taken { .. } => of(ErrorKind::Conflict, "POSITION_EXISTS", 409),
+            EventsError::SubscriptionExists(_) => of(ErrorKind::Conflict, "SUBSCRIPTION_EXISTS", 409),
+            EventsError::SubscriptionFull { .. } => of(ErrorKind::Full, "SUBSCRIPTION_FULL", 409),
+            EventsError::RulesFull { .. } => of(ErrorKind::Full, "RULES_FULL", 507),
+            EventsError::NamespacesFull { .. } => of(ErrorKind::Full, "NAMESPACES_FULL", 507),
+            EventsError::Unavailable(_) => ErrorClass {
+                retry_after: Some(RETRY_AFTER),
+                ..of(ErrorKind::Unavailable, "UNAVAILABLE", 503)
+            },
+            EventsError::Unsupported(_) => of(ErrorKind::Unsupported, "UNSUPPORTED", 501),
+            EventsError::Damaged(_) => of(ErrorKind::Damage, "BACKEND_ERROR", 500),
+            EventsError::Storage(error) => match kind_of(error) {
+                ErrorKind::Damage => of(ErrorKind::Damage, "BACKEND_ERROR", 500),
+                _ => of(ErrorKind::Failure, "BACKEND_ERROR", 500),
+            },
+        }
+    }
+
     /// Whether stored data is damaged.
     pub fn is_damage(&self) -> bool {
-        match self {
-            EventsError::Damaged(_) => true,
-            EventsError::Storage(error) => matches!(**error, LogError::Corrupt { .. } | LogError::Missing { .. }),
-            _ => false,
-        }
+        self.class().kind == ErrorKind::Damage
     }
 }
 
@@ -93,13 +158,98 @@ impl From<BrokenLimit> for EventsError {
 
 impl From<LogError> for EventsError {
     fn from(error: LogError) -> EventsError {
-        match error {
-            LogError::DiskFull { .. }
-            | LogError::Poisoned { .. }
-            | LogError::Closed
-            | LogError::OffsetTaken { .. }
-            | LogError::TooManyPartitions { .. } => EventsError::Unavailable(error.to_string()),
+        match kind_of(&error) {
+            ErrorKind::Unavailable => EventsError::Unavailable(error.to_string()),
             _ => EventsError::Storage(Arc::new(error)),
+        }
+    }
+}
+
+/// What an error of the log means for the request that met it.
+fn kind_of(error: &LogError) -> ErrorKind {
+    match error {
+        LogError::DiskFull { .. }
+        | LogError::Poisoned { .. }
+        | LogError::Closed
+        | LogError::OffsetTaken { .. }
+        | LogError::TooManyPartitions { .. } => ErrorKind::Unavailable,
+        LogError::Corrupt { .. } | LogError::Missing { .. } => ErrorKind::Damage,
+        LogError::Io { .. }
+        | LogError::Foreign { .. }
+        | LogError::Misnamed { .. }
+        | LogError::NewerFormat { .. }
+        | LogError::NoPartition(_)
+        | LogError::PartitionExists(_)
+        | LogError::TooLarge { .. }
+        | LogError::Gap { .. }
+        | LogError::DurabilityUnavailable { .. }
+        | LogError::Partly { .. }
+        | LogError::NotOurs { .. }
+        | LogError::DiskMissing { .. }
+        | LogError::NotErased { .. } => ErrorKind::Failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_log::PartitionId;
+
+    use super::*;
+
+    fn told(error: &EventsError) -> String {
+        let class = error.class();
+        assert_eq!(class.retry_after.is_some(), class.http_status == 503, "{error}");
+        assert_eq!(error.is_damage(), class.kind == ErrorKind::Damage, "{error}");
+        format!("{:?} {} {}", class.kind, class.code, class.http_status)
+    }
+
+    #[test]
+    fn every_error_has_one_kind_code_and_status() {
+        let x = || "x".to_owned();
+        let conflict = EventsError::VersionConflict {
+            stream: x(),
+            expected: ExpectedVersion::Exists,
+            actual: -1,
+        };
+        let same_id = EventsError::IdConflict {
+            id: x(),
+            stream: x(),
+            position: 1,
+        };
+        let taken = EventsError::Taken { what: x(), record: 0 };
+        let parked = EventsError::SubscriptionFull { name: x(), parked: 1 };
+        let damaged = LogError::Corrupt {
+            file: x(),
+            position: 0,
+            expected: None,
+            found: x(),
+        };
+        let gone = LogError::NoPartition(PartitionId::new(0, 2));
+        for (error, expected) in [
+            (EventsError::NamespaceKept, "Invalid INVALID_REQUEST 400"),
+            (BrokenLimit::AppendBytes.into(), "Invalid INVALID_REQUEST 400"),
+            (EventsError::NoPositions { of: x() }, "Invalid INVALID_REQUEST 400"),
+            (EventsError::NamespaceNotFound(x()), "NotFound NAMESPACE_NOT_FOUND 404"),
+            (
+                EventsError::SubscriptionNotFound(x()),
+                "NotFound SUBSCRIPTION_NOT_FOUND 404",
+            ),
+            (EventsError::NamespaceExists(x()), "Conflict NAMESPACE_EXISTS 409"),
+            (conflict, "Conflict STREAM_VERSION_CONFLICT 409"),
+            (same_id, "Conflict MESSAGE_ID_CONFLICT 409"),
+            (EventsError::StreamDeleted(x()), "Conflict STREAM_DELETED 409"),
+            (taken, "Conflict POSITION_EXISTS 409"),
+            (EventsError::SubscriptionExists(x()), "Conflict SUBSCRIPTION_EXISTS 409"),
+            (parked, "Full SUBSCRIPTION_FULL 409"),
+            (EventsError::RulesFull { bytes_max: 1 }, "Full RULES_FULL 507"),
+            (EventsError::NamespacesFull { bytes_max: 1 }, "Full NAMESPACES_FULL 507"),
+            (LogError::Closed.into(), "Unavailable UNAVAILABLE 503"),
+            (EventsError::Unsupported(x()), "Unsupported UNSUPPORTED 501"),
+            (EventsError::Damaged(x()), "Damage BACKEND_ERROR 500"),
+            (damaged.into(), "Damage BACKEND_ERROR 500"),
+            (gone.into(), "Failure BACKEND_ERROR 500"),
+        ] {
+            assert_eq!(told(&error), expected, "{error}");
         }
     }
 }

@@ -26,7 +26,7 @@ pub mod time;
 mod token;
 
 pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes, LogPartition, RestoreReport, event_in, restore};
-pub use error::{EventsError, Result};
+pub use error::{ErrorClass, ErrorKind, EventsError, Result};
 pub use event::StoredEvent;
 pub use id::{MessageId, Uuid};
 pub use limits::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, BrokenLimit, POSITION_MAX};
