@@ -4,16 +4,15 @@ use std::borrow::Cow;
 use std::fmt;
 
 use thalweg_events::json::{Json, JsonKind};
+use thalweg_events::limits::{check_message_size, check_stream, check_type, name_fault};
 use thalweg_events::names::GroupMember;
-use thalweg_events::{Direction, ExpectedVersion, MessageId, NewEvent, Uuid};
+use thalweg_events::{BrokenLimit, Direction, EventsError, ExpectedVersion, MessageId, NewEvent, Uuid};
 
 use crate::problem::{Problem, Result};
 
 /// The default page size, in messages.
 const BATCH: usize = 1000;
 const BATCH_MAX: i64 = 10_000;
-pub(crate) const STREAM_BYTES_MAX: usize = 1024;
-pub(crate) const TYPE_BYTES_MAX: usize = 255;
 /// Limited because each type is compared with the type of each message that is read.
 pub(crate) const TYPES_MAX: usize = 255;
 
@@ -171,11 +170,10 @@ impl<'a> CallOptions<'a> {
         }
         match (number, size) {
             (None, None) => Ok(None),
-            (Some(number), Some(size)) if number >= size => wrong(".member must be < size"),
-            (Some(number), Some(size)) => Ok(Some(GroupMember {
-                number: number.unsigned_abs(),
-                of: size.unsigned_abs(),
-            })),
+            (Some(number), Some(size)) => match GroupMember::new(number.unsigned_abs(), size.unsigned_abs()) {
+                Some(member) => Ok(Some(member)),
+                None => wrong(".member must be < size"),
+            },
             _ => wrong(" requires both member and size"),
         }
     }
@@ -234,15 +232,9 @@ impl<'a> MessageArg<'a> {
         Ok(MessageArg { kind, data, metadata })
     }
 
-    pub fn within(&self, bytes_max: usize, told: &str) -> Result<()> {
-        name_within(&self.kind, TYPE_BYTES_MAX, format_args!("{told}.type"))?;
-        let size = self.bytes();
-        match size > bytes_max {
-            true => Err(Problem::invalid(format!(
-                "message size {size} exceeds the limit of {bytes_max} bytes"
-            ))),
-            false => Ok(()),
-        }
+    pub fn within(&self, bytes_max: usize) -> Result<()> {
+        check_type(&self.kind)?;
+        Ok(check_message_size(self.bytes(), bytes_max)?)
     }
 
     /// The size of type, data and metadata together.
@@ -260,8 +252,14 @@ impl<'a> MessageArg<'a> {
     }
 }
 
+impl From<BrokenLimit> for Problem {
+    fn from(limit: BrokenLimit) -> Problem {
+        EventsError::from(limit).into()
+    }
+}
+
 pub(crate) fn stream_within(stream: &str) -> Result<()> {
-    name_within(stream, STREAM_BYTES_MAX, "streamName")
+    Ok(check_stream(stream)?)
 }
 
 pub(crate) fn name_within(name: &str, bytes_max: usize, told: impl fmt::Display) -> Result<()> {
@@ -269,12 +267,4 @@ pub(crate) fn name_within(name: &str, bytes_max: usize, told: impl fmt::Display)
         Some(fault) => Err(Problem::invalid(format!("{told} {fault}"))),
         None => Ok(()),
     }
-}
-
-/// The rules that every name must keep.
-pub(crate) fn name_fault(name: &str, bytes_max: usize) -> Option<String> {
-    if name.len() > bytes_max {
-        return Some(format!("exceeds {bytes_max} bytes"));
-    }
-    name.contains('\0').then(|| "must not contain U+0000".to_owned())
 }

@@ -4,10 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use thalweg_events::{
-    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, EventsError, MessageId, Result,
-    names,
-};
+use thalweg_events::limits::{self, APPEND_BYTES_MAX, APPEND_MESSAGES_MAX};
+use thalweg_events::{Append, AppendOutcome, EventsError, MessageId, Result, names};
 use thalweg_kit::random;
 use thalweg_log::clock::Clock as _;
 use tokio::sync::{mpsc, oneshot};
@@ -21,61 +19,27 @@ use crate::plan::{AppendEvent, AppendPlan, AppendRequest, ExistingMessage, Names
 
 /// The most appends that wait to be gathered; further callers wait to enqueue.
 pub(crate) const QUEUE: usize = 256;
-/// The limits of one transaction, beyond its first append.
-const BATCH_MESSAGES_MAX: usize = 10_000;
-const BATCH_BYTES_MAX: usize = 24 << 20;
 
 pub(crate) struct QueuedAppend {
     pub appends: Vec<AppendRequest>,
     pub answer: oneshot::Sender<Result<Vec<AppendOutcome>>>,
 }
 
-/// Counted like the limits of an append.
 impl QueuedAppend {
     fn messages(&self) -> usize {
         self.appends.iter().map(|append| append.events.len()).sum()
     }
 
     fn bytes(&self) -> usize {
-        let events = self.appends.iter().flat_map(|append| &append.events);
-        let of = |event: &AppendEvent| event.data.len() + event.metadata.as_ref().map_or(0, String::len);
-        events.map(of).sum()
+        self.appends.iter().map(AppendRequest::bytes).sum()
     }
 }
 
 /// Checks what needs no database and copies the appends: a batch is completed even if its caller has gone.
 pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<AppendRequest>> {
-    let (mut messages, mut bytes) = (0, 0);
-    let mut ids = HashSet::new();
-    for append in appends {
-        for (event, n) in append.events.iter().zip(0..) {
-            columns::storable(
-                append.stream,
-                event.kind,
-                event.id.as_ref(),
-                [Some(event.data), event.metadata],
-            )?;
-            messages += 1;
-            bytes += event.kind.len() + event.data.len() + event.metadata.map_or(0, str::len);
-            if let Some(id) = &event.id
-                && !ids.insert(id)
-            {
-                return Err(EventsError::IdConflict {
-                    id: id.to_string(),
-                    stream: append.stream.to_owned(),
-                    position: n,
-                });
-            }
-        }
-    }
-    for (is_over, limit) in [
-        (appends.len() > APPEND_STREAMS_MAX, "1000 streams"),
-        (messages > APPEND_MESSAGES_MAX, "10000 messages"),
-        (bytes > APPEND_BYTES_MAX, "24 MiB"),
-    ] {
-        if is_over {
-            return Err(EventsError::TooLarge(limit));
-        }
+    limits::check_append(appends)?;
+    for event in appends.iter().flat_map(|append| &append.events) {
+        columns::storable([Some(event.data), event.metadata])?;
     }
     let copy = |append: &Append<'_>| AppendRequest {
         stream: append.stream.to_owned(),
@@ -94,7 +58,7 @@ pub(crate) fn wanted(appends: &[Append<'_>]) -> Result<Vec<AppendRequest>> {
     Ok(appends.iter().map(copy).collect())
 }
 
-/// Runs until the namespace is dropped.
+/// Runs until the namespace is dropped. Beyond its first append, a transaction has the limits of one append.
 pub(crate) async fn commit_all(
     links: Arc<ConnectionPool>,
     identity: Arc<NamespaceIdentity>,
@@ -115,7 +79,7 @@ pub(crate) async fn commit_all(
         while let Ok(next) = queue.try_recv() {
             messages += next.messages();
             bytes += next.bytes();
-            if messages > BATCH_MESSAGES_MAX || bytes > BATCH_BYTES_MAX {
+            if messages > APPEND_MESSAGES_MAX || bytes > APPEND_BYTES_MAX {
                 kept = Some(next);
                 break;
             }

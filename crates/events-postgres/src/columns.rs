@@ -3,22 +3,13 @@
 //! PostgreSQL's text type cannot store U+0000. In JSON it appears only escaped, and names and types that contain it are
 //! refused earlier. Descriptions, ids and names of documents may contain it, so they are stored as bytes.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use thalweg_events::event::{EventRef, IdRef};
-use thalweg_events::json::Json;
 use thalweg_events::{EventsError, MessageId, Result, StoredEvent, Uuid, names};
 use thalweg_log::Micros;
 use tokio_postgres::Row;
 
 use crate::failure::damaged;
-
-/// The limits of a stream's name and of a type, in bytes.
-const STREAM_BYTES_MAX: usize = 1024;
-const KIND_BYTES_MAX: usize = 255;
-/// The limit of an id that is not a UUID.
-const ID_BYTES_MAX: usize = 255;
 
 pub(crate) fn id_bytes(id: &MessageId) -> Vec<u8> {
     let (tag, rest) = match id {
@@ -87,21 +78,12 @@ pub(crate) fn group(stream: &str) -> Option<i64> {
 /// A hash of the category of the stream that the metadata name as the correlation. The text may be too long for an
 /// index.
 pub(crate) fn correlation(metadata: Option<&str>) -> Option<i64> {
-    let stream = correlated(metadata)?;
-    Some(correlation_of(names::category(&stream)))
+    names::correlation(metadata).map(|category| correlation_of(&category))
 }
 
 /// Whether the correlation is this category: hashes may collide.
 pub(crate) fn correlates(metadata: Option<&str>, category: &str) -> bool {
-    correlated(metadata).is_some_and(|stream| names::category(&stream) == category)
-}
-
-fn correlated(metadata: Option<&str>) -> Option<Cow<'_, str>> {
-    let metadata = metadata?;
-    if !metadata.contains("correlationStreamName") && !metadata.contains('\\') {
-        return None;
-    }
-    Json::new(metadata).get("correlationStreamName")?.string()
+    names::correlation(metadata).is_some_and(|found| found == category)
 }
 
 pub(crate) fn correlation_of(category: &str) -> i64 {
@@ -113,34 +95,15 @@ pub(crate) fn is_plain(text: &str) -> bool {
     !text.as_bytes().contains(&0)
 }
 
-/// Refuses a message that the database would reject, before it spoils what is committed with it.
-pub(crate) fn storable(stream: &str, kind: &str, id: Option<&MessageId>, json: [Option<&str>; 2]) -> Result<()> {
-    if stream.len() > STREAM_BYTES_MAX {
-        return Err(EventsError::TooLarge("1024 bytes of a stream's name"));
+/// Refuses data and metadata that the database would reject, before they spoil what is committed with them. JSON has
+/// U+0000 only escaped.
+pub(crate) fn storable(json: [Option<&str>; 2]) -> Result<()> {
+    match json.into_iter().flatten().all(is_plain) {
+        true => Ok(()),
+        false => Err(EventsError::Damaged(
+            "PostgreSQL cannot store text with U+0000, which its data or metadata has; remove it".to_owned(),
+        )),
     }
-    if kind.len() > KIND_BYTES_MAX {
-        return Err(EventsError::TooLarge("255 bytes of a type"));
-    }
-    if let Some(MessageId::Text(text)) = id
-        && text.len() > ID_BYTES_MAX
-    {
-        return Err(EventsError::TooLarge("255 bytes of an id"));
-    }
-    for (what, text) in [("the name of its stream", stream), ("its type", kind)] {
-        if !is_plain(text) {
-            return Err(null(what));
-        }
-    }
-    if json.into_iter().flatten().any(|text| !is_plain(text)) {
-        return Err(null("its data or metadata"));
-    }
-    Ok(())
-}
-
-pub(crate) fn null(what: &str) -> EventsError {
-    EventsError::Damaged(format!(
-        "PostgreSQL cannot store text with U+0000, which {what} has; remove it"
-    ))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::error::Error as _;
 
 use thalweg_events::EventsError;
 use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
 
 /// The outcome is unknown, or the work was never begun: the caller may retry.
 pub(crate) fn unavailable(place: &str, error: &Error) -> EventsError {
@@ -15,19 +16,53 @@ pub(crate) fn failed(place: &str, error: &Error) -> EventsError {
     let Some(answer) = error.as_db_error() else {
         return unavailable(place, error);
     };
-    let code = answer.code().code();
-    // Connections, resources, shutdown by an operator, rollbacks because of other transactions, read-only servers, lock
-    // timeouts, system errors.
-    let passes = ["08", "53", "57", "40", "25", "55", "58"]
-        .iter()
-        .any(|class| code.starts_with(class));
     let text = format!(
-        "the database at {place} answers: {} (SQLSTATE {code})",
-        answer.message()
+        "the database at {place} answers: {} (SQLSTATE {})",
+        answer.message(),
+        answer.code().code()
     );
-    match passes {
-        true => EventsError::Unavailable(text),
-        false => EventsError::Damaged(text),
+    match SqlStateClass::of(answer.code()) {
+        SqlStateClass::Connection
+        | SqlStateClass::ReadOnly
+        | SqlStateClass::Rollback
+        | SqlStateClass::Resources
+        | SqlStateClass::Lock
+        | SqlStateClass::Operator
+        | SqlStateClass::System => EventsError::Unavailable(text),
+        SqlStateClass::Statement => EventsError::Damaged(text),
+    }
+}
+
+/// The class of an SQLSTATE, its first two characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SqlStateClass {
+    Connection,
+    /// The transaction may not do this, for example because the server is a standby.
+    ReadOnly,
+    /// The transaction was rolled back because of another one.
+    Rollback,
+    Resources,
+    /// The timeout of a lock is in this class.
+    Lock,
+    /// An operator ended the connection, or the server starts or stops.
+    Operator,
+    System,
+    /// All others: the statement or the data is wrong.
+    Statement,
+}
+
+impl SqlStateClass {
+    fn of(state: &SqlState) -> SqlStateClass {
+        match state.code().get(..2) {
+            Some("08") => SqlStateClass::Connection,
+            Some("25") => SqlStateClass::ReadOnly,
+            Some("40") => SqlStateClass::Rollback,
+            Some("53") => SqlStateClass::Resources,
+            Some("55") => SqlStateClass::Lock,
+            Some("57") => SqlStateClass::Operator,
+            Some("58") => SqlStateClass::System,
+            _ => SqlStateClass::Statement,
+        }
     }
 }
 
@@ -53,4 +88,26 @@ pub(crate) fn reason(error: &Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_belongs_to_the_class_of_its_first_characters() {
+        for (state, class) in [
+            (SqlState::CONNECTION_FAILURE, SqlStateClass::Connection),
+            (SqlState::READ_ONLY_SQL_TRANSACTION, SqlStateClass::ReadOnly),
+            (SqlState::T_R_DEADLOCK_DETECTED, SqlStateClass::Rollback),
+            (SqlState::DISK_FULL, SqlStateClass::Resources),
+            (SqlState::LOCK_NOT_AVAILABLE, SqlStateClass::Lock),
+            (SqlState::ADMIN_SHUTDOWN, SqlStateClass::Operator),
+            (SqlState::IO_ERROR, SqlStateClass::System),
+            (SqlState::UNIQUE_VIOLATION, SqlStateClass::Statement),
+            (SqlState::from_code("é"), SqlStateClass::Statement),
+        ] {
+            assert_eq!(SqlStateClass::of(&state), class, "{state:?}");
+        }
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use thalweg_events::{EventsError, ImportRecord, MessageId, Result, Uuid, names, time};
+use thalweg_events::admission::{ClaimedPart, ImportAdmission, ImportClaim};
+use thalweg_events::{EventsError, ImportRecord, MessageId, Result, Uuid, limits, names, time};
 
 use thalweg_kit::random;
 use thalweg_log::clock::Clock as _;
@@ -44,9 +45,9 @@ const STREAM: &str = "INSERT INTO streams (space, stream, category, name, versio
 
 impl PostgresNamespace {
     pub(crate) async fn import_batch(&self, batch: &[ImportRecord]) -> Result<()> {
+        limits::check_import(batch)?;
         for import in batch {
-            let json = [Some(import.data.as_str()), import.metadata.as_deref()];
-            columns::storable(&import.stream, &import.kind, import.id.as_ref(), json)?;
+            columns::storable([Some(import.data.as_str()), import.metadata.as_deref()])?;
         }
         if batch.is_empty() {
             return Ok(());
@@ -280,32 +281,31 @@ async fn all_free(link: &mut PooledConnection, batch: &[ImportRecord], ids: &[Ve
         }
         used.insert(global);
     }
-    let (mut used_positions, mut tombstones) = (HashSet::new(), HashSet::new());
+    let (mut used_positions, mut tombstones) = (HashMap::<String, HashSet<i64>>::new(), HashSet::new());
     for row in link.query(TAKEN_POSITIONS, &[&space, &streams, &positions]).await? {
         let stream: String = get(&row, 0)?;
         if get(&row, 2)? {
             tombstones.insert(stream.clone());
         }
-        used_positions.insert((stream, get::<i64>(&row, 1)?));
+        used_positions.entry(stream).or_default().insert(get(&row, 1)?);
     }
-    if let Some(stream) = streams.iter().find(|stream| tombstones.contains(**stream)) {
-        return Err(EventsError::StreamDeleted((*stream).to_owned()));
-    }
-    let globals_given: HashSet<i64> = globals.iter().copied().collect();
-    used.retain(|global| globals_given.contains(global));
-    for ((import, id), record) in batch.iter().zip(ids).zip(0..) {
-        let (stream, position, global) = (&import.stream, import.position, import.global);
-        let taken = |what: String| Err(EventsError::Taken { what, record });
-        if !used.insert(signed(global)) {
-            return taken(format!("global position already exists: {global}"));
-        }
-        if !used_positions.insert((stream.clone(), signed(position))) {
-            return taken(format!("position {position} of stream {stream} already exists"));
-        }
-        if !used_ids.insert(id.clone()) {
-            let id = import.id.as_ref().map(MessageId::to_string).unwrap_or_default();
-            return taken(format!("message id already exists: {id}"));
-        }
+    let mut admission = ImportAdmission::begin(streams.iter().copied(), |stream| tombstones.contains(stream))?;
+    for (import, id) in batch.iter().zip(ids) {
+        let claim = ImportClaim {
+            stream: &import.stream,
+            position: import.position,
+            global: import.global,
+            id: import.id.as_ref(),
+        };
+        let is_stored = |part: ClaimedPart| -> Result<bool> {
+            let used_positions = used_positions.get(&import.stream);
+            Ok(match part {
+                ClaimedPart::GlobalPosition => used.contains(&signed(import.global)),
+                ClaimedPart::Position => used_positions.is_some_and(|used| used.contains(&signed(import.position))),
+                ClaimedPart::Id => used_ids.contains(id),
+            })
+        };
+        admission.admit(claim, is_stored)?;
     }
     if !orphans.is_empty() {
         let sql = "DELETE FROM messages WHERE space = $1 AND global = ANY($2)";

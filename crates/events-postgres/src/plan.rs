@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use thalweg_events::{AppendOutcome, EventsError, ExpectedVersion, MessageId, POSITION_MAX, Result, Uuid, names};
+use thalweg_events::admission::{self, MessageContent};
+use thalweg_events::event::{EventRef, IdRef};
+use thalweg_events::{AppendOutcome, ExpectedVersion, MessageId, Result, Uuid, names};
 use thalweg_log::Micros;
 
 use crate::columns;
@@ -20,6 +22,26 @@ pub(crate) struct AppendEvent {
     pub kind: String,
     pub data: String,
     pub metadata: Option<String>,
+}
+
+impl AppendRequest {
+    /// The size of its messages, each with the name of the stream.
+    pub fn bytes(&self) -> usize {
+        let of =
+            |event: &AppendEvent| event.kind.len() + event.data.len() + event.metadata.as_ref().map_or(0, String::len);
+        self.events.iter().map(|event| self.stream.len() + of(event)).sum()
+    }
+}
+
+impl AppendEvent {
+    fn content(&self) -> MessageContent<'_> {
+        MessageContent {
+            id: self.id.as_ref(),
+            kind: &self.kind,
+            data: &self.data,
+            metadata: self.metadata.as_deref(),
+        }
+    }
 }
 
 /// The counters in the row of the namespace.
@@ -55,6 +77,24 @@ pub(crate) struct ExistingMessage {
     pub kind: String,
     pub data: String,
     pub metadata: Option<String>,
+}
+
+impl ExistingMessage {
+    fn event<'e>(&'e self, id: &'e MessageId) -> EventRef<'e> {
+        EventRef {
+            id: IdRef::from(id),
+            own_id: false,
+            stream: &self.stream,
+            position: columns::unsigned(self.position),
+            global: columns::unsigned(self.global),
+            kind: &self.kind,
+            data: &self.data,
+            metadata: self.metadata.as_deref(),
+            time: 0,
+            is_first: false,
+            is_imported: false,
+        }
+    }
 }
 
 /// The rows to insert and to update.
@@ -126,77 +166,34 @@ impl<'a> AppendPlan<'a> {
 
     /// Plans one append of the batch, completely or not at all.
     pub fn add(&mut self, appends: &'a [AppendRequest]) -> Result<Vec<AppendOutcome>> {
-        if let Some(places) = self.known(appends)? {
+        if let Some(places) = self.repeated(appends)? {
             return Ok(places);
         }
-        let mut last_global = self.rows.counters.last_global;
         for append in appends {
-            self.allows(append)?;
-            last_global += append.events.len() as i64;
+            let is_tombstoned = self.streams.get(&append.stream).is_some_and(|known| known.is_tombstone);
+            admission::takes_messages(&append.stream, is_tombstoned)?;
+            admission::has_version(&append.stream, append.expected, self.version(append))?;
         }
-        if last_global > POSITION_MAX.cast_signed() {
-            let of = "the namespace".to_owned();
-            return Err(EventsError::NoPositions { of });
-        }
+        let counts = appends.iter();
+        let counts = counts.map(|append| (append.stream.as_str(), self.version(append), append.events.len()));
+        admission::have_positions(counts, columns::unsigned(self.rows.counters.last_global))?;
         Ok(appends.iter().map(|append| self.number(append)).collect())
     }
 
-    fn allows(&self, append: &AppendRequest) -> Result<()> {
-        let known = self.streams.get(&append.stream);
-        if known.is_some_and(|known| known.is_tombstone) {
-            return Err(EventsError::StreamDeleted(append.stream.clone()));
-        }
-        let version = known.map_or(-1, |known| known.version);
-        if !append.expected.allows(version) {
-            return Err(EventsError::VersionConflict {
-                stream: append.stream.clone(),
-                expected: append.expected,
-                actual: version,
-            });
-        }
-        if version + append.events.len() as i64 > POSITION_MAX.cast_signed() {
-            let of = format!("stream '{}'", append.stream);
-            return Err(EventsError::NoPositions { of });
-        }
-        Ok(())
+    /// The version of its stream.
+    fn version(&self, append: &AppendRequest) -> i64 {
+        self.streams.get(&append.stream).map_or(-1, |known| known.version)
     }
 
-    /// The positions of the append if all of its messages are already stored; an error if only some are, or if other
-    /// messages have their ids.
-    fn known(&self, appends: &[AppendRequest]) -> Result<Option<Vec<AppendOutcome>>> {
-        let mut places = Vec::with_capacity(appends.len());
-        let (mut all, mut conflict) = (true, None);
-        for append in appends {
-            let mut first = None;
-            for (event, n) in append.events.iter().zip(0..) {
-                let found = event.id.as_ref().and_then(|id| Some((id, self.ids.get(id)?)));
-                let Some((id, found)) = found else {
-                    all = false;
-                    continue;
-                };
-                let (position, global) = *first.get_or_insert((found.position, found.global));
-                all &= found.stream == append.stream
-                    && (&found.kind, &found.data, &found.metadata) == (&event.kind, &event.data, &event.metadata)
-                    && (found.position, found.global) == (position + n, global + n);
-                conflict.get_or_insert_with(|| EventsError::IdConflict {
-                    id: id.to_string(),
-                    stream: found.stream.clone(),
-                    position: columns::unsigned(found.position),
-                });
-            }
-            let (position, global) = first.unwrap_or_default();
-            places.push(AppendOutcome {
-                count: append.events.len() as u64,
-                first_position: columns::unsigned(position),
-                first_global: columns::unsigned(global),
-                duplicate: true,
-            });
+    /// The positions of the append if all of its messages are already stored.
+    fn repeated(&self, appends: &[AppendRequest]) -> Result<Option<Vec<AppendOutcome>>> {
+        if self.ids.is_empty() {
+            return Ok(None);
         }
-        match conflict {
-            Some(conflict) if !all => Err(conflict),
-            Some(_) => Ok(Some(places)),
-            None => Ok(None),
-        }
+        let appends = appends.iter();
+        let appends = appends.map(|append| (append.stream.as_str(), append.events.iter().map(AppendEvent::content)));
+        let stored = |id: &MessageId| self.ids.get_key_value(id).map(|(id, found)| found.event(id));
+        admission::repeated(appends, stored)
     }
 
     fn number(&mut self, append: &'a AppendRequest) -> AppendOutcome {
@@ -316,6 +313,8 @@ impl StreamRow {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_events::EventsError;
+
     use super::*;
 
     fn wanted(stream: &str, expected: ExpectedVersion, ids: &[&str]) -> Vec<AppendRequest> {

@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use thalweg_events::limits::{PAGE_BYTES_MAX, PAGE_MESSAGES_MAX};
 use thalweg_events::{
     CategoryInfo, CategoryRead, Direction, Document, MessageId, NamespaceInfo, Page, Result, StoredEvent, StreamInfo,
     StreamPosition, StreamRead,
@@ -17,10 +18,6 @@ use thalweg_log::clock::Clock as _;
 use crate::columns::{self, get, is_plain, signed, unsigned};
 use crate::connection_pool::Param;
 use crate::namespace::PostgresNamespace;
-
-/// The limits of a page: messages, and bytes of content beyond the first message.
-const PAGE: usize = 1000;
-const PAGE_BYTES: i64 = 4 << 20;
 
 const SPACE: &str = "(SELECT space FROM namespaces WHERE id = $1)";
 /// Messages of a deleted stream have no stream until they are removed.
@@ -67,7 +64,7 @@ fn page_sql(picked: &str, place: &str, order: &str) -> String {
          sum(octet_length(m.data) + coalesce(octet_length(m.metadata), 0)) OVER (ORDER BY m.{place} {order} \
          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
          FROM ({picked}) p JOIN messages m ON m.space = {SPACE} AND m.global = p.global) m \
-         WHERE before IS NULL OR before < {PAGE_BYTES} ORDER BY {place} {order}"
+         WHERE before IS NULL OR before <= {PAGE_BYTES_MAX} ORDER BY {place} {order}"
     )
 }
 
@@ -136,7 +133,7 @@ impl PostgresNamespace {
             Some(StreamPosition::Position(position)) => (signed(position), None),
             Some(StreamPosition::Global(global)) => (end, Some(signed(global))),
         };
-        let max = read.max.min(PAGE);
+        let max = read.max.min(PAGE_MESSAGES_MAX);
         let limit = max as i64 + 1;
         let types: Vec<&str> = plain(read.types);
         let mut asked = QueryFilter {
@@ -168,7 +165,7 @@ impl PostgresNamespace {
         }
         let (sign, order, end) = walk(read.direction);
         let from = read.from.map_or(end, signed);
-        let max = read.max.min(PAGE);
+        let max = read.max.min(PAGE_MESSAGES_MAX);
         let limit = max as i64 + 1;
         let types: Vec<&str> = plain(read.types);
         let correlation = read.correlation.map(columns::correlation_of);

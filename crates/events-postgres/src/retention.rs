@@ -1,22 +1,17 @@
 //! Hides messages: by retention rules and by deleting streams. Hidden messages are removed at once, or, where that
 //! would take long, detached from their stream so that nothing reads them.
 
-use thalweg_events::{
-    DOCUMENT_BYTES_MAX, DOCUMENT_NAME_BYTES_MAX, EventsError, ExpectedVersion, Result, Retention, RetentionTarget,
-};
-use thalweg_log::Micros;
+use thalweg_events::{ExpectedVersion, Result, Retention, RetentionTarget, admission, limits};
 use tokio_postgres::Row;
 
 use crate::append::{LOCK, TRIM, counters, known};
 use thalweg_log::clock::Clock as _;
 
-use crate::columns::{get, is_plain, null, signed, unsigned};
+use crate::columns::{get, is_plain, signed, unsigned};
 use crate::connection_pool::{Param, PooledConnection};
 use crate::namespace::PostgresNamespace;
 use crate::plan::NamespaceCounters;
 
-/// A longer age hides nothing either, and this one can be added to any time without overflow.
-const AGE_MAX: Micros = 1 << 60;
 /// The most streams whose messages expire in one transaction.
 const EXPIRE: i64 = 1000;
 
@@ -57,9 +52,7 @@ impl PostgresNamespace {
     }
 
     pub(crate) async fn remove_stream(&self, stream: &str, expected: ExpectedVersion, tombstone: bool) -> Result<()> {
-        if !is_plain(stream) {
-            return Err(null("the name of the stream"));
-        }
+        limits::check_stream(stream)?;
         let mut link = self.links.lend().await?;
         let before = self.lock(&mut link).await?;
         let category = thalweg_events::names::category(stream);
@@ -68,16 +61,9 @@ impl PostgresNamespace {
             .first(crate::append::STREAMS, &[&self.identity.id, &streams, &categories])
             .await?;
         let (_, known) = known(&row.ok_or_else(|| self.not_found())?)?;
-        let refused = match expected.allows(known.version) {
-            _ if known.is_tombstone => Some(EventsError::StreamDeleted(stream.to_owned())),
-            true => None,
-            false => Some(EventsError::VersionConflict {
-                stream: stream.to_owned(),
-                expected,
-                actual: known.version,
-            }),
-        };
-        if let Some(refused) = refused {
+        let allowed = admission::takes_messages(stream, known.is_tombstone)
+            .and_then(|()| admission::has_version(stream, expected, known.version));
+        if let Err(refused) = allowed {
             link.rollback().await?;
             return Err(refused);
         }
@@ -130,9 +116,8 @@ impl PostgresNamespace {
 
     pub(crate) async fn put_rule(&self, of: RetentionTarget<'_>, rule: Option<Retention>) -> Result<()> {
         let (of_category, name) = key(of);
-        if !is_plain(name) {
-            return Err(null("the name that the rule is for"));
-        }
+        limits::check_stream(name)?;
+        let rule = rule.map(Retention::bounded);
         let mut link = self.links.lend().await?;
         let before = self.lock(&mut link).await?;
         match rule {
@@ -140,10 +125,15 @@ impl PostgresNamespace {
                 let sql = "INSERT INTO retention (namespace, of_category, name, max_age, max_count, truncate_before) \
                      VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (namespace, of_category, name) \
                      DO UPDATE SET max_age = $4, max_count = $5, truncate_before = $6";
-                let max_age = rule.max_age.map(|age| age.clamp(0, AGE_MAX));
                 let (max_count, truncate) = (rule.max_count.map(signed), rule.truncate_before.map(signed));
-                let parameters: [Param<'_>; 6] =
-                    [&self.identity.id, &of_category, &name, &max_age, &max_count, &truncate];
+                let parameters: [Param<'_>; 6] = [
+                    &self.identity.id,
+                    &of_category,
+                    &name,
+                    &rule.max_age,
+                    &max_count,
+                    &truncate,
+                ];
                 link.execute(sql, &parameters).await?;
             }
             None => {
@@ -193,12 +183,7 @@ impl PostgresNamespace {
         content: Option<&[u8]>,
         expected: u64,
     ) -> Result<Option<u64>> {
-        if name.len() > DOCUMENT_NAME_BYTES_MAX {
-            return Err(EventsError::TooLarge("1100 bytes of a document's name"));
-        }
-        if content.is_some_and(|content| content.len() > DOCUMENT_BYTES_MAX) {
-            return Err(EventsError::TooLarge("24 MiB of a document"));
-        }
+        limits::check_document(name, content)?;
         let mut link = self.links.lend().await?;
         link.begin().await?;
         // The namespace cannot be deleted until this ends; appends to it continue.

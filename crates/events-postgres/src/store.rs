@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thalweg_events::{
-    BackupPieces, BoxFuture, DEFAULT, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken,
-    Result, ScavengeReport, Store, Token, TokenInfo, VerifyReport, time,
+    BackupPieces, BoxFuture, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Result,
+    ScavengeReport, Store, Token, TokenInfo, VerifyReport, admission, limits, time,
 };
 use thalweg_log::clock::Clock as _;
 use tokio::sync::Notify;
@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use tokio_postgres::Row;
 
 use crate::clock;
-use crate::columns::{get, is_plain, null, unsigned};
+use crate::columns::{get, is_plain, unsigned};
 use crate::connection_pool::{ConnectionPool, Param};
 use crate::database::Database;
 use crate::listen;
@@ -215,9 +215,7 @@ impl StoreCore {
     }
 
     async fn create_namespace(&self, new: NewNamespace) -> Result<NamespaceInfo> {
-        if !is_plain(&new.name) {
-            return Err(null("the name of the namespace"));
-        }
+        limits::check_namespace(&new.name)?;
         let mut link = self.links.lend().await?;
         link.begin().await?;
         let now = time::now();
@@ -229,17 +227,17 @@ impl StoreCore {
             return Err(EventsError::NamespaceExists(new.name));
         };
         let id: i64 = get(&row, 0)?;
-        let token = tokens::new_id()?;
+        let (token_id, token) = (tokens::new_id()?, new.first_token());
         let parameters: [Param<'_>; 9] = [
             &id,
-            &token,
-            &new.digest.as_bytes().as_slice(),
-            &new.scopes.read,
-            &new.scopes.write,
-            &new.scopes.admin,
-            &[].as_slice() as &&[u8],
+            &token_id,
+            &token.digest.as_bytes().as_slice(),
+            &token.scopes.read,
+            &token.scopes.write,
+            &token.scopes.admin,
+            &token.description.as_bytes(),
             &now,
-            &None::<i64>,
+            &token.expires_at,
         ];
         link.query(tokens::INSERT, &parameters).await?;
         link.commit().await?;
@@ -257,9 +255,7 @@ impl StoreCore {
 
     async fn delete_namespace(&self, name: &str) -> Result<u64> {
         let namespace = self.find(name).await?;
-        if name == DEFAULT {
-            return Err(EventsError::NamespaceKept);
-        }
+        admission::may_be_deleted(name)?;
         let id = namespace.identity.id;
         let mut link = self.links.lend().await?;
         let before = namespace.lock(&mut link).await?;

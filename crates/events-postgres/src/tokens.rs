@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use thalweg_events::{EventsError, Grant, NewToken, Result, Scopes, Token, TokenDigest, TokenInfo, time};
+use thalweg_events::{
+    EventsError, Grant, NewToken, Result, Scopes, Token, TokenDigest, TokenInfo, is_token_expired, time,
+};
 use thalweg_kit::random;
 use thalweg_log::Micros;
 use tokio::sync::watch;
@@ -64,7 +66,7 @@ const LOAD: &str = "SELECT n.id, n.last_global, n.change, n.cleared, \
 fn find<'a>(tokens: &'a [TokenRow], digest: &TokenDigest, now: Micros) -> Option<&'a TokenRow> {
     let mut found = None;
     for token in tokens {
-        let is_this = token.digest.matches(digest) & token.expires_at.is_none_or(|end| now < end);
+        let is_this = token.digest.matches(digest) & !is_token_expired(token.expires_at, now);
         found = if is_this { Some(token) } else { found };
     }
     found

@@ -21,6 +21,8 @@
 //! 14. A watch is notified of every change and ends with the namespace. After all messages were removed, it reports
 //!     that permanently, and a persistent subscription begins at the first new message.
 //! 15. All of this survives closing and opening the store, unless it is in memory.
+//! 16. What is beyond one of the [limits](crate::limits) is refused with the text of that limit, and nothing of it is
+//!     stored.
 //!
 //! ```ignore
 //! let suite = Suite::new(|| Box::pin(async { Arc::new(open_my_store().await) as Arc<dyn Store> }));
@@ -38,6 +40,7 @@
 
 mod append;
 mod import;
+mod limits;
 mod model;
 mod namespaces;
 mod read;
@@ -89,6 +92,7 @@ impl Suite {
         self.appends().await;
         self.reads().await;
         self.imports().await;
+        self.limits().await;
         self.namespaces().await;
         self.retention().await;
         self.documents().await;
@@ -108,6 +112,11 @@ impl Suite {
     /// Rule 8, and clearing.
     pub async fn imports(&self) {
         import::run(self).await;
+    }
+
+    /// Rule 16.
+    pub async fn limits(&self) {
+        limits::run(self).await;
     }
 
     /// Rules 10 and 11.

@@ -78,6 +78,7 @@ use crate::store::{
     Store, StoreStats, TokenInfo, VerifyReport,
 };
 use crate::token::{Token, TokenDigest};
+use crate::{admission, limits};
 
 /// The namespace that always exists.
 pub const DEFAULT: &str = "default";
@@ -289,17 +290,13 @@ impl StoreInner {
     }
 
     async fn create(self: Arc<Self>, new: NewNamespace) -> Result<NamespaceInfo> {
+        limits::check_namespace(&new.name)?;
         let mut catalog = self.catalog.lock().await;
         if self.namespaces.read().contains(&new.name) {
             return Err(EventsError::NamespaceExists(new.name));
         }
         let now = self.now();
-        let first = NewToken {
-            digest: new.digest,
-            scopes: new.scopes,
-            description: "Made with the namespace".to_owned(),
-            expires_at: None,
-        };
+        let first = new.first_token();
         let mut named = CatalogEntry {
             number: 0,
             name: new.name,
@@ -325,9 +322,7 @@ impl StoreInner {
     async fn delete(self: Arc<Self>, name: String) -> Result<u64> {
         let mut catalog = self.catalog.lock().await;
         let opened = self.opened(&name)?;
-        if name == DEFAULT {
-            return Err(EventsError::NamespaceKept);
-        }
+        admission::may_be_deleted(&name)?;
         // Slow counting is done before the lock, so that others do not wait for it.
         opened.namespace.info().await?;
         // Writes in progress are counted, and none follows, including imports.

@@ -1,9 +1,10 @@
-//! Errors of store requests. The API maps each to a code and a status.
+//! Errors of store requests. Codes, statuses and retries are those of the interface, which has them in one table.
 
 use std::sync::Arc;
 
 use thalweg_log::LogError;
 
+use crate::limits::BrokenLimit;
 use crate::store::ExpectedVersion;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -25,8 +26,9 @@ pub enum EventsError {
     IdConflict { id: String, stream: String, position: u64 },
     #[error("Stream '{0}' is deleted")]
     StreamDeleted(String),
-    #[error("append exceeds {0}")]
-    TooLarge(&'static str),
+    /// The request is beyond one of the [limits](crate::limits), those of the characters of a name included.
+    #[error("{0}")]
+    TooLarge(BrokenLimit),
     #[error("{of} is full: its last message has the largest position")]
     NoPositions {
         /// `stream 's'`, or `the namespace`.
@@ -75,7 +77,7 @@ impl EventsError {
     pub fn is_damage(&self) -> bool {
         match self {
             EventsError::Damaged(_) => true,
-            EventsError::Storage(error) => matches!(**error, LogError::Corrupt { .. } | LogError::Missing { .. }),
+            EventsError::Storage(error) => meaning_of(error) == LogErrorMeaning::Damage,
             _ => false,
         }
     }
@@ -83,15 +85,73 @@ impl EventsError {
 
 pub type Result<T> = std::result::Result<T, EventsError>;
 
+impl From<BrokenLimit> for EventsError {
+    fn from(limit: BrokenLimit) -> EventsError {
+        EventsError::TooLarge(limit)
+    }
+}
+
 impl From<LogError> for EventsError {
     fn from(error: LogError) -> EventsError {
-        match error {
-            LogError::DiskFull { .. }
-            | LogError::Poisoned { .. }
-            | LogError::Closed
-            | LogError::OffsetTaken { .. }
-            | LogError::TooManyPartitions { .. } => EventsError::Unavailable(error.to_string()),
-            _ => EventsError::Storage(Arc::new(error)),
+        match meaning_of(&error) {
+            LogErrorMeaning::Unavailable => EventsError::Unavailable(error.to_string()),
+            LogErrorMeaning::Damage | LogErrorMeaning::Failure => EventsError::Storage(Arc::new(error)),
         }
+    }
+}
+
+/// What an error of the log means for the request that met it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogErrorMeaning {
+    /// It may succeed later.
+    Unavailable,
+    /// Stored data is damaged.
+    Damage,
+    Failure,
+}
+
+/// One match over all errors, so that a new one has to be classified.
+fn meaning_of(error: &LogError) -> LogErrorMeaning {
+    match error {
+        LogError::DiskFull { .. }
+        | LogError::Poisoned { .. }
+        | LogError::Closed
+        | LogError::OffsetTaken { .. }
+        | LogError::TooManyPartitions { .. } => LogErrorMeaning::Unavailable,
+        LogError::Corrupt { .. } | LogError::Missing { .. } => LogErrorMeaning::Damage,
+        LogError::Io { .. }
+        | LogError::Foreign { .. }
+        | LogError::Misnamed { .. }
+        | LogError::NewerFormat { .. }
+        | LogError::NoPartition(_)
+        | LogError::PartitionExists(_)
+        | LogError::TooLarge { .. }
+        | LogError::Gap { .. }
+        | LogError::DurabilityUnavailable { .. }
+        | LogError::Partly { .. }
+        | LogError::NotOurs { .. }
+        | LogError::DiskMissing { .. }
+        | LogError::NotErased { .. } => LogErrorMeaning::Failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_log::PartitionId;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_log_is_damage_or_a_failure_or_passes() {
+        let damaged = EventsError::from(LogError::Corrupt {
+            file: "x".to_owned(),
+            position: 0,
+            expected: None,
+            found: "x".to_owned(),
+        });
+        assert!(damaged.is_damage());
+        let gone = EventsError::from(LogError::NoPartition(PartitionId::new(0, 2)));
+        assert!(matches!(gone, EventsError::Storage(_)) && !gone.is_damage());
+        assert!(matches!(LogError::Closed.into(), EventsError::Unavailable(_)));
     }
 }

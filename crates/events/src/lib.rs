@@ -1,9 +1,11 @@
 //! The event store: streams of messages with versions, categories of streams, and one global order for each namespace.
-//! It is built on the durable log and has no other data that could be lost.
+//! It is built on the durable log and has no other data that could be lost. The rules that every store applies, also
+//! those on another base, are in [`limits`] and [`admission`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod admission;
 pub mod backup;
 pub mod contract_suite;
 mod embedded;
@@ -13,6 +15,7 @@ pub mod event;
 pub mod fuzz;
 mod id;
 pub mod json;
+pub mod limits;
 pub mod names;
 pub mod snapshot;
 mod store;
@@ -26,8 +29,9 @@ pub use embedded::{DEFAULT, EmbeddedStore, EventsOptions, IndexSizes, LogPartiti
 pub use error::{EventsError, Result};
 pub use event::StoredEvent;
 pub use id::{MessageId, Uuid};
+pub use limits::{APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, BrokenLimit, POSITION_MAX};
 pub use store::*;
 pub use subscriptions::{
     DeliveredMessage, FetchRequest, FetchedMessages, ParkedMessage, StartPosition, SubscriptionStats, Subscriptions,
 };
-pub use token::{Token, TokenDigest, TokenError, new_token, token_text};
+pub use token::{Token, TokenDigest, TokenError, is_token_expired, new_token, token_text};

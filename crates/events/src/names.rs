@@ -1,10 +1,36 @@
-//! Parts of a stream name: its category, its id, and the consumer group member that owns it.
+//! Parts of a stream name: its category, its id, and the consumer group member that owns it. Also the category that
+//! correlates a message.
+
+use std::borrow::Cow;
 
 use md5::{Digest as _, Md5};
+
+use crate::json::Json;
 
 /// The name up to the first `-`, or the whole name.
 pub fn category(stream: &str) -> &str {
     stream.split_once('-').map_or(stream, |(category, _)| category)
+}
+
+/// Whether streams can have this category: no category contains a `-`.
+pub fn is_category(name: &str) -> bool {
+    !name.contains('-')
+}
+
+/// The member of the metadata that names the stream to which a message is related.
+const CORRELATION: &str = "correlationStreamName";
+
+/// The category of the stream in `correlationStreamName` of the metadata, if that is a string.
+pub fn correlation(metadata: Option<&str>) -> Option<Cow<'_, str>> {
+    // A search is faster than parsing, but the key may be written with escapes.
+    let metadata = metadata.filter(|text| text.contains(CORRELATION) || text.contains('\\'))?;
+    Some(match Json::new(metadata).get(CORRELATION)?.string()? {
+        Cow::Borrowed(stream) => Cow::Borrowed(category(stream)),
+        Cow::Owned(mut stream) => {
+            stream.truncate(category(&stream).len());
+            Cow::Owned(stream)
+        }
+    })
 }
 
 /// The part of the name that distributes streams among group members: the id, which follows the first `-`, up to its
@@ -24,6 +50,11 @@ pub struct GroupMember {
 }
 
 impl GroupMember {
+    /// `None` unless `number` is less than `of`.
+    pub fn new(number: u64, of: u64) -> Option<GroupMember> {
+        (number < of).then_some(GroupMember { number, of })
+    }
+
     pub fn owns(&self, stream: &str) -> bool {
         group_hash(stream).is_some_and(|hash| self.owns_hash(hash))
     }
@@ -61,6 +92,24 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_correlated_by_the_category_of_a_stream_however_it_is_written() {
+        for (metadata, of) in [
+            (r#"{"correlationStreamName":"order-1"}"#, Some("order")),
+            (r#"{"x":1,"correlationStreamName":"order"}"#, Some("order")),
+            (r#"{"\u0063orrelationStreamName":"order-1-2"}"#, Some("order")),
+            (r#"{"correlationStreamName":"\u006frder-1"}"#, Some("order")),
+            (r#"{"correlationStreamName":"-1"}"#, Some("")),
+            (r#"{"correlationStreamName":1}"#, None),
+            (r#"{"other":"order-1"}"#, None),
+            ("{}", None),
+        ] {
+            assert_eq!(correlation(Some(metadata)).as_deref(), of, "{metadata}");
+        }
+        assert_eq!(correlation(None), None);
+        assert!(is_category("order") && is_category("") && !is_category("order-1"));
+    }
+
+    #[test]
     fn streams_go_to_the_members_that_message_db_gives_them() {
         // Cardinal id, first eight bytes of its MD5, members of groups of 2, 3 and 4.
         for (cardinal, hash, members) in [
@@ -77,18 +126,13 @@ mod tests {
             assert_eq!(group_hash(&stream), Some(hash.unsigned_abs()), "{cardinal}");
             for (size, number) in (2..).zip(members) {
                 let owners: Vec<u64> = (0..size)
-                    .filter(|number| {
-                        GroupMember {
-                            number: *number,
-                            of: size,
-                        }
-                        .owns(&stream)
-                    })
+                    .filter(|number| GroupMember::new(*number, size).unwrap().owns(&stream))
                     .collect();
                 assert_eq!(owners, [number], "{cardinal} of {size}");
             }
         }
         let alone = GroupMember { number: 0, of: 1 };
         assert!(!alone.owns("account") && !alone.owns("account-"));
+        assert_eq!(GroupMember::new(2, 2), None);
     }
 }

@@ -14,16 +14,11 @@ use tokio::sync::watch;
 use crate::error::{EventsError, Result};
 use crate::event::StoredEvent;
 use crate::id::MessageId;
+use crate::limits::RETENTION_AGE_MAX;
 use crate::names::GroupMember;
 use crate::token::{Token, TokenDigest};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// The largest position in a stream and the largest global position. Larger numbers are not exact in many clients.
-pub const POSITION_MAX: u64 = (1 << 53) - 1;
-pub const APPEND_MESSAGES_MAX: usize = 10_000;
-pub const APPEND_STREAMS_MAX: usize = 1000;
-pub const APPEND_BYTES_MAX: usize = 24 << 20;
 
 /// The version that a stream must have for an append to succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +65,13 @@ pub struct NewEvent<'a> {
     pub metadata: Option<&'a str>,
 }
 
+impl NewEvent<'_> {
+    /// The size of type, data and metadata.
+    pub fn content_bytes(&self) -> usize {
+        self.kind.len() + self.data.len() + self.metadata.map_or(0, str::len)
+    }
+}
+
 /// Messages for one stream.
 #[derive(Clone, Debug)]
 pub struct Append<'a> {
@@ -91,6 +93,13 @@ pub struct ImportRecord {
     pub data: String,
     pub metadata: Option<String>,
     pub time: Micros,
+}
+
+impl ImportRecord {
+    /// The size of type, data and metadata.
+    pub fn content_bytes(&self) -> usize {
+        self.kind.len() + self.data.len() + self.metadata.as_ref().map_or(0, String::len)
+    }
 }
 
 /// The positions of the messages of an [`Append`], which are consecutive in their stream and in the namespace.
@@ -216,10 +225,12 @@ pub trait Namespace: Send + Sync + 'static {
     fn clock(&self) -> Arc<dyn Clock>;
 
     /// Stores everything or nothing; each stream may occur once. On return the messages have the durability of the
-    /// store and are included in every read.
+    /// store and are included in every read. The rules are those of [`limits`](crate::limits) and
+    /// [`admission`](crate::admission).
     fn append<'a>(&'a self, appends: &'a [Append<'a>]) -> BoxFuture<'a, Result<Vec<AppendOutcome>>>;
 
-    /// Stores messages at their given positions, all of them or none. Durable when it returns, like `append`.
+    /// Stores messages at their given positions, all of them or none. Durable when it returns, and with the same rules,
+    /// like `append`.
     fn import<'a>(&'a self, batch: &'a [ImportRecord]) -> BoxFuture<'a, Result<()>>;
 
     /// Removes all messages but no documents. The next message gets the first global position. Durable when it returns.
@@ -301,7 +312,8 @@ pub trait Namespace: Send + Sync + 'static {
         tombstone: bool,
     ) -> BoxFuture<'a, Result<()>>;
 
-    /// Sets or removes a rule. Durable when it returns; from then on every read and count applies it.
+    /// Sets or removes a rule, which becomes [bounded](Retention::bounded). Durable when it returns; from then on every
+    /// read and count applies it.
     fn set_retention<'a>(&'a self, of: RetentionTarget<'a>, rule: Option<Retention>) -> BoxFuture<'a, Result<()>>;
 
     fn retention<'a>(&'a self, of: RetentionTarget<'a>) -> BoxFuture<'a, Result<Option<Retention>>>;
@@ -341,10 +353,6 @@ pub struct Document {
     /// Starts at 1 and increases with each change of the document.
     pub revision: u64,
 }
-
-/// Maximum length of a document, and of its name.
-pub const DOCUMENT_BYTES_MAX: usize = 24 << 20;
-pub const DOCUMENT_NAME_BYTES_MAX: usize = 1100;
 
 /// How far a namespace can be read. Every change is published, including those that do not move the last position, such
 /// as an import below it.
@@ -386,6 +394,18 @@ pub struct Retention {
     pub truncate_before: Option<u64>,
 }
 
+impl Retention {
+    /// The rule as stores keep it. Larger numbers hide the same messages, but not every store can calculate with them.
+    pub fn bounded(self) -> Retention {
+        let signed = |number: u64| number.min(i64::MAX.unsigned_abs());
+        Retention {
+            max_age: self.max_age.map(|age| age.clamp(0, RETENTION_AGE_MAX)),
+            max_count: self.max_count.map(signed),
+            truncate_before: self.truncate_before.map(signed),
+        }
+    }
+}
+
 /// The target of a rule. A stream's rule replaces that of its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetentionTarget<'a> {
@@ -404,6 +424,18 @@ pub struct NewNamespace {
     /// The digest of its first token.
     pub digest: TokenDigest,
     pub scopes: Scopes,
+}
+
+impl NewNamespace {
+    /// The token that is created with the namespace.
+    pub fn first_token(&self) -> NewToken {
+        NewToken {
+            digest: self.digest,
+            scopes: self.scopes,
+            description: "Made with the namespace".to_owned(),
+            expires_at: None,
+        }
+    }
 }
 
 /// What a token permits.

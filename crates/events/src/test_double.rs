@@ -14,8 +14,7 @@ use tokio::sync::watch;
 use crate::error::{EventsError, Result};
 use crate::event::{EventRef, IdRef, StoredEvent};
 use crate::id::Uuid;
-use crate::json::Json;
-use crate::names::category;
+use crate::names::{self, category};
 use crate::store::*;
 use crate::token::Token;
 
@@ -186,11 +185,6 @@ impl NamespaceDouble {
     }
 }
 
-fn correlation(event: &EventRef<'_>) -> Option<String> {
-    let name = Json::new(event.metadata?).get("correlationStreamName")?.string()?;
-    Some(category(&name).to_owned())
-}
-
 fn of_types(event: &EventRef<'_>, types: &[String]) -> bool {
     types.is_empty() || types.iter().any(|kind| kind == event.kind)
 }
@@ -253,7 +247,7 @@ impl Namespace for NamespaceDouble {
                     && read.member.is_none_or(|member| member.owns(event.stream))
                     && read
                         .correlation
-                        .is_none_or(|wanted| correlation(event).is_some_and(|found| found == wanted))
+                        .is_none_or(|wanted| names::correlation(event.metadata).is_some_and(|found| found == wanted))
             }))
         })
     }

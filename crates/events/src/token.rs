@@ -7,6 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use thalweg_kit::random;
+use thalweg_log::Micros;
 
 use crate::error::EventsError;
 
@@ -49,6 +50,11 @@ pub fn token_text(namespace: &str, secret: [u8; 32]) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
+}
+
+/// Whether a token with this end is no longer valid. It is valid before its end.
+pub fn is_token_expired(expires_at: Option<Micros>, now: Micros) -> bool {
+    expires_at.is_some_and(|end| end <= now)
 }
 
 /// A random token and its text.

@@ -1,13 +1,13 @@
 //! Parses a line as a message with its positions. The limits are those of appends.
 
 use thalweg_events::json::{self, Json, JsonKind};
-use thalweg_events::{ImportRecord, MessageId, POSITION_MAX, time};
+use thalweg_events::limits::{
+    POSITION_MAX, STREAM_BYTES_MAX, TYPE_BYTES_MAX, check_id, check_message_size, name_fault,
+};
+use thalweg_events::{BrokenLimit, ImportRecord, MessageId, time};
 
 use super::ImportError;
-use crate::args::{STREAM_BYTES_MAX, TYPE_BYTES_MAX, name_fault};
 use crate::error_kind::EventsApiErrorKind;
-
-const ID_BYTES_MAX: usize = 255;
 
 pub(super) fn record(line: &[u8], n: u64, message_bytes_max: usize) -> Result<ImportRecord, ImportError> {
     let mut compacted = String::with_capacity(line.len());
@@ -52,13 +52,12 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<ImportRecord, String
         Some(id) if id.is_null() => None,
         Some(id) => Some(id.string().ok_or("id must be a string")?.into_owned()),
     };
-    let id = id
-        .filter(|id| !id.is_empty())
-        .map(|id| within("id", id, ID_BYTES_MAX))
-        .transpose()?;
+    let id = id.filter(|id| !id.is_empty()).map(|id| MessageId::of(&id));
+    let told = |broken: BrokenLimit| broken.to_string();
+    id.as_ref().map_or(Ok(()), check_id).map_err(told)?;
     let moment = required("time")?;
     let import = ImportRecord {
-        id: id.map(|id| MessageId::of(&id)),
+        id,
         stream: within("stream", required("stream")?, STREAM_BYTES_MAX)?,
         kind: within("type", required("type")?, TYPE_BYTES_MAX)?,
         position: whole("pos", 0)?,
@@ -67,13 +66,8 @@ fn read(json: Json<'_>, message_bytes_max: usize) -> Result<ImportRecord, String
         metadata: object("meta")?,
         time: time::parse(&moment).ok_or("time must be RFC 3339")?,
     };
-    let size = import.kind.len() + import.data.len() + import.metadata.as_ref().map_or(0, String::len);
-    match size > message_bytes_max {
-        true => Err(format!(
-            "message size {size} exceeds the limit of {message_bytes_max} bytes"
-        )),
-        false => Ok(import),
-    }
+    check_message_size(import.content_bytes(), message_bytes_max).map_err(told)?;
+    Ok(import)
 }
 
 /// The size that a record adds to its batch.
@@ -82,7 +76,7 @@ pub(super) fn bytes_of(record: &ImportRecord) -> usize {
         Some(MessageId::Text(text)) => text.len(),
         _ => 16,
     };
-    id + record.stream.len() + record.kind.len() + record.data.len() + record.metadata.as_ref().map_or(0, String::len)
+    id + record.stream.len() + record.content_bytes()
 }
 
 #[cfg(test)]
@@ -100,6 +94,9 @@ mod tests {
         let bare = r#"{"id":"","stream":"s","type":"t","pos":9007199254740991,"gpos":9007199254740991,"time":"2026-01-15T10:00:00Z"}"#;
         let read = record(bare.as_bytes(), 1, 100).unwrap();
         assert_eq!((read.id, read.data.as_str()), (None, "{}"));
+        let any = GOOD.replacen("\"x\"", "\"x\\u0000\"", 1);
+        let read = record(any.as_bytes(), 1, 100).unwrap();
+        assert_eq!(read.id, Some(MessageId::of("x\0")));
     }
 
     #[test]

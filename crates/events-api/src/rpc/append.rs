@@ -4,10 +4,8 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use thalweg_events::json::{Json, JsonKind};
-use thalweg_events::{
-    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, EventsError, ExpectedVersion,
-    MessageId,
-};
+use thalweg_events::limits::AppendSize;
+use thalweg_events::{Append, AppendOutcome, BrokenLimit, EventsError, ExpectedVersion, MessageId};
 use thalweg_kit::clock;
 
 use super::{RpcCall, RpcResponse};
@@ -28,7 +26,7 @@ pub(super) async fn write(call: RpcCall<'_>) -> Result<RpcResponse> {
     let id = options.id()?;
     let expected = options.expected()?;
     stream_within(&stream)?;
-    message.within(call.server.options.message_bytes_max, MESSAGE)?;
+    message.within(call.server.options.message_bytes_max)?;
     call.caller.may(RequiredScope::Write)?;
     let appends = [Append {
         stream: &stream,
@@ -88,46 +86,15 @@ impl<'a> Batch<'a> {
         stream_within(&self.stream)?;
         self.messages
             .iter()
-            .try_for_each(|(message, _)| message.within(bytes_max, MESSAGE))
+            .try_for_each(|(message, _)| message.within(bytes_max))
     }
 }
 
-/// What an append may still add. Counted while the request is parsed, so that nothing of an oversized append is kept.
-struct AppendBudget {
-    streams: usize,
-    messages: usize,
-    bytes: usize,
-}
-
-impl AppendBudget {
-    fn new() -> AppendBudget {
-        AppendBudget {
-            streams: APPEND_STREAMS_MAX,
-            messages: APPEND_MESSAGES_MAX,
-            bytes: APPEND_BYTES_MAX,
-        }
-    }
-
-    fn stream(&mut self) -> Result<()> {
-        take(&mut self.streams, 1, EventsError::TooLarge("1000 streams"))
-    }
-
-    fn message(&mut self, stream: &str, message: &MessageArg<'_>) -> Result<()> {
-        take(&mut self.messages, 1, EventsError::TooLarge("10000 messages"))?;
-        let bytes = stream.len() + message.bytes();
-        take(&mut self.bytes, bytes, EventsError::TooLarge("24 MiB"))
-    }
-}
-
-fn take(left: &mut usize, count: usize, error: EventsError) -> Result<()> {
-    *left = left.checked_sub(count).ok_or(error)?;
-    Ok(())
-}
-
+/// Counts while it reads, so that nothing of an oversized append is kept.
 fn messages<'a>(
     json: Option<Json<'a>>,
     stream: &str,
-    room: &mut AppendBudget,
+    size: &mut AppendSize,
 ) -> Result<Vec<(MessageArg<'a>, Option<MessageId>)>> {
     let all = json.and_then(Json::array);
     let all = all.ok_or_else(|| Problem::invalid("messages must be an array"))?;
@@ -141,7 +108,7 @@ fn messages<'a>(
             message: problem.message.replacen("options.", "message.", 1),
             ..problem
         })?;
-        room.message(stream, &message)?;
+        size.add_message(stream, message.bytes())?;
         read.push((message, id));
     }
     match read.is_empty() {
@@ -158,7 +125,7 @@ pub(super) async fn append(call: RpcCall<'_>) -> Result<RpcResponse> {
     )?;
     let stream = args.stream(0)?;
     let batch = Batch {
-        messages: messages(args.get(1), &stream, &mut AppendBudget::new())?,
+        messages: messages(args.get(1), &stream, &mut AppendSize::default())?,
         stream,
         expected: args.options(2)?.expected()?,
     };
@@ -173,7 +140,7 @@ pub(super) async fn append_many(call: RpcCall<'_>) -> Result<RpcResponse> {
     args.at_least(1, "stream.appendMany requires 1 argument: appends")?;
     let all = args.get(0).and_then(Json::array);
     let all = all.ok_or_else(|| Problem::invalid("appends must be an array"))?;
-    let (mut batches, mut room, mut seen) = (Vec::new(), AppendBudget::new(), HashSet::new());
+    let (mut batches, mut size, mut seen) = (Vec::new(), AppendSize::default(), HashSet::new());
     for json in all {
         if json.kind() != JsonKind::Object {
             return Err(Problem::invalid("append must be an object"));
@@ -181,13 +148,12 @@ pub(super) async fn append_many(call: RpcCall<'_>) -> Result<RpcResponse> {
         let stream = json.get("stream").and_then(Json::string);
         let stream = stream.filter(|stream| !stream.is_empty());
         let stream = stream.ok_or_else(|| Problem::invalid("append.stream must be a non-empty string"))?;
-        room.stream()?;
+        size.add_stream()?;
         if !seen.insert(stream.clone()) {
-            let message = format!("append.stream '{stream}' occurs more than once");
-            return Err(Problem::invalid(message));
+            return Err(BrokenLimit::RepeatedStream(stream.into_owned()).into());
         }
         batches.push(Batch {
-            messages: messages(json.get("messages"), &stream, &mut room)?,
+            messages: messages(json.get("messages"), &stream, &mut size)?,
             stream,
             expected: CallOptions::of(json).expected().map_err(|problem| Problem {
                 message: problem.message.replacen("options.", "append.", 1),

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use thalweg_events::limits::check_namespace;
 use thalweg_events::{EventsError, NamespaceInfo, NewNamespace, Scopes, Token, new_token, time};
 
 use super::{RpcCall, RpcResponse};
@@ -10,7 +11,6 @@ use crate::auth::RequiredScope;
 use crate::json_text::{array, instant, number, text};
 use crate::problem::{Problem, Result};
 
-const ID_BYTES_MAX: usize = 255;
 const STREAMS: i64 = 100;
 const STREAMS_MAX: i64 = 1000;
 /// The limit for a description and for metadata: both are in the list of all namespaces, which is in memory.
@@ -32,9 +32,7 @@ async fn create(call: RpcCall<'_>) -> Result<RpcResponse> {
     let args = call.args;
     args.at_least(1, "ns.create requires at least 1 argument: namespace ID")?;
     let id = args.namespace(0)?;
-    if !is_valid(&id) {
-        return Err(Problem::invalid("namespace ID contains invalid characters"));
-    }
+    check_namespace(&id)?;
     let options = args.options(1)?;
     let description = options.string("description")?.unwrap_or_default().into_owned();
     let given = given_token(options, &id)?;
@@ -86,12 +84,6 @@ pub(super) fn given_token(options: CallOptions<'_>, id: &str) -> Result<Option<(
         ))),
         _ => Ok(Some((token, given.into_owned()))),
     }
-}
-
-fn is_valid(id: &str) -> bool {
-    id.len() <= ID_BYTES_MAX
-        && !matches!(id, "." | "..")
-        && !id.contains(|c: char| c.is_control() || matches!(c, '/' | '\\'))
 }
 
 async fn delete(call: RpcCall<'_>) -> Result<RpcResponse> {

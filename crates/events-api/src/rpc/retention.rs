@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use thalweg_events::json::{Json, JsonKind};
+use thalweg_events::names::is_category;
 use thalweg_events::{Retention, RetentionTarget};
 
 use super::{RpcCall, RpcResponse};
@@ -41,7 +42,7 @@ impl<'a> RuleTarget<'a> {
         stream_within(name)?;
         match &target {
             // A rule for a category that cannot exist would never be noticed.
-            RuleTarget::Category(name) if name.contains('-') => Err(Problem::invalid("category must not contain '-'")),
+            RuleTarget::Category(name) if !is_category(name) => Err(Problem::invalid("category must not contain '-'")),
             _ => Ok(target),
         }
     }
@@ -74,7 +75,7 @@ async fn set(call: RpcCall<'_>) -> Result<RpcResponse> {
             change.of(known.unwrap_or_default())
         }
     };
-    let rule = (rule != Retention::default()).then_some(rule);
+    let rule = (rule != Retention::default()).then(|| rule.bounded());
     namespace.set_retention(target.of(), rule).await.map_err(&action)?;
     Ok(RpcResponse::Text(told(rule)))
 }

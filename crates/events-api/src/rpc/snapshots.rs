@@ -1,11 +1,12 @@
 //! `snapshot.*`: the state of a stream at a version.
 
 use thalweg_events::json::{Json, JsonKind};
+use thalweg_events::limits::TYPE_BYTES_MAX;
 use thalweg_events::snapshot::{self, Snapshot};
 use thalweg_events::time;
 
 use super::{RpcCall, RpcResponse};
-use crate::args::{TYPE_BYTES_MAX, name_within, stream_within};
+use crate::args::{name_within, stream_within};
 use crate::auth::RequiredScope;
 use crate::json_text::{instant, number, text};
 use crate::problem::{Problem, Result};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream;
+use thalweg_events::names::is_category;
 use thalweg_events::{CategoryRead, Direction, MessageId, Namespace, Page, StoredEvent, StreamPosition, StreamRead};
 use thalweg_kit::{blocking, clock};
 
@@ -96,8 +97,8 @@ async fn category(call: RpcCall<'_>) -> Result<RpcResponse> {
         Direction::Backward => position.max(0) as u64,
     });
     let namespace = call.caller.namespace()?.clone();
-    // Categories and correlations never contain a `-`.
-    let nothing = category.contains('-') || correlation.as_ref().is_some_and(|text| text.contains('-'));
+    // A correlation is a category, too.
+    let nothing = !is_category(&category) || correlation.as_ref().is_some_and(|text| !is_category(text));
     let read = move |place: PageStart, max: usize| {
         let (namespace, category, types) = (namespace.clone(), category.clone(), types.clone());
         let correlation = correlation.clone();

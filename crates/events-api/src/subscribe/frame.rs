@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use thalweg_events::event::EventRef;
-use thalweg_events::json::Json;
 use thalweg_events::{Gap, StoredEvent, names};
 
 use crate::json_text::{number, row, text};
@@ -49,7 +48,5 @@ pub(super) fn gap(gap: Gap) -> Bytes {
 
 /// The category of the stream that the metadata name as the correlation.
 pub(super) fn correlation(event: &EventRef<'_>) -> Option<Box<str>> {
-    let metadata = Json::new(event.metadata?);
-    let stream = metadata.get("correlationStreamName")?.string()?;
-    Some(names::category(&stream).into())
+    names::correlation(event.metadata).map(Into::into)
 }

@@ -2,7 +2,7 @@
 
 use axum::http::HeaderName;
 use axum::http::request::Parts;
-use thalweg_events::names::GroupMember;
+use thalweg_events::names::{GroupMember, is_category};
 
 use crate::args::TYPES_MAX;
 use crate::query_value;
@@ -81,15 +81,16 @@ impl SubscribeRequest {
         let size = natural(value("size"), "Invalid size parameter")?;
         let member = match (consumer, size) {
             (0, 0) => None,
-            (number, of) if number < of => Some(GroupMember { number, of }),
-            _ => return Err("Invalid consumer group: member must be < size"),
+            (number, of) => {
+                let member = GroupMember::new(number, of);
+                Some(member.ok_or("Invalid consumer group: member must be < size")?)
+            }
         };
         let correlation = value("correlation").map(String::into_boxed_str);
-        let has_dash = |name: &Option<Box<str>>| name.as_ref().is_some_and(|name| name.contains('-'));
         let of = match (stream, category) {
-            // Categories never contain a `-`.
-            _ if has_dash(&correlation) => SubscribeTarget::Nothing,
-            (None, Some(category)) if category.contains('-') => SubscribeTarget::Nothing,
+            // A correlation is a category, too.
+            _ if correlation.as_ref().is_some_and(|name| !is_category(name)) => SubscribeTarget::Nothing,
+            (None, Some(category)) if !is_category(&category) => SubscribeTarget::Nothing,
             (Some(stream), _) => SubscribeTarget::Stream(stream.into()),
             (None, Some(category)) => SubscribeTarget::Category(category.into()),
             (None, None) => SubscribeTarget::All,

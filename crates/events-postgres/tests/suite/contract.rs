@@ -37,6 +37,12 @@ async fn imports_keep_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_keep_the_contract() {
+    let server = Server::start();
+    suite(&server).limits().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_and_tokens_keep_the_contract() {
     let server = Server::start();
     suite(&server).namespaces().await;

@@ -56,7 +56,7 @@ async fn null_characters_are_kept_in_ids_and_descriptions_and_refused_in_names_b
         let appends = [append];
         let (refused, others) = tokio::join!(namespace.append(&appends), write(&namespace, "b", "[]"));
         let error = refused.unwrap_err();
-        assert!(error.to_string().contains("cannot store text with U+0000"), "{error}");
+        assert!(error.to_string().contains("must not contain U+0000"), "{error}");
         others.unwrap();
     }
     assert_eq!(read(&namespace, 1).await.len(), 3);

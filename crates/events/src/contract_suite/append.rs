@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Suite, all, append, data, event, globals, of_stream, positions, refused, stream_pages, write};
 use crate::error::EventsError;
 use crate::id::MessageId;
+use crate::limits::{APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX};
 use crate::store::{Append, ExpectedVersion, Namespace, NewEvent};
 
 pub async fn run(suite: &Suite) {
@@ -336,21 +337,26 @@ async fn content(suite: &Suite) {
     }
 }
 
-/// Appends above a limit are refused and store nothing.
+/// Rules 2 and 16: appends above a limit are refused and store nothing.
 async fn limits(suite: &Suite) {
     let store = suite.open().await;
     let namespace = suite.namespace(&store).await;
-    let many = vec![event("T", "{}"); crate::store::APPEND_MESSAGES_MAX + 1];
-    let names: Vec<String> = (0..=crate::store::APPEND_STREAMS_MAX)
-        .map(|n| format!("s-{n}"))
-        .collect();
+    let many = vec![event("T", "{}"); APPEND_MESSAGES_MAX + 1];
+    let names: Vec<String> = (0..=APPEND_STREAMS_MAX).map(|n| format!("s-{n}")).collect();
     let streams: Vec<_> = names
         .iter()
         .map(|name| append(name, ExpectedVersion::Any, vec![event("T", "{}")]))
         .collect();
-    for appends in [vec![append("s", ExpectedVersion::Any, many.clone())], streams.clone()] {
+    for (appends, told) in [
+        (
+            vec![append("s", ExpectedVersion::Any, many.clone())],
+            "append exceeds 10000 messages",
+        ),
+        (streams.clone(), "append exceeds 1000 streams"),
+    ] {
         let error = refused(namespace.append(&appends).await);
-        assert!(matches!(error, EventsError::TooLarge(_)), "2: {error}");
+        assert_eq!(error.to_string(), told, "16");
+        assert!(matches!(error, EventsError::TooLarge(_)), "16: {error:?}");
     }
     assert_eq!(namespace.info().await.unwrap().messages, 0, "2");
     namespace

@@ -8,7 +8,8 @@ use thalweg_kit::clock;
 use super::{Suite, all, append, event, globals, of_stream, positions, refused, soon, stream_pages, write};
 use crate::error::EventsError;
 use crate::id::MessageId;
-use crate::store::{ExpectedVersion, ImportRecord, Namespace, POSITION_MAX};
+use crate::limits::POSITION_MAX;
+use crate::store::{ExpectedVersion, ImportRecord, Namespace};
 use crate::subscription::{DeliveryStrategy, Lease, Nack, SubscriptionSettings, SubscriptionSource};
 use crate::subscriptions::{FetchRequest, Subscriptions};
 

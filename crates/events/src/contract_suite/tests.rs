@@ -55,6 +55,12 @@ async fn imports_into_the_embedded_store_keep_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_the_embedded_store_keep_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    suite(&folder).limits().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_of_the_embedded_store_keep_the_contract() {
     let folder = tempfile::tempdir().unwrap();
     suite(&folder).namespaces().await;

@@ -18,12 +18,12 @@ use super::namespace::{EmbeddedNamespace, or_gone};
 use super::record::DocumentRef;
 use super::rules::OWN;
 use super::sequencer::{PendingEntries, Sequencer};
+use crate::admission::{self, MessageContent};
 use crate::error::{EventsError, Result};
 use crate::event::{EventRef, IdRef, StoredEvent};
 use crate::id::{MessageId, Uuid};
-use crate::store::{
-    APPEND_BYTES_MAX, APPEND_MESSAGES_MAX, APPEND_STREAMS_MAX, Append, AppendOutcome, ExpectedVersion, POSITION_MAX,
-};
+use crate::limits;
+use crate::store::{Append, AppendOutcome, NewEvent};
 
 /// A part of a submission ends at this size, because a message is read together with its frame.
 pub(super) const PART_BYTES: usize = 16 << 10;
@@ -77,7 +77,7 @@ pub(super) struct DiskLookup {
 
 impl EmbeddedNamespace {
     pub(super) async fn append_all(self: &Arc<Self>, appends: &[Append<'_>]) -> Result<Vec<AppendOutcome>> {
-        within_limits(appends)?;
+        limits::check_append(appends)?;
         self.until_indexed().await?;
         let mut asked = DiskLookup::default();
         loop {
@@ -103,7 +103,7 @@ impl EmbeddedNamespace {
                         .flatten()
                         .map(|found| (MessageId::from(found.event().id), found));
                     let found = found.filter(|(id, _)| wanted.contains(id)).collect();
-                    if let Some(places) = known(appends, &found)? {
+                    if let Some(places) = repeated(appends, &found)? {
                         return Ok(places);
                     }
                 }
@@ -160,7 +160,9 @@ impl EmbeddedNamespace {
                 Err(looked) => return Ok(looked),
             }
         }
-        have_positions(appends, &versions, sequencer.next_global)?;
+        let counts = appends.iter().zip(&versions);
+        let counts = counts.map(|(append, version)| (append.stream, *version, append.events.len()));
+        admission::have_positions(counts, sequencer.next_global.saturating_sub(1))?;
         let mut numbering = SubmissionBuilder::new((self.place.clock)(), &mut sequencer);
         let mut places = Vec::with_capacity(appends.len());
         for (append, version) in appends.iter().zip(versions) {
@@ -216,9 +218,7 @@ impl EmbeddedNamespace {
         seen: &IndexLookup<'_>,
         asked: Option<&DiskLookup>,
     ) -> Result<std::result::Result<i64, SubmitOutcome>> {
-        if self.rules().is_tombstoned(append.stream) {
-            return Err(EventsError::StreamDeleted(append.stream.to_owned()));
-        }
+        admission::takes_messages(append.stream, self.rules().is_tombstoned(append.stream))?;
         let older = asked.and_then(|asked| asked.versions.get(append.stream).copied());
         let stored = match older {
             Some(older) => match seen.index.version_here(&seen.view, append.stream) {
@@ -240,11 +240,8 @@ impl EmbeddedNamespace {
         if (stored..version).any(may_fit) {
             return Ok(Err(SubmitOutcome::Wait));
         }
-        Err(EventsError::VersionConflict {
-            stream: append.stream.to_owned(),
-            expected: append.expected,
-            actual: stored,
-        })
+        admission::has_version(append.stream, append.expected, stored)?;
+        Ok(Ok(stored))
     }
 
     pub(super) fn now(&self) -> Io {
@@ -476,7 +473,8 @@ impl<'a> SubmissionBuilder<'a> {
     fn number(&mut self, append: &Append<'_>, version: i64, index: &NamespaceIndex) -> Result<()> {
         let stream = self.sequencer.name(append.stream, index);
         if self.parts.is_empty() && self.records.is_empty() {
-            let bytes = bytes_of(append) + append.events.len() * (RECORD_BYTES + append.stream.len());
+            let content: usize = append.events.iter().map(NewEvent::content_bytes).sum();
+            let bytes = content + append.events.len() * (RECORD_BYTES + append.stream.len());
             self.records = Records::with_capacity(bytes.min(PART_BYTES + (PART_BYTES >> 2)));
         }
         for (event, position) in append.events.iter().zip((version + 1) as u64..) {
@@ -562,77 +560,11 @@ fn given_ids<'a>(appends: &'a [Append<'_>]) -> impl Iterator<Item = &'a MessageI
         .flat_map(|append| append.events.iter().filter_map(|event| event.id.as_ref()))
 }
 
-/// The size of types, data and metadata.
-fn bytes_of(append: &Append<'_>) -> usize {
-    let events = append.events.iter();
-    events
-        .map(|event| event.kind.len() + event.data.len() + event.metadata.map_or(0, str::len))
-        .sum()
-}
-
-fn within_limits(appends: &[Append<'_>]) -> Result<()> {
-    if appends.len() > APPEND_STREAMS_MAX {
-        return Err(EventsError::TooLarge("1000 streams"));
-    }
-    if appends.iter().map(|append| append.events.len()).sum::<usize>() > APPEND_MESSAGES_MAX {
-        return Err(EventsError::TooLarge("10000 messages"));
-    }
-    if appends.iter().map(bytes_of).sum::<usize>() > APPEND_BYTES_MAX {
-        return Err(EventsError::TooLarge("24 MiB"));
-    }
-    let mut ids = HashSet::new();
-    for append in appends {
-        for (event, n) in append.events.iter().zip(0..) {
-            if let Some(id) = &event.id
-                && !ids.insert(id)
-            {
-                return Err(EventsError::IdConflict {
-                    id: id.to_string(),
-                    stream: append.stream.to_owned(),
-                    position: n,
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The positions of messages that were appended before, if they match this append; otherwise the first conflict. `None`
-/// if none of the ids exists.
-fn known(appends: &[Append<'_>], found: &HashMap<MessageId, StoredEvent>) -> Result<Option<Vec<AppendOutcome>>> {
-    let mut places = Vec::with_capacity(appends.len());
-    let (mut all, mut conflict) = (true, None);
-    for append in appends {
-        let mut first: Option<(u64, u64)> = None;
-        for (event, n) in append.events.iter().zip(0..) {
-            let Some(found) = event.id.as_ref().and_then(|id| found.get(id)) else {
-                all = false;
-                continue;
-            };
-            let found = found.event();
-            let (position, global) = *first.get_or_insert((found.position, found.global));
-            all &= found.stream == append.stream
-                && (found.kind, found.data, found.metadata) == (event.kind, event.data, event.metadata)
-                && (found.position, found.global) == (position + n, global + n);
-            conflict.get_or_insert_with(|| EventsError::IdConflict {
-                id: MessageId::from(found.id).to_string(),
-                stream: found.stream.to_owned(),
-                position: found.position,
-            });
-        }
-        let (first_position, first_global) = first.unwrap_or_default();
-        places.push(AppendOutcome {
-            count: append.events.len() as u64,
-            first_position,
-            first_global,
-            duplicate: true,
-        });
-    }
-    match conflict {
-        Some(conflict) if !all => Err(conflict),
-        Some(_) => Ok(Some(places)),
-        None => Ok(None),
-    }
+/// The outcome of an append whose messages are stored already.
+fn repeated(appends: &[Append<'_>], stored: &HashMap<MessageId, StoredEvent>) -> Result<Option<Vec<AppendOutcome>>> {
+    let appends = appends.iter();
+    let appends = appends.map(|append| (append.stream, append.events.iter().map(MessageContent::from)));
+    admission::repeated(appends, |id| stored.get(id).map(StoredEvent::event))
 }
 
 /// A submission to the log. If the caller drops it, it is still completed in the background.
@@ -686,36 +618,5 @@ impl Drop for Submission {
                 drop(held);
             });
         }
-    }
-}
-
-/// Fails unless the streams and the namespace have enough positions left.
-fn have_positions(appends: &[Append<'_>], versions: &[i64], next_global: u64) -> Result<()> {
-    let mut globals = next_global;
-    for (append, version) in appends.iter().zip(versions) {
-        let count = append.events.len() as u64;
-        globals += count;
-        if version.saturating_add(count.cast_signed()) > POSITION_MAX.cast_signed() {
-            let of = format!("stream '{}'", append.stream);
-            return Err(EventsError::NoPositions { of });
-        }
-    }
-    match globals > POSITION_MAX + 1 {
-        true => Err(EventsError::NoPositions {
-            of: "the namespace".to_owned(),
-        }),
-        false => Ok(()),
-    }
-}
-
-/// Fails unless the stream has an expected version.
-pub(super) fn as_expected(stream: &str, expected: ExpectedVersion, version: i64) -> Result<()> {
-    match expected.allows(version) {
-        true => Ok(()),
-        false => Err(EventsError::VersionConflict {
-            stream: stream.to_owned(),
-            expected,
-            actual: version,
-        }),
     }
 }

@@ -22,7 +22,7 @@ use thalweg_log::{Durability, Frame, Log, LogError, Micros, Offset, PartitionId,
 
 use crate::error::{EventsError, Result};
 use crate::store::{NewToken, Scopes, TokenInfo};
-use crate::token::TokenDigest;
+use crate::token::{TokenDigest, is_token_expired};
 
 const FIRST: u32 = PartitionId::EVENTS;
 const CATALOG: PartitionId = PartitionId::new(FIRST, 0);
@@ -106,7 +106,7 @@ impl TokenEntry {
     }
 
     pub fn has_expired(&self, now: Micros) -> bool {
-        self.expires_at.is_some_and(|expires_at| expires_at <= now)
+        is_token_expired(self.expires_at, now)
     }
 
     pub fn info(&self) -> TokenInfo {

@@ -13,9 +13,11 @@ use super::append::{PART_BYTES, new_id};
 use super::index::{IndexEntry, IndexReadError, IndexReadResult, Io, ListId, ListKind};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::sequencer::PendingEntries;
+use crate::admission::{ClaimedPart, ImportAdmission, ImportClaim};
 use crate::error::{EventsError, Result};
 use crate::event::{EventRef, IdRef};
 use crate::id::MessageId;
+use crate::limits;
 use crate::store::{Direction, ImportRecord};
 
 /// Keeps the sequencer closed until it is dropped.
@@ -36,9 +38,6 @@ struct ImportKey {
     id: Option<MessageId>,
 }
 
-/// The streams that have no messages yet, or the first conflict and the index of its record.
-type ImportCheck = std::result::Result<HashSet<Arc<str>>, (String, usize)>;
-
 impl EmbeddedNamespace {
     /// Waits until no submission is in progress, and keeps the sequencer closed until the result is dropped.
     pub(super) async fn hold(self: &Arc<Self>) -> SequencerHold {
@@ -57,6 +56,10 @@ impl EmbeddedNamespace {
     }
 
     pub(super) async fn import_batch(self: &Arc<Self>, batch: &[ImportRecord]) -> Result<()> {
+        limits::check_import(batch)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
         self.until_indexed().await?;
         let _alone = self.importing.lock().await;
         let held = self.hold().await;
@@ -73,10 +76,9 @@ impl EmbeddedNamespace {
                 id: import.id.clone(),
             })
             .collect();
-        let (empty, asked) = self
+        let (mut empty, asked) = self
             .ask_owned(asked, |namespace, asked, io| namespace.all_free(asked, io))
             .await?;
-        let mut empty = empty.map_err(|(what, record)| EventsError::Taken { what, record })?;
         let submitted = {
             let mut sequencer = self.sequencer.lock();
             if self.is_gone() {
@@ -142,49 +144,51 @@ impl EmbeddedNamespace {
         unit.and(self.partition, if is_first { part.expecting(first) } else { part })
     }
 
-    /// Checks that all positions and ids are free, in the namespace and within the batch.
-    fn all_free(&self, batch: &[ImportKey], io: Io) -> IndexReadResult<ImportCheck> {
-        let (mut globals, mut positions, mut ids) = (HashSet::new(), HashSet::new(), HashSet::<&MessageId>::new());
+    /// Checks that all positions and ids are free, in the namespace and within the batch. Returns the streams that have
+    /// no messages yet.
+    fn all_free(&self, batch: &[ImportKey], io: Io) -> IndexReadResult<HashSet<Arc<str>>> {
         let mut versions: HashMap<&Arc<str>, i64> = HashMap::new();
         let last_global = self.index.read().state.last_global;
         // No stream is deleted meanwhile.
         let rules = self.rules();
-        if let Some(asked) = batch.iter().find(|asked| rules.is_tombstoned(&asked.stream)) {
-            let stream = asked.stream.to_string();
-            return Err(IndexReadError::Failed(EventsError::StreamDeleted(stream)));
-        }
-        for (asked, record) in batch.iter().zip(0..) {
+        let streams = batch.iter().map(|asked| &*asked.stream);
+        let mut admission = ImportAdmission::begin(streams, |stream| rules.is_tombstoned(stream))?;
+        for asked in batch {
             let ImportKey {
                 stream,
                 position,
                 global,
-                ..
+                id,
             } = asked;
-            let taken = |what: String| Ok(Err((what, record)));
-            let is_stored = *global <= last_global && self.has_row(&ListId::All, *global, io)?;
-            if is_stored || !globals.insert(*global) {
-                return taken(format!("global position already exists: {global}"));
-            }
             if !versions.contains_key(stream) {
                 let version = self.version_stored(stream, io)?;
                 versions.insert(stream, version);
             }
             let version = versions.get(stream).copied().unwrap_or(-1);
-            let list = || ListId::Of(ListKind::Stream, stream.to_string());
-            // The position of a removed message is not reused.
-            let is_stored = *position < rules.deleted_before(stream)
-                || *position as i64 <= version && self.has_row(&list(), *position, io)?;
-            if is_stored || !positions.insert((stream, *position)) {
-                return taken(format!("position {position} of stream {stream} already exists"));
-            }
-            if let Some(id) = &asked.id
-                && (self.stored_with_id(id, io)?.is_some() || !ids.insert(id))
-            {
-                return taken(format!("message id already exists: {id}"));
-            }
+            let claim = ImportClaim {
+                stream,
+                position: *position,
+                global: *global,
+                id: id.as_ref(),
+            };
+            let is_stored = |part: ClaimedPart| -> IndexReadResult<bool> {
+                Ok(match (part, id) {
+                    (ClaimedPart::GlobalPosition, _) => {
+                        *global <= last_global && self.has_row(&ListId::All, *global, io)?
+                    }
+                    (ClaimedPart::Position, _) => {
+                        let list = || ListId::Of(ListKind::Stream, stream.to_string());
+                        *position < rules.deleted_before(stream)
+                            || *position as i64 <= version && self.has_row(&list(), *position, io)?
+                    }
+                    (ClaimedPart::Id, Some(id)) => self.stored_with_id(id, io)?.is_some(),
+                    (ClaimedPart::Id, None) => false,
+                })
+            };
+            admission.admit(claim, is_stored)?;
         }
         let empty = versions.into_iter().filter(|(_, version)| *version < 0);
-        Ok(Ok(empty.map(|(stream, _)| stream.clone()).collect()))
+        Ok(empty.map(|(stream, _)| stream.clone()).collect())
     }
 
     pub(super) fn has_row(&self, of: &ListId, ordinal: u64, io: Io) -> IndexReadResult<bool> {

@@ -22,7 +22,6 @@ use thalweg_log::Offset;
 
 use crate::event::{EventRef, IdRef};
 use crate::id::MessageId;
-use crate::json::Json;
 use crate::names;
 use crate::store::Direction;
 
@@ -61,7 +60,7 @@ impl IndexEntry {
             global: event.global,
             id: (!event.own_id).then(|| id_hash(&event.id.into())),
             time: event.time,
-            correlation: correlation(event.metadata).map_or(0, |category| short_hash(&category)),
+            correlation: names::correlation(event.metadata).map_or(0, |category| short_hash(&category)),
             kind: short_hash(event.kind),
             is_first: event.is_first,
             is_imported: event.is_imported,
@@ -88,13 +87,6 @@ pub(super) fn id_hash(id: &MessageId) -> u64 {
         IdRef::Uuid(uuid) => keys::hash(&uuid.0),
         IdRef::Text(text) => keys::hash(text.as_bytes()),
     }
-}
-
-/// The category of `correlationStreamName` in the metadata.
-pub(super) fn correlation(metadata: Option<&str>) -> Option<String> {
-    let metadata = metadata.filter(|text| text.contains("correlationStreamName") || text.contains('\\'))?;
-    let name = Json::new(metadata).get("correlationStreamName")?.string()?;
-    Some(names::category(&name).to_owned())
 }
 
 /// The index of one namespace.

@@ -25,6 +25,7 @@ use super::sequencer::Sequencer;
 use crate::error::{EventsError, Result};
 use crate::event::StoredEvent;
 use crate::id::MessageId;
+use crate::limits;
 use crate::store::{
     Append, AppendOutcome, BoxFuture, CategoryInfo, CategoryRead, Direction, Document, ExpectedVersion, ImportRecord,
     Namespace, NamespaceInfo, NamespaceWatermark, Page, PageWithGaps, Retention, RetentionTarget, StreamInfo,
@@ -496,7 +497,10 @@ impl Namespace for Arc<EmbeddedNamespace> {
         content: Option<&'a [u8]>,
         expected: u64,
     ) -> BoxFuture<'a, Result<Option<u64>>> {
-        Box::pin(self.store_document(name, content, expected))
+        Box::pin(async move {
+            limits::check_document(name, content)?;
+            self.store_document(name, content, expected).await
+        })
     }
 
     fn documents<'a>(&'a self, prefix: &'a str, cursor: &'a str, max: usize) -> BoxFuture<'a, Result<Vec<String>>> {

@@ -6,20 +6,16 @@ use std::sync::Arc;
 use thalweg_log::{Micros, Offset};
 
 use super::gaps::GapCollector;
-use super::index::{
-    IndexReadError, IndexReadResult, IndexRow, Io, ListId, ListKind, NO_GROUP, correlation, short_hash,
-};
+use super::index::{IndexReadError, IndexReadResult, IndexRow, Io, ListId, ListKind, NO_GROUP, short_hash};
 use super::namespace::EmbeddedNamespace;
 use super::visibility::VisibilityFilter;
 use crate::error::Result;
 use crate::event::{EventRef, StoredEvent};
 use crate::id::MessageId;
+use crate::limits::{PAGE_BYTES_MAX, PAGE_MESSAGES_MAX};
 use crate::names::{self, GroupMember};
 use crate::store::{CategoryRead, Direction, Page, PageWithGaps, StreamPosition, StreamRead};
 
-/// Maximum number and size of the messages in a page, apart from its first message.
-const PAGE: usize = 1000;
-const PAGE_BYTES: usize = 4 << 20;
 /// After this number of skipped rows, the read continues on a blocking thread.
 pub(super) const PASSED_MAX: usize = 4096;
 
@@ -54,7 +50,7 @@ impl PageQuery {
             of: ListId::Of(ListKind::Stream, read.stream.to_owned()),
             from,
             direction: read.direction,
-            max: read.max.min(PAGE),
+            max: read.max.min(PAGE_MESSAGES_MAX),
             types,
             kinds,
             global,
@@ -72,7 +68,7 @@ impl PageQuery {
             },
             from: read.from,
             direction: read.direction,
-            max: read.max.min(PAGE),
+            max: read.max.min(PAGE_MESSAGES_MAX),
             types,
             kinds,
             global: None,
@@ -123,7 +119,7 @@ impl PageQuery {
             && self
                 .correlation
                 .as_ref()
-                .is_none_or(|wanted| correlation(event.metadata).is_some_and(|found| found == *wanted))
+                .is_none_or(|wanted| names::correlation(event.metadata).is_some_and(|found| found == *wanted))
     }
 }
 
@@ -176,7 +172,7 @@ impl EmbeddedNamespace {
         let mut reading = self.reading(io);
         let (mut bytes, mut passed) = (0, 0);
         self.walk(&wanted.of, from, wanted.direction, io, &mut |row| {
-            let is_full = page.events.len() >= wanted.max || bytes > PAGE_BYTES;
+            let is_full = page.events.len() >= wanted.max || bytes > PAGE_BYTES_MAX;
             if is_full || gaps.as_ref().is_some_and(GapCollector::is_full) {
                 page.next = Some(row.ordinal);
                 return Ok(false);

@@ -8,13 +8,14 @@ use serde::Serialize;
 use thalweg_log::Micros;
 use thalweg_log::clock::ClockJumps;
 
-use super::append::as_expected;
 use super::index::{IndexReadError, IndexReadResult, Io, ListId, ListKind};
 use super::namespace::{EmbeddedNamespace, again_if_moved};
 use super::pages::PASSED_MAX;
 use super::rules::{DELETED, OF_CATEGORY, OF_STREAM, OWN, StreamDeletion, VisibilityRules, weight};
+use crate::admission;
 use crate::error::{EventsError, Result};
 use crate::event::EventRef;
+use crate::limits;
 use crate::store::{Direction, ExpectedVersion, Retention, RetentionTarget, StreamInfo};
 
 /// A visibility check for one reader, which caches the result per stream.
@@ -211,9 +212,8 @@ impl EmbeddedNamespace {
         expected: ExpectedVersion,
         tombstone: bool,
     ) -> Result<()> {
-        if self.rules().is_tombstoned(stream) {
-            return Err(EventsError::StreamDeleted(stream.to_owned()));
-        }
+        limits::check_stream(stream)?;
+        admission::takes_messages(stream, self.rules().is_tombstoned(stream))?;
         let (namespace, stream) = (self.clone(), stream.to_owned());
         // Runs to completion even if the caller goes away.
         let hidden = tokio::spawn(async move {
@@ -222,7 +222,9 @@ impl EmbeddedNamespace {
             namespace.version_of(&stream).await?;
             let held = namespace.hold().await;
             let version = namespace.version_of(&stream).await?;
-            as_expected(&stream, expected, version)?;
+            let before = namespace.rules();
+            admission::takes_messages(&stream, before.is_tombstoned(&stream))?;
+            admission::has_version(&stream, expected, version)?;
             if version < 0 && !tombstone {
                 return Ok(());
             }
@@ -230,7 +232,6 @@ impl EmbeddedNamespace {
                 before: if tombstone { u64::MAX } else { (version + 1) as u64 },
                 tombstone,
             };
-            let before = namespace.rules();
             if !before.is_deleted(&stream) {
                 namespace.rule_room.has(weight(&stream))?;
             }
@@ -254,6 +255,9 @@ impl EmbeddedNamespace {
     }
 
     pub(super) async fn set_rule(self: &Arc<Self>, of: RetentionTarget<'_>, rule: Option<Retention>) -> Result<()> {
+        let (RetentionTarget::Stream(name) | RetentionTarget::Category(name)) = of;
+        limits::check_stream(name)?;
+        let rule = rule.map(Retention::bounded);
         let name = match of {
             RetentionTarget::Stream(stream) => format!("{OF_STREAM}{stream}"),
             RetentionTarget::Category(category) => format!("{OF_CATEGORY}{category}"),

@@ -8,8 +8,7 @@ use super::handle::{CachedSubscription, SubscriptionHandle};
 use super::{DeliveredMessage, FetchRequest, FetchedMessages, ParkedMessage};
 use crate::error::{EventsError, Result};
 use crate::event::StoredEvent;
-use crate::json::Json;
-use crate::names::category;
+use crate::names;
 use crate::store::{CategoryRead, Direction, Namespace, Page, StreamPosition, StreamRead};
 use crate::subscription::{
     Candidate, Lease, LeaseRequest, LeasedMessage, SubscriptionSettings, SubscriptionSource, stream_key,
@@ -254,8 +253,7 @@ async fn page(namespace: &dyn Namespace, settings: &SubscriptionSettings, from: 
     let category = match &settings.source {
         SubscriptionSource::Stream(stream) => return page_of_stream(namespace, settings, stream, from, max).await,
         SubscriptionSource::All => None,
-        // No category has a `-` in its name.
-        SubscriptionSource::Category(category) if category.contains('-') => return Ok(Page::default()),
+        SubscriptionSource::Category(category) if !names::is_category(category) => return Ok(Page::default()),
         SubscriptionSource::Category(category) => Some(category.as_str()),
     };
     let read = CategoryRead {
@@ -300,9 +298,5 @@ async fn page_of_stream(
 }
 
 fn is_correlated(stored: &StoredEvent, wanted: &str) -> bool {
-    let event = stored.event();
-    let name = event
-        .metadata
-        .and_then(|metadata| Json::new(metadata).get("correlationStreamName")?.string());
-    name.is_some_and(|name| category(&name) == wanted)
+    names::correlation(stored.event().metadata).is_some_and(|category| category == wanted)
 }

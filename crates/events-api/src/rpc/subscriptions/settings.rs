@@ -1,13 +1,14 @@
 //! Parses the settings of a subscription.
 
 use thalweg_events::json::{Json, JsonKind};
+use thalweg_events::limits::{STREAM_BYTES_MAX, TYPE_BYTES_MAX};
 use thalweg_events::subscription::{
     DeliveryStrategy, SettingsChange, SubscriptionSettings, SubscriptionSource, TYPES_MAX,
 };
 use thalweg_events::{Namespace, StartPosition};
 
 use super::within;
-use crate::args::{CallOptions, TYPE_BYTES_MAX, name_within, stream_within};
+use crate::args::{CallOptions, name_within, stream_within};
 use crate::problem::{Problem, Result};
 
 pub(super) const MICROS_PER_MS: i64 = 1000;
@@ -37,7 +38,7 @@ pub(super) fn read(options: CallOptions<'_>) -> Result<NewSubscription> {
     let start = start(options)?.unwrap_or(StartPosition::Start);
     let change = changed(options)?;
     let of_source = match &source {
-        SubscriptionSource::Category(category) => name_within(category, 1024, "options.category"),
+        SubscriptionSource::Category(category) => name_within(category, STREAM_BYTES_MAX, "options.category"),
         SubscriptionSource::Stream(stream) => stream_within(stream),
         SubscriptionSource::All => Ok(()),
     };
@@ -135,7 +136,7 @@ fn changed(options: CallOptions<'_>) -> Result<SettingsChange> {
     }
     let correlation = options.string("correlation")?;
     if let Some(correlation) = &correlation {
-        name_within(correlation, 1024, "options.correlation")?;
+        name_within(correlation, STREAM_BYTES_MAX, "options.correlation")?;
     }
     Ok(SettingsChange {
         strategy,
