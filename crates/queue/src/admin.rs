@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use thalweg_kit::blocking::{self, LONG_BYTES};
-use thalweg_log::{LogError, Micros, Offset, PartitionId};
+use thalweg_log::{LogError, Micros, Offset};
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
@@ -107,7 +107,7 @@ impl Queue {
             },
         )?;
         self.settled(group);
-        self.wait_for(&[self.state_id(partition)]).await
+        self.wait_for(&[self.identity.state_id(partition)]).await
     }
 
     /// Moves a group to another position. The change is durable on return.
@@ -145,7 +145,7 @@ impl Queue {
         group.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
         self.settled(group);
         match epoch {
-            Some(_) => self.wait_for(&self.state_ids()).await,
+            Some(_) => self.wait_for(&self.identity.state_ids(0..self.partition_count())).await,
             None => self.wait_freeing().await,
         }
     }
@@ -220,12 +220,6 @@ impl Queue {
         };
         // The change may pass over millions of messages.
         blocking::work(LONG_BYTES, || self.change_each(group, is_meant, change))
-    }
-
-    pub(crate) fn state_ids(&self) -> Vec<PartitionId> {
-        (0..self.partition_count())
-            .map(|partition| self.state_id(partition))
-            .collect()
     }
 
     /// Returns the sum of the results of `change`.

@@ -77,7 +77,7 @@ impl WaitingProducer<'_> {
                 return Ok(AdmissionOutcome::In);
             }
             if admission.is_closed {
-                return Err(queue.not_found());
+                return Err(queue.identity.not_found());
             }
             if let Some(never) = admission.never(self.wanted) {
                 return Err(queue.never_fits(self.wanted, never));

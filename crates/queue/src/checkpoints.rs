@@ -75,7 +75,7 @@ impl Queue {
             return Ok(());
         }
         for (partition, part) in group.parts() {
-            let (state, now) = (self.state_id(partition), self.clock.now());
+            let (state, now) = (self.identity.state_id(partition), self.clock.now());
             let (mut inner, mut values) = (part.inner.lock(), Vec::new());
             inner.store(self.log.as_ref(), state, group.id, now)?;
             inner.checkpoint(group.id, &[], &mut values);
@@ -97,7 +97,7 @@ impl Queue {
             .iter()
             .map(|(group, part)| (group, part, part.inner.lock()))
             .collect();
-        let (state, now) = (self.state_id(partition), self.clock.now());
+        let (state, now) = (self.identity.state_id(partition), self.clock.now());
         let (mut values, mut consumers) = (Vec::new(), Vec::new());
         for (group, _, inner) in &mut locked {
             inner.store(self.log.as_ref(), state, group.id, now)?;

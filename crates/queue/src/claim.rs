@@ -294,9 +294,7 @@ impl Queue {
     /// Returns an error if consumers may not take messages.
     fn may_consume(&self, group: &Group) -> Result<()> {
         let what = if self.removed.load(Ordering::Relaxed) {
-            return Err(QueueError::QueueNotFound {
-                queue: self.name().clone(),
-            });
+            return Err(self.identity.not_found());
         } else if group.removed.load(Ordering::Relaxed) {
             return Err(no_group(self, group.name()));
         } else if self.paused.consume.load(Ordering::Relaxed) {
@@ -403,7 +401,7 @@ impl Queue {
         if group.is_work() && !self.is_in_memory() {
             inner.declare(
                 self.log.as_ref(),
-                self.state_id(partition),
+                self.identity.state_id(partition),
                 group.id,
                 consumer,
                 wanted.now,
@@ -449,7 +447,7 @@ impl Queue {
         } = inner;
         let before = out.len();
         let mut tag = LeaseTag {
-            queue: self.id,
+            queue: self.identity.id,
             group: group.id,
             lease: 0,
         };
@@ -530,7 +528,7 @@ impl Queue {
     ) -> Result<()> {
         let stored = match self.is_in_memory() {
             true => Ok(()),
-            false => inner.store(self.log.as_ref(), self.state_id(partition), group.id, now),
+            false => inner.store(self.log.as_ref(), self.identity.state_id(partition), group.id, now),
         };
         if let GroupState::Work(machine) = &mut inner.state {
             let ends = machine.lease_ends();

@@ -109,7 +109,7 @@ impl Queue {
     fn compact_one(&self, partition: u32, progress: CompactionProgress) -> Result<CompactionProgress> {
         let settings = self.settings_now().compaction;
         let now = self.clock.now();
-        let id = self.data_id(partition);
+        let id = self.identity.data_id(partition);
         let (bounds, unsettled) = (self.log.bounds(id)?, self.unsettled(partition));
         let end = self.log.offset_at(id, now - micros(settings.lag))?.min(bounds.next);
         let from = progress.clean.max(bounds.first);
@@ -160,7 +160,7 @@ impl Queue {
             records: 0,
         };
         self.log
-            .scan(self.data_id(partition), from, to, &mut |offset, record| {
+            .scan(self.identity.data_id(partition), from, to, &mut |offset, record| {
                 let Some(key) = record.key else {
                     return true;
                 };

@@ -91,7 +91,7 @@ impl Queue {
                     .map(drop)
                     .and_then(|()| self.after(group, partition, part, &mut inner, now))
                 {
-                    let id = self.message_id(partition, offset);
+                    let id = self.identity.message_id(partition, offset);
                     tracing::warn!(
                         message = %id, %error,
                         "a message cannot be moved to the dead letters; retrying in 5 s"
@@ -135,7 +135,7 @@ impl Queue {
             // The dead letter is stored, on its own disk; a retry would store a second one. The missing record that the
             // message left the group is journaled with the removal, or added at the next start.
             Err(QueueError::Log(LogError::Partly { cause })) => {
-                let id = self.message_id(partition, ending.offset);
+                let id = self.identity.message_id(partition, ending.offset);
                 tracing::warn!(
                     message = %id, error = %cause,
                     "the dead letter is stored, but the removal of its message is not stored yet"
@@ -166,7 +166,10 @@ impl Queue {
             ("detail", detail.unwrap_or_default().to_owned()),
             ("deliveries", ending.deliveries.to_string()),
             ("moved-at", time(self.clock.now())),
-            ("message-id", self.message_id(partition, ending.offset).to_string()),
+            (
+                "message-id",
+                self.identity.message_id(partition, ending.offset).to_string(),
+            ),
         ];
         if ending.deliveries > 0 {
             added.push(("first-attempt", time(ending.first_attempt)));
@@ -221,7 +224,11 @@ impl Queue {
         };
         let mut state = Records::new();
         state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
-        let unit = WriteBatch::of(dead.data_id(0), letters).and_of(FrameKind::State, self.state_id(partition), state);
+        let unit = WriteBatch::of(dead.identity.data_id(0), letters).and_of(
+            FrameKind::State,
+            self.identity.state_id(partition),
+            state,
+        );
         let appended = self.log.append(unit).await;
         dead.stored(wanted, appended.is_ok());
         Ok(appended?.offsets.first().copied().unwrap_or_default())

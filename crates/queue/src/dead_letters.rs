@@ -243,7 +243,7 @@ impl Queue {
 
     /// The log record of this removal; `None` for a queue in memory.
     fn dropped_fact(&self, letters: &OffsetRanges) -> Option<AttachedRecord> {
-        (!self.is_in_memory()).then(|| (self.state_id(0), dropped_record(letters)))
+        (!self.is_in_memory()).then(|| (self.identity.state_id(0), dropped_record(letters)))
     }
 
     /// Marks dead letters as removed. [`Queue::let_go_of_letters`] trims those at the beginning.

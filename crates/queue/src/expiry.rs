@@ -327,7 +327,7 @@ impl Queue {
             let Some(ages) = self.ages(partition) else { continue };
             let (first, next) = (store.first()?, store.next()?);
             self.log
-                .scan(self.data_id(partition), first, next, &mut |offset, record| {
+                .scan(self.identity.data_id(partition), first, next, &mut |offset, record| {
                     let due = not_before(record.not_before, record.deliver_at, self.clock.as_ref());
                     let begins = due.map_or(record.time, |at| at.max(record.time));
                     let ttl = record.ttl_ms.and_then(|ttl| i64::try_from(ttl).ok()?.checked_mul(1000));

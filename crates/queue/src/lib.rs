@@ -25,6 +25,7 @@ mod expiry;
 mod group;
 mod group_partition;
 pub mod hash;
+mod identity;
 mod ids;
 mod latency;
 #[doc(hidden)]

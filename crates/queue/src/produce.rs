@@ -185,7 +185,7 @@ impl Queue {
             let mut records = Records::with_capacity(message.bytes() + RECORD_BYTES);
             records.push(&record_of(message, ttl, now)).map(|()| records)
         })?;
-        let unit = WriteBatch::of(self.data_id(partition), records);
+        let unit = WriteBatch::of(self.identity.data_id(partition), records);
         let appended = self.log.append(unit).await?;
         let place = MessagePosition {
             partition,
@@ -329,7 +329,7 @@ impl Queue {
     /// Whether a message with this payload size may be produced.
     fn may_take(&self, size: u64, limit: u64) -> Result<()> {
         if self.removed.load(Ordering::Relaxed) {
-            return Err(self.not_found());
+            return Err(self.identity.not_found());
         }
         if self.paused.produce.load(Ordering::Relaxed) {
             self.counters.refused_paused.fetch_add(1, Ordering::Relaxed);
@@ -431,7 +431,7 @@ impl Queue {
         let unit = parts
             .into_iter()
             .fold(WriteBatch::default(), |unit, (partition, records)| {
-                unit.and(self.data_id(partition), records)
+                unit.and(self.identity.data_id(partition), records)
             });
         let mut unit = unit;
         for (id, value) in facts {

@@ -22,11 +22,12 @@ use crate::compaction::CompactionProgress;
 use crate::dead_letters::ReceivedLetters;
 use crate::dedup::Dedup;
 use crate::epoch::Epoch;
-use crate::error::{QueueError, Result};
+use crate::error::Result;
 use crate::expiry::EarlyExpiryIndex;
 use crate::group::{Group, sharing};
 use crate::group_partition::GroupState;
-use crate::ids::{MessageId, Receipt};
+use crate::identity::QueueIdentity;
+use crate::ids::Receipt;
 use crate::latency::Latency;
 use crate::machine::{self, Backoff, DeliveryPolicy};
 use crate::metrics::{ErrorCodeCounters, ReasonCounters};
@@ -39,23 +40,17 @@ use crate::store::{MemoryStore, MessageStore};
 use crate::timers::QueueTasks;
 use crate::times::micros;
 
-/// Marks the log partition with the state of another partition's groups.
-pub(crate) const STATE: u32 = 1 << 31;
-/// Marks the log partition with the dedup-ids of another partition.
-pub(crate) const IDS: u32 = 1 << 30;
 /// Unsettled messages per partition and group that may be outside the window.
 const MAX_HELD: u32 = 1_000_000;
 /// Messages with a longer delay are read again when their time comes.
 const SLEEP_AFTER: Micros = 60_000_000;
 
 pub struct Queue {
-    pub(crate) id: u32,
+    pub(crate) identity: QueueIdentity,
     /// The epoch of leases until a seek; see `machine/epoch.rs`.
     pub(crate) epoch: Arc<Epoch>,
-    name: SmolStr,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) clock: Arc<dyn Clock>,
-    durability: Durability,
     settings: ArcSwap<QueueSettings>,
     pub(crate) defaults: ClaimDefaults,
     stores: boxcar::Vec<Arc<MessageStore>>,
@@ -157,12 +152,10 @@ pub struct QueueCounters {
 }
 
 pub(crate) struct QueueParts {
-    pub id: u32,
+    pub identity: QueueIdentity,
     pub epoch: Arc<Epoch>,
-    pub name: SmolStr,
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
-    pub durability: Durability,
     pub settings: QueueSettings,
     pub home: Weak<QueueRegistry>,
     /// Budget for the messages of a queue in memory.
@@ -177,15 +170,16 @@ impl Queue {
     pub(crate) fn new(parts: QueueParts) -> Queue {
         let dedup = Dedup::new(parts.settings.dedup_window, parts.dedup);
         let settings = Arc::new(parts.settings);
-        let memory = (parts.durability == Durability::Memory).then(|| budget::Allowance::of(parts.memory));
-        let has_letters = NameKind::of(&parts.name) == NameKind::DeadLetter;
+        let memory = parts
+            .identity
+            .is_in_memory()
+            .then(|| budget::Allowance::of(parts.memory));
+        let has_letters = NameKind::of(&parts.identity.name) == NameKind::DeadLetter;
         Queue {
-            id: parts.id,
+            identity: parts.identity,
             epoch: parts.epoch,
-            name: parts.name,
             log: parts.log,
             clock: parts.clock,
-            durability: parts.durability,
             defaults: ClaimDefaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
             stores: boxcar::Vec::new(),
@@ -222,11 +216,11 @@ impl Queue {
     }
 
     pub fn name(&self) -> &SmolStr {
-        &self.name
+        &self.identity.name
     }
 
     pub fn durability(&self) -> Durability {
-        self.durability
+        self.identity.durability
     }
 
     pub fn settings(&self) -> Arc<QueueSettings> {
@@ -323,29 +317,17 @@ impl Queue {
         &self.counters
     }
 
-    pub(crate) fn message_id(&self, partition: u32, offset: Offset) -> MessageId {
-        MessageId {
-            queue: self.name.clone(),
-            partition,
-            offset,
-        }
-    }
-
     /// The receipt with which the consumer settles a delivery.
     pub fn receipt(&self, delivery: &Delivery) -> Receipt {
         Receipt {
-            id: self.message_id(delivery.partition, delivery.message.offset),
+            id: self.identity.message_id(delivery.partition, delivery.message.offset),
             delivery: delivery.delivery,
             tag: Some(delivery.tag),
         }
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.durability == Durability::Memory
-    }
-
-    pub(crate) fn data_id(&self, partition: u32) -> PartitionId {
-        PartitionId::new(self.id, partition)
+        self.identity.is_in_memory()
     }
 
     /// The log partitions of the messages, for direct readers; empty for a queue in memory.
@@ -353,32 +335,9 @@ impl Queue {
         match self.is_in_memory() {
             true => Vec::new(),
             false => (0..self.partition_count())
-                .map(|partition| self.data_id(partition))
+                .map(|partition| self.identity.data_id(partition))
                 .collect(),
         }
-    }
-
-    /// Log partitions of messages and group state; empty for a queue in memory.
-    pub(crate) fn partition_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
-        let partitions = partitions.filter(|_| !self.is_in_memory());
-        partitions
-            .flat_map(|partition| [self.data_id(partition), self.state_id(partition)])
-            .collect()
-    }
-
-    /// Log partitions of dedup-ids.
-    pub(crate) fn ids_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
-        let partitions = partitions.filter(|_| !self.is_in_memory());
-        partitions.map(|partition| self.ids_id(partition)).collect()
-    }
-
-    pub(crate) fn state_id(&self, partition: u32) -> PartitionId {
-        PartitionId::new(self.id | STATE, partition)
-    }
-
-    /// The log partition of dedup-ids.
-    pub(crate) fn ids_id(&self, partition: u32) -> PartitionId {
-        PartitionId::new(self.id | IDS, partition)
     }
 
     /// Creates the message store of a partition.
@@ -393,7 +352,7 @@ impl Queue {
         }
         MessageStore::Log {
             log: self.log.clone(),
-            id: self.data_id(partition),
+            id: self.identity.data_id(partition),
             clock: self.clock.clone(),
         }
     }
@@ -401,12 +360,6 @@ impl Queue {
     /// The clock of message times, which also converts them to the wall clock.
     pub fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
-    }
-
-    pub(crate) fn not_found(&self) -> QueueError {
-        QueueError::QueueNotFound {
-            queue: self.name.clone(),
-        }
     }
 
     /// The largest backlog, which the depth limit applies to.
@@ -490,7 +443,7 @@ impl Queue {
                 max: micros(retry.max_backoff),
                 multiplier: retry.multiplier,
                 jitter: retry.jitter,
-                seed: u64::from(self.id) << 32 | u64::from(partition),
+                seed: u64::from(self.identity.id) << 32 | u64::from(partition),
             },
             total_timeout: micros(retry.total_timeout),
             sleep_after: SLEEP_AFTER,
@@ -549,19 +502,6 @@ impl Queue {
         }
         Ok(())
     }
-}
-
-/// The queue number of a log partition. A partition of another component returns its own number, which no queue has.
-pub(crate) fn number_of(id: PartitionId) -> u32 {
-    match is_foreign(id) {
-        true => id.queue,
-        false => id.queue & !(STATE | IDS),
-    }
-}
-
-/// Whether it belongs to another component.
-pub(crate) fn is_foreign(id: PartitionId) -> bool {
-    id.queue >= PartitionId::EVENTS
 }
 
 /// Called when messages are stored in one partition. The log owns it and the queue owns the log, so it must not own the

@@ -309,9 +309,7 @@ impl Queues {
             queue.end();
             if !queue.is_in_memory() {
                 queue.checkpoint(|unsaved| unsaved.records > 0);
-                let states: Vec<_> = (0..queue.partition_count())
-                    .map(|partition| queue.state_id(partition))
-                    .collect();
+                let states = queue.identity.state_ids(0..queue.partition_count());
                 if let Err(error) = self.home.log.flush(&states).await {
                     tracing::warn!(queue = %queue.name(), %error, "the state of groups cannot be stored");
                 }

@@ -72,10 +72,11 @@ fn recover_blocking(
     }
     for (partition, told) in (0..).zip(&mut told) {
         let Some(letters) = told.remove(&0) else { continue };
+        let damaged = |found: &str| queue.identity.damaged(partition, found);
         let known = queue.dropped.lock().decode_into(&letters.dropped);
-        known.ok_or_else(|| damaged(queue, partition, "its removed messages cannot be read"))?;
+        known.ok_or_else(|| damaged("its removed messages cannot be read"))?;
         let known = queue.sent_here.lock().restore(partition, &letters.sent);
-        known.ok_or_else(|| damaged(queue, partition, "the dead letters resent to it cannot be read"))?;
+        known.ok_or_else(|| damaged("the dead letters resent to it cannot be read"))?;
     }
     if has_lost {
         found_groups(queue, &mut entry, &told);
@@ -145,14 +146,14 @@ fn oldest_checkpoint(entry: &QueueEntry, told: &[BTreeMap<u32, StoredGroupState>
 
 fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, StoredGroupState>> {
     let mut told: BTreeMap<u32, StoredGroupState> = BTreeMap::new();
-    let id = queue.state_id(partition);
+    let id = queue.identity.state_id(partition);
     let from = queue.log.last_checkpoint(id)?.unwrap_or(queue.log.bounds(id)?.first);
     let read = each_record(queue.log.as_ref(), id, from, |record| {
         let (group, state) = parse_record(record.value)?;
         told.entry(group).or_default().take(state, record.time);
         Some(())
     })?;
-    read.ok_or_else(|| damaged(queue, partition, "one of its records is invalid"))?;
+    read.ok_or_else(|| queue.identity.damaged(partition, "one of its records is invalid"))?;
     Ok(told)
 }
 
@@ -272,7 +273,7 @@ fn state_of(
     told: &StoredGroupState,
     letters: &InterruptedMoves,
 ) -> Result<GroupState> {
-    let bad = |error: crate::machine::DamagedState| damaged(queue, partition, &error.to_string());
+    let bad = |error: crate::machine::DamagedState| queue.identity.damaged(partition, &error.to_string());
     if queue.is_in_memory() {
         return Ok(new_state(queue, &entry.settings, partition, store.first()?));
     }
@@ -292,7 +293,7 @@ fn state_of(
     let name = &entry.settings.name;
     let left = letters.settle((name, partition), store, told.checkpoint_at, &mut restoring)?;
     for (offset, terminal) in left {
-        let id = queue.message_id(partition, offset);
+        let id = queue.identity.message_id(partition, offset);
         tracing::info!(
             message = %id, group = %name,
             "the message was already a dead letter when the process ended; its move is complete now"
@@ -300,7 +301,7 @@ fn state_of(
         let value = ended_record(entry.id, offset, terminal);
         queue
             .log
-            .journal(queue.state_id(partition), FrameKind::State, &mut |records| {
+            .journal(queue.identity.state_id(partition), FrameKind::State, &mut |records| {
                 records.push(&RecordRef::of(queue.clock.now(), &value))
             })?;
     }
@@ -333,14 +334,5 @@ fn passing(
             Some(message.passing(&entry.settings.name, entry.settings.filter.as_deref(), hint))
         }
         _ => None,
-    })
-}
-
-pub(crate) fn damaged(queue: &Queue, partition: u32, found: &str) -> QueueError {
-    QueueError::Log(LogError::Corrupt {
-        file: format!("the state of queue {}, partition {partition}", queue.name()),
-        position: 0,
-        expected: None,
-        found: found.to_owned(),
     })
 }

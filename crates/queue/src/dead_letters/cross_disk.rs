@@ -129,7 +129,7 @@ impl LetterArrival {
 
     /// The record to append together with the messages.
     pub fn fact(&self) -> AttachedRecord {
-        let state = self.to.state_id(self.partition);
+        let state = self.to.identity.state_id(self.partition);
         (state, self.sent.record())
     }
 

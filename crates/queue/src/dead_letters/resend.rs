@@ -159,7 +159,7 @@ impl Queue {
         let gone = offsets_of(letters);
         let facts = self.dropped_fact(&gone).into_iter().collect();
         let far = self.is_far_from(&sending.to).then(|| ResentLetters {
-            dead: self.id,
+            dead: self.identity.id,
             at: self.clock.now(),
             letters: gone.clone(),
         });

@@ -20,7 +20,7 @@ use super::{ENTRY_BYTES, ID_BYTES_MAX, IDS_MAX, MessagePosition};
 use crate::error::Result;
 use crate::message::{DEDUP_ID, NewMessage, RESENT};
 use crate::queue::Queue;
-use crate::recover::{damaged, each_record};
+use crate::recover::each_record;
 use crate::store::{Cursor, MessageStore, NextMessage};
 use crate::times::micros;
 
@@ -52,7 +52,7 @@ impl Queue {
         }
         let kept = self
             .log
-            .journal(self.ids_id(partition), FrameKind::State, &mut |records| {
+            .journal(self.identity.ids_id(partition), FrameKind::State, &mut |records| {
                 ids.clone().try_for_each(|(at, offset, id)| {
                     let offset = offset.to_le_bytes();
                     records.push(&RecordRef {
@@ -80,7 +80,7 @@ impl Queue {
             return;
         }
         for partition in 0..self.partition_count() {
-            let id = self.ids_id(partition);
+            let id = self.identity.ids_id(partition);
             let trimmed = self.first_id(partition).and_then(|below| Ok(self.log.trim(id, below)?));
             if let Err(error) = trimmed {
                 tracing::warn!(queue = %self.name(), partition, %error, "old dedup-ids cannot be trimmed");
@@ -90,7 +90,7 @@ impl Queue {
 
     /// The first id that a start must load.
     fn first_id(&self, partition: u32) -> Result<Offset> {
-        let id = self.ids_id(partition);
+        let id = self.identity.ids_id(partition);
         let bounds = self.log.bounds(id)?;
         let in_window = self.log.offset_at(id, self.window_began())?;
         Ok(in_window
@@ -105,7 +105,7 @@ impl Queue {
     /// Forgets all ids because there is no window any more. The partitions stay for a later window.
     pub(crate) fn forget_ids(&self) {
         for partition in 0..self.partition_count() {
-            let id = self.ids_id(partition);
+            let id = self.identity.ids_id(partition);
             let trimmed = self.log.bounds(id).and_then(|bounds| self.log.trim(id, bounds.next));
             if let Err(error) = trimmed {
                 tracing::warn!(
@@ -139,7 +139,7 @@ impl Queue {
 
     /// Returns the offsets of ids whose messages are at `behind` or later.
     fn ids_kept(&self, partition: u32, behind: Offset, newest: &mut NewestIds) -> Result<HashSet<Offset>> {
-        let (id, from) = (self.ids_id(partition), self.first_id(partition)?);
+        let (id, from) = (self.identity.ids_id(partition), self.first_id(partition)?);
         let mut kept = HashSet::new();
         each_record(self.log.as_ref(), id, from, |record| {
             let (key, offset) = (std::str::from_utf8(record.key?).ok()?, record.value.try_into().ok()?);
@@ -150,7 +150,7 @@ impl Queue {
             }
             Some(())
         })?
-        .ok_or_else(|| damaged(self, partition, "a stored dedup-id cannot be read"))?;
+        .ok_or_else(|| self.identity.damaged(partition, "a stored dedup-id cannot be read"))?;
         Ok(kept)
     }
 }

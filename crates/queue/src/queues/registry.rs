@@ -19,6 +19,7 @@ use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::group_partition::{GroupPartition, GroupState, part_bytes};
+use crate::identity::QueueIdentity;
 use crate::machine::{StreamMachine, WorkMachine};
 use crate::members::Members;
 use crate::names::{check_name, dead_letter_name};
@@ -64,13 +65,16 @@ impl QueueRegistry {
     }
 
     pub(super) fn queue_of(self: &Arc<QueueRegistry>, name: &SmolStr, entry: &QueueEntry) -> Arc<Queue> {
-        let queue = Queue::new(QueueParts {
+        let identity = QueueIdentity {
             id: entry.id,
-            epoch: self.epoch.clone(),
             name: name.clone(),
+            durability: entry.durability,
+        };
+        let queue = Queue::new(QueueParts {
+            identity,
+            epoch: self.epoch.clone(),
             log: self.log.clone(),
             clock: self.clock.clone(),
-            durability: entry.durability,
             settings: entry.settings.clone(),
             home: Arc::downgrade(self),
             memory: self.memory.clone(),
@@ -104,7 +108,8 @@ impl QueueRegistry {
     /// Registers for the growth of a partition. Called once per partition, because there is no way to unregister.
     fn listen(&self, queue: &Arc<Queue>, partition: u32) -> Result<()> {
         if !queue.is_in_memory() {
-            self.log.listen(queue.data_id(partition), queue.listener(partition))?;
+            self.log
+                .listen(queue.identity.data_id(partition), queue.listener(partition))?;
         }
         Ok(())
     }
@@ -185,9 +190,9 @@ impl QueueRegistry {
     /// Creates all partitions together, and only then the catalogue entry with the groups, so that a crash leaves all
     /// of it or nothing.
     async fn make(&self, queue: &Arc<Queue>, room: &mut Reservation) -> Result<()> {
-        let mut all = queue.partition_ids(0..queue.partition_count());
+        let mut all = queue.identity.partition_ids(0..queue.partition_count());
         if queue.keeps_ids() {
-            all.extend(queue.ids_ids(0..queue.partition_count()));
+            all.extend(queue.identity.ids_ids(0..queue.partition_count()));
         }
         self.make_all(queue, all).await?;
         for group in &queue.settings().groups {
@@ -203,7 +208,7 @@ impl QueueRegistry {
             .await?;
         self.queues.write().remove(queue.name());
         queue.end();
-        self.clear(queue.id).await;
+        self.clear(queue.identity.id).await;
         Ok(())
     }
 
@@ -260,7 +265,7 @@ impl QueueRegistry {
 
     /// Creates the partitions of dedup-ids.
     pub(super) async fn make_ids(&self, queue: &Queue, partitions: u32) -> Result<()> {
-        self.make_all(queue, queue.ids_ids(0..partitions)).await
+        self.make_all(queue, queue.identity.ids_ids(0..partitions)).await
     }
 
     /// Creates log partitions in one commit; nobody uses them yet. Some may exist from an attempt that failed half-way
@@ -282,7 +287,7 @@ impl QueueRegistry {
 
     /// Creates the additional partitions of an existing queue.
     pub(super) async fn make_partitions(&self, queue: &Queue, count: u32) -> Result<()> {
-        let more = queue.partition_ids(queue.partition_count()..count);
+        let more = queue.identity.partition_ids(queue.partition_count()..count);
         self.make_all(queue, more).await
     }
 
@@ -387,7 +392,7 @@ impl QueueRegistry {
     ) -> Result<Arc<Group>> {
         check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
         if queue.removed.load(Ordering::Acquire) {
-            return Err(queue.not_found());
+            return Err(queue.identity.not_found());
         }
         if queue.groups_now().len() >= QUEUE_GROUPS_MAX {
             return Err(QueueError::QuotaExceeded {
@@ -487,7 +492,7 @@ impl QueueRegistry {
     /// take the name from another.
     pub(super) async fn save(&self, queue: &Queue) -> Result<()> {
         if queue.removed.load(Ordering::Acquire) {
-            return Err(queue.not_found());
+            return Err(queue.identity.not_found());
         }
         self.catalog
             .put(self.log.as_ref(), queue.name(), queue.entry(), self.clock.now())
@@ -498,7 +503,7 @@ impl QueueRegistry {
     /// full disk too.
     pub(super) async fn save_as(&self, queue: &Queue, entry: QueueEntry) -> Result<()> {
         if queue.removed.load(Ordering::Acquire) {
-            return Err(queue.not_found());
+            return Err(queue.identity.not_found());
         }
         self.catalog
             .put_freeing(self.log.as_ref(), queue.name(), entry, self.clock.now())

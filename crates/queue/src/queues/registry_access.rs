@@ -17,7 +17,7 @@ impl Queue {
     pub(crate) fn entry(&self) -> QueueEntry {
         let groups = self.groups_now();
         QueueEntry {
-            id: self.id,
+            id: self.identity.id,
             settings: (*self.settings()).clone(),
             durability: self.durability(),
             groups: groups
@@ -80,7 +80,7 @@ impl Queue {
 
     /// A new epoch for leases after a seek. The change is durable on return.
     pub(crate) async fn next_epoch(&self) -> Result<u32> {
-        let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
+        let home = Weak::upgrade(&self.home).ok_or_else(|| self.identity.not_found())?;
         let epoch = home.catalog.next_epoch(self.clock.now()).await;
         home.store_epoch().await?;
         Ok(epoch)
@@ -91,7 +91,7 @@ impl Queue {
         if self.epoch.is_stored() {
             return Ok(());
         }
-        let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
+        let home = Weak::upgrade(&self.home).ok_or_else(|| self.identity.not_found())?;
         home.store_epoch().await
     }
 

@@ -83,7 +83,7 @@ impl QueueRegistry {
     async fn end_sending(&self, opened: &[Arc<Queue>], all: bool) {
         let started: Vec<Arc<Queue>> = self.queues.read().values().cloned().collect();
         let find = |number: u32| {
-            let is_it = |queue: &&Arc<Queue>| queue.id == number;
+            let is_it = |queue: &&Arc<Queue>| queue.identity.id == number;
             let before = opened.iter().find(is_it).map(|queue| (queue, false));
             before.or_else(|| started.iter().find(is_it).map(|queue| (queue, true)))
         };
