@@ -59,7 +59,7 @@ impl Queue {
                 }
             })
             .await;
-            self.counters.purged.fetch_add(dropped, Ordering::Relaxed);
+            self.counters().purged.fetch_add(dropped, Ordering::Relaxed);
         }
         drop(seeking);
         // Trim even if the purge cannot be stored yet: the freed space makes room for it.
@@ -84,7 +84,7 @@ impl Queue {
                     }
                 },
             )?;
-            self.counters.purged.fetch_add(purged, Ordering::Relaxed);
+            self.counters().purged.fetch_add(purged, Ordering::Relaxed);
             group.counters.dropped.fetch_add(purged, Ordering::Relaxed);
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Queue {
             dropped += self.seek_each(group, &left, &targets, epoch, &mut back)?;
         }
         drop(seeking);
-        self.counters.passed_over.fetch_add(dropped, Ordering::Relaxed);
+        self.counters().passed_over.fetch_add(dropped, Ordering::Relaxed);
         group.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
         self.settled(group);
         match epoch {
@@ -371,11 +371,6 @@ impl Queue {
         }
         self.look_by(group);
         group.wake();
-    }
-
-    /// Whether the queue is removed. Its tasks end with the process; nothing else accepts work from now on.
-    pub fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Relaxed)
     }
 }
 

@@ -258,7 +258,7 @@ impl Queue {
     }
 
     fn full(&self, (key, limit): AdmissionLimit) -> QueueError {
-        self.counters.refused_full.fetch_add(1, Ordering::Relaxed);
+        self.counters().refused_full.fetch_add(1, Ordering::Relaxed);
         QueueError::QueueFull {
             queue: self.name().clone(),
             key,
@@ -267,7 +267,7 @@ impl Queue {
     }
 
     fn never_fits(&self, wanted: AdmissionRequest, (key, limit): AdmissionLimit) -> QueueError {
-        self.counters.refused_too_large.fetch_add(1, Ordering::Relaxed);
+        self.counters().refused_too_large.fetch_add(1, Ordering::Relaxed);
         QueueError::NeverFits {
             queue: self.name().clone(),
             count: wanted.count,

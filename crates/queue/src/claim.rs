@@ -3,6 +3,7 @@
 //! A work group leases messages; a stream group returns the messages after its position. Messages come from memory. If
 //! they must be read from disk, the claim releases all locks, has them read, and tries again.
 
+mod defaults;
 mod work_claim;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::store::Cursor;
 use crate::streams::StreamClaim;
 use crate::times::micros;
 use crate::waiters::Waiter;
+pub(crate) use defaults::ClaimDefaults;
 use work_claim::WorkClaim;
 
 /// Maximum messages per claim.
@@ -293,11 +295,11 @@ impl Queue {
 
     /// Returns an error if consumers may not take messages.
     fn may_consume(&self, group: &Group) -> Result<()> {
-        let what = if self.removed.load(Ordering::Relaxed) {
+        let what = if self.is_removed() {
             return Err(self.identity.not_found());
         } else if group.removed.load(Ordering::Relaxed) {
             return Err(no_group(self, group.name()));
-        } else if self.paused.consume.load(Ordering::Relaxed) {
+        } else if self.paused.consume() {
             format!("consuming from queue {}", self.name())
         } else if group.is_paused() {
             format!("group {} of queue {}", group.name(), self.name())
@@ -330,17 +332,14 @@ impl Queue {
         out: &mut Vec<Delivery>,
     ) -> Result<(u32, ClaimStep)> {
         seat.look(group);
-        let defaults = &self.defaults;
-        let most = defaults.max_in_flight.load(Ordering::Relaxed);
+        let most = self.claims.max_in_flight();
         let max_in_flight = want.max_in_flight.map_or(most, |asked| asked.min(most));
         let room = match seat.share.here {
             true => max_in_flight.saturating_sub(group.shared.held(seat.index)),
             false => 0,
         };
         let given = out.len();
-        let visibility = want
-            .visibility
-            .map_or_else(|| defaults.visibility.load(Ordering::Relaxed), micros);
+        let visibility = want.visibility.map_or_else(|| self.claims.visibility(), micros);
         // For a queue in memory, reading the clock is half the cost of a claim.
         let roughly = looking == ScanMode::Quickly && self.is_in_memory() && visibility > 50 * ROUGHLY;
         let now = if roughly {
@@ -413,7 +412,7 @@ impl Queue {
             self.forget_frames_later();
         }
         let taken = out.get(before..).unwrap_or_default();
-        inner.waits.observe(&self.latency, wanted.now, taken);
+        inner.waits.observe(self.statistics.latency(), wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
         let was = (part.wants(), inner.counted());
         let stored = self.after(group, partition, part, &mut inner, wanted.now);

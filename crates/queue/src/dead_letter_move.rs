@@ -277,9 +277,9 @@ impl Queue {
     fn count_end(&self, terminal: FinalState, reason: RemovalReason) {
         let dlq = &self.settings().dlq;
         match terminal {
-            FinalState::Dead => self.counters.dead.count(reason),
-            FinalState::Expired if dlq.enabled && dlq.on_expire => self.counters.dead.count(reason),
-            FinalState::Dropped => self.counters.dropped.count(reason),
+            FinalState::Dead => self.counters().dead.count(reason),
+            FinalState::Expired if dlq.enabled && dlq.on_expire => self.counters().dead.count(reason),
+            FinalState::Dropped => self.counters().dropped.count(reason),
             _ => {}
         }
     }

@@ -66,7 +66,7 @@ impl Queue {
         };
         loop {
             self.keeper.maintenance.looks();
-            if self.removed.load(Ordering::Acquire) {
+            if self.has_ended() {
                 return;
             }
             self.follow_the_wall_clock().await;

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::QueueError;
 use crate::machine::RemovalReason;
-use crate::queue::QueueCounters;
 
 const REASONS: [RemovalReason; 5] = [
     RemovalReason::MaxRetries,
@@ -59,6 +58,22 @@ impl ErrorCodeCounters {
             counter.fetch_add(1, Relaxed);
         }
     }
+}
+
+/// Counts since the process started.
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    pub refused_full: AtomicU64,
+    pub refused_paused: AtomicU64,
+    pub refused_too_large: AtomicU64,
+    pub refused_by_log: ErrorCodeCounters,
+    pub repeated: AtomicU64,
+    /// Moved to the dead letters, and dropped without becoming dead letters.
+    pub dead: ReasonCounters,
+    pub(crate) dropped: ReasonCounters,
+    /// Dropped on request: by a purge, and by a seek forward.
+    pub(crate) purged: AtomicU64,
+    pub(crate) passed_over: AtomicU64,
 }
 
 impl QueueCounters {

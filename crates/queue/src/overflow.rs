@@ -319,7 +319,7 @@ impl Queue {
 
     fn count_dropped(&self, group: &Group, count: u64) {
         group.counters.dropped.fetch_add(count, Ordering::Relaxed);
-        self.counters.dropped.add(RemovalReason::Overflow, count);
+        self.counters().dropped.add(RemovalReason::Overflow, count);
     }
 }
 
@@ -436,7 +436,7 @@ impl Queue {
             }
         }
         if groups.is_empty() {
-            self.counters.dropped.add(RemovalReason::Overflow, 1);
+            self.counters().dropped.add(RemovalReason::Overflow, 1);
         }
         self.trim_store(partition, first + 1);
         HeadOutcome::Gone

@@ -316,7 +316,7 @@ impl Queue {
 
     fn counting_refusal<T>(&self, stored: Result<T>) -> Result<T> {
         if let Err(error) = &stored {
-            self.counters.refused_by_log.count(error);
+            self.counters().refused_by_log.count(error);
         }
         stored
     }
@@ -328,17 +328,17 @@ impl Queue {
 
     /// Whether a message with this payload size may be produced.
     fn may_take(&self, size: u64, limit: u64) -> Result<()> {
-        if self.removed.load(Ordering::Relaxed) {
+        if self.is_removed() {
             return Err(self.identity.not_found());
         }
-        if self.paused.produce.load(Ordering::Relaxed) {
-            self.counters.refused_paused.fetch_add(1, Ordering::Relaxed);
+        if self.paused.produce() {
+            self.counters().refused_paused.fetch_add(1, Ordering::Relaxed);
             return Err(QueueError::Paused {
                 what: format!("producing to queue {}", self.name()).into(),
             });
         }
         if size > limit {
-            self.counters.refused_too_large.fetch_add(1, Ordering::Relaxed);
+            self.counters().refused_too_large.fetch_add(1, Ordering::Relaxed);
             return Err(QueueError::MessageTooLarge {
                 queue: self.name().clone(),
                 size,
@@ -371,7 +371,7 @@ impl Queue {
             }
             let answer = BatchEntry::of(seen, &places);
             if matches!(answer, BatchEntry::Repeated(_)) {
-                self.counters.repeated.fetch_add(1, Ordering::Relaxed);
+                self.counters().repeated.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(known) = answers.get_mut(*at) {
                 *known = answer;

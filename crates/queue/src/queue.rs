@@ -3,21 +3,19 @@
 //! Data that every call reads needs no lock: partitions are only added, and settings and groups are replaced as a
 //! whole. Producers read both under the lock under which the limits are checked (`admission.rs`).
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use thalweg_kit::histogram::HistogramSnapshot;
 use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log, Micros, Offset, PartitionId, PartitionListener};
 
 use crate::admission::Admission;
 use crate::backpressure::AdmissionSignals;
 use crate::budget::{self, Budget};
-use crate::claim::Delivery;
+use crate::claim::{ClaimDefaults, Delivery};
 use crate::compaction::CompactionProgress;
 use crate::dead_letters::ReceivedLetters;
 use crate::dedup::Dedup;
@@ -28,14 +26,13 @@ use crate::group::{Group, sharing};
 use crate::group_partition::GroupState;
 use crate::identity::QueueIdentity;
 use crate::ids::Receipt;
-use crate::latency::Latency;
 use crate::machine::{self, Backoff, DeliveryPolicy};
-use crate::metrics::{ErrorCodeCounters, ReasonCounters};
 use crate::names::NameKind;
 use crate::offset_ranges::OffsetRanges;
+use crate::pause::PauseFlags;
 use crate::queues::{QueueRegistry, no_group};
 use crate::settings::{self, QueueSettings};
-use crate::stats::Rates;
+use crate::stats::QueueStatistics;
 use crate::store::{MemoryStore, MessageStore};
 use crate::timers::QueueTasks;
 use crate::times::micros;
@@ -52,7 +49,7 @@ pub struct Queue {
     pub(crate) log: Arc<dyn Log>,
     pub(crate) clock: Arc<dyn Clock>,
     settings: ArcSwap<QueueSettings>,
-    pub(crate) defaults: ClaimDefaults,
+    pub(crate) claims: ClaimDefaults,
     stores: boxcar::Vec<Arc<MessageStore>>,
     /// By partition.
     pub(crate) ages: boxcar::Vec<EarlyExpiryIndex>,
@@ -74,17 +71,13 @@ pub struct Queue {
     /// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes
     /// it. Taken before the admission lock.
     pub(crate) trimming: Mutex<()>,
-    /// Offset and append time of the first message of each partition that is on a disk.
-    pub(crate) oldest: Mutex<HashMap<u32, (Offset, Micros)>>,
     /// Held while messages are dropped to make room.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
     /// Held during a seek: of two seeks, the one that is stored last must win.
     pub(crate) seeking: tokio::sync::Mutex<()>,
     pub(crate) paused: PauseFlags,
-    pub(crate) counters: QueueCounters,
-    pub(crate) latency: Latency,
-    pub(crate) rates: Mutex<Rates>,
+    pub(crate) statistics: QueueStatistics,
     pub(crate) keeper: QueueTasks,
     /// The queue contains the dead letters of another queue.
     pub(crate) has_letters: bool,
@@ -98,57 +91,11 @@ pub struct Queue {
     pub(crate) sent_here: Mutex<ReceivedLetters>,
     /// Held while dead letters of this queue are resent or discarded.
     pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
-    pub(crate) removed: AtomicBool,
+    removed: AtomicBool,
     /// Compaction progress by partition; held during compaction.
     pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<CompactionProgress>>>,
     /// The registry that it belongs to.
-    pub(crate) home: Weak<QueueRegistry>,
-}
-
-/// The settings that every claim needs.
-#[derive(Debug)]
-pub(crate) struct ClaimDefaults {
-    pub visibility: AtomicI64,
-    pub max_in_flight: AtomicU32,
-}
-
-impl ClaimDefaults {
-    fn of(settings: &QueueSettings) -> ClaimDefaults {
-        let defaults = ClaimDefaults {
-            visibility: AtomicI64::new(0),
-            max_in_flight: AtomicU32::new(0),
-        };
-        defaults.set(settings);
-        defaults
-    }
-
-    fn set(&self, settings: &QueueSettings) {
-        self.visibility
-            .store(micros(settings.visibility_timeout), Ordering::Relaxed);
-        self.max_in_flight.store(settings.max_in_flight, Ordering::Relaxed);
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct PauseFlags {
-    pub produce: AtomicBool,
-    pub consume: AtomicBool,
-}
-
-/// Counts since the process started.
-#[derive(Debug, Default)]
-pub struct QueueCounters {
-    pub refused_full: AtomicU64,
-    pub refused_paused: AtomicU64,
-    pub refused_too_large: AtomicU64,
-    pub refused_by_log: ErrorCodeCounters,
-    pub repeated: AtomicU64,
-    /// Moved to the dead letters, and dropped without becoming dead letters.
-    pub dead: ReasonCounters,
-    pub(crate) dropped: ReasonCounters,
-    /// Dropped on request: by a purge, and by a seek forward.
-    pub(crate) purged: AtomicU64,
-    pub(crate) passed_over: AtomicU64,
+    home: Weak<QueueRegistry>,
 }
 
 pub(crate) struct QueueParts {
@@ -157,6 +104,7 @@ pub(crate) struct QueueParts {
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
     pub settings: QueueSettings,
+    pub paused: PauseFlags,
     pub home: Weak<QueueRegistry>,
     /// Budget for the messages of a queue in memory.
     pub memory: Arc<Budget>,
@@ -180,7 +128,7 @@ impl Queue {
             epoch: parts.epoch,
             log: parts.log,
             clock: parts.clock,
-            defaults: ClaimDefaults::of(&settings),
+            claims: ClaimDefaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
             stores: boxcar::Vec::new(),
             ages: boxcar::Vec::new(),
@@ -193,15 +141,12 @@ impl Queue {
             dedup: Mutex::new(dedup),
             room: AdmissionSignals::default(),
             trimming: Mutex::default(),
-            oldest: Mutex::default(),
             state_budget: parts.state,
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             seeking: tokio::sync::Mutex::default(),
-            paused: PauseFlags::default(),
-            counters: QueueCounters::default(),
-            latency: Latency::default(),
-            rates: Mutex::default(),
+            paused: parts.paused,
+            statistics: QueueStatistics::default(),
             keeper: QueueTasks::new(),
             has_letters,
             dropped: Mutex::default(),
@@ -287,20 +232,8 @@ impl Queue {
         let removed = groups.remove(at);
         removed.removed.store(true, Ordering::Relaxed);
         self.set_groups(groups);
-        self.join_waits(&removed);
+        self.statistics.join_waits(&removed);
         Some(removed)
-    }
-
-    /// How long messages waited for their first delivery, in microseconds.
-    pub fn latency(&self) -> HistogramSnapshot {
-        self.groups_now().iter().for_each(|group| self.join_waits(group));
-        self.latency.observed()
-    }
-
-    fn join_waits(&self, group: &Group) {
-        for (_, part) in group.parts() {
-            self.latency.join(&mut part.inner.lock().waits);
-        }
     }
 
     /// One caller at a time, so that the producers' lock need not be held while the list is copied.
@@ -311,10 +244,6 @@ impl Queue {
         self.groups.store(groups);
         drop(admission);
         self.look_for_old_now();
-    }
-
-    pub fn counters(&self) -> &QueueCounters {
-        &self.counters
     }
 
     /// The receipt with which the consumer settles a delivery.
@@ -380,6 +309,21 @@ impl Queue {
 
     pub fn bytes(&self) -> u64 {
         self.admission.lock().bytes
+    }
+
+    /// Whether the queue is removed. Its tasks end with the process; nothing else accepts work from now on.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// Like `is_removed`, for the queue's tasks and for changes: what happened before the end is visible to the caller.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// The registry that it belongs to, as long as the process uses it.
+    pub(crate) fn registry(&self) -> Option<Arc<QueueRegistry>> {
+        self.home.upgrade()
     }
 
     /// Ends the queue because it is removed or the process stops: its tasks end, and waiting calls return.
@@ -460,7 +404,7 @@ impl Queue {
             admission.settings = settings.clone();
             self.settings.store(settings.clone());
         }
-        self.defaults.set(&settings);
+        self.claims.set(&settings);
         for group in self.groups.load().iter() {
             let mut members = group.members.lock();
             members.set_sharing(sharing(&settings, group.settings.mode));

@@ -283,8 +283,7 @@ impl Queues {
             // Stored first, so that a refused change has no effect.
             let (produce, consume) = (entry.produce_paused, entry.consume_paused);
             home.save_as(&queue, entry).await?;
-            queue.paused.produce.store(produce, Ordering::Relaxed);
-            queue.paused.consume.store(consume, Ordering::Relaxed);
+            queue.paused.set(produce, consume);
             if let Pause::Group(group) = &what {
                 group.paused.store(paused, Ordering::Relaxed);
             }

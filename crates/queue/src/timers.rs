@@ -125,7 +125,7 @@ impl Queue {
     pub(crate) async fn keep(self: Arc<Queue>) {
         loop {
             self.keeper.timers.looks();
-            if self.removed.load(Ordering::Acquire) {
+            if self.has_ended() {
                 return;
             }
             let due = self.run_timers(self.clock.now());

@@ -123,7 +123,7 @@ impl Queue {
 
     /// A queue that is set aside may contain dead letters of this one; nobody knows until it is back in service.
     fn all_take_part(&self) -> Result<()> {
-        let set_aside = self.home.upgrade().and_then(|home| home.first_set_aside());
+        let set_aside = self.registry().and_then(|home| home.first_set_aside());
         set_aside.map_or(Ok(()), |error| Err(QueueError::Log(error)))
     }
 

@@ -23,6 +23,7 @@ use crate::identity::QueueIdentity;
 use crate::machine::{StreamMachine, WorkMachine};
 use crate::members::Members;
 use crate::names::{check_name, dead_letter_name};
+use crate::pause::PauseFlags;
 use crate::queue::{Queue, QueueParts};
 use crate::reconcile;
 use crate::settings::{GroupMode, GroupSettings, GroupStart, PROCESS_PARTITIONS_MAX, QUEUE_GROUPS_MAX, QueueSettings};
@@ -76,13 +77,12 @@ impl QueueRegistry {
             log: self.log.clone(),
             clock: self.clock.clone(),
             settings: entry.settings.clone(),
+            paused: PauseFlags::new(entry.produce_paused, entry.consume_paused),
             home: Arc::downgrade(self),
             memory: self.memory.clone(),
             dedup: self.dedup.clone(),
             state: self.state.clone(),
         });
-        queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
-        queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
         queue.next_group.store(entry.next_group, Ordering::Relaxed);
         queue.kept_expires_early.store(entry.expires_early, Ordering::Relaxed);
         (0..entry.settings.partitions).for_each(|partition| queue.add_store(queue.new_store(partition)));
@@ -391,7 +391,7 @@ impl QueueRegistry {
         room: &mut Reservation,
     ) -> Result<Arc<Group>> {
         check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
-        if queue.removed.load(Ordering::Acquire) {
+        if queue.has_ended() {
             return Err(queue.identity.not_found());
         }
         if queue.groups_now().len() >= QUEUE_GROUPS_MAX {
@@ -471,7 +471,7 @@ impl QueueRegistry {
     pub(super) async fn keep_use(&self, queue: &Queue, group: &Group) -> Result<()> {
         let _changes = self.changes.of(queue.name()).await;
         let to_keep = group.members.lock().to_keep();
-        if let Some(since) = to_keep.filter(|_| !queue.removed.load(Ordering::Acquire)) {
+        if let Some(since) = to_keep.filter(|_| !queue.has_ended()) {
             self.save(queue).await?;
             group.members.lock().is_kept(since);
         }
@@ -481,7 +481,7 @@ impl QueueRegistry {
     /// Stores that messages of a queue may expire early, if that is not stored yet.
     pub(super) async fn keep_expires_early(&self, queue: &Queue) -> Result<()> {
         let _changes = self.changes.of(queue.name()).await;
-        if !queue.removed.load(Ordering::Acquire) {
+        if !queue.has_ended() {
             self.save(queue).await?;
             queue.kept_expires_early.store(true, Ordering::Relaxed);
         }
@@ -491,7 +491,7 @@ impl QueueRegistry {
     /// Stores the entry of a queue, if the queue still exists. The entry of a removed queue would bring it back, or
     /// take the name from another.
     pub(super) async fn save(&self, queue: &Queue) -> Result<()> {
-        if queue.removed.load(Ordering::Acquire) {
+        if queue.has_ended() {
             return Err(queue.identity.not_found());
         }
         self.catalog
@@ -502,7 +502,7 @@ impl QueueRegistry {
     /// Stores an entry before the change is applied. A deletion or a pause frees or saves space, so it is accepted on a
     /// full disk too.
     pub(super) async fn save_as(&self, queue: &Queue, entry: QueueEntry) -> Result<()> {
-        if queue.removed.load(Ordering::Acquire) {
+        if queue.has_ended() {
             return Err(queue.identity.not_found());
         }
         self.catalog
