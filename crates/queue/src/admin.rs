@@ -45,7 +45,7 @@ impl Queue {
     /// Drops all messages for all work groups, including leased ones. Stream groups move to the end. The change is
     /// durable on return. Returns the number of messages that the slowest group had not settled.
     pub async fn purge(self: &Arc<Queue>) -> Result<u64> {
-        let seeking = self.seeking.lock().await;
+        let seeking = self.groups.seek_alone().await;
         let dropped = self.depth();
         let groups = self.groups();
         blocking::work(LONG_BYTES, || self.purge_each(&groups))?;
@@ -66,7 +66,7 @@ impl Queue {
         self.trim_beside().await;
         self.wait_freeing().await?;
         self.has_room();
-        self.grown();
+        self.groups.wake();
         Ok(dropped)
     }
 
@@ -125,7 +125,7 @@ impl Queue {
             self.partition(partition)?;
         }
         let only = only.map(|partition| vec![partition]);
-        let seeking = self.seeking.lock().await;
+        let seeking = self.groups.seek_alone().await;
         let targets = self.targets(to).await?;
         // A seek back restarts delivery numbers, so old receipts must not match the new deliveries.
         let mut epoch = match self.goes_back(group, &only, &targets) {

@@ -32,7 +32,7 @@ impl Queue {
     /// groups: a start reads nothing before it, so a group missing from it would start over.
     pub(crate) fn checkpoint(&self, wanted: impl Fn(UnsavedState) -> bool) {
         for partition in 0..self.partition_count() {
-            let _listed = self.listing.lock();
+            let _listed = self.groups.hold();
             let groups = self.groups();
             let parts: Vec<(Arc<Group>, Arc<GroupPartition>)> = groups
                 .iter()
@@ -64,7 +64,7 @@ impl Queue {
     /// checkpoint from coming between the two: it would contain the group before its beginning, or the beginning before
     /// the group.
     pub(crate) fn begin_group(&self, group: &Arc<Group>) -> thalweg_log::Result<()> {
-        let _listed = self.listing.lock();
+        let _listed = self.groups.hold();
         self.add_group(group.clone());
         self.keep_beginning(group)
     }

@@ -184,7 +184,7 @@ impl Queue {
             asleep: Vec::new(),
         };
         let protect = self.settings_now().retention.protect_streams;
-        for group in self.groups_now().iter() {
+        for group in self.groups.now().iter() {
             let Some(part) = group.part(partition) else {
                 continue;
             };

@@ -219,7 +219,7 @@ impl Queue {
         let Some(letters) = stored else {
             let offset = dead.append_in_memory(letter, now);
             dead.stored(wanted, true);
-            dead.grown();
+            dead.groups.wake();
             return Ok(offset);
         };
         let mut state = Records::new();

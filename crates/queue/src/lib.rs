@@ -23,6 +23,7 @@ mod epoch;
 mod error;
 mod expiry;
 mod group;
+mod group_list;
 mod group_partition;
 pub mod hash;
 mod identity;

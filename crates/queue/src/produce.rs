@@ -481,7 +481,7 @@ impl Queue {
             .chunk_by(|a, b| a.partition == b.partition)
             .flat_map(<[_]>::first)
         {
-            self.grown_in(place.partition);
+            self.groups.call_for(place.partition);
         }
         places
     }

@@ -23,6 +23,7 @@ use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::expiry::EarlyExpiryIndex;
 use crate::group::{Group, sharing};
+use crate::group_list::GroupList;
 use crate::group_partition::GroupState;
 use crate::identity::QueueIdentity;
 use crate::ids::Receipt;
@@ -30,7 +31,7 @@ use crate::machine::{self, Backoff, DeliveryPolicy};
 use crate::names::NameKind;
 use crate::offset_ranges::OffsetRanges;
 use crate::pause::PauseFlags;
-use crate::queues::{QueueRegistry, no_group};
+use crate::queues::QueueRegistry;
 use crate::settings::{self, QueueSettings};
 use crate::stats::QueueStatistics;
 use crate::store::{MemoryStore, MessageStore};
@@ -57,25 +58,16 @@ pub struct Queue {
     pub(crate) expires_early: AtomicBool,
     /// The catalogue has stored that.
     pub(crate) kept_expires_early: AtomicBool,
-    /// Sorted by name.
-    groups: ArcSwap<Vec<Arc<Group>>>,
-    /// Held while a new group is added and its beginning stored, and while a checkpoint of all groups is written.
-    pub(crate) listing: Mutex<()>,
-    /// The number of the next group.
-    pub(crate) next_group: AtomicU32,
+    pub(crate) groups: GroupList,
     pub(crate) admission: Mutex<Admission>,
     pub(crate) dedup: Mutex<Dedup>,
     pub(crate) room: AdmissionSignals,
-    /// For the state of groups.
-    pub(crate) state_budget: Arc<Budget>,
     /// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes
     /// it. Taken before the admission lock.
     pub(crate) trimming: Mutex<()>,
     /// Held while messages are dropped to make room.
     pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
-    /// Held during a seek: of two seeks, the one that is stored last must win.
-    pub(crate) seeking: tokio::sync::Mutex<()>,
     pub(crate) paused: PauseFlags,
     pub(crate) statistics: QueueStatistics,
     pub(crate) keeper: QueueTasks,
@@ -104,14 +96,14 @@ pub(crate) struct QueueParts {
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
     pub settings: QueueSettings,
+    /// The number of the next group.
+    pub next_group: u32,
     pub paused: PauseFlags,
     pub home: Weak<QueueRegistry>,
     /// Budget for the messages of a queue in memory.
     pub memory: Arc<Budget>,
     /// Budget for dedup-ids.
     pub dedup: Arc<Budget>,
-    /// Budget for the state of groups.
-    pub state: Arc<Budget>,
 }
 
 impl Queue {
@@ -134,17 +126,13 @@ impl Queue {
             ages: boxcar::Vec::new(),
             expires_early: AtomicBool::new(false),
             kept_expires_early: AtomicBool::new(false),
-            groups: ArcSwap::default(),
-            listing: Mutex::default(),
-            next_group: AtomicU32::new(1),
+            groups: GroupList::new(parts.next_group),
             admission: Mutex::new(Admission::new(settings, memory)),
             dedup: Mutex::new(dedup),
             room: AdmissionSignals::default(),
             trimming: Mutex::default(),
-            state_budget: parts.state,
             making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
-            seeking: tokio::sync::Mutex::default(),
             paused: parts.paused,
             statistics: QueueStatistics::default(),
             keeper: QueueTasks::new(),
@@ -194,56 +182,6 @@ impl Queue {
     pub(crate) fn add_store(&self, store: MessageStore) {
         self.ages.push(EarlyExpiryIndex::default());
         self.stores.push(Arc::new(store));
-    }
-
-    pub fn groups(&self) -> Vec<Arc<Group>> {
-        self.groups.load().to_vec()
-    }
-
-    pub fn group_count(&self) -> usize {
-        self.groups.load().len()
-    }
-
-    pub(crate) fn groups_now(&self) -> arc_swap::Guard<Arc<Vec<Arc<Group>>>> {
-        self.groups.load()
-    }
-
-    pub fn group(&self, name: &str) -> Result<Arc<Group>> {
-        self.known_group(name).ok_or_else(|| no_group(self, name))
-    }
-
-    pub(crate) fn known_group(&self, name: &str) -> Option<Arc<Group>> {
-        let groups = self.groups.load();
-        let at = groups.binary_search_by(|group| group.name().as_str().cmp(name)).ok()?;
-        groups.get(at).cloned()
-    }
-
-    /// Adds a group. Groups of a queue are created and removed by one caller at a time.
-    pub(crate) fn add_group(&self, group: Arc<Group>) {
-        let mut groups = self.groups.load().to_vec();
-        let at = groups.partition_point(|known| known.name() < group.name());
-        groups.insert(at, group);
-        self.set_groups(groups);
-    }
-
-    pub(crate) fn remove_group(&self, name: &str) -> Option<Arc<Group>> {
-        let mut groups = self.groups.load().to_vec();
-        let at = groups.iter().position(|group| group.name() == name)?;
-        let removed = groups.remove(at);
-        removed.removed.store(true, Ordering::Relaxed);
-        self.set_groups(groups);
-        self.statistics.join_waits(&removed);
-        Some(removed)
-    }
-
-    /// One caller at a time, so that the producers' lock need not be held while the list is copied.
-    fn set_groups(&self, groups: Vec<Arc<Group>>) {
-        let groups = Arc::new(groups);
-        let mut admission = self.admission.lock();
-        admission.set_groups(groups.clone());
-        self.groups.store(groups);
-        drop(admission);
-        self.look_for_old_now();
     }
 
     /// The receipt with which the consumer settles a delivery.
@@ -331,20 +269,7 @@ impl Queue {
         self.removed.store(true, Ordering::Release);
         self.keeper.end();
         self.close_line();
-        self.grown();
-    }
-
-    /// Wakes waiting claims.
-    pub(crate) fn grown(&self) {
-        self.groups.load().iter().for_each(|group| group.wake());
-    }
-
-    /// Messages were appended to a partition.
-    pub(crate) fn grown_in(&self, partition: u32) {
-        self.groups
-            .load()
-            .iter()
-            .for_each(|group| group.waiting.call_for(partition));
+        self.groups.wake();
     }
 
     pub(crate) fn listener(self: &Arc<Queue>, partition: u32) -> Arc<dyn PartitionListener> {
@@ -405,7 +330,7 @@ impl Queue {
             self.settings.store(settings.clone());
         }
         self.claims.set(&settings);
-        for group in self.groups.load().iter() {
+        for group in self.groups.now().iter() {
             let mut members = group.members.lock();
             members.set_sharing(sharing(&settings, group.settings.mode));
             members.set_consumer_timeout(now, settings.consumer_timeout);
@@ -458,7 +383,7 @@ struct GrowthListener {
 impl PartitionListener for GrowthListener {
     fn grown(&self, _next: Offset) {
         if let Some(queue) = self.queue.upgrade() {
-            queue.grown_in(self.partition);
+            queue.groups.call_for(self.partition);
         }
     }
 }

@@ -204,13 +204,13 @@ impl Queues {
 
     /// Returns an existing group, or creates one. The change is durable on return.
     pub async fn join_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
-        if let Some(group) = queue.known_group(&settings.name) {
+        if let Some(group) = queue.groups.find(&settings.name) {
             return same(queue, group, &settings);
         }
         let (home, queue) = (self.home.clone(), queue.clone());
         DetachedFuture::new(async move {
             let _changes = home.changes.of(queue.name()).await;
-            if let Some(group) = queue.known_group(&settings.name) {
+            if let Some(group) = queue.groups.find(&settings.name) {
                 return same(&queue, group, &settings);
             }
             home.add_group(&queue, settings, false).await
@@ -226,7 +226,7 @@ impl Queues {
 
     async fn create_group_now(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
         let _changes = self.home.changes.of(queue.name()).await;
-        let Some(group) = queue.known_group(&settings.name) else {
+        let Some(group) = queue.groups.find(&settings.name) else {
             return self.home.add_group(queue, settings, true).await;
         };
         if group.is_declared() {
@@ -287,7 +287,7 @@ impl Queues {
             if let Pause::Group(group) = &what {
                 group.paused.store(paused, Ordering::Relaxed);
             }
-            queue.grown();
+            queue.groups.wake();
             Ok(())
         })
         .await
@@ -349,7 +349,7 @@ fn same(queue: &Queue, group: Arc<Group>, settings: &GroupSettings) -> Result<Ar
 
 /// Whether an existing group of this name matches the declaration. Where a group begins matters only for new groups.
 fn may_be_declared(queue: &Queue, wanted: &GroupSettings) -> Result<()> {
-    let Some(known) = queue.known_group(&wanted.name) else {
+    let Some(known) = queue.groups.find(&wanted.name) else {
         return Ok(());
     };
     let known = &known.settings;

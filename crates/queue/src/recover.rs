@@ -12,6 +12,7 @@ use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
 use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadOptions};
 
+use crate::budget::Budget;
 use crate::catalog::{GroupEntry, QueueEntry};
 use crate::dead_letter_move::ended_record;
 use crate::error::{QueueError, Result};
@@ -45,15 +46,16 @@ struct StoredGroupState {
 
 /// Recovers all groups of a queue; `dead` is the partition of its dead letters. Also reads leased messages, because
 /// leases must be known before anything is delivered. If the catalogue `has_lost` records, the result includes groups
-/// that only the state partitions know.
+/// that only the state partitions know. `memory` is the budget for the state of groups.
 pub(crate) async fn recover(
     queue: &Arc<Queue>,
     entry: &QueueEntry,
     dead: Option<PartitionId>,
     has_lost: bool,
+    memory: Arc<Budget>,
 ) -> Result<Vec<Group>> {
     let (queue, entry) = (queue.clone(), entry.clone());
-    let recovered = blocking::spawn(move || recover_blocking(&queue, entry, dead, has_lost)).await;
+    let recovered = blocking::spawn(move || recover_blocking(&queue, entry, dead, has_lost, &memory)).await;
     recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
 }
 
@@ -62,6 +64,7 @@ fn recover_blocking(
     mut entry: QueueEntry,
     dead: Option<PartitionId>,
     has_lost: bool,
+    memory: &Arc<Budget>,
 ) -> Result<Vec<Group>> {
     let mut told = Vec::new();
     for partition in 0..queue.partition_count() {
@@ -93,7 +96,7 @@ fn recover_blocking(
     entry
         .groups
         .iter()
-        .map(|group| group_of(queue, group, &mut told, &letters))
+        .map(|group| group_of(queue, group, &mut told, &letters, memory))
         .collect()
 }
 
@@ -122,7 +125,7 @@ fn found_groups(queue: &Queue, entry: &mut QueueEntry, told: &[BTreeMap<u32, Sto
             paused: false,
             unused_since: None,
         });
-        queue.next_group.fetch_max(id.saturating_add(1), Ordering::Relaxed);
+        queue.groups.skip_number(id);
     }
 }
 
@@ -210,6 +213,7 @@ fn group_of(
     entry: &GroupEntry,
     told: &mut [BTreeMap<u32, StoredGroupState>],
     letters: &InterruptedMoves,
+    memory: &Arc<Budget>,
 ) -> Result<Group> {
     let settings = queue.settings();
     let now = queue.clock.now();
@@ -244,7 +248,7 @@ fn group_of(
             machine.begins_at(store.first()?);
         }
         // Stored state is never refused.
-        let room = queue.state_budget.reserve_anyway(part_bytes(entry.settings.mode));
+        let room = memory.reserve_anyway(part_bytes(entry.settings.mode));
         let part = GroupPartition::new(state, room);
         backlog += part.inner.lock().backlog(store.next()?);
         parts.push(Arc::new(part));

@@ -114,7 +114,7 @@ impl Queue {
         let Some(first) = self.store(partition).and_then(|store| store.first().ok()) else {
             return;
         };
-        for group in self.groups_now().iter().filter(|group| !group.is_work()) {
+        for group in self.groups.now().iter().filter(|group| !group.is_work()) {
             let Some(part) = group.part(partition).filter(|part| part.wants() < first) else {
                 continue;
             };
@@ -177,7 +177,7 @@ impl Queue {
     pub(crate) async fn retain(self: &Arc<Queue>) -> Micros {
         let settings = self.settings();
         let by_policy = settings.retention.mode == RetentionMode::Policy;
-        if !by_policy && !self.groups_now().is_empty() {
+        if !by_policy && !self.groups.now().is_empty() {
             return NEVER;
         }
         // Indexes and messages may have to be read.
@@ -206,7 +206,7 @@ impl Queue {
     /// The first offset of a partition that no limit may remove.
     fn protected(&self, partition: u32) -> Offset {
         let streams = self.settings_now().retention.protect_streams;
-        let groups = self.groups_now();
+        let groups = self.groups.now();
         needed(&groups, partition, |group| group.is_work() || streams).unwrap_or(Offset::MAX)
     }
 
@@ -242,7 +242,7 @@ impl Queue {
                 due = oldest.saturating_add(micros(retention.max_age)).saturating_add(1);
             }
         }
-        if self.groups_now().is_empty() {
+        if self.groups.now().is_empty() {
             for head in &mut heads {
                 due = due.min(head.pass_expired(now));
             }

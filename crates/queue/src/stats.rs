@@ -107,7 +107,7 @@ impl Queue {
 
     /// How long messages waited for their first delivery, in microseconds.
     pub fn latency(&self) -> HistogramSnapshot {
-        let groups = self.groups_now();
+        let groups = self.groups.now();
         groups.iter().for_each(|group| self.statistics.join_waits(group));
         self.statistics.latency.observed()
     }
@@ -164,7 +164,7 @@ impl Queue {
 
     fn rates(&self, enqueued: u64) -> [f64; 3] {
         let (mut delivered, mut acked) = (0, 0);
-        for group in self.groups_now().iter() {
+        for group in self.groups.now().iter() {
             delivered += group.delivered();
             acked += group.acked();
         }

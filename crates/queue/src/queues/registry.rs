@@ -77,13 +77,12 @@ impl QueueRegistry {
             log: self.log.clone(),
             clock: self.clock.clone(),
             settings: entry.settings.clone(),
+            next_group: entry.next_group,
             paused: PauseFlags::new(entry.produce_paused, entry.consume_paused),
             home: Arc::downgrade(self),
             memory: self.memory.clone(),
             dedup: self.dedup.clone(),
-            state: self.state.clone(),
         });
-        queue.next_group.store(entry.next_group, Ordering::Relaxed);
         queue.kept_expires_early.store(entry.expires_early, Ordering::Relaxed);
         (0..entry.settings.partitions).for_each(|partition| queue.add_store(queue.new_store(partition)));
         Arc::new(queue)
@@ -252,9 +251,9 @@ impl QueueRegistry {
         queue: &Queue,
         settings: &QueueSettings,
     ) -> Result<(Reservation, Reservation)> {
-        let groups = queue.groups_now();
+        let groups = queue.groups.now();
         let known = groups.iter().map(|group| group.settings.mode);
-        let is_new = |group: &&GroupSettings| queue.known_group(&group.name).is_none();
+        let is_new = |group: &&GroupSettings| queue.groups.find(&group.name).is_none();
         let new = settings.groups.iter().filter(is_new).map(|group| group.mode);
         let more = settings.partitions.saturating_sub(queue.partition_count());
         Ok((
@@ -316,7 +315,7 @@ impl QueueRegistry {
         new: &[GroupSettings],
         room: &mut Reservation,
     ) -> Result<()> {
-        for group in new.iter().filter(|group| queue.known_group(&group.name).is_none()) {
+        for group in new.iter().filter(|group| queue.groups.find(&group.name).is_none()) {
             self.add_group_within(queue, group.clone(), true, room).await?;
         }
         let is_in = |groups: &[GroupSettings], known: &Group| groups.iter().any(|group| group.name == *known.name());
@@ -394,13 +393,13 @@ impl QueueRegistry {
         if queue.has_ended() {
             return Err(queue.identity.not_found());
         }
-        if queue.groups_now().len() >= QUEUE_GROUPS_MAX {
+        if queue.groups.now().len() >= QUEUE_GROUPS_MAX {
             return Err(QueueError::QuotaExceeded {
                 what: "groups of one queue",
                 limit: QUEUE_GROUPS_MAX as u64,
             });
         }
-        let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
+        let id = queue.groups.take_number();
         let start = settings.start;
         let wanted = queue.beside_the_disk(move |queue| starts_of(queue, start)).await;
         let starts = wanted.unwrap_or(Err(LogError::Closed))?;
@@ -438,7 +437,7 @@ impl QueueRegistry {
     }
 
     pub(super) async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
-        let Some(group) = queue.known_group(name) else {
+        let Some(group) = queue.groups.find(name) else {
             return Err(no_group(queue, name));
         };
         let mut entry = queue.entry();

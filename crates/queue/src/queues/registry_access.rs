@@ -15,7 +15,7 @@ use crate::times::micros;
 
 impl Queue {
     pub(crate) fn entry(&self) -> QueueEntry {
-        let groups = self.groups_now();
+        let groups = self.groups.now();
         QueueEntry {
             id: self.identity.id,
             settings: (*self.settings()).clone(),
@@ -30,7 +30,7 @@ impl Queue {
                     unused_since: group.members.lock().empty_since().filter(|_| !group.is_declared()),
                 })
                 .collect(),
-            next_group: self.next_group.load(Ordering::Relaxed),
+            next_group: self.groups.next_number(),
             produce_paused: self.paused.produce(),
             consume_paused: self.paused.consume(),
             expires_early: self.expires_early.load(Ordering::Relaxed)

@@ -122,10 +122,10 @@ impl QueueRegistry {
         if queue.keeps_ids() {
             self.make_ids(&queue, queue.partition_count()).await?;
         }
-        for group in recover(&queue, entry, dead, self.catalog.lost() > 0).await? {
+        for group in recover(&queue, entry, dead, self.catalog.lost() > 0, self.state.clone()).await? {
             queue.add_group(Arc::new(group));
         }
-        if queue.groups_now().len() > entry.groups.len() {
+        if queue.groups.now().len() > entry.groups.len() {
             self.save_as(&queue, queue.entry()).await?;
         }
         Ok(queue)
