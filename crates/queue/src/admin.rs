@@ -65,7 +65,7 @@ impl Queue {
         // Trim even if the purge cannot be stored yet: the freed space makes room for it.
         self.trim_beside().await;
         self.wait_freeing().await?;
-        self.has_room();
+        self.admission.has_room();
         self.groups.wake();
         Ok(dropped)
     }

@@ -496,7 +496,7 @@ impl Queue {
     /// consumers settle. `was` is the lowest offset the group needed and the partition's count before the scan.
     pub(crate) fn passed_over(&self, part: &GroupPartition, inner: &GroupPartitionInner, was: (Offset, i64)) {
         if (part.wants(), inner.counted()) != was {
-            self.has_room();
+            self.admission.has_room();
             self.trim_soon();
         }
     }
@@ -542,7 +542,7 @@ impl Queue {
             group.backlog_less(settled);
         }
         if settled < 0 {
-            self.admission.lock().count_anew();
+            self.admission.count_anew();
         }
         Ok(stored?)
     }

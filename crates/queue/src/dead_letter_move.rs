@@ -214,7 +214,7 @@ impl Queue {
             count: 1,
             bytes: dead.size_of(&letter, Duration::ZERO),
         };
-        dead.admit_always(wanted).await;
+        dead.admission.admit_always(wanted).await;
         dead.lives(&letter, &settings, Duration::ZERO, now);
         let Some(letters) = stored else {
             let offset = dead.append_in_memory(letter, now);

@@ -6,7 +6,6 @@
 mod admin;
 mod admission;
 pub mod assignment;
-mod backpressure;
 mod batch_entry;
 mod budget;
 mod catalog;

@@ -107,7 +107,7 @@ impl Queue {
     pub(crate) async fn make_room(self: &Arc<Queue>, wanted: AdmissionRequest) -> bool {
         // One at a time: messages leaving for the dead letters count until they arrive, and must not be compensated
         // twice.
-        let _making = self.making_room.lock().await;
+        let _making = self.admission.make_room_alone().await;
         let over = self.admission.lock().limit(wanted);
         let AdmissionRequest { count, bytes } = wanted;
         let settings = self.settings();

@@ -157,7 +157,7 @@ impl Queue {
             count: 1,
             bytes: self.size_of(&message, ttl),
         };
-        if !self.admit_now(wanted) {
+        if !self.admission.admit_now(wanted) {
             self.admit(wanted).await?;
         }
         let queue = self.clone();
@@ -228,7 +228,7 @@ impl Queue {
             count: messages.len() as u64,
             bytes: messages.iter().map(|message| self.size_of(message, ttl)).sum(),
         };
-        if !self.admit_now(wanted) {
+        if !self.admission.admit_now(wanted) {
             self.admit(wanted).await?;
         }
         let own = std::mem::take(&mut tickets.tickets);
@@ -510,7 +510,7 @@ impl Queue {
         let Some(store) = self.memory(partition) else {
             return Err(message);
         };
-        if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings.max_message_size) {
+        if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings().max_message_size) {
             return Ok(Err(error));
         }
         let wanted = AdmissionRequest { count: 1, bytes };
@@ -519,12 +519,12 @@ impl Queue {
         }
         // Stored under the same lock, so nobody sees it counted but missing.
         admission.done(wanted);
-        self.lives(&message, &admission.settings, admission.settings.ttl, now);
+        self.lives(&message, admission.settings(), admission.settings().ttl, now);
         let over = admission.is_over_policy();
-        let (life, ttl) = (message.life(self.clock.as_ref()), admission.settings.ttl);
+        let (life, ttl) = (message.life(self.clock.as_ref()), admission.settings().ttl);
         let offset = store.append(message, ttl, now);
         self.note_age(MessagePosition { partition, offset }, life, ttl, now);
-        let groups = admission.groups.iter();
+        let groups = admission.groups().iter();
         groups.for_each(|group| group.waiting.call_for(partition));
         drop(admission);
         if over {

@@ -12,8 +12,7 @@ use smol_str::SmolStr;
 use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log, Micros, Offset, PartitionId, PartitionListener};
 
-use crate::admission::Admission;
-use crate::backpressure::AdmissionSignals;
+use crate::admission::AdmissionGate;
 use crate::budget::{self, Budget};
 use crate::claim::{ClaimDefaults, Delivery};
 use crate::compaction::CompactionProgress;
@@ -59,14 +58,11 @@ pub struct Queue {
     /// The catalogue has stored that.
     pub(crate) kept_expires_early: AtomicBool,
     pub(crate) groups: GroupList,
-    pub(crate) admission: Mutex<Admission>,
+    pub(crate) admission: AdmissionGate,
     pub(crate) dedup: Mutex<Dedup>,
-    pub(crate) room: AdmissionSignals,
     /// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes
     /// it. Taken before the admission lock.
     pub(crate) trimming: Mutex<()>,
-    /// Held while messages are dropped to make room.
-    pub(crate) making_room: tokio::sync::Mutex<()>,
     pub(crate) turn: AtomicUsize,
     pub(crate) paused: PauseFlags,
     pub(crate) statistics: QueueStatistics,
@@ -127,11 +123,9 @@ impl Queue {
             expires_early: AtomicBool::new(false),
             kept_expires_early: AtomicBool::new(false),
             groups: GroupList::new(parts.next_group),
-            admission: Mutex::new(Admission::new(settings, memory)),
+            admission: AdmissionGate::new(settings, memory),
             dedup: Mutex::new(dedup),
-            room: AdmissionSignals::default(),
             trimming: Mutex::default(),
-            making_room: tokio::sync::Mutex::default(),
             turn: AtomicUsize::new(0),
             paused: parts.paused,
             statistics: QueueStatistics::default(),
@@ -229,26 +223,6 @@ impl Queue {
         self.clock.as_ref()
     }
 
-    /// The largest backlog, which the depth limit applies to.
-    pub fn depth(&self) -> u64 {
-        self.admission.lock().depth()
-    }
-
-    /// Messages that some group has yet to read, or that are retained anyway.
-    pub(crate) fn kept(&self) -> u64 {
-        let by_policy = self.settings_now().retention.mode == settings::RetentionMode::Policy;
-        let admission = self.admission.lock();
-        let unread = admission.groups.iter().map(|group| group.backlog()).max();
-        match unread {
-            Some(unread) if !by_policy => unread,
-            _ => admission.retained,
-        }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.admission.lock().bytes
-    }
-
     /// Whether the queue is removed. Its tasks end with the process; nothing else accepts work from now on.
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Relaxed)
@@ -268,7 +242,7 @@ impl Queue {
     pub(crate) fn end(&self) {
         self.removed.store(true, Ordering::Release);
         self.keeper.end();
-        self.close_line();
+        self.admission.close();
         self.groups.wake();
     }
 
@@ -326,7 +300,7 @@ impl Queue {
         let settings = Arc::new(settings);
         {
             let mut admission = self.admission.lock();
-            admission.settings = settings.clone();
+            admission.set_settings(settings.clone());
             self.settings.store(settings.clone());
         }
         self.claims.set(&settings);
@@ -346,7 +320,7 @@ impl Queue {
             }
             group.wake();
         }
-        self.has_changed();
+        self.admission.has_changed();
         // Groups may expire earlier, and messages may have expired.
         self.look_for_old_now();
         self.look_at(0);
@@ -360,14 +334,13 @@ impl Queue {
             bytes += store.bytes()?;
         }
         let mut admission = self.admission.lock();
-        admission.retained += retained;
-        admission.bytes += bytes;
+        admission.found(retained, bytes);
         if self.has_letters
             && let Some(store) = self.store(0)
         {
             let mut dropped = self.dropped.lock();
             dropped.trim(store.first()?);
-            admission.retained -= dropped.len().min(admission.retained);
+            admission.retained_less(dropped.len());
         }
         Ok(())
     }

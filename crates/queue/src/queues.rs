@@ -159,7 +159,7 @@ impl Queues {
             // Nothing may come between the check and the change. Under an order, a key may move to another partition
             // only while the queue is empty, and leases from before the order must not interfere. Partitions created in
             // a failed attempt stay for the next one.
-            still = Some(queue.still().await);
+            still = Some(queue.admission.still().await);
             may_become()?;
         }
         // A shorter retention, or a smaller limit, frees space.
@@ -240,7 +240,7 @@ impl Queues {
         entry.groups_of(group.id).for_each(|group| group.declared = true);
         self.home.save_as(queue, entry).await?;
         group.declared.store(true, Ordering::Relaxed);
-        queue.has_changed();
+        queue.admission.has_changed();
         Ok(group)
     }
 

@@ -263,7 +263,7 @@ fn group_of(
         entry.declared,
         members,
         parts,
-        (queue.admission.lock().total.clone(), backlog),
+        (queue.admission.total(), backlog),
     );
     group.paused.store(entry.paused, Ordering::Relaxed);
     Ok(group)

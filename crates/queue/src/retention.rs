@@ -45,7 +45,7 @@ impl Queue {
                 self.trim_store(partition, below);
             }
         }
-        self.has_room();
+        self.admission.has_room();
     }
 
     /// Like `trim`, without blocking the caller's thread on a disk.
@@ -129,24 +129,21 @@ impl Queue {
     /// Recounts the bytes after compaction removed some from the middle. The queue is quiesced only while the ends are
     /// noted. What was stored by then is counted while producers proceed, and what is trimmed meanwhile is added.
     pub(crate) async fn count_bytes(self: &Arc<Queue>) {
-        let (ends, counted, trimmed) = {
-            let _still = self.still().await;
+        let (ends, counted) = {
+            let _still = self.admission.still().await;
             let ends: Vec<Offset> = self.stores().iter().map(|store| store.next().unwrap_or(0)).collect();
             let admission = self.admission.lock();
-            (ends, admission.bytes, admission.trimmed_bytes)
+            (ends, admission.counted_bytes())
         };
         self.beside_the_disk(move |queue| {
             let _trimming = queue.trimming.lock();
             let stores = queue.stores();
             let stored = stores.iter().zip(&ends).map(|(store, end)| store.bytes_before(*end));
             let stored: u64 = stored.filter_map(Result::ok).sum();
-            let mut admission = queue.admission.lock();
-            let stored = stored + (admission.trimmed_bytes - trimmed);
-            let bytes = (admission.bytes + stored).saturating_sub(counted);
-            admission.bytes_left(bytes);
+            queue.admission.lock().recount(counted, stored);
         })
         .await;
-        self.has_room();
+        self.admission.has_room();
     }
 
     /// Frees what all groups of a queue in memory have settled as soon as it is worth it, so that the memory is reused
@@ -162,7 +159,7 @@ impl Queue {
         }
         // The list under the lock: a group created at this moment needs what the others have settled.
         let mut admission = self.admission.lock();
-        let parts = admission.groups.iter().filter_map(|group| group.part(partition));
+        let parts = admission.groups().iter().filter_map(|group| group.part(partition));
         if let Some(below) = parts.map(|part| part.wants()).min() {
             let (count, bytes) = memory.trim(below);
             let before = match self.has_letters {
@@ -199,7 +196,7 @@ impl Queue {
             }
         })
         .await;
-        self.has_room();
+        self.admission.has_room();
         cuts.due
     }
 
@@ -219,10 +216,7 @@ impl Queue {
         let mut due = NEVER;
         let retention = &settings.retention;
         if retention.mode == RetentionMode::Policy {
-            let stored = {
-                let admission = self.admission.lock();
-                admission.bytes.saturating_sub(admission.storing_bytes)
-            };
+            let stored = self.admission.lock().stored_bytes();
             let kept: u64 = heads.iter().map(|head| head.end - head.at).sum();
             let mut over = LimitExcess {
                 messages: beyond(kept, retention.max_messages),

@@ -236,7 +236,7 @@ impl Queue {
     /// Wakes others after a settlement in any partition.
     pub(crate) fn settled(&self, group: &Group) {
         group.wake();
-        self.has_room();
+        self.admission.has_room();
         self.trim_soon();
     }
 
@@ -245,7 +245,7 @@ impl Queue {
         // The consumer may take another lease, and the next message of the lane is ready.
         group.waiting.call_full();
         self.call_if_more(group, partition);
-        self.has_room();
+        self.admission.has_room();
         self.trim_soon();
     }
 

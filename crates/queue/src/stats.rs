@@ -121,7 +121,7 @@ impl Queue {
         let counters = self.counters();
         let (retained, bytes, enqueued) = {
             let admission = self.admission.lock();
-            (admission.retained, admission.bytes, admission.enqueued)
+            (admission.retained(), admission.bytes(), admission.enqueued())
         };
         QueueStats {
             name: self.name().clone(),

@@ -135,7 +135,7 @@ impl Queue {
     ) -> Result<()> {
         let (mut left, mut most) = (letters, COMMIT);
         while !left.is_empty() {
-            let size = at_once(left).min(most).min(sending.to.room_for(most)).max(1);
+            let size = at_once(left).min(most).min(sending.to.admission.room_for(most)).max(1);
             let (some, others) = left.split_at_checked(size).unwrap_or((left, &[]));
             match self.resend_some(sending, some).await {
                 Ok(()) => {

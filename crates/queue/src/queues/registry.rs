@@ -347,7 +347,7 @@ impl QueueRegistry {
             }
         }
         // The depth of a queue with only stream groups is that of the declared ones.
-        queue.has_changed();
+        queue.admission.has_changed();
         queue.maintain_by(now);
         Ok(())
     }
@@ -404,7 +404,7 @@ impl QueueRegistry {
         let wanted = queue.beside_the_disk(move |queue| starts_of(queue, start)).await;
         let starts = wanted.unwrap_or(Err(LogError::Closed))?;
         // While the queue is quiesced its backlog is exact, because no message is in transit.
-        let still = queue.still().await;
+        let still = queue.admission.still().await;
         let stores = queue.stores();
         let mut parts = Vec::with_capacity(stores.len());
         let mut backlog = 0;
@@ -425,7 +425,7 @@ impl QueueRegistry {
             sharing(&queue_settings, settings.mode),
             queue_settings.consumer_timeout,
         );
-        let total = queue.admission.lock().total.clone();
+        let total = queue.admission.total();
         let group = Arc::new(Group::new(id, settings, declared, members, parts, (total, backlog)));
         let kept = queue.begin_group(&group);
         drop(still);
