@@ -139,12 +139,12 @@ impl Queue {
         if now >= times.ids + TRIM_IDS_EVERY {
             times.ids = now;
             self.tell_forgotten_ids(&mut times.ids_forgotten);
-            if self.keeps_ids() || !self.dedup.lock().is_empty() {
+            if self.keeps_ids() || !self.dedup.is_empty() {
                 // Finding where a window begins may need a disk read.
                 self.on_a_thread(|queue| queue.trim_ids()).await;
             }
         }
-        if let Some(next) = self.dedup.lock().next_due() {
+        if let Some(next) = self.dedup.next_due() {
             due = due.min(next.max(times.ids + TRIM_IDS_EVERY));
         }
         due = due.min(self.forget_frames());

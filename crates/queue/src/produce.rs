@@ -20,7 +20,7 @@ use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, WriteBatch};
 use crate::admission::AdmissionRequest;
 use crate::batch_entry::BatchEntry;
 use crate::dead_letters::{LetterArrival, ResentLetters};
-use crate::dedup::{DedupLookup, DedupTicket, MessagePosition};
+use crate::dedup::{DedupLookup, DedupReservations, MessagePosition};
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
 use crate::message::{DEDUP_ID, NewMessage};
@@ -120,21 +120,6 @@ impl<T: Send + 'static> Drop for DetachedFuture<T> {
     }
 }
 
-/// Dedup-ids reserved for messages that are not stored yet; released if they never are.
-struct DedupReservations<'a> {
-    queue: &'a Queue,
-    tickets: Vec<DedupTicket>,
-}
-
-impl Drop for DedupReservations<'_> {
-    fn drop(&mut self) {
-        if !self.tickets.is_empty() {
-            let mut dedup = self.queue.dedup.lock();
-            self.tickets.drain(..).for_each(|ticket| dedup.failed(ticket));
-        }
-    }
-}
-
 impl Queue {
     /// Stores a message. Completes when it is as durable as the queue promises; for a queue in memory, that is when
     /// this call returns.
@@ -218,8 +203,7 @@ impl Queue {
         self.may_produce(&messages)?;
         let (mut messages, mut answers, mut tickets) = self.without_repeated(messages).await?;
         if messages.is_empty() {
-            let nowhere = std::iter::empty();
-            BatchEntry::settle(&mut answers, nowhere, &mut self.dedup.lock(), self.clock.now());
+            tickets.settle(&mut answers, std::iter::empty(), self.clock.as_ref());
             return Ok(answers.into_iter().map(BatchEntry::produced).collect());
         }
         messages.iter_mut().for_each(keep_dedup_id);
@@ -231,13 +215,10 @@ impl Queue {
         if !self.admission.admit_now(wanted) {
             self.admit(wanted).await?;
         }
-        let own = std::mem::take(&mut tickets.tickets);
+        let own = tickets.take();
         let (queue, mut along) = (self.clone(), along);
         DetachedFuture::new(async move {
-            let mut tickets = DedupReservations {
-                queue: &queue,
-                tickets: own,
-            };
+            let tickets = queue.dedup.reservations(own);
             let placed = queue.place(messages);
             let sent = along.sent.take();
             let arriving = sent.map(|sent| LetterArrival::begin(&queue, sent, &placed));
@@ -270,8 +251,7 @@ impl Queue {
             drop(arriving);
             queue.stored(wanted, is_there);
             let places = queue.counting_refusal(stored)?.into_iter();
-            tickets.tickets.clear();
-            BatchEntry::settle(&mut answers, places, &mut queue.dedup.lock(), queue.clock.now());
+            tickets.settle(&mut answers, places, queue.clock.as_ref());
             Ok(answers.into_iter().map(BatchEntry::produced).collect())
         })
         .await
@@ -348,26 +328,22 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes messages whose dedup-id was seen. While another batch is storing one of the ids, it waits without
-    /// reserving any.
+    /// Removes messages whose dedup-id was seen.
     async fn without_repeated(
         &self,
         messages: Vec<NewMessage>,
     ) -> Result<(Vec<NewMessage>, Vec<BatchEntry>, DedupReservations<'_>)> {
-        let mut tickets = DedupReservations {
-            queue: self,
-            tickets: Vec::new(),
-        };
+        let mut tickets = self.dedup.reservations(Vec::new());
         let window = self.settings_now().dedup_window;
         if window.is_zero() || messages.iter().all(|message| message.dedup_id.is_none()) {
             let answers = messages.iter().map(|_| BatchEntry::New(None)).collect();
             return Ok((messages, answers, tickets));
         }
-        let (places, seen) = self.reserve_ids(&messages).await;
+        let (places, seen) = self.dedup.reserve(&messages, self.clock.as_ref()).await;
         let mut answers = vec![BatchEntry::New(None); messages.len()];
         for (at, seen) in places.iter().zip(seen) {
             if let DedupLookup::First(ticket) = seen {
-                tickets.tickets.push(ticket);
+                tickets.add(ticket);
             }
             let answer = BatchEntry::of(seen, &places);
             if matches!(answer, BatchEntry::Repeated(_)) {
@@ -380,24 +356,6 @@ impl Queue {
         let new = messages.into_iter().zip(&answers);
         let left = new.filter_map(|(message, answer)| matches!(answer, BatchEntry::New(_)).then_some(message));
         Ok((left.collect(), answers, tickets))
-    }
-
-    /// Reserves the dedup-ids of a batch, all at once. Returns the index of each id in the batch, and its lookup.
-    async fn reserve_ids(&self, messages: &[NewMessage]) -> (Vec<usize>, Vec<DedupLookup>) {
-        let with_ids = messages.iter().enumerate();
-        let with_ids = with_ids.filter_map(|(at, message)| Some((at, message.dedup_id.as_deref()?)));
-        let (places, ids): (Vec<usize>, Vec<&str>) = with_ids.unzip();
-        let mut from = 0;
-        loop {
-            let reserved = self.dedup.lock().reserve(self.clock.now(), &ids, from);
-            match reserved {
-                Ok(seen) => return (places, seen),
-                Err(busy) => {
-                    from = busy.at;
-                    busy.is_over().await;
-                }
-            }
-        }
     }
 
     /// Chooses the partitions.

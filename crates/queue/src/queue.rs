@@ -17,7 +17,7 @@ use crate::budget::{self, Budget};
 use crate::claim::{ClaimDefaults, Delivery};
 use crate::compaction::CompactionProgress;
 use crate::dead_letters::ReceivedLetters;
-use crate::dedup::Dedup;
+use crate::dedup::SharedDedup;
 use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::expiry::EarlyExpiryIndex;
@@ -59,7 +59,7 @@ pub struct Queue {
     pub(crate) kept_expires_early: AtomicBool,
     pub(crate) groups: GroupList,
     pub(crate) admission: AdmissionGate,
-    pub(crate) dedup: Mutex<Dedup>,
+    pub(crate) dedup: SharedDedup,
     /// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes
     /// it. Taken before the admission lock.
     pub(crate) trimming: Mutex<()>,
@@ -104,7 +104,7 @@ pub(crate) struct QueueParts {
 
 impl Queue {
     pub(crate) fn new(parts: QueueParts) -> Queue {
-        let dedup = Dedup::new(parts.settings.dedup_window, parts.dedup);
+        let dedup = SharedDedup::new(parts.settings.dedup_window, parts.dedup);
         let settings = Arc::new(parts.settings);
         let memory = parts
             .identity
@@ -124,7 +124,7 @@ impl Queue {
             kept_expires_early: AtomicBool::new(false),
             groups: GroupList::new(parts.next_group),
             admission: AdmissionGate::new(settings, memory),
-            dedup: Mutex::new(dedup),
+            dedup,
             trimming: Mutex::default(),
             turn: AtomicUsize::new(0),
             paused: parts.paused,
@@ -295,7 +295,7 @@ impl Queue {
 
     /// Applies new settings.
     pub(crate) fn set_settings(&self, settings: QueueSettings) {
-        self.dedup.lock().set_window(settings.dedup_window);
+        self.dedup.set_window(settings.dedup_window);
         let now = self.clock.now();
         let settings = Arc::new(settings);
         {

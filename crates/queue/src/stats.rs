@@ -144,12 +144,7 @@ impl Queue {
         if self.settings_now().dedup_window.is_zero() {
             return None;
         }
-        let dedup = self.dedup.lock();
-        Some(DedupStats {
-            ids: dedup.len(),
-            bytes: dedup.bytes(),
-            forgotten_early: dedup.forgotten_early(),
-        })
+        Some(self.dedup.stats())
     }
 
     /// Whether producing is paused.
