@@ -409,7 +409,7 @@ impl Queue {
         let before = out.len();
         let look = self.hand_out(group, partition, consumer.0, &mut inner, wanted, out);
         if inner.keep_frames(wanted.now) {
-            self.forget_frames_later();
+            self.maintenance.forget_frames_later();
         }
         let taken = out.get(before..).unwrap_or_default();
         inner.waits.observe(self.statistics.latency(), wanted.now, taken);
@@ -497,7 +497,7 @@ impl Queue {
     pub(crate) fn passed_over(&self, part: &GroupPartition, inner: &GroupPartitionInner, was: (Offset, i64)) {
         if (part.wants(), inner.counted()) != was {
             self.admission.has_room();
-            self.trim_soon();
+            self.maintenance.trim_soon();
         }
     }
 
@@ -512,7 +512,7 @@ impl Queue {
         now: Micros,
     ) -> Result<()> {
         let changed = self.changed(group, partition, part, inner, now);
-        self.look_at(part.due.load(Ordering::Relaxed));
+        self.timers.by(part.due.load(Ordering::Relaxed));
         changed
     }
 
@@ -556,7 +556,7 @@ impl Queue {
         let cursor = loaded.unwrap_or(Err(thalweg_log::LogError::Closed))?;
         if let Some(part) = group.part(partition) {
             part.inner.lock().loaded(from, cursor, self.clock.now());
-            self.forget_frames_later();
+            self.maintenance.forget_frames_later();
         }
         Ok(())
     }
@@ -566,7 +566,7 @@ impl Queue {
         if let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) {
             let cursor = store.load(from)?;
             part.inner.lock().loaded(from, cursor, self.clock.now());
-            self.forget_frames_later();
+            self.maintenance.forget_frames_later();
         }
         Ok(())
     }

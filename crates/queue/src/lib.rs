@@ -5,6 +5,7 @@
 
 mod admin;
 mod admission;
+mod alarm;
 pub mod assignment;
 mod batch_entry;
 mod budget;

@@ -135,7 +135,7 @@ impl Queue {
             let over = over(group);
             enough &= over == 0 || self.drop_oldest(group, over).await == over;
         }
-        self.trim_soon();
+        self.maintenance.trim_soon();
         enough
     }
 

@@ -486,7 +486,7 @@ impl Queue {
         groups.for_each(|group| group.waiting.call_for(partition));
         drop(admission);
         if over {
-            self.trim_soon();
+            self.maintenance.trim_soon();
         }
         Ok(Ok(ProduceResult {
             partition,

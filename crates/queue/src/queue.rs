@@ -13,20 +13,23 @@ use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log, Micros, Offset, PartitionId, PartitionListener};
 
 use crate::admission::AdmissionGate;
+use crate::alarm::Alarm;
 use crate::budget::{self, Budget};
 use crate::claim::{ClaimDefaults, Delivery};
 use crate::compaction::CompactionProgress;
 use crate::dead_letters::ReceivedLetters;
 use crate::dedup::SharedDedup;
+use crate::delayed_messages::WallClockFollower;
 use crate::epoch::Epoch;
 use crate::error::Result;
-use crate::expiry::EarlyExpiryIndex;
+use crate::expiry::MessageExpiry;
 use crate::group::{Group, sharing};
 use crate::group_list::GroupList;
 use crate::group_partition::GroupState;
 use crate::identity::QueueIdentity;
 use crate::ids::Receipt;
 use crate::machine::{self, Backoff, DeliveryPolicy};
+use crate::maintenance::MaintenanceSchedule;
 use crate::names::NameKind;
 use crate::offset_ranges::OffsetRanges;
 use crate::pause::PauseFlags;
@@ -34,7 +37,6 @@ use crate::queues::QueueRegistry;
 use crate::settings::{self, QueueSettings};
 use crate::stats::QueueStatistics;
 use crate::store::{MemoryStore, MessageStore};
-use crate::timers::QueueTasks;
 use crate::times::micros;
 
 /// Unsettled messages per partition and group that may be outside the window.
@@ -51,12 +53,7 @@ pub struct Queue {
     settings: ArcSwap<QueueSettings>,
     pub(crate) claims: ClaimDefaults,
     stores: boxcar::Vec<Arc<MessageStore>>,
-    /// By partition.
-    pub(crate) ages: boxcar::Vec<EarlyExpiryIndex>,
-    /// Messages may expire before others that were stored earlier.
-    pub(crate) expires_early: AtomicBool,
-    /// The catalogue has stored that.
-    pub(crate) kept_expires_early: AtomicBool,
+    pub(crate) expiry: MessageExpiry,
     pub(crate) groups: GroupList,
     pub(crate) admission: AdmissionGate,
     pub(crate) dedup: SharedDedup,
@@ -66,7 +63,9 @@ pub struct Queue {
     pub(crate) turn: AtomicUsize,
     pub(crate) paused: PauseFlags,
     pub(crate) statistics: QueueStatistics,
-    pub(crate) keeper: QueueTasks,
+    pub(crate) wall_clock: WallClockFollower,
+    pub(crate) timers: Alarm,
+    pub(crate) maintenance: MaintenanceSchedule,
     /// The queue contains the dead letters of another queue.
     pub(crate) has_letters: bool,
     /// Dead letters removed from the middle.
@@ -94,6 +93,8 @@ pub(crate) struct QueueParts {
     pub settings: QueueSettings,
     /// The number of the next group.
     pub next_group: u32,
+    /// Whether the catalogue has stored that messages may expire early.
+    pub expires_early: bool,
     pub paused: PauseFlags,
     pub home: Weak<QueueRegistry>,
     /// Budget for the messages of a queue in memory.
@@ -105,6 +106,7 @@ pub(crate) struct QueueParts {
 impl Queue {
     pub(crate) fn new(parts: QueueParts) -> Queue {
         let dedup = SharedDedup::new(parts.settings.dedup_window, parts.dedup);
+        let maintenance = MaintenanceSchedule::new(parts.clock.clone());
         let settings = Arc::new(parts.settings);
         let memory = parts
             .identity
@@ -119,9 +121,7 @@ impl Queue {
             claims: ClaimDefaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
             stores: boxcar::Vec::new(),
-            ages: boxcar::Vec::new(),
-            expires_early: AtomicBool::new(false),
-            kept_expires_early: AtomicBool::new(false),
+            expiry: MessageExpiry::new(parts.expires_early),
             groups: GroupList::new(parts.next_group),
             admission: AdmissionGate::new(settings, memory),
             dedup,
@@ -129,7 +129,9 @@ impl Queue {
             turn: AtomicUsize::new(0),
             paused: parts.paused,
             statistics: QueueStatistics::default(),
-            keeper: QueueTasks::new(),
+            wall_clock: WallClockFollower::new(),
+            timers: Alarm::default(),
+            maintenance,
             has_letters,
             dropped: Mutex::default(),
             unsaved_drops: AtomicU32::new(0),
@@ -174,7 +176,7 @@ impl Queue {
 
     /// Adds one partition. One caller at a time.
     pub(crate) fn add_store(&self, store: MessageStore) {
-        self.ages.push(EarlyExpiryIndex::default());
+        self.expiry.add_partition();
         self.stores.push(Arc::new(store));
     }
 
@@ -241,7 +243,8 @@ impl Queue {
     /// Ends the queue because it is removed or the process stops: its tasks end, and waiting calls return.
     pub(crate) fn end(&self) {
         self.removed.store(true, Ordering::Release);
-        self.keeper.end();
+        self.timers.end();
+        self.maintenance.end();
         self.admission.close();
         self.groups.wake();
     }
@@ -323,7 +326,7 @@ impl Queue {
         self.admission.has_changed();
         // Groups may expire earlier, and messages may have expired.
         self.look_for_old_now();
-        self.look_at(0);
+        self.timers.by(0);
     }
 
     /// Counts the messages that are already stored. Blocks.

@@ -85,7 +85,7 @@ impl Queue {
                 "messages that are no longer needed cannot be trimmed"
             ),
         }
-        if let Some(ages) = self.ages(partition) {
+        if let Some(ages) = self.expiry.index(partition) {
             ages.forget_before(below);
         }
         self.streams_begin(partition);

@@ -237,7 +237,7 @@ impl Queue {
     pub(crate) fn settled(&self, group: &Group) {
         group.wake();
         self.admission.has_room();
-        self.trim_soon();
+        self.maintenance.trim_soon();
     }
 
     /// Wakes others after a settlement in one partition.
@@ -246,7 +246,7 @@ impl Queue {
         group.waiting.call_full();
         self.call_if_more(group, partition);
         self.admission.has_room();
-        self.trim_soon();
+        self.maintenance.trim_soon();
     }
 
     /// Returns when the journal of these partitions is durable.

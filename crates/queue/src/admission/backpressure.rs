@@ -399,7 +399,7 @@ impl Queue {
     /// The admitted messages were stored, or were not.
     pub(crate) fn stored(&self, wanted: AdmissionRequest, ok: bool) {
         if self.admission.stored(wanted, ok) {
-            self.trim_soon();
+            self.maintenance.trim_soon();
         }
     }
 }

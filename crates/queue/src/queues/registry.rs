@@ -78,12 +78,12 @@ impl QueueRegistry {
             clock: self.clock.clone(),
             settings: entry.settings.clone(),
             next_group: entry.next_group,
+            expires_early: entry.expires_early,
             paused: PauseFlags::new(entry.produce_paused, entry.consume_paused),
             home: Arc::downgrade(self),
             memory: self.memory.clone(),
             dedup: self.dedup.clone(),
         });
-        queue.kept_expires_early.store(entry.expires_early, Ordering::Relaxed);
         (0..entry.settings.partitions).for_each(|partition| queue.add_store(queue.new_store(partition)));
         Arc::new(queue)
     }
@@ -95,11 +95,11 @@ impl QueueRegistry {
         }
         tokio::spawn(queue.clone().keep());
         tokio::spawn(queue.clone().maintain());
-        if queue.kept_expires_early.load(Ordering::Relaxed) && !queue.is_in_memory() {
+        if queue.expiry.is_early_stored() && !queue.is_in_memory() {
             tokio::spawn(queue.clone().learn_ages());
         }
         // Messages settled before the process ended may not have been trimmed.
-        queue.trim_now();
+        queue.maintenance.trim_now();
         self.queues.write().insert(queue.name().clone(), queue);
         Ok(())
     }
@@ -348,7 +348,7 @@ impl QueueRegistry {
         }
         // The depth of a queue with only stream groups is that of the declared ones.
         queue.admission.has_changed();
-        queue.maintain_by(now);
+        queue.maintenance.by(now);
         Ok(())
     }
 
@@ -482,7 +482,7 @@ impl QueueRegistry {
         let _changes = self.changes.of(queue.name()).await;
         if !queue.has_ended() {
             self.save(queue).await?;
-            queue.kept_expires_early.store(true, Ordering::Relaxed);
+            queue.expiry.early_is_stored();
         }
         Ok(())
     }

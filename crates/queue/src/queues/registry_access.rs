@@ -1,7 +1,6 @@
 //! What a queue needs from the registry that it belongs to.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
 use thalweg_log::Micros;
@@ -33,8 +32,7 @@ impl Queue {
             next_group: self.groups.next_number(),
             produce_paused: self.paused.produce(),
             consume_paused: self.paused.consume(),
-            expires_early: self.expires_early.load(Ordering::Relaxed)
-                || self.kept_expires_early.load(Ordering::Relaxed),
+            expires_early: self.expiry.may_be_early(),
         }
     }
 
@@ -65,8 +63,10 @@ impl Queue {
 
     /// Stores that messages expire early when this happens for the first time, because a restart must know.
     pub(crate) async fn keep_expires_early(&self) {
-        let is_news = self.expires_early.load(Ordering::Relaxed) && !self.kept_expires_early.load(Ordering::Relaxed);
-        let Some(home) = self.registry().filter(|_| is_news && !self.is_in_memory()) else {
+        let Some(home) = self
+            .registry()
+            .filter(|_| self.expiry.is_news() && !self.is_in_memory())
+        else {
             return;
         };
         if let Err(error) = home.keep_expires_early(self).await {
