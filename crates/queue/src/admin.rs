@@ -289,7 +289,7 @@ impl Queue {
             .filter(|(n, _)| partition.is_none_or(|only| only == *n))
             .collect();
         // Skip dead letters that were resent or discarded.
-        let dropped = self.dropped.lock().clone();
+        let dropped = self.letters.copy();
         let read = blocking::spawn(move || {
             let (mut found, mut unreadable, mut bytes) = (Vec::new(), None, 0);
             let has_room = |found: &Vec<(u32, Message)>, bytes: usize| found.len() < limit && bytes < bytes_max;

@@ -1,7 +1,6 @@
 //! Checkpoints of the state of all groups, so that a start reads little.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
 use thalweg_log::format::frame::FrameKind;
@@ -39,7 +38,7 @@ impl Queue {
                 .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
                 .collect();
             let drops = match partition {
-                0 => self.unsaved_drops.load(Ordering::Relaxed),
+                0 => self.letters.unsaved(),
                 _ => 0,
             };
             let whole = parts.iter().map(|(_, part)| part.inner.lock().unsaved);
@@ -111,8 +110,11 @@ impl Queue {
             consumers.push(holding);
         }
         // The lock lasts until the checkpoint is written, so that later drops come after it.
-        let dropped = (partition == 0 && self.has_letters).then(|| self.dropped.lock());
-        if dropped.is_some() && self.drops_under_way.load(Ordering::Relaxed) > 0 {
+        let dropped = match partition {
+            0 => self.letters.lock(),
+            _ => None,
+        };
+        if dropped.is_some() && self.letters.is_under_way() {
             return Ok(());
         }
         let mut sent_here = self.sent_here.lock();
@@ -121,7 +123,7 @@ impl Queue {
         }
         values.extend(sent_here.records(partition));
         let drops = match &dropped {
-            Some(_) => self.unsaved_drops.swap(0, Ordering::Relaxed),
+            Some(_) => self.letters.take_unsaved(),
             None => 0,
         };
         values.extend(dropped.as_deref().map(dropped_record));
@@ -140,7 +142,7 @@ impl Queue {
             part.note_unsaved(inner);
         }
         if written.is_err() {
-            self.unsaved_drops.fetch_add(drops, Ordering::Relaxed);
+            self.letters.add_unsaved(drops);
         }
         written
     }

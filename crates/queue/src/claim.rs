@@ -450,7 +450,7 @@ impl Queue {
             group: group.id,
             lease: 0,
         };
-        let dropped = self.has_letters.then(|| self.dropped.lock());
+        let dropped = self.letters.lock();
         match state {
             GroupState::Work(machine) => {
                 machine.advance(wanted.now);

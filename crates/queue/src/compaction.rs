@@ -21,7 +21,7 @@ use hashbrown::{HashMap, HashSet};
 use thalweg_kit::blocking;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Micros, Offset};
-use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
 
 use crate::error::Result;
 use crate::group_partition::GroupState;
@@ -38,6 +38,28 @@ static ONE_RUN: Semaphore = Semaphore::const_new(1);
 
 /// A rewrite pays off when one record in this many is new.
 const ONE_IN: u64 = 10;
+
+/// Which of a queue's records are compacted. One run at a time.
+#[derive(Debug, Default)]
+pub(crate) struct KeyCompaction {
+    /// By partition; held during a run.
+    progress: Arc<Mutex<Vec<CompactionProgress>>>,
+}
+
+/// The right to run.
+pub(crate) type CompactionRun = OwnedMutexGuard<Vec<CompactionProgress>>;
+
+impl KeyCompaction {
+    /// Waits for a run in progress.
+    async fn begin(&self) -> CompactionRun {
+        self.progress.clone().lock_owned().await
+    }
+
+    /// `None` if a run is in progress.
+    pub fn try_begin(&self) -> Option<CompactionRun> {
+        self.progress.clone().try_lock_owned().ok()
+    }
+}
 
 /// The progress of compaction in one partition since the process started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,15 +103,15 @@ impl Queue {
     /// Compacts now. Waits for a run in progress first.
     pub async fn compact_now(self: &Arc<Queue>) {
         if self.is_compacted() {
-            let progress = self.compacted.clone().lock_owned().await;
-            self.compact(progress).await;
+            let run = self.compaction.begin().await;
+            self.compact(run).await;
         }
     }
 
     /// Compacts all partitions, each on a blocking thread for as long as the rate limit requires.
-    pub(crate) async fn compact(self: &Arc<Queue>, mut progress: OwnedMutexGuard<Vec<CompactionProgress>>) {
-        progress.resize(self.partition_count() as usize, CompactionProgress::default());
-        for (partition, progress) in (0..).zip(progress.iter_mut()) {
+    pub(crate) async fn compact(self: &Arc<Queue>, mut run: CompactionRun) {
+        run.resize(self.partition_count() as usize, CompactionProgress::default());
+        for (partition, progress) in (0..).zip(run.iter_mut()) {
             let (queue, before) = (self.clone(), *progress);
             let _turn = ONE_RUN.acquire().await;
             let run = blocking::spawn(move || queue.compact_one(partition, before)).await;

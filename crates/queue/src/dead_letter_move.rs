@@ -242,7 +242,7 @@ impl Queue {
 
     async fn find_stored(&self, partition: u32, offset: Offset) -> Result<Option<Message>> {
         let store = self.store(partition).cloned();
-        let Some(store) = store.filter(|_| !self.is_dropped(offset)) else {
+        let Some(store) = store.filter(|_| !self.letters.contains(offset)) else {
             return Ok(None);
         };
         let found = blocking::spawn(move || find(&store, offset)).await;

@@ -5,7 +5,6 @@
 mod schedule;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use thalweg_log::Micros;
 
@@ -64,9 +63,9 @@ impl Queue {
         if now >= times.compaction + interval {
             times.compaction = now;
             // A run in progress continues alone.
-            if let Ok(progress) = self.compacted.clone().try_lock_owned() {
+            if let Some(run) = self.compaction.try_begin() {
                 let queue = self.clone();
-                tokio::spawn(async move { queue.compact(progress).await });
+                tokio::spawn(async move { queue.compact(run).await });
             }
         }
         times.compaction + interval
@@ -180,7 +179,7 @@ impl Queue {
         times: &mut MaintenanceTimes,
         now: Micros,
     ) -> Micros {
-        let letters = self.unsaved_drops.load(Ordering::Relaxed);
+        let letters = self.letters.unsaved();
         let letters = letters.max(self.sent_here.lock().most_unsaved());
         let unsaved = self.most_records(groups).max(letters);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;

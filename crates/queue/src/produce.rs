@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -120,6 +120,19 @@ impl<T: Send + 'static> Drop for DetachedFuture<T> {
     }
 }
 
+/// The partitions of messages without a key, in turn.
+#[derive(Debug, Default)]
+pub(crate) struct PartitionTurn(AtomicUsize);
+
+impl PartitionTurn {
+    fn next(&self, partitions: u32) -> u32 {
+        match partitions {
+            0 | 1 => 0,
+            _ => (self.0.fetch_add(1, Ordering::Relaxed) % partitions as usize) as u32,
+        }
+    }
+}
+
 impl Queue {
     /// Stores a message. Completes when it is as durable as the queue promises; for a queue in memory, that is when
     /// this call returns.
@@ -185,7 +198,7 @@ impl Queue {
         let partitions = self.partition_count();
         match key {
             Some(key) => partition_of(key, partitions),
-            None => self.next_partition(partitions),
+            None => self.turn.next(partitions),
         }
     }
 
@@ -361,19 +374,12 @@ impl Queue {
     /// Chooses the partitions.
     fn place(&self, messages: Vec<NewMessage>) -> Vec<(u32, NewMessage)> {
         let partitions = self.partition_count();
-        let keyless = self.next_partition(partitions);
+        let keyless = self.turn.next(partitions);
         let place = |message: NewMessage| match &message.key {
             Some(key) => (partition_of(key, partitions), message),
             None => (keyless, message),
         };
         messages.into_iter().map(place).collect()
-    }
-
-    fn next_partition(&self, partitions: u32) -> u32 {
-        match partitions {
-            0 | 1 => 0,
-            _ => (self.turn.fetch_add(1, Ordering::Relaxed) % partitions as usize) as u32,
-        }
     }
 
     async fn store_in_log(

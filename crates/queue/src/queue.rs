@@ -3,7 +3,7 @@
 //! Data that every call reads needs no lock: partitions are only added, and settings and groups are replaced as a
 //! whole. Producers read both under the lock under which the limits are checked (`admission.rs`).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -16,8 +16,8 @@ use crate::admission::AdmissionGate;
 use crate::alarm::Alarm;
 use crate::budget::{self, Budget};
 use crate::claim::{ClaimDefaults, Delivery};
-use crate::compaction::CompactionProgress;
-use crate::dead_letters::ReceivedLetters;
+use crate::compaction::KeyCompaction;
+use crate::dead_letters::{LetterRemovals, ReceivedLetters};
 use crate::dedup::SharedDedup;
 use crate::delayed_messages::WallClockFollower;
 use crate::epoch::Epoch;
@@ -30,10 +30,10 @@ use crate::identity::QueueIdentity;
 use crate::ids::Receipt;
 use crate::machine::{self, Backoff, DeliveryPolicy};
 use crate::maintenance::MaintenanceSchedule;
-use crate::names::NameKind;
-use crate::offset_ranges::OffsetRanges;
 use crate::pause::PauseFlags;
+use crate::produce::PartitionTurn;
 use crate::queues::QueueRegistry;
+use crate::retention::TrimLock;
 use crate::settings::{self, QueueSettings};
 use crate::stats::QueueStatistics;
 use crate::store::{MemoryStore, MessageStore};
@@ -44,45 +44,35 @@ const MAX_HELD: u32 = 1_000_000;
 /// Messages with a longer delay are read again when their time comes.
 const SLEEP_AFTER: Micros = 60_000_000;
 
+/// One queue. Each part owns its state; what needs several parts is a method of the queue, in the file of its main part.
 pub struct Queue {
     pub(crate) identity: QueueIdentity,
-    /// The epoch of leases until a seek; see `machine/epoch.rs`.
-    pub(crate) epoch: Arc<Epoch>,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) clock: Arc<dyn Clock>,
     settings: ArcSwap<QueueSettings>,
-    pub(crate) claims: ClaimDefaults,
-    stores: boxcar::Vec<Arc<MessageStore>>,
-    pub(crate) expiry: MessageExpiry,
-    pub(crate) groups: GroupList,
-    pub(crate) admission: AdmissionGate,
-    pub(crate) dedup: SharedDedup,
-    /// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes
-    /// it. Taken before the admission lock.
-    pub(crate) trimming: Mutex<()>,
-    pub(crate) turn: AtomicUsize,
-    pub(crate) paused: PauseFlags,
-    pub(crate) statistics: QueueStatistics,
-    pub(crate) wall_clock: WallClockFollower,
-    pub(crate) timers: Alarm,
-    pub(crate) maintenance: MaintenanceSchedule,
-    /// The queue contains the dead letters of another queue.
-    pub(crate) has_letters: bool,
-    /// Dead letters removed from the middle.
-    pub(crate) dropped: Mutex<OffsetRanges>,
-    /// Records of such removals since the last checkpoint.
-    pub(crate) unsaved_drops: AtomicU32,
-    /// Removals that are being stored. No checkpoint of them is written meanwhile.
-    pub(crate) drops_under_way: AtomicU32,
-    /// Dead letters of other queues that were sent here.
-    pub(crate) sent_here: Mutex<ReceivedLetters>,
-    /// Held while dead letters of this queue are resent or discarded.
-    pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
-    removed: AtomicBool,
-    /// Compaction progress by partition; held during compaction.
-    pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<CompactionProgress>>>,
+    /// The epoch of leases until a seek; see `machine/epoch.rs`.
+    pub(crate) epoch: Arc<Epoch>,
     /// The registry that it belongs to.
     home: Weak<QueueRegistry>,
+    removed: AtomicBool,
+    pub(crate) paused: PauseFlags,
+    /// The messages, by partition.
+    stores: boxcar::Vec<Arc<MessageStore>>,
+    pub(crate) groups: GroupList,
+    pub(crate) admission: AdmissionGate,
+    pub(crate) turn: PartitionTurn,
+    pub(crate) dedup: SharedDedup,
+    pub(crate) claims: ClaimDefaults,
+    pub(crate) expiry: MessageExpiry,
+    pub(crate) wall_clock: WallClockFollower,
+    pub(crate) trimming: TrimLock,
+    pub(crate) compaction: KeyCompaction,
+    pub(crate) letters: LetterRemovals,
+    /// Dead letters of other queues that were sent here.
+    pub(crate) sent_here: Mutex<ReceivedLetters>,
+    pub(crate) timers: Alarm,
+    pub(crate) maintenance: MaintenanceSchedule,
+    pub(crate) statistics: QueueStatistics,
 }
 
 pub(crate) struct QueueParts {
@@ -107,40 +97,36 @@ impl Queue {
     pub(crate) fn new(parts: QueueParts) -> Queue {
         let dedup = SharedDedup::new(parts.settings.dedup_window, parts.dedup);
         let maintenance = MaintenanceSchedule::new(parts.clock.clone());
+        let letters = LetterRemovals::of(&parts.identity.name);
         let settings = Arc::new(parts.settings);
         let memory = parts
             .identity
             .is_in_memory()
             .then(|| budget::Allowance::of(parts.memory));
-        let has_letters = NameKind::of(&parts.identity.name) == NameKind::DeadLetter;
         Queue {
             identity: parts.identity,
-            epoch: parts.epoch,
             log: parts.log,
             clock: parts.clock,
             claims: ClaimDefaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
+            epoch: parts.epoch,
+            home: parts.home,
+            removed: AtomicBool::new(false),
+            paused: parts.paused,
             stores: boxcar::Vec::new(),
-            expiry: MessageExpiry::new(parts.expires_early),
             groups: GroupList::new(parts.next_group),
             admission: AdmissionGate::new(settings, memory),
+            turn: PartitionTurn::default(),
             dedup,
-            trimming: Mutex::default(),
-            turn: AtomicUsize::new(0),
-            paused: parts.paused,
-            statistics: QueueStatistics::default(),
+            expiry: MessageExpiry::new(parts.expires_early),
             wall_clock: WallClockFollower::new(),
+            trimming: TrimLock::default(),
+            compaction: KeyCompaction::default(),
+            letters,
+            sent_here: Mutex::default(),
             timers: Alarm::default(),
             maintenance,
-            has_letters,
-            dropped: Mutex::default(),
-            unsaved_drops: AtomicU32::new(0),
-            drops_under_way: AtomicU32::new(0),
-            sent_here: Mutex::default(),
-            taking_letters: Arc::default(),
-            removed: AtomicBool::new(false),
-            compacted: Arc::default(),
-            home: parts.home,
+            statistics: QueueStatistics::default(),
         }
     }
 
@@ -338,10 +324,9 @@ impl Queue {
         }
         let mut admission = self.admission.lock();
         admission.found(retained, bytes);
-        if self.has_letters
+        if let Some(mut dropped) = self.letters.lock()
             && let Some(store) = self.store(0)
         {
-            let mut dropped = self.dropped.lock();
             dropped.trim(store.first()?);
             admission.retained_less(dropped.len());
         }

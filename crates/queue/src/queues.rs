@@ -269,7 +269,7 @@ impl Queues {
                     (false, false)
                 }
             };
-            if produce && paused && queue.has_letters {
+            if produce && paused && queue.letters.has_letters() {
                 let why = "dead letters must still arrive, or dead messages could not leave their queue; pause \
                            produce on the source queue, or only consume here";
                 return Err(QueueError::invalid(format!("produce: {why}")));

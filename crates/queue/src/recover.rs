@@ -76,7 +76,7 @@ fn recover_blocking(
     for (partition, told) in (0..).zip(&mut told) {
         let Some(letters) = told.remove(&0) else { continue };
         let damaged = |found: &str| queue.identity.damaged(partition, found);
-        let known = queue.dropped.lock().decode_into(&letters.dropped);
+        let known = queue.letters.restore(&letters.dropped);
         known.ok_or_else(|| damaged("its removed messages cannot be read"))?;
         let known = queue.sent_here.lock().restore(partition, &letters.sent);
         known.ok_or_else(|| damaged("the dead letters resent to it cannot be read"))?;

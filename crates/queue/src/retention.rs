@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use thalweg_kit::blocking;
 use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
 
@@ -23,6 +24,11 @@ use crate::times::micros;
 const TRY_AGAIN: Micros = 60_000_000;
 /// Settled messages of one partition in memory are freed in pieces of this size.
 const FREE_AFTER: u64 = 256;
+
+/// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes it.
+/// Taken before the lock of the admission.
+#[derive(Debug, Default)]
+pub(crate) struct TrimLock(Mutex<()>);
 
 /// The result of a scan of all retained messages.
 struct TrimPlan {
@@ -92,17 +98,17 @@ impl Queue {
     }
 
     /// Trims messages before `below` and counts them out, except resent or discarded dead letters, which were counted
-    /// out then. Returns whether anything was trimmed. Weighing may read a disk and holds only the lock `trimming`,
+    /// out then. Returns whether anything was trimmed. Weighing may read a disk and holds only the [`TrimLock`],
     /// because producers must not wait for it; no async task may call this.
     fn trim_counted(&self, store: &MessageStore, below: Offset) -> LogResult<bool> {
-        let _trimming = self.trimming.lock();
+        let _trimming = self.trimming.0.lock();
         let going = store.weigh(below)?;
         if going.count == 0 {
             return Ok(false);
         }
         let mut admission = self.admission.lock();
         // So that a dead letter discarded at this moment is either present and counted, or neither.
-        let mut dropped = self.has_letters.then(|| self.dropped.lock());
+        let mut dropped = self.letters.lock();
         let (count, bytes) = store.trim(going)?;
         let before = dropped.as_mut().map_or(0, |dropped| dropped.trim(below));
         admission.trimmed(count.saturating_sub(before), bytes);
@@ -136,7 +142,7 @@ impl Queue {
             (ends, admission.counted_bytes())
         };
         self.beside_the_disk(move |queue| {
-            let _trimming = queue.trimming.lock();
+            let _trimming = queue.trimming.0.lock();
             let stores = queue.stores();
             let stored = stores.iter().zip(&ends).map(|(store, end)| store.bytes_before(*end));
             let stored: u64 = stored.filter_map(Result::ok).sum();
@@ -162,10 +168,7 @@ impl Queue {
         let parts = admission.groups().iter().filter_map(|group| group.part(partition));
         if let Some(below) = parts.map(|part| part.wants()).min() {
             let (count, bytes) = memory.trim(below);
-            let before = match self.has_letters {
-                true => self.dropped.lock().trim(below),
-                false => 0,
-            };
+            let before = self.letters.lock().map_or(0, |mut dropped| dropped.trim(below));
             admission.trimmed(count.saturating_sub(before), bytes);
         }
     }

@@ -14,7 +14,8 @@ use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{LogError, Micros, Records, WriteBatch};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{DeadLetterSelection, LetterRemovalGuard, ResendTo, ResentLetters};
+use super::removals::LetterRemovalGuard;
+use super::{DeadLetterSelection, ResendTo, ResentLetters};
 use crate::dead_letter_move::PREFIX;
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
@@ -58,7 +59,7 @@ impl Queue {
         delay: Option<Duration>,
     ) -> Result<ResendResult> {
         let mut resent = ResendResult::default();
-        let alone = self.take_letters_alone().await;
+        let alone: LetterLock = Arc::new(self.letters.take_alone().await);
         let Some(mut chosen) = self.choose(select).await? else {
             return Ok(resent);
         };
@@ -66,7 +67,7 @@ impl Queue {
             ResendTo::Source => self.clone(),
             ResendTo::Queue(name) => self.neighbour(name)?,
         };
-        if to.has_letters {
+        if to.letters.has_letters() {
             // It would become an ordinary message there, without the record of where it died.
             let why = "contains dead letters, which cannot be resent from there to their source; name another queue";
             return Err(QueueError::invalid(format!("to: {} {why}", to.name())));
@@ -93,10 +94,6 @@ impl Queue {
                 }
             }
         }
-    }
-
-    async fn take_letters_alone(&self) -> LetterLock {
-        Arc::new(self.taking_letters.clone().lock_owned().await)
     }
 
     /// Sends as many at once as the target has room for.
@@ -190,7 +187,7 @@ impl Queue {
     /// Discards dead letters. Returns how many.
     pub async fn purge_dead(self: &Arc<Queue>, select: &DeadLetterSelection) -> Result<u64> {
         let mut purged = 0;
-        let alone = self.take_letters_alone().await;
+        let alone: LetterLock = Arc::new(self.letters.take_alone().await);
         let Some(mut chosen) = self.choose(select).await? else {
             return Ok(purged);
         };
