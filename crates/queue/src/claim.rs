@@ -323,7 +323,7 @@ impl Queue {
 
     /// Takes the messages that are ready now, without waiting. Returns how many leases the consumer may still take, and
     /// what must be done first if that is why it got no messages.
-    pub(crate) fn try_claim(
+    fn try_claim(
         &self,
         group: &Group,
         (consumer, seat): (&str, &mut ClaimantState),

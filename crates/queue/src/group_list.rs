@@ -44,6 +44,23 @@ impl GroupList {
         groups.get(at).cloned()
     }
 
+    pub fn work(&self) -> Vec<Arc<Group>> {
+        let mut groups = self.now().to_vec();
+        groups.retain(|group| group.is_work());
+        groups
+    }
+
+    /// The groups whose largest backlog is the depth, if any; see [`crate::admission::Admission::depth`].
+    pub fn counted(&self) -> Vec<Arc<Group>> {
+        let work = self.work();
+        if !work.is_empty() {
+            return work;
+        }
+        let mut streams = self.now().to_vec();
+        streams.retain(|group| group.is_declared());
+        streams
+    }
+
     /// Wakes all waiting claims.
     pub fn wake(&self) {
         self.now().iter().for_each(|group| group.wake());

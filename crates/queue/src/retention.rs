@@ -40,7 +40,7 @@ struct TrimPlan {
 
 impl Queue {
     /// Trims what every group has settled.
-    pub(crate) fn trim(&self) {
+    fn trim(&self) {
         // The current list: a group created a moment ago needs what the others have settled.
         let groups = self.groups();
         if groups.is_empty() || self.settings_now().retention.mode == RetentionMode::Policy {
