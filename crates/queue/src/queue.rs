@@ -44,7 +44,7 @@ const MAX_HELD: u32 = 1_000_000;
 /// Messages with a longer delay are read again when their time comes.
 const SLEEP_AFTER: Micros = 60_000_000;
 
-/// One queue. Each part owns its state; what needs several parts is a method of the queue, in the file of its main part.
+/// One queue. Each part owns its state. What needs several parts is a method of the queue, in the file of the main one.
 pub struct Queue {
     pub(crate) identity: QueueIdentity,
     pub(crate) log: Arc<dyn Log>,

@@ -1,4 +1,5 @@
-//! The dedup-ids of one queue under their lock: its producers reserve ids, and its maintenance forgets old ones.
+//! The dedup-ids of one queue under their lock: its producers reserve ids, and its maintenance forgets old ones. Ids
+//! are released when their reservation is dropped before it is settled.
 
 use std::sync::Arc;
 use std::time::Duration;

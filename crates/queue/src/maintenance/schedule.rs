@@ -1,4 +1,5 @@
-//! When the maintenance task of a queue is due, and what others leave to it.
+//! When the maintenance task of a queue is due, and what others leave to it. The task takes what is due before it does
+//! it, so what comes meanwhile is done the next time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
