@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use thalweg_kit::blocking::{self, LONG_BYTES};
-use thalweg_log::{LogError, Micros, Offset, PartitionId};
+use thalweg_log::{LogError, Micros, Offset};
 
 use crate::error::{QueueError, Result};
 use crate::group::Group;
@@ -45,7 +45,7 @@ impl Queue {
     /// Drops all messages for all work groups, including leased ones. Stream groups move to the end. The change is
     /// durable on return. Returns the number of messages that the slowest group had not settled.
     pub async fn purge(self: &Arc<Queue>) -> Result<u64> {
-        let seeking = self.seeking.lock().await;
+        let seeking = self.groups.seek_alone().await;
         let dropped = self.depth();
         let groups = self.groups();
         blocking::work(LONG_BYTES, || self.purge_each(&groups))?;
@@ -59,14 +59,14 @@ impl Queue {
                 }
             })
             .await;
-            self.counters.purged.fetch_add(dropped, Ordering::Relaxed);
+            self.counters().purged.fetch_add(dropped, Ordering::Relaxed);
         }
         drop(seeking);
         // Trim even if the purge cannot be stored yet: the freed space makes room for it.
         self.trim_beside().await;
         self.wait_freeing().await?;
-        self.has_room();
-        self.grown();
+        self.admission.has_room();
+        self.groups.wake();
         Ok(dropped)
     }
 
@@ -84,7 +84,7 @@ impl Queue {
                     }
                 },
             )?;
-            self.counters.purged.fetch_add(purged, Ordering::Relaxed);
+            self.counters().purged.fetch_add(purged, Ordering::Relaxed);
             group.counters.dropped.fetch_add(purged, Ordering::Relaxed);
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Queue {
             },
         )?;
         self.settled(group);
-        self.wait_for(&[self.state_id(partition)]).await
+        self.wait_for(&[self.identity.state_id(partition)]).await
     }
 
     /// Moves a group to another position. The change is durable on return.
@@ -125,7 +125,7 @@ impl Queue {
             self.partition(partition)?;
         }
         let only = only.map(|partition| vec![partition]);
-        let seeking = self.seeking.lock().await;
+        let seeking = self.groups.seek_alone().await;
         let targets = self.targets(to).await?;
         // A seek back restarts delivery numbers, so old receipts must not match the new deliveries.
         let mut epoch = match self.goes_back(group, &only, &targets) {
@@ -141,11 +141,11 @@ impl Queue {
             dropped += self.seek_each(group, &left, &targets, epoch, &mut back)?;
         }
         drop(seeking);
-        self.counters.passed_over.fetch_add(dropped, Ordering::Relaxed);
+        self.counters().passed_over.fetch_add(dropped, Ordering::Relaxed);
         group.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
         self.settled(group);
         match epoch {
-            Some(_) => self.wait_for(&self.state_ids()).await,
+            Some(_) => self.wait_for(&self.identity.state_ids(0..self.partition_count())).await,
             None => self.wait_freeing().await,
         }
     }
@@ -222,12 +222,6 @@ impl Queue {
         blocking::work(LONG_BYTES, || self.change_each(group, is_meant, change))
     }
 
-    pub(crate) fn state_ids(&self) -> Vec<PartitionId> {
-        (0..self.partition_count())
-            .map(|partition| self.state_id(partition))
-            .collect()
-    }
-
     /// Returns the sum of the results of `change`.
     fn change_each(
         &self,
@@ -295,7 +289,7 @@ impl Queue {
             .filter(|(n, _)| partition.is_none_or(|only| only == *n))
             .collect();
         // Skip dead letters that were resent or discarded.
-        let dropped = self.dropped.lock().clone();
+        let dropped = self.letters.copy();
         let read = blocking::spawn(move || {
             let (mut found, mut unreadable, mut bytes) = (Vec::new(), None, 0);
             let has_room = |found: &Vec<(u32, Message)>, bytes: usize| found.len() < limit && bytes < bytes_max;
@@ -377,11 +371,6 @@ impl Queue {
         }
         self.look_by(group);
         group.wake();
-    }
-
-    /// Whether the queue is removed. Its tasks end with the process; nothing else accepts work from now on.
-    pub fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::Relaxed)
     }
 }
 

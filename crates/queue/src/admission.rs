@@ -2,8 +2,10 @@
 //!
 //! A producer counts its messages in before it stores them, so the limits hold for any number of concurrent producers.
 //! An admitted message is in every group's backlog at once. When a group settles messages, the freed room goes to
-//! waiting producers first (`backpressure.rs`). A new group is registered while no message is between admission and
-//! storage ([`Queue::still`]), so its backlog is exact.
+//! waiting producers first (`admission/backpressure.rs`). A new group is registered while no message is between
+//! admission and storage ([`AdmissionGate::still`]), so its backlog is exact.
+
+mod backpressure;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,32 +16,33 @@ use crate::budget;
 use crate::depth::Depth;
 use crate::group::Group;
 use crate::settings::{QueueSettings, RetentionMode};
+pub(crate) use backpressure::AdmissionGate;
 
 /// Counts of stored and in-progress messages, and the limits that apply to them.
 pub(crate) struct Admission {
     /// Bytes of messages that are stored or being stored.
-    pub bytes: u64,
+    bytes: u64,
     /// The part of `bytes` that is being stored.
-    pub storing_bytes: u64,
-    pub storing: u64,
+    storing_bytes: u64,
+    storing: u64,
     /// Messages that are retained or being stored.
-    pub retained: u64,
+    retained: u64,
     /// Since the process started.
-    pub enqueued: u64,
+    enqueued: u64,
     /// Bytes freed since the process started.
-    pub trimmed_bytes: u64,
+    trimmed_bytes: u64,
     /// Includes messages being stored. Groups compute their backlogs from it. Changed only here.
-    pub total: Arc<AtomicU64>,
+    total: Arc<AtomicU64>,
     /// The queue's settings.
-    pub settings: Arc<QueueSettings>,
-    pub groups: Arc<Vec<Arc<Group>>>,
+    settings: Arc<QueueSettings>,
+    groups: Arc<Vec<Arc<Group>>>,
     depth: Depth,
     /// Waiting producers. Between two changes, either the first of them does not fit or the queue is quiesced.
-    pub line: WaitQueue<AdmissionRequest>,
+    line: WaitQueue<AdmissionRequest>,
     /// Number of quiesce guards. While it is above zero, no producer may begin to store.
-    pub held_still: u32,
+    held_still: u32,
     /// The queue was removed; no producer is admitted any more.
-    pub is_closed: bool,
+    is_closed: bool,
     /// Set for a queue in memory.
     memory: Option<budget::Allowance>,
 }
@@ -49,6 +52,13 @@ pub(crate) struct Admission {
 pub(crate) struct AdmissionRequest {
     pub count: u64,
     pub bytes: u64,
+}
+
+/// The bytes at one moment, from which a recount of them begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CountedBytes {
+    bytes: u64,
+    trimmed: u64,
 }
 
 /// A limit's settings key and its value.
@@ -63,7 +73,7 @@ const QUEUES_MEMORY: &str = "queues.memory";
 const MESSAGE_BYTES: u64 = 64;
 
 impl Admission {
-    pub fn new(settings: Arc<QueueSettings>, memory: Option<budget::Allowance>) -> Admission {
+    fn new(settings: Arc<QueueSettings>, memory: Option<budget::Allowance>) -> Admission {
         Admission {
             bytes: 0,
             storing_bytes: 0,
@@ -82,6 +92,44 @@ impl Admission {
         }
     }
 
+    /// Messages that are retained or being stored.
+    pub fn retained(&self) -> u64 {
+        self.retained
+    }
+
+    /// Bytes of messages that are stored or being stored.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of stored messages.
+    pub fn stored_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.storing_bytes)
+    }
+
+    /// Messages since the process started.
+    pub fn enqueued(&self) -> u64 {
+        self.enqueued
+    }
+
+    pub fn settings(&self) -> &QueueSettings {
+        &self.settings
+    }
+
+    pub fn groups(&self) -> &[Arc<Group>] {
+        &self.groups
+    }
+
+    pub fn set_settings(&mut self, settings: Arc<QueueSettings>) {
+        self.settings = settings;
+    }
+
+    /// Counts messages and bytes that a start has found.
+    pub fn found(&mut self, count: u64, bytes: u64) {
+        self.retained += count;
+        self.bytes += bytes;
+    }
+
     pub fn retained_less(&mut self, count: u64) {
         self.retained = self.retained.saturating_sub(count);
     }
@@ -98,7 +146,20 @@ impl Admission {
         self.gone(count, bytes);
     }
 
-    pub fn bytes_left(&mut self, bytes: u64) {
+    pub fn counted_bytes(&self) -> CountedBytes {
+        CountedBytes {
+            bytes: self.bytes,
+            trimmed: self.trimmed_bytes,
+        }
+    }
+
+    /// Corrects the bytes counted at an earlier moment: of the messages stored by then, `stored` bytes are left now.
+    pub fn recount(&mut self, then: CountedBytes, stored: u64) {
+        let stored = stored + (self.trimmed_bytes - then.trimmed);
+        self.bytes_left((self.bytes + stored).saturating_sub(then.bytes));
+    }
+
+    fn bytes_left(&mut self, bytes: u64) {
         self.bytes = bytes;
         if let Some(memory) = &mut self.memory {
             memory.shrinks(bytes + self.retained * MESSAGE_BYTES);
@@ -117,8 +178,18 @@ impl Admission {
         self.depth = Depth::default();
     }
 
+    /// Messages that some group has yet to read, or that are retained anyway.
+    fn kept(&self) -> u64 {
+        let by_policy = self.settings.retention.mode == RetentionMode::Policy;
+        let unread = self.groups.iter().map(|group| group.backlog()).max();
+        match unread {
+            Some(unread) if !by_policy => unread,
+            _ => self.retained,
+        }
+    }
+
     /// Recomputes the depth after a group sought back, or began or ceased to count.
-    pub fn count_anew(&mut self) {
+    fn count_anew(&mut self) {
         self.depth = Depth::default();
     }
 
@@ -139,7 +210,7 @@ impl Admission {
     }
 
     /// The limit that this request would exceed even in an empty queue.
-    pub fn never(&self, wanted: AdmissionRequest) -> Option<AdmissionLimit> {
+    fn never(&self, wanted: AdmissionRequest) -> Option<AdmissionLimit> {
         let AdmissionRequest { count, bytes } = wanted;
         let memory = self.memory.as_ref().map_or(0, budget::Allowance::limit);
         [
@@ -167,7 +238,7 @@ impl Admission {
     }
 
     /// Counts in the producers at the front of the queue, as long as they fit.
-    pub fn let_in(&mut self) {
+    fn let_in(&mut self) {
         while self.lets_in()
             && let Some(first) = self.line.first().copied()
             && self.limit(first).is_none()
@@ -177,7 +248,7 @@ impl Admission {
         }
     }
 
-    pub fn add(&mut self, wanted: AdmissionRequest) {
+    fn add(&mut self, wanted: AdmissionRequest) {
         let AdmissionRequest { count, bytes } = wanted;
         self.bytes += bytes;
         self.storing_bytes += bytes;
@@ -205,7 +276,7 @@ impl Admission {
     }
 
     /// The admitted messages were not stored.
-    pub fn undo(&mut self, wanted: AdmissionRequest) {
+    fn undo(&mut self, wanted: AdmissionRequest) {
         let AdmissionRequest { count, bytes } = wanted;
         self.storing_bytes -= bytes;
         self.storing -= count;

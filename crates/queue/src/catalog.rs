@@ -20,7 +20,7 @@ use thalweg_log::{Durability, Log, LogError, Micros, PartitionId, Records, Write
 use tokio::sync::Mutex;
 
 use crate::error::{QueueError, Result};
-use crate::queue::IDS;
+use crate::identity::IDS;
 use contents::CatalogContents;
 pub(crate) use contents::CleanupMark;
 pub(crate) use entry::{GroupEntry, QueueEntry};

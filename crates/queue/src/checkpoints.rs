@@ -1,7 +1,6 @@
 //! Checkpoints of the state of all groups, so that a start reads little.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
 use thalweg_log::format::frame::FrameKind;
@@ -16,7 +15,7 @@ use crate::queue::Queue;
 impl Queue {
     /// Schedules a checkpoint after a change.
     pub(crate) fn checkpoint_by_and_by(&self) {
-        self.maintain_by(self.clock.now() + CHECKPOINT_AFTER);
+        self.maintenance.by(self.clock.now() + CHECKPOINT_AFTER);
     }
 
     /// The most records since the last checkpoint, over all group partitions that are worth another one.
@@ -32,14 +31,14 @@ impl Queue {
     /// groups: a start reads nothing before it, so a group missing from it would start over.
     pub(crate) fn checkpoint(&self, wanted: impl Fn(UnsavedState) -> bool) {
         for partition in 0..self.partition_count() {
-            let _listed = self.listing.lock();
+            let _listed = self.groups.hold();
             let groups = self.groups();
             let parts: Vec<(Arc<Group>, Arc<GroupPartition>)> = groups
                 .iter()
                 .filter_map(|group| Some((group.clone(), group.part(partition)?.clone())))
                 .collect();
             let drops = match partition {
-                0 => self.unsaved_drops.load(Ordering::Relaxed),
+                0 => self.letters.unsaved(),
                 _ => 0,
             };
             let whole = parts.iter().map(|(_, part)| part.inner.lock().unsaved);
@@ -64,7 +63,7 @@ impl Queue {
     /// checkpoint from coming between the two: it would contain the group before its beginning, or the beginning before
     /// the group.
     pub(crate) fn begin_group(&self, group: &Arc<Group>) -> thalweg_log::Result<()> {
-        let _listed = self.listing.lock();
+        let _listed = self.groups.hold();
         self.add_group(group.clone());
         self.keep_beginning(group)
     }
@@ -75,7 +74,7 @@ impl Queue {
             return Ok(());
         }
         for (partition, part) in group.parts() {
-            let (state, now) = (self.state_id(partition), self.clock.now());
+            let (state, now) = (self.identity.state_id(partition), self.clock.now());
             let (mut inner, mut values) = (part.inner.lock(), Vec::new());
             inner.store(self.log.as_ref(), state, group.id, now)?;
             inner.checkpoint(group.id, &[], &mut values);
@@ -97,7 +96,7 @@ impl Queue {
             .iter()
             .map(|(group, part)| (group, part, part.inner.lock()))
             .collect();
-        let (state, now) = (self.state_id(partition), self.clock.now());
+        let (state, now) = (self.identity.state_id(partition), self.clock.now());
         let (mut values, mut consumers) = (Vec::new(), Vec::new());
         for (group, _, inner) in &mut locked {
             inner.store(self.log.as_ref(), state, group.id, now)?;
@@ -111,8 +110,11 @@ impl Queue {
             consumers.push(holding);
         }
         // The lock lasts until the checkpoint is written, so that later drops come after it.
-        let dropped = (partition == 0 && self.has_letters).then(|| self.dropped.lock());
-        if dropped.is_some() && self.drops_under_way.load(Ordering::Relaxed) > 0 {
+        let dropped = match partition {
+            0 => self.letters.lock(),
+            _ => None,
+        };
+        if dropped.is_some() && self.letters.is_under_way() {
             return Ok(());
         }
         let mut sent_here = self.sent_here.lock();
@@ -121,7 +123,7 @@ impl Queue {
         }
         values.extend(sent_here.records(partition));
         let drops = match &dropped {
-            Some(_) => self.unsaved_drops.swap(0, Ordering::Relaxed),
+            Some(_) => self.letters.take_unsaved(),
             None => 0,
         };
         values.extend(dropped.as_deref().map(dropped_record));
@@ -140,7 +142,7 @@ impl Queue {
             part.note_unsaved(inner);
         }
         if written.is_err() {
-            self.unsaved_drops.fetch_add(drops, Ordering::Relaxed);
+            self.letters.add_unsaved(drops);
         }
         written
     }

@@ -3,6 +3,7 @@
 //! A work group leases messages; a stream group returns the messages after its position. Messages come from memory. If
 //! they must be read from disk, the claim releases all locks, has them read, and tries again.
 
+mod defaults;
 mod work_claim;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::store::Cursor;
 use crate::streams::StreamClaim;
 use crate::times::micros;
 use crate::waiters::Waiter;
+pub(crate) use defaults::ClaimDefaults;
 use work_claim::WorkClaim;
 
 /// Maximum messages per claim.
@@ -293,13 +295,11 @@ impl Queue {
 
     /// Returns an error if consumers may not take messages.
     fn may_consume(&self, group: &Group) -> Result<()> {
-        let what = if self.removed.load(Ordering::Relaxed) {
-            return Err(QueueError::QueueNotFound {
-                queue: self.name().clone(),
-            });
+        let what = if self.is_removed() {
+            return Err(self.identity.not_found());
         } else if group.removed.load(Ordering::Relaxed) {
             return Err(no_group(self, group.name()));
-        } else if self.paused.consume.load(Ordering::Relaxed) {
+        } else if self.paused.consume() {
             format!("consuming from queue {}", self.name())
         } else if group.is_paused() {
             format!("group {} of queue {}", group.name(), self.name())
@@ -323,7 +323,7 @@ impl Queue {
 
     /// Takes the messages that are ready now, without waiting. Returns how many leases the consumer may still take, and
     /// what must be done first if that is why it got no messages.
-    pub(crate) fn try_claim(
+    fn try_claim(
         &self,
         group: &Group,
         (consumer, seat): (&str, &mut ClaimantState),
@@ -332,17 +332,14 @@ impl Queue {
         out: &mut Vec<Delivery>,
     ) -> Result<(u32, ClaimStep)> {
         seat.look(group);
-        let defaults = &self.defaults;
-        let most = defaults.max_in_flight.load(Ordering::Relaxed);
+        let most = self.claims.max_in_flight();
         let max_in_flight = want.max_in_flight.map_or(most, |asked| asked.min(most));
         let room = match seat.share.here {
             true => max_in_flight.saturating_sub(group.shared.held(seat.index)),
             false => 0,
         };
         let given = out.len();
-        let visibility = want
-            .visibility
-            .map_or_else(|| defaults.visibility.load(Ordering::Relaxed), micros);
+        let visibility = want.visibility.map_or_else(|| self.claims.visibility(), micros);
         // For a queue in memory, reading the clock is half the cost of a claim.
         let roughly = looking == ScanMode::Quickly && self.is_in_memory() && visibility > 50 * ROUGHLY;
         let now = if roughly {
@@ -403,7 +400,7 @@ impl Queue {
         if group.is_work() && !self.is_in_memory() {
             inner.declare(
                 self.log.as_ref(),
-                self.state_id(partition),
+                self.identity.state_id(partition),
                 group.id,
                 consumer,
                 wanted.now,
@@ -412,10 +409,10 @@ impl Queue {
         let before = out.len();
         let look = self.hand_out(group, partition, consumer.0, &mut inner, wanted, out);
         if inner.keep_frames(wanted.now) {
-            self.forget_frames_later();
+            self.maintenance.forget_frames_later();
         }
         let taken = out.get(before..).unwrap_or_default();
-        inner.waits.observe(&self.latency, wanted.now, taken);
+        inner.waits.observe(self.statistics.latency(), wanted.now, taken);
         part.delivered.add(&mut inner, taken.len() as u64);
         let was = (part.wants(), inner.counted());
         let stored = self.after(group, partition, part, &mut inner, wanted.now);
@@ -449,11 +446,11 @@ impl Queue {
         } = inner;
         let before = out.len();
         let mut tag = LeaseTag {
-            queue: self.id,
+            queue: self.identity.id,
             group: group.id,
             lease: 0,
         };
-        let dropped = self.has_letters.then(|| self.dropped.lock());
+        let dropped = self.letters.lock();
         match state {
             GroupState::Work(machine) => {
                 machine.advance(wanted.now);
@@ -499,8 +496,8 @@ impl Queue {
     /// consumers settle. `was` is the lowest offset the group needed and the partition's count before the scan.
     pub(crate) fn passed_over(&self, part: &GroupPartition, inner: &GroupPartitionInner, was: (Offset, i64)) {
         if (part.wants(), inner.counted()) != was {
-            self.has_room();
-            self.trim_soon();
+            self.admission.has_room();
+            self.maintenance.trim_soon();
         }
     }
 
@@ -515,7 +512,7 @@ impl Queue {
         now: Micros,
     ) -> Result<()> {
         let changed = self.changed(group, partition, part, inner, now);
-        self.look_at(part.due.load(Ordering::Relaxed));
+        self.timers.by(part.due.load(Ordering::Relaxed));
         changed
     }
 
@@ -530,7 +527,7 @@ impl Queue {
     ) -> Result<()> {
         let stored = match self.is_in_memory() {
             true => Ok(()),
-            false => inner.store(self.log.as_ref(), self.state_id(partition), group.id, now),
+            false => inner.store(self.log.as_ref(), self.identity.state_id(partition), group.id, now),
         };
         if let GroupState::Work(machine) = &mut inner.state {
             let ends = machine.lease_ends();
@@ -545,7 +542,7 @@ impl Queue {
             group.backlog_less(settled);
         }
         if settled < 0 {
-            self.admission.lock().count_anew();
+            self.admission.count_anew();
         }
         Ok(stored?)
     }
@@ -559,7 +556,7 @@ impl Queue {
         let cursor = loaded.unwrap_or(Err(thalweg_log::LogError::Closed))?;
         if let Some(part) = group.part(partition) {
             part.inner.lock().loaded(from, cursor, self.clock.now());
-            self.forget_frames_later();
+            self.maintenance.forget_frames_later();
         }
         Ok(())
     }
@@ -569,7 +566,7 @@ impl Queue {
         if let (Some(store), Some(part)) = (self.store(partition), group.part(partition)) {
             let cursor = store.load(from)?;
             part.inner.lock().loaded(from, cursor, self.clock.now());
-            self.forget_frames_later();
+            self.maintenance.forget_frames_later();
         }
         Ok(())
     }

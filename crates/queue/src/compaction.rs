@@ -14,16 +14,18 @@
 //! nobody outside can predict.
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_kit::blocking;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::{LogError, Micros, Offset};
-use tokio::sync::{OwnedMutexGuard, Semaphore};
+use thalweg_log::{Log, LogError, Micros, Offset, PartitionId};
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
 
 use crate::error::Result;
+use crate::group::Group;
 use crate::group_partition::GroupState;
 use crate::machine::DelayedMessageSet;
 use crate::queue::Queue;
@@ -38,6 +40,28 @@ static ONE_RUN: Semaphore = Semaphore::const_new(1);
 
 /// A rewrite pays off when one record in this many is new.
 const ONE_IN: u64 = 10;
+
+/// Which of a queue's records are compacted. One run at a time.
+#[derive(Debug, Default)]
+pub(crate) struct KeyCompaction {
+    /// By partition; held during a run.
+    progress: Arc<Mutex<Vec<CompactionProgress>>>,
+}
+
+/// The right to run.
+pub(crate) type CompactionRun = OwnedMutexGuard<Vec<CompactionProgress>>;
+
+impl KeyCompaction {
+    /// Waits for a run in progress.
+    async fn begin(&self) -> CompactionRun {
+        self.progress.clone().lock_owned().await
+    }
+
+    /// `None` if a run is in progress.
+    pub fn try_begin(&self) -> Option<CompactionRun> {
+        self.progress.clone().try_lock_owned().ok()
+    }
+}
 
 /// The progress of compaction in one partition since the process started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,15 +105,15 @@ impl Queue {
     /// Compacts now. Waits for a run in progress first.
     pub async fn compact_now(self: &Arc<Queue>) {
         if self.is_compacted() {
-            let progress = self.compacted.clone().lock_owned().await;
-            self.compact(progress).await;
+            let run = self.compaction.begin().await;
+            self.compact(run).await;
         }
     }
 
     /// Compacts all partitions, each on a blocking thread for as long as the rate limit requires.
-    pub(crate) async fn compact(self: &Arc<Queue>, mut progress: OwnedMutexGuard<Vec<CompactionProgress>>) {
-        progress.resize(self.partition_count() as usize, CompactionProgress::default());
-        for (partition, progress) in (0..).zip(progress.iter_mut()) {
+    pub(crate) async fn compact(self: &Arc<Queue>, mut run: CompactionRun) {
+        run.resize(self.partition_count() as usize, CompactionProgress::default());
+        for (partition, progress) in (0..).zip(run.iter_mut()) {
             let (queue, before) = (self.clone(), *progress);
             let _turn = ONE_RUN.acquire().await;
             let run = blocking::spawn(move || queue.compact_one(partition, before)).await;
@@ -109,14 +133,16 @@ impl Queue {
     fn compact_one(&self, partition: u32, progress: CompactionProgress) -> Result<CompactionProgress> {
         let settings = self.settings_now().compaction;
         let now = self.clock.now();
-        let id = self.data_id(partition);
-        let (bounds, unsettled) = (self.log.bounds(id)?, self.unsettled(partition));
+        let id = self.identity.data_id(partition);
+        let bounds = self.log.bounds(id)?;
+        let protect = self.settings_now().retention.protect_streams;
+        let unsettled = UnsettledOffsets::of(&self.groups.now(), partition, protect);
         let end = self.log.offset_at(id, now - micros(settings.lag))?.min(bounds.next);
         let from = progress.clean.max(bounds.first);
         let keys = KeyHasher([RandomState::new(), RandomState::new()]);
         // A retired file takes over if the file that replaced it is lost, so what it contains must stay deleted.
         let oldest = self.log.oldest_leftover(id)?.unwrap_or(Offset::MAX);
-        let notes = self.note_keys(partition, from, end, &keys)?;
+        let notes = LatestKeyOffsets::read(self.log.as_ref(), id, from..end, &keys)?;
         let end = notes.end;
         let due = now >= progress.rewritten_at.saturating_add(micros(settings.tombstone_age));
         if !due && notes.records * ONE_IN < end.saturating_sub(bounds.first) {
@@ -152,55 +178,6 @@ impl Queue {
         })
     }
 
-    /// Notes the last offset of each key.
-    fn note_keys(&self, partition: u32, from: Offset, to: Offset, keys: &KeyHasher) -> Result<LatestKeyOffsets> {
-        let mut notes = LatestKeyOffsets {
-            last: HashMap::new(),
-            end: to,
-            records: 0,
-        };
-        self.log
-            .scan(self.data_id(partition), from, to, &mut |offset, record| {
-                let Some(key) = record.key else {
-                    return true;
-                };
-                let number = keys.number(key);
-                if notes.last.len() == KEYS_MAX && !notes.last.contains_key(&number) {
-                    notes.end = offset;
-                    return false;
-                }
-                notes.records += 1;
-                notes.last.insert(number, offset);
-                true
-            })?;
-        Ok(notes)
-    }
-
-    /// Records that must be kept because a group has not settled them.
-    fn unsettled(&self, partition: u32) -> UnsettledOffsets {
-        let mut unsettled = UnsettledOffsets {
-            from: Offset::MAX,
-            held: HashSet::new(),
-            asleep: Vec::new(),
-        };
-        let protect = self.settings_now().retention.protect_streams;
-        for group in self.groups_now().iter() {
-            let Some(part) = group.part(partition) else {
-                continue;
-            };
-            match &part.inner.lock().state {
-                GroupState::Work(machine) => {
-                    unsettled.from = unsettled.from.min(machine.floor());
-                    unsettled.held.extend(machine.held());
-                    unsettled.asleep.push(machine.sleepers().clone());
-                }
-                GroupState::Stream(machine) if protect => unsettled.from = unsettled.from.min(machine.committed()),
-                GroupState::Stream(_) => {}
-            }
-        }
-        unsettled
-    }
-
     /// Whether this queue compacts keys.
     pub(crate) fn is_compacted(&self) -> bool {
         let settings = self.settings_now();
@@ -208,7 +185,54 @@ impl Queue {
     }
 }
 
+impl LatestKeyOffsets {
+    fn read(log: &dyn Log, id: PartitionId, new: Range<Offset>, keys: &KeyHasher) -> Result<LatestKeyOffsets> {
+        let mut notes = LatestKeyOffsets {
+            last: HashMap::new(),
+            end: new.end,
+            records: 0,
+        };
+        log.scan(id, new.start, new.end, &mut |offset, record| {
+            let Some(key) = record.key else {
+                return true;
+            };
+            let number = keys.number(key);
+            if notes.last.len() == KEYS_MAX && !notes.last.contains_key(&number) {
+                notes.end = offset;
+                return false;
+            }
+            notes.records += 1;
+            notes.last.insert(number, offset);
+            true
+        })?;
+        Ok(notes)
+    }
+}
+
 impl UnsettledOffsets {
+    /// What the groups have not settled; of stream groups only if they protect it.
+    fn of(groups: &[Arc<Group>], partition: u32, protect_streams: bool) -> UnsettledOffsets {
+        let mut unsettled = UnsettledOffsets {
+            from: Offset::MAX,
+            held: HashSet::new(),
+            asleep: Vec::new(),
+        };
+        for part in groups.iter().filter_map(|group| group.part(partition)) {
+            match &part.inner.lock().state {
+                GroupState::Work(machine) => {
+                    unsettled.from = unsettled.from.min(machine.floor());
+                    unsettled.held.extend(machine.held());
+                    unsettled.asleep.push(machine.sleepers().clone());
+                }
+                GroupState::Stream(machine) if protect_streams => {
+                    unsettled.from = unsettled.from.min(machine.committed());
+                }
+                GroupState::Stream(_) => {}
+            }
+        }
+        unsettled
+    }
+
     fn holds(&self, offset: Offset) -> bool {
         offset >= self.from || self.held.contains(&offset) || self.asleep.iter().any(|asleep| asleep.contains(offset))
     }

@@ -27,7 +27,7 @@ impl Queue {
         if self.settings().dlq.webhook.is_none() {
             return;
         }
-        if let Some(listener) = self.home.upgrade().as_ref().and_then(|home| home.listener.get()) {
+        if let Some(listener) = self.registry().as_ref().and_then(|home| home.listener.get()) {
             listener.dead_letter(self, letter);
         }
     }

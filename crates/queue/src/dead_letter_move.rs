@@ -111,7 +111,7 @@ impl Queue {
                     .map(drop)
                     .and_then(|()| self.after(group, partition, part, &mut inner, now))
                 {
-                    let id = self.message_id(partition, offset);
+                    let id = self.identity.message_id(partition, offset);
                     tracing::warn!(
                         message = %id, %error,
                         "a message cannot be moved to the dead letters; retrying in 5 s"
@@ -155,7 +155,7 @@ impl Queue {
             // The dead letter is stored, on its own disk; a retry would store a second one. The missing record that the
             // message left the group is journaled with the removal, or added at the next start.
             Err(QueueError::Log(LogError::Partly { cause })) => {
-                let id = self.message_id(partition, ending.offset);
+                let id = self.identity.message_id(partition, ending.offset);
                 tracing::warn!(
                     message = %id, error = %cause,
                     "the dead letter is stored, but the removal of its message is not stored yet"
@@ -186,7 +186,10 @@ impl Queue {
             ("detail", detail.unwrap_or_default().to_owned()),
             ("deliveries", ending.deliveries.to_string()),
             ("moved-at", time(self.clock.now())),
-            ("message-id", self.message_id(partition, ending.offset).to_string()),
+            (
+                "message-id",
+                self.identity.message_id(partition, ending.offset).to_string(),
+            ),
         ];
         if ending.deliveries > 0 {
             added.push(("first-attempt", time(ending.first_attempt)));
@@ -231,17 +234,21 @@ impl Queue {
             count: 1,
             bytes: dead.size_of(&letter, Duration::ZERO),
         };
-        dead.admit_always(wanted).await;
+        dead.admission.admit_always(wanted).await;
         dead.lives(&letter, &settings, Duration::ZERO, now);
         let Some(letters) = stored else {
             let offset = dead.append_in_memory(letter, now);
             dead.stored(wanted, true);
-            dead.grown();
+            dead.groups.wake();
             return Ok(offset);
         };
         let mut state = Records::new();
         state.push(&RecordRef::of(now, &ended_record(group.id, offset, terminal)))?;
-        let unit = WriteBatch::of(dead.data_id(0), letters).and_of(FrameKind::State, self.state_id(partition), state);
+        let unit = WriteBatch::of(dead.identity.data_id(0), letters).and_of(
+            FrameKind::State,
+            self.identity.state_id(partition),
+            state,
+        );
         let appended = self.log.append(unit).await;
         dead.stored(wanted, appended.is_ok());
         Ok(appended?.offsets.first().copied().unwrap_or_default())
@@ -255,7 +262,7 @@ impl Queue {
 
     async fn find_stored(&self, partition: u32, offset: Offset) -> Result<Option<Message>> {
         let store = self.store(partition).cloned();
-        let Some(store) = store.filter(|_| !self.is_dropped(offset)) else {
+        let Some(store) = store.filter(|_| !self.letters.contains(offset)) else {
             return Ok(None);
         };
         let found = blocking::spawn(move || find(&store, offset)).await;
@@ -290,9 +297,9 @@ impl Queue {
     fn count_end(&self, terminal: FinalState, reason: RemovalReason) {
         let dlq = &self.settings().dlq;
         match terminal {
-            FinalState::Dead => self.counters.dead.count(reason),
-            FinalState::Expired if dlq.enabled && dlq.on_expire => self.counters.dead.count(reason),
-            FinalState::Dropped => self.counters.dropped.count(reason),
+            FinalState::Dead => self.counters().dead.count(reason),
+            FinalState::Expired if dlq.enabled && dlq.on_expire => self.counters().dead.count(reason),
+            FinalState::Dropped => self.counters().dropped.count(reason),
             _ => {}
         }
     }

@@ -1,12 +1,12 @@
-//! Lists dead letters, and removes them from the middle of their partition when they are resent or discarded
-//! (`dead_letters/resend.rs`), also across disks (`dead_letters/cross_disk.rs`).
+//! Lists dead letters, and removes them from the middle of their partition (`dead_letters/removals.rs`) when they are
+//! resent or discarded (`dead_letters/resend.rs`), also across disks (`dead_letters/cross_disk.rs`).
 
 mod cross_disk;
+mod removals;
 mod resend;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smol_str::SmolStr;
 use thalweg_kit::blocking;
@@ -16,13 +16,13 @@ use thalweg_log::{Micros, Offset};
 use crate::admin::{LOOK_BYTES, read_from};
 use crate::dead_letter_move::PREFIX;
 use crate::error::{QueueError, Result};
-use crate::group_partition::DROPPED;
 use crate::ids::MessageId;
 use crate::message::Message;
 use crate::offset_ranges::OffsetRanges;
 use crate::produce::AttachedRecord;
 use crate::queue::Queue;
 pub(crate) use cross_disk::{LetterArrival, ReceivedLetters, ResentLetters};
+pub(crate) use removals::{LetterRemovals, dropped_record};
 pub use resend::ResendResult;
 
 /// Messages per read.
@@ -123,7 +123,7 @@ impl Queue {
                     page.next = page.letters.last().map(|letter| letter.offset);
                     return Ok(page);
                 }
-                if filter.matches(&letter, self.clock.as_ref()) && !self.is_dropped(letter.offset) {
+                if filter.matches(&letter, self.clock.as_ref()) && !self.letters.contains(letter.offset) {
                     bytes += letter.bytes();
                     page.letters.push(letter);
                 }
@@ -217,68 +217,33 @@ impl DeadLetterCursor<'_> {
     }
 }
 
-/// While this guard lives, the removal of dead letters is being stored. A checkpoint without the removal must not
-/// follow it in the log, or a restart would restore the dead letters.
-pub(super) struct LetterRemovalGuard(Arc<Queue>);
-
-impl LetterRemovalGuard {
-    fn begin(queue: &Arc<Queue>) -> LetterRemovalGuard {
-        let _no_checkpoint = queue.dropped.lock();
-        queue.drops_under_way.fetch_add(1, Ordering::Relaxed);
-        LetterRemovalGuard(queue.clone())
-    }
-}
-
-impl Drop for LetterRemovalGuard {
-    fn drop(&mut self) {
-        self.0.drops_under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Queue {
-    /// Whether a dead letter was resent or discarded.
-    pub(crate) fn is_dropped(&self, offset: Offset) -> bool {
-        self.has_letters && self.dropped.lock().contains(offset)
-    }
-
     /// The log record of this removal; `None` for a queue in memory.
     fn dropped_fact(&self, letters: &OffsetRanges) -> Option<AttachedRecord> {
-        (!self.is_in_memory()).then(|| (self.state_id(0), dropped_record(letters)))
+        (!self.is_in_memory()).then(|| (self.identity.state_id(0), dropped_record(letters)))
     }
 
     /// Marks dead letters as removed. [`Queue::let_go_of_letters`] trims those at the beginning.
     fn are_gone(&self, letters: &OffsetRanges) {
         if !self.is_in_memory() {
-            self.unsaved_drops.fetch_add(1, Ordering::Relaxed);
+            self.letters.add_unsaved(1);
             self.checkpoint_by_and_by();
         }
         let Some(store) = self.store(0) else { return };
-        // Under both locks, so that they are not trimmed meanwhile.
+        // Under the lock, so that they are not trimmed meanwhile.
         let mut admission = self.admission.lock();
-        let mut dropped = self.dropped.lock();
         let Ok(first) = store.first() else { return };
-        let there = letters.iter().filter(|letter| *letter >= first);
-        let gone = there.filter(|letter| dropped.insert(*letter)).count();
-        admission.gone(gone as u64, 0);
+        let gone = self.letters.insert(letters, first);
+        admission.gone(gone, 0);
     }
 
     /// Trims the oldest dead letters that are removed.
     async fn let_go_of_letters(self: &Arc<Queue>) {
         self.beside_the_disk(|queue| {
             if let Some(first) = queue.store(0).and_then(|store| store.first().ok()) {
-                let below = queue.dropped.lock().end_from(first);
-                queue.trim_store(0, below);
+                queue.trim_store(0, queue.letters.end_from(first));
             }
         })
         .await;
     }
-}
-
-/// Encodes that dead letters are resent or discarded. A checkpoint has a record of all of them, even if there are none,
-/// so that a start need not read what came before.
-pub(crate) fn dropped_record(ranges: &OffsetRanges) -> Vec<u8> {
-    // Belongs to no group.
-    let mut value = vec![0, DROPPED];
-    ranges.encode(&mut value);
-    value
 }

@@ -9,6 +9,7 @@
 //! exceeds its limits of count or bytes, or when all queues together exceed `queues.dedup_memory`. Ids forgotten early
 //! are counted, because a duplicate of them would be stored. Each queue can always keep a few hundred ids.
 
+mod shared;
 mod storage;
 
 use std::collections::VecDeque;
@@ -23,6 +24,7 @@ use tokio::sync::Semaphore;
 
 use crate::budget::{Allowance, Budget};
 use crate::times::micros;
+pub(crate) use shared::{DedupReservations, SharedDedup};
 
 /// Maximum ids per queue: 12 a second for 24 h.
 pub const IDS_MAX: usize = 1 << 20;

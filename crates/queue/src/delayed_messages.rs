@@ -4,7 +4,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use thalweg_kit::blocking;
+use thalweg_log::clock::{Clock, ClockJumps};
 use thalweg_log::{LogError, Micros, Offset};
 
 use crate::group::Group;
@@ -61,12 +63,34 @@ impl Queue {
     }
 }
 
+/// How far the delays and expiry times of a queue follow the wall clock.
+pub(crate) struct WallClockFollower {
+    /// The clock jumps that the current times are computed with.
+    jumps: ArcSwap<ClockJumps>,
+    /// Held while they are recomputed.
+    following: tokio::sync::Mutex<()>,
+}
+
+impl WallClockFollower {
+    pub fn new() -> WallClockFollower {
+        WallClockFollower {
+            jumps: ArcSwap::new(ClockJumps::none()),
+            following: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Whether the times are up to date with the clock.
+    pub fn is_followed(&self, clock: &dyn Clock) -> bool {
+        Arc::ptr_eq(&self.jumps.load(), &clock.jumps())
+    }
+}
+
 impl Queue {
     /// Recomputes delays and expiry times that refer to the wall clock, after the clock was set. Also needed after a
     /// start, because checkpoints contain the times by the clock of their moment.
     pub(crate) async fn follow_the_wall_clock(self: &Arc<Queue>) {
-        let following = self.keeper.following.lock().await;
-        if self.follows_the_wall_clock() {
+        let following = self.wall_clock.following.lock().await;
+        if self.wall_clock.is_followed(self.clock.as_ref()) {
             return;
         }
         let jumps = self.clock.jumps();
@@ -76,14 +100,9 @@ impl Queue {
             }
         }
         self.clone().learn_ages().await;
-        self.keeper.jumps.store(jumps);
+        self.wall_clock.jumps.store(jumps);
         drop(following);
-        self.look_at(0);
-    }
-
-    /// Whether the times are up to date with the clock.
-    pub(crate) fn follows_the_wall_clock(&self) -> bool {
-        Arc::ptr_eq(&self.keeper.jumps.load(), &self.clock.jumps())
+        self.timers.by(0);
     }
 
     async fn delay_part_anew(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) {

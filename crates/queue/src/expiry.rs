@@ -9,10 +9,11 @@
 mod early_expiry;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use thalweg_kit::blocking;
+use thalweg_log::clock::Clock;
 use thalweg_log::{LogError, Micros, Offset};
 use tokio::sync::MutexGuard;
 
@@ -21,12 +22,13 @@ use crate::error::Result;
 use crate::group::Group;
 use crate::group_partition::{GroupPartition, GroupPartitionInner, GroupState, NEVER};
 use crate::machine::WorkMachine;
+use crate::maintenance::MaintenanceSchedule;
 use crate::message::{MessageLifetime, NewMessage, not_before};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
 use crate::store::{Cursor, MessageStore, NextMessage};
 use crate::times::{effective_ttl, micros};
-pub(crate) use early_expiry::EarlyExpiryIndex;
+use early_expiry::EarlyExpiryIndex;
 
 /// Messages that are passed under one lock.
 const AT_ONCE: usize = 1000;
@@ -44,9 +46,80 @@ enum WalkOutcome {
     Load(Offset),
 }
 
+/// The expiry of the messages of one queue: which of them may expire early, and when they are checked.
+pub(crate) struct MessageExpiry {
+    /// By partition.
+    indexes: boxcar::Vec<EarlyExpiryIndex>,
+    /// Messages may expire before others that were stored earlier.
+    is_early: AtomicBool,
+    /// The catalogue has stored that.
+    is_early_stored: AtomicBool,
+    /// Checks of retained messages, and of messages that no consumer has seen.
+    kept: ExpiryCheck,
+    unclaimed: ExpiryCheck,
+}
+
+impl MessageExpiry {
+    /// `is_early_stored` says whether the catalogue has stored that messages may expire early.
+    pub fn new(is_early_stored: bool) -> MessageExpiry {
+        MessageExpiry {
+            indexes: boxcar::Vec::new(),
+            is_early: AtomicBool::new(false),
+            is_early_stored: AtomicBool::new(is_early_stored),
+            kept: ExpiryCheck::default(),
+            unclaimed: ExpiryCheck::default(),
+        }
+    }
+
+    pub fn add_partition(&self) {
+        self.indexes.push(EarlyExpiryIndex::default());
+    }
+
+    pub fn index(&self, partition: u32) -> Option<&EarlyExpiryIndex> {
+        self.indexes.get(partition as usize)
+    }
+
+    /// When the next check is due.
+    pub fn next_check(&self) -> Micros {
+        self.kept.at().min(self.unclaimed.at())
+    }
+
+    /// Whether messages may expire early, as far as this process or the catalogue knows.
+    pub fn may_be_early(&self) -> bool {
+        self.is_early.load(Ordering::Relaxed) || self.is_early_stored()
+    }
+
+    /// Whether messages expire early and the catalogue has not stored that yet.
+    pub fn is_news(&self) -> bool {
+        self.is_early.load(Ordering::Relaxed) && !self.is_early_stored()
+    }
+
+    pub fn is_early_stored(&self) -> bool {
+        self.is_early_stored.load(Ordering::Relaxed)
+    }
+
+    /// The catalogue has stored that messages may expire early.
+    pub fn early_is_stored(&self) {
+        self.is_early_stored.store(true, Ordering::Relaxed);
+    }
+
+    /// All stored messages were noted: if none expires early, the next entry of the catalogue says so.
+    fn learned(&self) {
+        if !self.is_early.load(Ordering::Relaxed) {
+            self.is_early_stored.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes when a stored message expires, in the index of its partition. Returns whether it is the first that may
+    /// expire early.
+    fn note(&self, index: &EarlyExpiryIndex, offset: Offset, expires_at: Micros, has_own: bool) -> bool {
+        index.note(offset, expires_at, has_own) && !self.is_early.swap(true, Ordering::Relaxed)
+    }
+}
+
 /// The schedule of one kind of expiry check.
 #[derive(Debug, Default)]
-pub(crate) struct ExpiryCheck {
+struct ExpiryCheck {
     /// Nothing expires before this time. It is unknown at first.
     at: AtomicI64,
     /// Held by the running check. A caller that comes meanwhile waits and finds it done.
@@ -56,7 +129,7 @@ pub(crate) struct ExpiryCheck {
 /// A running check. If it is cancelled half-way, another one must run.
 struct RunningExpiryCheck<'a> {
     aging: &'a ExpiryCheck,
-    queue: &'a Queue,
+    maintenance: &'a MaintenanceSchedule,
     next: Option<Micros>,
     _alone: MutexGuard<'a, ()>,
 }
@@ -65,12 +138,12 @@ impl Drop for RunningExpiryCheck<'_> {
     fn drop(&mut self) {
         let next = self.next.unwrap_or(0);
         self.aging.at.fetch_min(next, Ordering::AcqRel);
-        self.queue.maintain_by(next);
+        self.maintenance.by(next);
     }
 }
 
 impl ExpiryCheck {
-    pub fn at(&self) -> Micros {
+    fn at(&self) -> Micros {
         self.at.load(Ordering::Acquire)
     }
 
@@ -82,19 +155,23 @@ impl ExpiryCheck {
     }
 
     /// Begins a check if it is due.
-    async fn look<'a>(&'a self, queue: &'a Queue) -> Option<RunningExpiryCheck<'a>> {
-        if queue.clock.now() < self.at() && self.looking.try_lock().is_ok() {
+    async fn look<'a>(
+        &'a self,
+        clock: &dyn Clock,
+        maintenance: &'a MaintenanceSchedule,
+    ) -> Option<RunningExpiryCheck<'a>> {
+        if clock.now() < self.at() && self.looking.try_lock().is_ok() {
             return None;
         }
         let alone = self.looking.lock().await;
-        if queue.clock.now() < self.at() {
+        if clock.now() < self.at() {
             return None;
         }
         // Messages that are stored meanwhile lower it again.
         self.at.store(NEVER, Ordering::Release);
         Some(RunningExpiryCheck {
             aging: self,
-            queue,
+            maintenance,
             next: None,
             _alone: alone,
         })
@@ -105,7 +182,8 @@ impl Queue {
     /// Removes everything that has expired. Returns whether the queue may be smaller now.
     pub(crate) async fn shed(self: &Arc<Queue>) -> bool {
         let kept = self.shed_kept().await;
-        let Some(mut looking) = self.keeper.unclaimed.look(self).await else {
+        let unclaimed = &self.expiry.unclaimed;
+        let Some(mut looking) = unclaimed.look(self.clock.as_ref(), &self.maintenance).await else {
             return kept;
         };
         let mut due = NEVER;
@@ -121,7 +199,8 @@ impl Queue {
     /// Like `shed`, but only for retained messages, which must not be visible any more, and not for the backlog of
     /// groups.
     pub(crate) async fn shed_kept(self: &Arc<Queue>) -> bool {
-        let Some(mut looking) = self.keeper.kept.look(self).await else {
+        let kept = &self.expiry.kept;
+        let Some(mut looking) = kept.look(self.clock.as_ref(), &self.maintenance).await else {
             return false;
         };
         let due = self.retain().await;
@@ -167,7 +246,7 @@ impl Queue {
         let walk = Walk {
             group,
             store,
-            ages: self.ages(partition),
+            ages: self.expiry.index(partition),
             now,
         };
         let walked = walk.go_on(machine, cursor, head);
@@ -195,7 +274,8 @@ impl Queue {
         };
         let until = blocking::spawn(look).await.unwrap_or(Err(LogError::Closed))?;
         let now = self.clock.now();
-        let passes = self.ages(partition).is_some_and(|ages| ages.is_due(from, now));
+        let ages = self.expiry.index(partition);
+        let passes = ages.is_some_and(|ages| ages.is_due(from, now));
         if until > now && !passes {
             part.inner.lock().head = Some((from, until));
         } else {
@@ -215,9 +295,9 @@ impl Queue {
     }
 
     fn look_for_old(&self, at: Micros) {
-        self.keeper.kept.by(at);
-        self.keeper.unclaimed.by(at);
-        self.maintain_by(at);
+        self.expiry.kept.by(at);
+        self.expiry.unclaimed.by(at);
+        self.maintenance.by(at);
     }
 
     /// Schedules a check after rules changed or messages became visible again.
@@ -283,24 +363,18 @@ impl Walk<'_> {
 }
 
 impl Queue {
-    pub(crate) fn ages(&self, partition: u32) -> Option<&EarlyExpiryIndex> {
-        self.ages.get(partition as usize)
-    }
-
     /// Records the lifetime of a message that was stored at `place`.
     pub(crate) fn note_age(&self, place: MessagePosition, life: MessageLifetime, ttl: Duration, now: Micros) {
-        let Some(ages) = self.ages(place.partition) else { return };
+        let Some(ages) = self.expiry.index(place.partition) else {
+            return;
+        };
         let ttl = effective_ttl(ttl, life.ttl);
         let begins = life.not_before.map_or(now, |at| at.max(now));
         let expires_at = ttl.map_or(NEVER, |ttl| begins.saturating_add(micros(ttl)));
         let has_own = life.ttl.is_some() || life.not_before.is_some();
-        self.noted(ages.note(place.offset, expires_at, has_own));
-    }
-
-    /// A restart must know that messages may expire early.
-    fn noted(&self, is_early: bool) {
-        if is_early && !self.expires_early.swap(true, Ordering::Relaxed) {
-            self.maintain_by(0);
+        if self.expiry.note(ages, place.offset, expires_at, has_own) {
+            // A restart must know that messages may expire early.
+            self.maintenance.by(0);
         }
     }
 
@@ -308,10 +382,8 @@ impl Queue {
     pub(crate) async fn learn_ages(self: Arc<Queue>) {
         let queue = self.clone();
         let learned = blocking::spawn(move || queue.learn_ages_blocking()).await;
-        if let Ok(Ok(())) = learned
-            && !self.expires_early.load(Ordering::Relaxed)
-        {
-            self.kept_expires_early.store(false, Ordering::Relaxed);
+        if let Ok(Ok(())) = learned {
+            self.expiry.learned();
         }
         if let Ok(Err(error)) = learned {
             tracing::warn!(
@@ -324,15 +396,19 @@ impl Queue {
 
     fn learn_ages_blocking(&self) -> thalweg_log::Result<()> {
         for (partition, store) in (0..).zip(self.stores()) {
-            let Some(ages) = self.ages(partition) else { continue };
+            let Some(ages) = self.expiry.index(partition) else {
+                continue;
+            };
             let (first, next) = (store.first()?, store.next()?);
             self.log
-                .scan(self.data_id(partition), first, next, &mut |offset, record| {
+                .scan(self.identity.data_id(partition), first, next, &mut |offset, record| {
                     let due = not_before(record.not_before, record.deliver_at, self.clock.as_ref());
                     let begins = due.map_or(record.time, |at| at.max(record.time));
                     let ttl = record.ttl_ms.and_then(|ttl| i64::try_from(ttl).ok()?.checked_mul(1000));
                     let expires_at = ttl.map_or(NEVER, |ttl| begins.saturating_add(ttl));
-                    self.noted(ages.note(offset, expires_at, false));
+                    if self.expiry.note(ages, offset, expires_at, false) {
+                        self.maintenance.by(0);
+                    }
                     !self.is_removed()
                 })?;
         }

@@ -95,7 +95,7 @@ impl Group {
 
     /// Messages that are not settled (in a stream group: not committed), including messages being appended.
     pub fn backlog(&self) -> u64 {
-        // Sequentially consistent, for producers that wait for room; see `backpressure.rs`.
+        // Sequentially consistent, for producers that wait for room; see `admission/backpressure.rs`.
         let settled = self.settled.load(Ordering::SeqCst);
         (self.total.load(Ordering::SeqCst) as i64 - settled).max(0) as u64
     }

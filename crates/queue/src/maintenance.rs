@@ -2,8 +2,9 @@
 //! and catalogue updates. One task per queue does these one after the other. It runs beside the timers (`timers.rs`)
 //! and shares nothing with them but the locks of single calls.
 
+mod schedule;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use thalweg_log::Micros;
 
@@ -13,14 +14,12 @@ use crate::queue::Queue;
 use crate::settings::RetentionMode;
 use crate::timers::SLEEP_MAX;
 use crate::times::micros;
+use schedule::FRAMES_IDLE;
+pub(crate) use schedule::MaintenanceSchedule;
 
-/// Settled messages are trimmed after this delay.
-const TRIM_AFTER: Micros = 100_000;
 /// A checkpoint is written after this many state records, or after this time if there are any.
 const CHECKPOINT_RECORDS: u32 = 10_000;
 pub(crate) const CHECKPOINT_AFTER: Micros = 30_000_000;
-/// Cached log frames that were unused for this long are released.
-const FRAMES_IDLE: Micros = 10_000_000;
 /// Minimum interval between removals of dedup-ids whose window has passed. They run when something else is due.
 const TRIM_IDS_EVERY: Micros = 60_000_000;
 
@@ -34,27 +33,6 @@ struct MaintenanceTimes {
 }
 
 impl Queue {
-    /// Schedules a trim after messages were settled.
-    pub(crate) fn trim_soon(&self) {
-        let trim = &self.keeper.trim;
-        if trim.load(Ordering::Relaxed) != NEVER {
-            return;
-        }
-        let due = self.clock.now() + TRIM_AFTER;
-        if trim
-            .compare_exchange(NEVER, due, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            self.maintain_by(due);
-        }
-    }
-
-    /// Like `trim_soon`, but at once; later settlements are scheduled separately.
-    pub(crate) fn trim_now(&self) {
-        self.keeper.trim.store(0, Ordering::Release);
-        self.maintain_by(0);
-    }
-
     /// The maintenance task; ends when the queue is removed.
     pub(crate) async fn maintain(self: Arc<Queue>) {
         let now = self.clock.now();
@@ -65,14 +43,14 @@ impl Queue {
             ids_forgotten: 0,
         };
         loop {
-            self.keeper.maintenance.looks();
-            if self.removed.load(Ordering::Acquire) {
+            self.maintenance.looks();
+            if self.has_ended() {
                 return;
             }
             self.follow_the_wall_clock().await;
             let due = self.maintain_now(&mut times).await;
             let due = due.min(self.compact_by_and_by(&mut times));
-            self.keeper.maintenance.sleep_until(due, self.clock.as_ref()).await;
+            self.maintenance.sleep_until(due).await;
         }
     }
 
@@ -85,9 +63,9 @@ impl Queue {
         if now >= times.compaction + interval {
             times.compaction = now;
             // A run in progress continues alone.
-            if let Ok(progress) = self.compacted.clone().try_lock_owned() {
+            if let Some(run) = self.compaction.try_begin() {
                 let queue = self.clone();
-                tokio::spawn(async move { queue.compact(progress).await });
+                tokio::spawn(async move { queue.compact(run).await });
             }
         }
         times.compaction + interval
@@ -114,8 +92,7 @@ impl Queue {
     async fn maintain_now(self: &Arc<Queue>, times: &mut MaintenanceTimes) -> Micros {
         let now = self.clock.now();
         let mut due = now + SLEEP_MAX;
-        let parts = std::mem::take(&mut *self.keeper.for_maintenance.lock());
-        for ((_, partition), group) in &parts {
+        for ((_, partition), group) in &self.maintenance.take_left() {
             self.move_out(group, *partition).await;
             if let Some(part) = group.part(*partition) {
                 self.rouse(group, *partition, part).await;
@@ -125,12 +102,9 @@ impl Queue {
         for group in &groups {
             due = due.min(self.look_after_use(group).await);
         }
-        let trim = self.keeper.trim.load(Ordering::Acquire);
-        if trim > now {
+        if let Some(trim) = self.maintenance.take_trim(now) {
             due = due.min(trim);
         } else {
-            // Reset before the trim, so that later settlements are trimmed the next time.
-            self.keeper.trim.store(NEVER, Ordering::Release);
             self.trim_beside().await;
             if self.settings_now().retention.mode == RetentionMode::Policy {
                 self.look_for_old_now();
@@ -139,45 +113,33 @@ impl Queue {
         if now >= times.ids + TRIM_IDS_EVERY {
             times.ids = now;
             self.tell_forgotten_ids(&mut times.ids_forgotten);
-            if self.keeps_ids() || !self.dedup.lock().is_empty() {
+            if self.keeps_ids() || !self.dedup.is_empty() {
                 // Finding where a window begins may need a disk read.
                 self.on_a_thread(|queue| queue.trim_ids()).await;
             }
         }
-        if let Some(next) = self.dedup.lock().next_due() {
+        if let Some(next) = self.dedup.next_due() {
             due = due.min(next.max(times.ids + TRIM_IDS_EVERY));
         }
         due = due.min(self.forget_frames());
         self.keep_expires_early().await;
         self.shed().await;
-        due = due.min(self.keeper.kept.at()).min(self.keeper.unclaimed.at());
+        due = due.min(self.expiry.next_check());
         due.min(self.checkpoint_if_due(&groups, times, now).await)
-    }
-
-    /// Schedules the release of cached frames. Free if it is already scheduled.
-    pub(crate) fn forget_frames_later(&self) {
-        if self.keeper.frames.load(Ordering::Relaxed) == NEVER {
-            let due = self.clock.now() + FRAMES_IDLE;
-            self.keeper.frames.fetch_min(due, Ordering::AcqRel);
-            self.maintain_by(due);
-        }
     }
 
     /// Releases cached frames that were unused for a while, because a group may cache some of each partition. Returns
     /// when the next release is due.
     fn forget_frames(&self) -> Micros {
         let now = self.clock.now();
-        let due = self.keeper.frames.load(Ordering::Acquire);
-        if due > now {
+        if let Some(due) = self.maintenance.take_frames(now) {
             return due;
         }
-        // Reset before the scan, so that later reads are handled the next time.
-        self.keeper.frames.store(NEVER, Ordering::Release);
         let groups = self.groups();
         let parts = groups.iter().flat_map(|group| group.parts());
         let used = parts.filter_map(|(_, part)| part.inner.lock().forget_frames(now - FRAMES_IDLE));
         let next = used.min().map_or(NEVER, |used| used + FRAMES_IDLE + 1);
-        self.keeper.frames.fetch_min(next, Ordering::AcqRel).min(next)
+        self.maintenance.plan_frames(next)
     }
 
     fn tell_forgotten_ids(&self, told: &mut u64) {
@@ -217,7 +179,7 @@ impl Queue {
         times: &mut MaintenanceTimes,
         now: Micros,
     ) -> Micros {
-        let letters = self.unsaved_drops.load(Ordering::Relaxed);
+        let letters = self.letters.unsaved();
         let letters = letters.max(self.sent_here.lock().most_unsaved());
         let unsaved = self.most_records(groups).max(letters);
         let in_time = now >= times.checkpoint + CHECKPOINT_AFTER;

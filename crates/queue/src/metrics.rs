@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::{QueueError, QueueErrorKind};
 use crate::machine::RemovalReason;
-use crate::queue::QueueCounters;
 
 /// Kinds of errors of the log that have a counter each.
 const KINDS: [QueueErrorKind; 7] = [
@@ -58,6 +57,22 @@ impl ErrorCodeCounters {
         let codes = KINDS.into_iter().map(|kind| kind.facts().code).chain([OTHER]);
         codes.zip(self.0.iter().map(|counter| counter.load(Relaxed)))
     }
+}
+
+/// Counts since the process started.
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    pub refused_full: AtomicU64,
+    pub refused_paused: AtomicU64,
+    pub refused_too_large: AtomicU64,
+    pub refused_by_log: ErrorCodeCounters,
+    pub repeated: AtomicU64,
+    /// Moved to the dead letters, and dropped without becoming dead letters.
+    pub dead: ReasonCounters,
+    pub(crate) dropped: ReasonCounters,
+    /// Dropped on request: by a purge, and by a seek forward.
+    pub(crate) purged: AtomicU64,
+    pub(crate) passed_over: AtomicU64,
 }
 
 impl QueueCounters {

@@ -107,7 +107,7 @@ impl Queue {
     pub(crate) async fn make_room(self: &Arc<Queue>, wanted: AdmissionRequest) -> bool {
         // One at a time: messages leaving for the dead letters count until they arrive, and must not be compensated
         // twice.
-        let _making = self.making_room.lock().await;
+        let _making = self.admission.make_room_alone().await;
         let over = self.admission.lock().limit(wanted);
         let AdmissionRequest { count, bytes } = wanted;
         let settings = self.settings();
@@ -121,7 +121,7 @@ impl Queue {
     }
 
     async fn make_room_in_depth(self: &Arc<Queue>, count: u64, most: u64) -> bool {
-        let groups = self.counted_groups();
+        let groups = self.groups.counted();
         if groups.is_empty() {
             let over = (self.depth() + count).saturating_sub(most);
             return self.drop_kept(Goal::Messages(over), groups).await;
@@ -135,30 +135,13 @@ impl Queue {
             let over = over(group);
             enough &= over == 0 || self.drop_oldest(group, over).await == over;
         }
-        self.trim_soon();
+        self.maintenance.trim_soon();
         enough
     }
 
     async fn make_room_in_bytes(self: &Arc<Queue>, wanted: AdmissionRequest) -> bool {
         self.trim_beside().await;
-        self.drop_kept(Goal::RoomFor(wanted), self.work_groups()).await
-    }
-
-    /// The groups whose largest backlog is the depth, if any; see [`crate::admission::Admission::depth`].
-    fn counted_groups(&self) -> Vec<Arc<Group>> {
-        let work = self.work_groups();
-        if !work.is_empty() {
-            return work;
-        }
-        let mut streams = self.groups();
-        streams.retain(|group| group.is_declared());
-        streams
-    }
-
-    fn work_groups(&self) -> Vec<Arc<Group>> {
-        let mut groups = self.groups();
-        groups.retain(|group| group.is_work());
-        groups
+        self.drop_kept(Goal::RoomFor(wanted), self.groups.work()).await
     }
 
     fn overflow_to_dlq(&self) -> bool {
@@ -319,7 +302,7 @@ impl Queue {
 
     fn count_dropped(&self, group: &Group, count: u64) {
         group.counters.dropped.fetch_add(count, Ordering::Relaxed);
-        self.counters.dropped.add(RemovalReason::Overflow, count);
+        self.counters().dropped.add(RemovalReason::Overflow, count);
     }
 }
 
@@ -362,7 +345,7 @@ impl Queue {
                     time,
                 } => {
                     self.move_out(&group, partition).await;
-                    if self.is_settled(&group, partition, offset) {
+                    if group.has_settled(partition, offset) {
                         search.oldest.push(Reverse((time, partition)));
                     }
                 }
@@ -416,7 +399,7 @@ impl Queue {
             return HeadOutcome::Stays;
         };
         let needed = |group: &Arc<Group>| match group.is_work() {
-            true => !self.could_drop(group, partition, first),
+            true => !group.could_drop(partition, first),
             false => group.part(partition).is_some_and(|part| part.wants() <= first),
         };
         let streams_count = {
@@ -436,26 +419,10 @@ impl Queue {
             }
         }
         if groups.is_empty() {
-            self.counters.dropped.add(RemovalReason::Overflow, 1);
+            self.counters().dropped.add(RemovalReason::Overflow, 1);
         }
         self.trim_store(partition, first + 1);
         HeadOutcome::Gone
-    }
-
-    fn is_settled(&self, group: &Group, partition: u32, offset: Offset) -> bool {
-        let state = group.part(partition).map(|part| part.inner.lock());
-        matches!(state.as_deref(), Some(GroupPartitionInner { state: GroupState::Work(machine), .. }) if machine.is_settled(offset))
-    }
-
-    /// Whether a message is settled, or could be dropped because no consumer of the group has it.
-    fn could_drop(&self, group: &Group, partition: u32, offset: Offset) -> bool {
-        match group.part(partition).map(|part| part.inner.lock()).as_deref() {
-            Some(GroupPartitionInner {
-                state: GroupState::Work(machine),
-                ..
-            }) => machine.can_drop(offset),
-            _ => false,
-        }
     }
 
     /// Drops the first message of a partition for a group that has not settled it.
@@ -471,6 +438,22 @@ impl Queue {
 }
 
 impl Group {
+    fn has_settled(&self, partition: u32, offset: Offset) -> bool {
+        let state = self.part(partition).map(|part| part.inner.lock());
+        matches!(state.as_deref(), Some(GroupPartitionInner { state: GroupState::Work(machine), .. }) if machine.is_settled(offset))
+    }
+
+    /// Whether a message is settled, or could be dropped because no consumer of the group has it.
+    fn could_drop(&self, partition: u32, offset: Offset) -> bool {
+        match self.part(partition).map(|part| part.inner.lock()).as_deref() {
+            Some(GroupPartitionInner {
+                state: GroupState::Work(machine),
+                ..
+            }) => machine.can_drop(offset),
+            _ => false,
+        }
+    }
+
     /// Messages that are neither leased nor leaving.
     fn unleased(&self) -> u64 {
         let taken = self.parts().map(|(_, part)| match &part.inner.lock().state {

@@ -3,7 +3,7 @@
 
 use thalweg_log::PartitionId;
 
-use crate::queue::number_of;
+use crate::identity::number_of;
 
 /// The same value for all log partitions that belong together.
 pub fn together(id: PartitionId) -> PartitionId {
@@ -13,7 +13,7 @@ pub fn together(id: PartitionId) -> PartitionId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::{IDS, STATE};
+    use crate::identity::{IDS, STATE};
 
     #[test]
     fn messages_their_ids_and_the_state_of_their_groups_are_on_one_disk_other_partitions_anywhere() {

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use thalweg_log::{LogError, Micros, Offset, PartitionId, Records, WriteBatch};
 use crate::admission::AdmissionRequest;
 use crate::batch_entry::BatchEntry;
 use crate::dead_letters::{LetterArrival, ResentLetters};
-use crate::dedup::{DedupLookup, DedupTicket, MessagePosition};
+use crate::dedup::{DedupLookup, DedupReservations, MessagePosition};
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
 use crate::message::{DEDUP_ID, NewMessage};
@@ -120,17 +120,15 @@ impl<T: Send + 'static> Drop for DetachedFuture<T> {
     }
 }
 
-/// Dedup-ids reserved for messages that are not stored yet; released if they never are.
-struct DedupReservations<'a> {
-    queue: &'a Queue,
-    tickets: Vec<DedupTicket>,
-}
+/// The partitions of messages without a key, in turn.
+#[derive(Debug, Default)]
+pub(crate) struct PartitionTurn(AtomicUsize);
 
-impl Drop for DedupReservations<'_> {
-    fn drop(&mut self) {
-        if !self.tickets.is_empty() {
-            let mut dedup = self.queue.dedup.lock();
-            self.tickets.drain(..).for_each(|ticket| dedup.failed(ticket));
+impl PartitionTurn {
+    fn next(&self, partitions: u32) -> u32 {
+        match partitions {
+            0 | 1 => 0,
+            _ => (self.0.fetch_add(1, Ordering::Relaxed) % partitions as usize) as u32,
         }
     }
 }
@@ -157,7 +155,7 @@ impl Queue {
             count: 1,
             bytes: self.size_of(&message, ttl),
         };
-        if !self.admit_now(wanted) {
+        if !self.admission.admit_now(wanted) {
             self.admit(wanted).await?;
         }
         let queue = self.clone();
@@ -185,7 +183,7 @@ impl Queue {
             let mut records = Records::with_capacity(message.bytes() + RECORD_BYTES);
             records.push(&record_of(message, ttl, now)).map(|()| records)
         })?;
-        let unit = WriteBatch::of(self.data_id(partition), records);
+        let unit = WriteBatch::of(self.identity.data_id(partition), records);
         let appended = self.log.append(unit).await?;
         let place = MessagePosition {
             partition,
@@ -200,7 +198,7 @@ impl Queue {
         let partitions = self.partition_count();
         match key {
             Some(key) => partition_of(key, partitions),
-            None => self.next_partition(partitions),
+            None => self.turn.next(partitions),
         }
     }
 
@@ -218,8 +216,7 @@ impl Queue {
         self.may_produce(&messages)?;
         let (mut messages, mut answers, mut tickets) = self.without_repeated(messages).await?;
         if messages.is_empty() {
-            let nowhere = std::iter::empty();
-            BatchEntry::settle(&mut answers, nowhere, &mut self.dedup.lock(), self.clock.now());
+            tickets.settle(&mut answers, std::iter::empty(), self.clock.as_ref());
             return Ok(answers.into_iter().map(BatchEntry::produced).collect());
         }
         messages.iter_mut().for_each(keep_dedup_id);
@@ -228,16 +225,13 @@ impl Queue {
             count: messages.len() as u64,
             bytes: messages.iter().map(|message| self.size_of(message, ttl)).sum(),
         };
-        if !self.admit_now(wanted) {
+        if !self.admission.admit_now(wanted) {
             self.admit(wanted).await?;
         }
-        let own = std::mem::take(&mut tickets.tickets);
+        let own = tickets.take();
         let (queue, mut along) = (self.clone(), along);
         DetachedFuture::new(async move {
-            let mut tickets = DedupReservations {
-                queue: &queue,
-                tickets: own,
-            };
+            let tickets = queue.dedup.reservations(own);
             let placed = queue.place(messages);
             let sent = along.sent.take();
             let arriving = sent.map(|sent| LetterArrival::begin(&queue, sent, &placed));
@@ -270,8 +264,7 @@ impl Queue {
             drop(arriving);
             queue.stored(wanted, is_there);
             let places = queue.counting_refusal(stored)?.into_iter();
-            tickets.tickets.clear();
-            BatchEntry::settle(&mut answers, places, &mut queue.dedup.lock(), queue.clock.now());
+            tickets.settle(&mut answers, places, queue.clock.as_ref());
             Ok(answers.into_iter().map(BatchEntry::produced).collect())
         })
         .await
@@ -316,7 +309,7 @@ impl Queue {
 
     fn counting_refusal<T>(&self, stored: Result<T>) -> Result<T> {
         if let Err(error) = &stored {
-            self.counters.refused_by_log.count(error);
+            self.counters().refused_by_log.count(error);
         }
         stored
     }
@@ -328,17 +321,17 @@ impl Queue {
 
     /// Whether a message with this payload size may be produced.
     fn may_take(&self, size: u64, limit: u64) -> Result<()> {
-        if self.removed.load(Ordering::Relaxed) {
-            return Err(self.not_found());
+        if self.is_removed() {
+            return Err(self.identity.not_found());
         }
-        if self.paused.produce.load(Ordering::Relaxed) {
-            self.counters.refused_paused.fetch_add(1, Ordering::Relaxed);
+        if self.paused.produce() {
+            self.counters().refused_paused.fetch_add(1, Ordering::Relaxed);
             return Err(QueueError::Paused {
                 what: format!("producing to queue {}", self.name()).into(),
             });
         }
         if size > limit {
-            self.counters.refused_too_large.fetch_add(1, Ordering::Relaxed);
+            self.counters().refused_too_large.fetch_add(1, Ordering::Relaxed);
             return Err(QueueError::MessageTooLarge {
                 queue: self.name().clone(),
                 size,
@@ -348,30 +341,26 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes messages whose dedup-id was seen. While another batch is storing one of the ids, it waits without
-    /// reserving any.
+    /// Removes messages whose dedup-id was seen.
     async fn without_repeated(
         &self,
         messages: Vec<NewMessage>,
     ) -> Result<(Vec<NewMessage>, Vec<BatchEntry>, DedupReservations<'_>)> {
-        let mut tickets = DedupReservations {
-            queue: self,
-            tickets: Vec::new(),
-        };
+        let mut tickets = self.dedup.reservations(Vec::new());
         let window = self.settings_now().dedup_window;
         if window.is_zero() || messages.iter().all(|message| message.dedup_id.is_none()) {
             let answers = messages.iter().map(|_| BatchEntry::New(None)).collect();
             return Ok((messages, answers, tickets));
         }
-        let (places, seen) = self.reserve_ids(&messages).await;
+        let (places, seen) = self.dedup.reserve(&messages, self.clock.as_ref()).await;
         let mut answers = vec![BatchEntry::New(None); messages.len()];
         for (at, seen) in places.iter().zip(seen) {
             if let DedupLookup::First(ticket) = seen {
-                tickets.tickets.push(ticket);
+                tickets.add(ticket);
             }
             let answer = BatchEntry::of(seen, &places);
             if matches!(answer, BatchEntry::Repeated(_)) {
-                self.counters.repeated.fetch_add(1, Ordering::Relaxed);
+                self.counters().repeated.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(known) = answers.get_mut(*at) {
                 *known = answer;
@@ -382,40 +371,15 @@ impl Queue {
         Ok((left.collect(), answers, tickets))
     }
 
-    /// Reserves the dedup-ids of a batch, all at once. Returns the index of each id in the batch, and its lookup.
-    async fn reserve_ids(&self, messages: &[NewMessage]) -> (Vec<usize>, Vec<DedupLookup>) {
-        let with_ids = messages.iter().enumerate();
-        let with_ids = with_ids.filter_map(|(at, message)| Some((at, message.dedup_id.as_deref()?)));
-        let (places, ids): (Vec<usize>, Vec<&str>) = with_ids.unzip();
-        let mut from = 0;
-        loop {
-            let reserved = self.dedup.lock().reserve(self.clock.now(), &ids, from);
-            match reserved {
-                Ok(seen) => return (places, seen),
-                Err(busy) => {
-                    from = busy.at;
-                    busy.is_over().await;
-                }
-            }
-        }
-    }
-
     /// Chooses the partitions.
     fn place(&self, messages: Vec<NewMessage>) -> Vec<(u32, NewMessage)> {
         let partitions = self.partition_count();
-        let keyless = self.next_partition(partitions);
+        let keyless = self.turn.next(partitions);
         let place = |message: NewMessage| match &message.key {
             Some(key) => (partition_of(key, partitions), message),
             None => (keyless, message),
         };
         messages.into_iter().map(place).collect()
-    }
-
-    fn next_partition(&self, partitions: u32) -> u32 {
-        match partitions {
-            0 | 1 => 0,
-            _ => (self.turn.fetch_add(1, Ordering::Relaxed) % partitions as usize) as u32,
-        }
     }
 
     async fn store_in_log(
@@ -431,7 +395,7 @@ impl Queue {
         let unit = parts
             .into_iter()
             .fold(WriteBatch::default(), |unit, (partition, records)| {
-                unit.and(self.data_id(partition), records)
+                unit.and(self.identity.data_id(partition), records)
             });
         let mut unit = unit;
         for (id, value) in facts {
@@ -481,7 +445,7 @@ impl Queue {
             .chunk_by(|a, b| a.partition == b.partition)
             .flat_map(<[_]>::first)
         {
-            self.grown_in(place.partition);
+            self.groups.call_for(place.partition);
         }
         places
     }
@@ -510,7 +474,7 @@ impl Queue {
         let Some(store) = self.memory(partition) else {
             return Err(message);
         };
-        if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings.max_message_size) {
+        if let Err(error) = self.may_take(message.payload.len() as u64, admission.settings().max_message_size) {
             return Ok(Err(error));
         }
         let wanted = AdmissionRequest { count: 1, bytes };
@@ -519,16 +483,16 @@ impl Queue {
         }
         // Stored under the same lock, so nobody sees it counted but missing.
         admission.done(wanted);
-        self.lives(&message, &admission.settings, admission.settings.ttl, now);
+        self.lives(&message, admission.settings(), admission.settings().ttl, now);
         let over = admission.is_over_policy();
-        let (life, ttl) = (message.life(self.clock.as_ref()), admission.settings.ttl);
+        let (life, ttl) = (message.life(self.clock.as_ref()), admission.settings().ttl);
         let offset = store.append(message, ttl, now);
         self.note_age(MessagePosition { partition, offset }, life, ttl, now);
-        let groups = admission.groups.iter();
+        let groups = admission.groups().iter();
         groups.for_each(|group| group.waiting.call_for(partition));
         drop(admission);
         if over {
-            self.trim_soon();
+            self.maintenance.trim_soon();
         }
         Ok(Ok(ProduceResult {
             partition,

@@ -3,230 +3,139 @@
 //! Data that every call reads needs no lock: partitions are only added, and settings and groups are replaced as a
 //! whole. Producers read both under the lock under which the limits are checked (`admission.rs`).
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use thalweg_kit::histogram::HistogramSnapshot;
 use thalweg_log::clock::Clock;
 use thalweg_log::{Durability, Log, Micros, Offset, PartitionId, PartitionListener};
 
-use crate::admission::Admission;
-use crate::backpressure::AdmissionSignals;
+use crate::admission::AdmissionGate;
+use crate::alarm::Alarm;
 use crate::budget::{self, Budget};
-use crate::claim::Delivery;
-use crate::compaction::CompactionProgress;
-use crate::dead_letters::ReceivedLetters;
-use crate::dedup::Dedup;
+use crate::claim::{ClaimDefaults, Delivery};
+use crate::compaction::KeyCompaction;
+use crate::dead_letters::{LetterRemovals, ReceivedLetters};
+use crate::dedup::SharedDedup;
+use crate::delayed_messages::WallClockFollower;
 use crate::epoch::Epoch;
-use crate::error::{QueueError, Result};
-use crate::expiry::EarlyExpiryIndex;
+use crate::error::Result;
+use crate::expiry::MessageExpiry;
 use crate::group::{Group, sharing};
+use crate::group_list::GroupList;
 use crate::group_partition::GroupState;
-use crate::ids::{MessageId, Receipt};
-use crate::latency::Latency;
+use crate::identity::QueueIdentity;
+use crate::ids::Receipt;
 use crate::machine::{self, Backoff, DeliveryPolicy};
-use crate::metrics::{ErrorCodeCounters, ReasonCounters};
-use crate::names::NameKind;
-use crate::offset_ranges::OffsetRanges;
-use crate::queues::{QueueRegistry, no_group};
+use crate::maintenance::MaintenanceSchedule;
+use crate::pause::PauseFlags;
+use crate::produce::PartitionTurn;
+use crate::queues::QueueRegistry;
+use crate::retention::TrimLock;
 use crate::settings::{self, QueueSettings};
-use crate::stats::Rates;
+use crate::stats::QueueStatistics;
 use crate::store::{MemoryStore, MessageStore};
-use crate::timers::QueueTasks;
 use crate::times::micros;
 
-/// Marks the log partition with the state of another partition's groups.
-pub(crate) const STATE: u32 = 1 << 31;
-/// Marks the log partition with the dedup-ids of another partition.
-pub(crate) const IDS: u32 = 1 << 30;
 /// Unsettled messages per partition and group that may be outside the window.
 const MAX_HELD: u32 = 1_000_000;
 /// Messages with a longer delay are read again when their time comes.
 const SLEEP_AFTER: Micros = 60_000_000;
 
+/// One queue. Each part owns its state. What needs several parts is a method of the queue, in the file of the main one.
 pub struct Queue {
-    pub(crate) id: u32,
-    /// The epoch of leases until a seek; see `machine/epoch.rs`.
-    pub(crate) epoch: Arc<Epoch>,
-    name: SmolStr,
+    pub(crate) identity: QueueIdentity,
     pub(crate) log: Arc<dyn Log>,
     pub(crate) clock: Arc<dyn Clock>,
-    durability: Durability,
     settings: ArcSwap<QueueSettings>,
-    pub(crate) defaults: ClaimDefaults,
-    stores: boxcar::Vec<Arc<MessageStore>>,
-    /// By partition.
-    pub(crate) ages: boxcar::Vec<EarlyExpiryIndex>,
-    /// Messages may expire before others that were stored earlier.
-    pub(crate) expires_early: AtomicBool,
-    /// The catalogue has stored that.
-    pub(crate) kept_expires_early: AtomicBool,
-    /// Sorted by name.
-    groups: ArcSwap<Vec<Arc<Group>>>,
-    /// Held while a new group is added and its beginning stored, and while a checkpoint of all groups is written.
-    pub(crate) listing: Mutex<()>,
-    /// The number of the next group.
-    pub(crate) next_group: AtomicU32,
-    pub(crate) admission: Mutex<Admission>,
-    pub(crate) dedup: Mutex<Dedup>,
-    pub(crate) room: AdmissionSignals,
-    /// For the state of groups.
-    pub(crate) state_budget: Arc<Budget>,
-    /// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes
-    /// it. Taken before the admission lock.
-    pub(crate) trimming: Mutex<()>,
-    /// Offset and append time of the first message of each partition that is on a disk.
-    pub(crate) oldest: Mutex<HashMap<u32, (Offset, Micros)>>,
-    /// Held while messages are dropped to make room.
-    pub(crate) making_room: tokio::sync::Mutex<()>,
-    pub(crate) turn: AtomicUsize,
-    /// Held during a seek: of two seeks, the one that is stored last must win.
-    pub(crate) seeking: tokio::sync::Mutex<()>,
+    /// The epoch of leases until a seek; see `machine/epoch.rs`.
+    pub(crate) epoch: Arc<Epoch>,
+    /// The registry that it belongs to.
+    home: Weak<QueueRegistry>,
+    removed: AtomicBool,
     pub(crate) paused: PauseFlags,
-    pub(crate) counters: QueueCounters,
-    pub(crate) latency: Latency,
-    pub(crate) rates: Mutex<Rates>,
-    pub(crate) keeper: QueueTasks,
-    /// The queue contains the dead letters of another queue.
-    pub(crate) has_letters: bool,
-    /// Dead letters removed from the middle.
-    pub(crate) dropped: Mutex<OffsetRanges>,
-    /// Records of such removals since the last checkpoint.
-    pub(crate) unsaved_drops: AtomicU32,
-    /// Removals that are being stored. No checkpoint of them is written meanwhile.
-    pub(crate) drops_under_way: AtomicU32,
+    /// The messages, by partition.
+    stores: boxcar::Vec<Arc<MessageStore>>,
+    pub(crate) groups: GroupList,
+    pub(crate) admission: AdmissionGate,
+    pub(crate) turn: PartitionTurn,
+    pub(crate) dedup: SharedDedup,
+    pub(crate) claims: ClaimDefaults,
+    pub(crate) expiry: MessageExpiry,
+    pub(crate) wall_clock: WallClockFollower,
+    pub(crate) trimming: TrimLock,
+    pub(crate) compaction: KeyCompaction,
+    pub(crate) letters: LetterRemovals,
     /// Dead letters of other queues that were sent here.
     pub(crate) sent_here: Mutex<ReceivedLetters>,
-    /// Held while dead letters of this queue are resent or discarded.
-    pub(crate) taking_letters: Arc<tokio::sync::Mutex<()>>,
-    pub(crate) removed: AtomicBool,
-    /// Compaction progress by partition; held during compaction.
-    pub(crate) compacted: Arc<tokio::sync::Mutex<Vec<CompactionProgress>>>,
-    /// The registry that it belongs to.
-    pub(crate) home: Weak<QueueRegistry>,
-}
-
-/// The settings that every claim needs.
-#[derive(Debug)]
-pub(crate) struct ClaimDefaults {
-    pub visibility: AtomicI64,
-    pub max_in_flight: AtomicU32,
-}
-
-impl ClaimDefaults {
-    fn of(settings: &QueueSettings) -> ClaimDefaults {
-        let defaults = ClaimDefaults {
-            visibility: AtomicI64::new(0),
-            max_in_flight: AtomicU32::new(0),
-        };
-        defaults.set(settings);
-        defaults
-    }
-
-    fn set(&self, settings: &QueueSettings) {
-        self.visibility
-            .store(micros(settings.visibility_timeout), Ordering::Relaxed);
-        self.max_in_flight.store(settings.max_in_flight, Ordering::Relaxed);
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct PauseFlags {
-    pub produce: AtomicBool,
-    pub consume: AtomicBool,
-}
-
-/// Counts since the process started.
-#[derive(Debug, Default)]
-pub struct QueueCounters {
-    pub refused_full: AtomicU64,
-    pub refused_paused: AtomicU64,
-    pub refused_too_large: AtomicU64,
-    pub refused_by_log: ErrorCodeCounters,
-    pub repeated: AtomicU64,
-    /// Moved to the dead letters, and dropped without becoming dead letters.
-    pub dead: ReasonCounters,
-    pub(crate) dropped: ReasonCounters,
-    /// Dropped on request: by a purge, and by a seek forward.
-    pub(crate) purged: AtomicU64,
-    pub(crate) passed_over: AtomicU64,
+    pub(crate) timers: Alarm,
+    pub(crate) maintenance: MaintenanceSchedule,
+    pub(crate) statistics: QueueStatistics,
 }
 
 pub(crate) struct QueueParts {
-    pub id: u32,
+    pub identity: QueueIdentity,
     pub epoch: Arc<Epoch>,
-    pub name: SmolStr,
     pub log: Arc<dyn Log>,
     pub clock: Arc<dyn Clock>,
-    pub durability: Durability,
     pub settings: QueueSettings,
+    /// The number of the next group.
+    pub next_group: u32,
+    /// Whether the catalogue has stored that messages may expire early.
+    pub expires_early: bool,
+    pub paused: PauseFlags,
     pub home: Weak<QueueRegistry>,
     /// Budget for the messages of a queue in memory.
     pub memory: Arc<Budget>,
     /// Budget for dedup-ids.
     pub dedup: Arc<Budget>,
-    /// Budget for the state of groups.
-    pub state: Arc<Budget>,
 }
 
 impl Queue {
     pub(crate) fn new(parts: QueueParts) -> Queue {
-        let dedup = Dedup::new(parts.settings.dedup_window, parts.dedup);
+        let dedup = SharedDedup::new(parts.settings.dedup_window, parts.dedup);
+        let maintenance = MaintenanceSchedule::new(parts.clock.clone());
+        let letters = LetterRemovals::of(&parts.identity.name);
         let settings = Arc::new(parts.settings);
-        let memory = (parts.durability == Durability::Memory).then(|| budget::Allowance::of(parts.memory));
-        let has_letters = NameKind::of(&parts.name) == NameKind::DeadLetter;
+        let memory = parts
+            .identity
+            .is_in_memory()
+            .then(|| budget::Allowance::of(parts.memory));
         Queue {
-            id: parts.id,
-            epoch: parts.epoch,
-            name: parts.name,
+            identity: parts.identity,
             log: parts.log,
             clock: parts.clock,
-            durability: parts.durability,
-            defaults: ClaimDefaults::of(&settings),
+            claims: ClaimDefaults::of(&settings),
             settings: ArcSwap::new(settings.clone()),
-            stores: boxcar::Vec::new(),
-            ages: boxcar::Vec::new(),
-            expires_early: AtomicBool::new(false),
-            kept_expires_early: AtomicBool::new(false),
-            groups: ArcSwap::default(),
-            listing: Mutex::default(),
-            next_group: AtomicU32::new(1),
-            admission: Mutex::new(Admission::new(settings, memory)),
-            dedup: Mutex::new(dedup),
-            room: AdmissionSignals::default(),
-            trimming: Mutex::default(),
-            oldest: Mutex::default(),
-            state_budget: parts.state,
-            making_room: tokio::sync::Mutex::default(),
-            turn: AtomicUsize::new(0),
-            seeking: tokio::sync::Mutex::default(),
-            paused: PauseFlags::default(),
-            counters: QueueCounters::default(),
-            latency: Latency::default(),
-            rates: Mutex::default(),
-            keeper: QueueTasks::new(),
-            has_letters,
-            dropped: Mutex::default(),
-            unsaved_drops: AtomicU32::new(0),
-            drops_under_way: AtomicU32::new(0),
-            sent_here: Mutex::default(),
-            taking_letters: Arc::default(),
-            removed: AtomicBool::new(false),
-            compacted: Arc::default(),
+            epoch: parts.epoch,
             home: parts.home,
+            removed: AtomicBool::new(false),
+            paused: parts.paused,
+            stores: boxcar::Vec::new(),
+            groups: GroupList::new(parts.next_group),
+            admission: AdmissionGate::new(settings, memory),
+            turn: PartitionTurn::default(),
+            dedup,
+            expiry: MessageExpiry::new(parts.expires_early),
+            wall_clock: WallClockFollower::new(),
+            trimming: TrimLock::default(),
+            compaction: KeyCompaction::default(),
+            letters,
+            sent_here: Mutex::default(),
+            timers: Alarm::default(),
+            maintenance,
+            statistics: QueueStatistics::default(),
         }
     }
 
     pub fn name(&self) -> &SmolStr {
-        &self.name
+        &self.identity.name
     }
 
     pub fn durability(&self) -> Durability {
-        self.durability
+        self.identity.durability
     }
 
     pub fn settings(&self) -> Arc<QueueSettings> {
@@ -253,99 +162,21 @@ impl Queue {
 
     /// Adds one partition. One caller at a time.
     pub(crate) fn add_store(&self, store: MessageStore) {
-        self.ages.push(EarlyExpiryIndex::default());
+        self.expiry.add_partition();
         self.stores.push(Arc::new(store));
-    }
-
-    pub fn groups(&self) -> Vec<Arc<Group>> {
-        self.groups.load().to_vec()
-    }
-
-    pub fn group_count(&self) -> usize {
-        self.groups.load().len()
-    }
-
-    pub(crate) fn groups_now(&self) -> arc_swap::Guard<Arc<Vec<Arc<Group>>>> {
-        self.groups.load()
-    }
-
-    pub fn group(&self, name: &str) -> Result<Arc<Group>> {
-        self.known_group(name).ok_or_else(|| no_group(self, name))
-    }
-
-    pub(crate) fn known_group(&self, name: &str) -> Option<Arc<Group>> {
-        let groups = self.groups.load();
-        let at = groups.binary_search_by(|group| group.name().as_str().cmp(name)).ok()?;
-        groups.get(at).cloned()
-    }
-
-    /// Adds a group. Groups of a queue are created and removed by one caller at a time.
-    pub(crate) fn add_group(&self, group: Arc<Group>) {
-        let mut groups = self.groups.load().to_vec();
-        let at = groups.partition_point(|known| known.name() < group.name());
-        groups.insert(at, group);
-        self.set_groups(groups);
-    }
-
-    pub(crate) fn remove_group(&self, name: &str) -> Option<Arc<Group>> {
-        let mut groups = self.groups.load().to_vec();
-        let at = groups.iter().position(|group| group.name() == name)?;
-        let removed = groups.remove(at);
-        removed.removed.store(true, Ordering::Relaxed);
-        self.set_groups(groups);
-        self.join_waits(&removed);
-        Some(removed)
-    }
-
-    /// How long messages waited for their first delivery, in microseconds.
-    pub fn latency(&self) -> HistogramSnapshot {
-        self.groups_now().iter().for_each(|group| self.join_waits(group));
-        self.latency.observed()
-    }
-
-    fn join_waits(&self, group: &Group) {
-        for (_, part) in group.parts() {
-            self.latency.join(&mut part.inner.lock().waits);
-        }
-    }
-
-    /// One caller at a time, so that the producers' lock need not be held while the list is copied.
-    fn set_groups(&self, groups: Vec<Arc<Group>>) {
-        let groups = Arc::new(groups);
-        let mut admission = self.admission.lock();
-        admission.set_groups(groups.clone());
-        self.groups.store(groups);
-        drop(admission);
-        self.look_for_old_now();
-    }
-
-    pub fn counters(&self) -> &QueueCounters {
-        &self.counters
-    }
-
-    pub(crate) fn message_id(&self, partition: u32, offset: Offset) -> MessageId {
-        MessageId {
-            queue: self.name.clone(),
-            partition,
-            offset,
-        }
     }
 
     /// The receipt with which the consumer settles a delivery.
     pub fn receipt(&self, delivery: &Delivery) -> Receipt {
         Receipt {
-            id: self.message_id(delivery.partition, delivery.message.offset),
+            id: self.identity.message_id(delivery.partition, delivery.message.offset),
             delivery: delivery.delivery,
             tag: Some(delivery.tag),
         }
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.durability == Durability::Memory
-    }
-
-    pub(crate) fn data_id(&self, partition: u32) -> PartitionId {
-        PartitionId::new(self.id, partition)
+        self.identity.is_in_memory()
     }
 
     /// The log partitions of the messages, for direct readers; empty for a queue in memory.
@@ -353,32 +184,9 @@ impl Queue {
         match self.is_in_memory() {
             true => Vec::new(),
             false => (0..self.partition_count())
-                .map(|partition| self.data_id(partition))
+                .map(|partition| self.identity.data_id(partition))
                 .collect(),
         }
-    }
-
-    /// Log partitions of messages and group state; empty for a queue in memory.
-    pub(crate) fn partition_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
-        let partitions = partitions.filter(|_| !self.is_in_memory());
-        partitions
-            .flat_map(|partition| [self.data_id(partition), self.state_id(partition)])
-            .collect()
-    }
-
-    /// Log partitions of dedup-ids.
-    pub(crate) fn ids_ids(&self, partitions: std::ops::Range<u32>) -> Vec<PartitionId> {
-        let partitions = partitions.filter(|_| !self.is_in_memory());
-        partitions.map(|partition| self.ids_id(partition)).collect()
-    }
-
-    pub(crate) fn state_id(&self, partition: u32) -> PartitionId {
-        PartitionId::new(self.id | STATE, partition)
-    }
-
-    /// The log partition of dedup-ids.
-    pub(crate) fn ids_id(&self, partition: u32) -> PartitionId {
-        PartitionId::new(self.id | IDS, partition)
     }
 
     /// Creates the message store of a partition.
@@ -393,7 +201,7 @@ impl Queue {
         }
         MessageStore::Log {
             log: self.log.clone(),
-            id: self.data_id(partition),
+            id: self.identity.data_id(partition),
             clock: self.clock.clone(),
         }
     }
@@ -403,51 +211,28 @@ impl Queue {
         self.clock.as_ref()
     }
 
-    pub(crate) fn not_found(&self) -> QueueError {
-        QueueError::QueueNotFound {
-            queue: self.name.clone(),
-        }
+    /// Whether the queue is removed. Its tasks end with the process; nothing else accepts work from now on.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
-    /// The largest backlog, which the depth limit applies to.
-    pub fn depth(&self) -> u64 {
-        self.admission.lock().depth()
+    /// Like `is_removed`, for the queue's tasks and for changes: what happened before the end is visible to the caller.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
     }
 
-    /// Messages that some group has yet to read, or that are retained anyway.
-    pub(crate) fn kept(&self) -> u64 {
-        let by_policy = self.settings_now().retention.mode == settings::RetentionMode::Policy;
-        let admission = self.admission.lock();
-        let unread = admission.groups.iter().map(|group| group.backlog()).max();
-        match unread {
-            Some(unread) if !by_policy => unread,
-            _ => admission.retained,
-        }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.admission.lock().bytes
+    /// The registry that it belongs to, as long as the process uses it.
+    pub(crate) fn registry(&self) -> Option<Arc<QueueRegistry>> {
+        self.home.upgrade()
     }
 
     /// Ends the queue because it is removed or the process stops: its tasks end, and waiting calls return.
     pub(crate) fn end(&self) {
         self.removed.store(true, Ordering::Release);
-        self.keeper.end();
-        self.close_line();
-        self.grown();
-    }
-
-    /// Wakes waiting claims.
-    pub(crate) fn grown(&self) {
-        self.groups.load().iter().for_each(|group| group.wake());
-    }
-
-    /// Messages were appended to a partition.
-    pub(crate) fn grown_in(&self, partition: u32) {
-        self.groups
-            .load()
-            .iter()
-            .for_each(|group| group.waiting.call_for(partition));
+        self.timers.end();
+        self.maintenance.end();
+        self.admission.close();
+        self.groups.wake();
     }
 
     pub(crate) fn listener(self: &Arc<Queue>, partition: u32) -> Arc<dyn PartitionListener> {
@@ -490,7 +275,7 @@ impl Queue {
                 max: micros(retry.max_backoff),
                 multiplier: retry.multiplier,
                 jitter: retry.jitter,
-                seed: u64::from(self.id) << 32 | u64::from(partition),
+                seed: u64::from(self.identity.id) << 32 | u64::from(partition),
             },
             total_timeout: micros(retry.total_timeout),
             sleep_after: SLEEP_AFTER,
@@ -499,16 +284,16 @@ impl Queue {
 
     /// Applies new settings.
     pub(crate) fn set_settings(&self, settings: QueueSettings) {
-        self.dedup.lock().set_window(settings.dedup_window);
+        self.dedup.set_window(settings.dedup_window);
         let now = self.clock.now();
         let settings = Arc::new(settings);
         {
             let mut admission = self.admission.lock();
-            admission.settings = settings.clone();
+            admission.set_settings(settings.clone());
             self.settings.store(settings.clone());
         }
-        self.defaults.set(&settings);
-        for group in self.groups.load().iter() {
+        self.claims.set(&settings);
+        for group in self.groups.now().iter() {
             let mut members = group.members.lock();
             members.set_sharing(sharing(&settings, group.settings.mode));
             members.set_consumer_timeout(now, settings.consumer_timeout);
@@ -524,10 +309,10 @@ impl Queue {
             }
             group.wake();
         }
-        self.has_changed();
+        self.admission.has_changed();
         // Groups may expire earlier, and messages may have expired.
         self.look_for_old_now();
-        self.look_at(0);
+        self.timers.by(0);
     }
 
     /// Counts the messages that are already stored. Blocks.
@@ -538,30 +323,15 @@ impl Queue {
             bytes += store.bytes()?;
         }
         let mut admission = self.admission.lock();
-        admission.retained += retained;
-        admission.bytes += bytes;
-        if self.has_letters
+        admission.found(retained, bytes);
+        if let Some(mut dropped) = self.letters.lock()
             && let Some(store) = self.store(0)
         {
-            let mut dropped = self.dropped.lock();
             dropped.trim(store.first()?);
-            admission.retained -= dropped.len().min(admission.retained);
+            admission.retained_less(dropped.len());
         }
         Ok(())
     }
-}
-
-/// The queue number of a log partition. A partition of another component returns its own number, which no queue has.
-pub(crate) fn number_of(id: PartitionId) -> u32 {
-    match is_foreign(id) {
-        true => id.queue,
-        false => id.queue & !(STATE | IDS),
-    }
-}
-
-/// Whether it belongs to another component.
-pub(crate) fn is_foreign(id: PartitionId) -> bool {
-    id.queue >= PartitionId::EVENTS
 }
 
 /// Called when messages are stored in one partition. The log owns it and the queue owns the log, so it must not own the
@@ -574,7 +344,7 @@ struct GrowthListener {
 impl PartitionListener for GrowthListener {
     fn grown(&self, _next: Offset) {
         if let Some(queue) = self.queue.upgrade() {
-            queue.grown_in(self.partition);
+            queue.groups.call_for(self.partition);
         }
     }
 }

@@ -159,7 +159,7 @@ impl Queues {
             // Nothing may come between the check and the change. Under an order, a key may move to another partition
             // only while the queue is empty, and leases from before the order must not interfere. Partitions created in
             // a failed attempt stay for the next one.
-            still = Some(queue.still().await);
+            still = Some(queue.admission.still().await);
             may_become()?;
         }
         // A shorter retention, or a smaller limit, frees space.
@@ -204,13 +204,13 @@ impl Queues {
 
     /// Returns an existing group, or creates one. The change is durable on return.
     pub async fn join_group(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
-        if let Some(group) = queue.known_group(&settings.name) {
+        if let Some(group) = queue.groups.find(&settings.name) {
             return same(queue, group, &settings);
         }
         let (home, queue) = (self.home.clone(), queue.clone());
         DetachedFuture::new(async move {
             let _changes = home.changes.of(queue.name()).await;
-            if let Some(group) = queue.known_group(&settings.name) {
+            if let Some(group) = queue.groups.find(&settings.name) {
                 return same(&queue, group, &settings);
             }
             home.add_group(&queue, settings, false).await
@@ -226,7 +226,7 @@ impl Queues {
 
     async fn create_group_now(&self, queue: &Arc<Queue>, settings: GroupSettings) -> Result<Arc<Group>> {
         let _changes = self.home.changes.of(queue.name()).await;
-        let Some(group) = queue.known_group(&settings.name) else {
+        let Some(group) = queue.groups.find(&settings.name) else {
             return self.home.add_group(queue, settings, true).await;
         };
         if group.is_declared() {
@@ -240,7 +240,7 @@ impl Queues {
         entry.groups_of(group.id).for_each(|group| group.declared = true);
         self.home.save_as(queue, entry).await?;
         group.declared.store(true, Ordering::Relaxed);
-        queue.has_changed();
+        queue.admission.has_changed();
         Ok(group)
     }
 
@@ -269,7 +269,7 @@ impl Queues {
                     (false, false)
                 }
             };
-            if produce && paused && queue.has_letters {
+            if produce && paused && queue.letters.has_letters() {
                 let why = "dead letters must still arrive, or dead messages could not leave their queue; pause \
                            produce on the source queue, or only consume here";
                 return Err(QueueError::invalid(format!("produce: {why}")));
@@ -283,12 +283,11 @@ impl Queues {
             // Stored first, so that a refused change has no effect.
             let (produce, consume) = (entry.produce_paused, entry.consume_paused);
             home.save_as(&queue, entry).await?;
-            queue.paused.produce.store(produce, Ordering::Relaxed);
-            queue.paused.consume.store(consume, Ordering::Relaxed);
+            queue.paused.set(produce, consume);
             if let Pause::Group(group) = &what {
                 group.paused.store(paused, Ordering::Relaxed);
             }
-            queue.grown();
+            queue.groups.wake();
             Ok(())
         })
         .await
@@ -296,7 +295,7 @@ impl Queues {
 
     /// The wall clock was set: delays that refer to it are recomputed. Returns before that is done.
     pub fn clock_was_set(&self) {
-        self.all().iter().for_each(|queue| queue.maintain_by(0));
+        self.all().iter().for_each(|queue| queue.maintenance.by(0));
     }
 
     /// Writes checkpoints of all groups, so that the next start reads little.
@@ -309,9 +308,7 @@ impl Queues {
             queue.end();
             if !queue.is_in_memory() {
                 queue.checkpoint(|unsaved| unsaved.records > 0);
-                let states: Vec<_> = (0..queue.partition_count())
-                    .map(|partition| queue.state_id(partition))
-                    .collect();
+                let states = queue.identity.state_ids(0..queue.partition_count());
                 if let Err(error) = self.home.log.flush(&states).await {
                     tracing::warn!(queue = %queue.name(), %error, "the state of groups cannot be stored");
                 }
@@ -352,7 +349,7 @@ fn same(queue: &Queue, group: Arc<Group>, settings: &GroupSettings) -> Result<Ar
 
 /// Whether an existing group of this name matches the declaration. Where a group begins matters only for new groups.
 fn may_be_declared(queue: &Queue, wanted: &GroupSettings) -> Result<()> {
-    let Some(known) = queue.known_group(&wanted.name) else {
+    let Some(known) = queue.groups.find(&wanted.name) else {
         return Ok(());
     };
     let known = &known.settings;

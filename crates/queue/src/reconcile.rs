@@ -26,7 +26,7 @@ use thalweg_log::{Durability, Log, LogError, Micros, PartitionId};
 
 use crate::catalog::{Catalog, CleanupMark, FIRST_ID, QueueEntry};
 use crate::error::{QueueError, Result};
-use crate::queue::{IDS, STATE, is_foreign, number_of};
+use crate::identity::{IDS, STATE, is_foreign, number_of};
 use crate::settings::QueueSettings;
 
 /// Durability of a recovered queue, because its original durability is lost too.

@@ -12,6 +12,7 @@ use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{RecordRef, records};
 use thalweg_log::{Log, LogError, Micros, Offset, PartitionId, ReadOptions};
 
+use crate::budget::Budget;
 use crate::catalog::{GroupEntry, QueueEntry};
 use crate::dead_letter_move::ended_record;
 use crate::error::{QueueError, Result};
@@ -45,15 +46,16 @@ struct StoredGroupState {
 
 /// Recovers all groups of a queue; `dead` is the partition of its dead letters. Also reads leased messages, because
 /// leases must be known before anything is delivered. If the catalogue `has_lost` records, the result includes groups
-/// that only the state partitions know.
+/// that only the state partitions know. `memory` is the budget for the state of groups.
 pub(crate) async fn recover(
     queue: &Arc<Queue>,
     entry: &QueueEntry,
     dead: Option<PartitionId>,
     has_lost: bool,
+    memory: Arc<Budget>,
 ) -> Result<Vec<Group>> {
     let (queue, entry) = (queue.clone(), entry.clone());
-    let recovered = blocking::spawn(move || recover_blocking(&queue, entry, dead, has_lost)).await;
+    let recovered = blocking::spawn(move || recover_blocking(&queue, entry, dead, has_lost, &memory)).await;
     recovered.unwrap_or(Err(QueueError::Log(LogError::Closed)))
 }
 
@@ -62,6 +64,7 @@ fn recover_blocking(
     mut entry: QueueEntry,
     dead: Option<PartitionId>,
     has_lost: bool,
+    memory: &Arc<Budget>,
 ) -> Result<Vec<Group>> {
     let mut told = Vec::new();
     for partition in 0..queue.partition_count() {
@@ -72,10 +75,11 @@ fn recover_blocking(
     }
     for (partition, told) in (0..).zip(&mut told) {
         let Some(letters) = told.remove(&0) else { continue };
-        let known = queue.dropped.lock().decode_into(&letters.dropped);
-        known.ok_or_else(|| damaged(queue, partition, "its removed messages cannot be read"))?;
+        let damaged = |found: &str| queue.identity.damaged(partition, found);
+        let known = queue.letters.restore(&letters.dropped);
+        known.ok_or_else(|| damaged("its removed messages cannot be read"))?;
         let known = queue.sent_here.lock().restore(partition, &letters.sent);
-        known.ok_or_else(|| damaged(queue, partition, "the dead letters resent to it cannot be read"))?;
+        known.ok_or_else(|| damaged("the dead letters resent to it cannot be read"))?;
     }
     if has_lost {
         found_groups(queue, &mut entry, &told);
@@ -92,7 +96,7 @@ fn recover_blocking(
     entry
         .groups
         .iter()
-        .map(|group| group_of(queue, group, &mut told, &letters))
+        .map(|group| group_of(queue, group, &mut told, &letters, memory))
         .collect()
 }
 
@@ -121,7 +125,7 @@ fn found_groups(queue: &Queue, entry: &mut QueueEntry, told: &[BTreeMap<u32, Sto
             paused: false,
             unused_since: None,
         });
-        queue.next_group.fetch_max(id.saturating_add(1), Ordering::Relaxed);
+        queue.groups.skip_number(id);
     }
 }
 
@@ -145,14 +149,14 @@ fn oldest_checkpoint(entry: &QueueEntry, told: &[BTreeMap<u32, StoredGroupState>
 
 fn read_state(queue: &Queue, partition: u32) -> Result<BTreeMap<u32, StoredGroupState>> {
     let mut told: BTreeMap<u32, StoredGroupState> = BTreeMap::new();
-    let id = queue.state_id(partition);
+    let id = queue.identity.state_id(partition);
     let from = queue.log.last_checkpoint(id)?.unwrap_or(queue.log.bounds(id)?.first);
     let read = each_record(queue.log.as_ref(), id, from, |record| {
         let (group, state) = parse_record(record.value)?;
         told.entry(group).or_default().take(state, record.time);
         Some(())
     })?;
-    read.ok_or_else(|| damaged(queue, partition, "one of its records is invalid"))?;
+    read.ok_or_else(|| queue.identity.damaged(partition, "one of its records is invalid"))?;
     Ok(told)
 }
 
@@ -209,6 +213,7 @@ fn group_of(
     entry: &GroupEntry,
     told: &mut [BTreeMap<u32, StoredGroupState>],
     letters: &InterruptedMoves,
+    memory: &Arc<Budget>,
 ) -> Result<Group> {
     let settings = queue.settings();
     let now = queue.clock.now();
@@ -243,7 +248,7 @@ fn group_of(
             machine.begins_at(store.first()?);
         }
         // Stored state is never refused.
-        let room = queue.state_budget.reserve_anyway(part_bytes(entry.settings.mode));
+        let room = memory.reserve_anyway(part_bytes(entry.settings.mode));
         let part = GroupPartition::new(state, room);
         backlog += part.inner.lock().backlog(store.next()?);
         parts.push(Arc::new(part));
@@ -258,7 +263,7 @@ fn group_of(
         entry.declared,
         members,
         parts,
-        (queue.admission.lock().total.clone(), backlog),
+        (queue.admission.total(), backlog),
     );
     group.paused.store(entry.paused, Ordering::Relaxed);
     Ok(group)
@@ -272,7 +277,7 @@ fn state_of(
     told: &StoredGroupState,
     letters: &InterruptedMoves,
 ) -> Result<GroupState> {
-    let bad = |error: crate::machine::DamagedState| damaged(queue, partition, &error.to_string());
+    let bad = |error: crate::machine::DamagedState| queue.identity.damaged(partition, &error.to_string());
     if queue.is_in_memory() {
         return Ok(new_state(queue, &entry.settings, partition, store.first()?));
     }
@@ -292,7 +297,7 @@ fn state_of(
     let name = &entry.settings.name;
     let left = letters.settle((name, partition), store, told.checkpoint_at, &mut restoring)?;
     for (offset, terminal) in left {
-        let id = queue.message_id(partition, offset);
+        let id = queue.identity.message_id(partition, offset);
         tracing::info!(
             message = %id, group = %name,
             "the message was already a dead letter when the process ended; its move is complete now"
@@ -300,7 +305,7 @@ fn state_of(
         let value = ended_record(entry.id, offset, terminal);
         queue
             .log
-            .journal(queue.state_id(partition), FrameKind::State, &mut |records| {
+            .journal(queue.identity.state_id(partition), FrameKind::State, &mut |records| {
                 records.push(&RecordRef::of(queue.clock.now(), &value))
             })?;
     }
@@ -333,14 +338,5 @@ fn passing(
             Some(message.passing(&entry.settings.name, entry.settings.filter.as_deref(), hint))
         }
         _ => None,
-    })
-}
-
-pub(crate) fn damaged(queue: &Queue, partition: u32, found: &str) -> QueueError {
-    QueueError::Log(LogError::Corrupt {
-        file: format!("the state of queue {}, partition {partition}", queue.name()),
-        position: 0,
-        expected: None,
-        found: found.to_owned(),
     })
 }

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use thalweg_kit::blocking;
 use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
 
@@ -24,6 +25,11 @@ const TRY_AGAIN: Micros = 60_000_000;
 /// Settled messages of one partition in memory are freed in pieces of this size.
 const FREE_AFTER: u64 = 256;
 
+/// Held while messages stored in the log are trimmed, which may read a disk: no async task of a durable queue takes it.
+/// Taken before the lock of the admission.
+#[derive(Debug, Default)]
+pub(crate) struct TrimLock(Mutex<()>);
+
 /// The result of a scan of all retained messages.
 struct TrimPlan {
     /// By partition: messages before this offset may be trimmed.
@@ -34,7 +40,7 @@ struct TrimPlan {
 
 impl Queue {
     /// Trims what every group has settled.
-    pub(crate) fn trim(&self) {
+    fn trim(&self) {
         // The current list: a group created a moment ago needs what the others have settled.
         let groups = self.groups();
         if groups.is_empty() || self.settings_now().retention.mode == RetentionMode::Policy {
@@ -45,7 +51,7 @@ impl Queue {
                 self.trim_store(partition, below);
             }
         }
-        self.has_room();
+        self.admission.has_room();
     }
 
     /// Like `trim`, without blocking the caller's thread on a disk.
@@ -85,24 +91,24 @@ impl Queue {
                 "messages that are no longer needed cannot be trimmed"
             ),
         }
-        if let Some(ages) = self.ages(partition) {
+        if let Some(ages) = self.expiry.index(partition) {
             ages.forget_before(below);
         }
         self.streams_begin(partition);
     }
 
     /// Trims messages before `below` and counts them out, except resent or discarded dead letters, which were counted
-    /// out then. Returns whether anything was trimmed. Weighing may read a disk and holds only the lock `trimming`,
+    /// out then. Returns whether anything was trimmed. Weighing may read a disk and holds only the [`TrimLock`],
     /// because producers must not wait for it; no async task may call this.
     fn trim_counted(&self, store: &MessageStore, below: Offset) -> LogResult<bool> {
-        let _trimming = self.trimming.lock();
+        let _trimming = self.trimming.0.lock();
         let going = store.weigh(below)?;
         if going.count == 0 {
             return Ok(false);
         }
         let mut admission = self.admission.lock();
         // So that a dead letter discarded at this moment is either present and counted, or neither.
-        let mut dropped = self.has_letters.then(|| self.dropped.lock());
+        let mut dropped = self.letters.lock();
         let (count, bytes) = store.trim(going)?;
         let before = dropped.as_mut().map_or(0, |dropped| dropped.trim(below));
         admission.trimmed(count.saturating_sub(before), bytes);
@@ -114,7 +120,7 @@ impl Queue {
         let Some(first) = self.store(partition).and_then(|store| store.first().ok()) else {
             return;
         };
-        for group in self.groups_now().iter().filter(|group| !group.is_work()) {
+        for group in self.groups.now().iter().filter(|group| !group.is_work()) {
             let Some(part) = group.part(partition).filter(|part| part.wants() < first) else {
                 continue;
             };
@@ -129,24 +135,21 @@ impl Queue {
     /// Recounts the bytes after compaction removed some from the middle. The queue is quiesced only while the ends are
     /// noted. What was stored by then is counted while producers proceed, and what is trimmed meanwhile is added.
     pub(crate) async fn count_bytes(self: &Arc<Queue>) {
-        let (ends, counted, trimmed) = {
-            let _still = self.still().await;
+        let (ends, counted) = {
+            let _still = self.admission.still().await;
             let ends: Vec<Offset> = self.stores().iter().map(|store| store.next().unwrap_or(0)).collect();
             let admission = self.admission.lock();
-            (ends, admission.bytes, admission.trimmed_bytes)
+            (ends, admission.counted_bytes())
         };
         self.beside_the_disk(move |queue| {
-            let _trimming = queue.trimming.lock();
+            let _trimming = queue.trimming.0.lock();
             let stores = queue.stores();
             let stored = stores.iter().zip(&ends).map(|(store, end)| store.bytes_before(*end));
             let stored: u64 = stored.filter_map(Result::ok).sum();
-            let mut admission = queue.admission.lock();
-            let stored = stored + (admission.trimmed_bytes - trimmed);
-            let bytes = (admission.bytes + stored).saturating_sub(counted);
-            admission.bytes_left(bytes);
+            queue.admission.lock().recount(counted, stored);
         })
         .await;
-        self.has_room();
+        self.admission.has_room();
     }
 
     /// Frees what all groups of a queue in memory have settled as soon as it is worth it, so that the memory is reused
@@ -162,13 +165,10 @@ impl Queue {
         }
         // The list under the lock: a group created at this moment needs what the others have settled.
         let mut admission = self.admission.lock();
-        let parts = admission.groups.iter().filter_map(|group| group.part(partition));
+        let parts = admission.groups().iter().filter_map(|group| group.part(partition));
         if let Some(below) = parts.map(|part| part.wants()).min() {
             let (count, bytes) = memory.trim(below);
-            let before = match self.has_letters {
-                true => self.dropped.lock().trim(below),
-                false => 0,
-            };
+            let before = self.letters.lock().map_or(0, |mut dropped| dropped.trim(below));
             admission.trimmed(count.saturating_sub(before), bytes);
         }
     }
@@ -177,7 +177,7 @@ impl Queue {
     pub(crate) async fn retain(self: &Arc<Queue>) -> Micros {
         let settings = self.settings();
         let by_policy = settings.retention.mode == RetentionMode::Policy;
-        if !by_policy && !self.groups_now().is_empty() {
+        if !by_policy && !self.groups.now().is_empty() {
             return NEVER;
         }
         // Indexes and messages may have to be read.
@@ -199,14 +199,14 @@ impl Queue {
             }
         })
         .await;
-        self.has_room();
+        self.admission.has_room();
         cuts.due
     }
 
     /// The first offset of a partition that no limit may remove.
     fn protected(&self, partition: u32) -> Offset {
         let streams = self.settings_now().retention.protect_streams;
-        let groups = self.groups_now();
+        let groups = self.groups.now();
         needed(&groups, partition, |group| group.is_work() || streams).unwrap_or(Offset::MAX)
     }
 
@@ -219,10 +219,7 @@ impl Queue {
         let mut due = NEVER;
         let retention = &settings.retention;
         if retention.mode == RetentionMode::Policy {
-            let stored = {
-                let admission = self.admission.lock();
-                admission.bytes.saturating_sub(admission.storing_bytes)
-            };
+            let stored = self.admission.lock().stored_bytes();
             let kept: u64 = heads.iter().map(|head| head.end - head.at).sum();
             let mut over = LimitExcess {
                 messages: beyond(kept, retention.max_messages),
@@ -242,7 +239,7 @@ impl Queue {
                 due = oldest.saturating_add(micros(retention.max_age)).saturating_add(1);
             }
         }
-        if self.groups_now().is_empty() {
+        if self.groups.now().is_empty() {
             for head in &mut heads {
                 due = due.min(head.pass_expired(now));
             }

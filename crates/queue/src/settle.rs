@@ -72,7 +72,7 @@ impl Queue {
             }
             outcome.settled += (count - (failed.len() - before)) as u32;
             if partition < self.partition_count() {
-                states.push(self.state_id(partition));
+                states.push(self.identity.state_id(partition));
             }
             self.settled_in(group, partition);
         }
@@ -111,7 +111,7 @@ impl Queue {
                 Ok(())
             }
             Err(why) => Err(why.error(Receipt {
-                id: self.message_id(partition, offset),
+                id: self.identity.message_id(partition, offset),
                 delivery,
                 tag: None,
             })),
@@ -153,7 +153,7 @@ impl Queue {
     /// Whether a receipt names a delivery by this very queue and group.
     fn is_ours(&self, group: &Group, receipt: &Receipt) -> bool {
         let named = receipt.tag.map(|tag| (tag.queue, tag.group));
-        named == Some((self.id, group.id)) && !group.removed.load(Ordering::Relaxed)
+        named == Some((self.identity.id, group.id)) && !group.removed.load(Ordering::Relaxed)
     }
 
     /// Whether a receipt is ours and its lease is known. It is not if the queue or group was deleted, a crash lost the
@@ -236,8 +236,8 @@ impl Queue {
     /// Wakes others after a settlement in any partition.
     pub(crate) fn settled(&self, group: &Group) {
         group.wake();
-        self.has_room();
-        self.trim_soon();
+        self.admission.has_room();
+        self.maintenance.trim_soon();
     }
 
     /// Wakes others after a settlement in one partition.
@@ -245,8 +245,8 @@ impl Queue {
         // The consumer may take another lease, and the next message of the lane is ready.
         group.waiting.call_full();
         self.call_if_more(group, partition);
-        self.has_room();
-        self.trim_soon();
+        self.admission.has_room();
+        self.maintenance.trim_soon();
     }
 
     /// Returns when the journal of these partitions is durable.
@@ -272,7 +272,7 @@ impl Queue {
 
     /// Stores the journals of group state in the reserve that every log file has for changes that free space.
     async fn store_journals(&self) -> thalweg_log::Result<()> {
-        let states = self.state_ids().into_iter();
+        let states = self.identity.state_ids(0..self.partition_count()).into_iter();
         let journaled = states.fold(WriteBatch::default(), |unit, state| {
             unit.and_of(FrameKind::State, state, Records::new())
         });
@@ -302,7 +302,7 @@ impl Queue {
 
     fn unknown(&self, partition: u32, offset: u64) -> QueueError {
         QueueError::MessageNotFound {
-            id: self.message_id(partition, offset),
+            id: self.identity.message_id(partition, offset),
         }
     }
 }

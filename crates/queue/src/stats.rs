@@ -3,14 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hashbrown::HashMap;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use thalweg_kit::blocking;
+use thalweg_kit::histogram::HistogramSnapshot;
 use thalweg_log::{Micros, Offset};
 
 use crate::group::Group;
 use crate::group_partition::{GroupState, NEVER};
+use crate::latency::Latency;
 use crate::machine::MessageCounts;
+use crate::metrics::QueueCounters;
 use crate::queue::Queue;
 use crate::settings::GroupMode;
 use crate::store::{Cursor, NextMessage};
@@ -72,7 +77,41 @@ pub struct DedupStats {
     pub forgotten_early: u64,
 }
 
+/// What a queue counts and measures beside its groups.
+#[derive(Debug, Default)]
+pub(crate) struct QueueStatistics {
+    counters: QueueCounters,
+    latency: Latency,
+    rates: Mutex<Rates>,
+    /// Offset and append time of the first message of each partition that is on a disk.
+    oldest: Mutex<HashMap<u32, (Offset, Micros)>>,
+}
+
+impl QueueStatistics {
+    pub fn latency(&self) -> &Latency {
+        &self.latency
+    }
+
+    /// Adds what the claims of a group have measured since the last call.
+    pub fn join_waits(&self, group: &Group) {
+        for (_, part) in group.parts() {
+            self.latency.join(&mut part.inner.lock().waits);
+        }
+    }
+}
+
 impl Queue {
+    pub fn counters(&self) -> &QueueCounters {
+        &self.statistics.counters
+    }
+
+    /// How long messages waited for their first delivery, in microseconds.
+    pub fn latency(&self) -> HistogramSnapshot {
+        let groups = self.groups.now();
+        groups.iter().for_each(|group| self.statistics.join_waits(group));
+        self.statistics.latency.observed()
+    }
+
     pub fn stats(self: &Arc<Queue>) -> QueueStats {
         let partitions: Vec<_> = self
             .stores()
@@ -82,7 +121,7 @@ impl Queue {
         let counters = self.counters();
         let (retained, bytes, enqueued) = {
             let admission = self.admission.lock();
-            (admission.retained, admission.bytes, admission.enqueued)
+            (admission.retained(), admission.bytes(), admission.enqueued())
         };
         QueueStats {
             name: self.name().clone(),
@@ -105,31 +144,27 @@ impl Queue {
         if self.settings_now().dedup_window.is_zero() {
             return None;
         }
-        let dedup = self.dedup.lock();
-        Some(DedupStats {
-            ids: dedup.len(),
-            bytes: dedup.bytes(),
-            forgotten_early: dedup.forgotten_early(),
-        })
+        Some(self.dedup.stats())
     }
 
     /// Whether producing is paused.
     pub fn is_producing_paused(&self) -> bool {
-        self.paused.produce.load(Ordering::Relaxed)
+        self.paused.produce()
     }
 
     /// Whether consuming is paused for all groups.
     pub fn is_consuming_paused(&self) -> bool {
-        self.paused.consume.load(Ordering::Relaxed)
+        self.paused.consume()
     }
 
     fn rates(&self, enqueued: u64) -> [f64; 3] {
         let (mut delivered, mut acked) = (0, 0);
-        for group in self.groups_now().iter() {
+        for group in self.groups.now().iter() {
             delivered += group.delivered();
             acked += group.acked();
         }
-        self.rates.lock().look(self.clock.now(), [enqueued, delivered, acked])
+        let counts = [enqueued, delivered, acked];
+        self.statistics.rates.lock().look(self.clock.now(), counts)
     }
 
     /// For messages on a disk it has the precision of frame headers, and may be as of the last call if the first
@@ -142,7 +177,7 @@ impl Queue {
             let time = match store.at(&mut Cursor::default(), first) {
                 Ok(NextMessage::Message(message, _)) => Some(message.time),
                 Ok(NextMessage::Load) => {
-                    let known = self.oldest.lock().get(&partition).copied();
+                    let known = self.statistics.oldest.lock().get(&partition).copied();
                     unknown |= known.is_none_or(|(offset, _)| offset != first);
                     known.map(|(_, time)| time)
                 }
@@ -165,7 +200,7 @@ impl Queue {
             for (partition, store) in (0..).zip(&queue.stores()) {
                 let first = store.first().ok();
                 if let Some((first, time)) = first.and_then(|first| Some((first, store.time_of(first)?))) {
-                    queue.oldest.lock().insert(partition, (first, time));
+                    queue.statistics.oldest.lock().insert(partition, (first, time));
                 }
             }
         };
@@ -224,7 +259,7 @@ impl Group {
 
 /// The previous snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct Rates {
+struct Rates {
     at: Micros,
     counts: [u64; 3],
     rates: [f64; 3],

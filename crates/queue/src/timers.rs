@@ -4,18 +4,11 @@
 //! The task waits only for time. Work that needs the disk, another queue or the registry is left to the maintenance
 //! task (`maintenance.rs`), so a message that is due is delivered whatever a disk is doing.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use thalweg_log::Micros;
-use thalweg_log::clock::{Clock, ClockJumps};
-use tokio::sync::Notify;
 
-use crate::expiry::ExpiryCheck;
 use crate::group::Group;
 use crate::group_partition::{GroupPartition, GroupState, NEVER};
 use crate::queue::Queue;
@@ -23,122 +16,31 @@ use crate::queue::Queue;
 /// Upper bound of a sleep, in case a wake-up was missed.
 pub(crate) const SLEEP_MAX: Micros = 300_000_000;
 
-/// When a task wakes up; it can be woken earlier.
-#[derive(Debug)]
-pub(crate) struct Alarm {
-    planned: AtomicI64,
-    call: Notify,
-}
-
-impl Default for Alarm {
-    fn default() -> Alarm {
-        Alarm {
-            planned: AtomicI64::new(Micros::MAX),
-            call: Notify::new(),
-        }
-    }
-}
-
-impl Alarm {
-    /// Wakes the task at `due`, if it would sleep longer.
-    fn by(&self, due: Micros) {
-        if due < self.planned.load(Ordering::SeqCst) {
-            // So that another caller does not notify again before the task has run.
-            self.planned.fetch_min(due, Ordering::AcqRel);
-            self.call.notify_one();
-        }
-    }
-
-    /// Called by the task before it checks, and before it reads when partitions are due; later calls take effect when
-    /// it sleeps. Sequentially consistent with threads that change a due time and then read the plan, so one side sees
-    /// the other.
-    pub fn looks(&self) {
-        self.planned.store(Micros::MAX, Ordering::SeqCst);
-    }
-
-    pub async fn sleep_until(&self, due: Micros, clock: &dyn Clock) {
-        self.planned.store(due, Ordering::Release);
-        let pause = due.saturating_sub(clock.now()).max(0) as u64;
-        let _ = tokio::time::timeout(Duration::from_micros(pause), self.call.notified()).await;
-    }
-}
-
-/// The two tasks of a queue, and what they share.
-pub(crate) struct QueueTasks {
-    timers: Alarm,
-    pub maintenance: Alarm,
-    /// Group partitions with messages that must leave or be reread, by group and partition.
-    pub for_maintenance: Mutex<BTreeMap<(u32, u32), Arc<Group>>>,
-    /// When recently settled messages are trimmed; [`NEVER`] if there are none.
-    pub trim: AtomicI64,
-    /// When unused cached frames are released; [`NEVER`] if there are none.
-    pub frames: AtomicI64,
-    /// Checks of retained messages, and of messages that no consumer has seen.
-    pub kept: ExpiryCheck,
-    pub unclaimed: ExpiryCheck,
-    /// The clock jumps that the current wall-clock delays are computed with. The lock is held while they are
-    /// recomputed.
-    pub jumps: ArcSwap<ClockJumps>,
-    pub following: tokio::sync::Mutex<()>,
-}
-
-impl QueueTasks {
-    pub fn new() -> QueueTasks {
-        QueueTasks {
-            timers: Alarm::default(),
-            maintenance: Alarm::default(),
-            for_maintenance: Mutex::default(),
-            trim: AtomicI64::new(NEVER),
-            frames: AtomicI64::new(NEVER),
-            kept: ExpiryCheck::default(),
-            unclaimed: ExpiryCheck::default(),
-            jumps: ArcSwap::new(ClockJumps::none()),
-            following: tokio::sync::Mutex::default(),
-        }
-    }
-
-    /// Wakes both tasks, which then find that the queue has ended.
-    pub fn end(&self) {
-        self.timers.call.notify_one();
-        self.maintenance.call.notify_one();
-    }
-}
-
 impl Queue {
-    /// Runs the timers at this time.
-    pub(crate) fn look_at(&self, due: Micros) {
-        self.keeper.timers.by(due);
-    }
-
-    /// Runs the maintenance at this time.
-    pub(crate) fn maintain_by(&self, due: Micros) {
-        self.keeper.maintenance.by(due);
-    }
-
     /// Runs the timers when something is due for the members of a group.
     pub(crate) fn look_by(&self, group: &Group) {
         let due = group.members.lock().next_due();
-        self.look_at(due.unwrap_or(NEVER));
+        self.timers.by(due.unwrap_or(NEVER));
     }
 
     /// The timer task; ends when the queue is removed.
     pub(crate) async fn keep(self: Arc<Queue>) {
         loop {
-            self.keeper.timers.looks();
-            if self.removed.load(Ordering::Acquire) {
+            self.timers.looks();
+            if self.has_ended() {
                 return;
             }
             let due = self.run_timers(self.clock.now());
-            self.keeper.timers.sleep_until(due, self.clock.as_ref()).await;
+            self.timers.sleep_until(due, self.clock.as_ref()).await;
         }
     }
 
     /// Does what is due and returns when the next work is due.
     pub(crate) fn run_timers(&self, now: Micros) -> Micros {
         let mut due = now + SLEEP_MAX;
-        if !self.follows_the_wall_clock() {
+        if !self.wall_clock.is_followed(self.clock.as_ref()) {
             // Delays until a wall-clock time are still based on the old time and are corrected first.
-            self.maintain_by(0);
+            self.maintenance.by(0);
             return due;
         }
         let mut calls_maintenance = false;
@@ -150,10 +52,7 @@ impl Queue {
                 let (next, waits) = part.timers(now);
                 if waits {
                     calls_maintenance = true;
-                    self.keeper
-                        .for_maintenance
-                        .lock()
-                        .insert((group.id, partition), group.clone());
+                    self.maintenance.leave(group, partition);
                 }
                 due = due.min(next);
             }
@@ -168,7 +67,7 @@ impl Queue {
             due = due.min(next.unwrap_or(NEVER));
         }
         if calls_maintenance {
-            self.maintain_by(0);
+            self.maintenance.by(0);
         }
         due
     }
@@ -196,6 +95,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     use thalweg_log::disk::RamDisk;
     use thalweg_log::{Durability, EmbeddedLog, LogOptions};

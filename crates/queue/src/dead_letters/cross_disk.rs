@@ -14,7 +14,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::format::varint;
 use thalweg_log::{LogError, Micros, Records, WriteBatch};
 
-use super::LetterRemovalGuard;
+use super::removals::LetterRemovalGuard;
 use crate::dead_letter_move::find;
 use crate::error::{QueueError, Result};
 use crate::group_partition::SENT;
@@ -129,7 +129,7 @@ impl LetterArrival {
 
     /// The record to append together with the messages.
     pub fn fact(&self) -> AttachedRecord {
-        let state = self.to.state_id(self.partition);
+        let state = self.to.identity.state_id(self.partition);
         (state, self.sent.record())
     }
 
@@ -157,7 +157,7 @@ impl Queue {
     /// Removes dead letters of this queue that became messages elsewhere before the process started, or before its disk
     /// failed. The change is durable on return. `takes_part` says whether the queue is in service already.
     pub(crate) async fn were_sent(self: &Arc<Queue>, sent: &ResentLetters, takes_part: bool) -> Result<()> {
-        if !self.has_letters {
+        if !self.letters.has_letters() {
             return Ok(());
         }
         let (queue, sent) = (self.clone(), sent.clone());
@@ -178,7 +178,7 @@ impl Queue {
                 self.are_gone(&gone);
                 self.let_go_of_letters().await;
             }
-            false => self.dropped.lock().add_all(&gone),
+            false => self.letters.add_all(&gone),
         }
         let mut records = Records::new();
         records.push(&RecordRef::of(self.clock.now(), &value))?;
@@ -197,7 +197,7 @@ impl Queue {
         let there = store.first()?..store.next()?;
         for letter in sent.letters.iter().filter(|letter| there.contains(letter)) {
             // A removal may be known only in memory.
-            if self.is_dropped(letter) {
+            if self.letters.contains(letter) {
                 gone.insert(letter);
             } else if find(store, letter)?.is_some_and(|letter| letter.time <= sent.at) {
                 gone.insert(letter);

@@ -14,7 +14,8 @@ use thalweg_log::format::record::{Properties, RecordRef};
 use thalweg_log::{LogError, Micros, Records, WriteBatch};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{DeadLetterSelection, LetterRemovalGuard, ResendTo, ResentLetters};
+use super::removals::LetterRemovalGuard;
+use super::{DeadLetterSelection, ResendTo, ResentLetters};
 use crate::dead_letter_move::PREFIX;
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
@@ -58,7 +59,7 @@ impl Queue {
         delay: Option<Duration>,
     ) -> Result<ResendResult> {
         let mut resent = ResendResult::default();
-        let alone = self.take_letters_alone().await;
+        let alone: LetterLock = Arc::new(self.letters.take_alone().await);
         let Some(mut chosen) = self.choose(select).await? else {
             return Ok(resent);
         };
@@ -66,7 +67,7 @@ impl Queue {
             ResendTo::Source => self.clone(),
             ResendTo::Queue(name) => self.neighbour(name)?,
         };
-        if to.has_letters {
+        if to.letters.has_letters() {
             // It would become an ordinary message there, without the record of where it died.
             let why = "contains dead letters, which cannot be resent from there to their source; name another queue";
             return Err(QueueError::invalid(format!("to: {} {why}", to.name())));
@@ -95,10 +96,6 @@ impl Queue {
         }
     }
 
-    async fn take_letters_alone(&self) -> LetterLock {
-        Arc::new(self.taking_letters.clone().lock_owned().await)
-    }
-
     /// Sends as many at once as the target has room for.
     async fn resend_page(self: &Arc<Queue>, sending: &ResendJob, letters: &[Message], count: &mut u64) -> Result<()> {
         let (sendable, stopped) = sending.sendable(letters);
@@ -123,7 +120,7 @@ impl Queue {
 
     /// A queue that is set aside may contain dead letters of this one; nobody knows until it is back in service.
     fn all_take_part(&self) -> Result<()> {
-        let set_aside = self.home.upgrade().and_then(|home| home.first_set_aside());
+        let set_aside = self.registry().and_then(|home| home.first_set_aside());
         set_aside.map_or(Ok(()), |error| Err(QueueError::Log(error)))
     }
 
@@ -135,7 +132,7 @@ impl Queue {
     ) -> Result<()> {
         let (mut left, mut most) = (letters, COMMIT);
         while !left.is_empty() {
-            let size = at_once(left).min(most).min(sending.to.room_for(most)).max(1);
+            let size = at_once(left).min(most).min(sending.to.admission.room_for(most)).max(1);
             let (some, others) = left.split_at_checked(size).unwrap_or((left, &[]));
             match self.resend_some(sending, some).await {
                 Ok(()) => {
@@ -159,7 +156,7 @@ impl Queue {
         let gone = offsets_of(letters);
         let facts = self.dropped_fact(&gone).into_iter().collect();
         let far = self.is_far_from(&sending.to).then(|| ResentLetters {
-            dead: self.id,
+            dead: self.identity.id,
             at: self.clock.now(),
             letters: gone.clone(),
         });
@@ -190,7 +187,7 @@ impl Queue {
     /// Discards dead letters. Returns how many.
     pub async fn purge_dead(self: &Arc<Queue>, select: &DeadLetterSelection) -> Result<u64> {
         let mut purged = 0;
-        let alone = self.take_letters_alone().await;
+        let alone: LetterLock = Arc::new(self.letters.take_alone().await);
         let Some(mut chosen) = self.choose(select).await? else {
             return Ok(purged);
         };

@@ -14,13 +14,14 @@ use std::collections::HashSet;
 
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{Properties, RecordRef};
-use thalweg_log::{Micros, Offset};
+use thalweg_log::{Log, Micros, Offset};
 
 use super::{ENTRY_BYTES, ID_BYTES_MAX, IDS_MAX, MessagePosition};
 use crate::error::Result;
+use crate::identity::QueueIdentity;
 use crate::message::{DEDUP_ID, NewMessage, RESENT};
 use crate::queue::Queue;
-use crate::recover::{damaged, each_record};
+use crate::recover::each_record;
 use crate::store::{Cursor, MessageStore, NextMessage};
 use crate::times::micros;
 
@@ -28,31 +29,21 @@ use crate::times::micros;
 /// that is far more than the delay of any task.
 const BEHIND: Micros = 60_000_000;
 
-impl Queue {
-    pub(crate) fn keeps_ids(&self) -> bool {
-        !self.is_in_memory() && !self.settings_now().dedup_window.is_zero()
-    }
+/// The log partitions with the dedup-ids of one queue.
+struct StoredIds<'a> {
+    identity: &'a QueueIdentity,
+    log: &'a dyn Log,
+}
 
-    /// Stores the ids of messages that were just stored. Nothing waits for the write.
-    pub(crate) fn keep_ids<'a>(
-        &self,
-        partition: u32,
-        stored: impl Iterator<Item = (Offset, &'a NewMessage)> + Clone,
-        at: Micros,
-    ) {
-        self.journal_ids(
-            partition,
-            stored.filter_map(|(offset, message)| Some((at, offset, id_of(&message.properties)?))),
-        );
-    }
-
-    fn journal_ids<'a>(&self, partition: u32, ids: impl Iterator<Item = (Micros, Offset, &'a str)> + Clone) {
+impl StoredIds<'_> {
+    /// Nothing waits for the write.
+    fn journal<'i>(&self, partition: u32, ids: impl Iterator<Item = (Micros, Offset, &'i str)> + Clone) {
         if ids.clone().next().is_none() {
             return;
         }
         let kept = self
             .log
-            .journal(self.ids_id(partition), FrameKind::State, &mut |records| {
+            .journal(self.identity.ids_id(partition), FrameKind::State, &mut |records| {
                 ids.clone().try_for_each(|(at, offset, id)| {
                     let offset = offset.to_le_bytes();
                     records.push(&RecordRef {
@@ -63,51 +54,104 @@ impl Queue {
             });
         if let Err(error) = kept {
             tracing::warn!(
-                queue = %self.name(), partition, %error,
+                queue = %self.identity.name, partition, %error,
                 "dedup-ids cannot be stored: after a restart they count as new"
             );
         }
     }
 
-    /// Forgets ids whose window has passed, and stored ids beyond what a start can load. This also covers queues
-    /// without producers, because all queues share the memory for ids.
-    pub(crate) fn trim_ids(&self) {
-        const AT_ONCE: usize = 4_096;
-        let now = self.clock.now();
-        // The lock is released between the steps, so that producers can proceed.
-        while self.dedup.lock().forget_some(now, AT_ONCE) {}
-        if !self.keeps_ids() {
-            return;
-        }
-        for partition in 0..self.partition_count() {
-            let id = self.ids_id(partition);
-            let trimmed = self.first_id(partition).and_then(|below| Ok(self.log.trim(id, below)?));
-            if let Err(error) = trimmed {
-                tracing::warn!(queue = %self.name(), partition, %error, "old dedup-ids cannot be trimmed");
-            }
-        }
-    }
-
-    /// The first id that a start must load.
-    fn first_id(&self, partition: u32) -> Result<Offset> {
-        let id = self.ids_id(partition);
+    /// The first id that a start must load, given when the window began.
+    fn first(&self, partition: u32, window_began: Micros) -> Result<Offset> {
+        let id = self.identity.ids_id(partition);
         let bounds = self.log.bounds(id)?;
-        let in_window = self.log.offset_at(id, self.window_began())?;
+        let in_window = self.log.offset_at(id, window_began)?;
         Ok(in_window
             .max(bounds.next.saturating_sub(IDS_MAX as u64))
             .max(bounds.first))
+    }
+
+    /// Trims ids that no start must load.
+    fn trim(&self, partition: u32, window_began: Micros) -> Result<()> {
+        let below = self.first(partition, window_began)?;
+        Ok(self.log.trim(self.identity.ids_id(partition), below)?)
+    }
+
+    fn trim_all(&self, partition: u32) -> Result<()> {
+        let id = self.identity.ids_id(partition);
+        Ok(self.log.trim(id, self.log.bounds(id)?.next)?)
+    }
+
+    /// Reads the ids of a partition. Returns the offsets of those whose messages are at `behind` or later.
+    fn read(
+        &self,
+        partition: u32,
+        window_began: Micros,
+        behind: Offset,
+        newest: &mut NewestIds,
+    ) -> Result<HashSet<Offset>> {
+        let (id, from) = (self.identity.ids_id(partition), self.first(partition, window_began)?);
+        let mut kept = HashSet::new();
+        each_record(self.log, id, from, |record| {
+            let (key, offset) = (std::str::from_utf8(record.key?).ok()?, record.value.try_into().ok()?);
+            let offset = Offset::from_le_bytes(offset);
+            newest.add(record.time, key, MessagePosition { partition, offset });
+            if offset >= behind {
+                kept.insert(offset);
+            }
+            Some(())
+        })?
+        .ok_or_else(|| self.identity.damaged(partition, "a stored dedup-id cannot be read"))?;
+        Ok(kept)
+    }
+}
+
+impl Queue {
+    pub(crate) fn keeps_ids(&self) -> bool {
+        !self.is_in_memory() && !self.settings_now().dedup_window.is_zero()
+    }
+
+    fn stored_ids(&self) -> StoredIds<'_> {
+        StoredIds {
+            identity: &self.identity,
+            log: self.log.as_ref(),
+        }
     }
 
     fn window_began(&self) -> Micros {
         self.clock.now() - micros(self.settings_now().dedup_window)
     }
 
+    /// Stores the ids of messages that were just stored. Nothing waits for the write.
+    pub(crate) fn keep_ids<'a>(
+        &self,
+        partition: u32,
+        stored: impl Iterator<Item = (Offset, &'a NewMessage)> + Clone,
+        at: Micros,
+    ) {
+        self.stored_ids().journal(
+            partition,
+            stored.filter_map(|(offset, message)| Some((at, offset, id_of(&message.properties)?))),
+        );
+    }
+
+    /// Forgets ids whose window has passed, and stored ids beyond what a start can load. This also covers queues
+    /// without producers, because all queues share the memory for ids.
+    pub(crate) fn trim_ids(&self) {
+        self.dedup.forget(self.clock.now());
+        if !self.keeps_ids() {
+            return;
+        }
+        for partition in 0..self.partition_count() {
+            if let Err(error) = self.stored_ids().trim(partition, self.window_began()) {
+                tracing::warn!(queue = %self.name(), partition, %error, "old dedup-ids cannot be trimmed");
+            }
+        }
+    }
+
     /// Forgets all ids because there is no window any more. The partitions stay for a later window.
     pub(crate) fn forget_ids(&self) {
         for partition in 0..self.partition_count() {
-            let id = self.ids_id(partition);
-            let trimmed = self.log.bounds(id).and_then(|bounds| self.log.trim(id, bounds.next));
-            if let Err(error) = trimmed {
+            if let Err(error) = self.stored_ids().trim_all(partition) {
                 tracing::warn!(
                     queue = %self.name(), partition, %error,
                     "dedup-ids cannot be trimmed: a new window may still contain them"
@@ -118,40 +162,19 @@ impl Queue {
 
     /// Restores the ids whose window has not passed. Blocks.
     pub(crate) fn restore_ids(&self) -> Result<()> {
-        let mut newest = NewestIds::up_to(self.dedup.lock().bytes_max());
+        let mut newest = NewestIds::up_to(self.dedup.bytes_max());
+        let stored = self.stored_ids();
         for (partition, store) in (0..).zip(&self.stores()) {
             let from = first_behind(store, self.window_began())?;
-            let mut kept = self.ids_kept(partition, from, &mut newest)?;
+            let mut kept = stored.read(partition, self.window_began(), from, &mut newest)?;
             let unkept: Vec<_> = ids_behind(partition, store, from, &mut newest)?
                 .into_iter()
                 .filter(|(_, offset, _)| !kept.remove(offset))
                 .collect();
-            self.journal_ids(partition, unkept.iter().map(|(at, offset, id)| (*at, *offset, &**id)));
+            stored.journal(partition, unkept.iter().map(|(at, offset, id)| (*at, *offset, &**id)));
         }
-        // In time order over all partitions.
-        newest.found.sort_by_key(|(time, ..)| *time);
-        let mut dedup = self.dedup.lock();
-        for (time, id, place) in newest.found {
-            dedup.restore(time, &id, place);
-        }
+        self.dedup.restore(newest);
         Ok(())
-    }
-
-    /// Returns the offsets of ids whose messages are at `behind` or later.
-    fn ids_kept(&self, partition: u32, behind: Offset, newest: &mut NewestIds) -> Result<HashSet<Offset>> {
-        let (id, from) = (self.ids_id(partition), self.first_id(partition)?);
-        let mut kept = HashSet::new();
-        each_record(self.log.as_ref(), id, from, |record| {
-            let (key, offset) = (std::str::from_utf8(record.key?).ok()?, record.value.try_into().ok()?);
-            let offset = Offset::from_le_bytes(offset);
-            newest.add(record.time, key, MessagePosition { partition, offset });
-            if offset >= behind {
-                kept.insert(offset);
-            }
-            Some(())
-        })?
-        .ok_or_else(|| damaged(self, partition, "a stored dedup-id cannot be read"))?;
-        Ok(kept)
     }
 }
 
@@ -162,7 +185,7 @@ fn id_of(properties: &Properties) -> Option<&str> {
 }
 
 /// The newest ids of all partitions, slightly more than can be kept at most.
-struct NewestIds {
+pub(super) struct NewestIds {
     found: Vec<(Micros, Box<str>, MessagePosition)>,
     bytes: usize,
     ids_max: usize,
@@ -179,6 +202,12 @@ impl NewestIds {
             ids_max: most(IDS_MAX * ENTRY_BYTES as usize) / ENTRY_BYTES as usize,
             bytes_max: most(ID_BYTES_MAX),
         }
+    }
+
+    /// Over all partitions.
+    pub fn in_time_order(mut self) -> Vec<(Micros, Box<str>, MessagePosition)> {
+        self.found.sort_by_key(|(time, ..)| *time);
+        self.found
     }
 
     fn add(&mut self, time: Micros, id: &str, place: MessagePosition) {

@@ -19,9 +19,11 @@ use crate::epoch::Epoch;
 use crate::error::{QueueError, Result};
 use crate::group::{Group, sharing};
 use crate::group_partition::{GroupPartition, GroupState, part_bytes};
+use crate::identity::QueueIdentity;
 use crate::machine::{StreamMachine, WorkMachine};
 use crate::members::Members;
 use crate::names::{check_name, dead_letter_name};
+use crate::pause::PauseFlags;
 use crate::queue::{Queue, QueueParts};
 use crate::reconcile;
 use crate::settings::{GroupMode, GroupSettings, GroupStart, PROCESS_PARTITIONS_MAX, QUEUE_GROUPS_MAX, QueueSettings};
@@ -64,23 +66,24 @@ impl QueueRegistry {
     }
 
     pub(super) fn queue_of(self: &Arc<QueueRegistry>, name: &SmolStr, entry: &QueueEntry) -> Arc<Queue> {
-        let queue = Queue::new(QueueParts {
+        let identity = QueueIdentity {
             id: entry.id,
-            epoch: self.epoch.clone(),
             name: name.clone(),
+            durability: entry.durability,
+        };
+        let queue = Queue::new(QueueParts {
+            identity,
+            epoch: self.epoch.clone(),
             log: self.log.clone(),
             clock: self.clock.clone(),
-            durability: entry.durability,
             settings: entry.settings.clone(),
+            next_group: entry.next_group,
+            expires_early: entry.expires_early,
+            paused: PauseFlags::new(entry.produce_paused, entry.consume_paused),
             home: Arc::downgrade(self),
             memory: self.memory.clone(),
             dedup: self.dedup.clone(),
-            state: self.state.clone(),
         });
-        queue.paused.produce.store(entry.produce_paused, Ordering::Relaxed);
-        queue.paused.consume.store(entry.consume_paused, Ordering::Relaxed);
-        queue.next_group.store(entry.next_group, Ordering::Relaxed);
-        queue.kept_expires_early.store(entry.expires_early, Ordering::Relaxed);
         (0..entry.settings.partitions).for_each(|partition| queue.add_store(queue.new_store(partition)));
         Arc::new(queue)
     }
@@ -92,11 +95,11 @@ impl QueueRegistry {
         }
         tokio::spawn(queue.clone().keep());
         tokio::spawn(queue.clone().maintain());
-        if queue.kept_expires_early.load(Ordering::Relaxed) && !queue.is_in_memory() {
+        if queue.expiry.is_early_stored() && !queue.is_in_memory() {
             tokio::spawn(queue.clone().learn_ages());
         }
         // Messages settled before the process ended may not have been trimmed.
-        queue.trim_now();
+        queue.maintenance.trim_now();
         self.queues.write().insert(queue.name().clone(), queue);
         Ok(())
     }
@@ -104,7 +107,8 @@ impl QueueRegistry {
     /// Registers for the growth of a partition. Called once per partition, because there is no way to unregister.
     fn listen(&self, queue: &Arc<Queue>, partition: u32) -> Result<()> {
         if !queue.is_in_memory() {
-            self.log.listen(queue.data_id(partition), queue.listener(partition))?;
+            self.log
+                .listen(queue.identity.data_id(partition), queue.listener(partition))?;
         }
         Ok(())
     }
@@ -185,9 +189,9 @@ impl QueueRegistry {
     /// Creates all partitions together, and only then the catalogue entry with the groups, so that a crash leaves all
     /// of it or nothing.
     async fn make(&self, queue: &Arc<Queue>, room: &mut Reservation) -> Result<()> {
-        let mut all = queue.partition_ids(0..queue.partition_count());
+        let mut all = queue.identity.partition_ids(0..queue.partition_count());
         if queue.keeps_ids() {
-            all.extend(queue.ids_ids(0..queue.partition_count()));
+            all.extend(queue.identity.ids_ids(0..queue.partition_count()));
         }
         self.make_all(queue, all).await?;
         for group in &queue.settings().groups {
@@ -203,7 +207,7 @@ impl QueueRegistry {
             .await?;
         self.queues.write().remove(queue.name());
         queue.end();
-        self.clear(queue.id).await;
+        self.clear(queue.identity.id).await;
         Ok(())
     }
 
@@ -247,9 +251,9 @@ impl QueueRegistry {
         queue: &Queue,
         settings: &QueueSettings,
     ) -> Result<(Reservation, Reservation)> {
-        let groups = queue.groups_now();
+        let groups = queue.groups.now();
         let known = groups.iter().map(|group| group.settings.mode);
-        let is_new = |group: &&GroupSettings| queue.known_group(&group.name).is_none();
+        let is_new = |group: &&GroupSettings| queue.groups.find(&group.name).is_none();
         let new = settings.groups.iter().filter(is_new).map(|group| group.mode);
         let more = settings.partitions.saturating_sub(queue.partition_count());
         Ok((
@@ -260,7 +264,7 @@ impl QueueRegistry {
 
     /// Creates the partitions of dedup-ids.
     pub(super) async fn make_ids(&self, queue: &Queue, partitions: u32) -> Result<()> {
-        self.make_all(queue, queue.ids_ids(0..partitions)).await
+        self.make_all(queue, queue.identity.ids_ids(0..partitions)).await
     }
 
     /// Creates log partitions in one commit; nobody uses them yet. Some may exist from an attempt that failed half-way
@@ -282,7 +286,7 @@ impl QueueRegistry {
 
     /// Creates the additional partitions of an existing queue.
     pub(super) async fn make_partitions(&self, queue: &Queue, count: u32) -> Result<()> {
-        let more = queue.partition_ids(queue.partition_count()..count);
+        let more = queue.identity.partition_ids(queue.partition_count()..count);
         self.make_all(queue, more).await
     }
 
@@ -311,7 +315,7 @@ impl QueueRegistry {
         new: &[GroupSettings],
         room: &mut Reservation,
     ) -> Result<()> {
-        for group in new.iter().filter(|group| queue.known_group(&group.name).is_none()) {
+        for group in new.iter().filter(|group| queue.groups.find(&group.name).is_none()) {
             self.add_group_within(queue, group.clone(), true, room).await?;
         }
         let is_in = |groups: &[GroupSettings], known: &Group| groups.iter().any(|group| group.name == *known.name());
@@ -343,8 +347,8 @@ impl QueueRegistry {
             }
         }
         // The depth of a queue with only stream groups is that of the declared ones.
-        queue.has_changed();
-        queue.maintain_by(now);
+        queue.admission.has_changed();
+        queue.maintenance.by(now);
         Ok(())
     }
 
@@ -386,21 +390,21 @@ impl QueueRegistry {
         room: &mut Reservation,
     ) -> Result<Arc<Group>> {
         check_name(&settings.name).map_err(|error| QueueError::invalid(error.to_string()))?;
-        if queue.removed.load(Ordering::Acquire) {
-            return Err(queue.not_found());
+        if queue.has_ended() {
+            return Err(queue.identity.not_found());
         }
-        if queue.groups_now().len() >= QUEUE_GROUPS_MAX {
+        if queue.groups.now().len() >= QUEUE_GROUPS_MAX {
             return Err(QueueError::QuotaExceeded {
                 what: "groups of one queue",
                 limit: QUEUE_GROUPS_MAX as u64,
             });
         }
-        let id = queue.next_group.fetch_add(1, Ordering::Relaxed);
+        let id = queue.groups.take_number();
         let start = settings.start;
         let wanted = queue.beside_the_disk(move |queue| starts_of(queue, start)).await;
         let starts = wanted.unwrap_or(Err(LogError::Closed))?;
         // While the queue is quiesced its backlog is exact, because no message is in transit.
-        let still = queue.still().await;
+        let still = queue.admission.still().await;
         let stores = queue.stores();
         let mut parts = Vec::with_capacity(stores.len());
         let mut backlog = 0;
@@ -421,7 +425,7 @@ impl QueueRegistry {
             sharing(&queue_settings, settings.mode),
             queue_settings.consumer_timeout,
         );
-        let total = queue.admission.lock().total.clone();
+        let total = queue.admission.total();
         let group = Arc::new(Group::new(id, settings, declared, members, parts, (total, backlog)));
         let kept = queue.begin_group(&group);
         drop(still);
@@ -433,7 +437,7 @@ impl QueueRegistry {
     }
 
     pub(super) async fn remove_group(&self, queue: &Arc<Queue>, name: &str) -> Result<()> {
-        let Some(group) = queue.known_group(name) else {
+        let Some(group) = queue.groups.find(name) else {
             return Err(no_group(queue, name));
         };
         let mut entry = queue.entry();
@@ -466,7 +470,7 @@ impl QueueRegistry {
     pub(super) async fn keep_use(&self, queue: &Queue, group: &Group) -> Result<()> {
         let _changes = self.changes.of(queue.name()).await;
         let to_keep = group.members.lock().to_keep();
-        if let Some(since) = to_keep.filter(|_| !queue.removed.load(Ordering::Acquire)) {
+        if let Some(since) = to_keep.filter(|_| !queue.has_ended()) {
             self.save(queue).await?;
             group.members.lock().is_kept(since);
         }
@@ -476,9 +480,9 @@ impl QueueRegistry {
     /// Stores that messages of a queue may expire early, if that is not stored yet.
     pub(super) async fn keep_expires_early(&self, queue: &Queue) -> Result<()> {
         let _changes = self.changes.of(queue.name()).await;
-        if !queue.removed.load(Ordering::Acquire) {
+        if !queue.has_ended() {
             self.save(queue).await?;
-            queue.kept_expires_early.store(true, Ordering::Relaxed);
+            queue.expiry.early_is_stored();
         }
         Ok(())
     }
@@ -486,8 +490,8 @@ impl QueueRegistry {
     /// Stores the entry of a queue, if the queue still exists. The entry of a removed queue would bring it back, or
     /// take the name from another.
     pub(super) async fn save(&self, queue: &Queue) -> Result<()> {
-        if queue.removed.load(Ordering::Acquire) {
-            return Err(queue.not_found());
+        if queue.has_ended() {
+            return Err(queue.identity.not_found());
         }
         self.catalog
             .put(self.log.as_ref(), queue.name(), queue.entry(), self.clock.now())
@@ -497,8 +501,8 @@ impl QueueRegistry {
     /// Stores an entry before the change is applied. A deletion or a pause frees or saves space, so it is accepted on a
     /// full disk too.
     pub(super) async fn save_as(&self, queue: &Queue, entry: QueueEntry) -> Result<()> {
-        if queue.removed.load(Ordering::Acquire) {
-            return Err(queue.not_found());
+        if queue.has_ended() {
+            return Err(queue.identity.not_found());
         }
         self.catalog
             .put_freeing(self.log.as_ref(), queue.name(), entry, self.clock.now())

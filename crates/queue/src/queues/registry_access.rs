@@ -1,7 +1,6 @@
 //! What a queue needs from the registry that it belongs to.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use smol_str::SmolStr;
 use thalweg_log::Micros;
@@ -15,9 +14,9 @@ use crate::times::micros;
 
 impl Queue {
     pub(crate) fn entry(&self) -> QueueEntry {
-        let groups = self.groups_now();
+        let groups = self.groups.now();
         QueueEntry {
-            id: self.id,
+            id: self.identity.id,
             settings: (*self.settings()).clone(),
             durability: self.durability(),
             groups: groups
@@ -30,11 +29,10 @@ impl Queue {
                     unused_since: group.members.lock().empty_since().filter(|_| !group.is_declared()),
                 })
                 .collect(),
-            next_group: self.next_group.load(Ordering::Relaxed),
-            produce_paused: self.paused.produce.load(Ordering::Relaxed),
-            consume_paused: self.paused.consume.load(Ordering::Relaxed),
-            expires_early: self.expires_early.load(Ordering::Relaxed)
-                || self.kept_expires_early.load(Ordering::Relaxed),
+            next_group: self.groups.next_number(),
+            produce_paused: self.paused.produce(),
+            consume_paused: self.paused.consume(),
+            expires_early: self.expiry.may_be_early(),
         }
     }
 
@@ -54,7 +52,7 @@ impl Queue {
         if self.expires_never(group) || group.members.lock().to_keep().is_none() {
             return;
         }
-        let Some(home) = Weak::upgrade(&self.home) else { return };
+        let Some(home) = self.registry() else { return };
         if let Err(error) = home.keep_use(self, group).await {
             tracing::warn!(
                 queue = %self.name(), group = %group.name(), %error,
@@ -65,8 +63,10 @@ impl Queue {
 
     /// Stores that messages expire early when this happens for the first time, because a restart must know.
     pub(crate) async fn keep_expires_early(&self) {
-        let is_news = self.expires_early.load(Ordering::Relaxed) && !self.kept_expires_early.load(Ordering::Relaxed);
-        let Some(home) = Weak::upgrade(&self.home).filter(|_| is_news && !self.is_in_memory()) else {
+        let Some(home) = self
+            .registry()
+            .filter(|_| self.expiry.is_news() && !self.is_in_memory())
+        else {
             return;
         };
         if let Err(error) = home.keep_expires_early(self).await {
@@ -80,7 +80,7 @@ impl Queue {
 
     /// A new epoch for leases after a seek. The change is durable on return.
     pub(crate) async fn next_epoch(&self) -> Result<u32> {
-        let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
+        let home = self.registry().ok_or_else(|| self.identity.not_found())?;
         let epoch = home.catalog.next_epoch(self.clock.now()).await;
         home.store_epoch().await?;
         Ok(epoch)
@@ -91,12 +91,12 @@ impl Queue {
         if self.epoch.is_stored() {
             return Ok(());
         }
-        let home = Weak::upgrade(&self.home).ok_or_else(|| self.not_found())?;
+        let home = self.registry().ok_or_else(|| self.identity.not_found())?;
         home.store_epoch().await
     }
 
     pub(crate) async fn expire(self: &Arc<Queue>, group: &Group) -> Result<()> {
-        match Weak::upgrade(&self.home) {
+        match self.registry() {
             Some(home) => home.expire_group(self, group).await,
             None => Ok(()),
         }
@@ -104,7 +104,7 @@ impl Queue {
 
     /// Another queue of the same registry.
     pub(crate) fn neighbour(&self, name: &str) -> Result<Arc<Queue>> {
-        let home = Weak::upgrade(&self.home);
+        let home = self.registry();
         home.and_then(|home| home.get(name).ok())
             .ok_or_else(|| QueueError::QueueNotFound {
                 queue: SmolStr::new(name),
@@ -114,11 +114,11 @@ impl Queue {
     /// The dead-letter queue, if it exists.
     pub(crate) fn known_dead_letters(&self) -> Option<Arc<Queue>> {
         let name = dead_letter_name(self.name()).ok().flatten()?;
-        Weak::upgrade(&self.home)?.get(&name).ok()
+        self.registry()?.get(&name).ok()
     }
 
     pub(crate) async fn dead_letters(self: &Arc<Queue>) -> Result<Option<Arc<Queue>>> {
-        match Weak::upgrade(&self.home) {
+        match self.registry() {
             Some(home) => home.dead_letters_of(self).await,
             None => Ok(None),
         }

@@ -83,7 +83,7 @@ impl QueueRegistry {
     async fn end_sending(&self, opened: &[Arc<Queue>], all: bool) {
         let started: Vec<Arc<Queue>> = self.queues.read().values().cloned().collect();
         let find = |number: u32| {
-            let is_it = |queue: &&Arc<Queue>| queue.id == number;
+            let is_it = |queue: &&Arc<Queue>| queue.identity.id == number;
             let before = opened.iter().find(is_it).map(|queue| (queue, false));
             before.or_else(|| started.iter().find(is_it).map(|queue| (queue, true)))
         };
@@ -122,10 +122,10 @@ impl QueueRegistry {
         if queue.keeps_ids() {
             self.make_ids(&queue, queue.partition_count()).await?;
         }
-        for group in recover(&queue, entry, dead, self.catalog.lost() > 0).await? {
+        for group in recover(&queue, entry, dead, self.catalog.lost() > 0, self.state.clone()).await? {
             queue.add_group(Arc::new(group));
         }
-        if queue.groups_now().len() > entry.groups.len() {
+        if queue.groups.now().len() > entry.groups.len() {
             self.save_as(&queue, queue.entry()).await?;
         }
         Ok(queue)

@@ -13,7 +13,7 @@ use thalweg_log::{Log, LogError, Micros, PartitionId, ReadOptions, Records, Writ
 use super::{remove_if_room, remove_one};
 use crate::catalog::{Catalog, CleanupMark, QueueEntry};
 use crate::error::{QueueError, Result};
-use crate::queue::STATE;
+use crate::identity::STATE;
 
 /// Approximate size of one read and one commit.
 const COPY_BYTES: usize = 4 << 20;
