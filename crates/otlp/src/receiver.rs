@@ -10,7 +10,6 @@ use crate::validate::{ValidationReport, walk};
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use prometheus::Registry;
 use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_kit::clock;
 use thalweg_lake::LakeMetrics;
@@ -20,6 +19,7 @@ use thalweg_lake::entry::{
     RejectedRecords,
 };
 use thalweg_lake::ingest::Handoff;
+use thalweg_telemetry::Metrics;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -80,11 +80,11 @@ impl OtlpReceiver {
         sink: Arc<dyn EntrySink>,
         admission: Arc<dyn Admission>,
         options: ReceiverOptions,
-        registry: &Registry,
+        metrics: &Metrics,
         lake: &LakeMetrics,
-    ) -> prometheus::Result<Arc<OtlpReceiver>> {
-        let meters = ReceiverMetrics::register(registry, lake)?;
-        Ok(Arc::new(OtlpReceiver {
+    ) -> Arc<OtlpReceiver> {
+        let meters = ReceiverMetrics::register(metrics, lake);
+        Arc::new(OtlpReceiver {
             sink,
             admission,
             room: InflightBudget::new(options.inflight_bytes_max, meters.inflight_bytes.clone()),
@@ -93,7 +93,7 @@ impl OtlpReceiver {
             drain: DrainRate::new(clock::now()),
             options,
             meters,
-        }))
+        })
     }
 
     /// Bytes reserved by requests that are not stored yet.
