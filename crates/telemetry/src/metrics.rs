@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prometheus::core::Collector;
+use prometheus::core::{Collector, Desc};
 use prometheus::{
     GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
     proto,
@@ -72,7 +72,7 @@ impl Metrics {
     /// A counter with further labels whose values are few and known at start.
     pub fn counter_with(&self, id: &ComponentId, doc: &MetricDoc, labels: Labels<'_>) -> IntCounter {
         let new = || IntCounter::with_opts(opts(id, doc, labels)).expect(VALID);
-        match self.known(id, doc, labels, || RegisteredMetric::Counter(self.registered(new()))) {
+        match self.known(id, doc, labels, || RegisteredMetric::Counter(self.of_component(new()))) {
             RegisteredMetric::Counter(counter) => counter,
             _ => new(),
         }
@@ -84,7 +84,7 @@ impl Metrics {
 
     pub fn gauge_with(&self, id: &ComponentId, doc: &MetricDoc, labels: Labels<'_>) -> IntGauge {
         let new = || IntGauge::with_opts(opts(id, doc, labels)).expect(VALID);
-        match self.known(id, doc, labels, || RegisteredMetric::Gauge(self.registered(new()))) {
+        match self.known(id, doc, labels, || RegisteredMetric::Gauge(self.of_component(new()))) {
             RegisteredMetric::Gauge(gauge) => gauge,
             _ => new(),
         }
@@ -92,7 +92,7 @@ impl Metrics {
 
     pub fn timing(&self, id: &ComponentId, doc: &MetricDoc) -> Timing {
         let new = || Timing::new(doc, id.labels(), self.use_histogram_timing);
-        match self.known(id, doc, &[], || RegisteredMetric::Timing(self.registered(new()))) {
+        match self.known(id, doc, &[], || RegisteredMetric::Timing(self.of_component(new()))) {
             RegisteredMetric::Timing(timing) => timing,
             _ => new(),
         }
@@ -217,6 +217,41 @@ impl Metrics {
         self.register(metric.clone());
         metric
     }
+
+    fn of_component<C: Collector + Clone + 'static>(&self, metric: C) -> C {
+        self.register(ComponentCollector::new(metric.clone()));
+        metric
+    }
+}
+
+/// A metric of a component. The registry refuses a metric whose label names differ from those of others of its name. But
+/// the dead letter belongs to no flow, and flows with names have the label `flow`, so the compared hash is always equal.
+struct ComponentCollector<C> {
+    metric: C,
+    descriptions: Vec<Desc>,
+}
+
+impl<C: Collector> ComponentCollector<C> {
+    fn new(metric: C) -> ComponentCollector<C> {
+        let with_equal_hash = |description: &Desc| Desc {
+            dim_hash: 0,
+            ..description.clone()
+        };
+        ComponentCollector {
+            descriptions: metric.desc().into_iter().map(with_equal_hash).collect(),
+            metric,
+        }
+    }
+}
+
+impl<C: Collector> Collector for ComponentCollector<C> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        self.metric.collect()
+    }
 }
 
 fn opts(id: &ComponentId, doc: &MetricDoc, labels: Labels<'_>) -> Opts {
@@ -267,6 +302,20 @@ mod tests {
         metrics.counter(&id("root.a"), &samples).inc();
         metrics.counter(&id("root.b"), &points).inc();
         assert_eq!(metrics.total("messages_processed"), 2.0);
+    }
+
+    /// The registry refuses a name that is registered again with other labels.
+    #[test]
+    fn components_of_flows_and_of_none_are_all_exported() {
+        const SENT: MetricDoc = MetricDoc::counter("output_sent", "Messages.");
+        let metrics = Metrics::default();
+        metrics.counter(&id("root.dead_letter"), &SENT).inc();
+        let of_a = ComponentId {
+            flow: Some("a".to_owned()),
+            ..id("root.flows.a.output")
+        };
+        metrics.counter(&of_a, &SENT).inc();
+        assert_eq!(metrics.total("output_sent"), 2.0, "{}", metrics.text());
     }
 
     #[test]
