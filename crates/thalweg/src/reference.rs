@@ -1,6 +1,8 @@
 //! `thalweg reference`: writes the pages of docs/reference, generated from the readers of the configuration and from
 //! the command line.
 
+mod metrics;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,6 +24,7 @@ pub fn main(options: &ReferenceOptions) -> anyhow::Result<ExitCode> {
         write(&options.folder, &format!("{}.md", plural(kind)), &page)?;
     }
     write(&options.folder, "commands.md", &commands())?;
+    write(&options.folder, "metrics.md", &metrics::page())?;
     Ok(ExitCode::SUCCESS)
 }
 
