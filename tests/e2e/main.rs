@@ -37,6 +37,7 @@ mod lake_urls;
 mod log;
 mod log_damage;
 mod log_tools;
+mod metrics;
 mod older_log;
 mod opcua;
 mod opcua_chaos;

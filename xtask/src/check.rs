@@ -20,7 +20,7 @@ const FILE_LINES_MAX: usize = 800;
 /// Maximum lines of a function, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Number of functions that may be longer. Lower it after shortening one.
-const LONG_FUNCTIONS_MAX: usize = 28;
+const LONG_FUNCTIONS_MAX: usize = 25;
 
 /// The layer of each crate; a crate may use only crates of lower layers, and none of its own layer. The exceptions are listed
 /// beside the rule that needs them.
@@ -253,6 +253,12 @@ fn arrows_point_down(wrong: &mut Vec<String>) -> Result<()> {
             ));
             continue;
         };
+        // A metric that other crates made would be missing from the reference.
+        if name != "telemetry" && manifest.lines().any(|line| line.starts_with("prometheus")) {
+            wrong.push(format!(
+                "crates/{name} uses prometheus; declare its metrics with metric_group! of thalweg-telemetry"
+            ));
+        }
         let production = manifest.split("[dev-dependencies]").next().unwrap_or_default();
         for line in production.lines() {
             let Some(used) = line

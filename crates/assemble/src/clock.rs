@@ -9,12 +9,22 @@ use anyhow::Result;
 use parking_lot::Mutex;
 use thalweg_log::clock::{ClockJump, LogClock};
 use thalweg_log::{Log, Micros};
-use thalweg_telemetry::{Distribution, MetricFamilies};
+use thalweg_telemetry::{Distribution, MetricDoc, MetricFamilies, metric_group};
 
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Bounds of `thalweg_clock_jump_seconds`.
 const SECONDS: [f64; 7] = [2.0, 10.0, 60.0, 3600.0, 86_400.0, 604_800.0, 31_536_000.0];
+
+metric_group! {
+    pub(crate) CLOCK_METRICS("The wall clock", &[]) {
+        CLOCK_JUMP_SECONDS = MetricDoc::histogram(
+            "thalweg_clock_jump_seconds",
+            "Seconds by which the wall clock was set. Nothing expires early or waits longer for it.",
+        )
+        .with_labels(&["direction"]);
+    }
+}
 
 type JumpListener = Box<dyn Fn() + Send + Sync>;
 
@@ -61,12 +71,8 @@ impl WatchedClock {
 
     pub fn tell_metrics(&self, to: &mut MetricFamilies) {
         for (direction, jumped) in [("forward", &self.forward), ("back", &self.back)] {
-            to.histogram(
-                "thalweg_clock_jump_seconds",
-                "Seconds by which the wall clock was set. Nothing expires early or waits longer for it.",
-                &[("direction", direction)],
-                &jumped.distribution(),
-            );
+            let labels = [("direction", direction)];
+            to.histogram(&CLOCK_JUMP_SECONDS, &labels, &jumped.distribution());
         }
     }
 

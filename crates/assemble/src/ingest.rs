@@ -10,7 +10,7 @@ use anyhow::Result;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use thalweg_config::ListenerConfig;
-use thalweg_console::{BoundListener, Console, HttpLimits, Logins, RunningListener};
+use thalweg_console::{BoundListener, Console, HttpLimits, INGEST_LISTENERS, Logins, RunningListener};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake_flow::{LakeTables, QueueSink};
 use thalweg_otlp::OtlpReceiver;
@@ -38,7 +38,7 @@ impl Ingest {
     ) -> Result<()> {
         let doors = open_doors(section, logins).await?;
         let sink = lake.sink().await?;
-        *self.listeners.lock() = receive(section, doors, sink, metrics, lake_metrics)?;
+        *self.listeners.lock() = receive(section, doors, sink, metrics, lake_metrics);
         Ok(())
     }
 
@@ -70,14 +70,14 @@ fn receive(
     sink: QueueSink,
     metrics: &Metrics,
     lake: &LakeMetrics,
-) -> Result<Vec<RunningListener>> {
+) -> Vec<RunningListener> {
     let Some(admission) = doors.iter().flatten().map(|door| door.admission.clone()).next() else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let (sink, logins) = (Arc::new(sink), Arc::new(WriteRoleAdmission(admission)));
     let options = section.receiver.clone();
     let inflight = options.inflight_bytes_max as u64;
-    let receiver = OtlpReceiver::new(sink, logins, options, metrics.registry(), lake)?;
+    let receiver = OtlpReceiver::new(sink, logins, options, metrics, lake);
     let watched = Arc::downgrade(&receiver);
     let used = move || watched.upgrade().map_or(0, |receiver| receiver.inflight_bytes() as u64);
     lake.watch_share("ingest.inflight_bytes", inflight, used);
@@ -91,7 +91,7 @@ fn receive(
         tracing::info!(protocol, address = %door.address, tls = door.tls.is_some(), "receiving OpenTelemetry data");
         served.push((door, router));
     }
-    Ok(Console::serve_doors("thalweg_otlp", served, limits(section), metrics))
+    Console::serve_doors(&INGEST_LISTENERS, served, limits(section), metrics)
 }
 
 const STALL_MARGIN: Duration = Duration::from_secs(5);

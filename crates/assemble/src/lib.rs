@@ -41,6 +41,7 @@ pub use error_reference::{ErrorEntry, ErrorFace, ReasonTable, error_faces, reaso
 pub use events::{EventsServer, EventsServerOptions, EventsStorage, GeneratedToken, restore_events, verify_events};
 pub use lake_site::noted_lake;
 pub use log::exit_code;
+pub use metrics::{METRIC_SECTIONS, MetricSection};
 pub use process::{Process, ReloadReport, ShutdownReport};
 pub use reference::{ReferenceEntry, ReferenceField, ReferenceKind, reference};
 pub use thalweg_console::{TlsFiles, TlsNames};

@@ -1,13 +1,82 @@
-//! The metrics of the log, read from the counters of each disk at every scrape.
+//! The metrics of the log, read from the counters of each disk at every scrape, and the list of all metrics of the process.
 
 use std::sync::Arc;
 
 use thalweg_kit::histogram::HistogramSnapshot;
 use thalweg_log::EmbeddedLog;
-use thalweg_telemetry::{Distribution, MetricFamilies, Metrics};
+use thalweg_telemetry::{Distribution, MetricDoc, MetricFamilies, MetricGroup, Metrics, metric_group};
 
-use crate::clock::WatchedClock;
+use crate::clock::{CLOCK_JUMP_SECONDS, CLOCK_METRICS, WatchedClock};
 use crate::queues::QueueService;
+
+metric_group! {
+    pub(crate) LOG_METRICS("Section `log`: each disk", &["dir"]) {
+        COMMIT_SECONDS = MetricDoc::histogram(
+            "thalweg_log_commit_seconds",
+            "Time from taking a group of submissions to answering them.",
+        );
+        SYNC_SECONDS = MetricDoc::histogram(
+            "thalweg_log_sync_seconds",
+            "Time of a sync, or of a write and its sync if they are one call.",
+        );
+        ADMISSION_WAIT_SECONDS = MetricDoc::histogram(
+            "thalweg_log_admission_wait_seconds",
+            "Time that a submission waited for the writer.",
+        );
+        RECOVERY_SECONDS = MetricDoc::histogram(
+            "thalweg_log_recovery_seconds",
+            "Time to find the end of the log at the start.",
+        );
+        COMMIT_BYTES = MetricDoc::histogram("thalweg_log_commit_bytes", "Bytes of a block, with its headers.");
+        COMMIT_RECORDS = MetricDoc::histogram("thalweg_log_commit_records", "Records in a block.");
+        POISONED = MetricDoc::gauge("thalweg_log_poisoned", "1 if the log accepts no more writes.");
+        DEGRADED = MetricDoc::gauge("thalweg_log_degraded", "1 if stored data cannot be read.");
+        FREE_BYTES = MetricDoc::gauge("thalweg_log_free_bytes", "Free bytes on the disk.");
+        COMMIT_FILES = MetricDoc::gauge("thalweg_log_commit_files", "Commit files that contain blocks.");
+        TORN_BYTES = MetricDoc::counter(
+            "thalweg_log_torn_bytes_total",
+            "Bytes of a torn write that the start cut off.",
+        );
+        CORRUPT_FRAMES = MetricDoc::counter(
+            "thalweg_log_corrupt_frames_total",
+            "Frames that could not be read intact.",
+        );
+        DISTRIBUTED_BYTES = MetricDoc::counter(
+            "thalweg_log_distributed_bytes_total",
+            "Bytes moved out of commit files.",
+        );
+    }
+}
+
+/// The metrics that a part of the process exports.
+#[derive(Clone, Copy, Debug)]
+pub struct MetricSection {
+    /// The part, as the heading of the reference.
+    pub title: &'static str,
+    pub groups: &'static [MetricGroup],
+}
+
+const LOG_GROUPS: &[MetricGroup] = &[LOG_METRICS, CLOCK_METRICS];
+
+/// Every metric that a process can export.
+pub const METRIC_SECTIONS: &[MetricSection] = &[
+    section("Process", thalweg_telemetry::METRICS),
+    section("HTTP listeners", thalweg_console::METRICS),
+    section("Flows", thalweg_flow::METRICS),
+    section("Tag processors", thalweg_tags::METRICS),
+    section("OPC UA", thalweg_opcua::METRICS),
+    section("Kafka", thalweg_kafka::METRICS),
+    section("Log", LOG_GROUPS),
+    section("Queues", thalweg_queue_flow::METRICS),
+    section("Events", thalweg_events_api::METRICS),
+    section("OpenTelemetry", thalweg_otlp::METRICS),
+    section("Lake", thalweg_lake::metrics::METRICS),
+    section("Queries", thalweg_query::METRICS),
+];
+
+const fn section(title: &'static str, groups: &'static [MetricGroup]) -> MetricSection {
+    MetricSection { title, groups }
+}
 
 /// Registers the metrics of an open log and of the queues in it.
 pub(crate) fn register(metrics: &Metrics, store: &QueueService) {
@@ -21,12 +90,12 @@ pub(crate) fn register(metrics: &Metrics, store: &QueueService) {
 
 pub(crate) fn register_clock(metrics: &Metrics, clock: &Arc<WatchedClock>) {
     let clock = clock.clone();
-    metrics.tell("thalweg_clock_jump_seconds", move |to| clock.tell_metrics(to));
+    metrics.tell(&CLOCK_JUMP_SECONDS, move |to| clock.tell_metrics(to));
 }
 
 /// Registers the metrics of the log of each disk.
 pub(crate) fn register_logs(metrics: &Metrics, logs: Vec<Arc<EmbeddedLog>>) {
-    metrics.tell("thalweg_log_poisoned", move |to| {
+    metrics.tell(&POISONED, move |to| {
         for one in &logs {
             // A single disk needs no label.
             let labels = [("dir", one.folder())];
@@ -38,75 +107,24 @@ pub(crate) fn register_logs(metrics: &Metrics, logs: Vec<Arc<EmbeddedLog>>) {
 
 fn tell_log(to: &mut MetricFamilies, log: &EmbeddedLog, labels: &[(&str, &str)]) {
     let counters = log.counters();
-    for (name, help, distribution) in [
-        (
-            "thalweg_log_commit_seconds",
-            "Time from taking a group of submissions to answering them.",
-            seconds(&counters.commit_us),
-        ),
-        (
-            "thalweg_log_sync_seconds",
-            "Time of a sync, or of a write and its sync if they are one call.",
-            seconds(&counters.sync_us),
-        ),
-        (
-            "thalweg_log_admission_wait_seconds",
-            "Time that a submission waited for the writer.",
-            seconds(&counters.admission_us),
-        ),
-        (
-            "thalweg_log_recovery_seconds",
-            "Time to find the end of the log at the start.",
-            seconds(&counters.recovery_us),
-        ),
-        (
-            "thalweg_log_commit_bytes",
-            "Bytes of a block, with its headers.",
-            distribution(&counters.commit_bytes, 1.0),
-        ),
-        (
-            "thalweg_log_commit_records",
-            "Records in a block.",
-            distribution(&counters.commit_records, 1.0),
-        ),
+    for (doc, distribution) in [
+        (&COMMIT_SECONDS, seconds(&counters.commit_us)),
+        (&SYNC_SECONDS, seconds(&counters.sync_us)),
+        (&ADMISSION_WAIT_SECONDS, seconds(&counters.admission_us)),
+        (&RECOVERY_SECONDS, seconds(&counters.recovery_us)),
+        (&COMMIT_BYTES, distribution(&counters.commit_bytes, 1.0)),
+        (&COMMIT_RECORDS, distribution(&counters.commit_records, 1.0)),
     ] {
-        to.histogram(name, help, labels, &distribution);
+        to.histogram(doc, labels, &distribution);
     }
-    let poisoned = f64::from(u8::from(counters.is_poisoned));
-    let degraded = f64::from(u8::from(counters.is_degraded));
+    to.gauge(&POISONED, labels, f64::from(u8::from(counters.is_poisoned)));
+    to.gauge(&DEGRADED, labels, f64::from(u8::from(counters.is_degraded)));
+    to.gauge(&FREE_BYTES, labels, counters.free_bytes as f64);
     // Including the one that is being written.
-    let files = (counters.full_files + 1) as f64;
-    for (name, help, value) in [
-        ("thalweg_log_poisoned", "1 if the log accepts no more writes.", poisoned),
-        ("thalweg_log_degraded", "1 if stored data cannot be read.", degraded),
-        (
-            "thalweg_log_free_bytes",
-            "Free bytes on the disk.",
-            counters.free_bytes as f64,
-        ),
-        ("thalweg_log_commit_files", "Commit files that contain blocks.", files),
-    ] {
-        to.gauge(name, help, labels, value);
-    }
-    for (name, help, value) in [
-        (
-            "thalweg_log_torn_bytes_total",
-            "Bytes of a torn write that the start cut off.",
-            counters.torn_bytes,
-        ),
-        (
-            "thalweg_log_corrupt_frames_total",
-            "Frames that could not be read intact.",
-            counters.corrupt_frames,
-        ),
-        (
-            "thalweg_log_distributed_bytes_total",
-            "Bytes moved out of commit files.",
-            counters.moved_bytes,
-        ),
-    ] {
-        to.counter(name, help, labels, value);
-    }
+    to.gauge(&COMMIT_FILES, labels, (counters.full_files + 1) as f64);
+    to.counter(&TORN_BYTES, labels, counters.torn_bytes);
+    to.counter(&CORRUPT_FRAMES, labels, counters.corrupt_frames);
+    to.counter(&DISTRIBUTED_BYTES, labels, counters.moved_bytes);
 }
 
 fn seconds(observed: &HistogramSnapshot) -> Distribution {
@@ -121,3 +139,6 @@ fn distribution(observed: &HistogramSnapshot, unit: f64) -> Distribution {
         sum: observed.sum as f64 * unit,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,7 +111,7 @@ impl Process {
         let starting = Arc::new(StartupGate::default());
         board.add(starting.clone());
         let lake = components.lake.clone();
-        let lake_metrics = lake.register(&settings.lake.options, &metrics)?;
+        let lake_metrics = lake.register(&settings.lake.options, &metrics);
         board.add(lake.clone());
 
         let bodies = settings.store.log_memory.bodies;

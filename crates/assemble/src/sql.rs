@@ -42,7 +42,7 @@ pub(crate) fn routes(
 ) -> Result<Arc<dyn HttpRoutes>> {
     let memory = options.memory_bytes as u64;
     let cache = options.cache_bytes as u64;
-    let engine = Engine::open_at(site, data_dir, options, QueryMetrics::register(metrics.registry())?)?;
+    let engine = Engine::open_at(site, data_dir, options, QueryMetrics::register(metrics))?;
     engine.set_live(live);
     let watched = engine.clone();
     lake.watch_share("query.memory", memory, move || watched.memory_used() as u64);

@@ -20,6 +20,7 @@ mod history;
 mod http1_exchange;
 mod http2_streams;
 mod listen;
+mod listener_metrics;
 mod options;
 mod page;
 mod refusal;
@@ -39,9 +40,12 @@ use thalweg_telemetry::{HttpRoutes, Metrics, OriginPolicy, StatusBoard};
 
 use tokio::net::TcpListener;
 
+use listener_metrics::{HTTP_LISTENER, ListenerMetrics};
+
 pub use auth::{AuthReloadOutcome, Logins, login_file as login_lines};
 pub use bound_listener::{AuthorizationError, Authorizer, BoundListener};
 pub use error::StartError;
+pub use listener_metrics::{INGEST_LISTENERS, ListenerMetricDocs, METRICS};
 pub use options::{ConfigText, ConsoleOptions, HttpLimits, RefusalFn, ResponseStyle};
 pub use refusal::ListenerErrorKind;
 pub use serve::RunningListener;
@@ -71,7 +75,7 @@ impl Console {
         let guard = guard::AccessGuard::new(credentials, trust, origins.clone());
         let state = status::ConsoleState::new(&options, board, metrics, &routes)?;
         let router = routes::build(&options, &state, guard, &routes)?;
-        let meters = serve::ListenerMetrics::register(&state.metrics);
+        let meters = ListenerMetrics::register(&HTTP_LISTENER, &state.metrics);
         Ok(RunningListener::begin(serve::HttpListener {
             listener,
             address,
@@ -97,7 +101,7 @@ impl Console {
         origins: OriginPolicy,
         metrics: &Metrics,
     ) -> io::Result<Vec<RunningListener>> {
-        let meters = serve::ListenerMetrics::register(metrics);
+        let meters = ListenerMetrics::register(&HTTP_LISTENER, metrics);
         let (origins, places) = (
             Arc::new(origins),
             connection_slots::ConnectionSlots::new(limits.connections_max),
@@ -119,14 +123,14 @@ impl Console {
         listeners.into_iter().map(begin).collect()
     }
 
-    /// Serves paths on several listeners, with shared metrics under one name.
+    /// Serves paths on several listeners, which share their metrics.
     pub fn serve_doors(
-        name: &'static str,
+        docs: &ListenerMetricDocs,
         doors: Vec<(BoundListener, Router)>,
         limits: HttpLimits,
         metrics: &Metrics,
     ) -> Vec<RunningListener> {
-        let meters = serve::ListenerMetrics::named(name, metrics);
+        let meters = ListenerMetrics::register(docs, metrics);
         let begin = |(door, router): (BoundListener, Router)| {
             RunningListener::begin(serve::HttpListener {
                 listener: door.listener,

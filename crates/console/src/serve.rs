@@ -22,8 +22,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts};
-use thalweg_telemetry::{LogDecision, LogLimiter, Metrics, OriginPolicy, OriginRefusal};
+use thalweg_telemetry::{IntGauge, LogDecision, LogLimiter, OriginPolicy, OriginRefusal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -31,11 +30,12 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::connection_slots::{ActiveRequest, ConnectionPermit, ConnectionSlots, EvictionReason};
+use crate::connection_slots::{ActiveRequest, ConnectionPermit, ConnectionSlots};
 use crate::event_stream::{Handover, push};
 use crate::guard::Peer;
 use crate::http1_exchange;
 use crate::http2_streams::{CloseReason, Http2Streams};
+use crate::listener_metrics::ListenerMetrics;
 use crate::options::RefusalFn;
 use crate::refusal::{ListenerErrorKind, problem};
 use crate::status::ConsoleState;
@@ -165,93 +165,6 @@ impl RunningListener {
         if timeout(self.stop_grace, self.tasks.wait()).await.is_err() {
             drop(self.cut);
             self.tasks.wait().await;
-        }
-    }
-}
-
-/// Metrics of the listener.
-#[derive(Clone)]
-pub struct ListenerMetrics {
-    connections: IntGauge,
-    refused: IntCounter,
-    /// By eviction reason.
-    made_room: IntCounterVec,
-    passed: IntCounter,
-    /// Refusals by status.
-    refusals: IntCounterVec,
-}
-
-/// Statuses of refusals by the listener itself or by a path.
-const REFUSED: [StatusCode; 12] = [
-    StatusCode::BAD_REQUEST,
-    StatusCode::UNAUTHORIZED,
-    StatusCode::FORBIDDEN,
-    StatusCode::REQUEST_TIMEOUT,
-    StatusCode::CONFLICT,
-    StatusCode::PAYLOAD_TOO_LARGE,
-    StatusCode::UNPROCESSABLE_ENTITY,
-    StatusCode::TOO_MANY_REQUESTS,
-    StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-    StatusCode::SERVICE_UNAVAILABLE,
-    StatusCode::GATEWAY_TIMEOUT,
-    StatusCode::INSUFFICIENT_STORAGE,
-];
-
-impl ListenerMetrics {
-    pub fn register(metrics: &Metrics) -> ListenerMetrics {
-        ListenerMetrics::named("thalweg_http", metrics)
-    }
-
-    /// For listeners with their own metrics.
-    pub fn named(name: &'static str, metrics: &Metrics) -> ListenerMetrics {
-        let connections = IntGauge::new(format!("{name}_connections"), "Open connections of the listener.");
-        let refused = IntCounter::new(
-            format!("{name}_connections_refused_total"),
-            "Connections closed because there were too many.",
-        );
-        let made_room = IntCounterVec::new(
-            Opts::new(
-                format!("{name}_connections_closed_for_others_total"),
-                "Connections closed to make room: half open for a second, slow for five, or idle.",
-            ),
-            &["why"],
-        );
-        let passed = IntCounter::new(
-            format!("{name}_connections_passed_total"),
-            "Connections accepted for a probe when all slots were in use.",
-        );
-        let refusals = IntCounterVec::new(
-            Opts::new(
-                format!("{name}_refused_total"),
-                "Requests that were refused, by the status of the answer.",
-            ),
-            &["code"],
-        );
-        let valid = "the name is a valid constant";
-        let meters = ListenerMetrics {
-            connections: connections.expect(valid),
-            refused: refused.expect(valid),
-            made_room: made_room.expect(valid),
-            passed: passed.expect(valid),
-            refusals: refusals.expect(valid),
-        };
-        for why in [EvictionReason::HalfOpen, EvictionReason::Slow, EvictionReason::Idle] {
-            meters.made_room.with_label_values(&[why.as_str()]);
-        }
-        metrics.register(meters.connections.clone());
-        metrics.register(meters.refused.clone());
-        metrics.register(meters.made_room.clone());
-        metrics.register(meters.passed.clone());
-        for status in REFUSED {
-            meters.refusals.with_label_values(&[status.as_str()]);
-        }
-        metrics.register(meters.refusals.clone());
-        meters
-    }
-
-    fn answered(&self, status: StatusCode) {
-        if REFUSED.contains(&status) {
-            self.refusals.with_label_values(&[status.as_str()]).inc();
         }
     }
 }

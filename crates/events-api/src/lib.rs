@@ -32,18 +32,25 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Method, Response, StatusCode};
 use axum::routing::any;
 use thalweg_events::{Health, Store, Subscriptions};
-use thalweg_telemetry::Metrics;
+use thalweg_telemetry::{MetricGroup, Metrics};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use auth::RequiredScope;
 use memory::MemoryBudget;
-use metrics::ApiMetrics;
+use metrics::{API_METRICS, ApiMetrics, CONNECTIONS};
 use problem::{Problem, Result};
 use subscribe::NamespaceTailers;
 
 pub use error_kind::EventsApiErrorKind;
 pub use mounted::routes_within;
+
+/// What an event server exports.
+pub const METRICS: &[MetricGroup] = &[
+    API_METRICS,
+    store_metrics::STORE_METRICS,
+    store_metrics::SUBSCRIPTION_METRICS,
+];
 
 /// The options of a server.
 #[derive(Clone, Debug)]
@@ -137,9 +144,8 @@ impl EventsApiServer {
     pub fn count_connections(self: &Arc<EventsApiServer>, count: impl Fn() -> u64 + Send + Sync + 'static) {
         let count: Arc<dyn Fn() -> u64 + Send + Sync> = Arc::new(count);
         if self.connections.set(count.clone()).is_ok() {
-            self.metrics.tell("thalweg_events_connections", move |to| {
-                to.gauge("thalweg_events_connections", "Open connections.", &[], count() as f64);
-            });
+            self.metrics
+                .tell(&CONNECTIONS, move |to| to.gauge(&CONNECTIONS, &[], count() as f64));
         }
     }
 

@@ -7,7 +7,45 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_telemetry::{Distribution, MetricFamilies, Metrics};
+use thalweg_telemetry::{Distribution, MetricDoc, MetricFamilies, Metrics, metric_group};
+
+metric_group! {
+    pub(crate) API_METRICS("Events: requests and subscriptions", &[]) {
+        REQUESTS = MetricDoc::counter("thalweg_events_requests_total", "Calls of /rpc.");
+        ERRORS = MetricDoc::counter("thalweg_events_errors_total", "Requests that were refused.")
+            .with_labels(&["code"]);
+        CONNECTIONS = MetricDoc::gauge("thalweg_events_connections", "Open connections.");
+        APPEND_SECONDS = MetricDoc::histogram(
+            "thalweg_events_append_seconds",
+            "Time from a parsed append to its response.",
+        );
+        APPEND_MESSAGES = MetricDoc::histogram("thalweg_events_append_messages", "Messages of an append.");
+        APPENDS = MetricDoc::counter("thalweg_events_appends_total", "Appends that were stored.")
+            .with_labels(&["namespace"]);
+        APPENDED_MESSAGES = MetricDoc::counter("thalweg_events_appended_messages_total", "Messages in those appends.")
+            .with_labels(&["namespace"]);
+        READS = MetricDoc::counter("thalweg_events_reads_total", "Pages of messages read for calls.")
+            .with_labels(&["namespace"]);
+        READ_MESSAGES = MetricDoc::counter("thalweg_events_read_messages_total", "Messages in those pages.")
+            .with_labels(&["namespace"]);
+        IMPORTED = MetricDoc::counter("thalweg_events_imported_total", "Messages stored by imports.")
+            .with_labels(&["namespace"]);
+        TOLD = MetricDoc::counter("thalweg_events_told_total", "Pokes, messages and gaps sent to subscribers.")
+            .with_labels(&["namespace"]);
+        SUBSCRIBERS = MetricDoc::gauge("thalweg_events_subscribers", "Open subscriptions.")
+            .with_labels(&["namespace"]);
+        SUBSCRIBERS_BEHIND = MetricDoc::gauge(
+            "thalweg_events_subscribers_behind",
+            "Open subscriptions that are not at the live end.",
+        )
+        .with_labels(&["namespace"]);
+        SUBSCRIBER_LAG = MetricDoc::gauge(
+            "thalweg_events_subscriber_lag",
+            "Global positions that the slowest subscription is behind.",
+        )
+        .with_labels(&["namespace"]);
+    }
+}
 
 /// Upper bounds in microseconds.
 const SECONDS: [u64; 16] = [
@@ -137,39 +175,15 @@ impl NamespaceMetrics {
     }
 
     fn tell(&self, to: &mut MetricFamilies, labels: &[(&str, &str)]) {
-        for (name, help, value) in [
-            (
-                "thalweg_events_appends_total",
-                "Appends that were stored.",
-                &self.appends,
-            ),
-            (
-                "thalweg_events_appended_messages_total",
-                "Messages in those appends.",
-                &self.appended,
-            ),
-            (
-                "thalweg_events_reads_total",
-                "Pages of messages read for calls.",
-                &self.reads,
-            ),
-            (
-                "thalweg_events_read_messages_total",
-                "Messages in those pages.",
-                &self.read_messages,
-            ),
-            (
-                "thalweg_events_imported_total",
-                "Messages stored by imports.",
-                &self.imported,
-            ),
-            (
-                "thalweg_events_told_total",
-                "Pokes, messages and gaps sent to subscribers.",
-                &self.told,
-            ),
+        for (doc, value) in [
+            (&APPENDS, &self.appends),
+            (&APPENDED_MESSAGES, &self.appended),
+            (&READS, &self.reads),
+            (&READ_MESSAGES, &self.read_messages),
+            (&IMPORTED, &self.imported),
+            (&TOLD, &self.told),
         ] {
-            to.counter(name, help, labels, value.load(Relaxed));
+            to.counter(doc, labels, value.load(Relaxed));
         }
         let cursors = self.cursors.lock();
         let lags = cursors.all.values().map(|lag| lag.load(Relaxed));
@@ -178,19 +192,9 @@ impl NamespaceMetrics {
         });
         let subscribers = cursors.all.len() as f64;
         drop(cursors);
-        to.gauge("thalweg_events_subscribers", "Open subscriptions.", labels, subscribers);
-        to.gauge(
-            "thalweg_events_subscribers_behind",
-            "Open subscriptions that are not at the live end.",
-            labels,
-            behind as f64,
-        );
-        to.gauge(
-            "thalweg_events_subscriber_lag",
-            "Global positions that the slowest subscription is behind.",
-            labels,
-            farthest as f64,
-        );
+        to.gauge(&SUBSCRIBERS, labels, subscribers);
+        to.gauge(&SUBSCRIBERS_BEHIND, labels, behind as f64);
+        to.gauge(&SUBSCRIBER_LAG, labels, farthest as f64);
     }
 }
 
@@ -205,7 +209,7 @@ impl ApiMetrics {
             namespaces: per_namespace.then(Mutex::default),
         });
         let told = meters.clone();
-        metrics.tell("thalweg_events_requests_total", move |to| told.tell(to));
+        metrics.tell(&REQUESTS, move |to| told.tell(to));
         meters
     }
 
@@ -260,10 +264,9 @@ impl ApiMetrics {
 
     fn tell(&self, to: &mut MetricFamilies) {
         let requests = self.requests.load(Relaxed);
-        to.counter("thalweg_events_requests_total", "Calls of /rpc.", &[], requests);
+        to.counter(&REQUESTS, &[], requests);
         for (code, count) in self.errors.lock().iter() {
-            let help = "Requests that were refused.";
-            to.counter("thalweg_events_errors_total", help, &[("code", code)], *count);
+            to.counter(&ERRORS, &[("code", code)], *count);
         }
         match &self.namespaces {
             None => self.others.tell(to, &[]),
@@ -278,19 +281,9 @@ impl ApiMetrics {
             }
         }
         let append = self.append_seconds.distribution(&SECONDS, 1e-6);
-        to.histogram(
-            "thalweg_events_append_seconds",
-            "Time from a parsed append to its response.",
-            &[],
-            &append,
-        );
+        to.histogram(&APPEND_SECONDS, &[], &append);
         let messages = self.append_messages.distribution(&MESSAGES, 1.0);
-        to.histogram(
-            "thalweg_events_append_messages",
-            "Messages of an append.",
-            &[],
-            &messages,
-        );
+        to.histogram(&APPEND_MESSAGES, &[], &messages);
     }
 }
 

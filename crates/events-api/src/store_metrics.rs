@@ -4,10 +4,62 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use thalweg_events::{Store, SubscriptionStats, Subscriptions};
-use thalweg_telemetry::{MetricFamilies, Metrics};
+use thalweg_telemetry::{MetricDoc, MetricFamilies, Metrics, metric_group};
 
 use crate::EventsApiServer;
 use crate::metrics::ApiMetrics;
+
+metric_group! {
+    pub(crate) STORE_METRICS("Events: the store", &[]) {
+        INFO = MetricDoc::gauge(
+            "thalweg_events_info",
+            "The storage backend, and the durability of acknowledged appends.",
+        )
+        .with_labels(&["backend", "durability"]);
+        INDEX_FILE_BYTES = MetricDoc::gauge("thalweg_events_index_file_bytes", "Bytes of the indexes on the disk.");
+        INDEX_MEMORY_BYTES = MetricDoc::gauge("thalweg_events_index_memory_bytes", "Bytes of the indexes in memory.");
+        RULE_BYTES = MetricDoc::gauge("thalweg_events_rule_bytes", "Memory of retention rules and stream deletions.");
+        NAMESPACE_BYTES = MetricDoc::gauge(
+            "thalweg_events_namespace_bytes",
+            "Memory of namespaces and their tokens, without their messages.",
+        );
+        INDEX_TABLES = MetricDoc::gauge("thalweg_events_index_tables", "Files of the indexes.");
+        INDEX_LAG_BYTES = MetricDoc::gauge(
+            "thalweg_events_index_lag_bytes",
+            "Bytes of the log after the checkpoint of the indexes, which a start reads.",
+        );
+        RECOVERY_SECONDS = MetricDoc::gauge(
+            "thalweg_events_recovery_seconds",
+            "Time to open the store, after the recovery of the log.",
+        );
+        RECOVERY_BYTES = MetricDoc::gauge(
+            "thalweg_events_recovery_bytes",
+            "Bytes of the log that were indexed while the store opened.",
+        );
+    }
+}
+
+metric_group! {
+    pub(crate) SUBSCRIPTION_METRICS("Events: persistent subscriptions", &["namespace", "subscription"]) {
+        LAG = MetricDoc::gauge(
+            "thalweg_events_subscription_lag",
+            "Global positions that a persistent subscription is behind the last message.",
+        );
+        IN_FLIGHT = MetricDoc::gauge(
+            "thalweg_events_subscription_in_flight",
+            "Its messages that consumers have leased.",
+        );
+        WAITING = MetricDoc::gauge(
+            "thalweg_events_subscription_waiting",
+            "Its messages that were read and wait for delivery.",
+        );
+        PARKED = MetricDoc::gauge("thalweg_events_subscription_parked", "Its messages that are parked.");
+        REDELIVERED = MetricDoc::counter(
+            "thalweg_events_subscription_redelivered_total",
+            "Its messages that this process has delivered again.",
+        );
+    }
+}
 
 /// The most subscriptions with metrics.
 const SUBSCRIPTIONS_MAX: usize = 1000;
@@ -18,13 +70,13 @@ const PAGE: usize = 100;
 pub(crate) fn register(server: &Arc<EventsApiServer>, store: &Arc<dyn Store>) {
     let metrics: &Metrics = &server.metrics;
     let weak = Arc::downgrade(store);
-    metrics.tell("thalweg_events_info", move |to| {
+    metrics.tell(&INFO, move |to| {
         if let Some(store) = weak.upgrade() {
             of_store(store.as_ref(), to);
         }
     });
     let (subscriptions, meters) = (server.subscriptions.clone(), server.meters.clone());
-    metrics.tell("thalweg_events_subscription_lag", move |to| {
+    metrics.tell(&LAG, move |to| {
         of_subscriptions(subscriptions.figures(), &meters, to);
     });
     // Loads all subscriptions: the one that nobody fetches from matters most in the metrics.
@@ -35,52 +87,19 @@ pub(crate) fn register(server: &Arc<EventsApiServer>, store: &Arc<dyn Store>) {
 
 fn of_store(store: &dyn Store, to: &mut MetricFamilies) {
     let labels = [("backend", store.backend()), ("durability", store.durability())];
-    let help = "The storage backend, and the durability of acknowledged appends.";
-    to.gauge("thalweg_events_info", help, &labels, 1.0);
+    to.gauge(&INFO, &labels, 1.0);
     let Some(figures) = store.figures() else { return };
-    for (name, help, value) in [
-        (
-            "thalweg_events_index_file_bytes",
-            "Bytes of the indexes on the disk.",
-            figures.index_file_bytes as f64,
-        ),
-        (
-            "thalweg_events_index_memory_bytes",
-            "Bytes of the indexes in memory.",
-            figures.index_memory_bytes as f64,
-        ),
-        (
-            "thalweg_events_rule_bytes",
-            "Memory of retention rules and stream deletions.",
-            figures.rule_bytes as f64,
-        ),
-        (
-            "thalweg_events_namespace_bytes",
-            "Memory of namespaces and their tokens, without their messages.",
-            figures.namespace_bytes as f64,
-        ),
-        (
-            "thalweg_events_index_tables",
-            "Files of the indexes.",
-            figures.index_tables as f64,
-        ),
-        (
-            "thalweg_events_index_lag_bytes",
-            "Bytes of the log after the checkpoint of the indexes, which a start reads.",
-            figures.index_behind_bytes as f64,
-        ),
-        (
-            "thalweg_events_recovery_seconds",
-            "Time to open the store, after the recovery of the log.",
-            figures.recovery.as_secs_f64(),
-        ),
-        (
-            "thalweg_events_recovery_bytes",
-            "Bytes of the log that were indexed while the store opened.",
-            figures.recovered_bytes as f64,
-        ),
+    for (doc, value) in [
+        (&INDEX_FILE_BYTES, figures.index_file_bytes as f64),
+        (&INDEX_MEMORY_BYTES, figures.index_memory_bytes as f64),
+        (&RULE_BYTES, figures.rule_bytes as f64),
+        (&NAMESPACE_BYTES, figures.namespace_bytes as f64),
+        (&INDEX_TABLES, figures.index_tables as f64),
+        (&INDEX_LAG_BYTES, figures.index_behind_bytes as f64),
+        (&RECOVERY_SECONDS, figures.recovery.as_secs_f64()),
+        (&RECOVERY_BYTES, figures.recovered_bytes as f64),
     ] {
-        to.gauge(name, help, &[], value);
+        to.gauge(doc, &[], value);
     }
 }
 
@@ -111,36 +130,15 @@ fn of_subscriptions(all: Vec<SubscriptionStats>, meters: &ApiMetrics, to: &mut M
     for ((namespace, name), sum) in &sums {
         let mut labels = vec![("subscription", name.as_str())];
         labels.extend(namespace.as_deref().map(|namespace| ("namespace", namespace)));
-        for (metric, help, value) in [
-            (
-                "thalweg_events_subscription_lag",
-                "Global positions that a persistent subscription is behind the last message.",
-                sum.lag as f64,
-            ),
-            (
-                "thalweg_events_subscription_in_flight",
-                "Its messages that consumers have leased.",
-                sum.in_flight as f64,
-            ),
-            (
-                "thalweg_events_subscription_waiting",
-                "Its messages that were read and wait for delivery.",
-                sum.waiting as f64,
-            ),
-            (
-                "thalweg_events_subscription_parked",
-                "Its messages that are parked.",
-                sum.parked as f64,
-            ),
+        for (doc, value) in [
+            (&LAG, sum.lag as f64),
+            (&IN_FLIGHT, sum.in_flight as f64),
+            (&WAITING, sum.waiting as f64),
+            (&PARKED, sum.parked as f64),
         ] {
-            to.gauge(metric, help, &labels, value);
+            to.gauge(doc, &labels, value);
         }
-        to.counter(
-            "thalweg_events_subscription_redelivered_total",
-            "Its messages that this process has delivered again.",
-            &labels,
-            sum.redelivered,
-        );
+        to.counter(&REDELIVERED, &labels, sum.redelivered);
     }
 }
 

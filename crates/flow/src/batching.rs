@@ -6,6 +6,7 @@ use thalweg_config::Fields;
 use thalweg_telemetry::IntCounter;
 
 use crate::component::Component;
+use crate::metrics::BATCH_CREATED;
 use crate::parse::ParseContext;
 
 /// A batch is written when any limit is reached; a limit that is not set does not delay it.
@@ -105,11 +106,8 @@ pub(crate) struct BatchMetrics([(BatchTrigger, IntCounter); 4]);
 impl BatchMetrics {
     pub fn new(component: &Component) -> BatchMetrics {
         let counter = |mechanism: BatchTrigger, label| {
-            let help = "Batches collected as `batching` says, by the limit that ended them.";
             let labels = [("mechanism", label)];
-            let counter = component
-                .metrics
-                .counter_with(&component.id, "batch_created", help, &labels);
+            let counter = component.metrics.counter_with(&component.id, &BATCH_CREATED, &labels);
             (mechanism, counter)
         };
         BatchMetrics([

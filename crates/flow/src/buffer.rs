@@ -15,6 +15,7 @@ use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError, Component};
 use crate::connection::Connection;
 use crate::input::{InputError, OpenBatches, SinkClosed};
+use crate::metrics;
 use crate::output::Output;
 use crate::shard::Shards;
 
@@ -69,12 +70,9 @@ pub(crate) struct BufferMetrics {
 impl BufferMetrics {
     pub fn new(component: &Component) -> BufferMetrics {
         BufferMetrics {
-            sent: component.counter("buffer_sent", "Messages read from the buffer and passed on."),
-            batch_sent: component.counter("buffer_batch_sent", "Batches read from the buffer and passed on."),
-            latency: component.timing(
-                "buffer_latency_ns",
-                "Time from the reading of a batch to its acknowledgement.",
-            ),
+            sent: component.counter(&metrics::BUFFER_SENT),
+            batch_sent: component.counter(&metrics::BUFFER_BATCH_SENT),
+            latency: component.timing(&metrics::BUFFER_LATENCY),
         }
     }
 }

@@ -12,6 +12,7 @@ use thalweg_telemetry::{IntCounter, Metrics, Timing};
 use crate::Processor;
 use crate::component::{BuildError, Component};
 use crate::context::{FlowScope, StageContext};
+use crate::metrics::{self, PROCESSOR_ERROR};
 use crate::named_spec::NamedSpec;
 use crate::parse::ParseContext;
 use crate::registry::{InputSpec, ProcessorSpec};
@@ -30,11 +31,11 @@ pub(crate) struct StageMetrics {
 impl StageMetrics {
     fn new(component: &Component) -> StageMetrics {
         StageMetrics {
-            received: component.counter("processor_received", "Messages received."),
-            batch_received: component.counter("processor_batch_received", "Batches received."),
-            sent: component.counter("processor_sent", "Messages passed on."),
-            batch_sent: component.counter("processor_batch_sent", "Batches passed on."),
-            latency: component.timing("processor_latency_ns", "Time to process a batch."),
+            received: component.counter(&metrics::PROCESSOR_RECEIVED),
+            batch_received: component.counter(&metrics::PROCESSOR_BATCH_RECEIVED),
+            sent: component.counter(&metrics::PROCESSOR_SENT),
+            batch_sent: component.counter(&metrics::PROCESSOR_BATCH_SENT),
+            latency: component.timing(&metrics::PROCESSOR_LATENCY),
         }
     }
 
@@ -137,7 +138,7 @@ impl ChainSpec {
             let known = scope.nodes.component(&named.path);
             let component = known.unwrap_or_else(|| named.component(flow, metrics));
             let metrics = StageMetrics::new(&component);
-            let errors = component.counter("processor_error", "Messages that the stage failed on.");
+            let errors = component.counter(&PROCESSOR_ERROR);
             let details = NodeDetails::default();
             let node = NodeCounters::processor(&component, &metrics, errors.clone(), details.clone());
             scope.nodes.add(node);

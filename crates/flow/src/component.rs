@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use thalweg_telemetry::{ComponentId, IntCounter, IntGauge, LogDecision, LogLimiter, Metrics, Timing};
+use thalweg_telemetry::{ComponentId, IntCounter, IntGauge, LogDecision, LogLimiter, MetricDoc, Metrics, Timing};
 
 use crate::context::FlowScope;
 
@@ -37,16 +37,16 @@ impl Component {
         }
     }
 
-    pub fn counter(&self, name: &str, help: &str) -> IntCounter {
-        self.metrics.counter(&self.id, name, help)
+    pub fn counter(&self, doc: &MetricDoc) -> IntCounter {
+        self.metrics.counter(&self.id, doc)
     }
 
-    pub fn gauge(&self, name: &str, help: &str) -> IntGauge {
-        self.metrics.gauge(&self.id, name, help)
+    pub fn gauge(&self, doc: &MetricDoc) -> IntGauge {
+        self.metrics.gauge(&self.id, doc)
     }
 
-    pub fn timing(&self, name: &str, help: &str) -> Timing {
-        self.metrics.timing(&self.id, name, help)
+    pub fn timing(&self, doc: &MetricDoc) -> Timing {
+        self.metrics.timing(&self.id, doc)
     }
 
     /// Logs an event that may repeat for every message: the first of a kind in full, then one summary per 10 s.

@@ -15,6 +15,7 @@ use thalweg_telemetry::{IntCounter, StatusDetail};
 
 use self::outage::{Outage, OutageLogLine};
 use crate::component::Component;
+use crate::metrics::ConnectionCounters;
 
 /// Clones share their state. A component with children is connected while all of them are.
 #[derive(Clone)]
@@ -57,9 +58,9 @@ impl ConnectionFailure {
 }
 
 impl Connection {
-    /// `direction` is `input` or `output`, as in the metric names.
-    pub(crate) fn new(component: &Component, direction: &str) -> Connection {
-        let counter = |what: &str, help: &str| component.counter(&format!("{direction}_connection_{what}"), help);
+    /// `counters` are those of an input, a buffer or an output.
+    pub(crate) fn new(component: &Component, counters: &ConnectionCounters) -> Connection {
+        let [up, failed, lost] = counters;
         Connection {
             inner: Arc::new(ConnectionInner {
                 connected: AtomicBool::new(false),
@@ -67,9 +68,9 @@ impl Connection {
                 outage: Mutex::default(),
                 details: RwLock::new(None),
                 children: RwLock::default(),
-                up: counter("up", "Connections made."),
-                failed: counter("failed", "Attempts to connect that failed."),
-                lost: counter("lost", "Connections lost."),
+                up: component.counter(up),
+                failed: component.counter(failed),
+                lost: component.counter(lost),
                 component: component.clone(),
             }),
         }

@@ -241,7 +241,7 @@ impl StageContext {
             label: String::new(),
         };
         let component = Component::new(name, id, Arc::default());
-        let errors = component.counter("processor_error", "Messages that the stage failed on.");
+        let errors = component.counter(&crate::metrics::PROCESSOR_ERROR);
         let scope = FlowScope {
             balance: Arc::default(),
             failures: FailurePolicy::Drop,

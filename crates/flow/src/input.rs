@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BoxFuture;
 use crate::component::Component;
 use crate::connection::Connection;
+use crate::metrics::{INPUT_LATENCY, INPUT_RECEIVED};
 use crate::shard::{ShardedMessages, Shards};
 
 /// A source of messages. It runs until its work is done or it is stopped, and connects and reconnects by itself.
@@ -65,8 +66,8 @@ pub(crate) struct SinkMetrics {
 impl SinkMetrics {
     pub fn new(component: &Component, flow_latency: Timing) -> SinkMetrics {
         SinkMetrics {
-            received: component.counter("input_received", "Messages received."),
-            latency: component.timing("input_latency_ns", "Time that a batch waits until the flow takes it."),
+            received: component.counter(&INPUT_RECEIVED),
+            latency: component.timing(&INPUT_LATENCY),
             flow_latency,
         }
     }

@@ -12,6 +12,7 @@ use crate::batching::Batching;
 use crate::component::Component;
 use crate::connection::Connection;
 use crate::context::StageContext;
+use crate::metrics::OUTPUT_CONNECTION;
 
 /// The pauses of outputs that ask for no others.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).with_jitter(0.5);
@@ -75,7 +76,7 @@ impl OutputContext {
     pub fn for_tests(name: &str) -> OutputContext {
         let component = StageContext::for_tests(name).component;
         OutputContext {
-            connection: Connection::new(&component, "output"),
+            connection: Connection::new(&component, &OUTPUT_CONNECTION),
             component,
             stop: CancellationToken::new(),
         }

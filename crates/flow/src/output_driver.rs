@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BoxFuture;
 use crate::component::Component;
 use crate::connection::Connection;
+use crate::metrics;
 use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError};
 
 /// How long an uninterruptible step may take after the shutdown time is over.
@@ -28,26 +29,20 @@ pub(crate) struct OutputMetrics {
 impl OutputMetrics {
     pub fn new(component: &Component) -> OutputMetrics {
         OutputMetrics {
-            sent: component.counter("output_sent", "Messages written and confirmed."),
-            batch_sent: component.counter("output_batch_sent", "Batches written and confirmed."),
-            error: component.counter("output_error", "Writes that failed or were refused, by message."),
-            latency: component.timing(
-                "output_latency_ns",
-                "Time from the write of a batch to its confirmation.",
-            ),
+            sent: component.counter(&metrics::OUTPUT_SENT),
+            batch_sent: component.counter(&metrics::OUTPUT_BATCH_SENT),
+            error: component.counter(&metrics::OUTPUT_ERROR),
+            latency: component.timing(&metrics::OUTPUT_LATENCY),
         }
     }
 
     /// The metrics of the storing end of a buffer.
     pub fn of_buffer(component: &Component) -> OutputMetrics {
         OutputMetrics {
-            sent: component.counter("buffer_received", "Messages stored."),
-            batch_sent: component.counter("buffer_batch_received", "Batches stored."),
-            error: component.counter("buffer_error", "Messages that could not be stored at first, or at all."),
-            latency: component.timing(
-                "buffer_store_latency_ns",
-                "Time from the write of a batch to its commit.",
-            ),
+            sent: component.counter(&metrics::BUFFER_RECEIVED),
+            batch_sent: component.counter(&metrics::BUFFER_BATCH_RECEIVED),
+            error: component.counter(&metrics::BUFFER_ERROR),
+            latency: component.timing(&metrics::BUFFER_STORE_LATENCY),
         }
     }
 }

@@ -34,7 +34,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use callbacks::ConsumerCallbacks;
 use consumer_thread::ConsumerThread;
-pub use metrics::ConsumerMetrics;
+pub use metrics::{ConsumerMetrics, INPUT_KAFKA, INPUT_KAFKA_METRICS, INPUT_UNS, INPUT_UNS_METRICS};
 use poll_error::AuthorizationFailure;
 use tracker::OffsetTracker;
 

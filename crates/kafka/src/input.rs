@@ -11,7 +11,7 @@ use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, Inp
 use thalweg_record::{Message, Payload};
 
 use crate::cluster;
-use crate::consume::{self, ConsumerMetrics, ConsumerOptions, RecordDecoder};
+use crate::consume::{self, ConsumerMetrics, ConsumerOptions, INPUT_KAFKA, RecordDecoder};
 
 use shared_maps::SharedMaps;
 
@@ -61,7 +61,7 @@ struct KafkaInput(ConsumerOptions);
 impl Input for KafkaInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
-            let meters = ConsumerMetrics::new(&context.component, "input_kafka");
+            let meters = ConsumerMetrics::new(&context.component, &INPUT_KAFKA);
             consume::run(self.0, meters, KafkaRecordDecoder::default(), context).await
         })
     }

@@ -16,6 +16,14 @@ mod produce;
 mod uns;
 
 use thalweg_flow::ComponentRegistry;
+use thalweg_telemetry::MetricGroup;
+
+/// What the components of this crate export besides the metrics of every input and output.
+pub const METRICS: &[MetricGroup] = &[
+    consume::INPUT_KAFKA_METRICS,
+    consume::INPUT_UNS_METRICS,
+    uns::OUTPUT_UNS_METRICS,
+];
 
 /// Registers the components.
 pub fn register(registry: &mut ComponentRegistry) {

@@ -11,5 +11,7 @@ mod schema;
 mod shared_metadata;
 mod topic_setup;
 
+pub use bypass::OUTPUT_UNS_METRICS;
+
 /// The default topic.
 const TOPIC: &str = "umh.messages";

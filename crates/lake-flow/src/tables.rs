@@ -80,12 +80,12 @@ impl LakeTables {
     }
 
     /// Registers the metrics of tables; opens nothing.
-    pub fn register(self: &Arc<LakeTables>, options: &LakeOptions, metrics: &Metrics) -> Result<LakeMetrics> {
-        let metrics = LakeMetrics::register(metrics.registry())?;
+    pub fn register(self: &Arc<LakeTables>, options: &LakeOptions, metrics: &Metrics) -> LakeMetrics {
+        let metrics = LakeMetrics::register(metrics);
         let lake = Arc::downgrade(self);
         let used = move || lake.upgrade().map_or(0, |lake| lake.used_bytes());
         metrics.watch_share("lake.memory", options.memory_bytes as u64, used);
-        Ok(metrics)
+        metrics
     }
 
     /// Lets tables be opened. Entries that the log still has become rows, whoever feeds the queues now. Must be called

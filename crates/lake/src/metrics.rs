@@ -5,12 +5,127 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus::core::{Collector, Desc};
-use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, proto,
+use thalweg_telemetry::{
+    GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, MetricDoc, MetricFamilies, MetricGroup, Metrics,
+    metric_group,
 };
 
 const SECONDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0];
+
+metric_group! {
+    pub(crate) TABLE_METRICS("Tables", &[]) {
+        FLUSH_SECONDS = MetricDoc::histogram("thalweg_lake_flush_seconds", "Duration of a flush by phase.")
+            .with_labels(&["table", "phase"]);
+        VISIBILITY_SECONDS = MetricDoc::histogram(
+            "thalweg_lake_visibility_seconds",
+            "Time from the arrival of a batch until its rows can be queried.",
+        )
+        .with_labels(&["table"]);
+        COMMITS = MetricDoc::counter("thalweg_lake_commits_total", "Delta commit attempts.")
+            .with_labels(&["table", "kind", "outcome"]);
+        COMMIT_LAG = MetricDoc::gauge(
+            "thalweg_lake_commit_lag_seconds",
+            "Age of the oldest row that is not committed yet.",
+        )
+        .with_labels(&["table"]);
+        FILES = MetricDoc::gauge("thalweg_lake_files", "Live files.").with_labels(&["table", "level"]);
+        BYTES = MetricDoc::gauge("thalweg_lake_bytes", "Bytes of live files.").with_labels(&["table"]);
+        ROWS = MetricDoc::gauge("thalweg_lake_rows", "Committed rows.").with_labels(&["table"]);
+        BUFFER_BYTES = MetricDoc::gauge(
+            "thalweg_lake_buffer_bytes",
+            "Bytes of memory for rows that are not committed yet.",
+        )
+        .with_labels(&["table"]);
+        BACKLOG_BYTES = MetricDoc::gauge(
+            "thalweg_lake_backlog_bytes",
+            "Bytes in the log that have not been consumed yet.",
+        )
+        .with_labels(&["queue"]);
+        PROMOTED_COLUMNS = MetricDoc::gauge("thalweg_lake_promoted_columns", "Attributes with a column.")
+            .with_labels(&["table"]);
+        STORE_SECONDS = MetricDoc::histogram("thalweg_lake_store_seconds", "Duration of operations on the store.")
+            .with_labels(&["op", "outcome"]);
+        MEMORY_BYTES = MetricDoc::gauge(
+            "thalweg_lake_memory_bytes",
+            "Shares of the process's memory: what is used of each, and its limit.",
+        )
+        .with_labels(&["share", "kind"]);
+    }
+}
+
+metric_group! {
+    pub(crate) ENTRY_METRICS("Entries that become rows", &[]) {
+        ENTRIES = MetricDoc::counter(
+            "thalweg_lake_entries_total",
+            "Log entries that became rows, by whether they were handed over in memory or read from the log.",
+        )
+        .with_labels(&["from"]);
+        OVERFLOW_VALUES = MetricDoc::counter(
+            "thalweg_lake_overflow_values_total",
+            "Attribute values stored in overflow maps, because their attribute has no column.",
+        )
+        .with_labels(&["table"]);
+        CHANGED_VALUES = MetricDoc::counter(
+            "thalweg_lake_changed_values_total",
+            "Values that could not be stored as sent, by reason.",
+        )
+        .with_labels(&["table", "reason"]);
+        REFUSED_ROWS = MetricDoc::counter(
+            "thalweg_lake_rejected_records_total",
+            "Messages that were refused because they can never become a row.",
+        )
+        .with_labels(&["signal", "reason"]);
+        POISON_ENTRIES = MetricDoc::counter(
+            "thalweg_lake_poison_entries_total",
+            "Log entries that could not be decoded and were quarantined.",
+        );
+        POISON_RECORDS = MetricDoc::counter(
+            "thalweg_lake_poison_records_total",
+            "Records in log entries that could not be decoded, without rejected records.",
+        );
+        QUARANTINED = MetricDoc::counter(
+            "thalweg_lake_quarantined_total",
+            "Quarantined log entries and lines of files, which could not be read.",
+        )
+        .with_labels(&["source"]);
+    }
+}
+
+metric_group! {
+    pub(crate) MAINTENANCE_METRICS("Maintenance of tables", &[]) {
+        COMPACTION_JOBS = MetricDoc::counter("thalweg_lake_compaction_jobs_total", "Compaction jobs, by outcome.")
+            .with_labels(&["table", "outcome"]);
+        COMPACTION_BYTES = MetricDoc::counter(
+            "thalweg_lake_compaction_bytes_total",
+            "Bytes of files that were merged, and of the resulting files.",
+        )
+        .with_labels(&["direction"]);
+        COMPACTION_PENDING_BYTES = MetricDoc::gauge(
+            "thalweg_lake_compaction_pending_bytes",
+            "Bytes of files that would be merged now.",
+        )
+        .with_labels(&["table"]);
+        ROLLUP_LAG_SECONDS = MetricDoc::gauge(
+            "thalweg_lake_rollup_lag_seconds",
+            "Time from the end of the last window that was made to the end of the last complete one.",
+        )
+        .with_labels(&["table", "resolution"]);
+        ROLLUP_INEXACT = MetricDoc::counter(
+            "thalweg_lake_rollup_inexact_total",
+            "Rows that no rollup window could include.",
+        );
+        EXPIRED_FILES = MetricDoc::counter(
+            "thalweg_lake_expired_files_total",
+            "Files removed from tables because their rows exceeded the retention.",
+        )
+        .with_labels(&["table"]);
+        VACUUMED_FILES = MetricDoc::counter("thalweg_lake_vacuumed_files_total", "Files deleted by the vacuum.")
+            .with_labels(&["table"]);
+    }
+}
+
+/// What the lake exports.
+pub const METRICS: &[MetricGroup] = &[TABLE_METRICS, ENTRY_METRICS, MAINTENANCE_METRICS];
 
 /// Counters and histograms of all tables. Clones share them.
 #[derive(Clone)]
@@ -75,104 +190,30 @@ pub trait GaugeSource: Send + Sync {
 }
 
 impl LakeMetrics {
-    pub fn register(registry: &Registry) -> prometheus::Result<LakeMetrics> {
-        let histogram = |name: &str, help: &str, labels: &[&str]| {
-            HistogramVec::new(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()), labels)
-        };
-        let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+    pub fn register(metrics: &Metrics) -> LakeMetrics {
+        let tables = Arc::new(LakeGauges::default());
+        let told = tables.clone();
+        metrics.tell(&ROWS, move |to| told.tell(to));
         let metrics = LakeMetrics {
-            flush_seconds: histogram(
-                "thalweg_lake_flush_seconds",
-                "Duration of a flush by phase.",
-                &["table", "phase"],
-            )?,
-            visibility_seconds: histogram(
-                "thalweg_lake_visibility_seconds",
-                "Time from the arrival of a batch until its rows can be queried.",
-                &["table"],
-            )?,
-            commits: counter(
-                "thalweg_lake_commits_total",
-                "Delta commit attempts.",
-                &["table", "kind", "outcome"],
-            )?,
-            overflow_values: counter(
-                "thalweg_lake_overflow_values_total",
-                "Attribute values stored in overflow maps, because their attribute has no column.",
-                &["table"],
-            )?,
-            changed_values: counter(
-                "thalweg_lake_changed_values_total",
-                "Values that could not be stored as sent, by reason.",
-                &["table", "reason"],
-            )?,
-            refused_rows: counter(
-                "thalweg_lake_rejected_records_total",
-                "Messages that were refused because they can never become a row.",
-                &["signal", "reason"],
-            )?,
-            entries: counter(
-                "thalweg_lake_entries_total",
-                "Log entries that became rows, by whether they were handed over in memory or read from the log.",
-                &["from"],
-            )?,
-            poison_entries: IntCounter::new(
-                "thalweg_lake_poison_entries_total",
-                "Log entries that could not be decoded and were quarantined.",
-            )?,
-            poison_records: IntCounter::new(
-                "thalweg_lake_poison_records_total",
-                "Records in log entries that could not be decoded, without rejected records.",
-            )?,
-            quarantined: counter(
-                "thalweg_lake_quarantined_total",
-                "Quarantined log entries and lines of files, which could not be read.",
-                &["source"],
-            )?,
-            store_seconds: histogram(
-                "thalweg_lake_store_seconds",
-                "Duration of operations on the store.",
-                &["op", "outcome"],
-            )?,
-            compaction_jobs: counter(
-                "thalweg_lake_compaction_jobs_total",
-                "Compaction jobs, by outcome.",
-                &["table", "outcome"],
-            )?,
-            compaction_bytes: counter(
-                "thalweg_lake_compaction_bytes_total",
-                "Bytes of files that were merged, and of the resulting files.",
-                &["direction"],
-            )?,
-            compaction_pending_bytes: IntGaugeVec::new(
-                Opts::new(
-                    "thalweg_lake_compaction_pending_bytes",
-                    "Bytes of files that would be merged now.",
-                ),
-                &["table"],
-            )?,
-            rollup_lag_seconds: GaugeVec::new(
-                Opts::new(
-                    "thalweg_lake_rollup_lag_seconds",
-                    "Time from the end of the last window that was made to the end of the last complete one.",
-                ),
-                &["table", "resolution"],
-            )?,
-            rollup_inexact: IntCounter::new(
-                "thalweg_lake_rollup_inexact_total",
-                "Rows that no rollup window could include.",
-            )?,
-            expired_files: counter(
-                "thalweg_lake_expired_files_total",
-                "Files removed from tables because their rows exceeded the retention.",
-                &["table"],
-            )?,
-            vacuumed_files: counter(
-                "thalweg_lake_vacuumed_files_total",
-                "Files deleted by the vacuum.",
-                &["table"],
-            )?,
-            tables: Arc::new(LakeGauges::new()?),
+            flush_seconds: metrics.histograms(&FLUSH_SECONDS, &SECONDS),
+            visibility_seconds: metrics.histograms(&VISIBILITY_SECONDS, &SECONDS),
+            commits: metrics.counters(&COMMITS),
+            overflow_values: metrics.counters(&OVERFLOW_VALUES),
+            changed_values: metrics.counters(&CHANGED_VALUES),
+            refused_rows: metrics.counters(&REFUSED_ROWS),
+            entries: metrics.counters(&ENTRIES),
+            poison_entries: metrics.process_counter(&POISON_ENTRIES),
+            poison_records: metrics.process_counter(&POISON_RECORDS),
+            quarantined: metrics.counters(&QUARANTINED),
+            store_seconds: metrics.histograms(&STORE_SECONDS, &SECONDS),
+            compaction_jobs: metrics.counters(&COMPACTION_JOBS),
+            compaction_bytes: metrics.counters(&COMPACTION_BYTES),
+            compaction_pending_bytes: metrics.gauges(&COMPACTION_PENDING_BYTES),
+            rollup_lag_seconds: metrics.float_gauges(&ROLLUP_LAG_SECONDS),
+            rollup_inexact: metrics.process_counter(&ROLLUP_INEXACT),
+            expired_files: metrics.counters(&EXPIRED_FILES),
+            vacuumed_files: metrics.counters(&VACUUMED_FILES),
+            tables,
         };
         // Counters start at zero, so that they are exported before the first event.
         for (counters, label) in [
@@ -184,26 +225,7 @@ impl LakeMetrics {
                 counters.with_label_values(&[value]);
             }
         }
-        registry.register(Box::new(metrics.rollup_lag_seconds.clone()))?;
-        registry.register(Box::new(metrics.rollup_inexact.clone()))?;
-        registry.register(Box::new(metrics.expired_files.clone()))?;
-        registry.register(Box::new(metrics.vacuumed_files.clone()))?;
-        registry.register(Box::new(metrics.compaction_jobs.clone()))?;
-        registry.register(Box::new(metrics.compaction_bytes.clone()))?;
-        registry.register(Box::new(metrics.compaction_pending_bytes.clone()))?;
-        registry.register(Box::new(metrics.flush_seconds.clone()))?;
-        registry.register(Box::new(metrics.visibility_seconds.clone()))?;
-        registry.register(Box::new(metrics.commits.clone()))?;
-        registry.register(Box::new(metrics.overflow_values.clone()))?;
-        registry.register(Box::new(metrics.changed_values.clone()))?;
-        registry.register(Box::new(metrics.refused_rows.clone()))?;
-        registry.register(Box::new(metrics.entries.clone()))?;
-        registry.register(Box::new(metrics.poison_entries.clone()))?;
-        registry.register(Box::new(metrics.poison_records.clone()))?;
-        registry.register(Box::new(metrics.quarantined.clone()))?;
-        registry.register(Box::new(metrics.store_seconds.clone()))?;
-        registry.register(Box::new(LakeGaugeCollector(metrics.tables.clone())))?;
-        Ok(metrics)
+        metrics
     }
 
     /// Adds a table to scrapes, while it exists.
@@ -236,116 +258,79 @@ struct MemoryShare {
     used: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
+/// What is read at each scrape: values of what does not exist any more disappear.
+#[derive(Default)]
 struct LakeGauges {
     sources: Mutex<Vec<Weak<dyn GaugeSource>>>,
     shares: Mutex<Vec<MemoryShare>>,
-    memory_bytes: IntGaugeVec,
-    files: IntGaugeVec,
-    bytes: IntGaugeVec,
-    rows: IntGaugeVec,
-    buffer_bytes: IntGaugeVec,
-    backlog_bytes: IntGaugeVec,
-    promoted_columns: IntGaugeVec,
-    commit_lag: GaugeVec,
 }
 
 impl LakeGauges {
-    fn new() -> prometheus::Result<LakeGauges> {
-        let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
-        Ok(LakeGauges {
-            sources: Mutex::default(),
-            shares: Mutex::default(),
-            memory_bytes: gauge(
-                "thalweg_lake_memory_bytes",
-                "Shares of the process's memory: what is used of each, and its limit.",
-                &["share", "kind"],
-            )?,
-            files: gauge("thalweg_lake_files", "Live files.", &["table", "level"])?,
-            bytes: gauge("thalweg_lake_bytes", "Bytes of live files.", &["table"])?,
-            rows: gauge("thalweg_lake_rows", "Committed rows.", &["table"])?,
-            buffer_bytes: gauge(
-                "thalweg_lake_buffer_bytes",
-                "Bytes of memory for rows that are not committed yet.",
-                &["table"],
-            )?,
-            backlog_bytes: gauge(
-                "thalweg_lake_backlog_bytes",
-                "Bytes in the log that have not been consumed yet.",
-                &["queue"],
-            )?,
-            promoted_columns: gauge("thalweg_lake_promoted_columns", "Attributes with a column.", &["table"])?,
-            commit_lag: GaugeVec::new(
-                Opts::new(
-                    "thalweg_lake_commit_lag_seconds",
-                    "Age of the oldest row that is not committed yet.",
-                ),
-                &["table"],
-            )?,
-        })
-    }
-
-    fn all(&self) -> [&dyn Collector; 8] {
-        [
-            &self.files,
-            &self.bytes,
-            &self.rows,
-            &self.buffer_bytes,
-            &self.backlog_bytes,
-            &self.promoted_columns,
-            &self.commit_lag,
-            &self.memory_bytes,
-        ]
-    }
-
-    fn look(&self) {
-        let int = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    fn tell(&self, to: &mut MetricFamilies) {
         let mut shares: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for share in self.shares.lock().iter() {
             let (used, limit) = shares.entry(share.name).or_default();
             *used += (share.used)();
             *limit = share.limit;
         }
-        for (name, (used, limit)) in shares {
+        for (share, (used, limit)) in shares {
             for (kind, bytes) in [("used", used), ("limit", limit)] {
-                self.memory_bytes.with_label_values(&[name, kind]).set(int(bytes));
+                to.gauge(&MEMORY_BYTES, &[("kind", kind), ("share", share)], bytes as f64);
             }
         }
         let mut sources = self.sources.lock();
         sources.retain(|source| source.strong_count() > 0);
         for gauges in sources.iter().filter_map(Weak::upgrade).map(|source| source.gauges()) {
-            let table = gauges.table.as_str();
-            for (level, files) in &gauges.files {
-                self.files
-                    .with_label_values(&[table, &level.to_string()])
-                    .set(int(*files));
-            }
-            self.bytes.with_label_values(&[table]).set(int(gauges.bytes));
-            self.rows.with_label_values(&[table]).set(int(gauges.rows));
-            self.buffer_bytes
-                .with_label_values(&[table])
-                .set(int(gauges.buffer_bytes));
-            if let Some((queue, bytes)) = &gauges.backlog {
-                self.backlog_bytes.with_label_values(&[queue]).set(int(*bytes));
-            }
-            self.promoted_columns
-                .with_label_values(&[table])
-                .set(int(gauges.promoted_columns));
-            self.commit_lag
-                .with_label_values(&[table])
-                .set(gauges.commit_lag.as_secs_f64());
+            tell_table(to, &gauges);
         }
     }
 }
 
-struct LakeGaugeCollector(Arc<LakeGauges>);
+fn tell_table(to: &mut MetricFamilies, gauges: &TableGauges) {
+    let table = ("table", gauges.table.as_str());
+    for (level, files) in &gauges.files {
+        let level = level.to_string();
+        to.gauge(&FILES, &[("level", level.as_str()), table], *files as f64);
+    }
+    for (doc, value) in [
+        (&BYTES, gauges.bytes),
+        (&ROWS, gauges.rows),
+        (&BUFFER_BYTES, gauges.buffer_bytes),
+        (&PROMOTED_COLUMNS, gauges.promoted_columns),
+    ] {
+        to.gauge(doc, &[table], value as f64);
+    }
+    to.gauge(&COMMIT_LAG, &[table], gauges.commit_lag.as_secs_f64());
+    if let Some((queue, bytes)) = &gauges.backlog {
+        to.gauge(&BACKLOG_BYTES, &[("queue", queue.as_str())], *bytes as f64);
+    }
+}
 
-impl Collector for LakeGaugeCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.0.all().into_iter().flat_map(Collector::desc).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct MergedTable(Mutex<Vec<(u32, u64)>>);
+
+    impl GaugeSource for MergedTable {
+        fn gauges(&self) -> TableGauges {
+            TableGauges {
+                table: "logs".to_owned(),
+                files: self.0.lock().clone(),
+                ..TableGauges::default()
+            }
+        }
     }
 
-    fn collect(&self) -> Vec<proto::MetricFamily> {
-        self.0.look();
-        self.0.all().into_iter().flat_map(Collector::collect).collect()
+    #[test]
+    fn a_level_whose_files_were_merged_is_not_counted_any_more() {
+        let metrics = Metrics::default();
+        let lake = LakeMetrics::register(&metrics);
+        let table = Arc::new(MergedTable(Mutex::new(vec![(0, 8), (1, 2)])));
+        let source: Arc<dyn GaugeSource> = table.clone();
+        lake.watch(Arc::downgrade(&source));
+        assert_eq!(metrics.total("thalweg_lake_files"), 10.0);
+        *table.0.lock() = vec![(1, 3)];
+        assert_eq!(metrics.total("thalweg_lake_files"), 3.0);
     }
 }

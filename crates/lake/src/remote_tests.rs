@@ -8,8 +8,7 @@ use arrow::array::AsArray as _;
 use futures::TryStreamExt as _;
 use object_store::ObjectStore as _;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 use crate::error::OpenError;
 use crate::ingest::tests::{World, accepting, rows_alone};
@@ -55,7 +54,7 @@ impl Remotely {
     }
 
     async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let promotion = AttributePromotion::default();
         TableWriter::open(
             &self.site(),
@@ -260,7 +259,7 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
         look_every: Duration::from_millis(5),
         ..MaintenanceOptions::default()
     };
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let upkeep = MaintenanceThread::start(options.clone(), metrics.clone()).unwrap();
     upkeep.keep(writer.clone());
     eventually(async || lake.table().await.unwrap().files.len() <= 5).await;

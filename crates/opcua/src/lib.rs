@@ -32,6 +32,7 @@ mod health;
 mod heartbeat;
 mod input;
 mod metadata;
+mod metric_docs;
 mod metrics;
 #[cfg(test)]
 mod mutation;
@@ -54,6 +55,7 @@ mod type_learner;
 mod value;
 
 pub use directory::InputDirectory;
+pub use metric_docs::METRICS;
 
 /// Adds the `opcua` input and output to the components that a configuration may name. `directory` shows what inputs
 /// find.

@@ -1,13 +1,14 @@
-//! The components' metrics by their names in `/metrics`. Everything is counted per batch or per call, never per value.
+//! The components' metrics. Everything is counted per batch or per call, never per value.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use thalweg_flow::Component;
-use thalweg_telemetry::{IntCounter, IntGauge, Timing};
+use thalweg_telemetry::{IntCounter, IntGauge, MetricDoc, Timing};
 
 use crate::gaps::GapReason;
+use crate::metric_docs as docs;
 use crate::node_table::{FailureReason, NodeTable};
 use crate::value::status;
 
@@ -66,17 +67,15 @@ const STATUS_LABELS_MAX: usize = 50;
 /// A counter labelled with the name of a status, one per status seen.
 pub(crate) struct StatusCounter {
     component: Component,
-    name: &'static str,
-    help: &'static str,
+    doc: &'static MetricDoc,
     counters: Mutex<HashMap<String, IntCounter>>,
 }
 
 impl StatusCounter {
-    pub fn new(component: &Component, name: &'static str, help: &'static str) -> StatusCounter {
+    pub fn new(component: &Component, doc: &'static MetricDoc) -> StatusCounter {
         StatusCounter {
             component: component.clone(),
-            name,
-            help,
+            doc,
             counters: Mutex::default(),
         }
     }
@@ -89,7 +88,7 @@ impl StatusCounter {
         let counter = counters.entry(label).or_insert_with_key(|label| {
             component
                 .metrics
-                .counter_with(&component.id, self.name, self.help, &[("status", label)])
+                .counter_with(&component.id, self.doc, &[("status", label)])
         });
         counter.inc();
     }
@@ -104,15 +103,12 @@ pub(crate) struct ConnectionMetrics {
 impl ConnectionMetrics {
     pub fn new(component: &Component) -> ConnectionMetrics {
         let reconnects = [Reconnect::Reactivated, Reconnect::Transferred, Reconnect::Recreated].map(|how| {
-            component.metrics.counter_with(
-                &component.id,
-                "thalweg_opcua_reconnects_total",
-                "Connections that came back, by how.",
-                &[("how", how.as_str())],
-            )
+            component
+                .metrics
+                .counter_with(&component.id, &docs::RECONNECTS, &[("how", how.as_str())])
         });
         ConnectionMetrics {
-            connected: component.gauge("thalweg_opcua_connected", "1 while values can flow."),
+            connected: component.gauge(&docs::CONNECTED),
             reconnects,
         }
     }
@@ -132,13 +128,9 @@ pub(crate) struct WriteMetrics {
 
 impl WriteMetrics {
     pub fn new(component: &Component) -> WriteMetrics {
-        let help = "Writes of a value that failed for now, by status; they are repeated.";
         WriteMetrics {
-            held_up: component.gauge(
-                "thalweg_opcua_nodes_held_up",
-                "Nodes whose next value failed for now and is written again.",
-            ),
-            repeated: StatusCounter::new(component, "thalweg_opcua_writes_repeated_total", help),
+            held_up: component.gauge(&docs::NODES_HELD_UP),
+            repeated: StatusCounter::new(component, &docs::WRITES_REPEATED),
         }
     }
 
@@ -182,84 +174,47 @@ pub(crate) struct InputMetrics {
 
 impl InputMetrics {
     pub fn new(component: &Component) -> InputMetrics {
-        let name = |name: &str| format!("thalweg_opcua_{name}");
-        let counter = |n: &str, help: &str| component.counter(&name(n), help);
-        let gauge = |n: &str, help: &str| component.gauge(&name(n), help);
-        let labelled = |n: &str, help: &str, key: &str, value: &str| {
-            component.metrics.counter_with(&component.id, n, help, &[(key, value)])
+        let labelled = |doc: &MetricDoc, key: &str, value: &str| {
+            component.metrics.counter_with(&component.id, doc, &[(key, value)])
         };
         let failed = |reason: &str| {
-            let help = "Wanted nodes that are neither monitored nor polled, by reason.";
             component
                 .metrics
-                .gauge_with(&component.id, &name("items_failed"), help, &[("reason", reason)])
+                .gauge_with(&component.id, &docs::ITEMS_FAILED, &[("reason", reason)])
         };
-        let subscription_failures = FailureReason::ALL.map(|reason| {
-            let help = "Monitored items that the server refused, by reason.";
-            labelled("opcua_subscription_failures_total", help, "reason", reason.as_str())
-        });
-        let gaps = GapReason::ALL.map(|reason| {
-            let help = "Spans of time in which values may be missing, by reason.";
-            labelled(&name("gaps_total"), help, "reason", reason.as_str())
-        });
-        let missing = |outcome: &str| {
-            let help = "Notification messages that were lost on the way: asked for again and fetched, or given up.";
-            labelled(&name("messages_missing_total"), help, "outcome", outcome)
-        };
-        let values_discarded = DiscardReason::ALL.map(|reason| {
-            let help = "Values that belong to no tag, came twice or found no room, by reason.";
-            labelled(&name("values_discarded_total"), help, "reason", reason.as_str())
-        });
         InputMetrics {
             connections: ConnectionMetrics::new(component),
-            browse_nodes: counter("browse_nodes_total", "Nodes found by browsing."),
-            browse_variables: gauge("browse_variables", "Variables found by browsing."),
-            browse_frontier: gauge("browse_frontier", "Nodes that are still to be browsed."),
-            browse_in_flight: gauge("browse_in_flight", "Browse and read calls in flight while browsing."),
-            browse_seconds: gauge("browse_seconds", "How long the browse has taken or takes."),
-            browse_done: gauge("browse_done", "1 once the first browse is complete."),
-            browse_errors: StatusCounter::new(
-                component,
-                "thalweg_opcua_browse_errors_total",
-                "Nodes that could not be browsed, by status.",
-            ),
-            items_wanted: gauge(
-                "items_wanted",
-                "Variables that are wanted: monitored, polled and failed ones.",
-            ),
-            items_monitored: gauge("items_monitored", "Wanted nodes with a monitored item."),
-            items_polled: gauge("items_polled", "Wanted nodes that are read periodically."),
+            browse_nodes: component.counter(&docs::BROWSE_NODES),
+            browse_variables: component.gauge(&docs::BROWSE_VARIABLES),
+            browse_frontier: component.gauge(&docs::BROWSE_FRONTIER),
+            browse_in_flight: component.gauge(&docs::BROWSE_IN_FLIGHT),
+            browse_seconds: component.gauge(&docs::BROWSE_SECONDS),
+            browse_done: component.gauge(&docs::BROWSE_DONE),
+            browse_errors: StatusCounter::new(component, &docs::BROWSE_ERRORS),
+            items_wanted: component.gauge(&docs::ITEMS_WANTED),
+            items_monitored: component.gauge(&docs::ITEMS_MONITORED),
+            items_polled: component.gauge(&docs::ITEMS_POLLED),
             items_failed: FailureReason::ALL.map(|reason| failed(reason.as_str())),
             items_pending: failed("pending"),
-            subscription_failures,
-            notifications: counter("notifications_total", "Notification messages received."),
-            values: counter("values_total", "Values received."),
-            values_suppressed: counter(
-                "values_suppressed_total",
-                "Values within their deadband, filtered here.",
-            ),
-            values_discarded,
-            status_only: counter("status_only_total", "Notifications without a value."),
-            overflows: counter("overflows_total", "Values marked by the server as following lost ones."),
-            publish_in_flight: gauge("publish_in_flight", "Publish requests that the server holds."),
-            publish_latency: component.timing(&name("publish_latency_ns"), "From a publish request to its answer."),
-            value_age: component.timing(
-                &name("value_age_ns"),
-                "From a batch's newest source timestamp to its arrival.",
-            ),
-            settled_age: component.timing(
-                &name("settled_age_ns"),
-                "From each value's source timestamp to its acknowledgement by the output, at most an eighth too long.",
-            ),
-            messages_fetched: missing("fetched"),
-            messages_given_up: missing("given_up"),
-            gaps,
+            subscription_failures: FailureReason::ALL
+                .map(|reason| labelled(&docs::SUBSCRIPTION_FAILURES, "reason", reason.as_str())),
+            notifications: component.counter(&docs::NOTIFICATIONS),
+            values: component.counter(&docs::VALUES),
+            values_suppressed: component.counter(&docs::VALUES_SUPPRESSED),
+            values_discarded: DiscardReason::ALL
+                .map(|reason| labelled(&docs::VALUES_DISCARDED, "reason", reason.as_str())),
+            status_only: component.counter(&docs::STATUS_ONLY),
+            overflows: component.counter(&docs::OVERFLOWS),
+            publish_in_flight: component.gauge(&docs::PUBLISH_IN_FLIGHT),
+            publish_latency: component.timing(&docs::PUBLISH_LATENCY),
+            value_age: component.timing(&docs::VALUE_AGE),
+            settled_age: component.timing(&docs::SETTLED_AGE),
+            messages_fetched: labelled(&docs::MESSAGES_MISSING, "outcome", "fetched"),
+            messages_given_up: labelled(&docs::MESSAGES_MISSING, "outcome", "given_up"),
+            gaps: GapReason::ALL.map(|reason| labelled(&docs::GAPS, "reason", reason.as_str())),
             gap_milliseconds: Mutex::new(0),
-            gap_seconds: counter("gap_seconds_total", "Length of all gaps together."),
-            poll_overruns: counter(
-                "poll_overruns_total",
-                "Poll cycles that were skipped, the one before still running.",
-            ),
+            gap_seconds: component.counter(&docs::GAP_SECONDS),
+            poll_overruns: component.counter(&docs::POLL_OVERRUNS),
         }
     }
 
@@ -320,7 +275,8 @@ mod tests {
     #[test]
     fn statuses_beyond_the_limit_are_counted_as_one() {
         let component = crate::fake_server::component();
-        let counter = StatusCounter::new(&component, "thalweg_opcua_test_total", "For this test.");
+        const COUNTED: MetricDoc = MetricDoc::counter("thalweg_opcua_test_total", "For this test.");
+        let counter = StatusCounter::new(&component, &COUNTED);
         for n in 0..STATUS_LABELS_MAX + 7 {
             counter.inc(format!("0x{n:08X}"));
         }

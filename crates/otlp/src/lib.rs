@@ -36,6 +36,7 @@ pub use bulk_requests::OtlpBulkRequests;
 pub use entry_decoder::entry_decoder;
 pub use grpc::{fuzz as fuzz_frames, router as grpc_router};
 pub use http::router as http_router;
+pub use metrics::METRICS;
 pub use receiver::OtlpReceiver;
 pub use refusal::{GrpcCode, OtlpErrorKind};
 

@@ -1,11 +1,46 @@
 //! Prometheus metrics of the receivers, prefix `thalweg_lake_`.
 
-use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry};
 use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::Signal;
+use thalweg_telemetry::{Histogram, IntCounterVec, IntGauge, MetricDoc, MetricGroup, Metrics, metric_group};
 
 use crate::validate::ValidationReport;
+
+const SECONDS: [f64; 11] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
+
+metric_group! {
+    pub(crate) RECEIVER_METRICS("Section `ingest`: the OpenTelemetry receivers", &[]) {
+        REQUESTS = MetricDoc::counter("thalweg_lake_requests_total", "Export requests by outcome.")
+            .with_labels(&["signal", "proto", "code"]);
+        RECORDS = MetricDoc::counter(
+            "thalweg_lake_records_total",
+            "Records of stored requests and of requests that were rejected as a whole, including rejected records.",
+        )
+        .with_labels(&["signal"]);
+        BYTES = MetricDoc::counter(
+            "thalweg_lake_bytes_total",
+            "Bytes of requests by stage: as received, as uncompressed protobuf, and as logged.",
+        )
+        .with_labels(&["signal", "stage"]);
+        PRESSURE = MetricDoc::counter(
+            "thalweg_lake_pressure_total",
+            "Requests that were asked to retry later, by the exhausted limit.",
+        )
+        .with_labels(&["cause"]);
+        INFLIGHT_BYTES = MetricDoc::gauge(
+            "thalweg_lake_inflight_bytes",
+            "Bytes of requests that are not stored yet.",
+        );
+        ACK_SECONDS = MetricDoc::histogram(
+            "thalweg_lake_ack_seconds",
+            "Time from the last byte of a request until it is stored.",
+        );
+    }
+}
+
+/// What the receivers export. Rejected records count in a metric of the lake.
+pub const METRICS: &[MetricGroup] = &[RECEIVER_METRICS];
 
 /// Clones share the counters.
 #[derive(Clone)]
@@ -26,53 +61,20 @@ pub struct ReceiverMetrics {
 
 impl ReceiverMetrics {
     /// Rejected records count in the metric in which the lake counts its rejections.
-    pub fn register(registry: &Registry, lake: &LakeMetrics) -> prometheus::Result<ReceiverMetrics> {
-        let counters = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
-        let seconds = vec![0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
+    pub fn register(metrics: &Metrics, lake: &LakeMetrics) -> ReceiverMetrics {
         let meters = ReceiverMetrics {
-            requests: counters(
-                "thalweg_lake_requests_total",
-                "Export requests by outcome.",
-                &["signal", "proto", "code"],
-            )?,
-            records: counters(
-                "thalweg_lake_records_total",
-                "Records of stored requests and of requests that were rejected as a whole, including rejected records.",
-                &["signal"],
-            )?,
+            requests: metrics.counters(&REQUESTS),
+            records: metrics.counters(&RECORDS),
             rejected: lake.refused_rows.clone(),
-            bytes: counters(
-                "thalweg_lake_bytes_total",
-                "Bytes of requests by stage: as received, as uncompressed protobuf, and as logged.",
-                &["signal", "stage"],
-            )?,
-            pressure: counters(
-                "thalweg_lake_pressure_total",
-                "Requests that were asked to retry later, by the exhausted limit.",
-                &["cause"],
-            )?,
-            inflight_bytes: IntGauge::new(
-                "thalweg_lake_inflight_bytes",
-                "Bytes of requests that are not stored yet.",
-            )?,
-            ack_seconds: Histogram::with_opts(
-                HistogramOpts::new(
-                    "thalweg_lake_ack_seconds",
-                    "Time from the last byte of a request until it is stored.",
-                )
-                .buckets(seconds),
-            )?,
+            bytes: metrics.counters(&BYTES),
+            pressure: metrics.counters(&PRESSURE),
+            inflight_bytes: metrics.process_gauge(&INFLIGHT_BYTES),
+            ack_seconds: metrics.process_histogram(&ACK_SECONDS, &SECONDS),
         };
         for cause in ["bytes", "requests", "queue"] {
             meters.pressure.with_label_values(&[cause]);
         }
-        registry.register(Box::new(meters.requests.clone()))?;
-        registry.register(Box::new(meters.records.clone()))?;
-        registry.register(Box::new(meters.bytes.clone()))?;
-        registry.register(Box::new(meters.pressure.clone()))?;
-        registry.register(Box::new(meters.inflight_bytes.clone()))?;
-        registry.register(Box::new(meters.ack_seconds.clone()))?;
-        Ok(meters)
+        meters
     }
 
     pub fn count_bytes(&self, signal: Signal, stage: &str, bytes: usize) {

@@ -10,7 +10,6 @@ use crate::validate::{ValidationReport, walk};
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use prometheus::Registry;
 use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_http::body::{BodyFault, BodyRules, collect};
 use thalweg_kit::byte_budget::{ByteBudget, ByteReservation};
@@ -22,6 +21,7 @@ use thalweg_lake::entry::{
     RejectedRecords,
 };
 use thalweg_lake::ingest::Handoff;
+use thalweg_telemetry::Metrics;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -82,12 +82,12 @@ impl OtlpReceiver {
         sink: Arc<dyn EntrySink>,
         admission: Arc<dyn Admission>,
         options: ReceiverOptions,
-        registry: &Registry,
+        metrics: &Metrics,
         lake: &LakeMetrics,
-    ) -> prometheus::Result<Arc<OtlpReceiver>> {
-        let meters = ReceiverMetrics::register(registry, lake)?;
+    ) -> Arc<OtlpReceiver> {
+        let meters = ReceiverMetrics::register(metrics, lake);
         let inflight = meters.inflight_bytes.clone();
-        Ok(Arc::new(OtlpReceiver {
+        Arc::new(OtlpReceiver {
             sink,
             admission,
             room: ByteBudget::reporting(options.inflight_bytes_max, move |change| inflight.add(change)),
@@ -96,7 +96,7 @@ impl OtlpReceiver {
             drain: DrainRate::new(clock::now()),
             options,
             meters,
-        }))
+        })
     }
 
     /// Bytes reserved by requests that are not stored yet.

@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use base64::Engine as _;
 use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use prometheus::Registry;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::Signal;
 use thalweg_lake::entry::InflateLimits;
@@ -20,6 +19,7 @@ use thalweg_lake::ingest::Handoff;
 use thalweg_otlp::inflate::inflate;
 use thalweg_otlp::json::{JsonLimits, to_proto};
 use thalweg_otlp::{Admission, AdmissionError, OtlpReceiver, ReceiverOptions, grpc_router, http_router};
+use thalweg_telemetry::Metrics;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -121,9 +121,9 @@ impl World {
             goes_on: Semaphore::new(100),
         });
         let sink = Arc::new(Shared(log.clone()));
-        let registry = Registry::new();
-        let lake = LakeMetrics::register(&registry).unwrap();
-        let receiver = OtlpReceiver::new(sink, Arc::new(Tokens), options, &registry, &lake).unwrap();
+        let metrics = Metrics::default();
+        let lake = LakeMetrics::register(&metrics);
+        let receiver = OtlpReceiver::new(sink, Arc::new(Tokens), options, &metrics, &lake);
         let mut addresses = Vec::new();
         for router in [http_router(&receiver), grpc_router(&receiver)] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -35,4 +35,4 @@ pub use bounded::function_names;
 pub use engine::{Engine, Query, QueryOptions, QueryStream};
 pub use error::{QueryError, QueryErrorKind};
 pub use format::{BytesAs, RowFormat};
-pub use metrics::QueryMetrics;
+pub use metrics::{METRICS, QueryMetrics};

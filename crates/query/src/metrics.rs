@@ -2,9 +2,31 @@
 
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use thalweg_telemetry::{HistogramVec, IntCounterVec, IntGauge, MetricDoc, MetricGroup, Metrics, metric_group};
 
 const SECONDS: [f64; 10] = [0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
+
+metric_group! {
+    pub(crate) QUERY_METRICS("Section `query`: queries", &[]) {
+        DURATION = MetricDoc::histogram("thalweg_lake_query_seconds", "Duration of queries.")
+            .with_labels(&["api", "outcome"]);
+        QUEUED = MetricDoc::gauge("thalweg_lake_query_queued", "Queries waiting to run.");
+        SCANNED_BYTES = MetricDoc::counter("thalweg_lake_query_scanned_bytes_total", "Bytes read from files.")
+            .with_labels(&["api"]);
+        FILES = MetricDoc::counter("thalweg_lake_query_files_total", "Files of queried tables by outcome.")
+            .with_labels(&["stage"]);
+        PRUNED = MetricDoc::counter(
+            "thalweg_lake_query_pruned_total",
+            "Files, row groups or rows that queries skipped, by the step that excluded them.",
+        )
+        .with_labels(&["stage", "unit"]);
+        ROWS = MetricDoc::counter("thalweg_lake_query_rows_total", "Rows that scans returned to queries.")
+            .with_labels(&["source"]);
+    }
+}
+
+/// What queries export.
+pub const METRICS: &[MetricGroup] = &[QUERY_METRICS];
 
 /// Clones share their counts.
 #[derive(Clone)]
@@ -49,47 +71,20 @@ impl std::ops::Add for ScanCounts {
 }
 
 impl QueryMetrics {
-    pub fn register(registry: &Registry) -> prometheus::Result<QueryMetrics> {
-        let metrics = QueryMetrics::new()?;
-        registry.register(Box::new(metrics.seconds.clone()))?;
-        registry.register(Box::new(metrics.queued.clone()))?;
-        registry.register(Box::new(metrics.scanned_bytes.clone()))?;
-        registry.register(Box::new(metrics.files.clone()))?;
-        registry.register(Box::new(metrics.pruned.clone()))?;
-        registry.register(Box::new(metrics.rows.clone()))?;
-        Ok(metrics)
+    pub fn register(metrics: &Metrics) -> QueryMetrics {
+        QueryMetrics {
+            seconds: metrics.histograms(&DURATION, &SECONDS),
+            queued: metrics.process_gauge(&QUEUED),
+            scanned_bytes: metrics.counters(&SCANNED_BYTES),
+            files: metrics.counters(&FILES),
+            pruned: metrics.counters(&PRUNED),
+            rows: metrics.counters(&ROWS),
+        }
     }
 
-    /// Metrics that are not registered.
-    pub fn new() -> prometheus::Result<QueryMetrics> {
-        let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
-        Ok(QueryMetrics {
-            seconds: HistogramVec::new(
-                HistogramOpts::new("thalweg_lake_query_seconds", "Duration of queries.").buckets(SECONDS.to_vec()),
-                &["api", "outcome"],
-            )?,
-            queued: IntGauge::new("thalweg_lake_query_queued", "Queries waiting to run.")?,
-            scanned_bytes: counter(
-                "thalweg_lake_query_scanned_bytes_total",
-                "Bytes read from files.",
-                &["api"],
-            )?,
-            files: counter(
-                "thalweg_lake_query_files_total",
-                "Files of queried tables by outcome.",
-                &["stage"],
-            )?,
-            pruned: counter(
-                "thalweg_lake_query_pruned_total",
-                "Files, row groups or rows that queries skipped, by the step that excluded them.",
-                &["stage", "unit"],
-            )?,
-            rows: counter(
-                "thalweg_lake_query_rows_total",
-                "Rows that scans returned to queries.",
-                &["source"],
-            )?,
-        })
+    /// Metrics that nothing exports.
+    pub fn unregistered() -> QueryMetrics {
+        QueryMetrics::register(&Metrics::default())
     }
 
     pub(crate) fn finished(&self, api: &str, outcome: &str, took: Duration) {

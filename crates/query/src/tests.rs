@@ -26,6 +26,7 @@ use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
+use thalweg_telemetry::Metrics;
 use tower::ServiceExt as _;
 
 use super::*;
@@ -76,7 +77,7 @@ async fn writer(data_dir: &Path) -> Writer {
         partitions: vec![PARTITION],
         taken: Arc::new(move |_, offset| told.store(offset, Ordering::SeqCst)),
     };
-    let metrics = LakeMetrics::register(&prometheus::Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let promotion = thalweg_columns::attributes::AttributePromotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
     let options = IngestOptions {
         flush_interval: Duration::from_millis(5),
@@ -126,7 +127,7 @@ async fn filled(data_dir: &Path) -> Writer {
 }
 
 fn engine(data_dir: &Path, options: QueryOptions) -> Engine {
-    Engine::open(data_dir, options, QueryMetrics::new().unwrap()).unwrap()
+    Engine::open(data_dir, options, QueryMetrics::unregistered()).unwrap()
 }
 
 async fn run(engine: &Engine, sql: &str) -> Vec<RecordBatch> {
@@ -408,7 +409,7 @@ async fn a_query_ends_at_its_limits() {
         queue: 1,
         ..QueryOptions::default()
     };
-    let metrics = QueryMetrics::new().unwrap();
+    let metrics = QueryMetrics::unregistered();
     let narrow = Engine::open(folder.path(), options, metrics.clone()).unwrap();
     let running = narrow.execute(slow).await.unwrap();
     let waiting = tokio::spawn({
@@ -643,22 +644,14 @@ async fn memory_beyond_the_share_goes_to_disk_also_when_the_lake_comes_later() {
 }
 
 /// How often each outcome was counted.
-fn outcomes(registry: &prometheus::Registry) -> std::collections::BTreeMap<String, u64> {
-    let families = registry.gather();
-    let seconds = families
-        .iter()
-        .find(|family| family.name() == "thalweg_lake_query_seconds");
-    let counts = seconds
-        .into_iter()
-        .flat_map(|family| family.get_metric())
-        .map(|metric| {
-            let outcome = metric
-                .get_label()
-                .iter()
-                .find(|label| label.name() == "outcome")
-                .unwrap();
-            (outcome.value().to_owned(), metric.get_histogram().get_sample_count())
-        });
+fn outcomes(metrics: &Metrics) -> std::collections::BTreeMap<String, u64> {
+    let text = metrics.text();
+    let counts = text.lines().filter_map(|line| {
+        let labels = line.strip_prefix("thalweg_lake_query_seconds_count{")?;
+        let (_, outcome) = labels.split_once("outcome=\"")?;
+        let (outcome, count) = outcome.split_once("\"} ")?;
+        Some((outcome.to_owned(), count.parse().unwrap()))
+    });
     counts.collect()
 }
 
@@ -666,8 +659,8 @@ fn outcomes(registry: &prometheus::Registry) -> std::collections::BTreeMap<Strin
 async fn a_query_counts_once_whichever_way_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path()).await;
-    let registry = prometheus::Registry::new();
-    let metrics = QueryMetrics::register(&registry).unwrap();
+    let exported = Metrics::default();
+    let metrics = QueryMetrics::register(&exported);
     let options = QueryOptions {
         timeout: Duration::from_millis(300),
         ..QueryOptions::default()
@@ -692,12 +685,12 @@ async fn a_query_counts_once_whichever_way_it_ends() {
     let expected = expected.map(|(outcome, count)| (outcome.to_owned(), count)).into();
     // A cancelled query is counted when it stops, shortly after its reader has left.
     for _ in 0..1000 {
-        if outcomes(&registry) == expected {
+        if outcomes(&exported) == expected {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(outcomes(&registry), expected);
+    assert_eq!(outcomes(&exported), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,7 +20,7 @@ use thalweg_flow::ComponentRegistry;
 use thalweg_queue::Queues;
 use thalweg_queue::settings::QueuesSettings;
 
-pub use metrics::register_metrics;
+pub use metrics::{METRICS, register_metrics};
 use names::QueueReference;
 pub use webhook::{DeadLetterText, Webhooks};
 

@@ -12,14 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use parking_lot::Mutex;
-use prometheus::core::{Collector, Desc};
-use prometheus::{IntCounterVec, Opts, proto};
 use smol_str::SmolStr;
 use thalweg_http::tls_client::tls_config;
 use thalweg_kit::blocking;
 use thalweg_log::Offset;
 use thalweg_queue::{DeadLetterListener, Message, Queue};
-use thalweg_telemetry::{LogDecision, LogLimiter, Metrics};
+use thalweg_telemetry::{IntCounterVec, LogDecision, LogLimiter, MetricDoc, MetricFamilies, Metrics, metric_group};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
@@ -67,7 +65,8 @@ impl Webhooks {
     /// Must be called on a tokio runtime.
     pub fn new(metrics: &Metrics, text: DeadLetterText) -> Arc<Webhooks> {
         let meters = WebhookMetrics::new();
-        metrics.register(meters.clone());
+        let told = meters.clone();
+        metrics.tell(&SENT, move |to| told.tell(to));
         Arc::new_cyclic(|me| Webhooks {
             me: me.clone(),
             runtime: Handle::current(),
@@ -238,6 +237,23 @@ fn no_answer(url: &str, error: ureq::Error) -> anyhow::Error {
     anyhow::Error::new(error).context(format!("{url} {what}"))
 }
 
+metric_group! {
+    pub(crate) WEBHOOK_METRICS("Webhooks of dead letters", &[]) {
+        SENT = MetricDoc::counter("mqtt_queue_webhook_sent_total", "Dead letters that dlq.webhook accepted.")
+            .with_labels(&["queue"]);
+        FAILED = MetricDoc::counter(
+            "mqtt_queue_webhook_failed_total",
+            "Dead letters that dlq.webhook did not accept in 3 attempts.",
+        )
+        .with_labels(&["queue"]);
+        DROPPED = MetricDoc::counter(
+            "mqtt_queue_webhook_dropped_total",
+            "Dead letters that were not posted, because too many were waiting or they were gone before their turn.",
+        )
+        .with_labels(&["queue", "reason"]);
+    }
+}
+
 /// By queue; the metrics of deleted queues are removed.
 #[derive(Clone)]
 struct WebhookMetrics {
@@ -249,25 +265,10 @@ struct WebhookMetrics {
 
 impl WebhookMetrics {
     fn new() -> WebhookMetrics {
-        let counter = |name: &str, help: &str, labels: &[&str]| {
-            IntCounterVec::new(Opts::new(name, help), labels).expect("the name is a valid constant")
-        };
         WebhookMetrics {
-            sent: counter(
-                "mqtt_queue_webhook_sent_total",
-                "Dead letters that dlq.webhook accepted.",
-                &["queue"],
-            ),
-            failed: counter(
-                "mqtt_queue_webhook_failed_total",
-                "Dead letters that dlq.webhook did not accept in 3 attempts.",
-                &["queue"],
-            ),
-            dropped: counter(
-                "mqtt_queue_webhook_dropped_total",
-                "Dead letters that were not posted, because too many were waiting or they were gone before their turn.",
-                &["queue", "reason"],
-            ),
+            sent: SENT.counters(),
+            failed: FAILED.counters(),
+            dropped: DROPPED.counters(),
             known: Arc::default(),
         }
     }
@@ -282,26 +283,8 @@ impl WebhookMetrics {
     fn dropped(&self, queue: &str, why: WebhookDropCause) {
         self.dropped.with_label_values(&[queue, why.name()]).inc();
     }
-}
 
-impl WebhookDropCause {
-    const ALL: [WebhookDropCause; 2] = [WebhookDropCause::Overflow, WebhookDropCause::Gone];
-
-    fn name(self) -> &'static str {
-        match self {
-            WebhookDropCause::Overflow => "overflow",
-            WebhookDropCause::Gone => "gone",
-        }
-    }
-}
-
-impl Collector for WebhookMetrics {
-    fn desc(&self) -> Vec<&Desc> {
-        let all = [&self.sent, &self.failed, &self.dropped];
-        all.into_iter().flat_map(Collector::desc).collect()
-    }
-
-    fn collect(&self) -> Vec<proto::MetricFamily> {
+    fn tell(&self, to: &mut MetricFamilies) {
         self.known.lock().retain(|name, queue| {
             let there = queue.upgrade().is_some_and(|queue| !queue.is_removed());
             if !there {
@@ -313,8 +296,20 @@ impl Collector for WebhookMetrics {
             }
             there
         });
-        let all = [&self.sent, &self.failed, &self.dropped];
-        all.into_iter().flat_map(Collector::collect).collect()
+        for counters in [&self.sent, &self.failed, &self.dropped] {
+            to.counters(counters);
+        }
+    }
+}
+
+impl WebhookDropCause {
+    const ALL: [WebhookDropCause; 2] = [WebhookDropCause::Overflow, WebhookDropCause::Gone];
+
+    fn name(self) -> &'static str {
+        match self {
+            WebhookDropCause::Overflow => "overflow",
+            WebhookDropCause::Gone => "gone",
+        }
     }
 }
 

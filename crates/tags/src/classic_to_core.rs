@@ -12,10 +12,11 @@ use std::sync::Arc;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageContext};
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Payload, Text, key};
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
 use self::payload::{ClassicPayload, PayloadError};
 use crate::datatype::json_form;
+use crate::metrics::{MESSAGES_DROPPED, MESSAGES_ERRORED, MESSAGES_PROCESSED};
 use crate::results::{DATA_CONTRACT, DropCause, LOCATION_PATH, TAG_NAME, TOPIC, VIRTUAL_PATH};
 use crate::topic::{self, TopicError, TopicParts};
 
@@ -75,6 +76,20 @@ struct ClassicToCore {
     context: StageContext,
 }
 
+metric_group! {
+    pub(crate) CLASSIC_TO_CORE_METRICS("Processor `classic_to_core`", COMPONENT_LABELS) {
+        PROCESSED = MESSAGES_PROCESSED.meaning("Messages that were split into samples.");
+        ERRORED = MESSAGES_ERRORED.meaning("Messages and tags that could not be used.");
+        DROPPED = MESSAGES_DROPPED.meaning("Messages without tags, and tags without a value.");
+        EXPANDED = MetricDoc::counter("messages_expanded", "Samples emitted.");
+        RECURSION_LIMIT_HIT = MetricDoc::counter("recursion_limit_hit", "Messages whose objects are nested too deeply.");
+        TAG_LIMIT_EXCEEDED = MetricDoc::counter(
+            "tag_limit_exceeded",
+            "Messages with too many tags, or whose names or topics are too long.",
+        );
+    }
+}
+
 /// The processor's own counters, shared by its instances.
 struct ClassicToCoreMetrics {
     processed: IntCounter,
@@ -87,17 +102,14 @@ struct ClassicToCoreMetrics {
 
 impl ClassicToCoreMetrics {
     fn new(context: &StageContext) -> ClassicToCoreMetrics {
-        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        let counter = |doc: &MetricDoc| context.component.counter(doc);
         ClassicToCoreMetrics {
-            processed: counter("messages_processed", "Messages that were split into samples."),
-            errored: counter("messages_errored", "Messages and tags that could not be used."),
-            dropped: counter("messages_dropped", "Messages without tags, and tags without a value."),
-            expanded: counter("messages_expanded", "Samples emitted."),
-            recursion_limit_hit: counter("recursion_limit_hit", "Messages whose objects are nested too deeply."),
-            tag_limit_exceeded: counter(
-                "tag_limit_exceeded",
-                "Messages with too many tags, or whose names or topics are too long.",
-            ),
+            processed: counter(&PROCESSED),
+            errored: counter(&ERRORED),
+            dropped: counter(&DROPPED),
+            expanded: counter(&EXPANDED),
+            recursion_limit_hit: counter(&RECURSION_LIMIT_HIT),
+            tag_limit_exceeded: counter(&TAG_LIMIT_EXCEEDED),
         }
     }
 }

@@ -20,10 +20,11 @@ use thalweg_record::{
     Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, PerMapCache, Text, Value, json,
     key,
 };
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
 use self::algorithm::{AlgorithmSettings, AlgorithmState, Point, PointVerdict, SettingsKey};
 use self::config::{DownsamplerConfig, LatePolicy, SeriesPolicy, is_crossed};
+use crate::metrics::{MESSAGES_ERRORED, MESSAGES_PROCESSED};
 
 pub(crate) use self::config::parse;
 
@@ -57,6 +58,28 @@ impl ProcessorSpec for DownsamplerSpec {
 
     fn holds_back(&self) -> Option<&'static str> {
         self.config.has_door().then_some("swinging_door")
+    }
+}
+
+metric_group! {
+    pub(crate) DOWNSAMPLER_METRICS("Processor `downsampler`", COMPONENT_LABELS) {
+        PROCESSED = MESSAGES_PROCESSED.meaning("Points that went through an algorithm.");
+        FILTERED = MetricDoc::counter("messages_filtered", "Points that are not worth keeping.");
+        ERRORED = MESSAGES_ERRORED.meaning("Samples without a usable value, which pass.");
+        PASSED_THROUGH = MetricDoc::counter(
+            "messages_passed_through",
+            "Messages that are not samples, and late points that pass.",
+        );
+        IGNORED = MetricDoc::counter("messages_ignored", "Messages with ds_ignore, which pass.");
+        OVERRIDES_APPLIED = MetricDoc::counter(
+            "meta_overrides_applied",
+            "Messages with their own settings in metadata.",
+        );
+        OVERRIDES_REJECTED = MetricDoc::counter(
+            "meta_overrides_rejected",
+            "Settings in metadata that cannot be used.",
+        );
+        RECREATIONS = MetricDoc::counter("meta_override_recreations", "Series that restarted with other settings.");
     }
 }
 
@@ -202,25 +225,16 @@ impl SeriesPolicy {
 
 impl Downsampler {
     fn new(config: Arc<DownsamplerConfig>, context: StageContext) -> Downsampler {
-        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        let counter = |doc: &MetricDoc| context.component.counter(doc);
         let counters = DownsamplerMetrics {
-            processed: counter("messages_processed", "Points that went through an algorithm."),
-            filtered: counter("messages_filtered", "Points that are not worth keeping."),
-            errored: counter("messages_errored", "Samples without a usable value, which pass."),
-            passed_through: counter(
-                "messages_passed_through",
-                "Messages that are not samples, and late points that pass.",
-            ),
-            ignored: counter("messages_ignored", "Messages with ds_ignore, which pass."),
-            overrides_applied: counter(
-                "meta_overrides_applied",
-                "Messages with their own settings in metadata.",
-            ),
-            overrides_rejected: counter("meta_overrides_rejected", "Settings in metadata that cannot be used."),
-            recreations: counter(
-                "meta_override_recreations",
-                "Series that restarted with other settings.",
-            ),
+            processed: counter(&PROCESSED),
+            filtered: counter(&FILTERED),
+            errored: counter(&ERRORED),
+            passed_through: counter(&PASSED_THROUGH),
+            ignored: counter(&IGNORED),
+            overrides_applied: counter(&OVERRIDES_APPLIED),
+            overrides_rejected: counter(&OVERRIDES_REJECTED),
+            recreations: counter(&RECREATIONS),
         };
         Downsampler {
             config,

@@ -16,6 +16,7 @@ mod classic_to_core;
 mod computed;
 mod datatype;
 mod downsampler;
+mod metrics;
 mod nodered;
 mod results;
 mod scripting;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 use thalweg_flow::ComponentRegistry;
 
+pub use metrics::METRICS;
 pub use scripting::STACK_MAX;
 pub use topic_browser::TopicDirectory;
 

@@ -10,9 +10,10 @@ use thalweg_script::{
     CallFailure, CallOutcome, Failure, FailureKind, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program, Reply,
     Script, ScriptCall, ScriptForm, ScriptOutput,
 };
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
 use crate::datatype::json_value;
+use crate::metrics::{MESSAGES_DROPPED, MESSAGES_ERRORED, MESSAGES_PROCESSED};
 use crate::scripting::{ScriptMetrics, ScriptSource, Scripts, check, reason};
 
 const STAGE: &str = "nodered_js";
@@ -52,16 +53,16 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
 
 impl ProcessorSpec for NodeRedSpec {
     fn build(&self, context: StageContext) -> Result<Box<dyn Processor>, BuildError> {
-        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        let counter = |doc: &MetricDoc| context.component.counter(doc);
         let program = self.scripts.build(&context)?;
         let program = program.ok_or_else(|| BuildError::new("nodered_js has no code"))?;
         Ok(Box::new(NodeRed {
             script_metrics: ScriptMetrics::new(&context),
             program,
             called: Vec::new(),
-            processed: counter("messages_processed", "Messages that the script returned."),
-            errored: counter("messages_errored", "Messages that the script failed on."),
-            dropped: counter("messages_dropped", "Messages for which the script returned nothing."),
+            processed: counter(&PROCESSED),
+            errored: counter(&ERRORED),
+            dropped: counter(&DROPPED),
             context,
         }))
     }
@@ -69,6 +70,14 @@ impl ProcessorSpec for NodeRedSpec {
 
 /// Capacity for the results of this many calls is kept from batch to batch.
 const ROOM_MAX: usize = 1 << 14;
+
+metric_group! {
+    pub(crate) NODERED_METRICS("Processor `nodered_js`", COMPONENT_LABELS) {
+        PROCESSED = MESSAGES_PROCESSED.meaning("Messages that the script returned.");
+        ERRORED = MESSAGES_ERRORED.meaning("Messages that the script failed on.");
+        DROPPED = MESSAGES_DROPPED.meaning("Messages for which the script returned nothing.");
+    }
+}
 
 struct NodeRed {
     program: Box<dyn Program>,

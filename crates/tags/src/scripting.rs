@@ -12,7 +12,7 @@ use thalweg_script::{
     GuardOptions, GuardedProgram, LogConsole, LostThreads, OffendingConstruct, Program, ProgramStats, QuickJs, Script,
     ScriptForm, ScriptLimits, beyond, explain,
 };
-use thalweg_telemetry::{IntCounter, StatusDetail};
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, StatusDetail, metric_group};
 
 /// Maximum of `scripting.stack` in bytes: worker threads have 8 MiB of stack, part of which is already used when
 /// scripts are called.
@@ -71,10 +71,7 @@ impl Scripts {
             computed: self.computed,
             watch: CallWatch::default(),
         };
-        let lost = context.component.gauge(
-            "thalweg_script_threads_lost",
-            "Threads that were given up with a script call and still run.",
-        );
+        let lost = context.component.gauge(&THREADS_LOST);
         let guard = GuardOptions {
             lost: LOST.clone(),
             lost_max: self.lost_max,
@@ -119,6 +116,32 @@ impl Scripts {
     }
 }
 
+metric_group! {
+    pub(crate) SCRIPT_METRICS("Every processor with scripts", COMPONENT_LABELS) {
+        CALLS = MetricDoc::counter("thalweg_script_calls_total", "Script calls, by the engine that ran them.")
+            .with_labels(&["engine"]);
+        DIFFERENCES = MetricDoc::counter(
+            "thalweg_script_verify_differences_total",
+            "Results in which native code and QuickJS differed (scripting.engine: verify).",
+        );
+        TIMEOUTS = MetricDoc::counter("thalweg_script_timeouts_total", "Script calls that ran out of time.");
+        GIVEN_UP = MetricDoc::counter(
+            "thalweg_script_threads_given_up_total",
+            "Script calls that were given up with their thread.",
+        );
+        THREADS_LOST = MetricDoc::gauge(
+            "thalweg_script_threads_lost",
+            "Threads that were given up with a script call and still run.",
+        );
+        MEMO_HITS = MetricDoc::counter(
+            "thalweg_script_memo_hits_total",
+            "Results that were reused from an earlier message of the tag, without a call.",
+        );
+        POOL_HITS = MetricDoc::counter("vm_pool_hits", "Script calls by an existing engine.");
+        POOL_MISSES = MetricDoc::counter("vm_pool_misses", "Engines made for scripts.");
+    }
+}
+
 /// The metrics of a processor's engines, shared by its instances.
 pub(crate) struct ScriptMetrics {
     quickjs_calls: IntCounter,
@@ -137,32 +160,19 @@ impl ScriptMetrics {
     pub fn new(context: &StageContext) -> ScriptMetrics {
         let component = &context.component;
         let calls = |engine: &str| {
-            let (name, help) = (
-                "thalweg_script_calls_total",
-                "Script calls, by the engine that ran them.",
-            );
             component
                 .metrics
-                .counter_with(&component.id, name, help, &[("engine", engine)])
+                .counter_with(&component.id, &CALLS, &[("engine", engine)])
         };
         ScriptMetrics {
             quickjs_calls: calls("quickjs"),
             native_calls: calls("native"),
-            differences: component.counter(
-                "thalweg_script_verify_differences_total",
-                "Results in which native code and QuickJS differed (scripting.engine: verify).",
-            ),
-            timeouts: component.counter("thalweg_script_timeouts_total", "Script calls that ran out of time."),
-            given_up: component.counter(
-                "thalweg_script_threads_given_up_total",
-                "Script calls that were given up with their thread.",
-            ),
-            memo_hits: component.counter(
-                "thalweg_script_memo_hits_total",
-                "Results that were reused from an earlier message of the tag, without a call.",
-            ),
-            pool_hits: component.counter("vm_pool_hits", "Script calls by an existing engine."),
-            pool_misses: component.counter("vm_pool_misses", "Engines made for scripts."),
+            differences: component.counter(&DIFFERENCES),
+            timeouts: component.counter(&TIMEOUTS),
+            given_up: component.counter(&GIVEN_UP),
+            memo_hits: component.counter(&MEMO_HITS),
+            pool_hits: component.counter(&POOL_HITS),
+            pool_misses: component.counter(&POOL_MISSES),
             counted: ProgramStats::default(),
         }
     }

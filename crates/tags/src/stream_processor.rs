@@ -29,6 +29,7 @@ pub(crate) use self::config::parse;
 use self::engine::{EvaluationError, ExpressionEngine, PendingEvaluation};
 use self::input::sample;
 use self::metadata::ResultMetadata;
+pub(crate) use self::metrics::STREAM_PROCESSOR_METRICS;
 use self::metrics::StreamProcessorMetrics;
 use self::values::SourceValues;
 use crate::scripting::{ScriptMetrics, Scripts};

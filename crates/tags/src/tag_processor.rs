@@ -16,11 +16,12 @@ use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, MetaMap, Met
 use thalweg_script::{
     CallFailure, CallOutcome, Failure, MetaReply, PayloadReply, Program, Reply, ScriptCall, ScriptOutput, payload_value,
 };
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, metric_group};
 
 use self::finish::Finisher;
 use self::result_cache::ResultCache;
 use crate::datatype::Provenance;
+use crate::metrics::{MESSAGES_DROPPED, MESSAGES_ERRORED, MESSAGES_PROCESSED};
 use crate::scripting::{self, ScriptMetrics};
 
 pub(crate) use self::config::parse;
@@ -75,6 +76,14 @@ struct StageFailure {
     message: Message,
     reason: DropReason,
     error: String,
+}
+
+metric_group! {
+    pub(crate) TAG_PROCESSOR_METRICS("Processor `tag_processor`", COMPONENT_LABELS) {
+        PROCESSED = MESSAGES_PROCESSED.meaning("Messages emitted with a topic.");
+        ERRORED = MESSAGES_ERRORED.meaning("Messages that a script or the final check failed on.");
+        DROPPED = MESSAGES_DROPPED.meaning("Messages for which a script returned nothing.");
+    }
 }
 
 /// The processor's own counters, shared by its instances.

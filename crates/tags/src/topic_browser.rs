@@ -24,11 +24,12 @@ use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ComponentRegistry, ParseContext, Processor, ProcessorSpec, StageContext};
 use thalweg_kit::clock;
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Text, key};
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
 pub use self::directory::TopicDirectory;
 use self::event::{EventContent, TopicEvent, id_of};
 use self::topic_table::{BrowserLimits, BundleContents, PendingEvent, TopicTable};
+use crate::metrics::MESSAGES_PROCESSED;
 use crate::results::DropCause;
 use crate::time::now_ms;
 use crate::topic::{self, TopicError};
@@ -132,6 +133,22 @@ impl Drop for BrowserState {
     }
 }
 
+metric_group! {
+    pub(crate) TOPIC_BROWSER_METRICS("Processor `topic_browser`", COMPONENT_LABELS) {
+        PROCESSED = MESSAGES_PROCESSED.meaning("Messages that became an event.");
+        FAILED = MetricDoc::counter("messages_failed", "Messages that could not become an event.");
+        NOT_EMITTED = MetricDoc::counter(
+            "messages_not_emitted",
+            "Messages whose event is in no bundle: it was overwritten, or the flow was abandoned.",
+        );
+        OVERWRITTEN = MetricDoc::counter(
+            "events_overwritten",
+            "Events that newer ones of their topic replaced within an interval.",
+        );
+        EMITTED = MetricDoc::counter("total_events_emitted", "Events in bundles.");
+    }
+}
+
 /// `processed = emitted + not emitted`, once nothing is pending.
 struct TopicBrowserMetrics {
     processed: IntCounter,
@@ -143,19 +160,13 @@ struct TopicBrowserMetrics {
 
 impl TopicBrowserMetrics {
     fn new(context: &StageContext) -> TopicBrowserMetrics {
-        let counter = |name: &str, help: &str| context.component.counter(name, help);
+        let counter = |doc: &MetricDoc| context.component.counter(doc);
         TopicBrowserMetrics {
-            processed: counter("messages_processed", "Messages that became an event."),
-            failed: counter("messages_failed", "Messages that could not become an event."),
-            not_emitted: counter(
-                "messages_not_emitted",
-                "Messages whose event is in no bundle: it was overwritten, or the flow was abandoned.",
-            ),
-            overwritten: counter(
-                "events_overwritten",
-                "Events that newer ones of their topic replaced within an interval.",
-            ),
-            emitted: counter("total_events_emitted", "Events in bundles."),
+            processed: counter(&PROCESSED),
+            failed: counter(&FAILED),
+            not_emitted: counter(&NOT_EMITTED),
+            overwritten: counter(&OVERWRITTEN),
+            emitted: counter(&EMITTED),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Metrics that are computed on request, with labels that come and go: a value that is no longer reported disappears.
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto;
+use prometheus::{IntCounterVec, proto};
+
+use crate::metric_doc::{MetricDoc, VALID};
 
 /// Labels of one value: name and value.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
@@ -23,23 +25,33 @@ pub struct Distribution {
 }
 
 impl MetricFamilies {
-    pub fn counter(&mut self, name: &str, help: &str, labels: Labels<'_>, value: u64) {
-        let mut counter = proto::Counter::default();
-        counter.set_value(value as f64);
-        let mut metric = metric(labels);
-        metric.set_counter(counter);
-        self.add(name, help, proto::MetricType::COUNTER, metric);
+    pub fn counter(&mut self, doc: &MetricDoc, labels: Labels<'_>, value: u64) {
+        self.float_counter(doc, labels, value as f64);
     }
 
-    pub fn gauge(&mut self, name: &str, help: &str, labels: Labels<'_>, value: f64) {
+    /// A counter of fractions, such as seconds.
+    pub fn float_counter(&mut self, doc: &MetricDoc, labels: Labels<'_>, value: f64) {
+        let mut counter = proto::Counter::default();
+        counter.set_value(value);
+        let mut metric = metric(labels);
+        metric.set_counter(counter);
+        self.add(doc, proto::MetricType::COUNTER, metric);
+    }
+
+    /// All counters of a vector that is not registered itself.
+    pub fn counters(&mut self, counters: &IntCounterVec) {
+        self.families.extend(counters.collect());
+    }
+
+    pub fn gauge(&mut self, doc: &MetricDoc, labels: Labels<'_>, value: f64) {
         let mut gauge = proto::Gauge::default();
         gauge.set_value(value);
         let mut metric = metric(labels);
         metric.set_gauge(gauge);
-        self.add(name, help, proto::MetricType::GAUGE, metric);
+        self.add(doc, proto::MetricType::GAUGE, metric);
     }
 
-    pub fn histogram(&mut self, name: &str, help: &str, labels: Labels<'_>, distribution: &Distribution) {
+    pub fn histogram(&mut self, doc: &MetricDoc, labels: Labels<'_>, distribution: &Distribution) {
         let mut cumulative = 0;
         let bucket = |(bound, count): &(f64, u64)| {
             cumulative += count;
@@ -55,18 +67,18 @@ impl MetricFamilies {
         histogram.set_sample_sum(distribution.sum);
         let mut metric = metric(labels);
         metric.set_histogram(histogram);
-        self.add(name, help, proto::MetricType::HISTOGRAM, metric);
+        self.add(doc, proto::MetricType::HISTOGRAM, metric);
     }
 
-    fn add(&mut self, name: &str, help: &str, kind: proto::MetricType, metric: proto::Metric) {
+    fn add(&mut self, doc: &MetricDoc, kind: proto::MetricType, metric: proto::Metric) {
         let mut own = self.families.iter_mut().rev();
-        if let Some(family) = own.find(|family| family.name() == name) {
+        if let Some(family) = own.find(|family| family.name() == doc.name) {
             family.mut_metric().push(metric);
             return;
         }
         let mut family = proto::MetricFamily::default();
-        family.set_name(name.to_owned());
-        family.set_help(help.to_owned());
+        family.set_name(doc.name.to_owned());
+        family.set_help(doc.help.to_owned());
         family.set_field_type(kind);
         family.set_metric(vec![metric]);
         self.families.push(family);
@@ -92,10 +104,14 @@ pub(crate) struct CallbackCollector<F> {
 }
 
 impl<F: Fn(&mut MetricFamilies) + Send + Sync> CallbackCollector<F> {
-    /// `name` is one of the metrics that `tell` reports; no other collector reports it.
-    pub fn new(name: &str, tell: F) -> prometheus::Result<CallbackCollector<F>> {
-        let desc = Desc::new(name.to_owned(), name.to_owned(), Vec::new(), Default::default())?;
-        Ok(CallbackCollector { desc, tell })
+    /// `doc` declares one of the metrics that `tell` reports; no other collector reports it with these labels.
+    pub fn new(doc: &MetricDoc, labels: Labels<'_>, tell: F) -> CallbackCollector<F> {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let desc = Desc::new(doc.name.to_owned(), doc.help.to_owned(), Vec::new(), labels.collect());
+        CallbackCollector {
+            desc: desc.expect(VALID),
+            tell,
+        }
     }
 }
 
@@ -120,23 +136,27 @@ mod tests {
 
     use super::*;
 
+    const DEPTH: MetricDoc = MetricDoc::gauge("depth", "Messages.");
+    const ALL: MetricDoc = MetricDoc::counter("all_total", "All.");
+    const WAITS: MetricDoc = MetricDoc::histogram("wait_seconds", "Waits.");
+
     #[test]
     fn what_is_told_is_in_the_text_and_vanishes_when_it_is_not_told_any_more() {
         let metrics = Metrics::default();
         let queues = Arc::new(AtomicU64::new(2));
         let told = queues.clone();
-        metrics.tell("depth", move |families| {
+        metrics.tell(&DEPTH, move |families| {
             for n in 0..told.load(Ordering::Relaxed) {
                 let name = format!("q\"{n}");
-                families.gauge("depth", "Messages.", &[("queue", &name)], n as f64 + 0.5);
-                families.counter("all_total", "All.", &[("queue", &name), ("reason", "x")], n);
+                families.gauge(&DEPTH, &[("queue", &name)], n as f64 + 0.5);
+                families.counter(&ALL, &[("queue", &name), ("reason", "x")], n);
             }
             let distribution = Distribution {
                 buckets: vec![(0.5, 2), (1.0, 3)],
                 beyond: 1,
                 sum: 7.25,
             };
-            families.histogram("wait_seconds", "Waits.", &[], &distribution);
+            families.histogram(&WAITS, &[], &distribution);
         });
         let text = metrics.text();
         for line in [

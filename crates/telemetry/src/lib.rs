@@ -8,6 +8,7 @@ mod families;
 mod http;
 mod limiter;
 pub mod logging;
+mod metric_doc;
 mod metrics;
 mod offload;
 mod origin;
@@ -18,11 +19,12 @@ mod timing;
 pub use families::{Distribution, Labels, MetricFamilies};
 pub use http::{Access, HttpRoutes, Mount};
 pub use limiter::{LogDecision, LogLimiter};
+pub use metric_doc::{COMPONENT_LABELS, MetricDoc, MetricGroup, MetricKind};
 pub use metrics::{ComponentId, Metrics};
 pub use offload::aside;
 pub use origin::{ActingPaths, HostNames, LinkablePaths, OriginPolicy, OriginRefusal, host_of};
-pub use process::{cpu_time, register_process_metrics, resident_bytes};
-pub use prometheus::{IntCounter, IntGauge};
+pub use process::{METRICS, cpu_time, register_process_metrics, resident_bytes};
+pub use prometheus::{GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 pub use status::{
     BalanceStatus, FlowStatus, NodeKind, NodeStatus, StatusBoard, StatusDetail, StatusSource, TableStatus,
 };

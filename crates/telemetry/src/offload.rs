@@ -22,7 +22,7 @@ mod tests {
     use thalweg_kit::threads;
 
     use super::*;
-    use crate::Metrics;
+    use crate::{MetricDoc, Metrics};
 
     /// Longer than any step takes; reaching it fails the test.
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,12 +53,13 @@ mod tests {
             std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)),
         );
         let seen = most.clone();
-        metrics.tell("told", move |families| {
+        let doc = MetricDoc::gauge("told", "Told.");
+        metrics.tell(&doc, move |families| {
             use std::sync::atomic::Ordering::SeqCst;
             seen.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
             threads::sleep(Duration::from_millis(20));
             now.fetch_sub(1, SeqCst);
-            families.gauge("told", "Told.", &[], 1.0);
+            families.gauge(&doc, &[], 1.0);
         });
         let asked: Vec<_> = (0..8)
             .map(|_| {

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::core::{Collector, Desc};
-use prometheus::{Counter, IntCounter, IntGauge, Opts, proto};
-
-use crate::Metrics;
+use crate::{MetricDoc, MetricGroup, Metrics};
 
 /// CPU time of all threads, user and system.
 pub fn cpu_time() -> Duration {
@@ -28,72 +25,31 @@ fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
 }
 
+crate::metric_group! {
+    PROCESS_METRICS("The process", &[]) {
+        CPU = MetricDoc::counter("process_cpu_seconds_total", "CPU time of all threads, user and system.");
+        RESIDENT = MetricDoc::gauge("process_resident_memory_bytes", "Resident memory.");
+        FILES = MetricDoc::gauge("process_open_fds", "Open file descriptors.");
+        ALLOCATIONS = MetricDoc::counter("thalweg_process_allocations_total", "Memory allocations.");
+        ALLOCATED = MetricDoc::counter("thalweg_process_allocated_bytes_total", "Bytes allocated.");
+        HEAP = MetricDoc::gauge("thalweg_process_heap_bytes", "Bytes allocated and not freed.");
+    }
+}
+
+/// The metrics that [`register_process_metrics`] registers.
+pub const METRICS: &[MetricGroup] = &[PROCESS_METRICS];
+
 /// Registers `process_*` (the usual names), `thalweg_process_allocat*` and `thalweg_process_heap_bytes`.
 pub fn register_process_metrics(metrics: &Metrics) {
-    metrics.register(ProcessCollector::default());
-}
-
-struct ProcessCollector {
-    cpu: Counter,
-    resident: IntGauge,
-    files: IntGauge,
-    allocations: IntCounter,
-    allocated: IntCounter,
-    heap: IntGauge,
-}
-
-impl Default for ProcessCollector {
-    fn default() -> ProcessCollector {
-        fn valid<T>(metric: prometheus::Result<T>) -> T {
-            metric.expect("the name is a valid constant")
-        }
-        let counter = |name, help| valid(IntCounter::with_opts(Opts::new(name, help)));
-        let gauge = |name, help| valid(IntGauge::with_opts(Opts::new(name, help)));
-        ProcessCollector {
-            cpu: valid(Counter::with_opts(Opts::new(
-                "process_cpu_seconds_total",
-                "CPU time of all threads, user and system.",
-            ))),
-            resident: gauge("process_resident_memory_bytes", "Resident memory."),
-            files: gauge("process_open_fds", "Open file descriptors."),
-            allocations: counter("thalweg_process_allocations_total", "Memory allocations."),
-            allocated: counter("thalweg_process_allocated_bytes_total", "Bytes allocated."),
-            heap: gauge("thalweg_process_heap_bytes", "Bytes allocated and not freed."),
-        }
-    }
-}
-
-impl ProcessCollector {
-    fn parts(&self) -> [&dyn Collector; 6] {
-        [
-            &self.cpu,
-            &self.resident,
-            &self.files,
-            &self.allocations,
-            &self.allocated,
-            &self.heap,
-        ]
-    }
-}
-
-impl Collector for ProcessCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.parts().into_iter().flat_map(|part| part.desc()).collect()
-    }
-
-    fn collect(&self) -> Vec<proto::MetricFamily> {
+    metrics.tell(&CPU, |to| {
         let (allocations, bytes) = crate::alloc::allocated();
-        self.cpu.reset();
-        self.cpu.inc_by(cpu_time().as_secs_f64());
-        self.resident.set(resident_bytes() as i64);
-        self.files.set(open_files() as i64);
-        self.allocations.reset();
-        self.allocations.inc_by(allocations);
-        self.allocated.reset();
-        self.allocated.inc_by(bytes);
-        self.heap.set(i64::try_from(crate::alloc::live()).unwrap_or(i64::MAX));
-        self.parts().into_iter().flat_map(|part| part.collect()).collect()
-    }
+        to.float_counter(&CPU, &[], cpu_time().as_secs_f64());
+        to.gauge(&RESIDENT, &[], resident_bytes() as f64);
+        to.gauge(&FILES, &[], open_files() as f64);
+        to.counter(&ALLOCATIONS, &[], allocations);
+        to.counter(&ALLOCATED, &[], bytes);
+        to.gauge(&HEAP, &[], crate::alloc::live() as f64);
+    });
 }
 
 #[cfg(test)]

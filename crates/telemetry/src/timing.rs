@@ -11,6 +11,8 @@ use std::time::Duration;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
+use crate::metric_doc::{MetricDoc, VALID};
+
 const SUB_BITS: u32 = 2;
 const BUCKETS: usize = 64 << SUB_BITS;
 const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
@@ -29,23 +31,18 @@ struct TimingInner {
 }
 
 impl Timing {
-    /// `name` should end in `_ns`. The default is a summary, because most dashboards for these names expect one.
-    pub fn new(
-        name: &str,
-        help: &str,
-        labels: HashMap<String, String>,
-        as_histogram: bool,
-    ) -> prometheus::Result<Timing> {
-        let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), labels)?;
+    /// A summary by default, because most dashboards for these names expect one.
+    pub(crate) fn new(doc: &MetricDoc, labels: HashMap<String, String>, as_histogram: bool) -> Timing {
+        let desc = Desc::new(doc.name.to_owned(), doc.help.to_owned(), Vec::new(), labels);
         let buckets = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
-        Ok(Timing {
+        Timing {
             inner: Arc::new(TimingInner {
-                desc,
+                desc: desc.expect(VALID),
                 as_histogram,
                 buckets,
                 sum: AtomicU64::new(0),
             }),
-        })
+        }
     }
 
     pub fn observe(&self, duration: Duration) {
@@ -174,7 +171,7 @@ mod tests {
 
     #[test]
     fn quantiles_come_from_the_recorded_values() {
-        let timing = Timing::new("x_ns", "x", HashMap::new(), false).unwrap();
+        let timing = Timing::new(&MetricDoc::timing("x_ns", "x"), HashMap::new(), false);
         assert_eq!(timing.quantile_ns(0.5), 0);
         timing.observe_many(Duration::from_nanos(100), 99);
         timing.observe(Duration::from_micros(100));

@@ -1,7 +1,8 @@
 //! `thalweg reference`: writes the pages of docs/reference, generated from the readers of the configuration, from the
-//! command line, and from the tables of errors.
+//! command line, and from the tables of errors and metrics.
 
 mod errors;
+mod metrics;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,6 +26,7 @@ pub fn main(options: &ReferenceOptions) -> anyhow::Result<ExitCode> {
     }
     write(&options.folder, "commands.md", &commands())?;
     write(&options.folder, "errors.md", &errors::page())?;
+    write(&options.folder, "metrics.md", &metrics::page())?;
     Ok(ExitCode::SUCCESS)
 }
 

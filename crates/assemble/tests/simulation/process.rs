@@ -156,7 +156,7 @@ impl Process {
             )
             .with_clock(clock.clone()),
             log: dyn_log,
-            metrics: tables.register(&options, &metrics).unwrap(),
+            metrics: tables.register(&options, &metrics),
             entries: Default::default(),
             records: SignalBatchLimits {
                 walk: Default::default(),

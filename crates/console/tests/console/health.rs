@@ -3,7 +3,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use thalweg_console::{Console, StartError};
-use thalweg_telemetry::{Access, HttpRoutes, Metrics, Mount, StatusBoard};
+use thalweg_telemetry::{Access, HttpRoutes, MetricDoc, Metrics, Mount, StatusBoard};
 
 use crate::support::{Extra, fetch, options, send, start, start_with, try_start};
 
@@ -74,15 +74,11 @@ async fn probes_are_answered_while_metrics_and_the_status_are_made() {
     let (answered, told) = std::sync::mpsc::channel();
     let told = parking_lot::Mutex::new(told);
     let metrics = Metrics::default();
-    metrics.tell("slow", move |families| {
+    let slow = MetricDoc::gauge("slow", "Whether others were answered meanwhile.");
+    metrics.tell(&slow, move |families| {
         // Longer than anything takes; reaching it fails the test.
         let is_answered = told.lock().recv_timeout(std::time::Duration::from_secs(30)).is_ok();
-        families.gauge(
-            "slow",
-            "Whether others were answered meanwhile.",
-            &[],
-            f64::from(is_answered),
-        );
+        families.gauge(&slow, &[], f64::from(is_answered));
     });
     let routes: Vec<Arc<dyn HttpRoutes>> = vec![Arc::new(Extra)];
     let running = Console::start(options(), Arc::new(metrics), StatusBoard::default(), routes)
@@ -102,10 +98,11 @@ async fn probes_are_answered_while_metrics_and_the_status_are_made() {
 
 #[tokio::test]
 async fn a_long_list_of_metrics_comes_whole_and_compressed_to_whoever_takes_that() {
+    const MANY: MetricDoc = MetricDoc::gauge("many", "Many.").with_labels(&["n"]);
     let metrics = Metrics::default();
-    metrics.tell("many", |families| {
+    metrics.tell(&MANY, |families| {
         for n in 0..5000 {
-            families.gauge("many", "Many.", &[("n", &n.to_string())], f64::from(n));
+            families.gauge(&MANY, &[("n", &n.to_string())], f64::from(n));
         }
     });
     let running = Console::start(options(), Arc::new(metrics), StatusBoard::default(), Vec::new())

@@ -12,6 +12,7 @@ use crate::children;
 use crate::component::{BuildContext, BuildError, Component};
 use crate::connection::Connection;
 use crate::input::{Input, InputContext, InputError, Sink, SinkMetrics};
+use crate::metrics::{INPUT_CONNECTION, INPUT_RECEIVED};
 use crate::named_spec::NamedSpec;
 use crate::parse::ParseContext;
 use crate::registry::InputSpec;
@@ -30,8 +31,8 @@ impl InputSpec for BrokerInputSpec {
         let build = |child: &NamedSpec<dyn InputSpec>| {
             let context = child.build_context(context);
             let component = context.component.clone();
-            let connection = Connection::new(&component, "input");
-            let received = component.counter("input_received", "Messages received.");
+            let connection = Connection::new(&component, &INPUT_CONNECTION);
+            let received = component.counter(&INPUT_RECEIVED);
             let nodes = &context.scope.nodes;
             nodes.add(NodeCounters::input(&component, received, connection.clone()));
             let input = child.spec.build(&context)?;

@@ -16,6 +16,7 @@ use crate::batching::Batching;
 use crate::children;
 use crate::component::{BuildContext, BuildError};
 use crate::connection::Connection;
+use crate::metrics::OUTPUT_CONNECTION;
 use crate::named_spec::NamedSpec;
 use crate::output::{OpenError, Output, OutputContext, Rejection, WriteError, all_but};
 use crate::output_driver::{OpenFailure, OutputDriver, OutputMetrics, PermanentRejection, WriteFuture};
@@ -60,7 +61,7 @@ impl OutputSpec for BrokerOutputSpec {
         let build = |child: &NamedSpec<dyn OutputSpec>| {
             let context = child.build_context(context);
             let component = context.component.clone();
-            let connection = Connection::new(&component, "output");
+            let connection = Connection::new(&component, &OUTPUT_CONNECTION);
             let metrics = OutputMetrics::new(&component);
             let nodes = &context.scope.nodes;
             nodes.add(NodeCounters::output(&component, &metrics, connection.clone()));

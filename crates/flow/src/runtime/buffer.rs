@@ -17,6 +17,7 @@ use crate::component::{BuildContext, BuildError, Component};
 use crate::connection::Connection;
 use crate::delivery::Delivery;
 use crate::input::OpenBatches;
+use crate::metrics::BUFFER_CONNECTION;
 use crate::named_spec::NamedSpec;
 use crate::output_driver::{OutputDriver, OutputMetrics};
 use crate::queue::{self, QueueLimits};
@@ -58,7 +59,7 @@ impl BuiltBuffer {
         nodes: &GraphNodes,
     ) -> Result<BuiltBuffer, BuildError> {
         let component = context.component.clone();
-        let connection = Connection::new(&component, "buffer");
+        let connection = Connection::new(&component, &BUFFER_CONNECTION);
         let (stored, metrics) = (OutputMetrics::of_buffer(&component), BufferMetrics::new(&component));
         nodes.add(NodeCounters::buffer(
             &component,

@@ -13,6 +13,7 @@ use crate::component::{BuildContext, BuildError};
 use crate::connection::Connection;
 use crate::context::{DeadLetterSender, FailurePolicy, FlowScope};
 use crate::delivery::Delivery;
+use crate::metrics::OUTPUT_CONNECTION;
 use crate::named_spec::NamedSpec;
 use crate::output_driver::{OutputDriver, OutputMetrics};
 use crate::queue::{self, QueueLimits};
@@ -45,7 +46,7 @@ impl DeadLetterOutput {
             spec: spec.clone(),
         };
         let component = named.component(None, &environment.metrics);
-        let connection = Connection::new(&component, "output");
+        let connection = Connection::new(&component, &OUTPUT_CONNECTION);
         let metrics = OutputMetrics::new(&component);
         let (give_up, nodes) = (CancellationToken::new(), GraphNodes::default());
         let mut node = NodeCounters::output(&component, &metrics, connection.clone());

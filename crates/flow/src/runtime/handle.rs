@@ -3,17 +3,17 @@
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use prometheus::core::{Collector, Desc};
-use prometheus::{Opts, proto};
 use thalweg_record::{BalanceCounts, DropReason, FilterReason, FlowBalance};
 use thalweg_telemetry::{
-    BalanceStatus, FlowStatus, IntCounter, Metrics, NodeKind, NodeStatus, StatusDetail, StatusSource, Timing,
+    BalanceStatus, FlowStatus, IntCounter, MetricFamilies, Metrics, NodeKind, NodeStatus, StatusDetail, StatusSource,
+    Timing,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::StageMetrics;
 use crate::component::Component;
 use crate::connection::Connection;
+use crate::metrics::{BUFFERED, DROPPED, EXPANDED, FILTERED, IN, IN_FLIGHT, OUT};
 use crate::output_driver::OutputMetrics;
 
 /// The details that a processor shows, set once.
@@ -261,7 +261,10 @@ impl FlowHandle {
     }
 
     pub(crate) fn register_metrics(self: &Arc<FlowHandle>, flow: Option<&str>, metrics: &Metrics) {
-        metrics.register(BalanceCollector::new(self.balance.clone(), flow));
+        let (balance, name) = (self.balance.clone(), flow.map(str::to_owned));
+        metrics.tell_of(&IN, &flow_label(flow), move |to| {
+            tell_balance(to, &flow_label(name.as_deref()), &balance.snapshot());
+        });
     }
 }
 
@@ -309,100 +312,23 @@ fn balance_status(counts: &BalanceCounts) -> BalanceStatus {
     }
 }
 
+/// The label `flow`; none if the file has one flow without a name.
+fn flow_label(flow: Option<&str>) -> Vec<(&str, &str)> {
+    flow.map(|flow| ("flow", flow)).into_iter().collect()
+}
+
 /// Exports a flow's balance. All values of one scrape come from one snapshot, so they add up.
-struct BalanceCollector {
-    balance: Arc<FlowBalance>,
-    flow: Option<String>,
-    descriptions: Vec<Desc>,
-}
-
-const IN: (&str, &str) = (
-    "thalweg_flow_in_total",
-    "Messages that entered, with those that stages added.",
-);
-const OUT: (&str, &str) = ("thalweg_flow_out_total", "Messages written and confirmed.");
-const EXPANDED: (&str, &str) = (
-    "thalweg_flow_expanded_total",
-    "Of the messages that entered: added by stages.",
-);
-const IN_FLIGHT: (&str, &str) = ("thalweg_flow_in_flight", "Messages between entry and acknowledgement.");
-const BUFFERED: (&str, &str) = (
-    "thalweg_flow_buffered",
-    "Of the messages in flight: stored in the flow's buffer and not being worked on.",
-);
-const FILTERED: (&str, &str) = ("thalweg_flow_filtered_total", "Messages removed as intended.");
-const DROPPED: (&str, &str) = ("thalweg_flow_dropped_total", "Messages lost to a fault or a limit.");
-
-impl BalanceCollector {
-    fn new(balance: Arc<FlowBalance>, flow: Option<&str>) -> BalanceCollector {
-        let mut collector = BalanceCollector {
-            balance,
-            flow: flow.map(str::to_owned),
-            descriptions: Vec::new(),
-        };
-        collector.descriptions = [IN, OUT, EXPANDED, IN_FLIGHT, BUFFERED, FILTERED, DROPPED]
-            .into_iter()
-            .filter_map(|(name, help)| {
-                Desc::new(name.to_owned(), help.to_owned(), Vec::new(), collector.labels(None)).ok()
-            })
-            .collect();
-        collector
+fn tell_balance(to: &mut MetricFamilies, labels: &[(&str, &str)], counts: &BalanceCounts) {
+    to.counter(&IN, labels, counts.entered);
+    to.counter(&OUT, labels, counts.out);
+    to.counter(&EXPANDED, labels, counts.expanded);
+    to.gauge(&IN_FLIGHT, labels, counts.in_flight as f64);
+    to.gauge(&BUFFERED, labels, counts.buffered() as f64);
+    let with = |reason: &'static str| [labels, &[("reason", reason)][..]].concat();
+    for reason in FilterReason::ALL {
+        to.counter(&FILTERED, &with(reason.as_str()), counts.filtered(*reason));
     }
-
-    fn labels(&self, reason: Option<&str>) -> std::collections::HashMap<String, String> {
-        let pairs = [("flow", self.flow.as_deref()), ("reason", reason)];
-        pairs
-            .into_iter()
-            .filter_map(|(k, v)| Some((k.to_owned(), v?.to_owned())))
-            .collect()
-    }
-
-    fn family(
-        &self,
-        (name, help): (&str, &str),
-        gauge: bool,
-        values: &[(Option<&str>, u64)],
-    ) -> Vec<proto::MetricFamily> {
-        let families = values.iter().filter_map(|(reason, value)| {
-            let opts = Opts::new(name, help).const_labels(self.labels(*reason));
-            if gauge {
-                let metric = prometheus::IntGauge::with_opts(opts).ok()?;
-                metric.set(i64::try_from(*value).unwrap_or(i64::MAX));
-                Some(metric.collect())
-            } else {
-                let metric = IntCounter::with_opts(opts).ok()?;
-                metric.inc_by(*value);
-                Some(metric.collect())
-            }
-        });
-        families.flatten().collect()
-    }
-}
-
-impl Collector for BalanceCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.descriptions.iter().collect()
-    }
-
-    fn collect(&self) -> Vec<proto::MetricFamily> {
-        let counts = self.balance.snapshot();
-        let filtered: Vec<_> = FilterReason::ALL
-            .iter()
-            .map(|r| (Some(r.as_str()), counts.filtered(*r)))
-            .collect();
-        let dropped: Vec<_> = DropReason::ALL
-            .iter()
-            .map(|r| (Some(r.as_str()), counts.dropped(*r)))
-            .collect();
-        [
-            self.family(IN, false, &[(None, counts.entered)]),
-            self.family(OUT, false, &[(None, counts.out)]),
-            self.family(EXPANDED, false, &[(None, counts.expanded)]),
-            self.family(IN_FLIGHT, true, &[(None, counts.in_flight)]),
-            self.family(BUFFERED, true, &[(None, counts.buffered())]),
-            self.family(FILTERED, false, &filtered),
-            self.family(DROPPED, false, &dropped),
-        ]
-        .concat()
+    for reason in DropReason::ALL {
+        to.counter(&DROPPED, &with(reason.as_str()), counts.dropped(*reason));
     }
 }

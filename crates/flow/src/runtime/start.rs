@@ -20,6 +20,7 @@ use crate::connection::Connection;
 use crate::context::{DeadLetterSender, FailurePolicy, FlowScope};
 use crate::delivery::Delivery;
 use crate::input::{Input, InputContext, InputError, OpenBatches, Sink, SinkMetrics};
+use crate::metrics::{FLOW_LATENCY, INPUT_CONNECTION, OUTPUT_CONNECTION};
 use crate::output_driver::{OutputDriver, OutputMetrics};
 use crate::queue::{self, QueueLimits};
 use crate::runtime::buffer::{BuiltBuffer, Downstream, RunningBuffer};
@@ -189,7 +190,7 @@ fn build(
         scope: scope.clone(),
     };
 
-    let input_connection = Connection::new(&input_component, "input");
+    let input_connection = Connection::new(&input_component, &INPUT_CONNECTION);
     let sink_metrics = Arc::new(SinkMetrics::new(&input_component, flow_timing(flow, metrics)));
     nodes.add(NodeCounters::input(
         &input_component,
@@ -211,7 +212,7 @@ fn build(
     let chains = chains.collect::<Result<_, BuildError>>()?;
 
     let component = spec.output.component(flow, metrics);
-    let connection = Connection::new(&component, "output");
+    let connection = Connection::new(&component, &OUTPUT_CONNECTION);
     let output_metrics = OutputMetrics::new(&component);
     nodes.add(NodeCounters::output(&component, &output_metrics, connection.clone()));
     let output = OutputDriver {
@@ -362,9 +363,5 @@ fn flow_timing(flow: Option<&str>, metrics: &Arc<Metrics>) -> Timing {
         path: "root".to_owned(),
         label: String::new(),
     };
-    metrics.timing(
-        &id,
-        "thalweg_flow_latency_ns",
-        "Time from a message's entry to its acknowledgement.",
-    )
+    metrics.timing(&id, &FLOW_LATENCY)
 }

@@ -1,7 +1,69 @@
 //! The metrics of a consumer, under the names that dashboards of the reference system use for its `uns` input.
 
 use thalweg_flow::Component;
-use thalweg_telemetry::{IntCounter, IntGauge, Timing};
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, IntGauge, MetricDoc, MetricGroup, Timing};
+
+/// The declarations of a consumer's metrics, in the order of [`ConsumerMetrics`].
+pub type ConsumerMetricDocs = [MetricDoc; 10];
+
+/// The metrics of one input; their names start with `$prefix`.
+macro_rules! consumer_metric_docs {
+    ($prefix:literal) => {
+        [
+            MetricDoc::gauge(
+                concat!($prefix, "_connected"),
+                "1 while a broker answers and the topics exist.",
+            ),
+            MetricDoc::counter(
+                concat!($prefix, "_connection_errors"),
+                "Times that no broker answered, or a topic was missing.",
+            ),
+            MetricDoc::timing(
+                concat!($prefix, "_connection_time"),
+                "Time from the first attempt until a broker answers.",
+            ),
+            MetricDoc::counter(
+                concat!($prefix, "_poll_errors"),
+                "Errors that the client met while it fetched.",
+            ),
+            MetricDoc::counter(
+                concat!($prefix, "_offset_resets"),
+                "Times that a partition had to be read on elsewhere, since what came next was not there.",
+            ),
+            MetricDoc::counter(
+                concat!($prefix, "_topics_recreated"),
+                "Times that a topic was found to be another one of the same name, which is read from its beginning.",
+            ),
+            MetricDoc::counter(concat!($prefix, "_records_received"), "Records fetched."),
+            MetricDoc::counter(
+                concat!($prefix, "_records_filtered"),
+                "Records that the filter lets through.",
+            ),
+            MetricDoc::timing(
+                concat!($prefix, "_batch_processing_time"),
+                "Time to make the messages of a batch.",
+            ),
+            MetricDoc::timing(
+                concat!($prefix, "_records_commit_time"),
+                "Time from a commit to the answer of the broker.",
+            ),
+        ]
+    };
+}
+
+pub const INPUT_KAFKA: ConsumerMetricDocs = consumer_metric_docs!("input_kafka");
+pub const INPUT_UNS: ConsumerMetricDocs = consumer_metric_docs!("input_uns");
+
+pub const INPUT_KAFKA_METRICS: MetricGroup = MetricGroup {
+    title: "Inputs `kafka` and `kafka_franz`",
+    labels: COMPONENT_LABELS,
+    metrics: &INPUT_KAFKA,
+};
+pub const INPUT_UNS_METRICS: MetricGroup = MetricGroup {
+    title: "Input `uns`",
+    labels: COMPONENT_LABELS,
+    metrics: &INPUT_UNS,
+};
 
 pub struct ConsumerMetrics {
     pub connected: IntGauge,
@@ -18,31 +80,30 @@ pub struct ConsumerMetrics {
 }
 
 impl ConsumerMetrics {
-    /// `prefix` starts the names; it is `input_uns` for the input `uns`.
-    pub fn new(component: &Component, prefix: &str) -> ConsumerMetrics {
-        let name = |end: &str| format!("{prefix}_{end}");
-        let counter = |end: &str, help: &str| component.counter(&name(end), help);
-        let timing = |end: &str, help: &str| component.timing(&name(end), help);
+    pub fn new(component: &Component, docs: &ConsumerMetricDocs) -> ConsumerMetrics {
+        let [
+            connected,
+            connection_errors,
+            connection_time,
+            poll_errors,
+            offset_resets,
+            topics_recreated,
+            received,
+            matching,
+            batch_time,
+            commit_time,
+        ] = docs;
         ConsumerMetrics {
-            connected: component.gauge(&name("connected"), "1 while a broker answers and the topics exist."),
-            connection_errors: counter(
-                "connection_errors",
-                "Times that no broker answered, or a topic was missing.",
-            ),
-            connection_time: timing("connection_time", "Time from the first attempt until a broker answers."),
-            poll_errors: counter("poll_errors", "Errors that the client met while it fetched."),
-            offset_resets: counter(
-                "offset_resets",
-                "Times that a partition had to be read on elsewhere, since what came next was not there.",
-            ),
-            topics_recreated: counter(
-                "topics_recreated",
-                "Times that a topic was found to be another one of the same name, which is read from its beginning.",
-            ),
-            received: counter("records_received", "Records fetched."),
-            matching: counter("records_filtered", "Records that the filter lets through."),
-            batch_time: timing("batch_processing_time", "Time to make the messages of a batch."),
-            commit_time: timing("records_commit_time", "Time from a commit to the answer of the broker."),
+            connected: component.gauge(connected),
+            connection_errors: component.counter(connection_errors),
+            connection_time: component.timing(connection_time),
+            poll_errors: component.counter(poll_errors),
+            offset_resets: component.counter(offset_resets),
+            topics_recreated: component.counter(topics_recreated),
+            received: component.counter(received),
+            matching: component.counter(matching),
+            batch_time: component.timing(batch_time),
+            commit_time: component.timing(commit_time),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use thalweg_flow::Component;
 use thalweg_record::Text;
-use thalweg_telemetry::IntCounter;
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BypassReason {
@@ -74,18 +74,25 @@ impl Bypass {
     }
 }
 
+metric_group! {
+    pub OUTPUT_UNS_METRICS("Output `uns`", COMPONENT_LABELS) {
+        CONTRACT_BYPASSED = MetricDoc::counter(
+            "output_uns_contract_bypassed",
+            "Messages that are written without a check of their contract.",
+        )
+        .with_labels(&["reason"]);
+    }
+}
+
 /// Unchecked messages, by reason.
 pub struct BypassMetrics([IntCounter; BypassReason::ALL.len()]);
 
 impl BypassMetrics {
     pub fn new(component: &Component) -> BypassMetrics {
         let counter = |reason: BypassReason| {
-            component.metrics.counter_with(
-                &component.id,
-                "output_uns_contract_bypassed",
-                "Messages that are written without a check of their contract.",
-                &[("reason", reason.name())],
-            )
+            component
+                .metrics
+                .counter_with(&component.id, &CONTRACT_BYPASSED, &[("reason", reason.name())])
         };
         BypassMetrics(BypassReason::ALL.map(counter))
     }

@@ -13,7 +13,7 @@ use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, key};
 use super::TOPIC;
 use super::shared_metadata::SharedMetadata;
 use crate::cluster;
-use crate::consume::{self, ConsumerMetrics, ConsumerOptions, RecordDecoder};
+use crate::consume::{self, ConsumerMetrics, ConsumerOptions, INPUT_UNS, RecordDecoder};
 use crate::headers;
 use crate::input::{TOMBSTONE, payload};
 
@@ -130,7 +130,7 @@ struct UnsInput {
 impl Input for UnsInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
         Box::pin(async move {
-            let meters = ConsumerMetrics::new(&context.component, "input_uns");
+            let meters = ConsumerMetrics::new(&context.component, &INPUT_UNS);
             consume::run(self.options, meters, self.records, context).await
         })
     }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use prometheus::Registry;
 use tempfile::TempDir;
+use thalweg_telemetry::Metrics;
 
 use super::*;
 use crate::opening;
@@ -78,7 +78,7 @@ async fn until(mut is_so: impl AsyncFnMut() -> bool) {
 
 /// A new table `logs` with its committer.
 async fn committer(site: &LakeStorage, health: Arc<TableHealth>) -> Committer {
-    let (columns, metrics) = ((LOGS.columns)(), LakeMetrics::register(&Registry::new()).unwrap());
+    let (columns, metrics) = ((LOGS.columns)(), LakeMetrics::register(&Metrics::default()));
     let opened = opening::open(site, LOGS.name, LOGS.partitions, &columns);
     let (log, _) = opened.await.unwrap();
     let made = opening::create(&log, LOGS.partitions, &columns, &metrics);

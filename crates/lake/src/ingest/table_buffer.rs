@@ -637,13 +637,13 @@ impl TableBuffer {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::Registry;
+    use thalweg_telemetry::Metrics;
 
     use super::*;
     use thalweg_columns::tables::{TAGS, tags};
 
     fn table(flush_bytes: usize) -> TableBuffer {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         TableBuffer::new(&TAGS, &[0], flush_bytes, Duration::from_secs(60), metrics)
     }
 

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
 use tempfile::TempDir;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::disk::sim::{Random, SimDisk};
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
+use thalweg_telemetry::Metrics;
 
 use super::*;
 use crate::entry::{EntryForm, EntryHead, PayloadCompression, RejectedRecords, put_row};
@@ -86,7 +86,7 @@ impl World {
     }
 
     pub async fn open(&self, options: &IngestOptions) -> TableWriter {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         self.open_with(self.feed(), metrics, options).await
     }
 
@@ -114,7 +114,7 @@ impl World {
     }
 
     async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         self.try_open_with(self.feed(), metrics, options).await
     }
 
@@ -434,7 +434,7 @@ async fn no_power_cut_leaves_a_log_behind_its_table_whatever_modes_it_had() {
                 folder: tempfile::tempdir().unwrap(),
                 told: Arc::default(),
             };
-            let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+            let metrics = LakeMetrics::register(&Metrics::default());
             let site = LakeStorage::folder(folder.path(), SyncedStore::new());
             let opened = TableWriter::open(
                 &site,
@@ -633,7 +633,7 @@ async fn a_flush_is_not_early_because_the_one_before_left_its_room() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_whose_rows_cannot_be_made_of_what_was_handed_over_is_taken_from_the_log() {
     let world = World::new().await;
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let feed = world.feed_with_room(1 << 20);
     let handoffs = feed.handoffs.clone().unwrap();
     let writer = world.open_with(feed, metrics.clone(), &fast()).await;
@@ -659,7 +659,7 @@ async fn what_is_handed_over_and_not_synced_waits_for_its_sync() {
     }
     let feed = world.feed_with_room(1 << 20);
     let handoffs = feed.handoffs.clone().unwrap();
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let writer = world.open_with(feed, metrics.clone(), &slow()).await;
     for n in 0..20 {
         let offset = world.append(0, &["a"]).await;

@@ -3,8 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 use super::*;
 use crate::LakeMetrics;
@@ -53,7 +52,7 @@ async fn paths(lake: &Lake) -> Vec<PathBuf> {
 async fn by_hand(lake: &Path, asked: MaintenanceRequest, options: MaintenanceOptions) -> Vec<MaintenanceReport> {
     let (lake, runtime) = (lake.to_owned(), tokio::runtime::Handle::current());
     let run = move || {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let mut did = Vec::new();
         by_hand_alone(
             &LakeStorage::folder(&lake, SyncedStore::new()),

@@ -2,8 +2,7 @@ mod foreign;
 
 use std::path::Path;
 
-use prometheus::Registry;
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 use super::*;
 use crate::ingest::tests::{World, fast, rows_alone};
@@ -28,7 +27,7 @@ fn eager() -> MaintenanceOptions {
 }
 
 fn start(writer: &Arc<TableWriter>, options: MaintenanceOptions) -> MaintenanceThread {
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let upkeep = MaintenanceThread::start(options, metrics).unwrap();
     upkeep.keep(writer.clone());
     upkeep
@@ -172,7 +171,7 @@ async fn who_is_stopped_while_the_disk_takes_no_commit_does_not_wait_for_it() {
     let world = World::new().await;
     let disk = SimulatedDisk::default();
     let site = LakeStorage::folder(world.folder.path(), SyncedStore::with_disk(Arc::new(disk.clone())));
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let options = fast();
     let decoder = rows_alone(&LOGS);
     let opened = TableWriter::open(

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
-use prometheus::Registry;
 use tempfile::TempDir;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 use tokio::runtime::Handle;
 
 use super::Resolution;
@@ -126,7 +125,7 @@ impl World {
             flush_interval: Duration::from_secs(3600),
             ..IngestOptions::default()
         };
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let site = LakeStorage::folder(folder.path(), SyncedStore::new());
         let (promotion, decoder) = (AttributePromotion::default(), rows_alone(&METRICS));
         let writer = TableWriter::open(&site, &METRICS, feed, &decoder, promotion, metrics, &options);
@@ -171,7 +170,7 @@ impl World {
             late_every: Duration::ZERO,
             ..RollupOptions::default()
         };
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let (site, source) = (self.writer.site().clone(), self.writer.log().clone());
         let runtime = Handle::current();
         let open = move || RollupBuilder::open(&site, source, &METRICS, &METRICS_ROLLUP, options, metrics, runtime);
@@ -404,7 +403,7 @@ async fn compact(world: &World) {
         },
         ..MaintenanceOptions::default()
     };
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let upkeep = MaintenanceThread::start(options, metrics).unwrap();
     upkeep.keep(world.writer.clone());
     let until = Instant::now() + Duration::from_secs(30);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Float64Type, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
+use thalweg_telemetry::Metrics;
 use tokio::runtime::Handle;
 
 use super::table_tests::{ARRIVAL, World, slow};
@@ -125,7 +125,7 @@ async fn roll(world: &World, writer: &TableWriter) {
         late_every: Duration::ZERO,
         ..RollupOptions::default()
     };
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let (site, source, runtime) = (writer.site().clone(), writer.log().clone(), Handle::current());
     let run = move || {
         let opened = RollupBuilder::open(&site, source, &TAGS, &TAGS_ROLLUP, options, metrics, runtime);

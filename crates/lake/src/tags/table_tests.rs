@@ -10,13 +10,12 @@ use std::time::Duration;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::Int64Type;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
 use tempfile::TempDir;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_record::{Message, MetaMap, Metadata, Payload, SourceName, Text, Value};
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 use super::{TagBatchWriter, tag_id};
 use crate::LakeMetrics;
@@ -93,7 +92,7 @@ impl World {
             partitions: vec![PARTITION],
             taken: Arc::new(|_, _| {}),
         };
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let site = LakeStorage::folder(lake, store);
         TableWriter::open(
             &site,
@@ -587,7 +586,7 @@ async fn small_files_become_one_and_rows_stay_as_they_are() {
         look_every: Duration::from_millis(5),
         ..MaintenanceOptions::default()
     };
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let upkeep = MaintenanceThread::start(options, metrics).unwrap();
     upkeep.keep(writer.clone());
     until(|| (writer.tables()[0].files <= 3).then_some(())).await;

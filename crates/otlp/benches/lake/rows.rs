@@ -11,7 +11,6 @@ use flate2::Compression as Level;
 use flate2::write::GzEncoder;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use prometheus::Registry;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::compaction::{BucketWidth, FileSink, MergeError, MergeJob};
@@ -33,7 +32,7 @@ use thalweg_otlp::decode::{DecodeContext, OtlpDecoder};
 use thalweg_otlp::entry_decoder;
 use thalweg_otlp::inflate::inflate;
 use thalweg_otlp::validate::walk;
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 use crate::generator::{BEGIN_NANOS, Generator, Shape};
 use crate::harness::Session;
@@ -292,7 +291,7 @@ async fn full_chain(input: &Input, log: Arc<EmbeddedLog>, partitions: &[Partitio
         flush_interval: Duration::from_secs(60),
         ..IngestOptions::default()
     };
-    let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let site = LakeStorage::folder(lake, SyncedStore::new());
     let decoder = entry_decoder(input.signal);
     let opened = TableWriter::open(

@@ -12,7 +12,6 @@ use arrow::array::{Array as _, ArrayRef, RecordBatch};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -51,7 +50,7 @@ impl World {
     }
 
     fn bulk(&self, wanted: BulkRequest) -> BulkImporter {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&thalweg_telemetry::Metrics::default());
         let runtime = self.runtime.handle().clone();
         let site = LakeStorage::folder(&self.lake(), SyncedStore::new());
         let requests = Box::new(OtlpBulkRequests::default());

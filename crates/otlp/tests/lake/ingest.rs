@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use arrow::array::AsArray as _;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
 use tempfile::TempDir;
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::tables::LOGS;
@@ -20,7 +19,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_otlp::entry_decoder;
 use thalweg_otlp::json::{JsonLimits, to_proto};
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 const PARTITION: PartitionId = PartitionId::new(7, 0);
 const SOON: Duration = Duration::from_secs(20);
@@ -77,7 +76,7 @@ impl World {
     }
 
     async fn open(&self, options: &IngestOptions) -> TableWriter {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         self.open_with(self.feed(), metrics, options).await
     }
 
@@ -283,7 +282,7 @@ async fn rows_are_the_same_to_the_bit_whether_requests_are_handed_over_or_read_f
     // With handoffs; from the log alone; with handoffs but no room for any, and with room for some.
     for room in [Some(room), None, Some(0), Some(room / 1000)] {
         let world = World::new().await;
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let feed = room.map_or_else(|| world.feed(), |bytes| world.feed_with_room(bytes));
         let handoffs = feed.handoffs.clone();
         let writer = world.open_with(feed, metrics.clone(), &slow()).await;

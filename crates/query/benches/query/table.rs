@@ -15,6 +15,7 @@ use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value, ValueQuality};
+use thalweg_telemetry::Metrics;
 
 pub const ROWS: i64 = 500_000;
 const ROWS_OF_A_FILE: i64 = 20_000;
@@ -41,7 +42,7 @@ pub async fn fill(data_dir: &Path) {
         partitions: vec![PARTITION],
         taken: Arc::new(move |_, offset| told.store(offset, Ordering::SeqCst)),
     };
-    let metrics = LakeMetrics::register(&prometheus::Registry::new()).unwrap();
+    let metrics = LakeMetrics::register(&Metrics::default());
     let options = IngestOptions {
         flush_interval: Duration::from_millis(5),
         ..IngestOptions::default()

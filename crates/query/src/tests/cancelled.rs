@@ -35,7 +35,7 @@ async fn a_query_that_is_dropped_at_any_await_hides_nothing_from_the_next() {
     append(&writer, vec![sample("a", 0, Value::I64(0))]).await;
     let tables = || {
         let site = LakeStorage::folder(&thalweg_lake::folder(folder.path()), SyncedStore::new());
-        Arc::new(TableRegistry::new(site, QueryMetrics::new().unwrap()))
+        Arc::new(TableRegistry::new(site, QueryMetrics::unregistered()))
     };
     let shared = tables();
     seen(&shared).await;

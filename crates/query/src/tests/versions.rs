@@ -145,32 +145,15 @@ async fn parameters_have_the_types_of_json() {
     }
 }
 
-fn counted(registry: &prometheus::Registry, name: &str, labels: &[&str]) -> f64 {
-    let families = registry.gather();
-    let metrics = families
-        .iter()
-        .filter(|family| family.name() == name)
-        .flat_map(|family| family.get_metric());
-    let is_it = |metric: &&prometheus::proto::Metric| {
-        labels
-            .iter()
-            .all(|label| metric.get_label().iter().any(|pair| pair.value() == *label))
-    };
-    metrics
-        .filter(is_it)
-        .map(|metric| metric.get_counter().get_value())
-        .sum()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_not_read_is_counted_by_why() {
     let folder = tempfile::tempdir().unwrap();
     let _writer = filled(folder.path()).await;
-    let registry = prometheus::Registry::new();
-    let metrics = QueryMetrics::register(&registry).unwrap();
+    let exported = Metrics::default();
+    let metrics = QueryMetrics::register(&exported);
     let engine = Engine::open(folder.path(), QueryOptions::default(), metrics).unwrap();
-    let files = |stage| counted(&registry, "thalweg_lake_query_files_total", &[stage]);
-    let pruned = |stage| counted(&registry, "thalweg_lake_query_pruned_total", &[stage]);
+    let files = |stage| exported.total_with("thalweg_lake_query_files_total", &[stage]);
+    let pruned = |stage| exported.total_with("thalweg_lake_query_pruned_total", &[stage]);
     run(
         &engine,
         "SELECT sum(value) FROM tags WHERE time >= '2031-05-07T00:00:00Z' AND value_int > 2500",
@@ -178,7 +161,7 @@ async fn what_was_not_read_is_counted_by_why() {
     .await;
     // Scanned rows are counted when the query ends, after its reader has received all.
     for _ in 0..1000 {
-        if counted(&registry, "thalweg_lake_query_rows_total", &["raw"]) > 0.0 {
+        if exported.total_with("thalweg_lake_query_rows_total", &["raw"]) > 0.0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -189,7 +172,7 @@ async fn what_was_not_read_is_counted_by_why() {
         (1.0, 1.0),
         "one day before, one of smaller values"
     );
-    assert_eq!(counted(&registry, "thalweg_lake_query_rows_total", &["raw"]), 499.0);
+    assert_eq!(exported.total_with("thalweg_lake_query_rows_total", &["raw"]), 499.0);
     assert_eq!(pruned("filter"), 501.0, "rows whose other columns were not decoded");
-    assert!(counted(&registry, "thalweg_lake_query_scanned_bytes_total", &["sql"]) > 0.0);
+    assert!(exported.total_with("thalweg_lake_query_scanned_bytes_total", &["sql"]) > 0.0);
 }

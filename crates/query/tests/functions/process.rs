@@ -105,7 +105,7 @@ pub fn answer(all: Vec<impl Queries>) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let engine = Engine::open(folder.path(), options, QueryMetrics::new().unwrap()).unwrap();
+        let engine = Engine::open(folder.path(), options, QueryMetrics::unregistered()).unwrap();
         let first = "select count(*) from (select unnest(range(0, 100000)))";
         ask(&engine, &Asked::from(first.to_owned())).await;
         let before = Before {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use prometheus::Registry;
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::compaction::CompactionOptions;
 use thalweg_columns::tables::{LOGS, TableSpec};
@@ -152,7 +151,7 @@ impl Process {
         }
         let store = SyncedStore::with_disk(Arc::new(disk.clone()));
         let site = LakeStorage::folder(&thalweg_lake::folder(folder), store.clone()).with_clock(options.clock.clone());
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let ingest = IngestOptions {
             flush_interval: Duration::from_millis(15),
             checkpoint_interval: 5,
@@ -193,7 +192,7 @@ impl Process {
             cache_bytes: 1 << 20,
             ..QueryOptions::default()
         };
-        let engine = Engine::open_at(site.clone(), folder, limits, QueryMetrics::new().unwrap()).unwrap();
+        let engine = Engine::open_at(site.clone(), folder, limits, QueryMetrics::unregistered()).unwrap();
         engine.set_live(Arc::new(Written(writers.clone())));
         Process {
             log,
@@ -242,7 +241,7 @@ impl Process {
 
     /// Why the tables accept no more rows.
     pub fn trouble(&self) -> Vec<String> {
-        use thalweg_telemetry::StatusSource as _;
+        use thalweg_telemetry::{Metrics, StatusSource as _};
         self.writers.iter().flat_map(|writer| writer.not_ready()).collect()
     }
 

@@ -29,7 +29,7 @@ pub struct Engines {
 impl Engines {
     pub fn of(data_dir: &Path) -> Engines {
         Engines {
-            own: Engine::open(data_dir, QueryOptions::default(), QueryMetrics::new().unwrap()).unwrap(),
+            own: Engine::open(data_dir, QueryOptions::default(), QueryMetrics::unregistered()).unwrap(),
             lake: thalweg_lake::folder(data_dir),
         }
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use prometheus::Registry;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use thalweg_columns::attributes::AttributePromotion;
@@ -29,7 +28,7 @@ use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, PartitionId, Records, WriteBatch};
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, Ticks, Value as Sample, ValueQuality};
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 use crate::engines::Engines;
 
@@ -82,7 +81,7 @@ impl Plant {
         let log = Arc::new(EmbeddedLog::open(Arc::new(RamDisk::new(256 << 20)), 0xab, &options).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let site = LakeStorage::folder(&thalweg_lake::folder(folder.path()), SyncedStore::new());
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let options = IngestOptions {
             flush_interval: Duration::from_millis(20),
             ..IngestOptions::default()
@@ -343,7 +342,7 @@ pub async fn compact_alone(data_dir: &Path) {
     };
     let (runtime, metrics) = (
         tokio::runtime::Handle::current(),
-        LakeMetrics::register(&Registry::new()).unwrap(),
+        LakeMetrics::register(&Metrics::default()),
     );
     let compacting = tokio::task::spawn_blocking(move || {
         let mut told = |did: MaintenanceReport| {

@@ -3,7 +3,36 @@
 use std::time::Duration;
 
 use thalweg_flow::StageContext;
-use thalweg_telemetry::{IntCounter, IntGauge, Timing};
+use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, IntGauge, MetricDoc, Timing, metric_group};
+
+use crate::metrics::{MESSAGES_DROPPED, MESSAGES_ERRORED, MESSAGES_PROCESSED};
+
+metric_group! {
+    pub(crate) STREAM_PROCESSOR_METRICS("Processor `stream_processor`", COMPONENT_LABELS) {
+        PROCESSED = MESSAGES_PROCESSED.meaning("Messages of sources whose value was used.");
+        ERRORED = MESSAGES_ERRORED.meaning(
+            "Messages of sources without a value or a time, or whose value is too large.",
+        );
+        DROPPED = MESSAGES_DROPPED.meaning("Messages of no source, or that no expression could use yet.");
+        JAVASCRIPT_ERRORS = MetricDoc::counter("javascript_errors", "Expressions that failed.");
+        INVALID_DATA_TYPE = MetricDoc::counter(
+            "invalid_data_type",
+            "Results that are not values: NaN, infinities, functions.",
+        );
+        OUTPUTS = MetricDoc::counter("outputs_generated", "Results.");
+        JAVASCRIPT_EXECUTION_TIME = MetricDoc::timing(
+            "javascript_execution_time",
+            "Nanoseconds for an expression, with its part of the work around it: the mean of a batch.",
+        );
+        BATCH_PROCESSING_TIME = MetricDoc::timing("batch_processing_time", "Nanoseconds for a batch.");
+        MESSAGE_PROCESSING_TIME = MetricDoc::timing(
+            "message_processing_time",
+            "Nanoseconds for a message: the mean of its batch.",
+        );
+        ACTIVE_MAPPINGS = MetricDoc::gauge("active_mappings", "Expressions and constants of the mapping.");
+        ACTIVE_VARIABLES = MetricDoc::gauge("active_variables", "Sources that have a value.");
+    }
+}
 
 /// The processor's own metrics, shared by its instances.
 pub(super) struct StreamProcessorMetrics {
@@ -22,36 +51,19 @@ pub(super) struct StreamProcessorMetrics {
 
 impl StreamProcessorMetrics {
     pub fn new(context: &StageContext) -> StreamProcessorMetrics {
-        let counter = |name: &str, help: &str| context.component.counter(name, help);
-        let timing = |name: &str, help: &str| context.component.timing(name, help);
-        let gauge = |name: &str, help: &str| context.component.gauge(name, help);
+        let component = &context.component;
         StreamProcessorMetrics {
-            processed: counter("messages_processed", "Messages of sources whose value was used."),
-            errored: counter(
-                "messages_errored",
-                "Messages of sources without a value or a time, or whose value is too large.",
-            ),
-            dropped: counter(
-                "messages_dropped",
-                "Messages of no source, or that no expression could use yet.",
-            ),
-            javascript_errors: counter("javascript_errors", "Expressions that failed."),
-            invalid_data_type: counter(
-                "invalid_data_type",
-                "Results that are not values: NaN, infinities, functions.",
-            ),
-            outputs: counter("outputs_generated", "Results."),
-            javascript_execution_time: timing(
-                "javascript_execution_time",
-                "Nanoseconds for an expression, with its part of the work around it: the mean of a batch.",
-            ),
-            batch_processing_time: timing("batch_processing_time", "Nanoseconds for a batch."),
-            message_processing_time: timing(
-                "message_processing_time",
-                "Nanoseconds for a message: the mean of its batch.",
-            ),
-            active_mappings: gauge("active_mappings", "Expressions and constants of the mapping."),
-            active_variables: gauge("active_variables", "Sources that have a value."),
+            processed: component.counter(&PROCESSED),
+            errored: component.counter(&ERRORED),
+            dropped: component.counter(&DROPPED),
+            javascript_errors: component.counter(&JAVASCRIPT_ERRORS),
+            invalid_data_type: component.counter(&INVALID_DATA_TYPE),
+            outputs: component.counter(&OUTPUTS),
+            javascript_execution_time: component.timing(&JAVASCRIPT_EXECUTION_TIME),
+            batch_processing_time: component.timing(&BATCH_PROCESSING_TIME),
+            message_processing_time: component.timing(&MESSAGE_PROCESSING_TIME),
+            active_mappings: component.gauge(&ACTIVE_MAPPINGS),
+            active_variables: component.gauge(&ACTIVE_VARIABLES),
         }
     }
 

@@ -9,7 +9,7 @@ use thalweg_script::{Script, ScriptForm};
 
 use super::finish::Finisher;
 use super::result_cache::ResultCache;
-use super::{PipelineStep, ScriptStage, TagProcessor, TagProcessorMetrics};
+use super::{DROPPED, ERRORED, PROCESSED, PipelineStep, ScriptStage, TagProcessor, TagProcessorMetrics};
 use crate::computed;
 use crate::scripting::{ScriptMetrics, ScriptSource, Scripts, check};
 use crate::time::TimestampSource;
@@ -128,14 +128,10 @@ impl ProcessorSpec for TagProcessorSpec {
 
 impl TagProcessorSpec {
     pub(super) fn processor(&self, context: StageContext) -> Result<TagProcessor, BuildError> {
-        let counter = |name: &str, help: &str| context.component.counter(name, help);
         let counters = TagProcessorMetrics {
-            processed: counter("messages_processed", "Messages emitted with a topic."),
-            errored: counter(
-                "messages_errored",
-                "Messages that a script or the final check failed on.",
-            ),
-            dropped: counter("messages_dropped", "Messages for which a script returned nothing."),
+            processed: context.component.counter(&PROCESSED),
+            errored: context.component.counter(&ERRORED),
+            dropped: context.component.counter(&DROPPED),
         };
         let program = self.scripts.build(&context)?;
         Ok(TagProcessor {

@@ -22,7 +22,7 @@ pub fn open(
     if let Some(data_dir) = place.data_dir() {
         DataDir::refuse_restore(data_dir)?;
     }
-    let metrics = LakeMetrics::register(Metrics::new(false).registry())?;
+    let metrics = LakeMetrics::register(&Metrics::new(false));
     let options = checked.map(CheckedConfig::bulk_options).unwrap_or_default();
     let (site, local) = (place.site().clone(), place.local());
     Ok(BulkImporter::new(

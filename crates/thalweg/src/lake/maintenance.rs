@@ -116,7 +116,7 @@ fn alone(
         Some(checked) => checked.maintenance_options(),
         None => default_maintenance_options(),
     };
-    let metrics = LakeMetrics::register(Metrics::new(false).registry())?;
+    let metrics = LakeMetrics::register(&Metrics::new(false));
     let done = by_hand_alone(
         place.site(),
         asked,

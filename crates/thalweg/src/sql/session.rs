@@ -214,9 +214,9 @@ impl SqlSession {
                 let scratch = self.scratch()?;
                 // The default data folder does not belong to this lake, and may belong to a process.
                 let local: &Path = if lake.is_some() { scratch } else { data_dir };
-                Engine::open_at(by_url(url, scratch)?, local, options, QueryMetrics::new()?)?
+                Engine::open_at(by_url(url, scratch)?, local, options, QueryMetrics::unregistered())?
             }
-            None => Engine::open(data_dir, options, QueryMetrics::new()?)?,
+            None => Engine::open(data_dir, options, QueryMetrics::unregistered())?,
         };
         Ok(self.engine.get_or_init(|| engine))
     }

@@ -2,12 +2,11 @@ use std::collections::BTreeMap;
 
 use arrow::array::{Array, AsArray};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use prometheus::Registry;
 use tempfile::TempDir;
 use thalweg_log::disk::RamDisk;
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Durability, EmbeddedLog, LogOptions, Records, WriteBatch};
-use thalweg_telemetry::StatusSource as _;
+use thalweg_telemetry::{Metrics, StatusSource as _};
 
 use super::*;
 use thalweg_delta::store::SyncedStore;
@@ -137,7 +136,7 @@ impl World {
     }
 
     async fn try_open(&self, options: &IngestOptions) -> Result<TableWriter, OpenError> {
-        let metrics = LakeMetrics::register(&Registry::new()).unwrap();
+        let metrics = LakeMetrics::register(&Metrics::default());
         let site = LakeStorage::folder(self.lake.path(), SyncedStore::new());
         TableWriter::open_events(
             &site,

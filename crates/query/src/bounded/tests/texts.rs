@@ -145,7 +145,7 @@ fn engine() -> (tempfile::TempDir, Engine) {
         memory_bytes: MEMORY,
         ..QueryOptions::default()
     };
-    let engine = Engine::open(folder.path(), options, QueryMetrics::new().unwrap()).unwrap();
+    let engine = Engine::open(folder.path(), options, QueryMetrics::unregistered()).unwrap();
     (folder, engine)
 }
 

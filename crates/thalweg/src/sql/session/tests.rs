@@ -85,7 +85,7 @@ impl World {
         let engine = Engine::open(
             self.folder.path(),
             QueryOptions::default(),
-            QueryMetrics::new().unwrap(),
+            QueryMetrics::unregistered(),
         )
         .unwrap();
         let answered = self.answered.clone();

@@ -1,0 +1,57 @@
+//! The page of the metrics, made from the declarations from which the metrics themselves are made.
+
+use std::fmt::Write as _;
+
+use thalweg_assemble::METRIC_SECTIONS;
+use thalweg_telemetry::MetricGroup;
+
+use super::{MADE, cell};
+
+const INTRODUCTION: &str = "\
+A process exports these metrics at `/metrics` and `/stats`, in the text format of Prometheus. A metric is there once its part
+of the process runs.
+
+- A `timing` is a summary with the quantiles 0.5, 0.9 and 0.99, or a histogram if
+  `metrics.prometheus.use_histogram_timing` is set.
+- Without a unit, a metric counts what its sentence names.
+- A label is absent where there is nothing to tell apart: `flow` if the file has one flow without a name, and of
+  `dead_letter`; `dir` if the log is on one disk; `namespace` unless an event server counts by namespace; `group` if a queue
+  is paused and not one of its groups.
+
+";
+
+pub fn page() -> String {
+    let mut text = format!("# Metrics\n\n{MADE}{INTRODUCTION}");
+    for section in METRIC_SECTIONS {
+        let _ = write!(text, "## {}\n\n", section.title);
+        for group in section.groups {
+            describe(group, &mut text);
+        }
+    }
+    text
+}
+
+fn describe(group: &MetricGroup, text: &mut String) {
+    let _ = write!(text, "### {}\n\n", group.title);
+    if !group.labels.is_empty() {
+        let _ = write!(text, "Labels of each: {}\n\n", quoted(group.labels));
+    }
+    text.push_str("| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n");
+    for doc in group.metrics {
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} | {} | {} |",
+            doc.name,
+            doc.kind.name(),
+            quoted(doc.labels),
+            doc.unit(),
+            cell(doc.sentence())
+        );
+    }
+    text.push('\n');
+}
+
+fn quoted(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}
