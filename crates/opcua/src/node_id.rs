@@ -170,6 +170,15 @@ pub(crate) fn text_with_namespace(id: &NodeId) -> String {
     }
 }
 
+/// The memory of an id beside its own size: that of a text or of bytes.
+pub(crate) fn heap_bytes(id: &NodeId) -> usize {
+    match &id.identifier {
+        Identifier::String(text) => text.value().as_ref().map_or(0, String::len),
+        Identifier::ByteString(bytes) => bytes.value.as_ref().map_or(0, Vec::len),
+        Identifier::Numeric(_) | Identifier::Guid(_) => 0,
+    }
+}
+
 /// Writes the part after the namespace.
 pub(crate) fn write_identifier(identifier: &Identifier, out: &mut String) {
     match identifier {

@@ -17,6 +17,7 @@ use opcua::types::{
 };
 use thalweg_flow::Component;
 use thalweg_kit::clock;
+use thalweg_record::{CacheLimits, Remembered};
 
 use crate::channel::CallError;
 use crate::node_id;
@@ -40,10 +41,16 @@ const ROUND_MAX: Duration = Duration::from_secs(2);
 /// overflow.
 const REST: Duration = ROUND_MAX;
 
-/// Maximum number of cached definitions (twice as many as one encoding may need) and of cached references of each kind.
-/// At the limit all entries of a kind are discarded, which costs new queries.
-const DEFINITIONS_MAX: usize = 2 * STRUCTURES_MAX;
-const REFERENCES_MAX: usize = 20_000;
+/// Limits of the cached definitions (twice as many as one encoding may need) and of the cached references of each kind.
+/// What is evicted costs a new query; a round looks up what the rounds before it learned, so that the rest goes first.
+const DEFINITIONS: CacheLimits = CacheLimits {
+    entries_max: 2 * STRUCTURES_MAX,
+    bytes_max: 128 << 20,
+};
+const REFERENCES: CacheLimits = CacheLimits {
+    entries_max: 20_000,
+    bytes_max: 64 << 20,
+};
 
 /// Reason why a structure stays bytes.
 #[derive(Debug, thiserror::Error)]
@@ -96,14 +103,13 @@ pub(crate) struct TypeLearner {
 }
 
 /// Responses of the server for structures that are not in the registry yet.
-#[derive(Default)]
 struct TypeLookupCache {
     /// From encodings to data types.
-    encoded: HashMap<NodeId, NodeId>,
+    encoded: Remembered<NodeId, NodeId>,
     /// From data types to supertypes.
-    supertypes: HashMap<NodeId, NodeId>,
+    supertypes: Remembered<NodeId, NodeId>,
     /// Definitions of structures that are not registered yet because one that they refer to is still unknown.
-    definitions: HashMap<NodeId, Arc<Definition>>,
+    definitions: Remembered<NodeId, Arc<Definition>>,
 }
 
 impl TypeLearner {
@@ -340,8 +346,9 @@ impl TypeLookupRound<'_> {
         let mut ids = result.references.into_iter().flatten().map(|sent| sent.node_id.node_id);
         let found = ids.find(|id| !id.is_null());
         if let Some(found) = &found {
+            let bytes = node_id::heap_bytes(node) + node_id::heap_bytes(found);
             let known = self.answers.references(reference);
-            remember(known, REFERENCES_MAX, node.clone(), found.clone());
+            known.insert(node.clone(), found.clone(), bytes);
         }
         Ok(found)
     }
@@ -366,26 +373,31 @@ impl TypeLookupRound<'_> {
             TypeLookupError::Never(format!("the DataTypeDefinition of {node} {why}"))
         })?;
         let definition = Arc::new(definition);
-        let known = &mut self.answers.definitions;
-        remember(known, DEFINITIONS_MAX, data_type.clone(), definition.clone());
+        let bytes = node_id::heap_bytes(data_type) + definition.memory_bytes();
+        self.answers
+            .definitions
+            .insert(data_type.clone(), definition.clone(), bytes);
         Ok(definition)
     }
 }
 
+impl Default for TypeLookupCache {
+    fn default() -> TypeLookupCache {
+        TypeLookupCache {
+            encoded: Remembered::within(REFERENCES),
+            supertypes: Remembered::within(REFERENCES),
+            definitions: Remembered::within(DEFINITIONS),
+        }
+    }
+}
+
 impl TypeLookupCache {
-    fn references(&mut self, reference: ReferenceTypeId) -> &mut HashMap<NodeId, NodeId> {
+    fn references(&mut self, reference: ReferenceTypeId) -> &mut Remembered<NodeId, NodeId> {
         match reference {
             ReferenceTypeId::HasEncoding => &mut self.encoded,
             _ => &mut self.supertypes,
         }
     }
-}
-
-fn remember<T>(known: &mut HashMap<NodeId, T>, max: usize, node: NodeId, answer: T) {
-    if known.len() >= max {
-        known.clear();
-    }
-    known.insert(node, answer);
 }
 
 #[cfg(test)]

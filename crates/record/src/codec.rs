@@ -20,7 +20,6 @@ mod decode;
 mod definition_cache;
 mod encode;
 mod lists;
-mod map_cache;
 mod value;
 mod wire;
 

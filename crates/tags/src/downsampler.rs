@@ -17,8 +17,8 @@ use hashbrown::HashMap;
 use thalweg_flow::{BuildError, Processor, ProcessorSpec, StageContext};
 use thalweg_kit::clock;
 use thalweg_record::{
-    Ack, Batch, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, PerMapCache, Text, Value, json,
-    key,
+    Ack, Batch, CacheLimits, DropReason, FilterReason, Message, MetaMap, Metadata, Number, Payload, PerMapCache,
+    Remembered, Text, Value, json, key,
 };
 use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
@@ -101,8 +101,8 @@ struct Downsampler {
     due: BinaryHeap<Reverse<(Instant, Text)>>,
     /// Metadata with the keys that mark a kept point, by the original map and the settings.
     marked: PerMapCache<Arc<MetaMap>, SettingsKey>,
-    /// Texts of settings in use, so that they are shared. It is cleared when there are too many.
-    texts: HashMap<SettingsKey, Text>,
+    /// Texts of settings in use, so that they are shared.
+    texts: Remembered<SettingsKey, Text>,
     counters: DownsamplerMetrics,
     context: StageContext,
 }
@@ -241,7 +241,7 @@ impl Downsampler {
             series: HashMap::new(),
             due: BinaryHeap::new(),
             marked: PerMapCache::default(),
-            texts: HashMap::new(),
+            texts: Remembered::within(CacheLimits::entries(TEXTS_MAX)),
             counters,
             context,
         }
@@ -490,15 +490,11 @@ impl Downsampler {
 
     fn text(&mut self, settings: AlgorithmSettings) -> Text {
         let key = settings.key();
-        if let Some(known) = self.texts.get(&key) {
-            return known.clone();
-        }
-        if self.texts.len() >= TEXTS_MAX {
-            self.texts.clear();
-        }
-        let text = Text::from(settings.to_string());
-        self.texts.insert(key, text.clone());
-        text
+        self.texts.get_or_insert_with(&key, || {
+            let text = Text::from(settings.to_string());
+            let bytes = text.len();
+            (key, text, bytes)
+        })
     }
 }
 

@@ -3,14 +3,16 @@
 //! A script that writes the same keys for every message of a tag would give each message its own list. Instead the
 //! result is built once per input map and written values, with the topic, and reused for every message that matches.
 //! Keys whose value keeps changing for the same input map (a counter, a time) are detected and stay with the message.
-//! Both tables are bounded; a full one is cleared.
+//! Both tables are bounded.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use smallvec::SmallVec;
-use thalweg_record::{CacheLimits, DropReason, Message, MetaMap, Metadata, Payload, PerMapCache, Text, Value, key};
+use thalweg_record::{
+    CacheLimits, DropReason, Message, MetaMap, Metadata, Payload, PerMapCache, Remembered, Text, Value, key,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::computed::is_computed;
@@ -18,9 +20,10 @@ use crate::datatype::Datatype;
 use crate::time::{TIMESTAMP, TIMESTAMP_MS};
 use crate::topic;
 
-const TOPICS_MAX: usize = 1 << 16;
-/// Topics with longer parts, which are unusual, are not cached, so that the number of topics bounds their memory.
-const PARTS_BYTES_MAX: usize = 1024;
+const TOPICS: CacheLimits = CacheLimits {
+    entries_max: 1 << 16,
+    bytes_max: 64 << 20,
+};
 /// Results per input map: a fan-out produces several. With more, the keys in which they differ count as changing.
 const VARIANTS_MAX: usize = 8;
 const CHANGING_MAX: usize = 64;
@@ -48,15 +51,14 @@ pub(crate) struct MetadataCache {
     by_input: PerMapCache<SmallVec<[MetadataVariant; 1]>>,
     /// Keys that change from message to message.
     changing: HashSet<Text>,
-    topics: HashMap<String, Result<Text, String>>,
+    topics: Remembered<String, Result<Text, String>>,
     /// Scratch buffer for the key of `topics`.
     parts: String,
-    topics_max: usize,
 }
 
 impl Default for MetadataCache {
     fn default() -> MetadataCache {
-        MetadataCache::bounded(CacheLimits::default(), TOPICS_MAX)
+        MetadataCache::within(CacheLimits::default(), TOPICS)
     }
 }
 
@@ -76,13 +78,12 @@ impl MetadataVariant {
 }
 
 impl MetadataCache {
-    fn bounded(input_maps: CacheLimits, topics_max: usize) -> MetadataCache {
+    fn within(input_maps: CacheLimits, topics: CacheLimits) -> MetadataCache {
         MetadataCache {
             by_input: PerMapCache::within(input_maps),
             changing: HashSet::new(),
-            topics: HashMap::new(),
+            topics: Remembered::within(topics),
             parts: String::new(),
-            topics_max,
         }
     }
 
@@ -259,19 +260,14 @@ impl MetadataCache {
         let path = part(VIRTUAL_PATH);
         self.parts.clear();
         let _infallible = write!(self.parts, "{location}\0{contract}\0{path}\0{name}");
-        if let Some(known) = self.topics.get(&self.parts) {
-            return known.clone().map_err(|text| (DropReason::InvalidTopic, text));
-        }
-        let built = topic::build(&location, &contract, &path, &name)
-            .map(Text::from)
-            .map_err(|error| format!("failed to construct UMH topic: failed to build UMH topic: {error}"));
-        if self.parts.len() <= PARTS_BYTES_MAX {
-            if self.topics.len() >= self.topics_max {
-                self.topics.clear();
-            }
-            self.topics.insert(self.parts.clone(), built.clone());
-        }
-        built.map_err(|text| (DropReason::InvalidTopic, text))
+        let known = self.topics.get_or_insert_with(self.parts.as_str(), || {
+            let built = topic::build(&location, &contract, &path, &name)
+                .map(Text::from)
+                .map_err(|error| format!("failed to construct UMH topic: failed to build UMH topic: {error}"));
+            let bytes = self.parts.len() + built.as_ref().map_or_else(String::len, |topic| topic.len());
+            (self.parts.clone(), built, bytes)
+        });
+        known.map_err(|text| (DropReason::InvalidTopic, text))
     }
 }
 

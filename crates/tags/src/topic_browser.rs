@@ -18,12 +18,11 @@ mod topic_table;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_flow::{BuildError, ComponentRegistry, ParseContext, Processor, ProcessorSpec, StageContext};
 use thalweg_kit::clock;
-use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Text, key};
+use thalweg_record::{Ack, Batch, CacheLimits, DropReason, FilterReason, Message, Remembered, Text, key};
 use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
 pub use self::directory::TopicDirectory;
@@ -32,11 +31,11 @@ use self::topic_table::{BrowserLimits, BundleContents, PendingEvent, TopicTable}
 use crate::metrics::MESSAGES_PROCESSED;
 use crate::results::DropCause;
 use crate::time::now_ms;
-use crate::topic::{self, TopicError};
+use crate::topic;
 
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Limit for the topics whose ids an instance caches.
+/// Limit for the topics whose ids an instance caches, beside that of their number.
 const IDS_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) fn register(registry: &mut ComponentRegistry, directory: &Arc<TopicDirectory>) {
@@ -111,9 +110,13 @@ impl TopicBrowserSpec {
             self.directory.add(&context.component, &shared);
             shared
         });
+        let limits = CacheLimits {
+            entries_max: self.limits.topics_max,
+            bytes_max: IDS_BYTES_MAX,
+        };
         TopicBrowser {
             shared,
-            ids: TopicIdCache::new(self.limits.topics_max),
+            ids: Remembered::within(limits),
             context,
         }
     }
@@ -173,40 +176,9 @@ impl TopicBrowserMetrics {
 
 struct TopicBrowser {
     shared: Arc<BrowserState>,
-    ids: TopicIdCache,
+    /// Ids by topic.
+    ids: Remembered<Text, u64>,
     context: StageContext,
-}
-
-/// Cache of topic ids of an instance, with limits; it is cleared when it is full.
-struct TopicIdCache {
-    known: HashMap<Text, u64>,
-    count_max: usize,
-    bytes: usize,
-}
-
-impl TopicIdCache {
-    fn new(count_max: usize) -> TopicIdCache {
-        TopicIdCache {
-            known: HashMap::new(),
-            count_max,
-            bytes: 0,
-        }
-    }
-
-    fn of(&mut self, topic: &Text) -> Result<u64, TopicError> {
-        if let Some(id) = self.known.get(topic) {
-            return Ok(*id);
-        }
-        let id = id_of(topic::parts(topic)?);
-        let bytes = size_of::<(Text, u64)>() + topic.len();
-        if self.known.len() >= self.count_max || self.bytes + bytes > IDS_BYTES_MAX {
-            self.known.clear();
-            self.bytes = 0;
-        }
-        self.bytes += bytes;
-        self.known.insert(topic.clone(), id);
-        Ok(id)
-    }
 }
 
 impl Processor for TopicBrowser {
@@ -262,9 +234,18 @@ impl TopicBrowser {
     fn read(&mut self, message: &Message) -> Result<(Text, u64, EventContent), DropCause> {
         let topic = message.meta.text(key::UMH_TOPIC);
         let topic = topic.ok_or_else(|| (DropReason::MissingField, "the message has no umh_topic".to_owned()))?;
-        let id = self.ids.of(&topic);
-        let id = id.map_err(|error| (DropReason::InvalidTopic, error.to_string()))?;
+        let id = self.id(&topic)?;
         Ok((topic, id, EventContent::of(&message.payload)?))
+    }
+
+    fn id(&mut self, topic: &Text) -> Result<u64, DropCause> {
+        if let Some(id) = self.ids.get(topic) {
+            return Ok(*id);
+        }
+        let parts = topic::parts(topic).map_err(|error| (DropReason::InvalidTopic, error.to_string()))?;
+        let id = id_of(parts);
+        self.ids.insert(topic.clone(), id, topic.len());
+        Ok(id)
     }
 
     /// Adds events to those of the other instances. Bundles that had to be taken to make room, and acknowledgements of

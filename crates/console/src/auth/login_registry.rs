@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use thalweg_config::{AuthConfig, Role, TokenConfig, TokenSecret};
+use thalweg_record::{CacheLimits, Remembered};
 use tokio_util::sync::CancellationToken;
 
 use super::Identity;
@@ -19,12 +20,21 @@ use crate::StartError;
 const REMEMBERED_MAX: usize = 1024;
 
 /// All logins as they were read.
-#[derive(Default)]
 pub struct LoginRegistry {
     tokens: Vec<LoginEntry<[u8; 32]>>,
     users: BTreeMap<String, UserEntry>,
     /// Salted hashes of user and password for successful checks. They are dropped with the registry.
-    remembered: Mutex<HashSet<[u8; 32]>>,
+    remembered: Mutex<Remembered<[u8; 32], ()>>,
+}
+
+impl Default for LoginRegistry {
+    fn default() -> LoginRegistry {
+        LoginRegistry {
+            tokens: Vec::new(),
+            users: BTreeMap::new(),
+            remembered: Mutex::new(Remembered::within(CacheLimits::entries(REMEMBERED_MAX))),
+        }
+    }
 }
 
 type UserEntry = LoginEntry<argon2::password_hash::PasswordHashString>;
@@ -172,15 +182,11 @@ impl LoginRegistry {
     }
 
     pub fn remembers(&self, fingerprint: &[u8; 32]) -> bool {
-        self.remembered.lock().contains(fingerprint)
+        self.remembered.lock().get(fingerprint).is_some()
     }
 
     pub fn remember(&self, fingerprint: [u8; 32]) {
-        let mut remembered = self.remembered.lock();
-        if remembered.len() >= REMEMBERED_MAX {
-            remembered.clear();
-        }
-        remembered.insert(fingerprint);
+        self.remembered.lock().insert(fingerprint, (), 0);
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use thalweg_record::{CacheLimits, Remembered};
 
 use super::ConsumerState;
 use super::callbacks::ConsumerCallbacks;
@@ -33,21 +34,26 @@ pub enum PollAction {
 }
 
 /// Record sets with a wrong checksum: the number of reads, by their base offset.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ChecksumFailures {
-    tries: BTreeMap<Option<i64>, u32>,
+    tries: Remembered<Option<i64>, u32>,
     last: u32,
+}
+
+impl Default for ChecksumFailures {
+    fn default() -> ChecksumFailures {
+        ChecksumFailures {
+            tries: Remembered::within(CacheLimits::entries(DAMAGED_MAX)),
+            last: 0,
+        }
+    }
 }
 
 impl ChecksumFailures {
     /// Returns how often its checksum was wrong.
     fn again(&mut self, offset: Option<i64>) -> u32 {
-        if self.tries.len() >= DAMAGED_MAX {
-            self.tries.clear();
-        }
-        let tries = self.tries.entry(offset).or_default();
-        *tries += 1;
-        self.last = *tries;
+        self.last = self.tries.get(&offset).copied().unwrap_or_default() + 1;
+        self.tries.insert(offset, self.last, 0);
         self.last
     }
 

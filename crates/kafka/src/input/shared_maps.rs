@@ -6,11 +6,10 @@
 //! waste memory in later stages. A map belongs to one series, so keys are hashed into a fixed number of series instead
 //! of one map per key.
 
-use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::sync::Arc;
 
-use thalweg_record::{MetaMap, Metadata, Text};
+use thalweg_record::{CacheLimits, MetaMap, Metadata, Remembered, Text};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::TOMBSTONE;
@@ -28,7 +27,7 @@ const TIMESTAMP_UNIX: &str = "kafka_timestamp_unix";
 const KEYED_SERIES: u64 = 240;
 /// Limit of the maps with their keys.
 const BYTES_MAX: usize = 64 << 20;
-/// Overhead of an entry, besides its texts: in the table, in vectors and in the metadata.
+/// Overhead of an entry, besides its texts: in vectors and in the metadata.
 const ENTRY_BYTES: usize = 400;
 /// Longer keys never get a shared map, so that a few records do not evict all others.
 const PLACE_BYTES_MAX: usize = 32 << 10;
@@ -39,22 +38,26 @@ const SEEN_MAX: usize = 1 << 17;
 const STRANGERS_MAX: u64 = 1000;
 const LOOKED_AT: u64 = 16;
 
-#[derive(Default)]
 pub struct SharedMaps {
-    /// By the hash of their keys. Of two with the same hash the newer one is kept.
-    maps: HashMap<u64, SharedMapEntry>,
-    bytes: usize,
-    /// Hashes of keys that occurred at least once.
-    seen: HashSet<u64>,
+    /// By their content.
+    maps: Remembered<Box<[u8]>, Arc<MetaMap>>,
+    /// Hashes of contents that occurred at least once.
+    seen: Remembered<u64, ()>,
     /// Records with headers since the last one whose headers had occurred before.
     strangers: u64,
     /// Scratch buffer: the key, which is the content of a record's shared map.
     place: Vec<u8>,
 }
 
-struct SharedMapEntry {
-    place: Box<[u8]>,
-    map: Arc<MetaMap>,
+impl Default for SharedMaps {
+    fn default() -> SharedMaps {
+        SharedMaps {
+            maps: Remembered::within(CacheLimits::bytes(BYTES_MAX)),
+            seen: Remembered::within(CacheLimits::entries(SEEN_MAX)),
+            strangers: 0,
+            place: Vec::new(),
+        }
+    }
 }
 
 impl SharedMaps {
@@ -89,9 +92,8 @@ impl SharedMaps {
 
     /// Returns `None` if the headers have not occurred before.
     fn with_headers(&mut self, place: &[u8], record: &impl RecordWithHeaders, series: u64) -> Option<Arc<MetaMap>> {
-        let hash = xxh3_64(place);
-        let map = match self.find(hash, place) {
-            None if self.came_before(hash) => self.make(hash, place, headers(record), record, series),
+        let map = match self.maps.get(place).cloned() {
+            None if self.came_before(xxh3_64(place)) => self.make(place, headers(record), record, series),
             known => known?,
         };
         self.strangers = 0;
@@ -99,29 +101,23 @@ impl SharedMaps {
     }
 
     fn without_headers(&mut self, place: &[u8], record: &impl RecordWithHeaders, series: u64) -> Arc<MetaMap> {
-        let hash = xxh3_64(place);
-        match self.find(hash, place) {
-            None => self.make(hash, place, std::iter::empty(), record, series),
-            Some(known) => known,
+        match self.maps.get(place) {
+            None => self.make(place, std::iter::empty(), record, series),
+            Some(known) => known.clone(),
         }
-    }
-
-    fn find(&self, hash: u64, place: &[u8]) -> Option<Arc<MetaMap>> {
-        let found = self.maps.get(&hash).filter(|found| *found.place == *place)?;
-        Some(found.map.clone())
     }
 
     /// A hash collision only creates a map too early.
     fn came_before(&mut self, hash: u64) -> bool {
-        if self.seen.len() >= SEEN_MAX {
-            self.seen.clear();
+        let came_before = self.seen.get(&hash).is_some();
+        if !came_before {
+            self.seen.insert(hash, (), 0);
         }
-        !self.seen.insert(hash)
+        came_before
     }
 
     fn make<'r>(
         &mut self,
-        hash: u64,
         place: &[u8],
         headers: impl Iterator<Item = RecordHeader<'r>>,
         record: &impl RecordWithHeaders,
@@ -135,19 +131,7 @@ impl SharedMaps {
         ];
         let own = own.map(|(name, text)| (Text::new_static(name), text));
         let map = Arc::new(MetaMap::new(headers.chain(own), Some(series)));
-        // A larger set does not recur, and starting over is cheap.
-        if self.bytes + weight(place) > BYTES_MAX {
-            self.maps.clear();
-            self.bytes = 0;
-        }
-        let shared = SharedMapEntry {
-            place: place.into(),
-            map: map.clone(),
-        };
-        self.bytes += weight(place);
-        if let Some(before) = self.maps.insert(hash, shared) {
-            self.bytes -= weight(&before.place);
-        }
+        self.maps.insert(place.into(), map.clone(), weight(place));
         map
     }
 }

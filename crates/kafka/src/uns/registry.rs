@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use thalweg_flow::Component;
 use thalweg_kit::{blocking, clock};
-use thalweg_record::Text;
+use thalweg_record::{CacheLimits, Remembered, Text};
 use tokio::sync::{Notify, Semaphore};
 
 use super::bypass::{Bypass, BypassReason};
@@ -29,8 +29,11 @@ use requests::{ContractSubjects, RegistryError, subjects};
 
 pub use requests::Subject;
 
-/// Maximum cached contracts without a schema; the number of those with one is bounded by the registry.
-const MISSES_MAX: usize = 10_000;
+/// Limits of the cached contracts without a schema; the number of those with one is bounded by the registry.
+const MISSES: CacheLimits = CacheLimits {
+    entries_max: 10_000,
+    bytes_max: 64 << 20,
+};
 /// Maximum contracts queued for a query. Messages of further ones pass unchecked while nothing is cached.
 const ASKED_MAX: usize = 1000;
 /// Maximum concurrent queries, each of which occupies a thread.
@@ -114,11 +117,12 @@ struct RegistryClientInner {
 }
 
 /// A plant has dozens of contracts.
-#[derive(Default)]
 struct ContractCache {
-    entries: HashMap<Text, CachedContract>,
-    /// Insertions of contracts without a schema: at least as many as such entries exist.
-    misses: usize,
+    /// Contracts with a schema.
+    hits: HashMap<Text, CachedContract>,
+    /// Contracts without one, which are not in `hits`. Names of contracts come from messages, so there is no end of
+    /// them.
+    misses: Remembered<Text, CachedContract>,
     /// Contracts that are being queried, since when.
     asked: HashMap<Text, Instant>,
     /// The last query got no response: no contract is queried for a while.
@@ -129,22 +133,47 @@ struct ContractCache {
     held: Option<Text>,
 }
 
+impl Default for ContractCache {
+    fn default() -> ContractCache {
+        ContractCache {
+            hits: HashMap::new(),
+            misses: Remembered::within(MISSES),
+            asked: HashMap::new(),
+            silent: None,
+            is_slow: false,
+            held: None,
+        }
+    }
+}
+
 impl ContractCache {
     fn is_silent(&self, now: Instant) -> bool {
         self.silent.as_ref().is_some_and(|silent| now < silent.until)
     }
 
-    /// Contract names come from messages, so the number of those without a schema is unbounded.
-    fn remember(&mut self, contract: Text, entry: CachedContract) {
-        let is_hit = |entry: &CachedContract| matches!(entry.known, ContractLookup::Subjects(_));
-        if !is_hit(&entry) && self.entries.get(&contract).is_none_or(is_hit) {
-            if self.misses >= MISSES_MAX {
-                self.entries.retain(|_, entry| is_hit(entry));
-                self.misses = 0;
-            }
-            self.misses += 1;
+    fn get(&self, contract: &str) -> Option<&CachedContract> {
+        self.hits.get(contract).or_else(|| self.misses.get(contract))
+    }
+
+    fn get_mut(&mut self, contract: &str) -> Option<&mut CachedContract> {
+        match self.hits.get_mut(contract) {
+            Some(hit) => Some(hit),
+            None => self.misses.get_mut(contract),
         }
-        self.entries.insert(contract, entry);
+    }
+
+    fn remember(&mut self, contract: Text, entry: CachedContract) {
+        match &entry.known {
+            ContractLookup::Subjects(_) => {
+                self.misses.remove(&contract);
+                self.hits.insert(contract, entry);
+            }
+            ContractLookup::Bypassed(bypass) => {
+                self.hits.remove(&contract);
+                let bytes = contract.len() + bypass.why.len();
+                self.misses.insert(contract, entry, bytes);
+            }
+        }
     }
 }
 
@@ -177,7 +206,7 @@ impl SchemaRegistryClient {
     /// Returns the last known result for a contract, however old.
     pub fn known(&self, contract: &str) -> ContractLookup {
         let state = self.shared.state.lock();
-        if let Some(entry) = state.entries.get(contract) {
+        if let Some(entry) = state.get(contract) {
             return entry.known.clone();
         }
         ContractLookup::Bypassed(match &state.silent {
@@ -239,7 +268,7 @@ impl SchemaRegistryClient {
     /// Starts a query for a contract if needed. Returns `true` if nothing is cached.
     fn ask_for(&self, contract: &str) -> bool {
         let mut state = self.shared.state.lock();
-        let entry = state.entries.get(contract);
+        let entry = state.get(contract);
         if entry.is_some_and(CachedContract::is_fresh) {
             return false;
         }
@@ -292,7 +321,7 @@ impl RegistryClientInner {
                 return;
             }
         }
-        let before = match self.state.lock().entries.get(&contract) {
+        let before = match self.state.lock().hits.get(&contract) {
             Some(CachedContract {
                 known: ContractLookup::Subjects(subjects),
                 ..
@@ -332,7 +361,7 @@ impl RegistryClientInner {
         state.is_slow = false;
         let was_silent = state.silent.take().is_some();
         let until = clock::now() + lasts;
-        let before = state.entries.get_mut(&contract);
+        let before = state.get_mut(&contract);
         let reason_before = before.as_ref().map(|before| before.known.reason());
         match before {
             // Its last real answer remains valid.
@@ -380,7 +409,7 @@ impl RegistryClientInner {
     /// Messages no longer wait for a missing response. Logged once until a response arrives.
     fn tell_if_slow(&self, contracts: &[&String]) {
         let mut state = self.state.lock();
-        let is_open = |contract: &&&String| !state.entries.contains_key(contract.as_str());
+        let is_open = |contract: &&&String| state.get(contract).is_none();
         let Some(open) = contracts.iter().find(is_open) else {
             return;
         };

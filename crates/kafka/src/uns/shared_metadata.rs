@@ -1,26 +1,31 @@
 //! Metadata that the messages of a key share while their headers are the same. Its size is limited, because keys and
 //! headers come from outside.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use thalweg_record::MetaMap;
+use thalweg_record::{CacheLimits, MetaMap, Remembered};
 
 const BYTES_MAX: usize = 64 << 20;
-/// Overhead of an entry, besides its texts: in the map, in vectors and in the metadata.
+/// Overhead of an entry, besides its texts: in vectors and in the metadata.
 const ENTRY_BYTES: usize = 400;
 
-#[derive(Default)]
 pub struct SharedMetadata {
     /// By key, the metadata of its last record.
-    entries: HashMap<Box<[u8]>, SharedMetadataEntry>,
-    bytes: usize,
+    entries: Remembered<Box<[u8]>, SharedMetadataEntry>,
 }
 
 struct SharedMetadataEntry {
     /// Raw names and values, with their lengths.
     headers: Vec<u8>,
     map: Arc<MetaMap>,
+}
+
+impl Default for SharedMetadata {
+    fn default() -> SharedMetadata {
+        SharedMetadata {
+            entries: Remembered::within(CacheLimits::bytes(BYTES_MAX)),
+        }
+    }
 }
 
 impl SharedMetadata {
@@ -31,25 +36,11 @@ impl SharedMetadata {
     }
 
     pub fn insert(&mut self, key: &[u8], headers: Vec<u8>, map: Arc<MetaMap>) {
-        let bytes = weight(key, &headers);
-        let before = self.entries.get(key).map_or(0, |entry| weight(key, &entry.headers));
-        self.bytes = self.bytes.saturating_sub(before) + bytes;
-        // A larger set is not one of recurring tags, and starting over is cheap.
-        if self.bytes > BYTES_MAX {
-            self.entries.clear();
-            self.bytes = bytes;
-        }
-        if bytes <= BYTES_MAX {
-            self.entries.insert(key.into(), SharedMetadataEntry { headers, map });
-        } else {
-            self.bytes = 0;
-        }
+        // The key is stored once by itself and three times in the metadata; headers are stored raw and in the metadata.
+        let bytes = ENTRY_BYTES + 4 * key.len() + 3 * headers.len();
+        self.entries
+            .insert(key.into(), SharedMetadataEntry { headers, map }, bytes);
     }
-}
-
-/// The key is stored once by itself and three times in the metadata; headers are stored raw and in the metadata.
-fn weight(key: &[u8], headers: &[u8]) -> usize {
-    ENTRY_BYTES + 4 * key.len() + 3 * headers.len()
 }
 
 #[cfg(test)]
@@ -70,21 +61,5 @@ mod tests {
         shared.insert(b"k", b"other".to_vec(), second.clone());
         assert!(Arc::ptr_eq(&shared.get(b"k", b"other").unwrap(), &second));
         assert!(shared.get(b"k", b"h").is_none());
-        assert_eq!(shared.bytes, weight(b"k", b"other"));
-    }
-
-    #[test]
-    fn what_is_held_is_bounded_by_its_bytes() {
-        let mut shared = SharedMetadata::default();
-        let headers = vec![0; 1 << 20];
-        for n in 0..100_u32 {
-            shared.insert(&n.to_le_bytes(), headers.clone(), map());
-            let held = shared.entries.iter().map(|(key, entry)| weight(key, &entry.headers));
-            assert_eq!(held.sum::<usize>(), shared.bytes);
-            assert!(shared.bytes <= BYTES_MAX);
-        }
-        assert!(shared.get(&99_u32.to_le_bytes(), &headers).is_some());
-        shared.insert(b"huge", vec![0; BYTES_MAX], map());
-        assert!(shared.entries.is_empty() && shared.bytes == 0);
     }
 }

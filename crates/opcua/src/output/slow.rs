@@ -4,23 +4,28 @@
 //! A call has one response for all its nodes, so the slow one is found step by step: slow nodes go into smaller and
 //! smaller calls, until a fast response clears the unaffected ones.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use opcua::types::NodeId;
+use thalweg_record::{CacheLimits, Remembered};
+
+use crate::node_id;
 
 /// By how much calls of slow nodes become smaller.
 const DIVISOR: usize = 8;
 
-/// Maximum remembered nodes. Messages name some of them, which may never recur.
-const NODES_MAX: usize = 100_000;
+/// Limits of the remembered nodes. Messages name some of them, which may never recur.
+const NODES: CacheLimits = CacheLimits {
+    entries_max: 100_000,
+    bytes_max: 64 << 20,
+};
 
 /// A response that takes longer than this multiple of the server's fastest one is slow.
 const TIMES_QUICKEST: u32 = 4;
 
 pub(super) struct SlowNodes {
     /// Maximum nodes of a call that contains this one.
-    limits: HashMap<NodeId, usize>,
+    limits: Remembered<NodeId, usize>,
     /// A response within this time is never slow.
     patience_min: Duration,
     quickest: Option<Duration>,
@@ -29,7 +34,7 @@ pub(super) struct SlowNodes {
 impl SlowNodes {
     pub fn new(patience_min: Duration) -> SlowNodes {
         SlowNodes {
-            limits: HashMap::new(),
+            limits: Remembered::within(NODES),
             patience_min,
             quickest: None,
         }
@@ -67,10 +72,9 @@ impl SlowNodes {
     /// Records that a call of these nodes exceeded the patience.
     pub fn unanswered<'n>(&mut self, nodes: impl ExactSizeIterator<Item = &'n NodeId>) {
         let limit = nodes.len().div_ceil(DIVISOR).max(1);
-        if self.limits.len() >= NODES_MAX {
-            self.limits.clear();
+        for node in nodes {
+            self.limits.insert(node.clone(), limit, node_id::heap_bytes(node));
         }
-        self.limits.extend(nodes.map(|node| (node.clone(), limit)));
     }
 
     /// Returns the candidates, in order, that fit into one call of at most `most`. With `apart` it is a call of slow

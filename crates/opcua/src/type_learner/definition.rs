@@ -3,6 +3,7 @@
 use opcua::types::{NodeId, ObjectId};
 use thalweg_record::Text;
 
+use crate::node_id;
 use crate::value::types::StructureKind;
 use crate::value::{DecodeError, Decoder, StructureRegistry, ValueContent};
 
@@ -36,6 +37,12 @@ pub(super) struct RawField {
 }
 
 impl Definition {
+    /// Approximate memory.
+    pub fn memory_bytes(&self) -> usize {
+        let field = |field: &RawField| size_of::<RawField>() + field.name.len() + node_id::heap_bytes(&field.data_type);
+        size_of::<Definition>() + self.fields.iter().map(field).sum::<usize>()
+    }
+
     pub fn read(content: &ValueContent) -> Result<Definition, NoDefinition> {
         let body = content.body_of(ObjectId::StructureDefinition_Encoding_DefaultBinary);
         let book = StructureRegistry::default();

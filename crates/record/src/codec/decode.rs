@@ -6,19 +6,22 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::lists::{CopyBudget, DecodedList, TextRef};
-use super::map_cache::MapCache;
 use super::value::{WHOLE, take_value};
 use super::wire::WireReader;
 use super::{CodecError, VERSION, flags, kind};
 use crate::metadata::{MetadataChanges, MetadataParts};
-use crate::{Failure, Message, MetaMap, Metadata, Payload, SourceName, Text, Ticks, ValueQuality};
+use crate::{
+    CacheLimits, Failure, Message, MetaMap, Metadata, Payload, Remembered, SourceName, Text, Ticks, ValueQuality,
+};
 
 /// Maximum number of messages for which memory is reserved in advance.
 const CAPACITY_MAX: usize = 10_000;
 
-/// Reads parcels. Messages of one tag share one map across all parcels that it reads.
+/// Reads parcels. Messages of one tag share one map across all parcels that it reads, because stages cache their
+/// results by the address of the map.
 pub struct MessageDecoder {
-    cache: MapCache,
+    /// By the hash of their content. Of two with the same hash the newer one is kept.
+    cache: Remembered<u64, Arc<MetaMap>>,
     pieces: DecodedList,
 }
 
@@ -39,7 +42,7 @@ impl MessageDecoder {
     /// Caches constant maps up to about this many bytes.
     pub fn new(cache_bytes: usize) -> MessageDecoder {
         MessageDecoder {
-            cache: MapCache::new(cache_bytes),
+            cache: Remembered::within(CacheLimits::bytes(cache_bytes)),
             pieces: DecodedList::default(),
         }
     }
@@ -172,8 +175,8 @@ impl MessageDecoder {
             };
             map.series() == series && map.len() == pieces.entries.len() && map.iter().zip(&pieces.entries).all(same)
         };
-        if let Some(map) = self.cache.find(hash, is_it) {
-            return map;
+        if let Some(map) = self.cache.get(&hash).filter(|map| is_it(map)) {
+            return map.clone();
         }
         let entries = pieces.entries.iter().map(|(key, text)| {
             let key = match key {
@@ -187,7 +190,8 @@ impl MessageDecoder {
             (key.unwrap_or_default(), text.unwrap_or_default())
         });
         let map = Arc::new(MetaMap::of_sorted(entries.collect(), series));
-        self.cache.keep(hash, map.clone());
+        let bytes = size_of::<MetaMap>() + map.memory_bytes();
+        self.cache.insert(hash, map.clone(), bytes);
         map
     }
 

@@ -105,7 +105,7 @@ fn tables_stay_within_their_bounds() {
         entries_max: 10,
         ..CacheLimits::default()
     };
-    let mut results = MetadataCache::bounded(ten, 5);
+    let mut results = MetadataCache::within(ten, CacheLimits::entries(5));
     for i in 0..1000 {
         let (tag, input) = (format!("t{i}"), map(&[("opcua_tag_name", "x")]));
         let message = message(&input, &[PLACE[0], PLACE[1], ("tag_name", &tag)]);
@@ -121,7 +121,7 @@ fn results_of_large_maps_are_bounded_in_bytes() {
         bytes_max: 1 << 20,
         ..CacheLimits::default()
     };
-    let mut results = MetadataCache::bounded(bounds, 5);
+    let mut results = MetadataCache::within(bounds, CacheLimits::entries(5));
     let header = "x".repeat(50_000);
     let inputs: Vec<_> = (0..100).map(|_| map(&[("header", &header)])).collect();
     for input in &inputs {
@@ -129,18 +129,6 @@ fn results_of_large_maps_are_bounded_in_bytes() {
     }
     let held = inputs.iter().filter(|input| Arc::weak_count(input) > 0).count();
     assert!((1..=20).contains(&held), "{held}");
-}
-
-#[test]
-fn topics_of_endless_parts_are_not_remembered() {
-    let mut results = MetadataCache::default();
-    let input = map(&[]);
-    for path in ["a", &vec!["part"; 1000].join(".")] {
-        let message = message(&input, &[PLACE[0], PLACE[1], PLACE[2], ("virtual_path", path)]);
-        let (meta, _) = results.metadata(&message).unwrap();
-        assert_eq!(shown(&meta), naive(&message.meta).unwrap());
-    }
-    assert_eq!(results.topics.len(), 1);
 }
 
 #[test]

@@ -458,22 +458,6 @@ fn events_leave_early_when_their_metadata_takes_too_much() {
 }
 
 #[test]
-fn ids_of_topics_are_remembered_within_bounds() {
-    let mut few = TopicIdCache::new(2);
-    for n in 0..10 {
-        few.of(&topic(&format!("t{n}")).into()).unwrap();
-        assert!(few.known.len() <= 2);
-    }
-    let mut long = TopicIdCache::new(1 << 20);
-    let name = "x".repeat(1 << 20);
-    for n in 0..100 {
-        long.of(&topic(&format!("{name}{n}")).into()).unwrap();
-        let bytes: usize = long.known.keys().map(|topic| topic.len()).sum();
-        assert!(bytes <= IDS_BYTES_MAX && !long.known.is_empty(), "{bytes}");
-    }
-}
-
-#[test]
 fn what_is_no_event_of_a_topic_is_dropped_with_its_reason() {
     let unnamed = Message::raw(r#"{"value": 1, "timestamp_ms": 1}"#);
     let with = |topic: &str, payload: &str| {

@@ -155,18 +155,17 @@ fn what_is_held_is_bounded_by_its_bytes() {
         for _ in 0..2 {
             shared.metadata(&record(None, n, &headers));
         }
-        let held = shared.maps.values().map(|shared| weight(&shared.place));
-        assert_eq!(held.sum::<usize>(), shared.bytes);
-        assert!(shared.bytes <= BYTES_MAX);
+        assert!(shared.maps.bytes() <= BYTES_MAX);
     }
     let maps = shared.maps.len();
-    assert!(maps > 100, "it does not begin anew all the time: {maps}");
+    assert!(maps > 500, "{maps}");
     let too_long = "x".repeat(PLACE_BYTES_MAX);
     for n in 0..3 {
         let meta = shared.metadata(&record(None, n, &[("long", Some(too_long.as_bytes()))]));
         assert_eq!(meta.get("long").unwrap(), too_long);
     }
-    assert_eq!(shared.maps.len(), maps);
+    // Perhaps one without headers.
+    assert!(shared.maps.len() <= maps + 1);
 }
 
 #[test]
@@ -184,14 +183,6 @@ fn where_no_headers_come_again_few_are_looked_at_until_some_do() {
     let mut is_shared = |n| shared.metadata(&again(n)).shared_map().get("unit").is_some();
     assert!((0..100).any(&mut is_shared));
     assert!((0..100).all(is_shared));
-}
-
-#[test]
-fn what_came_once_is_forgotten_in_the_end() {
-    let mut shared = SharedMaps::default();
-    assert!((0..SEEN_MAX as u64).all(|hash| !shared.came_before(hash)));
-    assert!(!shared.came_before(0));
-    assert_eq!(shared.seen.len(), 1);
 }
 
 /// The producer decides how many headers there are, and in which order.

@@ -110,23 +110,20 @@ fn what_has_a_schema_is_remembered_for_ever_and_the_rest_within_bounds() {
         until: Instant::now() + LONG,
     };
     state.remember("_pump_v1".into(), hit());
-    for n in 0..3 * MISSES_MAX {
+    for n in 0..3 * MISSES.entries_max {
         state.remember(format!("_c{n}_v1").as_str().into(), miss());
-        assert!(state.entries.len() <= MISSES_MAX + 1);
     }
-    assert!(matches!(
-        state.entries.get("_pump_v1"),
-        Some(CachedContract {
-            known: ContractLookup::Subjects(_),
-            ..
-        })
-    ));
-    // A repeated contract does not count again.
-    let (known, newest) = (state.entries.len(), format!("_c{}_v1", 3 * MISSES_MAX - 1));
-    for _ in 0..3 * MISSES_MAX {
-        state.remember(newest.as_str().into(), miss());
-    }
-    assert_eq!(state.entries.len(), known);
+    assert_eq!(state.misses.len(), MISSES.entries_max);
+    let is_hit = |state: &ContractCache| {
+        let known = state.get("_pump_v1").map(|entry| &entry.known);
+        matches!(known, Some(ContractLookup::Subjects(_)))
+    };
+    assert!(is_hit(&state));
+    // A contract is one or the other.
+    state.remember("_pump_v1".into(), miss());
+    assert!(!is_hit(&state) && state.hits.is_empty());
+    state.remember("_pump_v1".into(), hit());
+    assert!(is_hit(&state) && state.misses.get("_pump_v1").is_none());
 }
 
 #[tokio::test]
