@@ -91,7 +91,7 @@ mod tests {
     use std::convert::Infallible;
 
     use bytes::Bytes;
-    use futures::stream;
+    use futures::{StreamExt as _, stream};
 
     use super::*;
 
@@ -150,7 +150,7 @@ mod tests {
         let first = read(&memory, declared()).await.unwrap();
         for body in [declared(), of_pieces(2, 400 << 10)] {
             let refused = read_by(&memory, body, rules).await.err().unwrap();
-            assert_eq!((refused.status.as_u16(), refused.code), (503, "UNAVAILABLE"));
+            assert_eq!((refused.status().as_u16(), refused.code()), (503, "UNAVAILABLE"));
             assert_eq!(refused.answer().headers()["retry-after"], "1");
         }
         drop(first);

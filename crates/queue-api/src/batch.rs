@@ -250,7 +250,7 @@ mod tests {
             (b"\xff", "invalid_config", "line 4: not UTF-8 at byte 0"),
         ] {
             let problem = read(4, line, 10, &SystemClock).unwrap_err();
-            assert_eq!(problem.code(), code);
+            assert_eq!(problem.kind.facts().code, code);
             assert!(problem.detail.starts_with(expected), "{}", problem.detail);
         }
     }

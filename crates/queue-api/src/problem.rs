@@ -104,10 +104,6 @@ impl Problem {
         self.kind.facts().status
     }
 
-    pub fn code(&self) -> &'static str {
-        self.kind.facts().code
-    }
-
     /// Prefixes the error with its position.
     pub fn within(mut self, place: impl std::fmt::Display) -> Problem {
         self.detail = format!("{place}: {}", self.detail);

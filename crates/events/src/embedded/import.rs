@@ -10,7 +10,7 @@ use thalweg_log::format::record::RecordRef;
 use thalweg_log::{LogError, Offset, Records, WriteBatch};
 
 use super::append::{PART_BYTES, new_id};
-use super::index::{IndexEntry, IndexReadError, IndexReadResult, Io, ListId, ListKind};
+use super::index::{IndexEntry, IndexReadResult, Io, ListId, ListKind};
 use super::namespace::{EmbeddedNamespace, or_gone};
 use super::sequencer::PendingEntries;
 use crate::admission::{ClaimedPart, ImportAdmission, ImportClaim};

@@ -19,6 +19,7 @@ use thalweg_lake::maintenance::{
 use thalweg_lake::memtable_view::{MemtableReader, MemtableView, VisibilityWaitError};
 use thalweg_log::{EmbeddedLog, Log, LogOptions, PartitionId};
 use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
+use thalweg_telemetry::Metrics;
 
 use crate::ledger::KEPT_DAYS;
 
@@ -241,7 +242,7 @@ impl Process {
 
     /// Why the tables accept no more rows.
     pub fn trouble(&self) -> Vec<String> {
-        use thalweg_telemetry::{Metrics, StatusSource as _};
+        use thalweg_telemetry::StatusSource as _;
         self.writers.iter().flat_map(|writer| writer.not_ready()).collect()
     }
 
