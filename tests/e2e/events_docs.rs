@@ -1,5 +1,5 @@
-//! Runs the samples of `docs/events.md` and `docs/event-subscriptions.md` unchanged against the real binary. Only values that
-//! differ from run to run are replaced: the address of the server, and leases.
+//! Runs the samples of `docs/how-to/events.md` and `docs/how-to/event-subscriptions.md` unchanged against the real binary.
+//! Only values that differ from run to run are replaced: the address of the server, and leases.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::events_server::{Backend, Events, TOKEN};
 
 /// The code block of a section in a language.
 fn sample(document: &str, section: &str, language: &str) -> String {
-    let text = std::fs::read_to_string(beside("../docs").join(document)).unwrap();
+    let text = std::fs::read_to_string(beside("../docs/how-to").join(document)).unwrap();
     let (_, part) = text.split_once(&format!("\n## {section}\n")).unwrap();
     let (_, code) = part.split_once(&format!("\n```{language}\n")).unwrap();
     let (code, _) = code.split_once("\n```").unwrap();

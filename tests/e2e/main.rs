@@ -46,6 +46,7 @@ mod otlp_answers;
 mod otlp_collector;
 mod otlp_hostile;
 mod otlp_senders;
+mod pages;
 mod private_files;
 mod queue_api;
 mod queue_errors;

@@ -483,7 +483,7 @@ fn blocks<'t>(page: &'t str, language: &str) -> Vec<&'t str> {
 
 #[test]
 fn what_the_documentation_shows_works_as_it_stands() {
-    let page = include_str!("../../docs/queues.md");
+    let page = include_str!("../../docs/how-to/queues.md");
     let yaml = *blocks(page, "yaml").first().unwrap();
     let thalweg = Thalweg::start(&format!("{LOG}{yaml}")).unwrap();
     let address = thalweg.address().unwrap();

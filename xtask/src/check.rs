@@ -360,9 +360,9 @@ mod tests {
 
     #[test]
     fn paths_are_found_among_words() {
-        let text = "See `crates/flow/src/lib.rs`, (docs/mapping.md) and tests/. Not a/crates/b or data/lake.";
+        let text = "See `crates/flow/src/lib.rs`, (docs/reference/mapping.md) and tests/. Not a/crates/b or data/lake.";
         let found: Vec<&str> = paths_in(text).collect();
-        assert_eq!(found, ["crates/flow/src/lib.rs", "docs/mapping.md"]);
+        assert_eq!(found, ["crates/flow/src/lib.rs", "docs/reference/mapping.md"]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Checks docs/limits.md: each range is the enforced one, and each default the real one. Each row whose first cell is a
-//! field is tried at both ends of its range and one beyond.
+//! Checks docs/reference/limits.md: each range is the enforced one, and each default the real one. Each row whose first
+//! cell is a field is tried at both ends of its range and one beyond.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use thalweg_queue::settings::LogSettings;
 use crate::checked_config::CheckedConfig;
 use crate::settings::{FlowRequirements, Settings};
 
-const DOCUMENT: &str = include_str!("../../../docs/limits.md");
+const DOCUMENT: &str = include_str!("../../../docs/reference/limits.md");
 
 const FLOW: &str = "input: {stdin: {}}\noutput: {drop: {}}\n";
 

@@ -3,7 +3,7 @@
 //! A [`Mapping`] turns one message into another or deletes it; an [`Interpolation`] turns one into text. Both are
 //! compiled once, are shared between threads, and never panic. A compile-time error is a [`CompileError`] with its
 //! position. A run-time error is a [`RunError`] that concerns one message and leaves it unchanged. The language is the
-//! Bloblang subset that `docs/mapping.md` lists.
+//! Bloblang subset that `docs/reference/mapping.md` lists.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 

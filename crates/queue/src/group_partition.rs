@@ -606,7 +606,7 @@ mod tests {
         assert_eq!(inner.update_needed(3 * HOUR), 0);
     }
 
-    /// As docs/limits.md says.
+    /// As docs/reference/limits.md says.
     #[test]
     fn a_group_takes_a_few_kib_for_a_partition_before_it_knows_of_any_message() {
         let bytes = [GroupMode::Work, GroupMode::Stream].map(part_bytes);

@@ -7,8 +7,12 @@ use anyhow::{Context as _, Result};
 use super::rust_files;
 use crate::shell::root;
 
-/// For each name there is a document, `docs/<name>.md`, and a list, `docs/<name>-tests.md`.
-const DOCUMENTS: [&str; 3] = ["durability", "limits", "security"];
+/// Each document, and the list of its tests.
+const DOCUMENTS: [(&str, &str); 3] = [
+    ("docs/explanation/durability.md", "docs/reference/durability-tests.md"),
+    ("docs/reference/limits.md", "docs/reference/limits-tests.md"),
+    ("docs/explanation/security.md", "docs/reference/security-tests.md"),
+];
 
 pub(super) fn are_tested(wrong: &mut Vec<String>) -> Result<()> {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
@@ -17,10 +21,9 @@ pub(super) fn are_tested(wrong: &mut Vec<String>) -> Result<()> {
         let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         tests.extend(tests_in(&text).map(str::to_owned));
     }
-    for name in DOCUMENTS {
-        let (document, list) = (format!("docs/{name}.md"), format!("docs/{name}-tests.md"));
-        let (promised, shown) = (read(&document)?, read(&list)?);
-        wrong.extend(faults(&document, &promised, &list, &shown, &tests));
+    for (document, list) in DOCUMENTS {
+        let (promised, shown) = (read(document)?, read(list)?);
+        wrong.extend(faults(document, &promised, list, &shown, &tests));
     }
     Ok(())
 }

@@ -42,6 +42,15 @@ pub const CONFIG: &str = "etc/thalweg/thalweg.yaml";
 pub const LICENCES: &str = "THIRD-PARTY-LICENSES";
 pub const MANUAL: &str = "share/man/man1";
 
+/// The folders of the packaged documents; the decisions are only for readers of the sources.
+const PARTS: [&str; 5] = [
+    "docs",
+    "docs/tutorials",
+    "docs/how-to",
+    "docs/reference",
+    "docs/explanation",
+];
+
 /// The completions: name of the shell, and the file below the prefix. The zsh file is below [`Layout::zsh`].
 const BASH: &str = "share/bash-completion/completions/thalweg";
 const ZSH: &str = "_thalweg";
@@ -110,11 +119,13 @@ impl Layout {
         for own in ["README.md", "LICENSE"] {
             tree.copy(&root().join(own), &format!("{before}{own}"), READ)?;
         }
-        for page in files_of(&root().join("docs"), ".md")? {
-            let name = name(&page)?;
-            // The lists of tests are only for readers of the sources.
-            if !name.ends_with("-tests.md") {
-                tree.copy(&page, &format!("{before}docs/{name}"), READ)?;
+        for part in PARTS {
+            for page in files_of(&root().join(part), ".md")? {
+                let name = name(&page)?;
+                // The lists of tests are only for readers of the sources.
+                if !name.ends_with("-tests.md") {
+                    tree.copy(&page, &format!("{before}{part}/{name}"), READ)?;
+                }
             }
         }
         for example in files_of(&root().join("examples"), ".yaml")? {

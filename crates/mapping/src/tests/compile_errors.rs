@@ -304,7 +304,7 @@ fn everything_the_documentation_promises_exists() {
                    contains has_prefix has_suffix split join trim uppercase lowercase replace_all re_match re_replace \
                    re_replace_all format floor ceil round abs min max sum sort map_each filter fold parse_json format_json \
                    encode decode ts_parse ts_format ts_unix ts_unix_milli";
-    let documentation = include_str!("../../../../docs/mapping.md");
+    let documentation = include_str!("../../../../docs/reference/mapping.md");
     let mut known: Vec<&str> = crate::functions::FUNCTIONS.iter().map(|spec| spec.name).collect();
     let mut promised: Vec<&str> = functions.split_whitespace().collect();
     known.sort_unstable();
@@ -318,7 +318,7 @@ fn everything_the_documentation_promises_exists() {
     for name in functions.split_whitespace().chain(methods.split_whitespace()) {
         assert!(
             documentation.contains(&format!("`{name}(")),
-            "docs/mapping.md does not show {name}"
+            "docs/reference/mapping.md does not show {name}"
         );
     }
 }

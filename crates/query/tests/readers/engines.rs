@@ -12,7 +12,7 @@ const SCRIPT: &str = "../../tests/python/read_table.py";
 const OPTIMIZE: &str = "../../tests/python/optimize.py";
 const CHECKPOINT: &str = "../../tests/python/checkpoint.py";
 
-/// As documented in docs/tags.md.
+/// As documented in docs/how-to/tags.md.
 const NEWEST_OF_METRICS: &str =
     "qualify row_number() over (partition by resolution_s, series_id, time_unix_nano order by revision desc) = 1";
 const NEWEST_OF_TAGS: &str =

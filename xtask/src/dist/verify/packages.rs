@@ -104,7 +104,7 @@ fn is_as_released(line: &str, time: &str) -> bool {
 pub fn is_complete(checks: &mut PackageChecks, name: &str, package: &UnpackedPackage) -> Result<()> {
     let documents = package.root.join(package.layout.documents);
     let mut files = vec![package.program(), package.below_prefix(UNIT), package.root.join(CONFIG)];
-    files.extend([LICENCES, "LICENSE", "README.md", "docs/install.md"].map(|name| documents.join(name)));
+    files.extend([LICENCES, "LICENSE", "README.md", "docs/how-to/install.md"].map(|name| documents.join(name)));
     files.extend(["bash", "zsh", "fish"].map(|shell| package.root.join(package.layout.completions(shell))));
     for file in &files {
         let bytes = std::fs::metadata(file).map_or(0, |about| about.len());

@@ -1,5 +1,5 @@
-//! The statements of docs/durability.md about single files and about undetectable losses: the tests show that each
-//! stated limit exists.
+//! The statements of docs/explanation/durability.md about single files and about undetectable losses: the tests show
+//! that each stated limit exists.
 
 use super::whole_files::{Ending, Snapshot, disk_of, ended, outcome, snapshot};
 use super::*;

@@ -277,7 +277,7 @@ impl Hit {
         self.0.iter().any(|(name, damage)| is(name, *damage))
     }
 
-    /// See "What cannot be told" in docs/durability.md.
+    /// See "What cannot be told" in docs/explanation/durability.md.
     fn is_untold(&self, whole: &Whole) -> bool {
         let in_place = |_: &str, damage| matches!(damage, Damage::TailZeroed | Damage::CutAndFilledUp);
         let superblock = self.any(|name, _| name == superblock::NAME);

@@ -272,7 +272,7 @@ fn every_function_of_the_language_does_the_same_in_both() {
 
 #[test]
 fn the_documentation_names_what_is_native() {
-    let docs = include_str!("../../../../../docs/scripts.md");
+    let docs = include_str!("../../../../../docs/how-to/scripts.md");
     let (_, native) = docs.split_once("**Runs as native code:**").unwrap();
     let (native, _) = native.split_once("**Runs in QuickJS:**").unwrap();
     let words: Vec<&str> = native.split(|c: char| !c.is_ascii_alphanumeric()).collect();
@@ -282,7 +282,7 @@ fn the_documentation_names_what_is_native() {
     let globals = globals.filter(|name| !name.starts_with("Math."));
     for name in methods.chain(globals) {
         let last = name.rsplit('.').next().unwrap();
-        assert!(words.contains(&last), "docs/scripts.md does not name {name}");
+        assert!(words.contains(&last), "docs/how-to/scripts.md does not name {name}");
     }
 }
 
