@@ -61,5 +61,6 @@ mod sql_through_tls;
 mod stream_processor;
 mod topics;
 mod trouble;
+mod tutorials;
 mod uns;
 mod values;
