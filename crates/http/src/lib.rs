@@ -5,4 +5,5 @@
 
 pub mod answer;
 pub mod body;
+pub mod pem;
 pub mod tls_client;
