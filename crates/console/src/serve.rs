@@ -23,6 +23,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use thalweg_http::answer;
+use thalweg_http::tls_server::ServerTls;
 use thalweg_telemetry::{IntGauge, LogDecision, LogLimiter, OriginPolicy, OriginRefusal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,7 +41,6 @@ use crate::listener_metrics::ListenerMetrics;
 use crate::options::RefusalFn;
 use crate::refusal::ListenerErrorKind;
 use crate::status::ConsoleState;
-use crate::tls::Tls;
 use crate::transport::{Protocol, RefusalEncoder, StallTimeouts, Transport, detect};
 use crate::{HttpLimits, ResponseStyle, history, listen};
 
@@ -77,7 +77,7 @@ pub struct RunningListener {
 pub struct HttpListener {
     pub listener: TcpListener,
     pub address: SocketAddr,
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Arc<ServerTls>>,
     pub router: Router,
     pub limits: HttpLimits,
     pub manners: ResponseStyle,
@@ -171,7 +171,7 @@ impl RunningListener {
 }
 
 struct HttpServer {
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<ServerTls>>,
     router: Router,
     limits: HttpLimits,
     manners: ResponseStyle,
