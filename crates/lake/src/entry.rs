@@ -56,7 +56,7 @@ pub enum PayloadCompression {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InflateLimits {
     pub bytes: usize,
-    /// Decompressed bytes per compressed byte, once there are more than [`RATIO_FREE`].
+    /// Decompressed bytes per compressed byte, once there is more than 1 MiB.
     pub ratio: usize,
     /// The zstd window.
     pub window: usize,
@@ -73,7 +73,27 @@ impl Default for InflateLimits {
 }
 
 /// The decompressed size up to which the ratio is not checked.
-pub const RATIO_FREE: usize = 1 << 20;
+const RATIO_FREE: u64 = 1 << 20;
+/// The largest zstd window is 2 GiB.
+const ZSTD_WINDOW_LOG_MAX: u32 = 31;
+
+impl InflateLimits {
+    /// Whether so many bytes are too many for so many compressed ones.
+    pub fn exceeds_ratio(&self, compressed: u64, decompressed: u64) -> bool {
+        decompressed > compressed.saturating_mul(self.ratio as u64).max(RATIO_FREE)
+    }
+
+    /// The window as the library of zstd wants it: its binary logarithm, rounded down.
+    pub fn zstd_window_log(&self) -> u32 {
+        let log = usize::BITS - 1 - self.window.max(1 << 10).leading_zeros();
+        log.min(ZSTD_WINDOW_LOG_MAX)
+    }
+
+    /// Whether a zstd decoder failed because of its window, which its library reports only as text.
+    pub fn is_zstd_window(error: &str) -> bool {
+        error.contains("Frame requires too much memory")
+    }
+}
 
 /// The description of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

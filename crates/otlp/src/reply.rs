@@ -1,7 +1,6 @@
 //! Encodes response messages by hand: there are three, with a few fields each.
 
-use std::time::Duration;
-
+use thalweg_http::answer::retry_seconds;
 use thalweg_lake::Signal;
 use thalweg_lake::entry::PayloadEncoding;
 
@@ -67,7 +66,10 @@ pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
         PayloadEncoding::Json => {
             let text = json_text(&text);
             let retry = refusal.retry_after.map_or_else(String::new, |pause| {
-                format!(",{{\"@type\":\"{RETRY_INFO}\",\"retryDelay\":\"{}s\"}}", seconds(pause))
+                format!(
+                    ",{{\"@type\":\"{RETRY_INFO}\",\"retryDelay\":\"{}s\"}}",
+                    retry_seconds(pause)
+                )
             });
             let code_number = grpc as u8;
             format!(
@@ -82,11 +84,6 @@ pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
 /// The code and the text.
 pub fn message(refusal: &Refusal) -> String {
     format!("{}: {}", refusal.code(), refusal.text)
-}
-
-/// Whole seconds, rounded up.
-pub fn seconds(pause: Duration) -> u64 {
-    pause.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)
 }
 
 const DOMAIN: &str = "thalweg";

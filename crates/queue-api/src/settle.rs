@@ -192,7 +192,7 @@ mod tests {
     fn a_request_settles_no_more_than_its_limit() {
         let receipts = vec!["q:0:1:1"; RECEIPTS_MAX + 1];
         let body = json!({"ack": receipts}).to_string();
-        assert_eq!(read(body.as_bytes()).unwrap_err().status(), 413);
+        assert_eq!(read(body.as_bytes()).unwrap_err().kind.facts().status, 413);
     }
 
     proptest! {
