@@ -1,10 +1,14 @@
-//! A protobuf wire format reader that works in place, without copies or allocations.
+//! A protobuf wire format reader that works in place, without copies or allocations, and a writer of small messages.
 //!
 //! Some input that a general decoder accepts is malformed here, so that nothing is lost silently. No sender writes it:
 //! groups, a known field of another type, and a message or oneof that appears twice where once is allowed. As usual,
 //! the last value of a scalar field counts and unknown fields are skipped.
 
+mod writer;
+
 use std::fmt;
+
+pub use writer::WireWriter;
 
 /// The key of a field: its number and its wire type.
 pub type FieldKey = u32;
