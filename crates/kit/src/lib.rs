@@ -14,6 +14,7 @@ pub mod json_tokens;
 pub mod random;
 pub mod simulation;
 pub mod threads;
+pub mod time;
 pub mod wire;
 mod work_folder;
 
