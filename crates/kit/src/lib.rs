@@ -15,6 +15,7 @@ pub mod random;
 pub mod simulation;
 pub mod threads;
 pub mod time;
+pub mod varint;
 pub mod wire;
 mod work_folder;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use thalweg_kit::varint;
 use thalweg_lake::Signal;
 use thalweg_lake::entry::PayloadEncoding;
 
@@ -104,22 +105,14 @@ fn any(name: &str, message: &[u8]) -> Vec<u8> {
 fn number(out: &mut Vec<u8>, field: u8, number: u64) {
     if number > 0 {
         out.push(field << 3);
-        varint(out, number);
+        varint::put(out, number);
     }
 }
 
 fn bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     out.push(field << 3 | 2);
-    varint(out, bytes.len() as u64);
+    varint::put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
-}
-
-fn varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
 }
 
 /// A quoted JSON string.

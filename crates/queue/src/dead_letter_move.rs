@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use thalweg_kit::blocking;
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{Properties, RecordRef};
-use thalweg_log::format::varint;
 use thalweg_log::{LogError, Offset, Records, WriteBatch};
 
 use crate::admission::AdmissionRequest;

@@ -5,7 +5,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use crate::format::{FieldReader, FieldWriter, varint};
+use thalweg_kit::varint;
+
+use crate::format::{FieldReader, FieldWriter};
 use crate::ids::Micros;
 
 /// Older jumps are dropped, because a clock that is set every second for minutes must not fill the log.
