@@ -9,7 +9,7 @@ mod text;
 pub use parse::{TimeGrammar, parse};
 pub use text::{Decimals, TimeText, YearForm};
 
-/// Microseconds since 1970, UTC, or log time.
+/// Microseconds since 1970, UTC, or log time, see [`Clock`](crate::clock::Clock).
 pub type Micros = i64;
 
 const SECONDS_PER_DAY: i64 = 86_400;
