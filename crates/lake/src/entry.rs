@@ -22,6 +22,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::str::FromStr;
 
+use thalweg_kit::varint;
+
 use crate::ingest::Handoff;
 use crate::signal::Signal;
 
@@ -328,15 +330,15 @@ impl<'a> RawEntryHead<'a> {
         out.push(VERSION);
         out.extend_from_slice(&self.codes);
         out.extend_from_slice(&self.arrival.to_le_bytes());
-        put_varint(out, self.records.into());
-        put_varint(out, self.cut_values_at.map_or(0, |at| u64::from(at) + 1));
-        put_varint(out, self.rejected.iter().count() as u64);
+        varint::put(out, self.records.into());
+        varint::put(out, self.cut_values_at.map_or(0, |at| u64::from(at) + 1));
+        varint::put(out, self.rejected.iter().count() as u64);
         let mut next = 0;
         for place in self.rejected.iter() {
-            put_varint(out, u64::from(place - next));
+            varint::put(out, u64::from(place - next));
             next = place + 1;
         }
-        put_varint(out, self.peer.len() as u64);
+        varint::put(out, self.peer.len() as u64);
         out.extend_from_slice(self.peer.as_bytes());
     }
 
@@ -377,24 +379,10 @@ impl<'a> RawEntryHead<'a> {
     }
 }
 
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for (index, byte) in bytes.iter().take(10).enumerate() {
-        number |= u64::from(byte & 0x7f) << (7 * index);
-        if *byte < 0x80 {
-            *bytes = bytes.get(index + 1..)?;
-            return Some(number);
-        }
-    }
-    None
+    let (number, len) = varint::read(bytes).ok()?;
+    *bytes = bytes.get(len..)?;
+    Some(number)
 }
 
 /// The position of an entry in the log, for which clients can wait.

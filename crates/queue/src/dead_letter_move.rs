@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use thalweg_kit::blocking;
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{Properties, RecordRef};
-use thalweg_log::format::varint;
 use thalweg_log::{LogError, Offset, Records, WriteBatch};
 
 use crate::admission::AdmissionRequest;
@@ -177,7 +177,10 @@ impl Queue {
     ) -> NewMessage {
         let given = message.properties.as_ref();
         let topic = given.get(TOPIC).unwrap_or_default().to_owned();
-        let time = |at: i64| instant_text(self.clock.wall_at(at)).unwrap_or_default();
+        let time = |at: i64| {
+            let text = instant_text(self.clock.wall_at(at));
+            text.map(|text| text.to_string()).unwrap_or_default()
+        };
         let mut added = vec![
             ("queue", self.name().to_string()),
             ("topic", topic),

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::format::varint;
 use thalweg_log::{Log, Micros, Offset, PartitionId, Result as LogResult};
 
 use crate::budget::{Allowance, Reservation};

@@ -9,10 +9,11 @@ use parquet::file::metadata::{ColumnChunkMetaData, ColumnIndexBuilder, OffsetInd
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::statistics::{Statistics, ValueStatistics};
 use parquet::schema::types::ColumnDescPtr;
+use thalweg_kit::varint;
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::CParameter;
 
-use super::bits::{run, width_of, zigzag};
+use super::bits::{run, take_zigzag, width_of};
 use super::bounds::PageBounds;
 use super::source::{PageDecompressor, SourceColumn, SourcePage};
 
@@ -318,7 +319,7 @@ fn put_header(
 ) -> Result<()> {
     let number = |out: &mut Vec<u8>, skipped: u8, value: i64| {
         out.push(skipped << 4 | I32);
-        zigzag(value, out);
+        varint::put_signed(out, value);
     };
     let size = |len: usize| i32::try_from(len).map(i64::from).map_err(|_| too_large());
     number(out, 1, kind as i64);
@@ -358,15 +359,7 @@ impl PageHeader {
         };
         let field = |at: &mut usize, head: u8| -> Option<i64> {
             (byte(at)? == head).then_some(())?;
-            let (mut value, mut shift) = (0_u64, 0);
-            loop {
-                let next = byte(at)?;
-                value |= u64::from(next & 0x7f).checked_shl(shift)?;
-                shift += 7;
-                if next & 0x80 == 0 {
-                    return Some((value >> 1) as i64 ^ -((value & 1) as i64));
-                }
-            }
+            take_zigzag(page, at)
         };
         const NUMBER: u8 = 1 << 4 | I32;
         let is_right = field(&mut at, NUMBER)? == kind as i64;

@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
-use thalweg_log::format::varint;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadOptions};
 
 use super::index::{DocumentAt, IndexReadResult, Io};

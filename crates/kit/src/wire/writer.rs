@@ -2,6 +2,7 @@
 //! appended in the order of the calls, and a message gets its length when it is complete.
 
 use super::{bytes as bytes_key, number as number_key};
+use crate::varint;
 
 /// The fields of one message so far.
 #[derive(Clone, Debug, Default)]
@@ -60,12 +61,8 @@ impl WireWriter {
         self.bytes
     }
 
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.bytes.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.bytes.push(value as u8);
+    fn varint(&mut self, value: u64) {
+        varint::put(&mut self.bytes, value);
     }
 }
 

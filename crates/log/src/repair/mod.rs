@@ -10,12 +10,13 @@ mod rescue;
 
 use std::collections::BTreeMap;
 
+use thalweg_kit::clock::wall_micros;
+
 use crate::cache::IndexCache;
 use crate::check::coverage::{self, OffsetRange};
 use crate::check::layout::FileRole;
 use crate::check::scan::{LogScan, ScannedFile, ScannedPartition};
 use crate::check::{self, CheckProgress, CheckReport, FindingKind, INDEX_BYTES};
-use crate::clock::wall_now;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
@@ -350,7 +351,7 @@ impl Repair<'_> {
             .collect();
         // No later than the blocks before it, because the next start continues from this time.
         let time = match self.survey.newest_time {
-            0 => wall_now(),
+            0 => wall_micros(),
             newest => newest,
         };
         let (mut value, mut body) = (Vec::new(), Vec::new());
@@ -424,7 +425,7 @@ impl Repair<'_> {
 
 /// An id for a log without blocks, whose id is lost.
 fn new_id() -> u64 {
-    wall_now() as u64
+    wall_micros() as u64
 }
 
 /// A segment with a damaged index or damaged frames is rewritten as a whole.

@@ -6,10 +6,11 @@
 //! were passed but never delivered are left out, because a restart shows them to the cursor again. Encoding costs
 //! O(window width + held).
 
+use thalweg_kit::varint::{put, put_signed};
 use thalweg_log::Offset;
 
 use super::chain::NIL;
-use super::codec::{MessageSnapshot, StateReader, put, put_signed};
+use super::codec::{MessageSnapshot, StateReader};
 use super::delayed_set::{DelayedMessageSet, SPAN};
 use super::restore::MachineRecovery;
 use super::settlement_cache::{REMEMBERED, Settlement, SettlementCache};

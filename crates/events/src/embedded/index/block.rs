@@ -2,7 +2,7 @@
 //! block is verified and decoded once when it is read, so that it supports binary search and iteration in both
 //! directions.
 
-use thalweg_log::format::varint;
+use thalweg_kit::varint;
 
 /// A block is closed at this size.
 pub(super) const BLOCK_BYTES: usize = 8 << 10;

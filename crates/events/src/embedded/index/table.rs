@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
+use thalweg_kit::varint;
 use thalweg_log::disk::{Disk, DiskFile};
-use thalweg_log::format::{FieldReader, FieldWriter, varint};
+use thalweg_log::format::{FieldReader, FieldWriter};
 
 use super::block::{Block, BlockBuilder, checked};
 use super::bloom::Bloom;

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use thalweg_kit::threads;
+use thalweg_kit::varint;
 use thalweg_log::Offset;
-use thalweg_log::format::varint;
 
 use super::super::index::{IndexReadResult, IndexedEvent, Io, ListId, ListKind};
 use super::super::namespace::EmbeddedNamespace;

@@ -1,5 +1,6 @@
+use thalweg_kit::clock::wall_micros as now;
+
 use super::*;
-use crate::clock::wall_now as now;
 use crate::disk::sim::SimDisk;
 use crate::embedded::EmbeddedLog;
 use crate::status::LogStatus;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use thalweg_kit::varint::{put, put_signed};
 use thalweg_log::Micros;
 
-use crate::machine::codec::{MessageSnapshot, StateReader, put, put_signed};
+use crate::machine::codec::{MessageSnapshot, StateReader};
 use crate::machine::entry::{MessageState, NEVER};
 use crate::machine::journal::{FailureVerdict, Journal, LeaseRun};
 use crate::machine::timer_wheel::{Timer, TimerWheel, Timers};
@@ -256,6 +257,24 @@ fn without_a_journal_nothing_is_written() {
     };
     journal.lease(run, 0);
     assert!(journal.is_empty());
+}
+
+#[test]
+fn a_number_that_cannot_be_read_is_reported_where_reading_stopped() {
+    let ten_bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0];
+    for (rest, at, what) in [
+        (vec![0x80, 0x80], 3, "ends too early"),
+        (vec![], 1, "ends too early"),
+        (vec![0x80; 20], 11, "a number is too long"),
+        (ten_bytes, 11, "a number is too long"),
+    ] {
+        let bytes: Vec<u8> = std::iter::once(7).chain(rest).collect();
+        let mut from = StateReader::new(&bytes);
+        assert_eq!(from.u64(), Ok(7));
+        assert_eq!(from.u64(), Err(DamagedState { at, what }), "{bytes:?}");
+    }
+    let mut longer = StateReader::new(&[0x87, 0x80, 0, 1]);
+    assert_eq!((longer.u64(), longer.i64(), longer.is_empty()), (Ok(7), Ok(-1), true));
 }
 
 #[test]
