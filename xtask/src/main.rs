@@ -1,5 +1,5 @@
-//! The project's own tasks: `check`, `test`, `bench`, `soak`, `dist`, `docs`, `build-time`. They are written in Rust so that a fresh machine
-//! needs only cargo to start; each task installs what else it needs.
+//! The project's own tasks. They are written in Rust so that a fresh machine needs only cargo to start; each task
+//! installs what else it needs.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -26,6 +26,8 @@ usage: cargo xtask <task>
   check               formatting, lints, licences and structural rules
   test [FILTER]       everything: checks, installs and starts what the tests need, runs all tests; prints how many passed
                       with FILTER: only the Rust tests whose name contains it
+  test-crate NAME [FILTER]
+                      the tests of one crate, without building the binary: after a change in a leaf crate, within a minute
   tools               installs what the tests need (Python and Node packages, chromium, openssl, curl, gdb, postgresql, Kafka) and nothing else
   bench NAME [--quick] [--json FILE] [--only WORD]
                       NAME: collect, tags, queue, events, events-scale, lake
@@ -46,8 +48,10 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["check"] => check::run(),
-        ["test"] => test::run(None),
-        ["test", filter] => test::run(Some(filter)),
+        ["test"] => test::run_all(None),
+        ["test", filter] => test::run_all(Some(filter)),
+        ["test-crate", name] => test::run_crate(name, None),
+        ["test-crate", name, filter] => test::run_crate(name, Some(filter)),
         ["tools"] => tools::install().map(drop),
         ["bench", rest @ ..] => bench::run(rest),
         ["soak", rest @ ..] => soak::run(rest),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::shell::{build_binary, cargo, exists, root, run_watching};
+use crate::shell::{build_binary, cargo, exists, root, run, run_watching};
 use crate::{check, docs, tools};
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ struct Total {
     failed: u64,
 }
 
-pub fn run(filter: Option<&str>) -> Result<()> {
+pub fn run_all(filter: Option<&str>) -> Result<()> {
     let tools = tools::install()?;
     if filter.is_none() {
         check::run()?;
@@ -63,6 +63,27 @@ pub fn run(filter: Option<&str>) -> Result<()> {
         bail!("no test ran");
     }
     Ok(())
+}
+
+/// Runs the tests of one crate, with their tools. Nothing else is built.
+pub fn run_crate(name: &str, filter: Option<&str>) -> Result<()> {
+    let folder = root().join("crates").join(name);
+    if !folder.join("Cargo.toml").exists() {
+        bail!("there is no crates/{name}; name a folder of crates");
+    }
+    let tools = tools::install()?;
+    let mut tests = cargo();
+    // The binary's package is named for the features that it turns on in dependencies: without it they would be compiled
+    // anew. It has no library and no test of its own kind, so nothing of it is built.
+    tests
+        .args(["test", "--release", "--package", "thalweg"])
+        .args(["--package", &format!("thalweg-{name}"), "--lib"]);
+    if folder.join("tests").exists() {
+        tests.args(["--test", "*"]);
+    }
+    tests.args(["--", "--quiet"]).args(filter);
+    tools.apply(&mut tests);
+    run(&mut tests)
 }
 
 /// The tests of the status page.

@@ -28,7 +28,8 @@ pub(super) struct TestBinary {
 pub(super) fn build(binary: &Path) -> Result<Vec<TestBinary>> {
     let mut build = cargo();
     build
-        .args(["test", "--release", "--workspace", "--no-run"])
+        // Without `--tests` cargo would build the examples, too; the lints compile them.
+        .args(["test", "--release", "--workspace", "--tests", "--no-run"])
         .arg("--message-format=json-render-diagnostics")
         .env("THALWEG_BIN", binary);
     println!("\n$ {}", describe(&build));
