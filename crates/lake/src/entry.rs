@@ -1,4 +1,4 @@
-//! The entries of the lake queues in the log: one per request, with its bytes as received behind a header that
+//! The entries of the lake queues in the log: one per request, with its bytes as received after a header that
 //! describes them; or one for many messages of a flow.
 //!
 //! | bytes | what |

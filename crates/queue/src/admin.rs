@@ -199,9 +199,9 @@ impl Queue {
                     machine.seek(target);
                 }
                 (GroupState::Work(machine), Some(epoch)) if is_back => {
-                    let is_behind = target > machine.cursor();
-                    let dropped = match is_behind {
-                        // A forward seek does not go beyond what was handed out behind the cursor after an earlier seek
+                    let is_ahead = target > machine.cursor();
+                    let dropped = match is_ahead {
+                        // A forward seek does not go beyond what was handed out past the cursor after an earlier seek
                         // back.
                         true => machine.purge(target),
                         false => {

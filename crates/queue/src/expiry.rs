@@ -1,7 +1,7 @@
 //! Expired messages are removed when they expire, before a read, and before a producer is refused.
 //!
 //! Consumers pass expired messages as they claim. Where no consumer claims, this module moves a group's cursor over
-//! them. The message at the cursor and the first message behind it that expires early (`expiry/early_expiry.rs`)
+//! them. The message at the cursor and the first message after it that expires early (`expiry/early_expiry.rs`)
 //! determine the time of the next check, so there is no periodic tick. To reach a message that expires early, the
 //! cursor passes live messages; the group then tracks each of them as ready, with its own expiry time. Disks are read
 //! outside of all locks.
@@ -338,7 +338,7 @@ impl Walk<'_> {
                     }
                     let until = passing.expires_at.unwrap_or(NEVER);
                     *head = Some((machine.cursor(), until));
-                    // An expired message, or one with an expired message behind it, blocks the cursor because the
+                    // An expired message, or one with an expired message after it, blocks the cursor because the
                     // window is full.
                     let is_stuck = until <= now || passes;
                     return Ok(WalkOutcome::Until(match is_stuck {
@@ -355,10 +355,10 @@ impl Walk<'_> {
         Ok(WalkOutcome::More)
     }
 
-    /// When the message at the cursor, or the first early one behind it, expires.
+    /// When the message at the cursor, or the first early one after it, expires.
     fn next_look(&self, at: Offset, until: Micros) -> Micros {
-        let behind = self.ages.and_then(|ages| ages.first(at));
-        behind.map_or(until, |(first, _)| first.min(until))
+        let after = self.ages.and_then(|ages| ages.first(at));
+        after.map_or(until, |(first, _)| first.min(until))
     }
 }
 
@@ -388,7 +388,7 @@ impl Queue {
         if let Ok(Err(error)) = learned {
             tracing::warn!(
                 queue = %self.name(), %error,
-                "expiry times cannot be read; without claims, messages behind a live one expire only with it"
+                "expiry times cannot be read; without claims, messages after a live one expire only with it"
             );
         }
         self.look_for_old_now();

@@ -567,7 +567,7 @@ mod tests {
     use crate::budget::Budget;
 
     #[test]
-    fn what_is_roused_is_needed_though_something_behind_it_is_held_longer() {
+    fn what_is_roused_is_needed_though_something_after_it_is_held_longer() {
         const HOUR: Micros = 3_600_000_000;
         let message = |offset, due| crate::machine::MessageMeta {
             offset,

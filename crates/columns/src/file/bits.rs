@@ -94,7 +94,7 @@ pub(super) fn differences(values: &[i64], out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes behind a page that readers may read beyond its end. Their values do not matter.
+/// Bytes after a page that readers may read beyond its end. Their values do not matter.
 pub(super) const PADDING: usize = 16;
 
 /// Reads a varint and advances `at`.

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn this_function_has_a_name() {
         let code: fn() = this_function_has_a_name;
-        // A return address is behind the call.
+        // A return address comes after the call.
         let symbols = symbols_at(code as usize as u64 + 1);
         let named = |symbol: &ResolvedSymbol| symbol.name.contains("this_function_has_a_name");
         assert!(symbols.iter().any(named), "{} symbols", symbols.len());

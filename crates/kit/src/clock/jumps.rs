@@ -147,8 +147,8 @@ impl ClockJumps {
                 // A time beyond the end of the span: the clock stepped over it there, or reached it in the next span.
                 let was_shown = time >= from && time < end;
                 let was_unseen = from != Micros::MIN && time < from && time >= from.saturating_sub(SEEN_WITHIN);
-                let next_begins_behind = end != Micros::MAX && time >= end && self.wall_at(end) >= wall;
-                match (was_shown, next_begins_behind) {
+                let next_begins_later = end != Micros::MAX && time >= end && self.wall_at(end) >= wall;
+                match (was_shown, next_begins_later) {
                     (true, _) => Some(time),
                     (_, true) => Some(end),
                     // Only a clock that was set back can have shown the time before the jump was noticed.

@@ -263,7 +263,7 @@ impl Repair<'_> {
     }
 
     /// Rewrites what partitions read from a file, if part of it is lost or the file must be removed. Whole ranges are
-    /// rewritten, so that no partition reads from the file both before and behind a loss.
+    /// rewritten, so that no partition reads from the file both before and after a loss.
     fn rescue(&self, file: &ScannedFile, rescue: &mut RescueWriter<'_>) -> Result<()> {
         let all = file.obstacle || (file.outline.file.kind == FileKind::Segment && is_replaced(file));
         let wanted: Vec<(&ScannedPartition, &FileRange)> = self
@@ -294,7 +294,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Creates a file behind all others that begins with the table of partitions. Spare files are removed, because a
+    /// Creates a file after all others that begins with the table of partitions. Spare files are removed, because a
     /// start looks for the next block only up to the first file without one.
     fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
         let survey = self.survey;

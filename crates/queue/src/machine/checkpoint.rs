@@ -64,7 +64,7 @@ impl WorkMachine {
         for entry in active {
             let at = self.store.entries.get(entry);
             let lane = (at.lane != NIL).then(|| self.store.lanes.get(at.lane).hash);
-            MessageSnapshot::of(at, lane).encode_behind(&mut before, out);
+            MessageSnapshot::of(at, lane).encode_after(&mut before, out);
         }
         encode_memory(&self.memory, out);
         encode_sleepers(&sleepers, out);
@@ -158,7 +158,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
         if version == FORMAT_1 {
             before = MessageSnapshot::unfilled(0);
         }
-        let facts = MessageSnapshot::decode_behind(&mut before, &mut from, with_epochs)?;
+        let facts = MessageSnapshot::decode_after(&mut before, &mut from, with_epochs)?;
         state.insert(facts).map_err(|what| from.damaged(what))?;
     }
     let ends = from.u64()?;
@@ -185,7 +185,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
     }
     match from.is_empty() {
         true => Ok(state),
-        false => Err(from.damaged("bytes behind the end")),
+        false => Err(from.damaged("bytes after the end")),
     }
 }
 

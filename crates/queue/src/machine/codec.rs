@@ -92,7 +92,7 @@ impl<'a> StateReader<'a> {
         let bytes = self
             .bytes
             .get(self.at..end)
-            .ok_or(self.damaged("a part ends behind its whole"))?;
+            .ok_or(self.damaged("a part ends beyond its whole"))?;
         let part = StateReader {
             bytes,
             at: 0,
@@ -197,11 +197,11 @@ impl MessageSnapshot {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.encode_behind(&mut MessageSnapshot::unfilled(0), out);
+        self.encode_after(&mut MessageSnapshot::unfilled(0), out);
     }
 
     /// Delta-encoded against the previous facts, which keeps long runs short.
-    pub fn encode_behind(&self, before: &mut MessageSnapshot, out: &mut Vec<u8>) {
+    pub fn encode_after(&self, before: &mut MessageSnapshot, out: &mut Vec<u8>) {
         put(out, self.offset.wrapping_sub(before.offset));
         let lane = u8::from(self.lane.is_some()) << 3;
         let expires = u8::from(self.expires_at != NEVER) << 4;
@@ -233,10 +233,10 @@ impl MessageSnapshot {
 
     /// `with_epoch`: in the format of this version.
     pub fn decode(from: &mut StateReader<'_>, with_epoch: bool) -> Result<Self, DamagedState> {
-        MessageSnapshot::decode_behind(&mut MessageSnapshot::unfilled(0), from, with_epoch)
+        MessageSnapshot::decode_after(&mut MessageSnapshot::unfilled(0), from, with_epoch)
     }
 
-    pub fn decode_behind(
+    pub fn decode_after(
         before: &mut MessageSnapshot,
         from: &mut StateReader<'_>,
         with_epoch: bool,

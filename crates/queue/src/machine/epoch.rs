@@ -23,8 +23,8 @@ pub struct PreviousEpoch {
 
 impl PreviousEpoch {
     fn contains(&self, offset: Offset) -> bool {
-        let behind = self.runs.partition_point(|(first, _)| *first <= offset);
-        let run = behind.checked_sub(1).and_then(|at| self.runs.get(at));
+        let after = self.runs.partition_point(|(first, _)| *first <= offset);
+        let run = after.checked_sub(1).and_then(|at| self.runs.get(at));
         offset < self.floor || run.is_some_and(|(_, end)| offset < *end)
     }
 }

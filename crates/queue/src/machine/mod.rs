@@ -90,7 +90,7 @@ pub struct WorkMachine {
     /// Its start is the floor: everything below is settled or held.
     window: OffsetWindow,
     cursor: Offset,
-    /// Non-empty slots at or behind the cursor. Occurs after a restart, until the cursor has passed them.
+    /// Non-empty slots at or after the cursor. Occurs after a restart, until the cursor has passed them.
     ahead: u64,
     store: ActiveMessages,
     held: HashMap<Offset, u32, SpreadBuildHasher>,
@@ -181,7 +181,7 @@ impl WorkMachine {
         self.cursor
     }
 
-    /// The group has seen no message from this offset on. After a seek back this is behind the cursor, because leased
+    /// The group has seen no message from this offset on. After a seek back this is beyond the cursor, because leased
     /// messages keep their slots.
     pub fn shown_to(&self) -> Offset {
         match self.ahead {
@@ -204,7 +204,7 @@ impl WorkMachine {
         }
     }
 
-    /// Unsettled messages below `next`, the end of the partition. The part behind the cursor is counted as if no offset
+    /// Unsettled messages below `next`, the end of the partition. The part after the cursor is counted as if no offset
     /// were missing.
     pub fn backlog(&self, next: Offset) -> u64 {
         let unpassed = next.saturating_sub(self.cursor).saturating_sub(self.ahead);

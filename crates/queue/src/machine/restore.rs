@@ -74,7 +74,7 @@ impl MachineRecovery {
                 _ => self.apply_one(kind, &mut body)?,
             }
             if !body.is_empty() {
-                return Err(body.damaged("bytes behind a record"));
+                return Err(body.damaged("bytes after a record"));
             }
             self.trim();
         }

@@ -49,7 +49,7 @@ impl WorkMachine {
         let mut again: Vec<(Offset, u32)> = active.map(|(entry, at)| (at.offset, entry)).collect();
         again.sort_unstable();
         let floor = self.floor().min(to);
-        // Lanes deliver nothing behind the cursor.
+        // Lanes deliver nothing at or after the cursor.
         self.cursor = to;
         again.retain(|(offset, entry)| {
             if self.store.entries.get(*entry).held {

@@ -9,7 +9,7 @@ pub(super) const BLOCK_BYTES: usize = 8 << 10;
 /// Maximum total length of the keys of a block. Decoded keys can be many times their encoded length: a few megabytes
 /// for the name of a stream and its neighbours.
 const KEYS_BYTES_MAX: usize = 16 << 20;
-/// The xxh3 checksum behind the entries, little-endian.
+/// The xxh3 checksum after the entries, little-endian.
 const CHECKSUM: usize = 8;
 
 #[derive(Debug, Default)]

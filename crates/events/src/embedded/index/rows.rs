@@ -127,9 +127,9 @@ fn read(rest: &mut &[u8], rows: &mut [IndexRow], set: impl Fn(&mut IndexRow, u64
             FOLLOWING => value = first.wrapping_add(n as u64),
             STEPS if n == 0 => {}
             STEPS => {
-                let (step, behind) = varint::take(after)?;
+                let (step, following) = varint::take(after)?;
                 value = value.wrapping_add_signed(varint::unzigzag(step));
-                after = behind;
+                after = following;
             }
             _ => return None,
         }

@@ -748,7 +748,7 @@ impl Model {
         }
     }
 
-    /// At or behind the cursor.
+    /// At or after the cursor.
     pub fn ahead(&self) -> u64 {
         self.messages.range(self.cursor..).count() as u64
     }

@@ -279,7 +279,7 @@ fn a_number_that_cannot_be_read_is_reported_where_reading_stopped() {
 
 #[test]
 fn lengths_in_a_checkpoint_take_no_memory() {
-    // Floor 0, 2^40 runs announced; a run 2^40 long behind a hole; a message 2^40 away.
+    // Floor 0, 2^40 runs announced; a run 2^40 long after a hole; a message 2^40 away.
     let mut many = vec![1, 0];
     put(&mut many, 1 << 40);
     assert!(MachineRecovery::new(0, Some(&many)).is_err());
