@@ -41,7 +41,7 @@ impl Problem {
 
     /// The log says where, as for every panic.
     pub fn bug() -> Problem {
-        let message = "A bug in the server ended this request; the server's log says where";
+        let message = "A bug in the program ended this request; the log of the process has the reason";
         Problem::new(EventsApiErrorKind::InternalError, message)
     }
 

@@ -22,7 +22,7 @@ thalweg_kit::error_kinds! {
         RequestTimeout = "request_timeout", 408, Later,
             "The body arrived too slowly; send it over a faster line or in parts.";
         Internal = "internal", 500, Later,
-            "A defect of the program ended the request; the log of the process has the reason; report it.";
+            "A bug in the program ended the request; the log of the process has the reason; report it.";
     }
 }
 
@@ -92,7 +92,7 @@ impl Problem {
         Problem::new(ProblemKind::Request(RequestErrorKind::MethodNotAllowed), detail)
     }
 
-    /// A defect of this program.
+    /// A bug in this program.
     pub fn internal() -> Problem {
         Problem::new(
             ProblemKind::Request(RequestErrorKind::Internal),
