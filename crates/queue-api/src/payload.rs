@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use thalweg_log::Micros;
 use thalweg_log::format::record::PropertiesRef;
-use thalweg_queue::times::instant_text;
+use thalweg_queue::message_times::instant_text;
 use thalweg_queue::{Clock, Delivery, Message, MessageId, Queue};
 
 use crate::json::JsonObject;

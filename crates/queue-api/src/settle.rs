@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use thalweg_kit::blocking;
-use thalweg_queue::times::DELAY_MAX;
+use thalweg_queue::message_times::DELAY_MAX;
 use thalweg_queue::{REASON_BYTES_MAX, Receipt, SettleAction, SettleResult};
 
 use crate::BODY_BYTES_MAX;

@@ -282,7 +282,7 @@ impl Queue {
         if let Some(partition) = partition {
             self.partition(partition)?;
         }
-        self.shed_kept().await;
+        self.remove_expired_retained().await;
         let stores = self.stores();
         let chosen: Vec<(u32, Arc<MessageStore>)> = (0..)
             .zip(stores)
@@ -369,7 +369,7 @@ impl Queue {
                 }
             }
         }
-        self.look_by(group);
+        self.wake_timers_for_members(group);
         group.wake();
     }
 }

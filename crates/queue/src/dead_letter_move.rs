@@ -18,10 +18,10 @@ use crate::group::Group;
 use crate::group_partition::{CHANGES, GroupState};
 use crate::machine::{FinalState, PendingRemoval, RemovalReason, WorkMachine};
 use crate::message::{Message, NewMessage, TARGET_GROUP, TOPIC};
+use crate::message_times::instant_text;
 use crate::produce::{DetachedFuture, record_of};
 use crate::queue::Queue;
 use crate::store::{MessageStore, NextMessage};
-use crate::times::instant_text;
 
 /// Messages moved together.
 const BATCH: usize = 100;
@@ -259,7 +259,7 @@ impl Queue {
 
     /// Finds the message at an offset in memory or on disk; `None` if it is gone.
     pub async fn find(self: &Arc<Queue>, partition: u32, offset: Offset) -> Result<Option<Message>> {
-        self.shed_kept().await;
+        self.remove_expired_retained().await;
         self.find_stored(partition, offset).await
     }
 

@@ -20,10 +20,10 @@ use super::{ENTRY_BYTES, ID_BYTES_MAX, IDS_MAX, MessagePosition};
 use crate::error::Result;
 use crate::identity::QueueIdentity;
 use crate::message::{DEDUP_ID, NewMessage, RESENT};
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::recover::each_record;
 use crate::store::{Cursor, MessageStore, NextMessage};
-use crate::times::micros;
 
 /// An id is on disk a few blocks after its message. A start therefore reads messages from this long before the newest;
 /// that is far more than the delay of any task.

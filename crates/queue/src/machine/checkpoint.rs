@@ -66,13 +66,13 @@ impl WorkMachine {
             let lane = (at.lane != NIL).then(|| self.store.lanes.get(at.lane).hash);
             MessageSnapshot::of(at, lane).encode_after(&mut before, out);
         }
-        encode_memory(&self.memory, out);
+        encode_settlements(&self.settlements, out);
         encode_sleepers(&sleepers, out);
     }
 }
 
-fn encode_memory(memory: &SettlementCache, out: &mut Vec<u8>) {
-    let ends = memory.iter();
+fn encode_settlements(settlements: &SettlementCache, out: &mut Vec<u8>) {
+    let ends = settlements.iter();
     put(out, ends.len() as u64);
     let (mut last, mut epoch) = (0, 0);
     for (offset, end) in ends {
@@ -177,7 +177,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
             deliveries,
             epoch,
         };
-        state.memory.insert(last, end);
+        state.settlements.insert(last, end);
     }
     if version != FORMAT_1 {
         decode_sleepers(&mut from, &mut state)?;

@@ -66,7 +66,7 @@ impl WorkMachine {
                 known != epoch
             }
             MessageStatus::Asleep | MessageStatus::Unpassed => epoch != self.epoch,
-            MessageStatus::Settled(..) => match self.memory.get(offset) {
+            MessageStatus::Settled(..) => match self.settlements.get(offset) {
                 Some(end) => end.epoch != epoch,
                 None => epoch != self.epoch && !(epoch == self.previous.epoch && self.previous.contains(offset)),
             },
@@ -77,8 +77,8 @@ impl WorkMachine {
     pub(super) fn remember(&mut self, offset: Offset, end: Settlement) {
         let is_plain = end.epoch == self.epoch && offset >= self.previous.floor;
         match end.kind {
-            FinalState::Acked if !is_plain && end.deliveries > 0 => self.memory.insert(offset, end),
-            _ => self.memory.note(offset, end),
+            FinalState::Acked if !is_plain && end.deliveries > 0 => self.settlements.insert(offset, end),
+            _ => self.settlements.note(offset, end),
         }
     }
 }

@@ -20,7 +20,7 @@ impl WorkMachine {
                 deliveries: at.deliveries,
                 epoch: at.epoch,
             };
-            self.memory.note(at.offset, end);
+            self.settlements.note(at.offset, end);
         }
         self.store.entries.clear();
         self.store.lanes.clear();
@@ -79,7 +79,7 @@ impl WorkMachine {
             self.window.set_active(*offset, *entry);
         }
         self.ahead = again.len() as u64;
-        self.memory.forget_from(to);
+        self.settlements.forget_from(to);
         self.journal.seek(to);
         self.skip_ahead();
         self.check();
