@@ -17,10 +17,12 @@ use super::bits::{run, take_zigzag, width_of};
 use super::bounds::PageBounds;
 use super::source::{PageDecompressor, SourceColumn, SourcePage};
 
-/// Field types of Thrift's compact protocol.
+/// The type of a 32-bit number in Thrift's compact protocol.
 const I32: u8 = 5;
+/// The type of a struct in Thrift's compact protocol.
 const STRUCT: u8 = 12;
-/// The page types, numbered as in page headers.
+
+/// A type of page, numbered as in page headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageKind {
     Data = 0,
@@ -70,7 +72,7 @@ impl PageCompressor {
 
 /// A column chunk in progress.
 pub(super) struct ColumnChunkWriter<'p> {
-    press: &'p mut PageCompressor,
+    compressor: &'p mut PageCompressor,
     column: ColumnDescPtr,
     bytes: Vec<u8>,
     index: ColumnIndexBuilder,
@@ -87,12 +89,12 @@ pub(super) struct ColumnChunkWriter<'p> {
 }
 
 impl<'p> ColumnChunkWriter<'p> {
-    pub fn new(press: &'p mut PageCompressor, column: ColumnDescPtr) -> ColumnChunkWriter<'p> {
-        let mut bytes = std::mem::take(&mut press.column);
+    pub fn new(compressor: &'p mut PageCompressor, column: ColumnDescPtr) -> ColumnChunkWriter<'p> {
+        let mut bytes = std::mem::take(&mut compressor.column);
         bytes.clear();
         ColumnChunkWriter {
             index: ColumnIndexBuilder::new(column.physical_type()),
-            press,
+            compressor,
             column,
             bytes,
             offsets: OffsetIndexBuilder::new(),
@@ -110,16 +112,16 @@ impl<'p> ColumnChunkWriter<'p> {
 
     /// The buffer for the next page.
     pub fn body(&mut self) -> &mut Vec<u8> {
-        &mut self.press.body
+        &mut self.compressor.body
     }
 
     /// The compression level.
     pub fn level(&self) -> i32 {
-        self.press.level
+        self.compressor.level
     }
 
     pub fn unpacker(&mut self) -> &mut PageDecompressor {
-        &mut self.press.unpacker
+        &mut self.compressor.unpacker
     }
 
     pub fn kind(&self) -> Type {
@@ -153,7 +155,7 @@ impl<'p> ColumnChunkWriter<'p> {
         self.offsets.append_offset_and_size(offset, len);
         self.rows += rows;
         self.nulls += nulls;
-        self.tell(rows, nulls, bounds);
+        self.note_bounds(rows, nulls, bounds);
         Ok(())
     }
 
@@ -175,11 +177,12 @@ impl<'p> ColumnChunkWriter<'p> {
         self.offsets.append_offset_and_size(offset as i64, len);
         self.rows += page.rows;
         self.nulls += nulls;
-        self.tell(page.rows, nulls, page.bounds.clone());
+        self.note_bounds(page.rows, nulls, page.bounds.clone());
         Ok(())
     }
 
-    fn tell(&mut self, rows: usize, nulls: usize, bounds: Option<PageBounds>) {
+    /// Adds a page to the column index and to the bounds of the column.
+    fn note_bounds(&mut self, rows: usize, nulls: usize, bounds: Option<PageBounds>) {
         if rows == nulls {
             self.index.append(true, Vec::new(), Vec::new(), nulls as i64);
             return;
@@ -200,10 +203,10 @@ impl<'p> ColumnChunkWriter<'p> {
 
     /// Writes a page of nulls.
     pub fn nulls(&mut self, rows: usize) -> Result<()> {
-        self.press.body.clear();
+        self.compressor.body.clear();
         for level in [self.column.max_rep_level(), self.column.max_def_level()] {
             if level > 0 {
-                put_levels(&mut self.press.body, |out| {
+                put_levels(&mut self.compressor.body, |out| {
                     run(0, rows, width_of(level as usize + 1), out)
                 });
             }
@@ -218,7 +221,7 @@ impl<'p> ColumnChunkWriter<'p> {
             body,
             packed,
             ..
-        } = &mut *self.press;
+        } = &mut *self.compressor;
         packed.clear();
         packed.reserve(zstd::zstd_safe::compress_bound(body.len()));
         compressor.compress_to_buffer(body.as_slice(), packed)?;
@@ -238,7 +241,7 @@ impl<'p> ColumnChunkWriter<'p> {
         }
         let (kind, nulls) = (self.column.physical_type(), self.nulls as u64);
         let metadata = ColumnChunkMetaData::builder(self.column)
-            .set_compression(self.press.compression)
+            .set_compression(self.compressor.compression)
             .set_encodings(self.encodings)
             .set_total_compressed_size(self.bytes.len() as i64)
             .set_total_uncompressed_size(self.uncompressed as i64)
