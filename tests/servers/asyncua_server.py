@@ -152,8 +152,11 @@ async def count(server, counters, period):
         number += 1
         now = datetime.now(timezone.utc)
         value = ua.DataValue(ua.Variant(number, ua.VariantType.UInt32), SourceTimestamp=now, ServerTimestamp=now)
-        for node in counters:
+        for done, node in enumerate(counters):
             await server.write_attribute_value(node.nodeid, value)
+            # A write never waits. Without a pause, sessions would get no keep-alives while many counters change.
+            if done % 100 == 99:
+                await asyncio.sleep(0)
 
 
 async def main(options):
