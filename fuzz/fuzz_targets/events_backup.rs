@@ -20,10 +20,10 @@ fuzz_target!(|bytes: &[u8]| {
     read(bytes);
     // A kind and a length before each body.
     let (mut frames, mut rest) = (Vec::new(), bytes);
-    while let [kind, len, behind @ ..] = rest {
-        let (body, behind) = behind.split_at(usize::from(*len).min(behind.len()));
+    while let [kind, len, after @ ..] = rest {
+        let (body, after) = after.split_at(usize::from(*len).min(after.len()));
         frames.push((*kind, body));
-        rest = behind;
+        rest = after;
     }
     read(&sealed(&frames));
 });

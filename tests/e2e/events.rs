@@ -103,7 +103,7 @@ fn conflicts_have_their_codes_and_details(events: Events) {
     assert_eq!(
         events.call(json!(["stream.write", "s", message]))["position"],
         2,
-        "it goes on behind what is hidden"
+        "it goes on after what is hidden"
     );
     events.call(json!(["stream.delete", "s", {"tombstone": true}]));
     assert_eq!(events.call(json!(["stream.version", "s"])), Value::Null);

@@ -10,16 +10,16 @@ const N: &str = "namespace ID must be a non-empty string";
 const BATCH: &str = "options.batchSize must be <= 10000 or -1 for unlimited";
 
 for_every_backend!(
-    each_mistake_of_a_write_hides_those_behind_it,
-    each_mistake_of_a_read_hides_those_behind_it,
-    each_mistake_about_namespaces_and_tokens_hides_those_behind_it,
+    each_mistake_of_a_write_hides_those_after_it,
+    each_mistake_of_a_read_hides_those_after_it,
+    each_mistake_about_namespaces_and_tokens_hides_those_after_it,
     what_is_read_of_json_is_read_as_the_reference_does,
     ids_that_the_server_makes_are_uuids_of_version_7_that_begin_with_their_time,
 );
 // The first check is that of the token, which test mode skips.
 for_backends_with_tokens!(the_envelope_is_checked_in_its_order);
 
-fn each_mistake_of_a_write_hides_those_behind_it(events: Events) {
+fn each_mistake_of_a_write_hides_those_after_it(events: Events) {
     // Each call fixes one mistake and leaves the later ones.
     let long = "s".repeat(1025);
     let bad = json!({"id": 1, "expectedVersion": "x"});
@@ -90,7 +90,7 @@ fn each_mistake_of_a_write_hides_those_behind_it(events: Events) {
     assert_eq!(read[0], "0190b5c2-7a00-7c1f-a2b3-c4d5e6f70819");
 }
 
-fn each_mistake_of_a_read_hides_those_behind_it(events: Events) {
+fn each_mistake_of_a_read_hides_those_after_it(events: Events) {
     invalid(
         &events,
         &[
@@ -214,7 +214,7 @@ fn each_mistake_of_a_read_hides_those_behind_it(events: Events) {
     }
 }
 
-fn each_mistake_about_namespaces_and_tokens_hides_those_behind_it(events: Events) {
+fn each_mistake_about_namespaces_and_tokens_hides_those_after_it(events: Events) {
     let other = token("other", '0');
     invalid(
         &events,

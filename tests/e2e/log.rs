@@ -206,7 +206,7 @@ fn damage_stops_a_strict_start_and_is_given_up_by_one_that_skips_it() {
     let log = thalweg.process.stdout() + &thalweg.process.stderr();
     assert!(log.contains("damaged records were skipped"), "{log}");
     let api = api(&thalweg);
-    // A stream gets one error, and continues behind it.
+    // A stream gets one error, and continues after it.
     let (mut seen, mut gaps) = (0, Vec::new());
     loop {
         let (messages, answer) = claim(&api, "stream", 1000, "0s");

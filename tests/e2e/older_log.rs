@@ -1,5 +1,5 @@
 //! A log restored from an older copy, while the indexes of the event store and the tables of the lake are newer: the start is
-//! refused with exit code 65, names the loss, and stores nothing; once the loss is accepted, the log continues behind their
+//! refused with exit code 65, names the loss, and stores nothing; once the loss is accepted, the log continues after their
 //! positions.
 
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ fn an_event_store_gives_no_position_twice_when_its_log_is_older_than_its_indexes
     accept_the_loss(&mut thalweg, &yaml, |thalweg| at = write_events(thalweg, 0..1));
     assert!(!unfinished.exists(), "a start that goes on removes what is of no use");
     let position = at[0]["firstPosition"].as_u64().unwrap();
-    assert!(position > EVENTS_EACH, "behind versions that were given: {at}");
+    assert!(position > EVENTS_EACH, "after versions that were given: {at}");
     let read = call(
         &thalweg,
         &json!(["stream.get", "orders-1", {"position": EVENTS_EACH - 2, "batchSize": 100}]),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_door_is_refused_behind_a_work_group_and_not_behind_a_stream() {
+    fn a_door_is_refused_after_a_work_group_and_not_after_a_stream() {
         for (input, is_refused) in [
             ("{name: q}", true),
             ("{name: q, mode: work}", true),

@@ -58,8 +58,8 @@ pub fn error_faces() -> Vec<ErrorFace> {
         face(
             "Events",
             "The paths `/rpc`, `/subscribe`, `/import` and `/api/v1/events/backup`. An answer is \
-             `{\"error\": {\"code\", \"message\", \"details\"}}`. Once the answer of an import has begun, its status \
-             is 200, and the last event has the code as `error`.",
+             `{\"error\": {\"code\", \"message\", \"details\"}}`. After an import has started to answer, the \
+             status stays 200 and the last event carries the code in `error`.",
             EventsApiErrorKind::ALL.iter().map(|kind| kind.facts()),
         ),
         face(

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use thalweg_config::{ListenerNames, Protection, exposure};
-use thalweg_console::{Console, HttpLimits, ResponseStyle, RunningListener, Tls, TlsFiles};
+use thalweg_console::{Console, HttpLimits, ResponseStyle, RunningListener};
 use thalweg_events_api::{EventsApiOptions, EventsApiServer, refusal};
+use thalweg_http::tls_server::{ServerTls, TlsFiles};
 use thalweg_log::Durability;
 use thalweg_queue::settings::{LogSettings, OnPoison, RecoveryMode};
 use thalweg_telemetry::{ActingPaths, HostNames, LinkablePaths, Metrics, OriginPolicy, register_process_metrics};
@@ -74,7 +75,7 @@ pub struct EventsServer {
     server: Arc<EventsApiServer>,
     listeners: Vec<RunningListener>,
     opened: OpenEventStore,
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<ServerTls>>,
     /// The token of the namespace `default`, if it was created now.
     pub new_token: Option<GeneratedToken>,
     pub address: SocketAddr,
@@ -94,7 +95,7 @@ impl EventsServer {
     /// Binds the port before anything is opened or created. Must be called on a tokio runtime.
     pub async fn start(options: &EventsServerOptions) -> Result<EventsServer> {
         let token = options.token.as_deref().map(given_token).transpose()?;
-        let tls = options.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
+        let tls = options.tls.clone().map(ServerTls::open).transpose()?.map(Arc::new);
         let listeners = bind(options).await?;
         let address = listeners.first().context("no listener")?.local_addr()?;
         // From here on it answers that it is alive and that the store is being recovered.

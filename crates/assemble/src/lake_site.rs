@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use thalweg_config::Fields;
 use thalweg_delta::store::{LakeStorage, LakeUrl, STORAGE_FLAGS, STORAGE_TEXTS, ScratchOptions, SyncedStore};
+use thalweg_http::tls_client::install_crypto_provider;
 use thalweg_kit::files;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
 
 use crate::data_dir::DataDir;
 
@@ -111,8 +111,7 @@ fn note(data_dir: &Path) -> PathBuf {
 }
 
 fn at(url: &LakeUrl, storage: &[(String, String)], scratch: &ScratchOptions) -> Result<LakeStorage> {
-    // Clients of object stores use the process-wide provider; it may be installed already.
-    let _ = aws_lc_rs::default_provider().install_default();
+    install_crypto_provider();
     LakeStorage::at(url, storage, scratch).map_err(|why| anyhow!("lake.url: {why}"))
 }
 

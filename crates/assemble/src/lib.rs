@@ -44,4 +44,4 @@ pub use log::exit_code;
 pub use metrics::{METRIC_SECTIONS, MetricSection};
 pub use process::{Process, ReloadReport, ShutdownReport};
 pub use reference::{ReferenceEntry, ReferenceField, ReferenceKind, reference};
-pub use thalweg_console::{TlsFiles, TlsNames};
+pub use thalweg_http::tls_server::{TlsFiles, TlsNames};

@@ -53,7 +53,7 @@ impl ComponentKind {
     fn several(self) -> &'static str {
         match self {
             ComponentKind::Input | ComponentKind::Output => ", or combine several with broker",
-            ComponentKind::Processor => ", each processor is an entry of its own, behind \"- \"",
+            ComponentKind::Processor => ", each processor is an entry of its own, after \"- \"",
             ComponentKind::Buffer | ComponentKind::Cache | ComponentKind::RateLimit => "",
         }
     }

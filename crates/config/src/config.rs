@@ -14,6 +14,7 @@ use std::time::Duration;
 pub use flow::{BufferConfig, FlowConfig, PipelineConfig};
 pub use http::{
     AuthConfig, BasicAuth, CONNECTIONS_USUAL, CorsConfig, HttpConfig, Role, TokenConfig, TokenSecret, is_login_name,
+    sha256_from_hex,
 };
 pub use listener::ListenerConfig;
 pub use process::{

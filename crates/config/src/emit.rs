@@ -59,11 +59,11 @@ impl YamlWriter {
                 self.out.push_str(&name);
                 self.out.push(':');
             }
-            self.behind_colon(value, indent);
+            self.after_colon(value, indent);
         }
     }
 
-    fn behind_colon(&mut self, value: &Node, indent: usize) {
+    fn after_colon(&mut self, value: &Node, indent: usize) {
         match value.value() {
             NodeValue::Map(mapping) if !mapping.is_empty() => {
                 self.out.push('\n');

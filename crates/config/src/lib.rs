@@ -30,7 +30,7 @@ pub use component::{ComponentKind, ComponentNode};
 pub use config::{
     AuthConfig, BasicAuth, BufferConfig, CONNECTIONS_USUAL, Config, CorsConfig, FlowConfig, HttpConfig, ListenerConfig,
     LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, PipelineConfig,
-    Resources, Role, ScriptEngine, ScriptingConfig, TokenConfig, TokenSecret, is_login_name,
+    Resources, Role, ScriptEngine, ScriptingConfig, TokenConfig, TokenSecret, is_login_name, sha256_from_hex,
 };
 pub use describe::{FieldDoc, describe};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};

@@ -73,9 +73,9 @@ fn parts(name: &str) -> Vec<&str> {
         let mut rest = word;
         while let Some(first) = rest.chars().next() {
             let is_other = |c: char| c.is_ascii_digit() != first.is_ascii_digit();
-            let (part, behind) = rest.split_at(rest.find(is_other).unwrap_or(rest.len()));
+            let (part, after) = rest.split_at(rest.find(is_other).unwrap_or(rest.len()));
             parts.push(part);
-            rest = behind;
+            rest = after;
         }
     }
     parts

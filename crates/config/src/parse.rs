@@ -419,9 +419,9 @@ impl TreeBuilder<'_> {
             ),
             (
                 "indentation in quoted scalar",
-                "close the quote opened here, or indent the lines behind it",
+                "close the quote opened here, or indent the lines after it",
             ),
-            ("simple key expect", "a field needs a colon and a space behind its name"),
+            ("simple key expect", "a field needs a colon and a space after its name"),
             ("unknown anchor", "define it with & in front of its first use"),
             ("expected ',' or ']'", "close the list with ]"),
             ("expected ',' or '}'", "close the mapping with }"),

@@ -95,7 +95,7 @@ plant.yaml:9:5: duplicate field \"pollRate\" in input.opcua, first given on line
 plant.yaml:10:16: input.opcua.queueSize: expected a whole number, got the text \"fast\"
 plant.yaml:11:16: unknown field \"tpye\" in input.opcua.deadband, did you mean \"type\"?
 plant.yaml:12:5: warning: input.opcua.insecure has no effect
-plant.yaml:18:7: pipeline.processors[0]: two components, \"tag_processor\" and \"log\", where one processor belongs; keep one, each processor is an entry of its own, behind \"- \"
+plant.yaml:18:7: pipeline.processors[0]: two components, \"tag_processor\" and \"log\", where one processor belongs; keep one, each processor is an entry of its own, after \"- \"
 plant.yaml:21:14: pipeline.processors[2].label: duplicate label \"press_1\", first used on line 19
 plant.yaml:22:23: environment variable UNSET_NAME is not set: set it, give a default as in ${UNSET_NAME:value}, or write ${{UNSET_NAME}} for the literal text
 plant.yaml:24:1: unknown field \"outputs\", did you mean \"output\"?

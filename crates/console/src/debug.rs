@@ -2,7 +2,10 @@
 //! gzipped protobuf in the format of Go's pprof, which `go tool pprof` and Grafana read.
 
 mod cpu;
+#[cfg(test)]
+mod decoded;
 mod heap;
+mod profile;
 mod threads;
 
 use std::io::Write;
@@ -13,7 +16,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use pprof::protos::{Message, Profile};
 use thalweg_telemetry::aside;
 
 use crate::ConfigText;
@@ -75,8 +77,8 @@ impl Drop for SymbolCacheGuard {
     }
 }
 
-fn gzipped(profile: &Profile) -> std::io::Result<Vec<u8>> {
+fn gzipped(profile: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(&profile.encode_to_vec())?;
+    encoder.write_all(profile)?;
     encoder.finish()
 }

@@ -1,6 +1,6 @@
 //! Why the listener did not start, in one sentence with the cure.
 
-use std::path::PathBuf;
+use thalweg_http::ProtectionError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -24,16 +24,8 @@ pub enum StartError {
     },
     #[error("{text}")]
     Exposed { text: String },
-    #[error("{key}: cannot read {path}: {error}; correct the path or the file's permissions")]
-    Unreadable {
-        key: &'static str,
-        path: PathBuf,
-        error: std::io::Error,
-    },
-    #[error("{keys}: {problem}")]
-    Tls { keys: String, problem: String },
-    #[error("{problem}")]
-    Auth { problem: String },
+    #[error(transparent)]
+    Protection(#[from] ProtectionError),
     #[error("http.cors.allowed_origins: {origin:?} is not an origin; write it like https://example.org, or * for all")]
     Origin { origin: String },
     #[error("http.root_path: \"{path}\" cannot be used; choose a plain path such as /benthos")]

@@ -13,9 +13,9 @@ use axum::http::{HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use thalweg_config::{Role, is_loopback};
+use thalweg_http::auth::{AuthorizationError, Credentials, Identity};
 use thalweg_telemetry::{Access, OriginPolicy};
 
-use crate::auth::{AuthFailure, Credentials, Identity};
 use crate::listen::ClientTrust;
 use crate::refusal::{ListenerErrorKind, refusal};
 use crate::revocation;
@@ -105,37 +105,22 @@ impl AccessGuard {
         request: &Parts,
         access: Access,
     ) -> Result<Identity, AccessRefusal> {
-        let identity = credentials.identify(&request.headers).await.map_err(|stranger| {
-            let (kind, text) = match stranger {
-                AuthFailure::Silent => (
-                    ListenerErrorKind::NotAuthenticated,
-                    "this path needs a login; send a token of auth.tokens (Authorization: Bearer …) or a user of auth.users_file",
-                ),
-                AuthFailure::Wrong => (
-                    ListenerErrorKind::NotAuthenticated,
-                    "the token, or the user and password, are wrong",
-                ),
-                AuthFailure::Busy => (
-                    ListenerErrorKind::TooManyPending,
-                    "many passwords are being checked; try again, or use a token",
-                ),
-            };
-            AccessRefusal(kind, text.to_owned())
-        })?;
         let role = match access {
             Access::Admin => Role::Admin,
             Access::Read => Role::Read,
             _ if changes_something(&request.method) => Role::Write,
             _ => Role::Read,
         };
-        if identity.may(role) {
-            return Ok(identity);
-        }
-        let (name, role) = (identity.name, role.as_str());
-        Err(AccessRefusal(
-            ListenerErrorKind::NotAuthorized,
-            format!("\"{name}\" lacks the role {role} that this request needs; add it in auth"),
-        ))
+        let silent = "this path needs a login; send a token of auth.tokens (Authorization: Bearer …) or a user of auth.users_file";
+        let admitted = credentials.admit(&request.headers, role, silent).await;
+        admitted.map_err(|denied| match denied {
+            AuthorizationError::Stranger(text) => AccessRefusal(ListenerErrorKind::NotAuthenticated, text),
+            AuthorizationError::Lacks(text) => AccessRefusal(ListenerErrorKind::NotAuthorized, text),
+            AuthorizationError::Busy => {
+                let text = "many passwords are being checked; try again, or use a token";
+                AccessRefusal(ListenerErrorKind::TooManyPending, text.to_owned())
+            }
+        })
     }
 
     fn permit_without_login(&self, request: &Parts, demand: AccessRequirement) -> Result<(), AccessRefusal> {

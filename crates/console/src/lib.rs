@@ -6,7 +6,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
-mod auth;
 mod body;
 mod bound_listener;
 mod chunked_body;
@@ -28,7 +27,6 @@ mod revocation;
 mod routes;
 mod serve;
 mod status;
-mod tls;
 mod transport;
 mod verify;
 
@@ -36,20 +34,19 @@ use std::io;
 use std::sync::Arc;
 
 use axum::Router;
+use thalweg_http::auth::Logins;
+use thalweg_http::tls_server::ServerTls;
 use thalweg_telemetry::{HttpRoutes, Metrics, OriginPolicy, StatusBoard};
-
 use tokio::net::TcpListener;
 
 use listener_metrics::{HTTP_LISTENER, ListenerMetrics};
 
-pub use auth::{AuthReloadOutcome, Logins, login_file as login_lines};
-pub use bound_listener::{AuthorizationError, Authorizer, BoundListener};
+pub use bound_listener::BoundListener;
 pub use error::StartError;
 pub use listener_metrics::{INGEST_LISTENERS, ListenerMetricDocs, METRICS};
 pub use options::{ConfigText, ConsoleOptions, HttpLimits, RefusalFn, ResponseStyle};
 pub use refusal::ListenerErrorKind;
 pub use serve::RunningListener;
-pub use tls::{Tls, TlsFiles, TlsNames};
 pub use verify::{ConfigLocation, VerifyError, verify};
 
 /// The HTTP side of a process.
@@ -68,7 +65,7 @@ impl Console {
             None => Logins::load(&options.auth, options.http.basic_auth.as_ref())?,
         };
         let credentials = logins.credentials();
-        let tls = Tls::load(&options.http)?.map(Arc::new);
+        let tls = ServerTls::of_http(&options.http)?.map(Arc::new);
         let (listener, address) = listen::bind("http", &options.http.address).await?;
         let trust = listen::trust(&options.http, address, credentials.is_some(), tls.is_some())?;
         let origins = Arc::new(routes::origins(&options.http, &routes)?);
@@ -93,7 +90,7 @@ impl Console {
     /// Serves paths without a console; they authorize requests themselves. The listeners are already bound; each has
     /// the limits.
     pub fn serve(
-        tls: Option<Arc<Tls>>,
+        tls: Option<Arc<ServerTls>>,
         listeners: Vec<TcpListener>,
         router: &Router,
         limits: HttpLimits,

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
 use thalweg_config::{AuthConfig, HttpConfig};
-
-use crate::Logins;
+use thalweg_http::auth::Logins;
 
 /// Filled by the caller that starts the console.
 #[derive(Clone)]

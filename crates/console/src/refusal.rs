@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::response::{IntoResponse, Response};
-use serde_json::json;
-use thalweg_kit::error_facts::ErrorFacts;
+use axum::response::Response;
+use thalweg_http::answer;
 
 thalweg_kit::error_kinds! {
     /// The kinds of refusals by the listener. The order is that of the statuses.
@@ -36,20 +35,6 @@ thalweg_kit::error_kinds! {
     }
 }
 
-impl ListenerErrorKind {
-    pub fn status(self) -> StatusCode {
-        StatusCode::from_u16(self.facts().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-
-    /// The value of the header `Retry-After`.
-    pub fn retry_after(self) -> Option<HeaderValue> {
-        self.facts()
-            .retry
-            .after()
-            .map(|after| HeaderValue::from(after.as_secs()))
-    }
-}
-
 /// Prefix of the API for programs, whatever component serves it.
 const API: &str = "/api/v1";
 
@@ -62,10 +47,7 @@ struct RefusalDetail {
 
 /// A refusal as text.
 pub fn refusal(kind: ListenerErrorKind, text: String) -> Response {
-    let mut response = (kind.status(), format!("{text}\n")).into_response();
-    if let Some(after) = kind.retry_after() {
-        response.headers_mut().insert(header::RETRY_AFTER, after);
-    }
+    let mut response = answer::refusal(kind.facts(), answer::TEXT, format!("{text}\n"));
     response.extensions_mut().insert(RefusalDetail { kind, text });
     response
 }
@@ -133,25 +115,12 @@ pub fn in_form(form: Option<RefusalContext>, mut response: Response) -> Response
         },
         None => return response,
     };
-    let body = problem(refused.kind, &refused.text);
+    let body = answer::problem(refused.kind.facts(), &refused.text).to_string();
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
-    let media_type = HeaderValue::from_static("application/problem+json");
+    let media_type = HeaderValue::from_static(answer::PROBLEM_JSON);
     parts.headers.insert(header::CONTENT_TYPE, media_type);
     Response::from_parts(parts, body.into())
-}
-
-/// As `application/problem+json`.
-pub fn problem(kind: ListenerErrorKind, text: &str) -> String {
-    let ErrorFacts { code, status, .. } = kind.facts();
-    let body = json!({
-        "type": format!("urn:thalweg:error:{code}"),
-        "title": code.replace('_', " "),
-        "status": status,
-        "detail": text,
-        "code": code,
-    });
-    body.to_string()
 }
 
 #[cfg(test)]

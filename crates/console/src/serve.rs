@@ -22,6 +22,8 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use thalweg_http::answer;
+use thalweg_http::tls_server::ServerTls;
 use thalweg_telemetry::{IntGauge, LogDecision, LogLimiter, OriginPolicy, OriginRefusal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,9 +39,8 @@ use crate::http1_exchange;
 use crate::http2_streams::{CloseReason, Http2Streams};
 use crate::listener_metrics::ListenerMetrics;
 use crate::options::RefusalFn;
-use crate::refusal::{ListenerErrorKind, problem};
+use crate::refusal::ListenerErrorKind;
 use crate::status::ConsoleState;
-use crate::tls::Tls;
 use crate::transport::{Protocol, RefusalEncoder, StallTimeouts, Transport, detect};
 use crate::{HttpLimits, ResponseStyle, history, listen};
 
@@ -76,7 +77,7 @@ pub struct RunningListener {
 pub struct HttpListener {
     pub listener: TcpListener,
     pub address: SocketAddr,
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Arc<ServerTls>>,
     pub router: Router,
     pub limits: HttpLimits,
     pub manners: ResponseStyle,
@@ -170,7 +171,7 @@ impl RunningListener {
 }
 
 struct HttpServer {
-    tls: Option<Arc<Tls>>,
+    tls: Option<Arc<ServerTls>>,
     router: Router,
     limits: HttpLimits,
     manners: ResponseStyle,
@@ -633,7 +634,7 @@ fn head_too_large(refusal: RefusalFn) -> Response<Body> {
     let mut response = Response::new(Body::from(refusal(status, None)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer::JSON));
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -648,19 +649,13 @@ enum RefusalFormat {
 
 impl RefusalFormat {
     fn refusal(self, kind: ListenerErrorKind, text: &str) -> Response<Body> {
+        let facts = kind.facts();
         let (media_type, body) = match self {
-            RefusalFormat::Problem => ("application/problem+json", problem(kind, text)),
-            RefusalFormat::Json(refusal) => ("application/json", refusal(kind.status(), Some(text))),
-            RefusalFormat::Text => ("text/plain; charset=utf-8", format!("{text}\n")),
+            RefusalFormat::Problem => (answer::PROBLEM_JSON, answer::problem(facts, text).to_string()),
+            RefusalFormat::Json(refusal) => (answer::JSON, refusal(answer::status(facts), Some(text))),
+            RefusalFormat::Text => (answer::TEXT, format!("{text}\n")),
         };
-        let mut response = Response::new(Body::from(body));
-        *response.status_mut() = kind.status();
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-        if let Some(after) = kind.retry_after() {
-            headers.insert(header::RETRY_AFTER, after);
-        }
-        response
+        answer::refusal(facts, media_type, body)
     }
 }
 
@@ -682,12 +677,12 @@ fn refuser(refusal: RefusalFn, manners: &ResponseStyle) -> RefusalEncoder {
             StatusCode::SERVICE_UNAVAILABLE => format!("{server}retry-after: 1\r\n"),
             _ => server.clone(),
         };
-        whole(status, "application/json", &more, &refusal(status, None))
+        whole(status, answer::JSON, &more, &refusal(status, None))
     })
 }
 
 fn plain(status: StatusCode, text: &str) -> Bytes {
-    whole(status, "text/plain; charset=utf-8", "retry-after: 5\r\n", text)
+    whole(status, answer::TEXT, "retry-after: 5\r\n", text)
 }
 
 /// The bytes of an answer after which the connection is closed.

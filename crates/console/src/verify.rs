@@ -1,12 +1,14 @@
 //! Finds what a start would refuse: unusable login and TLS files, unprotected addresses that other hosts reach, invalid
 //! origins and paths. It uses the same functions as the start, so the two agree. Nothing is bound; files are only read.
 
+use std::fmt::Display;
+
 use thalweg_config::{
     AuthConfig, HttpConfig, ListenerConfig, ListenerNames, Pos, Protection, exposure, literal_address,
 };
+use thalweg_http::auth::{Logins, file_errors};
+use thalweg_http::tls_server::ServerTls;
 
-use crate::auth::{Logins, flaws};
-use crate::tls::{Tls, TlsFiles, TlsNames};
 use crate::{StartError, listen, routes};
 
 /// What is refused, in one sentence with the cure.
@@ -36,10 +38,9 @@ pub fn verify(http: &HttpConfig, auth: &AuthConfig, doors: &[&ListenerConfig]) -
     found
 }
 
-fn at(field: &str) -> impl Fn(StartError) -> VerifyError {
-    let place = ConfigLocation::Field(field.to_owned());
-    move |error| VerifyError {
-        place: place.clone(),
+fn at(field: &str, error: impl Display) -> VerifyError {
+    VerifyError {
+        place: ConfigLocation::Field(field.to_owned()),
         text: error.to_string(),
     }
 }
@@ -53,7 +54,7 @@ fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<VerifyError> {
             tokens: vec![token.clone()],
             ..nobody()
         };
-        found.extend(flaws(&only).into_iter().map(|error| VerifyError {
+        found.extend(file_errors(&only).into_iter().map(|error| VerifyError {
             place: ConfigLocation::Pos(token.pos),
             text: error.to_string(),
         }));
@@ -66,33 +67,30 @@ fn verify_logins(http: &HttpConfig, auth: &AuthConfig) -> Vec<VerifyError> {
         users_file: auth.users_file.clone(),
         ..nobody()
     };
-    found.extend(flaws(&tokens_file).into_iter().map(at("auth.tokens_file")));
-    found.extend(flaws(&users_file).into_iter().map(at("auth.users_file")));
+    for (field, file) in [("auth.tokens_file", &tokens_file), ("auth.users_file", &users_file)] {
+        found.extend(file_errors(file).into_iter().map(|error| at(field, error)));
+    }
     let basic = Logins::load(&nobody(), http.basic_auth.as_ref());
-    found.extend(basic.err().map(at("http.basic_auth")));
+    found.extend(basic.err().map(|error| at("http.basic_auth", error)));
     found
 }
 
 fn verify_http(http: &HttpConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     let mut found = Vec::new();
-    if let Err(error) = Tls::load(http) {
-        let field = match &error {
-            StartError::Unreadable { key, .. } => key,
-            _ => "http.cert_file",
-        };
-        found.push(at(field)(error));
+    if let Err(error) = ServerTls::of_http(http) {
+        found.push(at(error.unreadable_key().unwrap_or("http.cert_file"), error));
     }
     if let Err(error) = routes::origins(http, &[]) {
         let field = match &error {
             StartError::RootPath { .. } => "http.root_path",
             _ => "http.cors.allowed_origins",
         };
-        found.push(at(field)(error));
+        found.push(at(field, error));
     }
     if let Some(address) = literal_address(&http.address) {
         let login = auth.is_given() || http.basic_auth.is_some();
         let judged = listen::check_address(http, address, login, has_tls(&http.cert_file, &http.key_file));
-        found.extend(judged.err().map(at("http.address")));
+        found.extend(judged.err().map(|error| at("http.address", error)));
     }
     found
 }
@@ -100,28 +98,9 @@ fn verify_http(http: &HttpConfig, auth: &AuthConfig) -> Vec<VerifyError> {
 fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     let section = door.section;
     let mut found = Vec::new();
-    if let (Some(cert), Some(key)) = (door.cert_file.clone(), door.key_file.clone()) {
-        let names = TlsNames {
-            cert: "cert_file",
-            key: "key_file",
-            client_ca: "client_ca_file",
-        };
-        let files = TlsFiles {
-            cert,
-            key,
-            client_ca: None,
-            names,
-        };
-        if let Err(error) = Tls::open(files) {
-            let field = match &error {
-                StartError::Unreadable { key, .. } => key,
-                _ => "cert_file",
-            };
-            found.push(VerifyError {
-                place: ConfigLocation::Field(format!("{section}.{field}")),
-                text: format!("{section}.{error}"),
-            });
-        }
+    if let Err(error) = ServerTls::of_listener(door) {
+        let field = error.unreadable_key().unwrap_or("cert_file");
+        found.push(at(&format!("{section}.{field}"), format!("{section}.{error}")));
     }
     if let Some(address) = literal_address(&door.address) {
         let protection = Protection {
@@ -130,10 +109,8 @@ fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<VerifyError> {
             is_insecure: door.insecure,
         };
         if let Err(exposed) = exposure(address.ip(), protection) {
-            found.push(VerifyError {
-                place: ConfigLocation::Field(format!("{section}.address")),
-                text: exposed.explain(address, &ListenerNames::of_section(section)),
-            });
+            let text = exposed.explain(address, &ListenerNames::of_section(section));
+            found.push(at(&format!("{section}.address"), text));
         }
     }
     found

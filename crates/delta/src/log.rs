@@ -15,8 +15,8 @@ use futures::StreamExt as _;
 use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutMode, PutOptions};
 use parking_lot::Mutex;
+use thalweg_kit::clock::{Clock, SystemClock};
 use thalweg_kit::{blocking, random};
-use thalweg_log::clock::{Clock, SystemClock};
 
 use super::actions::{Action, Add, Format, Metadata, Protocol, decode, encode};
 use super::checkpoint::{self, CheckpointState, LastCheckpoint, TOMBSTONES_DEFAULT_MS};

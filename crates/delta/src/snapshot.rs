@@ -8,7 +8,7 @@ use object_store::path::Path as StorePath;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use thalweg_log::Micros;
+use thalweg_kit::time::Micros;
 
 use super::actions::{Action, Add, Metadata, Protocol, Txn};
 use super::schema::TableSchema;

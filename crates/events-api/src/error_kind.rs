@@ -10,9 +10,9 @@ thalweg_kit::error_kinds! {
         InvalidRecord = "INVALID_RECORD", 200, Never,
             "A line of the import is no valid message; correct the line that the message names.";
         ReadError = "READ_ERROR", 200, Never,
-            "A line of the import is too long, or the request ended early; send the rest again.";
+            "A line of the import is too long, or the request ended early; send the remaining lines again.";
         ImportFailed = "IMPORT_FAILED", 200, Later,
-            "The store, the token or the server ended the import; the imported messages stay, so send the rest again.";
+            "The store, the token or the server ended the import; the imported messages stay, so send the remaining lines again.";
         InvalidRequest = "INVALID_REQUEST", 400, Never,
             "The request breaks a rule; correct what the message names.";
         AuthRequired = "AUTH_REQUIRED", 401, Never,
@@ -48,7 +48,7 @@ thalweg_kit::error_kinds! {
         PayloadTooLarge = "PAYLOAD_TOO_LARGE", 413, Never,
             "The request body is too large; send it in parts.";
         InternalError = "INTERNAL_ERROR", 500, Later,
-            "A bug in the server ended the request; the log of the server says where; report it.";
+            "A bug in the program ended the request; the log of the process has the reason; report it.";
         BackendError = "BACKEND_ERROR", 500, Later,
             "The store failed, or its data is damaged; the message and the log of the server say where.";
         ClearFailed = "CLEAR_FAILED", 500, Later,

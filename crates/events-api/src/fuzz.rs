@@ -1,4 +1,4 @@
-//! Entry points for the fuzz targets: any bytes as client input. They return or panic; a panic is a defect.
+//! Entry points for the fuzz targets: any bytes as client input. They return or panic; a panic is a bug.
 
 use std::sync::Arc;
 

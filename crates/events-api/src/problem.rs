@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, Method, Response, StatusCode};
+use axum::http::{Method, Response, StatusCode};
 use thalweg_events::{EventsError, ExpectedVersion};
+use thalweg_http::answer;
 
 use crate::error_kind::EventsApiErrorKind;
 use crate::json_text::text;
@@ -41,7 +41,7 @@ impl Problem {
 
     /// The log says where, as for every panic.
     pub fn bug() -> Problem {
-        let message = "A bug in the server ended this request; the server's log says where";
+        let message = "A bug in the program ended this request; the log of the process has the reason";
         Problem::new(EventsApiErrorKind::InternalError, message)
     }
 
@@ -100,7 +100,7 @@ impl Problem {
     }
 
     pub fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.kind.facts().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        answer::status(self.kind.facts())
     }
 
     pub fn text(&self) -> String {
@@ -116,14 +116,7 @@ impl Problem {
     }
 
     pub fn answer(&self) -> Response<Body> {
-        let mut response = Response::new(Body::from(self.text()));
-        *response.status_mut() = self.status();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(after) = self.kind.facts().retry.after() {
-            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
-        }
-        response
+        answer::refusal(self.kind.facts(), answer::JSON, self.text())
     }
 }
 

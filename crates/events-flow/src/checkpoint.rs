@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_input_is_told_from_an_own_write_also_behind_a_lost_answer() {
+    async fn another_input_is_told_from_an_own_write_also_after_a_lost_answer() {
         let namespace = NamespaceDouble::new("a");
         let (mut one, mut other) = (opened(&namespace).await, opened(&namespace).await);
         namespace.lose_answers(1);

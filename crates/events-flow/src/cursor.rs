@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_read_again_with_all_behind_it() {
+    fn what_is_given_back_is_read_again_with_all_after_it() {
         let mut cursor = InputCursor::new(0);
         let (first, second) = (cursor.sent(2), cursor.sent(4));
         assert!(cursor.given_back(first));

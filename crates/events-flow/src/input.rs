@@ -368,7 +368,7 @@ impl InputSession<'_> {
             (self.tell, self.settled) = mpsc::unbounded_channel();
         }
         let mut page = self.page().await?;
-        let to = self.behind(&page, visible);
+        let to = self.after(&page, visible);
         let seen = *self.visible.borrow();
         if seen.cleared != visible.cleared {
             return Ok(false);
@@ -424,14 +424,14 @@ impl InputSession<'_> {
     }
 
     /// The position after a page.
-    fn behind(&self, page: &Page, visible: NamespaceWatermark) -> u64 {
+    fn after(&self, page: &Page, visible: NamespaceWatermark) -> u64 {
         let last = page.events.last().map(StoredEvent::event);
-        let behind = match (&self.options.of, last) {
+        let after = match (&self.options.of, last) {
             (InputSource::Stream(_), last) => last.map_or(0, |last| last.position + 1),
             // Skipped messages are not read again.
             (_, last) => last.map_or(0, |last| last.global).max(visible.last) + 1,
         };
-        page.next.unwrap_or(behind)
+        page.next.unwrap_or(after)
     }
 
     /// `true`: something must be read again.

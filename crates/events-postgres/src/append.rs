@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use thalweg_events::limits::{self, APPEND_BYTES_MAX, APPEND_MESSAGES_MAX};
 use thalweg_events::{Append, AppendOutcome, EventsError, MessageId, Result, names};
+use thalweg_kit::clock::Clock as _;
 use thalweg_kit::random;
-use thalweg_log::clock::Clock as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use thalweg_events::Result;
-use thalweg_log::Micros;
-use thalweg_log::clock::{Clock, MachineTime, TimeSource as _};
+use thalweg_kit::clock::{Clock, MachineTime, TimeSource as _};
+use thalweg_kit::time::Micros;
 
 use crate::columns::get;
 use crate::connection_pool::PooledConnection;

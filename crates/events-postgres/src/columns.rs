@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use thalweg_events::event::{EventRef, IdRef};
 use thalweg_events::{EventsError, MessageId, Result, StoredEvent, Uuid, names};
-use thalweg_log::Micros;
+use thalweg_kit::time::Micros;
 use tokio_postgres::Row;
 
 use crate::failure::damaged;

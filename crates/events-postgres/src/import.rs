@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use thalweg_events::admission::{ClaimedPart, ImportAdmission, ImportClaim};
 use thalweg_events::{EventsError, ImportRecord, MessageId, Result, Uuid, limits, names, time};
 
+use thalweg_kit::clock::Clock as _;
 use thalweg_kit::random;
-use thalweg_log::clock::Clock as _;
 
 use crate::append::{COUNT_CATEGORIES, COUNT_NAMESPACE, INSERT_CATEGORIES, STREAMS, TRIM, known};
 use crate::columns::{self, get, signed};

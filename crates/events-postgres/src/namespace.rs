@@ -9,7 +9,7 @@ use thalweg_events::{
     MessageId, Namespace, NamespaceInfo, NamespaceWatermark, Page, Result, Retention, RetentionTarget, StoredEvent,
     StreamInfo, StreamRead,
 };
-use thalweg_log::clock::Clock;
+use thalweg_kit::clock::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::append::{self, QUEUE, QueuedAppend};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use thalweg_events::admission::{self, MessageContent};
 use thalweg_events::event::{EventRef, IdRef};
 use thalweg_events::{AppendOutcome, ExpectedVersion, MessageId, Result, Uuid, names};
-use thalweg_log::Micros;
+use thalweg_kit::time::Micros;
 
 use crate::columns;
 

@@ -13,7 +13,7 @@ use thalweg_events::{
 };
 use tokio_postgres::Row;
 
-use thalweg_log::clock::Clock as _;
+use thalweg_kit::clock::Clock as _;
 
 use crate::columns::{self, get, is_plain, signed, unsigned};
 use crate::connection_pool::Param;

@@ -5,7 +5,7 @@ use thalweg_events::{ExpectedVersion, Result, Retention, RetentionTarget, admiss
 use tokio_postgres::Row;
 
 use crate::append::{LOCK, TRIM, counters, known};
-use thalweg_log::clock::Clock as _;
+use thalweg_kit::clock::Clock as _;
 
 use crate::columns::{get, is_plain, signed, unsigned};
 use crate::connection_pool::{Param, PooledConnection};

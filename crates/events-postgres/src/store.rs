@@ -9,7 +9,7 @@ use thalweg_events::{
     BackupPieces, BoxFuture, EventsError, Grant, Health, Namespace, NamespaceInfo, NewNamespace, NewToken, Result,
     ScavengeReport, Store, Token, TokenInfo, VerifyReport, admission, limits, time,
 };
-use thalweg_log::clock::Clock as _;
+use thalweg_kit::clock::Clock as _;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_postgres::Row;

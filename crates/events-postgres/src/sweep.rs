@@ -6,7 +6,7 @@ use std::time::Duration;
 use thalweg_events::{Fault, Namespace as _, Result, ScavengeReport, VerifyReport};
 use tokio_postgres::Row;
 
-use thalweg_log::clock::Clock as _;
+use thalweg_kit::clock::Clock as _;
 
 use crate::columns::{get, unsigned};
 use crate::connection_pool::PooledConnection;

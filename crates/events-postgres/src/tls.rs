@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use thalweg_events::{EventsError, Result};
+use thalweg_http::pem::{self, PemFileError};
+use thalweg_http::tls_client::machine_certificates;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
@@ -69,24 +70,18 @@ impl TlsOptions {
     }
 
     fn roots(&self) -> std::result::Result<RootCertStore, String> {
-        let mut roots = RootCertStore::empty();
         let Some(file) = &self.root_file else {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(machine_certificates());
             return match roots.is_empty() {
                 true => Err("the system has no certificate authorities; name some with sslrootcert=FILE".to_owned()),
                 false => Ok(roots),
             };
         };
-        let unreadable = |error: String| format!("cannot read sslrootcert {file}: {error}");
-        let found = CertificateDer::pem_file_iter(Path::new(file)).map_err(|error| unreadable(error.to_string()))?;
-        for certificate in found {
-            let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
-        }
-        match roots.is_empty() {
-            true => Err(unreadable("it has no certificate in PEM".to_owned())),
-            false => Ok(roots),
-        }
+        pem::authorities(Path::new(file)).map_err(|error| match error {
+            PemFileError::Unreadable { error, .. } => format!("cannot read sslrootcert {file}: {error}"),
+            wrong => format!("sslrootcert: {wrong}"),
+        })
     }
 }
 

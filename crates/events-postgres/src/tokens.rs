@@ -7,7 +7,7 @@ use thalweg_events::{
     EventsError, Grant, NewToken, Result, Scopes, Token, TokenDigest, TokenInfo, is_token_expired, time,
 };
 use thalweg_kit::random;
-use thalweg_log::Micros;
+use thalweg_kit::time::Micros;
 use tokio::sync::watch;
 use tokio_postgres::Row;
 

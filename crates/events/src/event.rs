@@ -5,8 +5,9 @@
 //! without whitespace between tokens.
 
 use bytes::Bytes;
+use thalweg_kit::varint;
 use thalweg_log::Micros;
-use thalweg_log::format::{FieldReader, FieldWriter, varint};
+use thalweg_log::format::{FieldReader, FieldWriter};
 
 use crate::id::{MessageId, Uuid};
 

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_made_later_sort_behind_and_say_version_7() {
+    fn ids_made_later_sort_after_and_say_version_7() {
         let early = Uuid::made(1_700_000_000_000, 9, u32::MAX).unwrap();
         let later = Uuid::made(1_700_000_000_000, 10, 0).unwrap();
         let late = Uuid::made(1_700_000_000_001, 0, 0).unwrap();

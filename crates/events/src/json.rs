@@ -32,7 +32,7 @@ impl fmt::Display for JsonError {
                 write!(f, "unexpected {:?}", char::from(byte))?
             }
             JsonErrorKind::Unexpected(byte) => write!(f, "unexpected byte 0x{byte:02x}")?,
-            JsonErrorKind::Trailing => f.write_str("unexpected text behind the value")?,
+            JsonErrorKind::Trailing => f.write_str("unexpected text after the value")?,
             JsonErrorKind::Nesting => write!(f, "more than {NESTING_MAX} levels")?,
         }
         write!(f, " at byte {}", self.at)

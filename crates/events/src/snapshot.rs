@@ -3,8 +3,9 @@
 //! writer loses whenever it arrives. A snapshot of messages that were cleared since is ignored.
 
 use bytes::Bytes;
+use thalweg_kit::varint;
 use thalweg_log::Micros;
-use thalweg_log::format::{FieldReader, FieldWriter, varint};
+use thalweg_log::format::{FieldReader, FieldWriter};
 
 use crate::error::{EventsError, Result};
 use crate::store::Namespace;

@@ -233,8 +233,8 @@ impl Namespace for NamespaceDouble {
             let mut page = self.page(global, read.max, |event| {
                 event.stream == read.stream && event.position >= position && of_types(event, read.types)
             });
-            let behind = page.events.last().map(|last| last.event().position + 1);
-            page.next = page.next.and(behind);
+            let after = page.events.last().map(|last| last.event().position + 1);
+            page.next = page.next.and(after);
             Ok(page)
         })
     }

@@ -200,9 +200,9 @@ impl Chain {
                 what(stage.processor.as_mut(), &mut released);
                 stage.metrics.count_sent(&released);
             }
-            let behind = self.0.get_mut(at + 1..).unwrap_or_default();
+            let later = self.0.get_mut(at + 1..).unwrap_or_default();
             for batch in released {
-                run(behind, batch, &mut |result| out.push(result));
+                run(later, batch, &mut |result| out.push(result));
             }
         }
     }
@@ -210,7 +210,7 @@ impl Chain {
 
 /// Runs a batch through stages. A batch without messages ends before the next stage.
 fn run(stages: &mut [Stage], batch: Batch, pass_on: &mut dyn FnMut(Batch)) {
-    let [stage, behind @ ..] = stages else {
+    let [stage, later @ ..] = stages else {
         return pass_on(batch);
     };
     if batch.is_empty() {
@@ -221,7 +221,7 @@ fn run(stages: &mut [Stage], batch: Batch, pass_on: &mut dyn FnMut(Batch)) {
         let (piece, more) = cut(batch, stage.processor.messages_max());
         rest = more;
         for result in stage.process(piece) {
-            run(behind, result, pass_on);
+            run(later, result, pass_on);
         }
     }
 }

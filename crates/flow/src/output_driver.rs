@@ -1,5 +1,5 @@
 //! Drives an output: opens it until it succeeds and repeats each write until every message is written or permanently
-//! rejected, and keeps its connection state, counters and log up to date. The output of a flow and each output behind a
+//! rejected, and keeps its connection state, counters and log up to date. The output of a flow and each output of a
 //! broker use it.
 
 use std::sync::Arc;

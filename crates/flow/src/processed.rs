@@ -1,4 +1,4 @@
-//! Inputs and outputs with their own processors where the flow's workers cannot run them: behind a broker, in a
+//! Inputs and outputs with their own processors where the flow's workers cannot run them: within a broker, in a
 //! resource, at the dead letter. Their processors run on one thread, which keeps the order.
 
 use std::sync::{Arc, OnceLock};

@@ -17,7 +17,7 @@ pub trait InputSpec: Send + Sync {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError>;
 
     /// For an input that delivers messages only while few earlier ones are unacknowledged: the setting that avoids
-    /// this. Nothing behind such an input may hold messages back ([`ProcessorSpec::holds_back`]), because the messages
+    /// this. Nothing after such an input may hold messages back ([`ProcessorSpec::holds_back`]), because the messages
     /// that would release them would never come.
     fn waits_for_answers(&self) -> Option<&'static str> {
         None

@@ -92,7 +92,7 @@ impl Stage {
     }
 }
 
-/// The output of a random flow: one output, or several behind nested brokers.
+/// The output of a random flow: one output, or several within nested brokers.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf,

@@ -12,21 +12,21 @@ use anyhow::{Context as _, Result, ensure};
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use ureq::config::Config;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector as _, TcpConnector};
 
+use crate::pem;
 use file_certificates::FileCertificates;
 use transport::TlsConnector;
 
 /// The TLS configuration of a connection. Reads from disk: the file, and `SSL_CERT_FILE` and `SSL_CERT_DIR` or else the
 /// system's authorities.
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>> {
-    let of_file = ca_file.map(certificates_of).transpose()?.unwrap_or_default();
-    config_of(of_machine(), of_file)
+    let of_file = ca_file.map(pem::certificates).transpose()?.unwrap_or_default();
+    config_of(machine_certificates(), of_file)
 }
 
 fn config_of(
@@ -65,32 +65,38 @@ pub fn agent(config: Config, ca_file: Option<&Path>) -> Result<ureq::Agent> {
     Ok(ureq::Agent::with_parts(config, connector, DefaultResolver::default()))
 }
 
-/// A configuration for callers with their own client; it trusts only the machine's authorities.
+/// A configuration for callers with their own client; it trusts only the machine's authorities, of which there must be
+/// one.
 pub fn tls_config() -> Result<TlsConfig> {
-    let trusted: Vec<Certificate<'static>> = of_machine().map(|der| Certificate::from_der(&der).to_owned()).collect();
+    let trusted: Vec<CertificateDer<'static>> = machine_certificates().collect();
     ensure!(
         !trusted.is_empty(),
         "this machine trusts no certificate authority; install the package ca-certificates, or name a file of them with SSL_CERT_FILE"
     );
-    Ok(TlsConfig::builder()
-        .root_certs(RootCerts::Specific(Arc::new(trusted)))
-        .unversioned_rustls_crypto_provider(Arc::new(aws_lc_rs::default_provider()))
-        .build())
+    Ok(config_trusting(trusted.into_iter()))
 }
 
-fn of_machine() -> impl Iterator<Item = CertificateDer<'static>> {
+/// Like [`tls_config`], for callers that report failed connections anyway: on a machine without authorities all fail.
+pub fn tls_config_of_machine() -> TlsConfig {
+    config_trusting(machine_certificates())
+}
+
+fn config_trusting(trusted: impl Iterator<Item = CertificateDer<'static>>) -> TlsConfig {
+    let trusted: Vec<Certificate<'static>> = trusted.map(|der| Certificate::from_der(&der).to_owned()).collect();
+    TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(trusted)))
+        .unversioned_rustls_crypto_provider(Arc::new(aws_lc_rs::default_provider()))
+        .build()
+}
+
+/// The authorities of the machine: those of `SSL_CERT_FILE` and `SSL_CERT_DIR`, or else the system's. Reads from disk.
+pub fn machine_certificates() -> impl Iterator<Item = CertificateDer<'static>> {
     rustls_native_certs::load_native_certs().certs.into_iter()
 }
 
-/// Reads at least one certificate.
-fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let shown = path.display();
-    let pem = std::fs::read(path).with_context(|| format!("cannot read the certificates in {shown}"))?;
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .with_context(|| format!("{shown} is not a PEM file"))?;
-    ensure!(!found.is_empty(), "{shown} holds no certificate in PEM form");
-    Ok(found)
+/// Sets the cryptography of the process, which clients of object stores use for their own TLS. It may be set already.
+pub fn install_crypto_provider() {
+    let _ = aws_lc_rs::default_provider().install_default();
 }
 
 pub mod test_server;

@@ -1,7 +1,18 @@
 //! The clocks of the machine. Product code reads them here and nowhere else, which `clippy.toml` enforces: whoever asks which
-//! clock decides something finds the answer with one search, and a simulated run replaces one place.
+//! clock decides something finds the answer with one search, and a simulated run replaces one place. Beside them is the
+//! interface of log time, [`Clock`].
+
+mod jumps;
+mod log_time;
+mod machine_time;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::time::Micros;
+
+pub use jumps::{ClockJump, ClockJumps, JUMPS_MAX};
+pub use log_time::{Clock, SystemClock};
+pub use machine_time::{MachineTime, TimeSource};
 
 /// The monotonic clock. Durations are differences of it.
 #[inline]
@@ -37,4 +48,12 @@ pub fn unix_ms() -> i64 {
 /// Nanoseconds since 1970 by the wall clock; 0 before 1970.
 pub fn unix_nanos() -> i64 {
     i64::try_from(since_1970().as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Microseconds since 1970 by the wall clock, also before 1970.
+pub fn wall_micros() -> Micros {
+    match wall().duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_micros() as Micros,
+        Err(before) => -(before.duration().as_micros() as Micros),
+    }
 }

@@ -111,11 +111,11 @@ impl<'a> JsonTokenizer<'a> {
     pub fn peek(&mut self) -> u8 {
         match self.json.get(self.at) {
             Some(&byte) if byte > b' ' => byte,
-            _ => self.peek_behind_spaces(),
+            _ => self.peek_after_spaces(),
         }
     }
 
-    fn peek_behind_spaces(&mut self) -> u8 {
+    fn peek_after_spaces(&mut self) -> u8 {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.json.get(self.at) {
             self.at += 1;
         }
@@ -373,15 +373,15 @@ pub fn number_len(text: &[u8]) -> usize {
 pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
     let mut rest = raw;
     loop {
-        let (text, behind) = rest.split_at_checked(plain(rest)).unwrap_or((rest, &[]));
+        let (text, after) = rest.split_at_checked(plain(rest)).unwrap_or((rest, &[]));
         out.extend_from_slice(text);
-        rest = match behind {
-            [b'\\', b'u', behind @ ..] => {
-                let (character, behind) = unicode(behind);
+        rest = match after {
+            [b'\\', b'u', after @ ..] => {
+                let (character, after) = unicode(after);
                 out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-                behind
+                after
             }
-            [b'\\', byte, behind @ ..] => {
+            [b'\\', byte, after @ ..] => {
                 out.push(match byte {
                     b'b' => 8,
                     b'f' => 12,
@@ -390,7 +390,7 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
                     b't' => b'\t',
                     byte => *byte,
                 });
-                behind
+                after
             }
             _ => return,
         };
@@ -399,25 +399,25 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
 
 /// Decodes the character of a `\u` escape from its digits on, and returns the rest of the text.
 fn unicode(text: &[u8]) -> (char, &[u8]) {
-    let (first, behind) = unit(text);
-    let second = match (first, behind) {
+    let (first, after) = unit(text);
+    let second = match (first, after) {
         (0xd800..0xdc00, [b'\\', b'u', low @ ..]) => Some(unit(low)).filter(|(low, _)| (0xdc00..0xe000).contains(low)),
         _ => None,
     };
     match second {
-        Some((low, behind)) => {
+        Some((low, after)) => {
             let number = 0x10000 + ((first - 0xd800) << 10 | (low - 0xdc00));
-            (char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER), behind)
+            (char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER), after)
         }
-        None => (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), behind),
+        None => (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), after),
     }
 }
 
 /// Reads four hexadecimal digits.
 fn unit(text: &[u8]) -> (u32, &[u8]) {
-    let (digits, behind) = text.split_at_checked(4).unwrap_or((text, &[]));
+    let (digits, after) = text.split_at_checked(4).unwrap_or((text, &[]));
     let number = digits.iter().fold(0, |number, digit| {
         number << 4 | char::from(*digit).to_digit(16).unwrap_or_default()
     });
-    (number, behind)
+    (number, after)
 }

@@ -14,6 +14,8 @@ pub mod json_tokens;
 pub mod random;
 pub mod simulation;
 pub mod threads;
+pub mod time;
+pub mod varint;
 pub mod wire;
 mod work_folder;
 

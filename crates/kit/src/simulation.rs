@@ -18,6 +18,35 @@ pub trait SimulatedMachine {
     fn fill(&self, bytes: &mut [u8]);
 }
 
+/// xorshift64*: the same numbers for the same seed on every platform.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        // Similar seeds must not give similar numbers, and zero would stay zero.
+        let mixed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        Random((mixed ^ (mixed >> 31)) | 1)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `n`, which must not be zero.
+    pub fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.number()) * u128::from(n.max(1))) >> 64) as u64
+    }
+
+    /// True with probability 1/`n`.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
 thread_local! {
     static MACHINE: RefCell<Option<Rc<dyn SimulatedMachine>>> = const { RefCell::new(None) };
 }

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{clock, simulation};
 
-/// Starts a thread. The system cuts its name behind 15 bytes.
+/// Starts a thread. The system cuts its name after 15 bytes.
 pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     run: impl FnOnce() -> T + Send + 'static,

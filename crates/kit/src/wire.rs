@@ -1,10 +1,16 @@
-//! A protobuf wire format reader that works in place, without copies or allocations.
+//! A protobuf wire format reader that works in place, without copies or allocations, and a writer of small messages.
 //!
 //! Some input that a general decoder accepts is malformed here, so that nothing is lost silently. No sender writes it:
 //! groups, a known field of another type, and a message or oneof that appears twice where once is allowed. As usual,
 //! the last value of a scalar field counts and unknown fields are skipped.
 
+mod writer;
+
 use std::fmt;
+
+pub use writer::WireWriter;
+
+use crate::varint::{self, VarintError};
 
 /// The key of a field: its number and its wire type.
 pub type FieldKey = u32;
@@ -133,35 +139,24 @@ impl<'a> WireCursor<'a> {
 
     #[inline(always)]
     pub fn number(&mut self) -> WireResult<u64> {
-        match self.bytes.get(self.at..) {
-            Some(&[byte, ..]) if byte < 0x80 => {
-                self.at += 1;
-                Ok(u64::from(byte))
+        match varint::read_short(self.rest()) {
+            Some((number, len)) => {
+                self.at += len;
+                Ok(number)
             }
-            Some(&[low, high, ..]) if high < 0x80 => {
-                self.at += 2;
-                Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
-            }
-            _ => self.long_varint(),
+            None => self.long_number(),
         }
     }
 
     #[inline(never)]
-    fn long_varint(&mut self) -> WireResult<u64> {
-        let mut number = 0;
-        for (index, &byte) in self.rest().iter().take(10).enumerate() {
-            if index == 9 && byte > 1 {
-                return Err(self.malformed("a number has more than 64 bits"));
+    fn long_number(&mut self) -> WireResult<u64> {
+        match varint::read(self.rest()) {
+            Ok((number, len)) => {
+                self.at += len;
+                Ok(number)
             }
-            number |= u64::from(byte & 0x7f) << (7 * index);
-            if byte < 0x80 {
-                self.at += index + 1;
-                return Ok(number);
-            }
-        }
-        match self.len() >= 10 {
-            true => Err(self.malformed("a number has more than 64 bits")),
-            false => Err(self.malformed("it ends within a number")),
+            Err(VarintError::Cut) => Err(self.malformed("it ends within a number")),
+            Err(VarintError::TooLarge) => Err(self.malformed("a number has more than 64 bits")),
         }
     }
 
@@ -244,7 +239,7 @@ pub fn once<'a>(kept: &mut Option<WireCursor<'a>>, given: WireCursor<'a>) -> Wir
 /// Decodes a zigzag number, which has its sign in the lowest bit.
 #[inline]
 pub fn zigzag(number: u64) -> i64 {
-    ((number >> 1) as i64) ^ -((number & 1) as i64)
+    varint::unzigzag(number)
 }
 
 #[cfg(test)]

@@ -11,15 +11,14 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use futures::stream;
 use parking_lot::Mutex;
-use serde_json::json;
 use thalweg_delta::store::LakeStorage;
+use thalweg_http::answer;
 use thalweg_http::body::{BodyFault, BodyRules, collect};
-use thalweg_kit::error_facts::ErrorFacts;
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::maintenance::{MaintenanceOptions, MaintenanceRequest};
 use thalweg_lake_flow::LakeTables;
@@ -141,8 +140,5 @@ async fn answer_upkeep(State(admin): State<Arc<LakeAdmin>>, body: Body) -> Respo
 }
 
 fn refuse(kind: LakeApiErrorKind, message: &str) -> Response {
-    let ErrorFacts { code, status, .. } = kind.facts();
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let body = json!({"error": {"code": code, "message": message}});
-    (status, axum::Json(body)).into_response()
+    answer::error_object(kind.facts(), message)
 }

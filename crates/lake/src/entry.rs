@@ -1,4 +1,4 @@
-//! The entries of the lake queues in the log: one per request, with its bytes as received behind a header that
+//! The entries of the lake queues in the log: one per request, with its bytes as received after a header that
 //! describes them; or one for many messages of a flow.
 //!
 //! | bytes | what |
@@ -21,6 +21,8 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::str::FromStr;
+
+use thalweg_kit::varint;
 
 use crate::ingest::Handoff;
 use crate::signal::Signal;
@@ -56,7 +58,7 @@ pub enum PayloadCompression {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InflateLimits {
     pub bytes: usize,
-    /// Decompressed bytes per compressed byte, once there are more than [`RATIO_FREE`].
+    /// Decompressed bytes per compressed byte, once there is more than 1 MiB.
     pub ratio: usize,
     /// The zstd window.
     pub window: usize,
@@ -73,7 +75,27 @@ impl Default for InflateLimits {
 }
 
 /// The decompressed size up to which the ratio is not checked.
-pub const RATIO_FREE: usize = 1 << 20;
+const RATIO_FREE: u64 = 1 << 20;
+/// The largest zstd window is 2 GiB.
+const ZSTD_WINDOW_LOG_MAX: u32 = 31;
+
+impl InflateLimits {
+    /// Whether so many bytes are too many for so many compressed ones.
+    pub fn exceeds_ratio(&self, compressed: u64, decompressed: u64) -> bool {
+        decompressed > compressed.saturating_mul(self.ratio as u64).max(RATIO_FREE)
+    }
+
+    /// The window as the library of zstd wants it: its binary logarithm, rounded down.
+    pub fn zstd_window_log(&self) -> u32 {
+        let log = usize::BITS - 1 - self.window.max(1 << 10).leading_zeros();
+        log.min(ZSTD_WINDOW_LOG_MAX)
+    }
+
+    /// Whether a zstd decoder failed because of its window, which its library reports only as text.
+    pub fn is_zstd_window(error: &str) -> bool {
+        error.contains("Frame requires too much memory")
+    }
+}
 
 /// The description of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,15 +330,15 @@ impl<'a> RawEntryHead<'a> {
         out.push(VERSION);
         out.extend_from_slice(&self.codes);
         out.extend_from_slice(&self.arrival.to_le_bytes());
-        put_varint(out, self.records.into());
-        put_varint(out, self.cut_values_at.map_or(0, |at| u64::from(at) + 1));
-        put_varint(out, self.rejected.iter().count() as u64);
+        varint::put(out, self.records.into());
+        varint::put(out, self.cut_values_at.map_or(0, |at| u64::from(at) + 1));
+        varint::put(out, self.rejected.iter().count() as u64);
         let mut next = 0;
         for place in self.rejected.iter() {
-            put_varint(out, u64::from(place - next));
+            varint::put(out, u64::from(place - next));
             next = place + 1;
         }
-        put_varint(out, self.peer.len() as u64);
+        varint::put(out, self.peer.len() as u64);
         out.extend_from_slice(self.peer.as_bytes());
     }
 
@@ -357,24 +379,10 @@ impl<'a> RawEntryHead<'a> {
     }
 }
 
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for (index, byte) in bytes.iter().take(10).enumerate() {
-        number |= u64::from(byte & 0x7f) << (7 * index);
-        if *byte < 0x80 {
-            *bytes = bytes.get(index + 1..)?;
-            return Some(number);
-        }
-    }
-    None
+    let (number, len) = varint::read(bytes).ok()?;
+    *bytes = bytes.get(len..)?;
+    Some(number)
 }
 
 /// The position of an entry in the log, for which clients can wait.

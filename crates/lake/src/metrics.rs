@@ -72,7 +72,7 @@ metric_group! {
         .with_labels(&["table", "reason"]);
         REFUSED_ROWS = MetricDoc::counter(
             "thalweg_lake_rejected_records_total",
-            "Messages that were refused because they can never become a row.",
+            "Records rejected because they can never become rows.",
         )
         .with_labels(&["signal", "reason"]);
         POISON_ENTRIES = MetricDoc::counter(

@@ -7,17 +7,15 @@
 //! block plus the downtime that the wall clock shows. If the wall clock shows an earlier time, the downtime counts as
 //! zero.
 
-mod jumps;
 pub mod sim;
+mod stored_jumps;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::UNIX_EPOCH;
 
 use parking_lot::{Mutex, RwLock};
-use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::contract::{Log, ReadOptions};
 use crate::durability::Durability;
@@ -27,7 +25,7 @@ use crate::format::record::{RecordRef, records};
 use crate::ids::{Micros, PartitionId};
 use crate::records::{Records, WriteBatch};
 
-pub use jumps::{ClockJump, ClockJumps};
+pub use thalweg_kit::clock::{Clock, ClockJump, ClockJumps, MachineTime, SystemClock, TimeSource};
 
 /// The partition that stores the jumps. It is created with the first jump.
 pub(crate) const CLOCK: PartitionId = PartitionId::new(0, 3);
@@ -38,123 +36,6 @@ const JUMP_LEAST: Micros = 1_000_000;
 /// inexact.
 const READ_WITHIN: Micros = 50_000;
 const READINGS: usize = 10;
-
-/// The clock for queues, subscriptions and retention.
-pub trait Clock: Send + Sync + 'static {
-    /// Log time. It never decreases and differs from the wall clock.
-    fn now(&self) -> Micros;
-
-    /// Like `now`, but up to some milliseconds late. For decisions in units of seconds.
-    fn roughly_now(&self) -> Micros {
-        self.now()
-    }
-
-    /// The history of the difference between the wall clock and log time.
-    fn jumps(&self) -> Arc<ClockJumps> {
-        ClockJumps::none()
-    }
-
-    /// Reads the wall clock now instead of within a second. Call it before something is deleted because of its
-    /// wall-clock timestamp.
-    fn notice(&self) {}
-
-    /// What the wall clock shows, even if it was just set. Timestamps that people read use it.
-    fn wall(&self) -> Micros {
-        self.wall_at(self.now())
-    }
-
-    /// What the wall clock showed at a log time.
-    fn wall_at(&self, time: Micros) -> Micros {
-        self.jumps().wall_at(time)
-    }
-
-    /// The log time at which the wall clock will show a time, or last did.
-    fn at_wall(&self, wall: Micros) -> Micros {
-        self.jumps().at_wall(wall)
-    }
-
-    /// Data with a wall-clock timestamp before the returned time is older than `age`. Data with a later timestamp may
-    /// be too, if the clock was set.
-    fn oldest_wall(&self, age: Micros) -> Micros {
-        self.notice();
-        let now = self.now();
-        self.jumps().least_wall_since(now.saturating_sub(age), now)
-    }
-}
-
-/// Any function that returns the time. It has no wall clock of its own.
-impl<F: Fn() -> Micros + Send + Sync + 'static> Clock for F {
-    fn now(&self) -> Micros {
-        self()
-    }
-}
-
-/// The clocks of a machine.
-pub trait TimeSource: Send + Sync + 'static {
-    /// Microseconds since 1970, UTC, as set by a person or by NTP.
-    fn wall(&self) -> Micros;
-
-    /// Microseconds since some moment. It cannot be set and includes time in which the machine is suspended.
-    fn elapsed(&self) -> Micros;
-
-    /// Like `elapsed`, but up to some milliseconds late.
-    fn roughly_elapsed(&self) -> Micros {
-        self.elapsed()
-    }
-}
-
-/// The clocks of this machine.
-#[derive(Debug, Default)]
-pub struct MachineTime {
-    /// How long the machine has been suspended, updated when the wall clock is read.
-    suspended: AtomicI64,
-}
-
-impl TimeSource for MachineTime {
-    fn wall(&self) -> Micros {
-        let suspended = elapsed_of(BOOT) - elapsed_of(ClockId::Monotonic);
-        self.suspended.store(suspended, Ordering::Relaxed);
-        wall_now()
-    }
-
-    fn elapsed(&self) -> Micros {
-        elapsed_of(BOOT)
-    }
-
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    fn roughly_elapsed(&self) -> Micros {
-        // The time of the kernel's last tick. It costs a fifth, because the processor's counter is not read.
-        elapsed_of(ClockId::MonotonicCoarse) + self.suspended.load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const BOOT: ClockId = ClockId::Boottime;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const BOOT: ClockId = ClockId::Monotonic;
-
-fn elapsed_of(clock: ClockId) -> Micros {
-    let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
-    tv_sec * 1_000_000 + tv_nsec / 1000
-}
-
-/// What the machine's wall clock shows.
-pub fn wall_now() -> Micros {
-    match thalweg_kit::clock::wall().duration_since(UNIX_EPOCH) {
-        Ok(since) => since.as_micros() as Micros,
-        Err(before) => -(before.duration().as_micros() as Micros),
-    }
-}
-
-/// The wall clock used as log time, for callers that read it only once.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Micros {
-        wall_now()
-    }
-}
 
 /// The clock of one log. Until [`resume`](LogClock::resume) it continues from the newest block that was found, or from
 /// the wall clock if the log is new.
@@ -349,7 +230,7 @@ impl LogClock {
             known => drop(known?),
         }
         let mut record = Records::new();
-        record.push(&RecordRef::of(self.now(), &self.jumps().encode()))?;
+        record.push(&RecordRef::of(self.now(), &stored_jumps::encode(&self.jumps())))?;
         let appended = log
             .append(WriteBatch::default().and_of(FrameKind::State, CLOCK, record))
             .await?;
@@ -393,7 +274,7 @@ fn stored(log: &dyn Log) -> Result<StoredJumps> {
         }
         for frame in &frames {
             for record in records(&frame.body) {
-                let jumps = record.ok().and_then(|record| ClockJumps::decode(record.value));
+                let jumps = record.ok().and_then(|record| stored_jumps::decode(record.value));
                 newest = jumps.map_or(StoredJumps::Lost, StoredJumps::Jumps);
             }
             from = frame.header.next();

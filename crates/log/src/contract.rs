@@ -151,7 +151,7 @@ pub trait Log: Send + Sync + 'static {
     fn trim(&self, id: PartitionId, below: Offset) -> Result<()>;
 
     /// Removes every permanently stored record that `keep` rejects. Blocks until done. Returns the offset up to which
-    /// all records were passed to `keep`; the records behind it are still too recent.
+    /// all records were passed to `keep`; the records after it are still too recent.
     fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset>;
 
     /// The lowest offset in a file with records that a rewrite may have removed. These records come back if the file

@@ -124,7 +124,7 @@ fn read_from(log: &Arc<dyn Log>, id: PartitionId, from: Offset, synced: bool) ->
     loop {
         let frames = match log.read(id, at, ReadOptions { bytes: 3000, synced }) {
             Err(LogError::Gap { to, .. }) => {
-                assert!(to > at, "L4: a gap goes on behind it");
+                assert!(to > at, "L4: a gap goes on after it");
                 at = to;
                 continue;
             }

@@ -384,7 +384,7 @@ impl EmbeddedLog {
         }
         match frames {
             Err(error @ LogError::Corrupt { .. }) if self.passes_over_damage.load(Ordering::Relaxed) => {
-                let to = self.behind_damage(id, from, error)?;
+                let to = self.after_damage(id, from, error)?;
                 Err(LogError::Gap {
                     partition: id,
                     from,
@@ -395,9 +395,9 @@ impl EmbeddedLog {
         }
     }
 
-    /// The offset behind a frame that cannot be read, or behind the whole file if the positions of its frames are
+    /// The offset after a frame that cannot be read, or after the whole file if the positions of its frames are
     /// unknown.
-    fn behind_damage(&self, id: PartitionId, at: Offset, error: LogError) -> Result<Offset> {
+    fn after_damage(&self, id: PartitionId, at: Offset, error: LogError) -> Result<Offset> {
         match self.frame_at(id, at) {
             Ok(damaged) => damaged.map(|header| header.next()).ok_or(error),
             Err(LogError::Corrupt { .. }) => self.partition(id)?.end_of_range(at).ok_or(error),
@@ -406,7 +406,7 @@ impl EmbeddedLog {
     }
 
     /// From now on damaged frames are treated as gaps that have been given up: a reader gets one error and continues
-    /// behind it.
+    /// after it.
     pub fn pass_over_damage(&self) {
         self.passes_over_damage.store(true, Ordering::Relaxed);
     }
@@ -516,7 +516,7 @@ impl EmbeddedLog {
                 }
                 // The damage has been noted, and the content of the frame cannot be shown.
                 Err(error @ LogError::Corrupt { .. }) => {
-                    at = self.behind_damage(id, at, error)?;
+                    at = self.after_damage(id, at, error)?;
                     continue;
                 }
                 frames => frames?,

@@ -189,7 +189,7 @@ impl LogFile {
 
     fn looks_deceiving(&self) -> Result<bool> {
         let mut at = 0;
-        // The bytes behind the last block were checked when the file was reused before.
+        // The bytes after the last block were checked when the file was reused before.
         while let Some(header) = BlockHeader::decode(&self.read(at, block::LEN)?) {
             let front = crate::format::pages(header.headers_len()) as u64;
             let end = at + u64::from(header.block_len);
@@ -359,7 +359,7 @@ impl LogFile {
                     None => break,
                 }
             };
-            // The index behind the frames begins with a copy of the first header, and offsets of a partition never
+            // The index after the frames begins with a copy of the first header, and offsets of a partition never
             // decrease.
             if next.insert(header.partition, header.next()) > Some(header.base) {
                 break;
@@ -549,7 +549,7 @@ impl LogFile {
         }
     }
 
-    /// Writes the index behind the last block, so that a start does not have to read the blocks. The footer is not
+    /// Writes the index after the last block, so that a start does not have to read the blocks. The footer is not
     /// synced: a missing index is rebuilt.
     pub fn write_footer(&self, bounds: &TrailerFields) -> Result<()> {
         let bytes = self.with_index(|index| footer::encode(index, &index.holdings(), bounds))?;

@@ -217,7 +217,7 @@ impl FilePool {
         let ready = std::mem::take(&mut state.ready);
         state.news = true;
         self.changed.notify_all();
-        // Before the next file gets its name: an empty file between files in use would hide those behind it.
+        // Before the next file gets its name: an empty file between files in use would hide those after it.
         let disk = self.disk.as_ref();
         let gone = ready.into_iter().try_for_each(|file| file.remove(disk)).and_then(|()| {
             disk.sync_names()

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
+pub use thalweg_kit::time::Micros;
+
 /// Position of a record in its partition: strictly increasing, with gaps.
 pub type Offset = u64;
-
-/// Microseconds since 1970, UTC, or log time, see [`clock`](crate::clock).
-pub type Micros = i64;
 
 /// Number of a block across all files of a log, increasing by one per block.
 pub type Sequence = u64;

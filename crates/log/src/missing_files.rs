@@ -13,12 +13,12 @@ pub(crate) fn stood_in(ranges: &[FileRange], at: Offset, there: &[u64]) -> Strin
     let before = commits()
         .filter(|range| range.first < at)
         .map(|range| range.file.number);
-    let behind = commits()
+    let after = commits()
         .filter(|range| range.first > at)
         .map(|range| range.file.number);
     let before = before.max().map(|number| number.saturating_add(1));
     let highest = there.last().map_or(0, |number| number.saturating_add(1));
-    let last = behind.min().map_or(highest, |number| number.saturating_sub(1));
+    let last = after.min().map_or(highest, |number| number.saturating_sub(1));
     match absent(before.unwrap_or(0), last, there) {
         Some((first, last)) if first == last => commit_name(first),
         // Not all of these numbers need to have existed: files that are no longer needed are reused under new numbers.

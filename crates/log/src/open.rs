@@ -324,21 +324,21 @@ pub(crate) fn needed_of(
 ) -> Result<(Offset, Vec<FileRange>)> {
     let ranges = ranges_of(pieces, first);
     let (mut needed, mut at) = (first, first);
-    let (mut behind_hole, mut unread) = (false, None);
+    let (mut after_hole, mut unread) = (false, None);
     for range in &ranges {
-        behind_hole |= range.first > at;
+        after_hole |= range.first > at;
         at = range.next;
-        if !behind_hole {
+        if !after_hole {
             continue;
         }
         match checkpoint(range) {
-            Ok(Some(base)) => (needed, behind_hole) = (base, false),
+            Ok(Some(base)) => (needed, after_hole) = (base, false),
             Ok(None) => {}
             // A later file may have a checkpoint.
             Err(error) => unread = Some(error),
         }
     }
-    match unread.filter(|_| behind_hole) {
+    match unread.filter(|_| after_hole) {
         Some(error) => Err(error),
         None if needed == first => Ok((first, ranges)),
         None => {

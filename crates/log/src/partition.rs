@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_frame_is_found_behind_ranges_that_have_none_left() {
+    fn the_next_frame_is_found_after_ranges_that_have_none_left() {
         let partition = Partition::new(ID, 0, Durability::Fsync, 0);
         let ranges = vec![
             range(1, (0, 20), &[header(0, 10)]),

@@ -10,8 +10,10 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_kit::varint;
+
 use crate::durability::Durability;
-use crate::format::{FieldReader, FieldWriter, varint};
+use crate::format::{FieldReader, FieldWriter};
 use crate::ids::{Offset, PartitionId};
 
 /// The log's own partition.

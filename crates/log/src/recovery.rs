@@ -2,11 +2,11 @@
 //! damaged, which is never ignored silently.
 //!
 //! The *mark* is the highest sequence that the superblock or any sound header or index names as synced, including those
-//! behind damage. Blocks up to the mark were on disk and must be whole. Behind the mark the log ends at the first
+//! after damage. Blocks up to the mark were on disk and must be whole. After the mark the log ends at the first
 //! missing block. If the header of that block exists, the block is torn; no acknowledgement in `fsync` mode can have
 //! covered it.
 //!
-//! Recovery changes nothing. Data behind the end is erased only after everything else is understood, including the
+//! Recovery changes nothing. Data beyond the end is erased only after everything else is understood, including the
 //! partitions: see [`RecoveredLog::make_end`].
 
 use std::sync::Arc;
@@ -124,7 +124,7 @@ fn look(disk: &dyn Disk, names: &[String], cache: &Arc<IndexCache>) -> Result<Re
     }
     for file in files {
         walk.next_number = file.number + 1;
-        walk.look_behind(file)?;
+        walk.look_beyond_end(file)?;
     }
     for file in segments {
         walk.next_segment = file.number + 1;
@@ -344,7 +344,7 @@ impl RecoveryState {
         Ok(FileUse::InUse)
     }
 
-    /// Records the newest commit time. It excludes blocks behind the end, which are not kept.
+    /// Records the newest commit time. It excludes blocks beyond the end, which are not kept.
     fn note_time(&mut self, time: Micros) {
         self.report.last_commit_time = self.report.last_commit_time.max(time);
     }
@@ -387,7 +387,7 @@ impl RecoveryState {
         }
     }
 
-    /// The headers of the consecutive blocks from the start of the file, and of all blocks of this log behind them.
+    /// The headers of the consecutive blocks from the start of the file, and of all blocks of this log after them.
     /// Inside a block that was followed, message bytes that look like a block are ignored.
     fn headers(&self, file: &LogFile) -> Result<Vec<(u64, BlockHeader)>> {
         let mut found: Vec<(u64, BlockHeader)> = Vec::new();
@@ -471,8 +471,8 @@ impl RecoveryState {
         }))
     }
 
-    /// A file behind the end: a spare file, or one with blocks that followed a lost block.
-    fn look_behind(&mut self, file: LogFile) -> Result<()> {
+    /// A file beyond the end: a spare file, or one with blocks that followed a lost block.
+    fn look_beyond_end(&mut self, file: LogFile) -> Result<()> {
         refuse_newer(&file, self.log_id)?;
         let header = BlockHeader::decode(&file.read(0, PAGE)?);
         if let Some(header) = header.filter(|header| Some(header.log_id) == self.log_id)
@@ -576,7 +576,7 @@ impl RecoveryState {
             };
             return corrupt(file::commit_name(newest.file), 0, found);
         }
-        // Behind a closed file, the beginning of the next file is missing.
+        // After a closed file, the beginning of the next file is missing.
         let (file, position) = match (self.files.last().filter(|_| !self.closed), self.spares.first()) {
             (Some(file), _) => (file.name.clone(), self.end),
             (None, Some(file)) => (file.name.clone(), 0),
@@ -611,10 +611,10 @@ impl RecoveryState {
         (self.expected, self.end, self.closed) = (Some(sequence), at, false);
         self.firsts.truncate(file + 1);
         self.holdings.truncate(file + 1);
-        let behind: Vec<_> = self.files.drain(file + 1..).collect();
+        let after: Vec<_> = self.files.drain(file + 1..).collect();
         // These files have no other references yet.
-        let behind = behind.into_iter().filter_map(Arc::into_inner);
-        self.spares.splice(0..0, behind);
+        let after = after.into_iter().filter_map(Arc::into_inner);
+        self.spares.splice(0..0, after);
         if let Some(last) = self.files.last() {
             last.retain(|entry| entry.body_at < at);
             // A file with unchecked bodies has its index in memory.
@@ -624,7 +624,7 @@ impl RecoveryState {
         }
     }
 
-    /// The number of bytes behind the end, up to the last block that would have followed.
+    /// The number of bytes beyond the end, up to the last block that would have followed.
     fn torn_bytes(&self) -> u64 {
         let (in_file, in_spare) = match &self.torn {
             Some(torn) if torn.in_spare => (0, torn.bytes),
@@ -636,7 +636,7 @@ impl RecoveryState {
 }
 
 impl RecoveredLog {
-    /// Ensures that nothing behind the end can be taken for a part of the log later, whatever is written next. Call it
+    /// Ensures that nothing beyond the end can be taken for a part of the log later, whatever is written next. Call it
     /// only after the whole log was understood, because it erases data. Spare files shorter than `spare_bytes` are
     /// removed.
     pub fn make_end(&mut self, disk: &dyn Disk, spare_bytes: u64) -> Result<()> {

@@ -332,7 +332,7 @@ impl<'a> RangeFrames<'a> {
         let (mut body, mut joined) = (Vec::new(), None::<FrameHeader>);
         while body.len() < JOINED_BYTES {
             let covers = |entry: &FrameEntry| u32::try_from(entry.header.next() - base).is_ok();
-            // Gaps must stay separate from records, and a checkpoint from the changes behind it.
+            // Gaps must stay separate from records, and a checkpoint from the changes after it.
             let joins = |entry: &FrameEntry| joined.is_none_or(|header| header.kind == entry.header.kind);
             if !self.peek().is_some_and(|entry| covers(entry) && joins(entry)) {
                 break;
@@ -355,7 +355,7 @@ impl<'a> RangeFrames<'a> {
                     .delta
                     .map_or(offset, |delta| entry.header.base + u64::from(delta));
                 offset = own + 1;
-                // Records before the range are not needed or were already returned; those behind it are in another
+                // Records before the range are not needed or were already returned; those after it are in another
                 // file.
                 if own < self.range.first.max(base) || own >= self.range.next {
                     continue;

@@ -45,7 +45,7 @@ impl EndpointUrl {
             Some(digits) => digits
                 .parse()
                 .map_err(|_| wrong("has a port that is not a number from 1 to 65535"))?,
-            None => return Err(wrong("has something other than a port behind its host")),
+            None => return Err(wrong("has something other than a port after its host")),
         };
         Ok(EndpointUrl {
             host: host.to_owned(),

@@ -70,7 +70,7 @@ metric_group! {
         VALUES = MetricDoc::counter("thalweg_opcua_values_total", "Values received.");
         VALUES_SUPPRESSED = MetricDoc::counter(
             "thalweg_opcua_values_suppressed_total",
-            "Values within their deadband, filtered here.",
+            "Values within their deadband, filtered before they enter the flow.",
         );
         VALUES_DISCARDED = MetricDoc::counter(
             "thalweg_opcua_values_discarded_total",

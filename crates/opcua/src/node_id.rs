@@ -31,7 +31,7 @@ impl NodeSpec {
                 .split_once(';')
                 .ok_or_else(|| wrong("a semicolon must follow the URI"))?;
             if uri.is_empty() {
-                return Err(wrong("the URI behind nsu= is empty"));
+                return Err(wrong("the URI after nsu= is empty"));
             }
             let identifier = parse_identifier(identifier, false).map_err(|why| wrong(&why))?;
             return Ok(NodeSpec::ByUri {
@@ -256,7 +256,7 @@ mod tests {
             ("g=0087e75a-0e5e-099b-054f-02a9603db28", "g= needs a GUID"),
             ("b=***", "b= needs base64"),
             ("nsu=urn:x", "a semicolon must follow the URI"),
-            ("nsu=;i=1", "URI behind nsu= is empty"),
+            ("nsu=;i=1", "URI after nsu= is empty"),
         ] {
             let error = NodeSpec::parse(given).unwrap_err();
             assert!(

@@ -500,11 +500,11 @@ impl NodeTable {
         let mut rest = hashed.as_slice();
         while let Some((first, _)) = rest.first() {
             let same = rest.iter().take_while(|(hash, _)| hash == first).count();
-            let (group, behind) = rest.split_at(same);
+            let (group, after) = rest.split_at(same);
             if group.len() > 1 {
                 renamed += self.rename_equal(group);
             }
-            rest = behind;
+            rest = after;
         }
         renamed
     }

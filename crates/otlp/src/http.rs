@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use axum::routing::post;
+use thalweg_http::answer::{JSON, refusal_after};
 use thalweg_lake::Signal;
 use thalweg_lake::entry::{PayloadCompression, PayloadEncoding};
 
@@ -18,7 +19,6 @@ use crate::reply;
 /// The log position of the entry, for clients that want to wait until queries see it.
 const POSITION: &str = "thalweg-position";
 const PROTO: &str = "application/x-protobuf";
-const JSON: &str = "application/json";
 
 const PATHS: [(&str, Signal); 3] = [
     ("/v1/logs", Signal::Logs),
@@ -122,11 +122,9 @@ pub fn compression(name: &[u8]) -> Option<PayloadCompression> {
 }
 
 fn accepted(signal: Signal, taken: &ExportOutcome, encoding: PayloadEncoding) -> Response {
-    let mut response = response(
-        StatusCode::OK,
-        encoding,
-        reply::success(signal, &taken.partial, encoding),
-    );
+    let mut response = Response::new(Body::from(reply::success(signal, &taken.partial, encoding)));
+    let kind = HeaderValue::from_static(media_type(encoding));
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
     let position = taken.position.as_ref().map(ToString::to_string);
     if let Some(Ok(position)) = position.map(HeaderValue::try_from) {
         response.headers_mut().insert(POSITION, position);
@@ -135,26 +133,18 @@ fn accepted(signal: Signal, taken: &ExportOutcome, encoding: PayloadEncoding) ->
 }
 
 fn refused(refusal: &Refusal, encoding: PayloadEncoding) -> Response {
-    let mut response = response(refusal.status(), encoding, reply::status(refusal, encoding));
-    let headers = response.headers_mut();
-    if let Some(pause) = refusal.retry_after {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(reply::seconds(pause)));
-    }
+    let (facts, body) = (refusal.kind.facts(), reply::status(refusal, encoding));
+    let mut response = refusal_after(facts, refusal.retry_after, media_type(encoding), body);
     if refusal.kind == OtlpErrorKind::NotAuthenticated {
-        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let scheme = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
     }
     response
 }
 
-fn response(status: StatusCode, encoding: PayloadEncoding, body: Vec<u8>) -> Response {
-    let kind = match encoding {
+fn media_type(encoding: PayloadEncoding) -> &'static str {
+    match encoding {
         PayloadEncoding::Proto => PROTO,
         PayloadEncoding::Json => JSON,
-    };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+    }
 }

@@ -2,10 +2,8 @@
 
 use std::io::Read;
 
-use thalweg_lake::entry::{InflateLimits, PayloadCompression, RATIO_FREE};
+use thalweg_lake::entry::{InflateLimits, PayloadCompression};
 
-/// zstd windows are at most 2 GiB.
-const WINDOW_LOG_MAX: u32 = 31;
 /// The output buffer grows by at least this many bytes.
 const STEP: usize = 64 << 10;
 
@@ -35,12 +33,10 @@ pub fn inflate(compression: PayloadCompression, bytes: &[u8], limits: &InflateLi
         PayloadCompression::Zstd => {
             let malformed = |error: std::io::Error| InflateError::Malformed(0, error.to_string());
             let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(malformed)?;
-            let log = usize::BITS - 1 - limits.window.max(1 << 10).leading_zeros();
-            let log = log.min(WINDOW_LOG_MAX);
-            decoder.window_log_max(log).map_err(malformed)?;
+            decoder.window_log_max(limits.zstd_window_log()).map_err(malformed)?;
             let read = read(decoder, |decoder| decoder.get_ref().len(), bytes.len(), limits);
             read.map_err(|error| match error {
-                InflateError::Malformed(_, text) if text.contains("Frame requires too much memory") => {
+                InflateError::Malformed(_, text) if InflateLimits::is_zstd_window(&text) => {
                     InflateError::Window(limits.window)
                 }
                 other => other,
@@ -56,7 +52,6 @@ fn read<R: Read>(
     came: usize,
     limits: &InflateLimits,
 ) -> Result<Vec<u8>, InflateError> {
-    let allowed = came.saturating_mul(limits.ratio).max(RATIO_FREE);
     let mut out = Vec::new();
     loop {
         let len = out.len();
@@ -72,7 +67,7 @@ fn read<R: Read>(
         if out.len() > limits.bytes {
             return Err(InflateError::TooLarge(limits.bytes));
         }
-        if out.len() > allowed {
+        if limits.exceeds_ratio(came as u64, out.len() as u64) {
             return Err(InflateError::Ratio(limits.ratio));
         }
         if got == 0 {

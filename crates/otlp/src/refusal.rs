@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use crate::inflate::InflateError;
-use axum::http::StatusCode;
 use thalweg_lake::entry::AppendRefused;
 
 use crate::AdmissionError;
+use crate::inflate::InflateError;
 
 /// The shortest and the longest pause that senders are asked for.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -115,11 +114,6 @@ impl Refusal {
             text: text.into(),
             retry_after: kind.facts().retry.after(),
         }
-    }
-
-    /// The status in HTTP.
-    pub fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.kind.facts().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     /// The reason, for programs.

@@ -1,7 +1,7 @@
 //! Encodes response messages by hand: there are three, with a few fields each.
 
-use std::time::Duration;
-
+use thalweg_http::answer::retry_seconds;
+use thalweg_kit::wire::WireWriter;
 use thalweg_lake::Signal;
 use thalweg_lake::entry::PayloadEncoding;
 
@@ -19,14 +19,14 @@ pub struct PartialSuccess {
 pub fn success(signal: Signal, partial: &PartialSuccess, encoding: PayloadEncoding) -> Vec<u8> {
     match encoding {
         PayloadEncoding::Proto => {
-            let mut out = Vec::new();
+            let mut out = WireWriter::new();
             if partial.rejected > 0 {
-                let mut inner = Vec::new();
-                number(&mut inner, 1, partial.rejected.into());
-                bytes(&mut inner, 2, partial.why.as_bytes());
-                bytes(&mut out, 1, &inner);
+                out.message(1, |inner| {
+                    inner.number(1, partial.rejected.into());
+                    inner.bytes(2, partial.why.as_bytes());
+                });
             }
-            out
+            out.finish()
         }
         PayloadEncoding::Json if partial.rejected == 0 => b"{}".to_vec(),
         PayloadEncoding::Json => {
@@ -48,26 +48,30 @@ pub fn status(refusal: &Refusal, encoding: PayloadEncoding) -> Vec<u8> {
     let text = message(refusal);
     match encoding {
         PayloadEncoding::Proto => {
-            let mut out = Vec::new();
-            number(&mut out, 1, grpc as u64);
-            bytes(&mut out, 2, text.as_bytes());
-            let mut info = Vec::new();
-            bytes(&mut info, 1, code.as_bytes());
-            bytes(&mut info, 2, DOMAIN.as_bytes());
-            bytes(&mut out, 3, &any(ERROR_INFO, &info));
+            let mut out = WireWriter::new();
+            out.number(1, grpc as u64);
+            out.bytes(2, text.as_bytes());
+            detail(&mut out, ERROR_INFO, |info| {
+                info.bytes(1, code.as_bytes());
+                info.bytes(2, DOMAIN.as_bytes());
+            });
             if let Some(pause) = refusal.retry_after {
-                let (mut delay, mut info) = (Vec::new(), Vec::new());
-                number(&mut delay, 1, pause.as_secs());
-                number(&mut delay, 2, pause.subsec_nanos().into());
-                bytes(&mut info, 1, &delay);
-                bytes(&mut out, 3, &any(RETRY_INFO, &info));
+                detail(&mut out, RETRY_INFO, |info| {
+                    info.message(1, |delay| {
+                        delay.number(1, pause.as_secs());
+                        delay.number(2, pause.subsec_nanos().into());
+                    });
+                });
             }
-            out
+            out.finish()
         }
         PayloadEncoding::Json => {
             let text = json_text(&text);
             let retry = refusal.retry_after.map_or_else(String::new, |pause| {
-                format!(",{{\"@type\":\"{RETRY_INFO}\",\"retryDelay\":\"{}s\"}}", seconds(pause))
+                format!(
+                    ",{{\"@type\":\"{RETRY_INFO}\",\"retryDelay\":\"{}s\"}}",
+                    retry_seconds(pause)
+                )
             });
             let code_number = grpc as u8;
             format!(
@@ -84,42 +88,16 @@ pub fn message(refusal: &Refusal) -> String {
     format!("{}: {}", refusal.code(), refusal.text)
 }
 
-/// Whole seconds, rounded up.
-pub fn seconds(pause: Duration) -> u64 {
-    pause.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)
-}
-
 const DOMAIN: &str = "thalweg";
 const ERROR_INFO: &str = "type.googleapis.com/google.rpc.ErrorInfo";
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
-fn any(name: &str, message: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    bytes(&mut out, 1, name.as_bytes());
-    bytes(&mut out, 2, message);
-    out
-}
-
-/// Writes a varint field unless it is zero.
-fn number(out: &mut Vec<u8>, field: u8, number: u64) {
-    if number > 0 {
-        out.push(field << 3);
-        varint(out, number);
-    }
-}
-
-fn bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
-    out.push(field << 3 | 2);
-    varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-fn varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
+/// Adds a detail of a status: a message with the name of its type.
+fn detail(status: &mut WireWriter, name: &str, write: impl FnOnce(&mut WireWriter)) {
+    status.message(3, |any| {
+        any.bytes(1, name.as_bytes());
+        any.message(2, write);
+    });
 }
 
 /// A quoted JSON string.

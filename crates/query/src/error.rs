@@ -8,7 +8,7 @@ thalweg_kit::error_kinds! {
     /// The kinds of query errors. The order is that of the statuses.
     pub enum QueryErrorKind {
         BadRequest = "query.bad_request", 400, Never,
-            "The request breaks a rule beside its SQL; correct what the message names.";
+            "The request breaks a rule other than SQL syntax; correct what the message names.";
         Parse = "sql.parse", 400, Never,
             "The text is no SQL statement, or several of them; correct it.";
         Plan = "sql.plan", 400, Never,

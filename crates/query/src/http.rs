@@ -15,7 +15,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use datafusion::common::{ParamValues, ScalarValue};
 use futures::{StreamExt as _, stream};
-use serde_json::{Value, json};
+use serde_json::Value;
+use thalweg_http::answer;
 use thalweg_http::body::{BodyFault, BodyRules, collect};
 use thalweg_kit::blocking;
 
@@ -269,12 +270,5 @@ fn written(writer: &mut RowWriter, batch: &RecordBatch) -> Result<Vec<u8>, Query
 }
 
 fn refuse(error: &QueryError) -> Response {
-    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let body = json!({"error": {"code": error.code(), "message": error.message}}).to_string();
-    let mut response = (status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
-    if let Some(after) = error.kind.facts().retry.after() {
-        let seconds = header::HeaderValue::from(after.as_secs());
-        response.headers_mut().insert(header::RETRY_AFTER, seconds);
-    }
-    response
+    answer::error_object(error.kind.facts(), &error.message)
 }

@@ -13,7 +13,7 @@ metric_group! {
         QUEUED = MetricDoc::gauge("thalweg_lake_query_queued", "Queries waiting to run.");
         SCANNED_BYTES = MetricDoc::counter("thalweg_lake_query_scanned_bytes_total", "Bytes read from files.")
             .with_labels(&["api"]);
-        FILES = MetricDoc::counter("thalweg_lake_query_files_total", "Files of queried tables by outcome.")
+        FILES = MetricDoc::counter("thalweg_lake_query_files_total", "Files of queried tables by stage.")
             .with_labels(&["stage"]);
         PRUNED = MetricDoc::counter(
             "thalweg_lake_query_pruned_total",

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::parser::{DFParserBuilder, Statement};
-use datafusion::sql::sqlparser::ast::{Expr, Query, SetExpr, Statement as Sql, Visit as _, Visitor};
+use datafusion::sql::sqlparser::ast::{Expr, Select, Statement as Sql, Visit as _, Visitor};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 
 use crate::error::QueryError;
@@ -85,45 +85,44 @@ fn check(statement: &Statement) -> Result<(), QueryError> {
     }
 }
 
+/// Checks the statement and every query in it: a derived table, a subquery of an expression, a `WITH` table.
 fn check_sql(statement: &Sql) -> Result<(), QueryError> {
-    match statement {
-        Sql::Query(query) => check_query(query),
-        Sql::Explain { statement, .. } => check_sql(statement),
-        Sql::ExplainTable { .. }
-        | Sql::ShowColumns { .. }
-        | Sql::ShowTables { .. }
-        | Sql::ShowSchemas { .. }
-        | Sql::ShowDatabases { .. }
-        | Sql::ShowCatalogs { .. }
-        | Sql::ShowFunctions { .. }
-        | Sql::ShowVariable { .. }
-        | Sql::ShowVariables { .. }
-        | Sql::ShowCreate { .. } => Ok(()),
-        other => Err(QueryError::not_allowed(&first_word(&other.to_string()))),
+    match statement.visit(&mut WriteFinder) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
     }
 }
 
-fn check_query(query: &Query) -> Result<(), QueryError> {
-    let with = query.with.iter().flat_map(|with| &with.cte_tables);
-    for table in with {
-        check_query(&table.query)?;
-    }
-    check_body(&query.body)
-}
+/// Stops at the first part of a statement that does more than read.
+struct WriteFinder;
 
-fn check_body(body: &SetExpr) -> Result<(), QueryError> {
-    match body {
-        SetExpr::Select(select) if select.into.is_some() => Err(QueryError::not_allowed("SELECT INTO")),
-        SetExpr::Select(_) | SetExpr::Values(_) | SetExpr::Table(_) => Ok(()),
-        SetExpr::Query(query) => check_query(query),
-        SetExpr::SetOperation { left, right, .. } => {
-            check_body(left)?;
-            check_body(right)
+impl Visitor for WriteFinder {
+    type Break = QueryError;
+
+    /// Also called for an `INSERT`, `UPDATE`, `DELETE` or `MERGE` that stands where a query may stand.
+    fn pre_visit_statement(&mut self, statement: &Sql) -> ControlFlow<QueryError> {
+        match statement {
+            Sql::Query(_)
+            | Sql::Explain { .. }
+            | Sql::ExplainTable { .. }
+            | Sql::ShowColumns { .. }
+            | Sql::ShowTables { .. }
+            | Sql::ShowSchemas { .. }
+            | Sql::ShowDatabases { .. }
+            | Sql::ShowCatalogs { .. }
+            | Sql::ShowFunctions { .. }
+            | Sql::ShowVariable { .. }
+            | Sql::ShowVariables { .. }
+            | Sql::ShowCreate { .. } => ControlFlow::Continue(()),
+            other => ControlFlow::Break(QueryError::not_allowed(&first_word(&other.to_string()))),
         }
-        SetExpr::Insert(statement)
-        | SetExpr::Update(statement)
-        | SetExpr::Delete(statement)
-        | SetExpr::Merge(statement) => Err(QueryError::not_allowed(&first_word(&statement.to_string()))),
+    }
+
+    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<QueryError> {
+        match select.into {
+            Some(_) => ControlFlow::Break(QueryError::not_allowed("SELECT INTO")),
+            None => ControlFlow::Continue(()),
+        }
     }
 }
 
@@ -137,6 +136,64 @@ fn first_word(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Where a query may stand, as `{}`.
+    const PLACES: [&str; 42] = [
+        "{}",
+        "EXPLAIN {}",
+        "EXPLAIN ANALYZE {}",
+        "DESCRIBE {}",
+        "({})",
+        "WITH c AS ({}) SELECT * FROM c",
+        "WITH c AS (WITH d AS ({}) SELECT * FROM d) SELECT * FROM c",
+        "SELECT * FROM ({}) AS d",
+        "SELECT * FROM (SELECT * FROM ({}) AS e) AS d",
+        "SELECT * FROM (WITH c AS ({}) SELECT * FROM c) AS d",
+        "SELECT * FROM t, LATERAL ({}) AS d",
+        "SELECT * FROM t JOIN ({}) AS d ON true",
+        "SELECT * FROM (t JOIN ({}) AS d ON true)",
+        "SELECT * FROM t JOIN u ON t.a = ({})",
+        "SELECT * FROM generate_series(1, ({}))",
+        "SELECT * FROM UNNEST(ARRAY({}))",
+        "SELECT * FROM t PIVOT (sum(a) FOR b IN ({}))",
+        "SELECT ({}) AS a",
+        "SELECT 1 + ({})",
+        "SELECT coalesce(({}), 1)",
+        "SELECT CASE WHEN EXISTS ({}) THEN 1 END",
+        "SELECT ARRAY({})",
+        "SELECT sum(a) OVER (ORDER BY ({})) FROM t",
+        "SELECT sum(a) FILTER (WHERE EXISTS ({})) FROM t",
+        "SELECT DISTINCT ON (({})) a FROM t",
+        "SELECT a FROM t WINDOW w AS (ORDER BY ({}))",
+        "SELECT 1 WHERE EXISTS ({})",
+        "SELECT 1 WHERE NOT EXISTS ({})",
+        "SELECT 1 WHERE 1 IN ({})",
+        "SELECT 1 WHERE 1 NOT IN ({})",
+        "SELECT 1 WHERE 1 = ANY ({})",
+        "SELECT 1 WHERE 1 > ALL ({})",
+        "SELECT a FROM t GROUP BY a, ({})",
+        "SELECT count(*) FROM t HAVING count(*) > ({})",
+        "SELECT 1 ORDER BY ({})",
+        "SELECT 1 LIMIT ({})",
+        "SELECT 1 OFFSET ({})",
+        "SELECT 1 UNION ALL ({})",
+        "({}) UNION SELECT 1",
+        "SELECT 1 INTERSECT ({})",
+        "VALUES (({}))",
+        "SHOW TABLES WHERE 1 = ({})",
+    ];
+
+    /// Queries that write, and what a refusal names. `WITH` is allowed at all places, other words only at some.
+    const WRITING: [(&str, &str); 5] = [
+        ("SELECT 1 AS a INTO t", "SELECT INTO"),
+        ("WITH w AS (SELECT 1 AS a) INSERT INTO t SELECT a FROM w", "INSERT"),
+        ("WITH w AS (SELECT 1 AS a) UPDATE t SET a = 1", "UPDATE"),
+        ("WITH w AS (SELECT 1 AS a) DELETE FROM t", "DELETE"),
+        (
+            "WITH w AS (SELECT 1 AS a) MERGE INTO t USING w ON t.a = w.a WHEN MATCHED THEN DELETE",
+            "MERGE",
+        ),
+    ];
 
     #[test]
     fn statements_that_read_are_allowed() {
@@ -176,6 +233,32 @@ mod tests {
                 "{sql}: {error}"
             );
             assert!(error.message.ends_with(&format!("not {name}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_writes_is_refused_wherever_a_query_may_stand() {
+        // A place in a place, too.
+        let outer = PLACES.into_iter().filter(|place| place.starts_with("SELECT"));
+        let inner = outer.clone();
+        let nested = outer.flat_map(|outer| inner.clone().map(move |inner| outer.replace("{}", inner)));
+        let places: Vec<String> = PLACES.map(str::to_owned).into_iter().chain(nested).collect();
+        for place in places {
+            let with = |query: &str| place.replace("{}", query);
+            for query in ["SELECT 1 AS a", "WITH w AS (SELECT 1 AS a) SELECT a FROM w"] {
+                let sql = with(query);
+                assert!(parse(&sql).is_ok(), "{sql}: {:?}", parse(&sql));
+            }
+            for (query, name) in WRITING {
+                let sql = with(query);
+                let error = parse(&sql).unwrap_err();
+                assert_eq!(
+                    (error.code(), error.status()),
+                    ("sql.not_allowed", 403),
+                    "{sql}: {error}"
+                );
+                assert!(error.message.ends_with(&format!("not {name}")), "{sql}: {error}");
+            }
         }
     }
 

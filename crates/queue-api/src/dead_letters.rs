@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 use smol_str::SmolStr;
 use thalweg_kit::blocking;
 use thalweg_log::{Micros, Offset};
+use thalweg_queue::message_times::DELAY_MAX;
 use thalweg_queue::names::{NameKind, dead_letter_name};
 use thalweg_queue::settings::GroupStart;
-use thalweg_queue::times::DELAY_MAX;
 use thalweg_queue::{DeadLetterFilter, DeadLetterSelection, MessageId, ResendTo};
 
 use crate::browse::MessagePage;

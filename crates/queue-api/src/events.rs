@@ -50,7 +50,7 @@ pub async fn events(call: ApiRequest) -> Result<Response> {
     let mut asking = queue.ask(&group, &consumer, MemberKind::Http)?;
     may_consume(&queue, &group).inspect_err(|_| asking.answered())?;
     if let Some(last) = last.filter(|_| !group.is_work()) {
-        go_on_behind(&asking, &last)?;
+        go_on_after(&asking, &last)?;
     }
     let listener = EventStream {
         shared: call.shared.clone(),
@@ -89,7 +89,7 @@ fn may_consume(queue: &Queue, group: &Group) -> Result<()> {
 }
 
 /// Parses `partition:offset,…`, the messages that the client has, and continues after them.
-fn go_on_behind(asking: &ConsumerHandle, last: &[u8]) -> Result<()> {
+fn go_on_after(asking: &ConsumerHandle, last: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(last);
     let mut places = Vec::new();
     for place in text.split(',').map(str::trim) {

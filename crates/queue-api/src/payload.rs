@@ -18,6 +18,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use thalweg_log::Micros;
 use thalweg_log::format::record::PropertiesRef;
+use thalweg_queue::message_times::instant_text;
 use thalweg_queue::{Clock, Delivery, Message, MessageId, Queue};
 
 use crate::json::JsonObject;
@@ -208,7 +209,7 @@ fn member(out: &mut String, name: &str, value: &str) {
 
 fn instant(out: &mut String, name: &str, at: Micros) {
     // Times beyond the year 9999 have no text; nobody waits so long.
-    if let Ok(at) = jiff::Timestamp::from_microsecond(at) {
+    if let Some(at) = instant_text(at) {
         let _ = write!(out, ",\"{name}\":\"{at}\"");
     }
 }

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
+use thalweg_http::answer;
 use thalweg_kit::error_facts::ErrorFacts;
 use thalweg_queue::{QueueError, QueueErrorKind};
 
@@ -22,7 +22,7 @@ thalweg_kit::error_kinds! {
         RequestTimeout = "request_timeout", 408, Later,
             "The body arrived too slowly; send it over a faster line or in parts.";
         Internal = "internal", 500, Later,
-            "A defect of the program ended the request; the log of the process has the reason; report it.";
+            "A bug in the program ended the request; the log of the process has the reason; report it.";
     }
 }
 
@@ -92,16 +92,12 @@ impl Problem {
         Problem::new(ProblemKind::Request(RequestErrorKind::MethodNotAllowed), detail)
     }
 
-    /// A defect of this program.
+    /// A bug in this program.
     pub fn internal() -> Problem {
         Problem::new(
             ProblemKind::Request(RequestErrorKind::Internal),
             "the request failed; the log of the process has the reason; report it",
         )
-    }
-
-    pub fn status(&self) -> u16 {
-        self.kind.facts().status
     }
 
     /// Prefixes the error with its position.
@@ -111,14 +107,7 @@ impl Problem {
     }
 
     pub fn to_json(&self) -> Value {
-        let ErrorFacts { code, status, .. } = self.kind.facts();
-        json!({
-            "type": format!("urn:thalweg:error:{code}"),
-            "title": code.replace('_', " "),
-            "status": status,
-            "detail": self.detail,
-            "code": code,
-        })
+        answer::problem(self.kind.facts(), &self.detail)
     }
 }
 
@@ -140,15 +129,7 @@ impl From<thalweg_queue::IdError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let content_type = [(header::CONTENT_TYPE, "application/problem+json")];
-        let mut response = (status, content_type, self.to_json().to_string()).into_response();
-        if let Some(after) = self.retry_after {
-            // Whole seconds, and never zero, which would mean at once.
-            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
-            let value = HeaderValue::from(seconds.max(1));
-            response.headers_mut().insert(header::RETRY_AFTER, value);
-        }
-        response
+        let body = self.to_json().to_string();
+        answer::refusal_after(self.kind.facts(), self.retry_after, answer::PROBLEM_JSON, body)
     }
 }

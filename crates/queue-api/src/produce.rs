@@ -10,8 +10,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use thalweg_log::Micros;
 use thalweg_log::format::record::Properties;
+use thalweg_queue::message_times::{parse_delay, parse_deliver_at, parse_ttl};
 use thalweg_queue::settings::MESSAGE_BYTES_MAX;
-use thalweg_queue::times::{parse_delay, parse_deliver_at, parse_ttl};
 use thalweg_queue::{Clock, MessageId, NewMessage, PROPERTIES_BYTES_MAX, ProduceResult, Queue, QueueErrorKind};
 
 use crate::json::cut;
@@ -152,7 +152,7 @@ pub fn message(
 
 /// A relative delay, or a wall-clock time of delivery.
 fn delayed(said: &MessageFields<'_>, clock: &dyn Clock) -> Result<(Option<Micros>, Option<Micros>)> {
-    let wrong = |error: thalweg_queue::times::TimeError| Problem::invalid(error.to_string());
+    let wrong = |error: thalweg_queue::message_times::TimeError| Problem::invalid(error.to_string());
     match (said.delay, said.deliver_at) {
         (None, None) => Ok((None, None)),
         (Some(_), Some(_)) => Err(Problem::invalid("delay and deliver-at: give one of them")),

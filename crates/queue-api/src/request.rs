@@ -192,13 +192,12 @@ mod tests {
     #[test]
     fn a_body_that_is_refused_is_told_with_its_limit_and_when_to_come_again() {
         let too_large = problem_of(BodyFault::TooLarge { limit: 10 }, "the most here", 8192);
-        assert_eq!(
-            (too_large.status(), too_large.kind.facts().code),
-            (413, "message_too_large")
-        );
+        let facts = too_large.kind.facts();
+        assert_eq!((facts.status, facts.code), (413, "message_too_large"));
         assert_eq!(too_large.detail, "the body has more than 10 bytes, the most here");
         let no_room = problem_of(BodyFault::NoRoom { bytes: 7168 }, "", 8192);
-        assert_eq!((no_room.status(), no_room.kind.facts().code), (429, "too_many_pending"));
+        let facts = no_room.kind.facts();
+        assert_eq!((facts.status, facts.code), (429, "too_many_pending"));
         assert_eq!(no_room.retry_after, Some(Duration::from_secs(1)));
         assert!(no_room.detail.contains("8192 bytes"), "{no_room:?}");
     }

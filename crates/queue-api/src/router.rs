@@ -120,7 +120,7 @@ async fn choose(
         return (endpoint.handler)(call).await;
     }
     tokio::spawn((endpoint.handler)(call)).await.unwrap_or_else(|panic| {
-        tracing::error!(request = endpoint.id, %panic, "a request failed because of a defect");
+        tracing::error!(request = endpoint.id, %panic, "a request failed because of a bug in the program");
         Err(Problem::internal())
     })
 }

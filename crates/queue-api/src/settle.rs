@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use thalweg_kit::blocking;
-use thalweg_queue::times::DELAY_MAX;
+use thalweg_queue::message_times::DELAY_MAX;
 use thalweg_queue::{REASON_BYTES_MAX, Receipt, SettleAction, SettleResult};
 
 use crate::BODY_BYTES_MAX;
@@ -192,7 +192,7 @@ mod tests {
     fn a_request_settles_no_more_than_its_limit() {
         let receipts = vec!["q:0:1:1"; RECEIPTS_MAX + 1];
         let body = json!({"ack": receipts}).to_string();
-        assert_eq!(read(body.as_bytes()).unwrap_err().status(), 413);
+        assert_eq!(read(body.as_bytes()).unwrap_err().kind.facts().status, 413);
     }
 
     proptest! {

@@ -275,11 +275,11 @@ impl MessageTemplate {
             ..NewMessage::default()
         };
         if let Some(delay) = render("delay", &self.delay)? {
-            let delay = thalweg_queue::times::parse_delay(&delay).map_err(|error| error.to_string())?;
+            let delay = thalweg_queue::message_times::parse_delay(&delay).map_err(|error| error.to_string())?;
             new.not_before = Some(now + delay.as_micros() as i64);
         }
         if let Some(ttl) = render("ttl", &self.ttl)? {
-            new.ttl = Some(thalweg_queue::times::parse_ttl(&ttl).map_err(|error| error.to_string())?);
+            new.ttl = Some(thalweg_queue::message_times::parse_ttl(&ttl).map_err(|error| error.to_string())?);
         }
         Ok(new)
     }

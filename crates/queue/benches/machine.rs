@@ -1,6 +1,6 @@
 //! Cost of a claim and a settle in the state machine: nanoseconds and allocations per message, medians of several runs.
 //!
-//! Depth is the number of messages behind the cursor; in flight is the number of leased ones. Every batch advances the
+//! Depth is the number of messages after the cursor; in flight is the number of leased ones. Every batch advances the
 //! time and takes the journal, as the caller does.
 
 #![allow(clippy::print_stdout)]

@@ -199,9 +199,9 @@ impl Queue {
                     machine.seek(target);
                 }
                 (GroupState::Work(machine), Some(epoch)) if is_back => {
-                    let is_behind = target > machine.cursor();
-                    let dropped = match is_behind {
-                        // A forward seek does not go beyond what was handed out behind the cursor after an earlier seek
+                    let is_ahead = target > machine.cursor();
+                    let dropped = match is_ahead {
+                        // A forward seek does not go beyond what was handed out past the cursor after an earlier seek
                         // back.
                         true => machine.purge(target),
                         false => {
@@ -282,7 +282,7 @@ impl Queue {
         if let Some(partition) = partition {
             self.partition(partition)?;
         }
-        self.shed_kept().await;
+        self.remove_expired_retained().await;
         let stores = self.stores();
         let chosen: Vec<(u32, Arc<MessageStore>)> = (0..)
             .zip(stores)
@@ -369,7 +369,7 @@ impl Queue {
                 }
             }
         }
-        self.look_by(group);
+        self.wake_timers_for_members(group);
         group.wake();
     }
 }

@@ -23,8 +23,8 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Wakes the task at `due`, if it would sleep longer.
-    pub fn by(&self, due: Micros) {
+    /// Wakes the task at `due` at the latest, if it would sleep longer.
+    pub fn wake_by(&self, due: Micros) {
         if due < self.planned.load(Ordering::SeqCst) {
             // So that another caller does not notify again before the task has run.
             self.planned.fetch_min(due, Ordering::AcqRel);
@@ -32,10 +32,10 @@ impl Alarm {
         }
     }
 
-    /// Called by the task before it checks, and before it reads when partitions are due; later calls take effect when
-    /// it sleeps. Sequentially consistent with threads that change a due time and then read the plan, so one side sees
-    /// the other.
-    pub fn looks(&self) {
+    /// Called by the task before it checks, and before it reads when partitions are due; later calls of `wake_by` take
+    /// effect when it sleeps. Sequentially consistent with threads that change a due time and then read the plan, so one
+    /// side sees the other.
+    pub fn begin_round(&self) {
         self.planned.store(Micros::MAX, Ordering::SeqCst);
     }
 

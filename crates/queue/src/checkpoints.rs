@@ -15,7 +15,7 @@ use crate::queue::Queue;
 impl Queue {
     /// Schedules a checkpoint after a change.
     pub(crate) fn checkpoint_by_and_by(&self) {
-        self.maintenance.by(self.clock.now() + CHECKPOINT_AFTER);
+        self.maintenance.wake_by(self.clock.now() + CHECKPOINT_AFTER);
     }
 
     /// The most records since the last checkpoint, over all group partitions that are worth another one.

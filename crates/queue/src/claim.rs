@@ -20,12 +20,12 @@ use crate::group_partition::{GroupPartition, GroupPartitionInner, GroupState};
 use crate::ids::LeaseTag;
 use crate::members::{MemberKind, PartitionShare};
 use crate::message::Message;
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::queues::no_group;
 use crate::settings::RetentionMode;
 use crate::store::Cursor;
 use crate::streams::StreamClaim;
-use crate::times::micros;
 use crate::waiters::Waiter;
 pub(crate) use defaults::ClaimDefaults;
 use work_claim::WorkClaim;
@@ -108,7 +108,7 @@ impl Drop for ConsumerHandle {
             false => members.request_abandoned(now, self.seat.index),
         }
         drop(members);
-        self.queue.look_by(&self.group);
+        self.queue.wake_timers_for_members(&self.group);
     }
 }
 
@@ -175,7 +175,7 @@ impl Queue {
         self.may_consume(group)?;
         self.store_epoch().await?;
         if !group.is_work() && self.settings_now().retention.mode == RetentionMode::Policy {
-            self.shed_kept().await;
+            self.remove_expired_retained().await;
         }
         let mut asking = self.ask(group, consumer, kind)?;
         let claimed = self.claim_at(group, consumer, &mut asking.seat, want).await;
@@ -265,7 +265,7 @@ impl Queue {
             members.client_gone(self.clock.now(), index);
         }
         drop(members);
-        self.look_by(group);
+        self.wake_timers_for_members(group);
     }
 
     /// Makes the consumer a member. Its request lasts until the handle is dropped.
@@ -284,7 +284,7 @@ impl Queue {
             unreadable: Vec::new(),
         };
         drop(members);
-        self.look_by(group);
+        self.wake_timers_for_members(group);
         Ok(ConsumerHandle {
             queue: self.clone(),
             group: group.clone(),
@@ -512,7 +512,7 @@ impl Queue {
         now: Micros,
     ) -> Result<()> {
         let changed = self.changed(group, partition, part, inner, now);
-        self.timers.by(part.due.load(Ordering::Relaxed));
+        self.timers.wake_by(part.due.load(Ordering::Relaxed));
         changed
     }
 

@@ -28,9 +28,9 @@ use crate::error::Result;
 use crate::group::Group;
 use crate::group_partition::GroupState;
 use crate::machine::DelayedMessageSet;
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::settings::{CompactionSettings, RetentionMode};
-use crate::times::micros;
 
 /// Keys per run; they take about 35 MiB.
 const KEYS_MAX: usize = (1 << 20) / 8 * 7;

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use thalweg_kit::blocking;
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::{Properties, RecordRef};
-use thalweg_log::format::varint;
 use thalweg_log::{LogError, Offset, Records, WriteBatch};
 
 use crate::admission::AdmissionRequest;
@@ -18,10 +18,10 @@ use crate::group::Group;
 use crate::group_partition::{CHANGES, GroupState};
 use crate::machine::{FinalState, PendingRemoval, RemovalReason, WorkMachine};
 use crate::message::{Message, NewMessage, TARGET_GROUP, TOPIC};
+use crate::message_times::instant_text;
 use crate::produce::{DetachedFuture, record_of};
 use crate::queue::Queue;
 use crate::store::{MessageStore, NextMessage};
-use crate::times::instant_text;
 
 /// Messages moved together.
 const BATCH: usize = 100;
@@ -177,7 +177,10 @@ impl Queue {
     ) -> NewMessage {
         let given = message.properties.as_ref();
         let topic = given.get(TOPIC).unwrap_or_default().to_owned();
-        let time = |at: i64| instant_text(self.clock.wall_at(at)).unwrap_or_default();
+        let time = |at: i64| {
+            let text = instant_text(self.clock.wall_at(at));
+            text.map(|text| text.to_string()).unwrap_or_default()
+        };
         let mut added = vec![
             ("queue", self.name().to_string()),
             ("topic", topic),
@@ -256,7 +259,7 @@ impl Queue {
 
     /// Finds the message at an offset in memory or on disk; `None` if it is gone.
     pub async fn find(self: &Arc<Queue>, partition: u32, offset: Offset) -> Result<Option<Message>> {
-        self.shed_kept().await;
+        self.remove_expired_retained().await;
         self.find_stored(partition, offset).await
     }
 

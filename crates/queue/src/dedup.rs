@@ -23,7 +23,7 @@ use thalweg_log::{Micros, Offset};
 use tokio::sync::Semaphore;
 
 use crate::budget::{Allowance, Budget};
-use crate::times::micros;
+use crate::message_times::micros;
 pub(crate) use shared::{DedupReservations, SharedDedup};
 
 /// Maximum ids per queue: 12 a second for 24 h.

@@ -102,7 +102,7 @@ impl Queue {
         self.clone().learn_ages().await;
         self.wall_clock.jumps.store(jumps);
         drop(following);
-        self.timers.by(0);
+        self.timers.wake_by(0);
     }
 
     async fn delay_part_anew(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) {

@@ -70,7 +70,7 @@ pub enum QueueError {
     },
     #[error("the lease {receipt} has ended; settle within visibility_timeout or extend it")]
     LeaseLost { receipt: Receipt },
-    #[error("message {} is not leased to anyone; claim it first", receipt.id)]
+    #[error("message {} is delayed or was never delivered; wait until it can be claimed", receipt.id)]
     NotLeased { receipt: Receipt },
     #[error("message {} is settled already, by another delivery or as dead or expired", receipt.id)]
     Gone { receipt: Receipt },

@@ -1,7 +1,7 @@
 //! Expired messages are removed when they expire, before a read, and before a producer is refused.
 //!
 //! Consumers pass expired messages as they claim. Where no consumer claims, this module moves a group's cursor over
-//! them. The message at the cursor and the first message behind it that expires early (`expiry/early_expiry.rs`)
+//! them. The message at the cursor and the first message after it that expires early (`expiry/early_expiry.rs`)
 //! determine the time of the next check, so there is no periodic tick. To reach a message that expires early, the
 //! cursor passes live messages; the group then tracks each of them as ready, with its own expiry time. Disks are read
 //! outside of all locks.
@@ -24,10 +24,10 @@ use crate::group_partition::{GroupPartition, GroupPartitionInner, GroupState, NE
 use crate::machine::WorkMachine;
 use crate::maintenance::MaintenanceSchedule;
 use crate::message::{MessageLifetime, NewMessage, not_before};
+use crate::message_times::{effective_ttl, micros};
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
 use crate::store::{Cursor, MessageStore, NextMessage};
-use crate::times::{effective_ttl, micros};
 use early_expiry::EarlyExpiryIndex;
 
 /// Messages that are passed under one lock.
@@ -138,7 +138,7 @@ impl Drop for RunningExpiryCheck<'_> {
     fn drop(&mut self) {
         let next = self.next.unwrap_or(0);
         self.aging.at.fetch_min(next, Ordering::AcqRel);
-        self.maintenance.by(next);
+        self.maintenance.wake_by(next);
     }
 }
 
@@ -148,7 +148,7 @@ impl ExpiryCheck {
     }
 
     /// Schedules a check at this time. Free if an earlier check is scheduled.
-    fn by(&self, at: Micros) {
+    fn schedule(&self, at: Micros) {
         if at < self.at() {
             self.at.fetch_min(at, Ordering::AcqRel);
         }
@@ -180,8 +180,8 @@ impl ExpiryCheck {
 
 impl Queue {
     /// Removes everything that has expired. Returns whether the queue may be smaller now.
-    pub(crate) async fn shed(self: &Arc<Queue>) -> bool {
-        let kept = self.shed_kept().await;
+    pub(crate) async fn remove_expired(self: &Arc<Queue>) -> bool {
+        let kept = self.remove_expired_retained().await;
         let unclaimed = &self.expiry.unclaimed;
         let Some(mut looking) = unclaimed.look(self.clock.as_ref(), &self.maintenance).await else {
             return kept;
@@ -189,16 +189,16 @@ impl Queue {
         let mut due = NEVER;
         for group in self.groups().iter().filter(|group| group.is_work()) {
             for (partition, part) in group.parts() {
-                due = due.min(self.walk(group, partition, part).await);
+                due = due.min(self.move_over_expired(group, partition, part).await);
             }
         }
         looking.next = Some(due.max(self.clock.now() + GATHER));
         true
     }
 
-    /// Like `shed`, but only for retained messages, which must not be visible any more, and not for the backlog of
-    /// groups.
-    pub(crate) async fn shed_kept(self: &Arc<Queue>) -> bool {
+    /// Like `remove_expired`, but only for retained messages, which must not be visible any more, and not for the
+    /// backlog of groups.
+    pub(crate) async fn remove_expired_retained(self: &Arc<Queue>) -> bool {
         let kept = &self.expiry.kept;
         let Some(mut looking) = kept.look(self.clock.as_ref(), &self.maintenance).await else {
             return false;
@@ -209,9 +209,9 @@ impl Queue {
     }
 
     /// Moves a group's cursor over expired messages. Returns when to check again.
-    async fn walk(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) -> Micros {
+    async fn move_over_expired(self: &Arc<Queue>, group: &Arc<Group>, partition: u32, part: &GroupPartition) -> Micros {
         loop {
-            let walked = match self.walk_some(group, partition, part) {
+            let walked = match self.move_over_some_expired(group, partition, part) {
                 Ok(WalkOutcome::Load(from)) => self.look_ahead(group, partition, part, from).await,
                 walked => walked,
             };
@@ -231,7 +231,7 @@ impl Queue {
         }
     }
 
-    fn walk_some(&self, group: &Group, partition: u32, part: &GroupPartition) -> Result<WalkOutcome> {
+    fn move_over_some_expired(&self, group: &Group, partition: u32, part: &GroupPartition) -> Result<WalkOutcome> {
         let Some(store) = self.store(partition) else {
             return Ok(WalkOutcome::Until(NEVER));
         };
@@ -243,7 +243,7 @@ impl Queue {
         let GroupState::Work(machine) = state else {
             return Ok(WalkOutcome::Until(NEVER));
         };
-        let walk = Walk {
+        let walk = CursorWalk {
             group,
             store,
             ages: self.expiry.index(partition),
@@ -295,9 +295,9 @@ impl Queue {
     }
 
     fn look_for_old(&self, at: Micros) {
-        self.expiry.kept.by(at);
-        self.expiry.unclaimed.by(at);
-        self.maintenance.by(at);
+        self.expiry.kept.schedule(at);
+        self.expiry.unclaimed.schedule(at);
+        self.maintenance.wake_by(at);
     }
 
     /// Schedules a check after rules changed or messages became visible again.
@@ -307,14 +307,14 @@ impl Queue {
 }
 
 /// Moves the cursor of one group over some messages.
-struct Walk<'a> {
+struct CursorWalk<'a> {
     group: &'a Group,
     store: &'a MessageStore,
     ages: Option<&'a EarlyExpiryIndex>,
     now: Micros,
 }
 
-impl Walk<'_> {
+impl CursorWalk<'_> {
     fn go_on(
         &self,
         machine: &mut WorkMachine,
@@ -333,12 +333,12 @@ impl Walk<'_> {
                 NextMessage::Message(message, hint) => {
                     let group = self.group;
                     let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
-                    if machine.walk(&passing, now) || (passes && machine.pass_by(&passing, now)) {
+                    if machine.pass_unclaimable(&passing, now) || (passes && machine.pass_unleased(&passing, now)) {
                         continue;
                     }
                     let until = passing.expires_at.unwrap_or(NEVER);
                     *head = Some((machine.cursor(), until));
-                    // An expired message, or one with an expired message behind it, blocks the cursor because the
+                    // An expired message, or one with an expired message after it, blocks the cursor because the
                     // window is full.
                     let is_stuck = until <= now || passes;
                     return Ok(WalkOutcome::Until(match is_stuck {
@@ -355,10 +355,10 @@ impl Walk<'_> {
         Ok(WalkOutcome::More)
     }
 
-    /// When the message at the cursor, or the first early one behind it, expires.
+    /// When the message at the cursor, or the first early one after it, expires.
     fn next_look(&self, at: Offset, until: Micros) -> Micros {
-        let behind = self.ages.and_then(|ages| ages.first(at));
-        behind.map_or(until, |(first, _)| first.min(until))
+        let after = self.ages.and_then(|ages| ages.first(at));
+        after.map_or(until, |(first, _)| first.min(until))
     }
 }
 
@@ -374,7 +374,7 @@ impl Queue {
         let has_own = life.ttl.is_some() || life.not_before.is_some();
         if self.expiry.note(ages, place.offset, expires_at, has_own) {
             // A restart must know that messages may expire early.
-            self.maintenance.by(0);
+            self.maintenance.wake_by(0);
         }
     }
 
@@ -388,7 +388,7 @@ impl Queue {
         if let Ok(Err(error)) = learned {
             tracing::warn!(
                 queue = %self.name(), %error,
-                "expiry times cannot be read; without claims, messages behind a live one expire only with it"
+                "expiry times cannot be read; without claims, messages after a live one expire only with it"
             );
         }
         self.look_for_old_now();
@@ -407,7 +407,7 @@ impl Queue {
                     let ttl = record.ttl_ms.and_then(|ttl| i64::try_from(ttl).ok()?.checked_mul(1000));
                     let expires_at = ttl.map_or(NEVER, |ttl| begins.saturating_add(ttl));
                     if self.expiry.note(ages, offset, expires_at, false) {
-                        self.maintenance.by(0);
+                        self.maintenance.wake_by(0);
                     }
                     !self.is_removed()
                 })?;

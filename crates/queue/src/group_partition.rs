@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::format::varint;
 use thalweg_log::{Log, Micros, Offset, PartitionId, Result as LogResult};
 
 use crate::budget::{Allowance, Reservation};
@@ -567,7 +567,7 @@ mod tests {
     use crate::budget::Budget;
 
     #[test]
-    fn what_is_roused_is_needed_though_something_behind_it_is_held_longer() {
+    fn what_is_roused_is_needed_though_something_after_it_is_held_longer() {
         const HOUR: Micros = 3_600_000_000;
         let message = |offset, due| crate::machine::MessageMeta {
             offset,
@@ -581,7 +581,7 @@ mod tests {
         // The second is due first.
         let (first, second) = (message(0, 2 * HOUR), message(1000, HOUR));
         for sleeper in [first, second] {
-            assert!(machine.walk(&sleeper, 0));
+            assert!(machine.pass_unclaimable(&sleeper, 0));
         }
         let mut inner = GroupPartition::new(GroupState::Work(Box::new(machine)), Budget::new(0).reserve_anyway(0))
             .inner

@@ -34,6 +34,7 @@ pub mod machine;
 mod maintenance;
 pub mod members;
 pub mod message;
+pub mod message_times;
 pub mod metrics;
 pub mod names;
 mod offset_ranges;
@@ -52,7 +53,6 @@ mod stats;
 mod store;
 mod streams;
 mod timers;
-pub mod times;
 mod waiters;
 
 pub use admin::{BrowsePage, SeekTo};

@@ -10,10 +10,10 @@ use thalweg_log::Micros;
 
 use crate::group::Group;
 use crate::group_partition::NEVER;
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::settings::RetentionMode;
 use crate::timers::SLEEP_MAX;
-use crate::times::micros;
 use schedule::FRAMES_IDLE;
 pub(crate) use schedule::MaintenanceSchedule;
 
@@ -43,7 +43,7 @@ impl Queue {
             ids_forgotten: 0,
         };
         loop {
-            self.maintenance.looks();
+            self.maintenance.begin_round();
             if self.has_ended() {
                 return;
             }
@@ -85,7 +85,7 @@ impl Queue {
         }
         self.forget_frames();
         self.on_a_thread(|queue| queue.trim_ids()).await;
-        self.shed().await;
+        self.remove_expired().await;
     }
 
     /// Does what is due and returns when the next work is due.
@@ -123,7 +123,7 @@ impl Queue {
         }
         due = due.min(self.forget_frames());
         self.keep_expires_early().await;
-        self.shed().await;
+        self.remove_expired().await;
         due = due.min(self.expiry.next_check());
         due.min(self.checkpoint_if_due(&groups, times, now).await)
     }

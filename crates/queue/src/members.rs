@@ -31,7 +31,7 @@ use thalweg_log::Micros;
 
 use crate::assignment::range_of;
 use crate::error::QueueError;
-use crate::times::micros;
+use crate::message_times::micros;
 use member::{Member, MemberState};
 
 pub use leases::MemberLeases;

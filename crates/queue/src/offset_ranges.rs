@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_kit::varint;
 use thalweg_log::Offset;
-use thalweg_log::format::varint;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OffsetRanges {

@@ -265,7 +265,7 @@ impl Queue {
                 Ok(NextMessage::Message(message, hint)) if wanted.is_none_or(|offset| offset == message.offset) => {
                     let passing = message.passing(group.name(), group.settings.filter.as_deref(), hint);
                     match passing.skip {
-                        true => machine.walk(&passing, now),
+                        true => machine.pass_unclaimable(&passing, now),
                         false => machine.discard(&passing, to_dlq, now) == PassOutcome::Taken,
                     }
                 }

@@ -24,9 +24,9 @@ use crate::dedup::{DedupLookup, DedupReservations, MessagePosition};
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
 use crate::message::{DEDUP_ID, NewMessage};
+use crate::message_times::effective_ttl;
 use crate::queue::Queue;
 use crate::store::{MemoryStore, MessageStore};
-use crate::times::effective_ttl;
 
 /// Where a message was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,6 +30,7 @@ use crate::identity::QueueIdentity;
 use crate::ids::Receipt;
 use crate::machine::{self, Backoff, DeliveryPolicy};
 use crate::maintenance::MaintenanceSchedule;
+use crate::message_times::micros;
 use crate::pause::PauseFlags;
 use crate::produce::PartitionTurn;
 use crate::queues::QueueRegistry;
@@ -37,7 +38,6 @@ use crate::retention::TrimLock;
 use crate::settings::{self, QueueSettings};
 use crate::stats::QueueStatistics;
 use crate::store::{MemoryStore, MessageStore};
-use crate::times::micros;
 
 /// Unsettled messages per partition and group that may be outside the window.
 const MAX_HELD: u32 = 1_000_000;
@@ -312,7 +312,7 @@ impl Queue {
         self.admission.has_changed();
         // Groups may expire earlier, and messages may have expired.
         self.look_for_old_now();
-        self.timers.by(0);
+        self.timers.wake_by(0);
     }
 
     /// Counts the messages that are already stored. Blocks.

@@ -295,7 +295,7 @@ impl Queues {
 
     /// The wall clock was set: delays that refer to it are recomputed. Returns before that is done.
     pub fn clock_was_set(&self) {
-        self.all().iter().for_each(|queue| queue.maintenance.by(0));
+        self.all().iter().for_each(|queue| queue.maintenance.wake_by(0));
     }
 
     /// Writes checkpoints of all groups, so that the next start reads little.

@@ -20,11 +20,11 @@ use crate::group::{Group, sharing};
 use crate::group_partition::{GroupPartition, GroupState, StateRecord, parse_record, part_bytes};
 use crate::machine::{MachineRecovery, StreamMachine};
 use crate::members::{MemberKind, Members};
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::queues::new_state;
 use crate::settings::{GroupMode, GroupSettings};
 use crate::store::{Cursor, MessageStore, NextMessage};
-use crate::times::micros;
 use interrupted_moves::InterruptedMoves;
 
 const READ_BYTES: usize = 1 << 20;

@@ -15,10 +15,10 @@ use thalweg_log::{LogError, Micros, Offset, Result as LogResult};
 
 use crate::group::Group;
 use crate::group_partition::{GroupPartition, GroupState, NEVER};
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::settings::{QueueSettings, RetentionMode};
 use crate::store::{Cursor, MessageStore, NextMessage, StoredSpan};
-use crate::times::micros;
 
 /// Delay before a failed read is retried.
 const TRY_AGAIN: Micros = 60_000_000;

@@ -13,9 +13,9 @@ use crate::group::Group;
 use crate::group_partition::{GroupPartition, GroupPartitionInner, GroupState};
 use crate::ids::Receipt;
 use crate::machine::{AckOutcome, FailOutcome, SettleError, StreamError};
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::store::{Cursor, NextMessage};
-use crate::times::micros;
 
 /// Maximum bytes of the reason stored with a dead letter; a longer one is truncated.
 pub const REASON_BYTES_MAX: usize = 1 << 10;
@@ -243,7 +243,7 @@ impl Queue {
     /// Wakes others after a settlement in one partition.
     fn settled_in(&self, group: &Group, partition: u32) {
         // The consumer may take another lease, and the next message of the lane is ready.
-        group.waiting.call_full();
+        group.waiting.call_claims_at_limit();
         self.call_if_more(group, partition);
         self.admission.has_room();
         self.maintenance.trim_soon();

@@ -172,7 +172,7 @@ impl MessageStore {
         }
     }
 
-    /// The message at `from` or the first behind it, without reading a disk.
+    /// The message at `from` or the first after it, without reading a disk.
     pub fn at(&self, cursor: &mut Cursor, from: Offset) -> Result<NextMessage, LogError> {
         self.at_with(cursor, from, |message| message)
     }

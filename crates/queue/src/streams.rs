@@ -2,7 +2,7 @@
 //!
 //! Messages that are sent to another group, do not match the filter or have expired are passed over as done. At a
 //! delayed message the group waits until it is due, because its order is that of the log and its progress is one
-//! offset: skipping it would hold the commit there, and the next reader would read everything behind it again. A
+//! offset: skipping it would hold the commit there, and the next reader would read everything after it again. A
 //! consumer that takes over a partition begins at the commit.
 
 use std::ops::Range;
@@ -96,7 +96,7 @@ impl StreamClaim<'_> {
                         from = to;
                         continue;
                     }
-                    // Reported before the messages behind the gap, and so after those before it.
+                    // Reported before the messages after the gap, and so after those before it.
                     if !self.out.is_empty() {
                         return Ok(Err(ScanOutcome::Done));
                     }

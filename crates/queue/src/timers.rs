@@ -17,16 +17,16 @@ use crate::queue::Queue;
 pub(crate) const SLEEP_MAX: Micros = 300_000_000;
 
 impl Queue {
-    /// Runs the timers when something is due for the members of a group.
-    pub(crate) fn look_by(&self, group: &Group) {
+    /// Wakes the timer task when something is due for the members of a group.
+    pub(crate) fn wake_timers_for_members(&self, group: &Group) {
         let due = group.members.lock().next_due();
-        self.timers.by(due.unwrap_or(NEVER));
+        self.timers.wake_by(due.unwrap_or(NEVER));
     }
 
     /// The timer task; ends when the queue is removed.
-    pub(crate) async fn keep(self: Arc<Queue>) {
+    pub(crate) async fn run_timer_task(self: Arc<Queue>) {
         loop {
-            self.timers.looks();
+            self.timers.begin_round();
             if self.has_ended() {
                 return;
             }
@@ -40,7 +40,7 @@ impl Queue {
         let mut due = now + SLEEP_MAX;
         if !self.wall_clock.is_followed(self.clock.as_ref()) {
             // Delays until a wall-clock time are still based on the old time and are corrected first.
-            self.maintenance.by(0);
+            self.maintenance.wake_by(0);
             return due;
         }
         let mut calls_maintenance = false;
@@ -67,7 +67,7 @@ impl Queue {
             due = due.min(next.unwrap_or(NEVER));
         }
         if calls_maintenance {
-            self.maintenance.by(0);
+            self.maintenance.wake_by(0);
         }
         due
     }
@@ -86,7 +86,7 @@ impl Queue {
         }
         drop(inner);
         if is_ripe {
-            group.waiting.call_full();
+            group.waiting.call_claims_at_limit();
             self.call_if_more(group, partition);
         }
     }

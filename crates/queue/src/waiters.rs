@@ -102,8 +102,8 @@ impl WaiterList {
         }
     }
 
-    /// Wakes the claims at their lease limit.
-    pub fn call_full(&self) {
+    /// Wakes the claims whose members have as many leases as they may.
+    pub fn call_claims_at_limit(&self) {
         if self.is_empty() {
             return;
         }
@@ -253,7 +253,7 @@ mod tests {
         let outside = waiting.list(&share(0..0, false), false);
         waiting.call_for(1);
         assert!(!is_called(&full));
-        waiting.call_full();
+        waiting.call_claims_at_limit();
         assert!(is_called(&full) && !is_called(&empty) && !is_called(&outside));
         assert_eq!(waiting.leave(&full), None);
     }

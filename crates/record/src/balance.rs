@@ -41,7 +41,7 @@ reasons! {
         SwingingDoor = "swinging_door", "It lies near the line between points that are passed on.";
         Unchanged = "unchanged", "Its value, a text or a boolean, equals the last one.";
         DuplicateTimestamp = "duplicate_timestamp", "The last point of its tag has the same time.";
-        KeyMismatch = "key_mismatch", "Its key or topic is none of those that the component is configured for.";
+        KeyMismatch = "key_mismatch", "Its key or topic matches none of those configured.";
         MappingDeleted = "mapping_deleted", "The mapping deleted it.";
         NoValue = "no_value", "It has no value.";
         Bundled = "bundled", "It is contained in a message that was made of several.";
@@ -62,7 +62,7 @@ reasons! {
         SchemaRejected = "schema_rejected", "Its payload does not fit the schema of its data contract.";
         OutputRejected = "output_rejected", "The target of the output refused it for good; the error says why.";
         TooLarge = "too_large", "It exceeds a size limit; the error names the limit.";
-        Limit = "limit", "It exceeds a limit of nesting, memory or number, or it is missing from its buffer.";
+        Limit = "limit", "It exceeds a limit on nesting, memory or count, or it is missing from its buffer.";
         Shutdown = "shutdown", "It was not acknowledged before the process stopped; its source may send it again.";
     }
 }

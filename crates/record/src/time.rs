@@ -5,10 +5,10 @@
 
 mod parse;
 
-use std::fmt::Write as _;
 use std::time::UNIX_EPOCH;
 
 use thalweg_kit::clock;
+use thalweg_kit::time::{Decimals, TimeText, UnixTime, YearForm};
 
 pub use parse::TimeForm;
 
@@ -18,7 +18,6 @@ pub struct Ticks(pub i64);
 
 const PER_SECOND: i64 = 10_000_000;
 const PER_MILLI: i64 = 10_000;
-const SECONDS_PER_DAY: i64 = 86_400;
 
 impl Ticks {
     /// "No time given": prints as the first instant of year 1.
@@ -56,77 +55,23 @@ impl Ticks {
 
     /// `2031-05-06T07:08:09.123456Z`: always six decimals, as OPC UA timestamps appear in metadata.
     pub fn write_micros(self, out: &mut String) {
-        self.write_seconds(out);
-        let micros = self.0.rem_euclid(PER_SECOND) / 10;
-        let _ = write!(out, ".{micros:06}Z");
+        out.push_str(self.text(Decimals::Exactly(6)).as_str());
     }
 
     /// RFC 3339 in UTC with as many decimals as the time has, none for whole seconds.
     pub fn write_rfc3339(self, out: &mut String) {
-        self.write_seconds(out);
-        let mut fraction = self.0.rem_euclid(PER_SECOND);
-        if fraction != 0 {
-            let mut width = 7;
-            while fraction % 10 == 0 {
-                fraction /= 10;
-                width -= 1;
-            }
-            let _ = write!(out, ".{fraction:0width$}");
-        }
-        out.push('Z');
+        out.push_str(self.text(Decimals::UpTo(7)).as_str());
     }
 
-    fn write_seconds(self, out: &mut String) {
-        let seconds = self.0.div_euclid(PER_SECOND);
-        let (year, month, day) = civil_from_days(seconds.div_euclid(SECONDS_PER_DAY));
-        let second = seconds.rem_euclid(SECONDS_PER_DAY);
-        let two = |mut buffer: [u8; 20], at: usize, n: i64| {
-            buffer[at] = b'0' + (n / 10) as u8;
-            buffer[at + 1] = b'0' + (n % 10) as u8;
-            buffer
-        };
-        if (0..10_000).contains(&year) {
-            // The usual case, without the formatting machinery: this runs twice for each OPC UA value that is printed.
-            let mut buffer = *b"0000-00-00T00:00:00\0";
-            buffer = two(buffer, 0, year / 100);
-            buffer = two(buffer, 2, year % 100);
-            buffer = two(buffer, 5, month);
-            buffer = two(buffer, 8, day);
-            buffer = two(buffer, 11, second / 3600);
-            buffer = two(buffer, 14, second / 60 % 60);
-            buffer = two(buffer, 17, second % 60);
-            out.push_str(std::str::from_utf8(&buffer[..19]).unwrap_or_default());
-        } else {
-            let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
-            let _ = write!(out, "{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}");
-        }
+    fn text(self, decimals: Decimals) -> TimeText {
+        TimeText::new(UnixTime::from_units(self.0, PER_SECOND), decimals, YearForm::Plain)
     }
 }
 
 impl std::fmt::Display for Ticks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut text = String::with_capacity(30);
-        self.write_rfc3339(&mut text);
-        f.write_str(&text)
+        f.write_str(self.text(Decimals::UpTo(7)).as_str())
     }
-}
-
-/// Proleptic Gregorian date of a day number (0 = 1970-01-01), after Howard Hinnant's `civil_from_days`.
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let day_of_era = z.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month, day)
 }
 
 #[cfg(test)]
@@ -157,6 +102,20 @@ mod tests {
         assert_eq!(Ticks(15_000_000).to_string(), "1970-01-01T00:00:01.5Z");
         assert_eq!(Ticks(951_782_400 * PER_SECOND).to_string(), "2000-02-29T00:00:00Z");
         assert_eq!(Ticks(253_402_300_799 * PER_SECOND).to_string(), "9999-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn years_without_four_digits_are_written_with_the_digits_that_they_have() {
+        for (ticks, date) in [
+            (i64::MIN, "-27258-04-19T"),
+            (-62_167_219_201 * PER_SECOND, "-001-12-31T"),
+            (-62_167_219_200 * PER_SECOND, "0000-01-01T"),
+            (253_402_300_800 * PER_SECOND, "10000-01-01T"),
+            (i64::MAX, "31197-09-14T"),
+        ] {
+            assert!(Ticks(ticks).to_string().starts_with(date), "{}", Ticks(ticks));
+            assert!(micros(Ticks(ticks)).starts_with(date), "{}", micros(Ticks(ticks)));
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod proxy;
 mod server;
 mod simulator;
 mod space;
+mod standard;
 mod stats;
 mod ticker;
 

@@ -8,16 +8,16 @@ mod paths;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use opcua::nodes::DefaultTypeTree;
-use opcua::server::CreateMonitoredItem;
-use opcua::server::diagnostics::NamespaceMetadata;
-use opcua::server::node_manager::{
-    BrowseNode, BrowsePathItem, ExternalReferenceRequest, MonitoredItemRef, MonitoredItemUpdateRef, NodeManager,
-    ParsedReadValueId, ReadNode, RequestContext, ServerContext, WriteNode,
-};
 use opcua::types::{
     AttributeId, DataEncoding, DataTypeId, DataValue, DateTime, IdType, MonitoringMode, NodeClass, NodeId,
     NumericRange, StatusCode, TimestampsToReturn, Variant,
+};
+use opcua_nodes::DefaultTypeTree;
+use opcua_server::CreateMonitoredItem;
+use opcua_server::diagnostics::NamespaceMetadata;
+use opcua_server::node_manager::{
+    BrowseNode, BrowsePathItem, ExternalReferenceRequest, MonitoredItemRef, MonitoredItemUpdateRef, NodeManager,
+    ParsedReadValueId, ReadNode, RequestContext, ServerContext, WriteNode,
 };
 
 use crate::space::types::Content;
@@ -40,7 +40,7 @@ impl SimulatorNodeManager {
         let mut tree = context.type_tree.write();
         let reserved = tree.namespaces_mut().add_namespace(RESERVED_NAMESPACE_URI);
         let own = tree.namespaces_mut().add_namespace(NAMESPACE_URI);
-        // Namespaces 0 and 1 belong to the server library's own node managers, which are built before this one.
+        // Namespaces 0 and 1 belong to the node managers of the standard nodes and of the server library, built before.
         assert_eq!(
             (reserved, own),
             (NAMESPACE - 1, NAMESPACE),

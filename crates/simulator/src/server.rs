@@ -1,26 +1,27 @@
 //! The server library's configuration: limits raised for 100,000 changing and 1,000,000 static nodes, the endpoints and
-//! logins from the options, and our node manager after the library's own two.
+//! logins from the options, and the node managers: of the standard nodes, of the library's own, and of the plant.
 
 use opcua::crypto::SecurityPolicy;
-use opcua::server::node_manager::ServerContext;
-use opcua::server::{
+use opcua::types::{BuildInfo, DateTime, MessageSecurityMode};
+use opcua_server::diagnostics::DiagnosticsNodeManagerBuilder;
+use opcua_server::node_manager::ServerContext;
+use opcua_server::{
     ANONYMOUS_USER_TOKEN_ID, Limits, OperationalLimits, ServerBuilder, ServerEndpoint, ServerUserToken,
     SubscriptionLimits,
 };
-use opcua::types::{BuildInfo, DateTime, MessageSecurityMode};
 use std::sync::Arc;
 
-use crate::SimulatorOptions;
 use crate::manager::SimulatorNodeManager;
 use crate::space::PlcAddressSpace;
 use crate::ticker::TickerSender;
+use crate::{SimulatorOptions, standard};
 
 pub(crate) const APPLICATION_URI: &str = "urn:thalweg:simulator";
 const APPLICATION_NAME: &str = "Thalweg OPC UA simulator";
 const USER: &str = "user";
 const CERTIFICATE: &str = "certificate";
 
-/// The library reports the low 32 bits of a limit and enforces all 64, so this one is reported as 0, "no limit".
+/// Beyond 32 bits: the library enforces it, and clients read 0, "no limit".
 const UNLIMITED: usize = 1 << 32;
 const HOUR_MS: u32 = 3_600_000;
 /// The library polls for due subscriptions this often, so publishing intervals are met to this precision.
@@ -65,6 +66,8 @@ pub(crate) fn builder(
         .max_secure_channel_token_lifetime_ms(HOUR_MS)
         .subscription_poll_interval_ms(POLL_INTERVAL_MS)
         .limits(limits(options))
+        .with_node_manager(standard::node_manager())
+        .with_node_manager(DiagnosticsNodeManagerBuilder)
         .with_node_manager(move |context: ServerContext| {
             SimulatorNodeManager::new(space, events, refuse_filters, &context)
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use opcua::server::{Server, ServerHandle};
+use opcua_server::{Server, ServerHandle};
 use thalweg_kit::{blocking, files, threads};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;

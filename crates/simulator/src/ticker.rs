@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use opcua::server::{MonitoredItemHandle, SubscriptionCache};
 use opcua::types::{DateTime, MonitoringMode};
+use opcua_server::{MonitoredItemHandle, SubscriptionCache};
 use tokio::sync::oneshot;
 
 use crate::SimulatorStats;

@@ -19,6 +19,7 @@
 use super::mapping::{GAMMA, INDEX_MAX, INDEX_MIN};
 use super::store::SketchBinStore;
 use super::{Sketch, SketchError};
+use thalweg_kit::varint;
 use thalweg_kit::wire::{END, FieldKey, WireCursor, WireResult, bytes, fixed64, number, once, zigzag};
 
 /// The relative tolerance for gamma: its lowest bits depend on how it is computed.
@@ -322,8 +323,7 @@ impl SketchBinStore {
     }
 
     fn zigzag_low(&self) -> usize {
-        let magnitude = usize::try_from(self.low().unsigned_abs()).unwrap_or(0);
-        2 * magnitude - usize::from(self.low() < 0)
+        varint::zigzag(self.low().into()) as usize
     }
 }
 
@@ -337,15 +337,10 @@ fn put_double(key: FieldKey, number: f64, out: &mut Vec<u8>) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-fn put_number(mut number: usize, out: &mut Vec<u8>) {
-    while number >= 0x80 {
-        out.push(0x80 | (number & 0x7f) as u8);
-        number >>= 7;
-    }
-    out.push(number as u8);
+fn put_number(number: usize, out: &mut Vec<u8>) {
+    varint::put(out, number as u64);
 }
 
 fn number_len(number: usize) -> usize {
-    let bits = usize::BITS - number.leading_zeros();
-    usize::try_from(bits.div_ceil(7).max(1)).unwrap_or(1)
+    varint::len(number as u64)
 }

@@ -56,7 +56,7 @@ fn run(settings: &str, script: &str, time: Option<Duration>) -> (Vec<String>, St
 }
 
 #[test]
-fn a_flow_goes_on_behind_a_message_that_is_given_up_with_its_thread() {
+fn a_flow_goes_on_after_a_message_that_is_given_up_with_its_thread() {
     // Combining marks are sorted by insertion, within one built-in function.
     let script =
         "if (msg.payload % 4 === 3) ('a' + '\\u0323\\u0301'.repeat(15000)).normalize('NFD'); new Map(); return msg";

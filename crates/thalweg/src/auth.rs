@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Subcommand};
 use thalweg_config::{Role, is_login_name};
-use thalweg_console::login_lines::{LoginFile, LoginFileKind, LoginLine, LoginSecret, new_token};
+use thalweg_http::auth::login_file::{LoginFile, LoginFileKind, LoginLine, LoginSecret, new_token};
 use thalweg_kit::files;
 
 use crate::{check, cli, out};

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, anyhow};
 use tempfile::NamedTempFile;
 use thalweg_assemble::{CheckedConfig, noted_lake};
 use thalweg_delta::store::{LakeStorage, LakeUrl, ScratchOptions, SyncedStore};
+use thalweg_http::tls_client::install_crypto_provider;
 use thalweg_kit::WorkFolder;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
 
 /// Space for copies that a command needs.
 const SPOOL_BYTES: u64 = 4 << 30;
@@ -23,7 +23,7 @@ pub fn by_url(url: &str, scratch: &Path) -> Result<LakeStorage> {
         free_min: FREE_MIN,
         bytes_per_second: 0,
     };
-    use_tls();
+    install_crypto_provider();
     LakeStorage::at(&url, &[], &scratch).map_err(|why| anyhow!("lake.url: {why}"))
 }
 
@@ -92,14 +92,9 @@ impl LakeLocation {
 
 /// Copies a file from an object store to a temporary file, with credentials from the environment.
 pub async fn download(url: &str) -> Result<NamedTempFile> {
-    use_tls();
+    install_crypto_provider();
     let mut file = NamedTempFile::with_prefix("thalweg-")?;
     let copied = thalweg_delta::store::download(url, file.as_file_mut()).await;
     copied.map_err(|why| anyhow!("{url} cannot be read: {why}"))?;
     Ok(file)
-}
-
-/// Clients of object stores use the process-wide provider; it may be installed already.
-fn use_tls() {
-    let _ = aws_lc_rs::default_provider().install_default();
 }

@@ -17,7 +17,7 @@ pub fn main(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let runtime = crate::runtime()?;
     let stopped = runtime.block_on(async {
         let signals = Signals::install()?;
-        let process = Process::start(checked, crate::BUILT).await?;
+        let process = Process::start(checked, &crate::built()).await?;
         if let Some(address) = process.url() {
             tracing::info!("status page at {address}");
         }

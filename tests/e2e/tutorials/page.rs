@@ -1,11 +1,11 @@
-//! Reads a tutorial into steps. Its fenced blocks are marked behind their language with what happens to them:
+//! Reads a tutorial into steps. Its fenced blocks are marked after their language with what happens to them:
 //!
 //! | block | step |
 //! |---|---|
 //! | `yaml file=NAME`, or of another language | writes the file |
 //! | `sh run` | runs the commands, which must succeed; with `exit=N`, end with that code; with `repeat`, again and again until they print what they should |
 //! | `sh start=NAME` | opens a terminal for a command that goes on |
-//! | `text` behind one of these | what it prints; nothing without such a block |
+//! | `text` after one of these | what it prints; nothing without such a block |
 //! | `text in=NAME` | waits until the terminal shows these lines |
 //! | `text stop=NAME` | presses Ctrl-C in the terminal, whose command must succeed and print these lines |
 //! | `sh stands-for=kafka` | starts a Kafka broker at its usual port, instead of the commands |
@@ -127,7 +127,7 @@ impl FencedBlock {
         ExpectedOutput::new(&self.content, self.marks.iter().any(|mark| mark == "like"))
     }
 
-    /// What the test does, with the output that the page shows behind it; nothing for a block that is for the reader alone.
+    /// What the test does, with the output that the page shows after it; nothing for a block that is for the reader alone.
     fn action(self, prints: Option<&FencedBlock>) -> Result<Option<TutorialAction>> {
         let (first, others) = self.marks.split_first().context("has no mark")?;
         let (mark, value) = first.split_once('=').unwrap_or((first.as_str(), ""));

@@ -28,7 +28,7 @@ impl ExpectedOutput {
         matching(&self.lines, &comparable(output, self.numbers_differ), true).is_some()
     }
 
-    /// Looks for the lines in an output, from line `from` on, and returns the line behind them.
+    /// Looks for the lines in an output, from line `from` on, and returns the line after them.
     pub fn end_in(&self, output: &str, from: usize) -> Option<usize> {
         let lines = comparable(output, self.numbers_differ);
         (from..lines.len()).find_map(|begin| Some(begin + matching(&self.lines, lines.get(begin..)?, false)?))
@@ -55,12 +55,12 @@ fn is_line(expected: &str, line: &str) -> bool {
     let last = parts.pop().unwrap_or_default();
     let mut rest = line;
     for (n, part) in parts.iter().enumerate() {
-        let behind = match n {
+        let after = match n {
             0 => rest.strip_prefix(*part),
-            _ => rest.split_once(*part).map(|(_, behind)| behind),
+            _ => rest.split_once(*part).map(|(_, after)| after),
         };
-        let Some(behind) = behind else { return false };
-        rest = behind;
+        let Some(after) = after else { return false };
+        rest = after;
     }
     match parts.is_empty() {
         true => rest == last,
@@ -154,17 +154,17 @@ fn length_of_time(text: &str) -> Option<usize> {
 /// A hash, or a part of a receipt.
 fn length_of_hexadecimal(text: &str) -> Option<usize> {
     let digits = text.bytes().take_while(is_hexadecimal).count();
-    let (number, behind) = text.split_at_checked(digits)?;
-    let is_word = !behind.starts_with(char::is_alphanumeric) && number.contains(|c: char| c.is_ascii_digit());
+    let (number, after) = text.split_at_checked(digits)?;
+    let is_word = !after.starts_with(char::is_alphanumeric) && number.contains(|c: char| c.is_ascii_digit());
     (digits >= 8 && is_word).then_some(digits)
 }
 
 fn length_of_number(text: &str) -> Option<usize> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let whole = digits(text);
-    let behind = text.get(whole..)?.strip_prefix('.').unwrap_or_default();
-    let fraction = digits(behind);
-    let ends_word = !behind.get(fraction..)?.starts_with(char::is_alphanumeric);
+    let after = text.get(whole..)?.strip_prefix('.').unwrap_or_default();
+    let fraction = digits(after);
+    let ends_word = !after.get(fraction..)?.starts_with(char::is_alphanumeric);
     match (whole, fraction) {
         (0, _) => None,
         (_, fraction) if fraction > 0 && ends_word => Some(whole + 1 + fraction),
@@ -208,7 +208,7 @@ fn an_output_is_compared_without_what_differs_from_run_to_run() {
 }
 
 #[test]
-fn lines_are_found_behind_others() {
+fn lines_are_found_after_others() {
     let expected = ExpectedOutput::new("b\nc\n", false);
     assert_eq!(expected.end_in("a\nb\nb\nc\nd\n", 0), Some(4));
     assert_eq!(expected.end_in("a\nb\nc\nd\n", 2), None);

@@ -82,7 +82,7 @@ impl TutorialTerminal {
         self.process.stdout()
     }
 
-    /// Waits for lines behind those of the page so far.
+    /// Waits for lines after those of the page so far.
     pub fn wait_for(&mut self, expected: &ExpectedOutput) -> Result<()> {
         eventually(|| {
             let shown = self.shown();

@@ -65,8 +65,8 @@ const LONG: &str = r#"
           return msg;
 "#;
 
-/// Stages behind `tag_processor`: of every value one point is passed on, one is computed, one is remembered.
-const BEHIND: [(&str, &str); 3] = [
+/// Stages after `tag_processor`: of every value one point is passed on, one is computed, one is remembered.
+const LATER_STAGES: [(&str, &str); 3] = [
     ("opcua_downsampler_drop", "    - downsampler: {}\n"),
     (
         "opcua_stream_processor_drop",
@@ -114,10 +114,10 @@ pub fn static_script() -> String {
     format!("pipeline:\n  processors:\n    - tag_processor:{STATIC}")
 }
 
-/// `behind` are further processors, after the script.
-fn yaml(input: &str, script: Option<&str>, behind: &str) -> String {
+/// `later` are further processors, after the script.
+fn yaml(input: &str, script: Option<&str>, later: &str) -> String {
     let pipeline = script
-        .map(|script| format!("\npipeline:\n  processors:\n    - tag_processor:{script}{behind}"))
+        .map(|script| format!("\npipeline:\n  processors:\n    - tag_processor:{script}{later}"))
         .unwrap_or_default();
     format!("{input}{pipeline}\noutput:\n  drop: {{}}\n")
 }
@@ -172,7 +172,7 @@ pub const STAGES: [Stage; 13] = [
         without: Some("opcua_drop"),
     },
     Stage {
-        name: "    downsampler behind the static script",
+        name: "    downsampler after the static script",
         with: "opcua_downsampler_drop",
         without: Some("opcua_tag_processor_drop"),
     },
@@ -226,15 +226,15 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     for (name, script) in collected.into_iter().filter(|(name, _)| wanted(name)) {
         rows.push(collected_row(&binary, effort, name, script, "")?);
     }
-    for (name, behind) in BEHIND.into_iter().filter(|(name, _)| wanted(name)) {
-        rows.push(collected_row(&binary, effort, name, Some(STATIC), behind)?);
+    for (name, later) in LATER_STAGES.into_iter().filter(|(name, _)| wanted(name)) {
+        rows.push(collected_row(&binary, effort, name, Some(STATIC), later)?);
     }
     rows.extend(plant::run(&binary, effort, wanted)?);
     Ok(rows)
 }
 
 /// 10,000 tags, each changing ten times per second: enough to measure, and no more than one core can sustain.
-fn collected_row(binary: &Path, effort: Effort, name: &str, script: Option<&str>, behind: &str) -> Result<Row> {
+fn collected_row(binary: &Path, effort: Effort, name: &str, script: Option<&str>, later: &str) -> Result<Row> {
     println!("measuring {name}");
     let fast_nodes = TAGS.to_string();
     let arguments = ["--slow-nodes", "0", "--fast-nodes", &fast_nodes, "--fast-rate", "0.1"];
@@ -243,7 +243,7 @@ fn collected_row(binary: &Path, effort: Effort, name: &str, script: Option<&str>
         "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=OpcPlc\"]\n    subscribeEnabled: true\n",
         plant.endpoint
     );
-    let file = format!("{}{}", engine(name), yaml(&input, script, behind));
+    let file = format!("{}{}", engine(name), yaml(&input, script, later));
     let mut collector = UnderTest::start(binary, &file)?;
     collector.wait_until("thalweg_opcua_items_monitored", TAGS)?;
     // Filtered or remembered messages cost as much as output messages.

@@ -137,10 +137,10 @@ impl Run {
         let seen = lines.end()?;
         println!(
             "{arrived} values published and arrived; {} tags, {} values; {} missing, {} repeated or late",
-            seen.tags, seen.values, seen.missing, seen.behind
+            seen.tags, seen.values, seen.missing, seen.repeated
         );
         ensure!(seen.tags == TAGS_OF_PIPE, "{} tags of {TAGS_OF_PIPE} came", seen.tags);
-        ensure!(seen.missing + seen.behind == 0, "values are missing or repeated");
+        ensure!(seen.missing + seen.repeated == 0, "values are missing or repeated");
         steady.row(PIPE, Steady::is_light)
     }
 
@@ -411,7 +411,7 @@ struct Seen {
     values: u64,
     missing: u64,
     /// Whether it is not larger than the previous value.
-    behind: u64,
+    repeated: u64,
 }
 
 /// Reads the pipe on a thread of its own.
@@ -490,7 +490,7 @@ impl Checker {
         };
         match *last {
             None => self.seen.tags += 1,
-            Some(last) if value <= last => self.seen.behind += 1,
+            Some(last) if value <= last => self.seen.repeated += 1,
             Some(last) => self.seen.missing += value - last - 1,
         }
         *last = Some(value);
@@ -549,9 +549,9 @@ mod tests {
     #[test]
     fn what_is_lost_or_comes_twice_is_seen() -> Result<()> {
         let good = seen(&["FastUInt1 7\nFastUI", "nt2 9\nFastUInt1", " 8\n", "FastUInt2 10\n"])?;
-        assert_eq!((good.tags, good.values, good.missing, good.behind), (2, 4, 0, 0));
+        assert_eq!((good.tags, good.values, good.missing, good.repeated), (2, 4, 0, 0));
         let bad = seen(&["FastUInt1 7\nFastUInt1 10\nFastUInt1 10\nFastUInt1 9\nFastUInt1 10\n"])?;
-        assert_eq!((bad.missing, bad.behind), (2, 2));
+        assert_eq!((bad.missing, bad.repeated), (2, 2));
         assert!(seen(&["FastUInt1 7\nFastUInt"]).is_err());
         assert!(seen(&["SlowUInt1 7\n"]).is_err());
         Ok(())

@@ -505,8 +505,8 @@ fn pinned(processors: Option<&str>, binary: &Path) -> Command {
 fn cpu_seconds(stat: &str) -> Option<f64> {
     /// `USER_HZ`, which programs see as 100 on every Linux, whatever the kernel's own is.
     const TICKS_PER_SECOND: f64 = 100.0;
-    let (_, behind_name) = stat.rsplit_once(") ")?;
-    let mut times = behind_name.split_whitespace().skip(11).map(str::parse::<f64>);
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let mut times = after_name.split_whitespace().skip(11).map(str::parse::<f64>);
     let (user, system) = (times.next()?.ok()?, times.next()?.ok()?);
     Some((user + system) / TICKS_PER_SECOND)
 }
@@ -523,7 +523,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_found_behind_any_name() {
+    fn times_are_found_after_any_name() {
         let stat = "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 100 0 0 0 250 150 7 8 20 0 3 0 99 1000 10";
         assert_eq!(cpu_seconds(stat), Some(4.0));
         assert_eq!(cpu_seconds("4711 (a"), None);

@@ -23,7 +23,7 @@ pub(super) fn name_what_their_files_have(
                 wrong.push(format!("{document} places {name} in {file}, which does not declare it"));
             }
         }
-        // In a table of hops the function precedes its file.
+        // In a table of hops or of failures the function precedes its file.
         if let [.., function, file] = names.as_slice()
             && function.starts_with("thalweg_")
             && let Some(source) = files.get(file)
@@ -91,6 +91,7 @@ mod tests {
         for right in [
             "| queue | of `code` | `crates/a/src/queue.rs` `Queue`, `Queue::produce`, `Mode::Fast` |",
             "| 1 | comes | `thalweg_a::queue::Queue::produce` | `crates/a/src/queue.rs` |",
+            "| is full | (`full`) waits | `thalweg_a::queue::Queue::produce` | `crates/a/src/queue.rs` |",
             "| other | `Lane` | `crates/b/src/lane.rs` `Lane` |",
             "| text | is no name | `crates/a/src/queue.rs` `If-None-Match` |",
         ] {
@@ -100,6 +101,7 @@ mod tests {
             "| queue | is | `crates/a/src/queue.rs` `Lane` |",
             "| queue | is | `crates/a/src/queue.rs` `Queue::gone` |",
             "| 1 | comes | `thalweg_a::queue::Queue::gone` | `crates/a/src/queue.rs` |",
+            "| | (`full`) waits | `thalweg_a::queue::gone` | `crates/a/src/queue.rs` |",
         ] {
             assert_eq!(told(wrong), 1, "{wrong}");
         }

@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 use thalweg_config::Role;
-use thalweg_console::{AuthorizationError, Authorizer};
+use thalweg_http::auth::{AuthorizationError, Authorizer};
 use thalweg_lake::entry::BoxFuture;
 use thalweg_otlp::{Admission, AdmissionError};
 

@@ -1,4 +1,4 @@
-//! One process with the whole path: a source, a queue and the event store behind it, the lake behind the queue, and a slow
+//! One process with the whole path: a source, a queue and the event store after it, the lake after the queue, and a slow
 //! consumer. It is assembled from the product's own parts, on simulated disks.
 
 use std::collections::BTreeMap;

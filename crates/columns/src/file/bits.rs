@@ -1,22 +1,12 @@
 //! Parquet number encodings: RLE/bit-packing for levels and dictionary indices, delta packing for times.
 
+use thalweg_kit::varint;
+
 /// The least number of equal values that are written as a run.
 const RUN_MIN: usize = 8;
 const BLOCK: usize = 128;
 const MINI_BLOCKS: usize = 4;
 const MINI_BLOCK: usize = BLOCK / MINI_BLOCKS;
-
-pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-pub(super) fn zigzag(value: i64, out: &mut Vec<u8>) {
-    varint((value << 1 ^ value >> 63) as u64, out);
-}
 
 /// The bit width of indices below `count`.
 pub(super) fn width_of(count: usize) -> u32 {
@@ -25,7 +15,7 @@ pub(super) fn width_of(count: usize) -> u32 {
 
 /// Writes one repeated value as a run.
 pub(super) fn run(value: u32, count: usize, width: u32, out: &mut Vec<u8>) {
-    varint((count as u64) << 1, out);
+    varint::put(out, (count as u64) << 1);
     let bytes = value.to_le_bytes();
     out.extend_from_slice(bytes.get(..width.div_ceil(8) as usize).unwrap_or_default());
 }
@@ -52,7 +42,7 @@ fn put_literals(values: &[u32], width: u32, out: &mut Vec<u8>) {
     if values.is_empty() {
         return;
     }
-    varint((values.len().div_ceil(8) as u64) << 1 | 1, out);
+    varint::put(out, (values.len().div_ceil(8) as u64) << 1 | 1);
     let wide = values.iter().map(|value| u64::from(*value));
     pack(wide, values.len().next_multiple_of(8), width, out);
 }
@@ -77,10 +67,10 @@ fn pack(values: impl Iterator<Item = u64>, count: usize, width: u32, out: &mut V
 
 /// Delta encoding (DELTA_BINARY_PACKED).
 pub(super) fn differences(values: &[i64], out: &mut Vec<u8>) {
-    varint(BLOCK as u64, out);
-    varint(MINI_BLOCKS as u64, out);
-    varint(values.len() as u64, out);
-    zigzag(values.first().copied().unwrap_or_default(), out);
+    varint::put(out, BLOCK as u64);
+    varint::put(out, MINI_BLOCKS as u64);
+    varint::put(out, values.len() as u64);
+    varint::put_signed(out, values.first().copied().unwrap_or_default());
     let mut last = values.first().copied().unwrap_or_default();
     for block in values.get(1..).unwrap_or_default().chunks(BLOCK) {
         let mut differences = [0_i64; BLOCK];
@@ -90,7 +80,7 @@ pub(super) fn differences(values: &[i64], out: &mut Vec<u8>) {
         }
         let differences = differences.get(..block.len()).unwrap_or_default();
         let least = differences.iter().copied().min().unwrap_or_default();
-        zigzag(least, out);
+        varint::put_signed(out, least);
         let above = |difference: &i64| difference.wrapping_sub(least) as u64;
         let mut widths = [0_u8; MINI_BLOCKS];
         for (width, mini) in widths.iter_mut().zip(differences.chunks(MINI_BLOCK)) {
@@ -104,26 +94,19 @@ pub(super) fn differences(values: &[i64], out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes behind a page that readers may read beyond its end. Their values do not matter.
+/// Bytes after a page that readers may read beyond its end. Their values do not matter.
 pub(super) const PADDING: usize = 16;
 
 /// Reads a varint and advances `at`.
 fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
-    let (mut value, mut shift) = (0_u64, 0);
-    loop {
-        let byte = *bytes.get(*at)?;
-        *at += 1;
-        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
-        shift += 7;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
+    let (value, len) = varint::read(bytes.get(*at..)?).ok()?;
+    *at += len;
+    Some(value)
 }
 
-fn take_zigzag(bytes: &[u8], at: &mut usize) -> Option<i64> {
-    let value = take_varint(bytes, at)?;
-    Some((value >> 1) as i64 ^ -((value & 1) as i64))
+/// Reads a signed varint and advances `at`.
+pub(super) fn take_zigzag(bytes: &[u8], at: &mut usize) -> Option<i64> {
+    take_varint(bytes, at).map(varint::unzigzag)
 }
 
 /// Reads what [`hybrid`] packed, incrementally. The bytes must be those of a page followed by [`PADDING`].

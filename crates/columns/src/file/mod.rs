@@ -181,7 +181,7 @@ pub(crate) fn rows_of_group(rules: &FileRules, bytes_per_row: usize) -> usize {
 /// Writes a file, one row group after the other.
 pub struct FileWriter {
     writer: SerializedFileWriter<Vec<u8>>,
-    press: PageCompressor,
+    compressor: PageCompressor,
     schema: SchemaRef,
     groups: usize,
     taken: u64,
@@ -196,7 +196,7 @@ impl FileWriter {
         let properties = Arc::new(properties(&schema, sort, compression, rules.zstd_level));
         Ok(FileWriter {
             writer: SerializedFileWriter::new(Vec::new(), parquet.root_schema_ptr(), properties)?,
-            press: PageCompressor::new(compression, rules.zstd_level)?,
+            compressor: PageCompressor::new(compression, rules.zstd_level)?,
             sorted_by: sort.first().and_then(|name| schema.index_of(name).ok()),
             schema,
             groups: 0,
@@ -228,7 +228,10 @@ impl FileWriter {
     /// Writes a row group. The columns must match the schema of the file.
     pub fn write_group(&mut self, columns: &[FileColumn<'_>], order: &[u32]) -> Result<()> {
         let FileWriter {
-            writer, press, schema, ..
+            writer,
+            compressor,
+            schema,
+            ..
         } = self;
         let is_nested = |column: &FileColumn<'_>| matches!(column, FileColumn::Nested(_));
         let mut nested = match columns.iter().any(is_nested) {
@@ -249,11 +252,11 @@ impl FileWriter {
                 // One Arrow column may be several Parquet columns.
                 while let Some(leaf) = leaves.next_if(|leaf| leaf.path().parts().first() == Some(field.name())) {
                     nested.next();
-                    let mut pages = ColumnChunkWriter::new(press, leaf);
+                    let mut pages = ColumnChunkWriter::new(compressor, leaf);
                     write_column(&mut pages, column, order, &breaks)?;
                     let (packed, closed) = pages.close()?;
                     group.append_column(&&packed, closed)?;
-                    press.column = packed.0;
+                    compressor.column = packed.0;
                 }
                 continue;
             };

@@ -9,17 +9,20 @@ use parquet::file::metadata::{ColumnChunkMetaData, ColumnIndexBuilder, OffsetInd
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::statistics::{Statistics, ValueStatistics};
 use parquet::schema::types::ColumnDescPtr;
+use thalweg_kit::varint;
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::CParameter;
 
-use super::bits::{run, width_of, zigzag};
+use super::bits::{run, take_zigzag, width_of};
 use super::bounds::PageBounds;
 use super::source::{PageDecompressor, SourceColumn, SourcePage};
 
-/// Field types of Thrift's compact protocol.
+/// The type of a 32-bit number in Thrift's compact protocol.
 const I32: u8 = 5;
+/// The type of a struct in Thrift's compact protocol.
 const STRUCT: u8 = 12;
-/// The page types, numbered as in page headers.
+
+/// A type of page, numbered as in page headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageKind {
     Data = 0,
@@ -69,7 +72,7 @@ impl PageCompressor {
 
 /// A column chunk in progress.
 pub(super) struct ColumnChunkWriter<'p> {
-    press: &'p mut PageCompressor,
+    compressor: &'p mut PageCompressor,
     column: ColumnDescPtr,
     bytes: Vec<u8>,
     index: ColumnIndexBuilder,
@@ -86,12 +89,12 @@ pub(super) struct ColumnChunkWriter<'p> {
 }
 
 impl<'p> ColumnChunkWriter<'p> {
-    pub fn new(press: &'p mut PageCompressor, column: ColumnDescPtr) -> ColumnChunkWriter<'p> {
-        let mut bytes = std::mem::take(&mut press.column);
+    pub fn new(compressor: &'p mut PageCompressor, column: ColumnDescPtr) -> ColumnChunkWriter<'p> {
+        let mut bytes = std::mem::take(&mut compressor.column);
         bytes.clear();
         ColumnChunkWriter {
             index: ColumnIndexBuilder::new(column.physical_type()),
-            press,
+            compressor,
             column,
             bytes,
             offsets: OffsetIndexBuilder::new(),
@@ -109,16 +112,16 @@ impl<'p> ColumnChunkWriter<'p> {
 
     /// The buffer for the next page.
     pub fn body(&mut self) -> &mut Vec<u8> {
-        &mut self.press.body
+        &mut self.compressor.body
     }
 
     /// The compression level.
     pub fn level(&self) -> i32 {
-        self.press.level
+        self.compressor.level
     }
 
     pub fn unpacker(&mut self) -> &mut PageDecompressor {
-        &mut self.press.unpacker
+        &mut self.compressor.unpacker
     }
 
     pub fn kind(&self) -> Type {
@@ -152,7 +155,7 @@ impl<'p> ColumnChunkWriter<'p> {
         self.offsets.append_offset_and_size(offset, len);
         self.rows += rows;
         self.nulls += nulls;
-        self.tell(rows, nulls, bounds);
+        self.note_bounds(rows, nulls, bounds);
         Ok(())
     }
 
@@ -174,11 +177,12 @@ impl<'p> ColumnChunkWriter<'p> {
         self.offsets.append_offset_and_size(offset as i64, len);
         self.rows += page.rows;
         self.nulls += nulls;
-        self.tell(page.rows, nulls, page.bounds.clone());
+        self.note_bounds(page.rows, nulls, page.bounds.clone());
         Ok(())
     }
 
-    fn tell(&mut self, rows: usize, nulls: usize, bounds: Option<PageBounds>) {
+    /// Adds a page to the column index and to the bounds of the column.
+    fn note_bounds(&mut self, rows: usize, nulls: usize, bounds: Option<PageBounds>) {
         if rows == nulls {
             self.index.append(true, Vec::new(), Vec::new(), nulls as i64);
             return;
@@ -199,10 +203,10 @@ impl<'p> ColumnChunkWriter<'p> {
 
     /// Writes a page of nulls.
     pub fn nulls(&mut self, rows: usize) -> Result<()> {
-        self.press.body.clear();
+        self.compressor.body.clear();
         for level in [self.column.max_rep_level(), self.column.max_def_level()] {
             if level > 0 {
-                put_levels(&mut self.press.body, |out| {
+                put_levels(&mut self.compressor.body, |out| {
                     run(0, rows, width_of(level as usize + 1), out)
                 });
             }
@@ -217,7 +221,7 @@ impl<'p> ColumnChunkWriter<'p> {
             body,
             packed,
             ..
-        } = &mut *self.press;
+        } = &mut *self.compressor;
         packed.clear();
         packed.reserve(zstd::zstd_safe::compress_bound(body.len()));
         compressor.compress_to_buffer(body.as_slice(), packed)?;
@@ -237,7 +241,7 @@ impl<'p> ColumnChunkWriter<'p> {
         }
         let (kind, nulls) = (self.column.physical_type(), self.nulls as u64);
         let metadata = ColumnChunkMetaData::builder(self.column)
-            .set_compression(self.press.compression)
+            .set_compression(self.compressor.compression)
             .set_encodings(self.encodings)
             .set_total_compressed_size(self.bytes.len() as i64)
             .set_total_uncompressed_size(self.uncompressed as i64)
@@ -318,7 +322,7 @@ fn put_header(
 ) -> Result<()> {
     let number = |out: &mut Vec<u8>, skipped: u8, value: i64| {
         out.push(skipped << 4 | I32);
-        zigzag(value, out);
+        varint::put_signed(out, value);
     };
     let size = |len: usize| i32::try_from(len).map(i64::from).map_err(|_| too_large());
     number(out, 1, kind as i64);
@@ -358,15 +362,7 @@ impl PageHeader {
         };
         let field = |at: &mut usize, head: u8| -> Option<i64> {
             (byte(at)? == head).then_some(())?;
-            let (mut value, mut shift) = (0_u64, 0);
-            loop {
-                let next = byte(at)?;
-                value |= u64::from(next & 0x7f).checked_shl(shift)?;
-                shift += 7;
-                if next & 0x80 == 0 {
-                    return Some((value >> 1) as i64 ^ -((value & 1) as i64));
-                }
-            }
+            take_zigzag(page, at)
         };
         const NUMBER: u8 = 1 << 4 | I32;
         let is_right = field(&mut at, NUMBER)? == kind as i64;

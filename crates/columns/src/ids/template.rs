@@ -201,18 +201,18 @@ fn without_escapes(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some((before, behind)) = rest.split_once('\x1b') {
+    while let Some((before, after)) = rest.split_once('\x1b') {
         out.push_str(before);
-        let mut characters = behind.char_indices();
+        let mut characters = after.char_indices();
         let end = match characters.next() {
             Some((_, '[')) => characters.find(|(_, character)| ('@'..='~').contains(character)),
             Some((_, ']')) => characters.find(|(at, character)| {
-                *character == '\x07' || (*character == '\\' && behind.as_bytes().get(at - 1) == Some(&ESCAPE))
+                *character == '\x07' || (*character == '\\' && after.as_bytes().get(at - 1) == Some(&ESCAPE))
             }),
             other => other,
         };
         rest = match end {
-            Some((at, character)) => behind.get(at + character.len_utf8()..).unwrap_or_default(),
+            Some((at, character)) => after.get(at + character.len_utf8()..).unwrap_or_default(),
             None => "",
         };
     }

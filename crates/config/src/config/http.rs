@@ -269,7 +269,7 @@ impl TokenConfig {
         let roles = f.node("roles");
         let secret = match (&hash, file) {
             (Some(hex), None) => {
-                let decoded = decode_hash(hex);
+                let decoded = sha256_from_hex(hex);
                 if decoded.is_none() {
                     f.error("sha256", "expected the 64 hexadecimal digits of the token's SHA-256");
                 }
@@ -334,16 +334,12 @@ fn read_roles(entry: &Node, node: Option<Node>, diags: &Diagnostics) -> Vec<Role
     roles
 }
 
-fn decode_hash(hex: &str) -> Option<[u8; 32]> {
-    let digits: Vec<u32> = hex.chars().map(|c| c.to_digit(16)).collect::<Option<_>>()?;
-    let bytes = digits.chunks_exact(2).map(|pair| match pair {
+/// The bytes of a SHA-256 that is written as 64 hexadecimal digits of any case. `None`: it is something else.
+pub fn sha256_from_hex(text: &str) -> Option<[u8; 32]> {
+    let digits: Vec<u32> = text.chars().map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+    let bytes = digits.chunks(2).map(|pair| match pair {
         [high, low] => u8::try_from(high * 16 + low).ok(),
         _ => None,
     });
-    let bytes: Vec<u8> = bytes.collect::<Option<_>>()?;
-    if digits.len().is_multiple_of(2) {
-        bytes.try_into().ok()
-    } else {
-        None
-    }
+    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }

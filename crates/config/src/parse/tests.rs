@@ -159,7 +159,7 @@ fn mistakes() {
         ),
         (
             "a: \"b\nc: d\n",
-            "1:4: malformed YAML: invalid indentation in quoted scalar; close the quote opened here, or indent the lines behind it\n",
+            "1:4: malformed YAML: invalid indentation in quoted scalar; close the quote opened here, or indent the lines after it\n",
         ),
         (
             "a: [1, 2\n",
@@ -167,7 +167,7 @@ fn mistakes() {
         ),
         (
             "a: 1\nb\nc: 2\n",
-            "3:1: malformed YAML: simple key expect ':'; a field needs a colon and a space behind its name\n",
+            "3:1: malformed YAML: simple key expect ':'; a field needs a colon and a space after its name\n",
         ),
     ];
     for (text, expected) in cases {

@@ -15,7 +15,7 @@ pub struct LinkedLists<const N: usize> {
 #[derive(Clone, Copy, Debug)]
 struct Link {
     before: u32,
-    behind: u32,
+    after: u32,
     /// `None`: it is in no list.
     list: Option<u8>,
 }
@@ -46,13 +46,13 @@ impl<const N: usize> LinkedLists<N> {
             ends.0 = number;
         }
         if let Some(link) = self.links.get_mut(last as usize) {
-            link.behind = number;
+            link.after = number;
         }
         let at = number as usize;
         if self.links.len() <= at {
             let empty = Link {
                 before: NONE,
-                behind: NONE,
+                after: NONE,
                 list: None,
             };
             self.links.resize(at + 1, empty);
@@ -61,7 +61,7 @@ impl<const N: usize> LinkedLists<N> {
             debug_assert!(link.list.is_none(), "{number} is in a list");
             *link = Link {
                 before: last,
-                behind: NONE,
+                after: NONE,
                 list: Some(list as u8),
             };
         }
@@ -73,20 +73,20 @@ impl<const N: usize> LinkedLists<N> {
             return;
         };
         let Some(list) = link.list.take() else { return };
-        let Link { before, behind, .. } = *link;
+        let Link { before, after, .. } = *link;
         let Some(ends) = self.ends.get_mut(usize::from(list)) else {
             return;
         };
         if ends.0 == number {
-            ends.0 = behind;
+            ends.0 = after;
         }
         if ends.1 == number {
             ends.1 = before;
         }
         if let Some(link) = self.links.get_mut(before as usize) {
-            link.behind = behind;
+            link.after = after;
         }
-        if let Some(link) = self.links.get_mut(behind as usize) {
+        if let Some(link) = self.links.get_mut(after as usize) {
             link.before = before;
         }
     }
@@ -103,8 +103,8 @@ mod tests {
         let mut at = lists.first(list);
         while let Some(number) = at {
             found.push(number);
-            let behind = lists.links[number as usize].behind;
-            at = Some(behind).filter(|behind| *behind != NONE);
+            let after = lists.links[number as usize].after;
+            at = Some(after).filter(|after| *after != NONE);
         }
         found
     }

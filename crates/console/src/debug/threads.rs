@@ -3,19 +3,18 @@
 //! The kernel stack shows what a thread waits for. Only root can read it; others get the function in which the thread
 //! sleeps. For the time of running threads, use the CPU profile.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use pprof::protos::{Function, Label, Line, Location, Profile, Sample, ValueType};
 use serde::Deserialize;
 use thalweg_kit::clock;
 use thalweg_telemetry::aside;
 
+use super::profile::{ProfileFunction, ProfileHead, ProfileWriter, SampleLabel};
 use super::{download, gzipped, problem};
 
 /// Further threads are left out.
@@ -141,7 +140,7 @@ fn profile_of(form: &ThreadProfileQuery) -> Response {
     if form.debug.as_deref().is_some_and(|debug| debug != "0") {
         return text(&threads).into_response();
     }
-    match gzipped(&to_profile(&threads, clock::wall())) {
+    match gzipped(&encode(&threads, clock::wall())) {
         Ok(bytes) => download("goroutine", bytes),
         Err(error) => problem(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -151,98 +150,38 @@ fn profile_of(form: &ThreadProfileQuery) -> Response {
 }
 
 /// One sample per thread. Its stack is, from the outside in: the thread's name, its state, the kernel functions.
-fn to_profile(threads: &[ThreadInfo], now: SystemTime) -> Profile {
-    let mut strings = StringTable::default();
-    let mut profile = Profile::default();
-    let kind = |strings: &mut StringTable, ty, unit| ValueType {
-        ty: strings.index(ty),
-        unit: strings.index(unit),
-    };
-    // Readers show the last one by default.
-    profile.sample_type = vec![
-        kind(&mut strings, "cpu", "nanoseconds"),
-        kind(&mut strings, "threads", "count"),
-    ];
-    profile.period_type = Some(kind(&mut strings, "threads", "count"));
-    profile.period = 1;
-    let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    profile.time_nanos = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
-    let mut locations: BTreeMap<String, u64> = BTreeMap::new();
+fn encode(threads: &[ThreadInfo], now: SystemTime) -> Vec<u8> {
+    let mut profile = ProfileWriter::new(&ProfileHead {
+        values: &[("cpu", "nanoseconds"), ("threads", "count")],
+        period_type: ("threads", "count"),
+        period: 1,
+        begin: now,
+        duration: Duration::ZERO,
+    });
     for thread in threads {
-        let frames = thread
-            .stack
-            .iter()
-            .map(String::as_str)
-            .chain([thread.state, thread.name.as_str()]);
-        let location_id = frames
-            .map(|frame| {
-                let next = locations.len() as u64 + 1;
-                *locations.entry(frame.to_owned()).or_insert_with(|| {
-                    let name = strings.index(frame);
-                    profile.function.push(Function {
-                        id: next,
-                        name,
-                        system_name: name,
-                        ..Function::default()
-                    });
-                    let line = vec![Line {
-                        function_id: next,
-                        line: 0,
-                    }];
-                    profile.location.push(Location {
-                        id: next,
-                        line,
-                        ..Location::default()
-                    });
-                    next
-                })
+        let frames = thread.stack.iter().map(String::as_str);
+        let stack: Vec<u64> = frames
+            .chain([thread.state, thread.name.as_str()])
+            .map(|name| {
+                let function = ProfileFunction {
+                    name,
+                    system_name: name,
+                    file: "",
+                };
+                profile.function_location(&function, 0)
             })
             .collect();
         let cpu = i64::try_from(thread.cpu.as_nanos()).unwrap_or(i64::MAX);
-        let label = Label {
-            key: strings.index("thread"),
-            num: thread.id as i64,
-            ..Label::default()
-        };
-        profile.sample.push(Sample {
-            location_id,
-            value: vec![cpu, 1],
-            label: vec![label],
-        });
+        profile.sample(&stack, &[cpu, 1], Some(SampleLabel::Number("thread", thread.id as i64)));
     }
-    profile.string_table = strings.table;
-    profile
-}
-
-/// The format's string table, each string once; the first is empty.
-struct StringTable {
-    table: Vec<String>,
-    index: HashMap<String, i64>,
-}
-
-impl Default for StringTable {
-    fn default() -> StringTable {
-        StringTable {
-            table: vec![String::new()],
-            index: HashMap::from([(String::new(), 0)]),
-        }
-    }
-}
-
-impl StringTable {
-    fn index(&mut self, text: &str) -> i64 {
-        if let Some(index) = self.index.get(text) {
-            return *index;
-        }
-        let index = self.table.len() as i64;
-        self.table.push(text.to_owned());
-        self.index.insert(text.to_owned(), index);
-        index
-    }
+    profile.finish()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::super::decoded::DecodedProfile;
     use super::*;
 
     #[test]
@@ -280,14 +219,17 @@ mod tests {
             cpu: Duration::from_secs(1),
             stack: stack.iter().map(|name| (*name).to_owned()).collect(),
         };
-        let profile = to_profile(
-            &[thread(1, &["futex_wait"]), thread(2, &["futex_wait"]), thread(3, &[])],
-            UNIX_EPOCH,
-        );
-        assert_eq!(profile.sample.len(), 3);
-        assert_eq!(profile.location.len(), 3);
-        assert_eq!(profile.sample[0].location_id, [1, 2, 3]);
-        assert_eq!(profile.sample[2].location_id, [2, 3]);
-        assert_eq!(profile.string_table[0], "");
+        let threads = [thread(1, &["futex_wait"]), thread(2, &["futex_wait"]), thread(3, &[])];
+        let profile = DecodedProfile::of(&encode(&threads, UNIX_EPOCH));
+        assert_eq!(profile.value_types, [["cpu", "nanoseconds"], ["threads", "count"]]);
+        assert_eq!((profile.samples.len(), profile.locations.len()), (3, 3));
+        let [first, _, third] = &profile.samples[..] else {
+            panic!("{profile:?}");
+        };
+        assert_eq!(profile.names(first), ["futex_wait", "sleeping", "worker"]);
+        assert_eq!(profile.names(third), ["sleeping", "worker"]);
+        assert_eq!(third.values, [1_000_000_000, 1]);
+        assert_eq!(third.labels, [("thread".to_owned(), String::new(), 3)]);
+        assert_eq!(profile.strings[0], "");
     }
 }

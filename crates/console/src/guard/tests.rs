@@ -1,6 +1,6 @@
 use super::*;
-use crate::auth::Logins;
 use thalweg_config::{AuthConfig, TokenConfig, TokenSecret};
+use thalweg_http::auth::Logins;
 
 const LOCAL: &str = "127.0.0.1:5000";
 const OTHER: &str = "192.0.2.9:5000";

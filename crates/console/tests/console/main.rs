@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+#[allow(dead_code, reason = "unit tests use what is not used here")]
+#[path = "../../src/debug/decoded.rs"]
+mod decoded;
 mod health;
 mod limits;
 mod page;

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use pprof::protos::{Message, Profile};
 use thalweg_console::RunningListener;
 
+use crate::decoded::DecodedProfile;
 use crate::support::{Answer, fetch, options, start_with};
 
 /// There is one sampler per process, and tests run in parallel.
@@ -17,13 +17,13 @@ async fn start() -> RunningListener {
     start_with(debugging).await
 }
 
-fn decode(answer: &Answer) -> Profile {
+fn decode(answer: &Answer) -> DecodedProfile {
     assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(&answer.body[..])
         .read_to_end(&mut bytes)
         .unwrap();
-    Profile::decode(&bytes[..]).unwrap()
+    DecodedProfile::of(&bytes)
 }
 
 /// Threads that do what is hard for a sampler that interrupts anywhere.
@@ -89,18 +89,14 @@ async fn a_cpu_profile_names_what_runs_and_disturbs_no_thread() {
     let load = Load::start();
     let profile = decode(&fetch(&running, "/debug/pprof/profile?seconds=3").await);
     load.finish();
-    assert!(!profile.sample.is_empty());
-    let types: Vec<&str> = profile
-        .sample_type
-        .iter()
-        .map(|kind| profile.string_table[kind.ty as usize].as_str())
-        .collect();
-    assert_eq!(types, ["samples", "cpu"]);
+    assert!(!profile.samples.is_empty());
+    assert_eq!(profile.value_types, [["samples", "count"], ["cpu", "nanoseconds"]]);
     let named = profile
-        .string_table
+        .functions
         .iter()
-        .any(|name| name.contains("profiles::compute"));
-    assert!(named, "{:?}", profile.string_table);
+        .any(|function| function.name.contains("profiles::compute"));
+    assert!(named, "{:?}", profile.strings);
+    assert!(profile.samples.iter().any(|sample| !profile.names(sample).is_empty()));
 }
 
 #[tokio::test]
@@ -177,8 +173,8 @@ async fn threads_come_as_text_and_as_profile() {
         Some("threads")
     );
     let profile = decode(&fetch(&running, "/debug/pprof/goroutine").await);
-    assert!(!profile.sample.is_empty());
-    assert!(profile.sample.iter().all(|sample| sample.value.len() == 2));
+    assert!(!profile.samples.is_empty());
+    assert!(profile.samples.iter().all(|sample| sample.values.len() == 2));
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
-use thalweg_console::{Console, HttpLimits, ResponseStyle, RunningListener, Tls, TlsFiles, TlsNames};
+use thalweg_console::{Console, HttpLimits, ResponseStyle, RunningListener};
+use thalweg_http::tls_server::{ServerTls, TlsFiles, TlsNames};
 use thalweg_telemetry::{Metrics, OriginPolicy};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -163,7 +164,7 @@ fn files(folder: &std::path::Path, client_ca: Option<&str>) -> TlsFiles {
     }
 }
 
-async fn serve(tls: &Arc<Tls>) -> RunningListener {
+async fn serve(tls: &Arc<ServerTls>) -> RunningListener {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let router = Router::new().route("/ping", get(|| async { "pong" }));
     let (limits, metrics) = (HttpLimits::default(), Metrics::default());
@@ -222,8 +223,8 @@ async fn both_versions_of_tls_are_spoken_and_only_clients_of_the_authority_get_i
     ] {
         certify(at, name, ca);
     }
-    let open = serve(&Arc::new(Tls::open(files(at, None)).unwrap())).await;
-    let closed = serve(&Arc::new(Tls::open(files(at, Some("ca.crt"))).unwrap())).await;
+    let open = serve(&Arc::new(ServerTls::open(files(at, None)).unwrap())).await;
+    let closed = serve(&Arc::new(ServerTls::open(files(at, Some("ca.crt"))).unwrap())).await;
     for version in [&TLS12, &TLS13] {
         assert_eq!(ask(&open, at, ("ca", None), version).await.as_deref(), Some("pong"));
         assert_eq!(
@@ -243,7 +244,7 @@ async fn files_are_read_again_when_somebody_asks_and_broken_ones_change_nothing(
     for (name, ca) in [("old", None), ("new", None), ("server", Some("old"))] {
         certify(at, name, ca);
     }
-    let tls = Arc::new(Tls::open(files(at, None)).unwrap());
+    let tls = Arc::new(ServerTls::open(files(at, None)).unwrap());
     let running = serve(&tls).await;
     assert!(ask(&running, at, ("old", None), &TLS13).await.is_some());
     certify(at, "server", Some("new"));
@@ -264,7 +265,7 @@ async fn an_unusable_authority_of_clients_is_named() {
         ("none.crt", "--tls-client-ca: cannot read "),
         ("server.key", "--tls-client-ca: "),
     ] {
-        let error = Tls::open(files(folder.path(), Some(authority)))
+        let error = ServerTls::open(files(folder.path(), Some(authority)))
             .err()
             .unwrap()
             .to_string();

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use object_store::ObjectStore;
 use parking_lot::Mutex;
-use thalweg_log::disk::sim::Random;
+use thalweg_kit::simulation::Random;
 
 use super::{Disk, RealDisk};
 

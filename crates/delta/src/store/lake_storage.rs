@@ -13,8 +13,8 @@ use futures::TryStreamExt as _;
 use object_store::local::LocalFileSystem;
 use object_store::prefix::PrefixStore;
 use object_store::{ObjectStore, ObjectStoreExt as _};
+use thalweg_kit::clock::{Clock, SystemClock};
 use thalweg_kit::{blocking, files, random};
-use thalweg_log::clock::{Clock, SystemClock};
 
 use super::lease::{Lease, LeaseError, LeaseHolder};
 use super::rate_limiter::RateLimiter;

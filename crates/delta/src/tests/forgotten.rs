@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use object_store::path::Path as StorePath;
 use object_store::{ObjectStoreExt as _, PutPayload};
-use thalweg_log::clock::wall_now;
+use thalweg_kit::clock::wall_micros;
 
 use super::*;
 use crate::store::flaky::{Faults, Flaky, left_after};
@@ -45,7 +45,7 @@ impl OldTable {
         let store = Flaky::new(1);
         let ahead_us = Arc::new(AtomicI64::new(0));
         let now = ahead_us.clone();
-        let clock = move || wall_now() + now.load(Ordering::SeqCst);
+        let clock = move || wall_micros() + now.load(Ordering::SeqCst);
         let log = log_on(&store, scratch.path()).with_clock(Arc::new(clock));
         let week = [("delta.logRetentionDuration", "interval 7 days")];
         let metadata = new_metadata(&schema(), &["date"], &week, 7);

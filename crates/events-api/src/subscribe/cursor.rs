@@ -405,11 +405,11 @@ impl SubscriberCursor {
         let last = page.events.last().map(StoredEvent::event);
         match (&self.of, page.next) {
             (SubscribeTarget::Stream(_), next) => {
-                let behind = last.map(|last| last.position.saturating_add(1));
+                let next_position = last.map(|last| last.position.saturating_add(1));
                 // Where gaps are known, the part after the page is read again.
-                let behind = looked.or(behind.max(next)).unwrap_or(0);
-                if last.is_some() || behind > self.next {
-                    (self.next, self.after) = (self.next.max(behind), 0);
+                let next_position = looked.or(next_position.max(next)).unwrap_or(0);
+                if last.is_some() || next_position > self.next {
+                    (self.next, self.after) = (self.next.max(next_position), 0);
                 }
                 if next.is_none() {
                     self.covered = self.covered.max(seen.last);

@@ -160,7 +160,7 @@ fn what_is_deleted_while_it_is_read_is_not_given_to_the_flow() {
     let world = World::new();
     world.append("order-1", &["A", "B"]);
     world.append("order-2", &["C"]);
-    *world.deleted_behind.lock() = Some("order-1".to_owned());
+    *world.deleted_after_read.lock() = Some("order-1".to_owned());
     let flow = world.start(OF_CATEGORY);
     until("the one of the other stream", || !world.kept.messages.lock().is_empty());
     world.append("order-1", &["D"]);

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct World {
     pub store: Arc<dyn Store>,
-    pub deleted_behind: DeletedBehind,
+    pub deleted_after_read: DeletedAfterRead,
     shared: Arc<SharedStore>,
     registry: ComponentRegistry,
     pub kept: Kept,
@@ -46,8 +46,8 @@ impl World {
             .enable_all()
             .build()
             .unwrap();
-        let deleted_behind = DeletedBehind::default();
-        let store = runtime.block_on(in_memory(&deleted_behind));
+        let deleted_after_read = DeletedAfterRead::default();
+        let store = runtime.block_on(in_memory(&deleted_after_read));
         let shared = Arc::new(SharedStore::default());
         let mut registry = ComponentRegistry::new();
         thalweg_events_flow::register(&mut registry, &shared);
@@ -59,7 +59,7 @@ impl World {
         });
         World {
             store,
-            deleted_behind,
+            deleted_after_read,
             shared,
             registry,
             kept,
@@ -167,7 +167,7 @@ pub fn until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-async fn in_memory(deleted_behind: &DeletedBehind) -> Arc<dyn Store> {
+async fn in_memory(deleted_after_read: &DeletedAfterRead) -> Arc<dyn Store> {
     const FILE: u64 = 16 << 20;
     let settings = LogOptions {
         folder: "memory".to_owned(),
@@ -201,7 +201,7 @@ async fn in_memory(deleted_behind: &DeletedBehind) -> Arc<dyn Store> {
     Arc::new(WithDocuments {
         store,
         documents: Arc::default(),
-        deleted_behind: deleted_behind.clone(),
+        deleted_after_read: deleted_after_read.clone(),
     })
 }
 
@@ -248,19 +248,19 @@ impl Output for Kept {
 type Documents = Arc<Mutex<BTreeMap<String, Document>>>;
 
 /// A stream to delete after the next page was read and before it is delivered.
-type DeletedBehind = Arc<Mutex<Option<String>>>;
+type DeletedAfterRead = Arc<Mutex<Option<String>>>;
 
 /// The store, with documents that are kept here.
 struct WithDocuments {
     store: EmbeddedStore,
     documents: Documents,
-    deleted_behind: DeletedBehind,
+    deleted_after_read: DeletedAfterRead,
 }
 
 struct Documented {
     inner: Arc<dyn Namespace>,
     documents: Documents,
-    deleted_behind: DeletedBehind,
+    deleted_after_read: DeletedAfterRead,
 }
 
 impl WithDocuments {
@@ -268,7 +268,7 @@ impl WithDocuments {
         Arc::new(Documented {
             inner,
             documents: self.documents.clone(),
-            deleted_behind: self.deleted_behind.clone(),
+            deleted_after_read: self.deleted_after_read.clone(),
         })
     }
 }
@@ -359,7 +359,7 @@ impl Namespace for Documented {
     fn read_category<'a>(&'a self, read: CategoryRead<'a>) -> BoxFuture<'a, Result<Page>> {
         Box::pin(async move {
             let page = self.inner.read_category(read).await?;
-            let deleted = self.deleted_behind.lock().take();
+            let deleted = self.deleted_after_read.lock().take();
             if let Some(stream) = deleted {
                 self.inner.delete_stream(&stream, ExpectedVersion::Any, false).await?;
             }

@@ -185,7 +185,7 @@ fn a_frame_that_is_left_out_doubled_or_moved_is_noticed() {
 }
 
 #[test]
-fn something_behind_the_end_is_noticed() {
+fn something_after_the_end_is_noticed() {
     let (mut bytes, _) = small();
     let at = bytes.len() as u64;
     bytes.push(0);

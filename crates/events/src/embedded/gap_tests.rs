@@ -160,7 +160,7 @@ async fn what_an_import_leaves_out_was_never_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_resumed_behind_a_global_position_hears_of_what_it_lacks_only() {
+async fn a_stream_resumed_after_a_global_position_hears_of_what_it_lacks_only() {
     let store = Disks::new().open().await;
     let own = namespace(&store).await;
     append(&own, "a-1", 10).await;

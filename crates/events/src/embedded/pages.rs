@@ -230,7 +230,7 @@ impl EmbeddedNamespace {
         };
         let floor = hidden.floor(self, stream, io)?;
         let from = match wanted.global {
-            Some(global) => Some(self.first_behind(stream, global, io)?),
+            Some(global) => Some(self.first_after(stream, global, io)?),
             None => wanted.from,
         };
         Ok((from.max(Some(floor).filter(|floor| *floor > 0)), from))
@@ -238,7 +238,7 @@ impl EmbeddedNamespace {
 
     /// The position from which a stream's messages are at or after a global position. Both increase together, which
     /// allows a binary search, unless an import has mixed them; then the search returns 0.
-    fn first_behind(&self, stream: &str, global: u64, io: Io) -> IndexReadResult<u64> {
+    fn first_after(&self, stream: &str, global: u64, io: Io) -> IndexReadResult<u64> {
         let version = self.version_stored(stream, io)?;
         let mixed = self.index.read().state.has_imports;
         if mixed || version < 0 {

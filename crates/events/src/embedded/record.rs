@@ -4,8 +4,9 @@
 //! to the end. A clearing is `0x40`. Everything else is a message.
 
 use bytes::Bytes;
+use thalweg_kit::varint;
 use thalweg_log::Micros;
-use thalweg_log::format::{FieldReader, varint};
+use thalweg_log::format::FieldReader;
 
 use crate::event::{EventRef, put, text};
 

@@ -94,7 +94,7 @@ fn one(
         namespace,
         anew,
         own,
-        behind_gaps: LostClearDetector::default(),
+        after_gaps: LostClearDetector::default(),
         bytes: 0,
     };
     while from < bounds.next {
@@ -133,16 +133,16 @@ struct ReplayIndexer<'a> {
     /// There was no index.
     anew: bool,
     own: RemovalMarks,
-    behind_gaps: LostClearDetector,
+    after_gaps: LostClearDetector,
     bytes: u64,
 }
 
 impl ReplayIndexer<'_> {
-    /// Processes an item. Returns an offset to go back to if entries behind it were indexed together with messages that
+    /// Processes an item. Returns an offset to go back to if entries after it were indexed together with messages that
     /// had been removed. Blocks.
     fn pass(&mut self, passed: ReplayItem) -> IndexReadResult<Option<Offset>> {
         let ReplayItem::Entry(mut entry, bytes) = passed else {
-            self.behind_gaps.gap();
+            self.after_gaps.gap();
             return Ok(None);
         };
         if let Some(cleared) = self.own.cleared.take_if(|cleared| *cleared < entry.offset()) {
@@ -153,7 +153,7 @@ impl ReplayIndexer<'_> {
                 if self.own.scavenged.has(event.offset) {
                     return Ok(None);
                 }
-                if let Some(gap) = self.behind_gaps.lost_clear(self.namespace, event)? {
+                if let Some(gap) = self.after_gaps.lost_clear(self.namespace, event)? {
                     tracing::warn!(
                         namespace = self.namespace.about().name,
                         offset = event.offset,
@@ -165,12 +165,12 @@ impl ReplayIndexer<'_> {
                     return Ok(Some(gap.end));
                 }
                 // The first message of a stream may have been scavenged or lost.
-                if (self.anew || self.behind_gaps.any()) && !event.is_first {
+                if (self.anew || self.after_gaps.any()) && !event.is_first {
                     let version = self.namespace.version_stored(&event.stream, Io::MayBlock);
                     event.is_first = version.is_ok_and(|version| version < 0);
                 }
             }
-            IndexEntry::Cleared { .. } => self.behind_gaps.cleared(),
+            IndexEntry::Cleared { .. } => self.after_gaps.cleared(),
             IndexEntry::Document { .. } => {}
         }
         self.namespace.index.write().add(&entry, bytes);
@@ -179,7 +179,7 @@ impl ReplayIndexer<'_> {
     }
 
     fn clear(&mut self, offset: Offset) {
-        self.behind_gaps.cleared();
+        self.after_gaps.cleared();
         self.namespace.index.write().add(&IndexEntry::Cleared { offset }, 0);
     }
 }

@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::records;
-use thalweg_log::format::varint;
 use thalweg_log::{Log, LogError, Offset, PartitionId, ReadOptions};
 
 use super::index::{DocumentAt, IndexReadResult, Io};
@@ -168,7 +168,7 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<RemovalMarks> {
             Ok(None) => break,
             // The frames of the file are unknown. If the damage was given up, a read returns where to continue.
             Err(error @ LogError::Corrupt { .. }) => {
-                at = behind_gap(log, id, at)?.ok_or(error)?;
+                at = after_gap(log, id, at)?.ok_or(error)?;
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -181,7 +181,7 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<RemovalMarks> {
         let from = at.max(header.base);
         let frames = match log.read(id, from, ONE_FRAME) {
             Err(LogError::Gap { .. }) => {
-                at = behind_gap(log, id, from)?.unwrap_or(next);
+                at = after_gap(log, id, from)?.unwrap_or(next);
                 continue;
             }
             frames => frames?,
@@ -205,8 +205,8 @@ pub(super) fn in_log(log: &dyn Log, id: PartitionId) -> Result<RemovalMarks> {
     Ok(own)
 }
 
-/// The offset behind a gap that was given up; `None` if there is no such gap.
-fn behind_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Offset>> {
+/// The offset after a gap that was given up; `None` if there is no such gap.
+fn after_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Offset>> {
     match log.read(id, from, ONE_FRAME) {
         Err(LogError::Gap { to, .. }) => {
             tracing::error!(
@@ -291,7 +291,7 @@ impl EmbeddedNamespace {
         Ok(pending)
     }
 
-    /// Records durably that messages are scavenged. Returns the offset behind the marks.
+    /// Records durably that messages are scavenged. Returns the offset after the marks.
     pub(super) async fn mark(self: &Arc<Self>, runs: &OffsetRuns, last_global: Option<u64>) -> Result<Offset> {
         if let Some(last) = last_global {
             let mut content = Vec::new();

@@ -413,13 +413,13 @@ pub(super) async fn check(store: &EmbeddedStore, namespace: &Arc<dyn Namespace>,
             };
             let page = namespace.read_stream(read).await.unwrap();
             let found: Vec<Told> = page.events.iter().map(Told::of).collect();
-            let behind: Vec<&Told> = forward
+            let after: Vec<&Told> = forward
                 .iter()
                 .filter(|told| told.global >= global)
                 .take(9)
                 .copied()
                 .collect();
-            same(&found, &behind, stream);
+            same(&found, &after, stream);
         }
     }
     for category in [None, Some("a"), Some("b"), Some("alone"), Some("none")] {

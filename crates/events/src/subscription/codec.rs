@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use thalweg_log::format::{FieldReader, FieldWriter, varint};
+use thalweg_kit::varint;
+use thalweg_log::format::{FieldReader, FieldWriter};
 
 use super::{
     DeliveryStrategy, OpenMessage, OpenMessageState, ParkedEntry, Subscription, SubscriptionSettings,

@@ -379,7 +379,7 @@ async fn names_are_taken_once_and_leases_of_a_deleted_one_mean_nothing() {
 }
 
 #[tokio::test]
-async fn a_reset_reads_again_and_the_end_is_behind_all_there_is() {
+async fn a_reset_reads_again_and_the_end_is_after_all_there_is() {
     let scene = scene();
     scene.create(orders()).await;
     scene.write(&["order-1", "order-2"]).await;

@@ -81,10 +81,10 @@ impl BuiltBuffer {
         })
     }
 
-    /// Starts both ends. The reader sends to `behind`; the returned `Downstream` is for the input.
+    /// Starts both ends. The reader sends to `later`; the returned `Downstream` is for the input.
     pub fn start(
         self,
-        behind: Downstream,
+        later: Downstream,
         queue_bytes: usize,
         environment: &FlowEnvironment,
         handle: &Arc<FlowHandle>,
@@ -112,22 +112,16 @@ impl BuiltBuffer {
             component: self.component,
             sink: BufferSink {
                 balance: handle.balance.clone(),
-                shards: behind.shards.clone(),
+                shards: later.shards.clone(),
                 metrics: self.metrics,
-                hurry: behind.hurry.clone(),
-                open_batches: behind.open_batches.clone(),
+                hurry: later.hurry.clone(),
+                open_batches: later.open_batches.clone(),
             },
             stop: stop.clone(),
             drain: drain.clone(),
             connection,
         };
-        let reading = runtime.spawn(run_reader(
-            self.reader,
-            context,
-            behind,
-            handle.clone(),
-            give_up.clone(),
-        ));
+        let reading = runtime.spawn(run_reader(self.reader, context, later, handle.clone(), give_up.clone()));
         let open_batches: Arc<OpenBatches> = Arc::default();
         let place = Downstream {
             shards: entrance.clone(),
@@ -152,7 +146,7 @@ impl BuiltBuffer {
 async fn run_reader(
     reader: Box<dyn BufferReader>,
     context: BufferContext,
-    behind: Downstream,
+    later: Downstream,
     handle: Arc<FlowHandle>,
     give_up: CancellationToken,
 ) {
@@ -161,9 +155,9 @@ async fn run_reader(
     if let Err(why) = to_its_end(reader.run(context), &give_up).await {
         handle.fault(format!("the buffer{why}"));
     }
-    behind.shards.close();
+    later.shards.close();
     tokio::select! {
         () = stop.cancelled() => {}
-        () = sink.settled() => behind.ended.cancel(),
+        () = sink.settled() => later.ended.cancel(),
     }
 }

@@ -69,7 +69,7 @@ impl FlowSpec {
             BufferConfig::None | BufferConfig::Queue(_) => WAITING_BYTES,
         };
         let (input, mut processors) = (input?, processors?);
-        // A buffer acknowledges what it has stored, whatever is held back behind it.
+        // A buffer acknowledges what it has stored, whatever is held back after it.
         if buffer.is_none() {
             processors = processors.unless_starved(wanted, input.spec.as_ref(), context.diagnostics)?;
         }

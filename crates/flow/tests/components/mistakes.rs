@@ -100,7 +100,7 @@ impl BufferSpec for AnyBuffer {
 }
 
 #[test]
-fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
+fn nothing_holds_messages_back_after_an_input_that_waits_for_answers() {
     let mut world = World::new();
     world.registry.buffer("", |_, _, _| Some(Arc::new(AnyBuffer)));
     let at = |place: &str| {
@@ -136,7 +136,7 @@ fn nothing_holds_messages_back_behind_an_input_that_waits_for_answers() {
             "input: {given: {waits: true}, processors: [{try: [{catch: [{trip: holds}]}]}]}\noutput: {kept: {}}".to_owned(),
             at("1:45"),
         ),
-        // Processors inside a broker run in front of the buffer, all others behind it.
+        // Processors inside a broker run before the buffer, all others after it.
         (
             format!("input: {{given: {{waits: true}}}}\n{pipeline}\nbuffer: {{queue: {{}}}}"),
             String::new(),

@@ -1,4 +1,4 @@
-//! Where each output writes messages, and how several outputs behind a broker share one stream.
+//! Where each output writes messages, and how several outputs of a broker share one stream.
 
 use std::time::Duration;
 

@@ -116,7 +116,7 @@ processor_resources:
     assert_eq!(world.texts("out"), ["aaaa"]);
 }
 
-/// Workers that shared the state of such a processor would overtake each other behind it.
+/// Workers that shared the state of such a processor would overtake each other after it.
 #[test]
 fn one_worker_runs_a_processor_that_makes_one_series_of_several() {
     let of_topic = |topic: usize| format!("[{{text: a, meta: {{umh_topic: t{topic}}}}}]");

@@ -12,15 +12,15 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 
-pub struct Identity {
+pub struct TestIdentity {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-impl Identity {
+impl TestIdentity {
     /// Makes a self-signed certificate, or one signed as `arguments` say. By default openssl marks it as an authority.
-    pub fn new(folder: &Path, name: &str, subject: &str, arguments: &[&str]) -> Identity {
-        let made = Identity {
+    pub fn new(folder: &Path, name: &str, subject: &str, arguments: &[&str]) -> TestIdentity {
+        let made = TestIdentity {
             certificate: folder.join(format!("{name}.crt")),
             key: folder.join(format!("{name}.key")),
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
-use super::test_server::Identity;
+use super::test_server::TestIdentity;
 use super::*;
 
 #[test]
@@ -108,7 +108,7 @@ fn a_self_signed_certificate_is_taken_when_curl_takes_it() {
                     if !usage.is_empty() {
                         arguments.extend(["-addext", &usage_extension]);
                     }
-                    let identity = Identity::new(folder.path(), "own", subject, &arguments);
+                    let identity = TestIdentity::new(folder.path(), "own", subject, &arguments);
                     let port = server(identity.shown());
                     for host in ["localhost", "127.0.0.1"] {
                         let url = format!("https://{host}:{port}/");
@@ -136,7 +136,7 @@ fn said(is_authority: bool, key_usage: &str, purpose: &str) -> Vec<String> {
     said
 }
 
-fn made(folder: &Path, name: &str, subject: &str, said: &[String], signed_by: Option<&Identity>) -> Identity {
+fn made(folder: &Path, name: &str, subject: &str, said: &[String], signed_by: Option<&TestIdentity>) -> TestIdentity {
     let mut arguments: Vec<&str> = said.iter().flat_map(|said| ["-addext", said.as_str()]).collect();
     if let Some(by) = signed_by {
         arguments.extend([
@@ -146,11 +146,11 @@ fn made(folder: &Path, name: &str, subject: &str, said: &[String], signed_by: Op
             by.key.to_str().unwrap(),
         ]);
     }
-    Identity::new(folder, name, subject, &arguments)
+    TestIdentity::new(folder, name, subject, &arguments)
 }
 
 /// Whether curl and Thalweg both accept the certificate; they must agree.
-fn is_taken(shown: &Identity, ca_file: &Path, what: &str) -> bool {
+fn is_taken(shown: &TestIdentity, ca_file: &Path, what: &str) -> bool {
     let url = format!("https://localhost:{}/", server(shown.shown()));
     let (by_curl, by_us) = (curl(&url, ca_file), ask(&url, ca_file));
     assert_eq!(by_us.is_ok(), by_curl, "{what}: {by_us:?}");
@@ -175,7 +175,7 @@ const KEY_USAGES: [&str; 11] = [
 #[test]
 fn a_certificate_of_any_key_usage_is_taken_when_curl_takes_it() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Identity::new(folder.path(), "authority", "test authority", &[]);
+    let authority = TestIdentity::new(folder.path(), "authority", "test authority", &[]);
     let mut taken = Vec::new();
     for is_authority in [true, false] {
         for usage in KEY_USAGES {
@@ -241,7 +241,7 @@ fn where_the_machine_has_no_authority_a_file_of_servers_is_enough() {
     let said = said(false, "", "");
     let [known, other] = ["known", "other"].map(|name| made(folder.path(), name, "localhost", &said, None));
     let config = config_of(std::iter::empty(), vec![known.der()]).unwrap();
-    let handshake = |shown: &Identity| {
+    let handshake = |shown: &TestIdentity| {
         let stream = TcpStream::connect(("127.0.0.1", server(shown.shown()))).unwrap();
         let host = ServerName::try_from("localhost").unwrap();
         let mut connection = ClientConnection::new(config.clone(), host).unwrap();
@@ -256,8 +256,8 @@ fn where_the_machine_has_no_authority_a_file_of_servers_is_enough() {
 fn a_known_certificate_without_its_key_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let names = ["-addext", "subjectAltName=DNS:localhost"];
-    let known = Identity::new(folder.path(), "known", "localhost", &names);
-    let thief = Identity::new(folder.path(), "thief", "localhost", &names);
+    let known = TestIdentity::new(folder.path(), "known", "localhost", &names);
+    let thief = TestIdentity::new(folder.path(), "thief", "localhost", &names);
     let port = server(known.shown_with(&thief.key));
     let error = ask(&format!("https://localhost:{port}/"), &known.certificate).unwrap_err();
     assert!(format!("{error:#}").contains("BadSignature"), "{error:#}");
@@ -269,9 +269,9 @@ fn a_known_certificate_without_its_key_is_refused() {
 #[test]
 fn what_an_authority_of_the_file_has_signed_is_taken_and_what_another_has_signed_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Identity::new(folder.path(), "authority", "test authority", &[]);
-    let other = Identity::new(folder.path(), "other", "other authority", &[]);
-    let signed_by = |by: &Identity, name: &str| {
+    let authority = TestIdentity::new(folder.path(), "authority", "test authority", &[]);
+    let other = TestIdentity::new(folder.path(), "other", "other authority", &[]);
+    let signed_by = |by: &TestIdentity, name: &str| {
         let (certificate, key) = (by.certificate.to_str().unwrap(), by.key.to_str().unwrap());
         let signed = [
             "-CA",
@@ -282,10 +282,10 @@ fn what_an_authority_of_the_file_has_signed_is_taken_and_what_another_has_signed
             "subjectAltName=DNS:localhost",
         ];
         let leaf = ["-addext", "basicConstraints=critical,CA:FALSE"];
-        Identity::new(folder.path(), name, "localhost", &[&signed[..], &leaf].concat())
+        TestIdentity::new(folder.path(), name, "localhost", &[&signed[..], &leaf].concat())
     };
     let (right, wrong) = (signed_by(&authority, "right"), signed_by(&other, "wrong"));
-    let url = |identity: &Identity| format!("https://localhost:{}/", server(identity.shown()));
+    let url = |identity: &TestIdentity| format!("https://localhost:{}/", server(identity.shown()));
     assert_eq!(ask(&url(&right), &authority.certificate).unwrap(), "hello");
     ask(&url(&wrong), &authority.certificate).unwrap_err();
     // The file may contain the certificate itself instead of its authority.
@@ -295,7 +295,7 @@ fn what_an_authority_of_the_file_has_signed_is_taken_and_what_another_has_signed
 #[test]
 fn a_known_certificate_counts_in_its_time_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let known = Identity::new(folder.path(), "known", "localhost", &[]);
+    let known = TestIdentity::new(folder.path(), "known", "localhost", &[]);
     let host = ServerName::try_from("localhost").unwrap();
     let at = |seconds: i64| {
         let now = UnixTime::now().as_secs().saturating_add_signed(seconds);

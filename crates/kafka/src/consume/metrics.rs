@@ -28,7 +28,7 @@ macro_rules! consumer_metric_docs {
             ),
             MetricDoc::counter(
                 concat!($prefix, "_offset_resets"),
-                "Times that a partition had to be read on elsewhere, since what came next was not there.",
+                "Times the input had to jump to another offset because the next one no longer existed.",
             ),
             MetricDoc::counter(
                 concat!($prefix, "_topics_recreated"),
@@ -37,7 +37,7 @@ macro_rules! consumer_metric_docs {
             MetricDoc::counter(concat!($prefix, "_records_received"), "Records fetched."),
             MetricDoc::counter(
                 concat!($prefix, "_records_filtered"),
-                "Records that the filter lets through.",
+                "Records that passed the filter (not those removed).",
             ),
             MetricDoc::timing(
                 concat!($prefix, "_batch_processing_time"),

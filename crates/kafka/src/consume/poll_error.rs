@@ -153,7 +153,7 @@ fn damaged(
     if tries >= TRIES_MAX {
         return Err(format!(
             "{place} does not match its checksum after {tries} reads ({heard}); check the disk of the broker and the network; \
-             to skip it, set the offset of the consumer group behind it"
+             to skip it, set the offset of the consumer group after it"
         ));
     }
     shared.link.component.warn_limited("checksum", 1, || {

@@ -13,7 +13,7 @@
 //! | is placed | it is to be read from its starting point |
 //! | is revoked | it is dropped with its ranges: later acknowledgements commit nothing |
 //! | belongs to another topic of the same name | its ranges are dropped, and it is to be read from its first record |
-//! | goes back behind what was read | it has lost records: its ranges are dropped, and reading continues from there |
+//! | goes back to before what was read | it has lost records: its ranges are dropped, and reading continues from there |
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

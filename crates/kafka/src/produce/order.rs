@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_is_behind_each_older_one_that_shares_a_topic() {
+    fn a_write_is_after_each_older_one_that_shares_a_topic() {
         let topics = |names: &[&'static str]| names.iter().map(|name| Text::new_static(name)).collect();
         let (both, one, other): (BTreeSet<Text>, _, _) = (topics(&["t", "u"]), topics(&["t"]), topics(&["u"]));
         let mut order = WriteOrder::default();

@@ -355,7 +355,7 @@ impl ProducerTask {
         }
     }
 
-    /// Finishes a held write if it is first, and then the writes behind it.
+    /// Finishes a held write if it is first, and then the writes after it.
     fn release(&mut self, place: u64) {
         let mut next = vec![place];
         while let Some(place) = next.pop() {
@@ -618,7 +618,7 @@ impl ProducerTask {
         for topic in self.opening.drain(..) {
             self.topics.heard(&topic, None);
         }
-        // A held write is behind one that is resent, and so are its records that wait for a topic.
+        // A held write is after one that is resent, and so are its records that wait for a topic.
         let held = self.held.extract_if(.., |_, write| !write.astray.is_empty());
         self.again.extend(held.map(|(place, mut write)| {
             write.want_astray();

@@ -22,12 +22,6 @@ const BLOCK_BYTES: usize = 256 << 10;
 const BLOCKS_AHEAD: usize = 4;
 /// The length of a compression magic number.
 const BEGINNING: usize = 4;
-/// The decompressed size up to which the ratio is not checked.
-const RATIO_FREE: u64 = 1 << 20;
-/// The largest zstd window is 2 GiB.
-const WINDOW_LOG_MAX: u32 = 31;
-/// The library's error for a window beyond the limit.
-const WINDOW_TOO_WIDE: &str = "Frame requires too much memory";
 
 /// Identifies the content of a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +176,7 @@ fn unpack(
         let unpacked: Box<dyn Read + '_> = match compression {
             PayloadCompression::None => Box::new(whole),
             PayloadCompression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
-            PayloadCompression::Zstd => Box::new(zstd(whole, limits.window)?),
+            PayloadCompression::Zstd => Box::new(zstd(whole, limits.zstd_window_log())?),
         };
         send(unpacked, compression, limits, &read, to)?
     };
@@ -195,11 +189,10 @@ fn unpack(
 }
 
 /// A zstd decoder with a limited window.
-fn zstd<'a>(from: impl BufRead + 'a, window: usize) -> Result<impl Read + 'a, BulkError> {
+fn zstd<'a>(from: impl BufRead + 'a, window_log: u32) -> Result<impl Read + 'a, BulkError> {
     let damaged = |error: io::Error| BulkError::Damaged(error.to_string());
     let mut decoder = zstd::stream::read::Decoder::with_buffer(from).map_err(damaged)?;
-    let log = usize::BITS - 1 - window.max(1 << 10).leading_zeros();
-    decoder.window_log_max(log.min(WINDOW_LOG_MAX)).map_err(damaged)?;
+    decoder.window_log_max(window_log).map_err(damaged)?;
     Ok(decoder)
 }
 
@@ -231,8 +224,7 @@ fn send(
             return Ok(true);
         }
         made += len as u64;
-        let allowed = read.load(Ordering::Relaxed).saturating_mul(limits.ratio as u64);
-        if compression != PayloadCompression::None && made > allowed.max(RATIO_FREE) {
+        if compression != PayloadCompression::None && limits.exceeds_ratio(read.load(Ordering::Relaxed), made) {
             return Err(BulkError::Bomb(limits.ratio));
         }
         block.truncate(len);
@@ -246,7 +238,7 @@ fn of_decoder(error: io::Error, limits: &InflateLimits) -> BulkError {
     match error.downcast::<BulkError>() {
         Ok(error) => error,
         Err(error) => match error.to_string() {
-            text if text.contains(WINDOW_TOO_WIDE) => BulkError::Window(limits.window),
+            text if InflateLimits::is_zstd_window(&text) => BulkError::Window(limits.window),
             text => BulkError::Damaged(text),
         },
     }

@@ -1,7 +1,7 @@
 //! The offsets of the event store's partitions, all of which one thread consumes.
 //!
 //! The thread counts what it consumes from all partitions; the memtable only has this count as its offset. The offsets
-//! behind each count are remembered since the last commit, so that a commit can record the offset of each partition.
+//! after each count are remembered since the last commit, so that a commit can record the offset of each partition.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -368,7 +368,7 @@ async fn with_a_log_that_ends_early(durability: Durability) -> World {
     younger
 }
 
-/// Checks that the log continues behind the committed offset.
+/// Checks that the log continues after the committed offset.
 async fn goes_on(world: World, options: &IngestOptions) {
     let writer = world.open(options).await;
     assert_eq!(world.log.bounds(PARTITIONS[0]).unwrap().next, 2);

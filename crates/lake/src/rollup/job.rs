@@ -431,10 +431,10 @@ impl RollupBuilder {
         let last = touched.values().map(|(_, last)| *last).max();
         if let (Some(first), Some(last)) = (first, last) {
             // The difference of the point after a late point has changed.
-            let behind = last
+            let later = last
                 .saturating_add(super::windows::LOOKBACK_NANOS)
                 .saturating_add(resolution.nanos());
-            let (first, end) = (resolution.window_of(first), behind.min(until));
+            let (first, end) = (resolution.window_of(first), later.min(until));
             let mut done = Ok(());
             let last_day = end.div_euclid(NANOS_PER_DAY);
             for day in first.div_euclid(NANOS_PER_DAY)..=last_day {
@@ -696,11 +696,11 @@ fn first_time(files: &[&Arc<FileEntry>]) -> Option<i64> {
 
 /// The time of the next row at or after `from`.
 fn next_time(files: &[&Arc<FileEntry>], from: i64) -> Option<i64> {
-    let behind = files
+    let later = files
         .iter()
         .filter_map(|file| file.times)
         .filter(|(_, last)| *last >= from);
-    behind.map(|(first, _)| first.max(from)).min()
+    later.map(|(first, _)| first.max(from)).min()
 }
 
 fn nanos(duration: Duration) -> i64 {

@@ -1,5 +1,5 @@
 //! Decides which of the outlined files form the log, in which order, and where the log ends. Damage up to the synced
-//! mark is part of the log; the first incomplete block behind the mark ends it.
+//! mark is part of the log; the first incomplete block after the mark ends it.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::superblock::Superblock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileRole {
     Live,
-    /// Behind the end of the log and ready for use.
+    /// Beyond the end of the log and ready for use.
     Spare,
     /// Between live files, but without any readable block.
     Destroyed,
@@ -154,19 +154,19 @@ impl LogLayout {
         });
     }
 
-    /// Ends the log at the first incomplete block behind the mark.
+    /// Ends the log at the first incomplete block after the mark.
     fn cut(&mut self, mark: Sequence) {
         for n in 0..self.files.len() {
             let Some((outline, FileRole::Live)) = self.files.get_mut(n) else {
                 continue;
             };
-            let Some((at, sequence)) = outline.broken_behind(mark) else {
+            let Some((at, sequence)) = outline.broken_after(mark) else {
                 continue;
             };
             let torn = outline.end().saturating_sub(at);
             outline.end_before(at, sequence, mark);
             self.findings.push(torn_tail(&outline.file.name, at, torn));
-            // If nothing of the file is left, its content is cleared like that of the files behind it.
+            // If nothing of the file is left, its content is cleared like that of the files after it.
             let kept = usize::from(!outline.stretches.is_empty());
             for (outline, role) in self.files.iter_mut().skip(n + kept) {
                 outline.stretches.clear();
@@ -176,7 +176,7 @@ impl LogLayout {
         }
     }
 
-    /// Reports a block whose write had started, behind the last block or in the next file.
+    /// Reports a block whose write had started, after the last block or in the next file.
     fn tear(&mut self) {
         if !self.findings.is_empty() {
             return;
@@ -231,7 +231,7 @@ fn torn_tail(file: &str, position: u64, bytes: u64) -> Finding {
     }
 }
 
-/// The approximate end of the lost blocks behind the last block of a file: where zeros or older blocks begin.
+/// The approximate end of the lost blocks after the last block of a file: where zeros or older blocks begin.
 fn tail_end(outline: &FileOutline, at: u64, expected: Sequence) -> u64 {
     let file = &outline.file;
     let header = BlockHeader::decode(&bytes(file, at, block::LEN)).filter(|header| header.sequence == expected);
@@ -248,8 +248,8 @@ fn tail_end(outline: &FileOutline, at: u64, expected: Sequence) -> u64 {
 }
 
 impl FileOutline {
-    /// The first block behind the mark that is missing or has a damaged body.
-    fn broken_behind(&self, mark: Sequence) -> Option<(u64, Sequence)> {
+    /// The first block after the mark that is missing or has a damaged body.
+    fn broken_after(&self, mark: Sequence) -> Option<(u64, Sequence)> {
         for stretch in self.stretches.iter().filter(|stretch| stretch.last > mark) {
             if !stretch.sound {
                 return Some((stretch.at, stretch.first.max(mark + 1)));
@@ -271,7 +271,7 @@ impl FileOutline {
         None
     }
 
-    /// Drops everything at or behind `at`, except for damaged stretches with blocks up to the mark.
+    /// Drops everything at or after `at`, except for damaged stretches with blocks up to the mark.
     fn end_before(&mut self, at: u64, sequence: Sequence, mark: Sequence) {
         self.stretches.retain(|stretch| stretch.at <= at);
         if let Some(last) = self.stretches.last_mut() {

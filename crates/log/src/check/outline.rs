@@ -51,7 +51,7 @@ pub(crate) enum BlockVersion {
 pub(crate) struct FileOutline {
     pub file: Arc<LogFile>,
     pub footer: FooterState,
-    /// The position and version of what a newer program wrote. Nothing behind that position can be interpreted.
+    /// The position and version of what a newer program wrote. Nothing after that position can be interpreted.
     pub newer: Option<(u64, NewerVersion)>,
     /// The first block names another version, but its remaining bytes are a sound block of this version.
     pub bad_version: bool,
@@ -179,7 +179,7 @@ struct BlockWalker<'a> {
     expected: Option<Sequence>,
     limit: u64,
     stretches: Vec<BlockRun>,
-    /// The position and version of a block or frame that a newer program wrote behind the blocks of this one.
+    /// The position and version of a block or frame that a newer program wrote after the blocks of this one.
     newer: Option<(u64, NewerVersion)>,
 }
 
@@ -269,7 +269,7 @@ impl BlockWalker<'_> {
         *at = end;
     }
 
-    /// Marks the blocks that the trailer names behind the last sound block as damaged.
+    /// Marks the blocks that the trailer names after the last sound block as damaged.
     fn fill_up_to(&mut self, trailer: &Trailer) {
         let at = self.stretches.last().map_or(0, |stretch| stretch.end);
         let expected = self.expected.unwrap_or(trailer.first);
@@ -303,7 +303,7 @@ impl BlockWalker<'_> {
         sound.then_some(header)
     }
 
-    /// The next block of the log at or behind `from`. The search assumes that each missing block took at least one
+    /// The next block of the log at or after `from`. The search assumes that each missing block took at least one
     /// page.
     fn search(&mut self, from: u64) -> Option<(u64, BlockHeader)> {
         let mut found = None;

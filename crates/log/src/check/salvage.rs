@@ -87,7 +87,7 @@ fn with_count(
     let back: Vec<FrameHeader> = slots.iter().rev().map_while(|slot| *slot).collect();
     if slots.len() == count && front < slots.len() {
         let sum: usize = back.iter().map(|header| header.body_len as usize).sum();
-        // Without a length, every page boundary behind the last bodies is tried as the end of the block.
+        // Without a length, every page boundary after the last bodies is tried as the end of the block.
         let ends = (pages(position + sum)..=bytes.len()).step_by(PAGE);
         for end in len.into_iter().chain(ends) {
             let tried = from_the_end(bytes, at, &back, position..end);

@@ -268,7 +268,7 @@ impl LogScan {
         all.filter(move |(base, _)| (first..next).contains(base))
     }
 
-    /// The position of the frame of a partition that contains an offset, else of the next frame behind it, else the end
+    /// The position of the frame of a partition that contains an offset, else of the next frame after it, else the end
     /// of the last frame.
     fn goes_on(&self, id: PartitionId, ranges: &[FileRange], at: Offset) -> (String, u64) {
         let range = ranges.iter().find(|range| range.next > at).or(ranges.last());
@@ -279,8 +279,8 @@ impl LogScan {
         file.each_entry(&mut |entry| {
             if entry.header.partition == id {
                 end = end.max(entry.body_at + u64::from(entry.header.body_len));
-                let is_behind = begins.is_none() && entry.header.next() > at;
-                begins = begins.or(is_behind.then_some(entry.body_at));
+                let is_later = begins.is_none() && entry.header.next() > at;
+                begins = begins.or(is_later.then_some(entry.body_at));
             }
         });
         (file.outline.file.name.clone(), begins.unwrap_or(end))
@@ -339,7 +339,7 @@ impl LogScan {
         }
     }
 
-    /// Removes findings behind the first data of a newer program, because what seems lost may be stored there.
+    /// Removes findings after the first data of a newer program, because what seems lost may be stored there.
     fn leave_open(&mut self) {
         let newer = |file: &&ScannedFile| file.outline.newer.is_some();
         let names = |file: &ScannedFile| file.outline.file.name.clone();
@@ -551,7 +551,7 @@ impl LogScanner<'_> {
         self.unknown_frames(file, indexed);
         self.footer(file, is_last);
         self.read(file);
-        // The snapshot at the start of the file replaces earlier facts, but not those that are damaged behind it.
+        // The snapshot at the start of the file replaces earlier facts, but not those that are damaged after it.
         if file.obstacle && !indexed {
             self.facts.damage(&log_file);
         }

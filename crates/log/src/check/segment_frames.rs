@@ -43,7 +43,7 @@ impl ScannedFile {
             }
             let header = FrameHeader::decode(&start);
             let end = |header: &FrameHeader| at + (frame::LEN as u64) + u64::from(header.body_len);
-            // The index behind the frames begins with the header of the first frame.
+            // The index after the frames begins with the header of the first frame.
             let goes_on = |header: &FrameHeader| next.get(&header.partition).is_none_or(|next| header.base >= *next);
             match header.filter(|header| goes_on(header) && end_known.is_none_or(|known| end(header) <= known)) {
                 Some(header) => {
@@ -108,7 +108,7 @@ impl ScannedFile {
     }
 }
 
-/// The next frame of a segment behind damaged bytes.
+/// The next frame of a segment after damaged bytes.
 fn next_in(file: &LogFile, at: u64, limit: u64, next: &BTreeMap<PartitionId, Offset>) -> Option<u64> {
     let rest = bytes(file, at, (limit - at) as usize);
     let mut from = 1;

@@ -95,7 +95,7 @@ async fn offsets(suite: &ContractSuite) {
                 last = Some(first + n);
             }
             let bounds = log.bounds(id).unwrap();
-            assert!(Some(bounds.next) > last, "L1: the next offset is behind the last");
+            assert!(Some(bounds.next) > last, "L1: the next offset is after the last");
             if round < 2 {
                 log = suite.again(log).await;
             }

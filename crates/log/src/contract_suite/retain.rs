@@ -10,8 +10,8 @@ use crate::format::frame::FrameKind;
 use crate::format::record::RecordRef;
 use crate::records::Records;
 
-/// Records with this much data behind them are permanently stored.
-const BEHIND: usize = 40 << 20;
+/// Records that this much data follows are permanently stored.
+const FOLLOWING: usize = 40 << 20;
 
 pub async fn run(suite: &ContractSuite) {
     trims(suite).await;
@@ -33,15 +33,15 @@ async fn checkpoints(suite: &ContractSuite) {
         };
         // This record goes into a file that has nothing else.
         let filling = vec![0; 4 << 20];
-        for n in 0..3 * BEHIND / filling.len() {
-            if n == BEHIND / filling.len() {
+        for n in 0..3 * FOLLOWING / filling.len() {
+            if n == FOLLOWING / filling.len() {
                 note(&log, FrameKind::State, "before");
                 log.flush(&[state]).await.unwrap();
             }
             append(&log, data, of([&filling], 1)).await;
         }
         note(&log, FrameKind::Checkpoint, "all");
-        note(&log, FrameKind::State, "behind");
+        note(&log, FrameKind::State, "after");
         log.flush(&[state]).await.unwrap();
         log.trim(data, log.bounds(data).unwrap().next).unwrap();
         // Gives the log time to reuse files, if it does so in the background.
@@ -52,7 +52,7 @@ async fn checkpoints(suite: &ContractSuite) {
             .into_iter()
             .map(|(_, value)| value)
             .collect();
-        assert_eq!(left, [b"all".to_vec(), b"behind".to_vec()]);
+        assert_eq!(left, [b"all".to_vec(), b"after".to_vec()]);
     }
 }
 
@@ -105,7 +105,7 @@ async fn rewrites(suite: &ContractSuite) {
             append(&log, id, of([[&number(n)[..], &[7; 300]].concat()], 1)).await;
         }
         let filling = vec![0; 4 << 20];
-        for _ in 0..BEHIND / filling.len() {
+        for _ in 0..FOLLOWING / filling.len() {
             append(&log, id, of([&filling], 1)).await;
         }
         let before = read_all(&log, id);

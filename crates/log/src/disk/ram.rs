@@ -117,7 +117,7 @@ impl DiskFile for RamFile {
         let (mut rest, mut at) = (bytes, at as usize);
         while !rest.is_empty() {
             let (n, within) = (at / PIECE, at % PIECE);
-            let (part, behind) = rest.split_at(rest.len().min(PIECE - within));
+            let (part, after) = rest.split_at(rest.len().min(PIECE - within));
             let Some(piece) = inner.pieces.get_mut(n) else { break };
             if piece.is_some() || part.iter().any(|byte| *byte != 0) {
                 let piece = self.piece(piece)?;
@@ -125,7 +125,7 @@ impl DiskFile for RamFile {
                     place.copy_from_slice(part);
                 }
             }
-            (rest, at) = (behind, at + part.len());
+            (rest, at) = (after, at + part.len());
         }
         Ok(())
     }
@@ -137,13 +137,13 @@ impl DiskFile for RamFile {
         while !rest.is_empty() {
             let (n, within) = (at / PIECE, at % PIECE);
             let len = rest.len().min(PIECE - within);
-            let (part, behind) = std::mem::take(&mut rest).split_at_mut(len);
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(len);
             match inner.pieces.get(n).and_then(Option::as_ref) {
                 Some(piece) => part.copy_from_slice(piece.get(within..within + part.len()).unwrap_or_default()),
                 None => part.fill(0),
             }
             at += part.len();
-            rest = behind;
+            rest = after;
         }
         Ok(count)
     }

@@ -166,7 +166,7 @@ async fn damage_costs_a_look_at_all_and_a_rewrite_the_frames_and_the_file_that_i
         true
     };
     log.scan(ID, 0, 200, &mut show).unwrap();
-    // Some records behind it are removed; those in the same file stay.
+    // Some records after it are removed; those in the same file stay.
     assert!(left.contains(&19) && left.contains(&21), "{left:?}");
     assert!(left.len() < 160 && (0..200).step_by(2).filter(|n| *n != 20).all(|n| left.contains(&n)));
 }
@@ -258,7 +258,7 @@ async fn a_short_message_in_memory_keeps_no_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_frees_space_is_stored_where_nothing_else_is_and_behind_what_was_journaled_before_it() {
+async fn what_frees_space_is_stored_where_nothing_else_is_and_after_what_was_journaled_before_it() {
     const STATE: PartitionId = PartitionId::new(2, 0);
     let disk = SimDisk::new(1, 64 << 20);
     let options = LogOptions {

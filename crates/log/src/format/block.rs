@@ -21,7 +21,7 @@ const MAGIC: [u8; 4] = *b"TWB1";
 const CRC_AT: usize = 12;
 const SEQUENCE_AT: usize = 16;
 
-/// Whether any page of `bytes` at or behind `from` looks like the start of a block. `bytes` and `from` are aligned to
+/// Whether any page of `bytes` at or after `from` looks like the start of a block. `bytes` and `from` are aligned to
 /// pages.
 pub(crate) fn begins_within(bytes: &[u8], from: usize) -> bool {
     let pages = bytes.get(from..).unwrap_or_default().chunks(PAGE);
@@ -118,7 +118,7 @@ impl BlockHeader {
     }
 }
 
-/// The checksum of a block header without its checksum field and of the frame headers behind it.
+/// The checksum of a block header without its checksum field and of the frame headers after it.
 fn checksum(own: &[u8], frame_headers: &[u8]) -> u32 {
     let before = crc32c::crc32c(own.get(..CRC_AT).unwrap_or_default());
     let own = crc32c::crc32c_append(before, own.get(CRC_AT + 4..).unwrap_or_default());

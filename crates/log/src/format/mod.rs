@@ -8,7 +8,6 @@ pub mod frame;
 pub mod newer;
 pub mod record;
 pub mod superblock;
-pub mod varint;
 
 /// Blocks start at multiples of this, so that a torn write cannot damage an earlier block.
 pub const PAGE: usize = 4096;

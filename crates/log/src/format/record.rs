@@ -5,9 +5,10 @@
 //! Properties are alternating names and values, each with a varint length.
 
 use bytes::Bytes;
+use thalweg_kit::varint;
 
 use crate::format::frame::FrameFlags;
-use crate::format::{FieldReader, FieldWriter, varint};
+use crate::format::{FieldReader, FieldWriter};
 use crate::ids::Micros;
 
 /// Maximum length of a key in bytes.

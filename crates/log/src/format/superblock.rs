@@ -6,7 +6,7 @@
 //! before it 4. It lies within one sector, which a disk writes as a whole.
 //!
 //! Magic, version, log id and the checksum of these 64 bytes are at the same positions in every version; a version that
-//! needs more puts it behind them, with its own checksum. The checksum therefore distinguishes a newer slot from a
+//! needs more puts it after them, with its own checksum. The checksum therefore distinguishes a newer slot from a
 //! damaged one.
 
 use crate::format::newer::{NewerVersion, VersionedPart};

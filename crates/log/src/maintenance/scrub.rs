@@ -3,7 +3,7 @@
 //!
 //! The start time and the progress of a round are stored in a partition of the log itself after each file. A process
 //! that lives shorter than a round, or than the time between two, therefore continues where the one before it stopped.
-//! A file that is created behind the current position was just written and can wait for the next round.
+//! A file that is created after the current position was just written and can wait for the next round.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl ScrubPosition {
         }
     }
 
-    fn behind(self) -> ScrubPosition {
+    fn after(self) -> ScrubPosition {
         ScrubPosition {
             number: self.number + 1,
             ..self
@@ -212,7 +212,7 @@ impl<'a> Scrubber<'a> {
                 if !read_on(upkeep, file, waiting) {
                     return;
                 }
-                Some(at.behind())
+                Some(at.after())
             }
         };
         self.waiting = None;

@@ -10,12 +10,13 @@ mod rescue;
 
 use std::collections::BTreeMap;
 
+use thalweg_kit::clock::wall_micros;
+
 use crate::cache::IndexCache;
 use crate::check::coverage::{self, OffsetRange};
 use crate::check::layout::FileRole;
 use crate::check::scan::{LogScan, ScannedFile, ScannedPartition};
 use crate::check::{self, CheckProgress, CheckReport, FindingKind, INDEX_BYTES};
-use crate::clock::wall_now;
 use crate::disk::Disk;
 use crate::error::{LogError, Result};
 use crate::file::{self, LogFile};
@@ -262,7 +263,7 @@ impl Repair<'_> {
     }
 
     /// Rewrites what partitions read from a file, if part of it is lost or the file must be removed. Whole ranges are
-    /// rewritten, so that no partition reads from the file both before and behind a loss.
+    /// rewritten, so that no partition reads from the file both before and after a loss.
     fn rescue(&self, file: &ScannedFile, rescue: &mut RescueWriter<'_>) -> Result<()> {
         let all = file.obstacle || (file.outline.file.kind == FileKind::Segment && is_replaced(file));
         let wanted: Vec<(&ScannedPartition, &FileRange)> = self
@@ -293,7 +294,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Creates a file behind all others that begins with the table of partitions. Spare files are removed, because a
+    /// Creates a file after all others that begins with the table of partitions. Spare files are removed, because a
     /// start looks for the next block only up to the first file without one.
     fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
         let survey = self.survey;
@@ -350,7 +351,7 @@ impl Repair<'_> {
             .collect();
         // No later than the blocks before it, because the next start continues from this time.
         let time = match self.survey.newest_time {
-            0 => wall_now(),
+            0 => wall_micros(),
             newest => newest,
         };
         let (mut value, mut body) = (Vec::new(), Vec::new());
@@ -424,7 +425,7 @@ impl Repair<'_> {
 
 /// An id for a log without blocks, whose id is lost.
 fn new_id() -> u64 {
-    wall_now() as u64
+    wall_micros() as u64
 }
 
 /// A segment with a damaged index or damaged frames is rewritten as a whole.

@@ -367,7 +367,7 @@ impl WriterCore {
         }
     }
 
-    /// Returns the journaled records of the block and of the submissions behind it to their partitions, in order.
+    /// Returns the journaled records of the block and of the submissions after it to their partitions, in order.
     /// Waiting submissions fail with the block, because they would otherwise be stored before the journaled records.
     fn hold(&mut self, waiting: &mut VecDeque<Submission>, pending: &mut Vec<PendingSubmission>) {
         let mut kept: Vec<(Slot, PartitionId, FrameKind, Records)> = Vec::new();

@@ -30,7 +30,7 @@ pub(crate) struct BlockPosition {
 }
 
 impl CommitFiles {
-    /// Continues behind the last block that was found. `first` is the first sequence of `current`.
+    /// Continues after the last block that was found. `first` is the first sequence of `current`.
     pub fn new(
         current: Arc<LogFile>,
         end: Option<u64>,

@@ -111,7 +111,7 @@ impl CommitGroup {
         frames <= usize::from(u16::MAX) && (self.is_empty() || pages(len) <= max)
     }
 
-    /// Adds records behind those of the same partition. `next` is their first offset if this is the partition's first
+    /// Adds records after those of the same partition. `next` is their first offset if this is the partition's first
     /// frame in the group; `newest` is the frame with the partition's last records in the group. Returns the frame and
     /// the first offset of the records.
     pub fn add(&mut self, part: SubmissionPart, next: Offset, newest: Option<usize>) -> (usize, Offset) {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_joined_begins_a_new_frame_behind_the_other() {
+    fn what_cannot_be_joined_begins_a_new_frame_after_the_other() {
         let mut group = CommitGroup::default();
         group.add(part(0, &["a"]), 10, None);
         let mut compressed = part(0, &["b"]);

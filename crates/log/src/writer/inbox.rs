@@ -1,4 +1,4 @@
-//! The queue of the commit thread: submissions up to a number of bytes, and behind them a wait queue of those that did
+//! The queue of the commit thread: submissions up to a number of bytes, and after them a wait queue of those that did
 //! not fit. Invariant: while the wait queue is not empty, no submission with bytes overtakes it.
 
 use std::collections::VecDeque;
@@ -111,7 +111,7 @@ impl Drop for QueuedSubmission<'_> {
         let mut inbox = self.inbox.lock();
         let left = inbox.line.leave(&self.place);
         if left.is_some() && inbox.refuses().is_none() {
-            // Those behind it may fit now.
+            // Those after it may fit now.
             inbox.serve(self.most);
         }
         drop(inbox);

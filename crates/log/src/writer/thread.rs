@@ -400,7 +400,7 @@ impl LogWriterShared {
         }
         if !removed.is_empty() {
             removed.iter().for_each(|(slot, id)| core.remove_partition(*slot, *id));
-            // A partition that gets one of these slots is registered with a later block, behind what was taken now.
+            // A partition that gets one of these slots is registered with a later block, after what was taken now.
             self.slots.lock().free(removed.into_iter().map(|(slot, _)| slot));
         }
         closing

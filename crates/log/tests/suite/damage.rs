@@ -1,4 +1,4 @@
-//! A damaged frame costs the records of that frame, and nothing before or behind it.
+//! A damaged frame costs the records of that frame, and nothing before or after it.
 
 use std::path::Path;
 
@@ -77,7 +77,7 @@ async fn a_segment_whose_index_and_frames_are_damaged_is_an_error_and_no_gap_unt
         .await
         .unwrap()
         .unwrap();
-    append(&log, ID, b"behind").await;
+    append(&log, ID, b"after").await;
     drop(log);
     let segment = std::fs::read_dir(folder.path())
         .unwrap()
@@ -94,7 +94,7 @@ async fn a_segment_whose_index_and_frames_are_damaged_is_an_error_and_no_gap_unt
         let error = log.read(ID, from, 1).unwrap_err();
         assert!(matches!(error, LogError::Corrupt { .. }), "{from}: {error}");
     }
-    assert_eq!(read(&log, 20).unwrap(), ["behind"]);
+    assert_eq!(read(&log, 20).unwrap(), ["after"]);
     log.pass_over_damage();
     let error = log.read(ID, 5, 1).unwrap_err();
     assert!(matches!(error, LogError::Gap { from: 5, to: 20, .. }), "{error}");
@@ -137,7 +137,7 @@ async fn of_a_segment_that_is_cut_short_a_check_names_as_lost_what_a_start_canno
         }
         copy.sync_names().unwrap();
         let report = check(&copy, &mut |_, _| {}).unwrap();
-        // Damage behind the cut does not prevent a start; only reads of it fail.
+        // Damage after the cut does not prevent a start; only reads of it fail.
         let Ok(log) = EmbeddedLog::open(std::sync::Arc::new(copy.clone()), 7, &small_files()) else {
             assert!(!report.is_whole(), "{cut} bytes are missing");
             continue;

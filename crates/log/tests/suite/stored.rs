@@ -12,7 +12,7 @@ use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, LogError, PartitionId, check};
 
 const FILE: u64 = 64 << 10;
-/// The file that its superblock names; those behind it are spare files.
+/// The file that its superblock names; those after it are spare files.
 const NEWEST: &str = "commit-0000000000000007.log";
 const ID: PartitionId = PartitionId::new(3, 0);
 

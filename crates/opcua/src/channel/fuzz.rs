@@ -38,8 +38,8 @@ pub(crate) fn frames(data: &[u8]) {
     let secure = secure_channel(&security);
     let mut stream = Vec::new();
     let mut sequence = 0;
-    while let [kind, size, behind @ ..] = rest {
-        let (content, next) = behind.split_at(usize::from(*size).min(behind.len()));
+    while let [kind, size, after @ ..] = rest {
+        let (content, next) = after.split_at(usize::from(*size).min(after.len()));
         rest = next;
         sequence += 1;
         let frame = Frame {

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_answers_is_found_behind_silent_and_refused_ones() {
+    async fn an_address_that_answers_is_found_after_silent_and_refused_ones() {
         use Address::{Answers, Refused, Silent};
         let moment = Duration::from_millis(1);
         assert_eq!(first(&[Silent, Refused, Silent, Answers], moment).await, Some(Ok(3)));

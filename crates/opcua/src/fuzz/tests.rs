@@ -10,7 +10,7 @@ use crate::mutation::{mutate, mutations};
 use crate::value::generated as ua;
 
 #[test]
-fn a_generated_structure_is_used_by_the_values_behind_it() {
+fn a_generated_structure_is_used_by_the_values_after_it() {
     // A plain structure with one scalar Int32, and a value of it.
     let description = [1, 0, 1, 6, 0];
     let value = [1, 22, 1, 1, 0, 0, 1, 4, 0, 0, 0, 7, 0, 0, 0];

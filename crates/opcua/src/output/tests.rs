@@ -485,7 +485,7 @@ async fn what_the_server_refuses_for_good_is_not_tried_again_and_holds_nobody_up
 }
 
 #[tokio::test]
-async fn what_fails_for_now_is_tried_again_before_what_comes_behind_it() {
+async fn what_fails_for_now_is_tried_again_before_what_comes_after_it() {
     let busy = StatusCode::BadNoCommunication;
     // The attempts of the handshake are used up before the device is back.
     let setup = Setup::of_members(refusing("A", [busy; 3]), checked(2), &["A", "B"]).await;

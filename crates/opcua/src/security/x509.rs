@@ -206,10 +206,10 @@ pub(super) fn first_certificates(bytes: &[u8], most: usize) -> Vec<Vec<u8>> {
     let mut rest = bytes;
     while found.len() < most
         && let Some((header, length)) = der_header(rest)
-        && let Some((first, behind)) = rest.split_at_checked(header.saturating_add(length))
+        && let Some((first, after)) = rest.split_at_checked(header.saturating_add(length))
     {
         found.push(first.to_vec());
-        rest = behind;
+        rest = after;
     }
     found
 }

@@ -113,7 +113,7 @@ impl Converter {
         for (handle, value) in values.drain(..) {
             let index = ItemTable::of_handle(handle).filter(|index| items.is_served(*index));
             match index {
-                Some(index) => self.one(index, value, items, gaps, &table, keep_all, &mut converted),
+                Some(index) => self.convert_one(index, value, items, gaps, &table, keep_all, &mut converted),
                 None => converted.unknown += 1,
             }
         }
@@ -121,12 +121,14 @@ impl Converter {
         converted
     }
 
+    /// Converts one value to a message, in place. The shared metadata of a tag is made for its first value and kept; with
+    /// more than [`METADATA_KEPT_MAX`] tags, it is made again for the second value and kept then.
     #[expect(
         clippy::too_many_arguments,
         reason = "the state of one loop, split only to keep it readable"
     )]
     #[inline]
-    fn one(
+    fn convert_one(
         &mut self,
         index: ItemIndex,
         value: DataValue,
@@ -169,7 +171,7 @@ impl Converter {
             );
         }
         if item.node == NO_NODE {
-            return self.beat(value, stamps, converted);
+            return self.heartbeat_message(value, stamps, converted);
         }
         let tag_type = if wrapped { TagType::String } else { TagType::of(&value) };
         let shared = match &item.meta {
@@ -203,11 +205,12 @@ impl Converter {
             .map(|_| value.clone());
         converted.messages.push(Message::new(Payload::Value(value), meta));
         if let Some(copy) = copy {
-            self.beat(copy, stamps, converted);
+            self.heartbeat_message(copy, stamps, converted);
         }
     }
 
-    fn beat(&mut self, value: Value, stamps: ValueQuality, converted: &mut ConvertedBatch) {
+    /// Adds the message of the heartbeat's own tag.
+    fn heartbeat_message(&mut self, value: Value, stamps: ValueQuality, converted: &mut ConvertedBatch) {
         converted.heartbeat = true;
         let Some(heartbeat) = &self.heartbeat else { return };
         let shared = heartbeat.meta.clone();

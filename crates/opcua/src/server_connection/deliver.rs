@@ -143,7 +143,7 @@ impl ServerConnection {
         let (values, gaps) = self.held.take();
         let (mut rest, mut passed) = (values.into_iter(), 0);
         for gap in gaps.into_iter().map(Some).chain([None]) {
-            let until = gap.as_ref().map_or(usize::MAX, |gap| gap.behind);
+            let until = gap.as_ref().map_or(usize::MAX, |gap| gap.values_before);
             loop {
                 self.values.extend(rest.by_ref().take(BATCH.min(until - passed)));
                 if self.values.is_empty() {

@@ -20,7 +20,7 @@ const GAPS_MAX: usize = 16;
 #[derive(Debug)]
 pub(super) struct BufferedGap {
     /// Number of buffered values before it.
-    pub behind: usize,
+    pub values_before: usize,
     pub gap: Gap,
     pub nodes: HashSet<NodeIndex>,
 }
@@ -82,7 +82,11 @@ impl FirstBrowseBuffer {
         if nodes.is_empty() {
             return;
         }
-        if let Some(last) = self.gaps.last_mut().filter(|last| last.behind == self.values.len()) {
+        if let Some(last) = self
+            .gaps
+            .last_mut()
+            .filter(|last| last.values_before == self.values.len())
+        {
             // The same tags with no values in between: only the gap becomes longer.
             if last.nodes == nodes {
                 last.gap = last.gap.joined(gap);
@@ -90,8 +94,12 @@ impl FirstBrowseBuffer {
             }
         }
         if self.gaps.len() < GAPS_MAX {
-            let behind = self.values.len();
-            self.gaps.push(BufferedGap { behind, gap, nodes });
+            let values_before = self.values.len();
+            self.gaps.push(BufferedGap {
+                values_before,
+                gap,
+                nodes,
+            });
         } else if let Some(last) = self.gaps.last_mut() {
             last.gap = last.gap.joined(gap);
             last.nodes.extend(nodes);
@@ -107,7 +115,7 @@ impl FirstBrowseBuffer {
         let places: Vec<usize> = self
             .gaps
             .iter_mut()
-            .map(|gap| std::mem::take(&mut gap.behind))
+            .map(|gap| std::mem::take(&mut gap.values_before))
             .collect();
         for (place, value) in self.values.drain(..).enumerate().rev() {
             let count = seen.entry(value.0).or_insert(0);
@@ -118,8 +126,8 @@ impl FirstBrowseBuffer {
                 *count += 1;
                 kept_bytes += size;
                 kept.push(value);
-                for (gap, behind) in self.gaps.iter_mut().zip(&places) {
-                    gap.behind += usize::from(place < *behind);
+                for (gap, values_before) in self.gaps.iter_mut().zip(&places) {
+                    gap.values_before += usize::from(place < *values_before);
                 }
                 continue;
             }
@@ -317,7 +325,11 @@ mod tests {
         held.add_gap(gap(3, 4), HashSet::from([7]));
         held.add_gap(gap(4, 5), HashSet::from([7]));
         let (values, gaps) = held.take();
-        let before = |gap: &BufferedGap| values[..gap.behind].last().map(|(_, value)| value.stamps.source_time.0);
+        let before = |gap: &BufferedGap| {
+            values[..gap.values_before]
+                .last()
+                .map(|(_, value)| value.stamps.source_time.0)
+        };
         assert!(values.len() < COMPACT_AT_MIN);
         let places: Vec<_> = gaps.iter().map(|gap| (before(gap), gap.gap)).collect();
         assert_eq!(places, [(Some(few), gap(1, 2)), (Some(few + 60), gap(3, 5))]);
@@ -332,7 +344,10 @@ mod tests {
         }
         let (_, gaps) = held.take();
         let last = gaps.last().unwrap();
-        assert_eq!((gaps.len(), last.behind, last.gap), (GAPS_MAX, GAPS_MAX, gap(15, 100)));
+        assert_eq!(
+            (gaps.len(), last.values_before, last.gap),
+            (GAPS_MAX, GAPS_MAX, gap(15, 100))
+        );
         assert_eq!(last.nodes.len(), 100 - GAPS_MAX + 1);
     }
 

@@ -91,7 +91,7 @@ struct Hole<V> {
     /// Numbers to request, oldest first.
     plan: VecDeque<u32>,
     /// The message that arrived too early; `None` if a keep-alive revealed the hole.
-    behind: Option<(u32, V)>,
+    early: Option<(u32, V)>,
     unreadable: bool,
     counts: RecoveryCounts,
 }
@@ -256,7 +256,7 @@ impl<V> Retransmission<V> {
 }
 
 impl<V> Hole<V> {
-    fn new(missing: SequenceRange, available: &[u32], behind: Option<(u32, V)>) -> Hole<V> {
+    fn new(missing: SequenceRange, available: &[u32], early: Option<(u32, V)>) -> Hole<V> {
         let plan = match available.is_empty() {
             true => newest(missing),
             false => listed(missing, available),
@@ -265,7 +265,7 @@ impl<V> Hole<V> {
             first: missing.first,
             rest: missing.count,
             plan,
-            behind,
+            early,
             unreadable: false,
             counts: RecoveryCounts {
                 missing: missing.count,
@@ -301,7 +301,7 @@ impl<V> Hole<V> {
             ready.push_back(RetransmissionStep::Gap(self.reason()));
         }
         ready.push_back(RetransmissionStep::Ended(self.counts));
-        if let Some((number, values)) = self.behind {
+        if let Some((number, values)) = self.early {
             ready.push_back(RetransmissionStep::Deliver { number, values });
         }
     }

@@ -97,9 +97,9 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
         // its end.
         if let Some(field) = of.fields.get(next)
             && self.tokens.peek() == b'"'
-            && let Some(behind) = self.tokens.rest().get(1..)
-            && behind.starts_with(field.name.as_bytes())
-            && behind.get(field.name.len()) == Some(&b'"')
+            && let Some(after) = self.tokens.rest().get(1..)
+            && after.starts_with(field.name.as_bytes())
+            && after.get(field.name.len()) == Some(&b'"')
         {
             self.tokens.pass(field.name.len() + 2);
             self.tokens.colon()?;

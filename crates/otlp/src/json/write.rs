@@ -1,5 +1,6 @@
 //! Writes protobuf front to back. A message reserves bytes for its length, which is filled in when the message ends.
 
+use thalweg_kit::varint;
 use thalweg_kit::wire::FieldKey;
 
 /// Bytes reserved for a length that is not guessed; every length fits.
@@ -43,18 +44,7 @@ impl ProtoWriter<'_> {
 
     #[inline(always)]
     pub fn varint(&mut self, number: u64) {
-        match number < 0x80 {
-            true => self.bytes.push(number as u8),
-            false => self.long_varint(number),
-        }
-    }
-
-    fn long_varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.bytes.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.bytes.push(number as u8);
+        varint::put(self.bytes, number);
     }
 
     #[inline(always)]

@@ -79,11 +79,11 @@ async fn a_query_that_fails_between_two_commits_hides_nothing_from_the_next() {
     append(&writer, vec![sample("new", 0, Value::I64(1))]).await;
     // The next version cannot be read: its file is a symlink to itself.
     let log = thalweg_lake::folder(folder.path()).join("tags/_delta_log");
-    let behind = log.join(format!("{:020}.json", 5));
-    assert!(log.join(format!("{:020}.json", 4)).exists() && !behind.exists());
-    symlink(&behind, &behind).unwrap();
+    let next_version = log.join(format!("{:020}.json", 5));
+    assert!(log.join(format!("{:020}.json", 4)).exists() && !next_version.exists());
+    symlink(&next_version, &next_version).unwrap();
     assert_eq!(error(&engine, count).await.status(), 503);
-    std::fs::remove_file(&behind).unwrap();
+    std::fs::remove_file(&next_version).unwrap();
     assert_eq!(text(&engine, count).await, "n\n3001\n");
     let at_version = "SELECT count(*) AS n FROM at_version('tags', 4)";
     assert_eq!(text(&engine, at_version).await, "n\n3001\n");

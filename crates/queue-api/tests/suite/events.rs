@@ -103,7 +103,7 @@ fn a_work_group_sends_leases_up_to_the_limit_and_goes_on_when_they_are_settled()
 }
 
 #[test]
-fn a_stream_goes_on_behind_the_last_event_that_the_client_has() {
+fn a_stream_goes_on_after_the_last_event_that_the_client_has() {
     let server = Server::start();
     stream_of(&server, &["a", "b", "c", "d"]);
     let path = "/queues/q/groups/s/events?consumer=c";
@@ -198,7 +198,7 @@ fn a_paused_group_has_no_events() {
 }
 
 #[test]
-fn what_a_client_of_a_stream_nacks_at_its_limit_comes_again_and_all_behind_it() {
+fn what_a_client_of_a_stream_nacks_at_its_limit_comes_again_and_all_after_it() {
     for limit in [1, 3] {
         // A separate server for each limit, because the disconnect of the previous client is noticed with a delay.
         let server = Server::start();

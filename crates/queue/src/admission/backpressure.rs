@@ -318,7 +318,7 @@ impl Queue {
         let Some(mut waiting) = self.join_line(wanted)? else {
             return Ok(());
         };
-        let (mut late, mut shed) = (false, false);
+        let (mut late, mut has_removed) = (false, false);
         loop {
             let (limit, own, is_first) = match waiting.look()? {
                 AdmissionOutcome::In => return Ok(()),
@@ -329,11 +329,11 @@ impl Queue {
                 AdmissionOutcome::Full { limit, own, is_first } => (limit, own, is_first),
             };
             // Expired messages must not block any producer.
-            if !std::mem::replace(&mut shed, true) {
+            if !std::mem::replace(&mut has_removed, true) {
                 let queue = self.clone();
-                let shed = DetachedFuture::new(async move { queue.shed().await });
+                let removal = DetachedFuture::new(async move { queue.remove_expired().await });
                 tokio::select! {
-                    less = shed => if less { continue },
+                    less = removal => if less { continue },
                     () = waiting.called() => continue,
                 }
             }

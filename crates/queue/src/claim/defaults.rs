@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use thalweg_log::Micros;
 
+use crate::message_times::micros;
 use crate::settings::QueueSettings;
-use crate::times::micros;
 
 #[derive(Debug)]
 pub(crate) struct ClaimDefaults {

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use thalweg_kit::blocking;
+use thalweg_kit::varint;
 use thalweg_log::format::frame::FrameKind;
 use thalweg_log::format::record::RecordRef;
-use thalweg_log::format::varint;
 use thalweg_log::{LogError, Micros, Records, WriteBatch};
 
 use super::removals::LetterRemovalGuard;

@@ -20,10 +20,10 @@ use crate::dead_letter_move::PREFIX;
 use crate::error::{QueueError, Result};
 use crate::hash::partition_of;
 use crate::message::{Message, NewMessage, RESENT, TARGET_GROUP};
+use crate::message_times::micros;
 use crate::offset_ranges::OffsetRanges;
 use crate::produce::{CommitExtras, DetachedFuture};
 use crate::queue::Queue;
-use crate::times::micros;
 
 /// Maximum number and approximate bytes of dead letters per commit.
 const COMMIT: usize = 1000;

@@ -20,14 +20,14 @@ use super::{ENTRY_BYTES, ID_BYTES_MAX, IDS_MAX, MessagePosition};
 use crate::error::Result;
 use crate::identity::QueueIdentity;
 use crate::message::{DEDUP_ID, NewMessage, RESENT};
+use crate::message_times::micros;
 use crate::queue::Queue;
 use crate::recover::each_record;
 use crate::store::{Cursor, MessageStore, NextMessage};
-use crate::times::micros;
 
 /// An id is on disk a few blocks after its message. A start therefore reads messages from this long before the newest;
 /// that is far more than the delay of any task.
-const BEHIND: Micros = 60_000_000;
+const ID_LAG: Micros = 60_000_000;
 
 /// The log partitions with the dedup-ids of one queue.
 struct StoredIds<'a> {
@@ -81,12 +81,12 @@ impl StoredIds<'_> {
         Ok(self.log.trim(id, self.log.bounds(id)?.next)?)
     }
 
-    /// Reads the ids of a partition. Returns the offsets of those whose messages are at `behind` or later.
+    /// Reads the ids of a partition. Returns the offsets of those whose messages are at `from_offset` or later.
     fn read(
         &self,
         partition: u32,
         window_began: Micros,
-        behind: Offset,
+        from_offset: Offset,
         newest: &mut NewestIds,
     ) -> Result<HashSet<Offset>> {
         let (id, from) = (self.identity.ids_id(partition), self.first(partition, window_began)?);
@@ -95,7 +95,7 @@ impl StoredIds<'_> {
             let (key, offset) = (std::str::from_utf8(record.key?).ok()?, record.value.try_into().ok()?);
             let offset = Offset::from_le_bytes(offset);
             newest.add(record.time, key, MessagePosition { partition, offset });
-            if offset >= behind {
+            if offset >= from_offset {
                 kept.insert(offset);
             }
             Some(())
@@ -165,9 +165,9 @@ impl Queue {
         let mut newest = NewestIds::up_to(self.dedup.bytes_max());
         let stored = self.stored_ids();
         for (partition, store) in (0..).zip(&self.stores()) {
-            let from = first_behind(store, self.window_began())?;
+            let from = first_after(store, self.window_began())?;
             let mut kept = stored.read(partition, self.window_began(), from, &mut newest)?;
-            let unkept: Vec<_> = ids_behind(partition, store, from, &mut newest)?
+            let unkept: Vec<_> = ids_after(partition, store, from, &mut newest)?
                 .into_iter()
                 .filter(|(_, offset, _)| !kept.remove(offset))
                 .collect();
@@ -223,17 +223,17 @@ impl NewestIds {
 }
 
 /// The first message whose id may not be stored yet.
-fn first_behind(store: &MessageStore, since: Micros) -> Result<Offset> {
+fn first_after(store: &MessageStore, since: Micros) -> Result<Offset> {
     let (first, next) = (store.first()?, store.next()?);
     let last = store.span_at(next.saturating_sub(1).max(first))?;
     match last {
-        Some(last) => Ok(store.offset_at(since.max(last.last_time - BEHIND))?.max(first)),
+        Some(last) => Ok(store.offset_at(since.max(last.last_time - ID_LAG))?.max(first)),
         None => Ok(next),
     }
 }
 
 /// The ids of the newest messages, with their times and offsets.
-fn ids_behind(
+fn ids_after(
     partition: u32,
     store: &MessageStore,
     from: Offset,

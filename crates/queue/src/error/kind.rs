@@ -23,7 +23,7 @@ thalweg_kit::error_kinds! {
         LeaseLost = "lease_lost", 409, Never,
             "The lease ended before the message was settled; settle within `visibility_timeout`, or extend the lease.";
         NotLeased = "not_leased", 409, Never,
-            "The message is leased to nobody; claim it first.";
+            "The message is delayed or was never delivered; wait until it can be claimed.";
         Gone = "gone", 409, Never,
             "The message is settled already, or the receipt is void after a deletion, a seek or a crash; claim again.";
         OffsetGap = "offset_gap", 410, Never,

@@ -1,8 +1,8 @@
 //! Expiry times of messages that expire before one that was stored earlier, mostly because of their own `ttl`. Where no
-//! consumer claims, a group's cursor stays at the oldest live message, and these messages are somewhere behind it.
+//! consumer claims, a group's cursor stays at the oldest live message, and these messages are somewhere after it.
 //!
 //! The index keeps the earliest time of each span of offsets. There are at most [`SPANS_MAX`] spans, which widen
-//! instead of growing in number, so memory is bounded. Recording a time and finding the first one behind an offset are
+//! instead of growing in number, so memory is bounded. Recording a time and finding the first one after an offset are
 //! O(log of the spans). A partition whose messages expire in order stores nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         /// The reported time may be too early by the width of a span, but never too late; and the reported end is
-        /// behind a message with that time.
+        /// after a message with that time.
         #[test]
         fn nothing_that_expires_is_missed(ops in prop::collection::vec(op(), 1..300), base in 0..1_u64 << 50) {
             let (mut spans, mut known, mut gone) = (EarliestTimeTree::default(), Vec::<(Offset, Micros)>::new(), 0);
@@ -281,8 +281,8 @@ mod tests {
             for (offset, at) in (0..).zip(&times) {
                 spans.note(offset, *at);
             }
-            let behind = (0..).zip(&times).filter(|(offset, _)| *offset >= from);
-            let first = behind.min_by_key(|(offset, at)| (**at, *offset)).map(|(offset, at)| (*at, offset + 1));
+            let after = (0..).zip(&times).filter(|(offset, _)| *offset >= from);
+            let first = after.min_by_key(|(offset, at)| (**at, *offset)).map(|(offset, at)| (*at, offset + 1));
             prop_assert_eq!(spans.first(from), first);
         }
     }

@@ -6,10 +6,11 @@
 //! were passed but never delivered are left out, because a restart shows them to the cursor again. Encoding costs
 //! O(window width + held).
 
+use thalweg_kit::varint::{put, put_signed};
 use thalweg_log::Offset;
 
 use super::chain::NIL;
-use super::codec::{MessageSnapshot, StateReader, put, put_signed};
+use super::codec::{MessageSnapshot, StateReader};
 use super::delayed_set::{DelayedMessageSet, SPAN};
 use super::restore::MachineRecovery;
 use super::settlement_cache::{REMEMBERED, Settlement, SettlementCache};
@@ -63,15 +64,15 @@ impl WorkMachine {
         for entry in active {
             let at = self.store.entries.get(entry);
             let lane = (at.lane != NIL).then(|| self.store.lanes.get(at.lane).hash);
-            MessageSnapshot::of(at, lane).encode_behind(&mut before, out);
+            MessageSnapshot::of(at, lane).encode_after(&mut before, out);
         }
-        encode_memory(&self.memory, out);
+        encode_settlements(&self.settlements, out);
         encode_sleepers(&sleepers, out);
     }
 }
 
-fn encode_memory(memory: &SettlementCache, out: &mut Vec<u8>) {
-    let ends = memory.iter();
+fn encode_settlements(settlements: &SettlementCache, out: &mut Vec<u8>) {
+    let ends = settlements.iter();
     put(out, ends.len() as u64);
     let (mut last, mut epoch) = (0, 0);
     for (offset, end) in ends {
@@ -157,7 +158,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
         if version == FORMAT_1 {
             before = MessageSnapshot::unfilled(0);
         }
-        let facts = MessageSnapshot::decode_behind(&mut before, &mut from, with_epochs)?;
+        let facts = MessageSnapshot::decode_after(&mut before, &mut from, with_epochs)?;
         state.insert(facts).map_err(|what| from.damaged(what))?;
     }
     let ends = from.u64()?;
@@ -176,7 +177,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
             deliveries,
             epoch,
         };
-        state.memory.insert(last, end);
+        state.settlements.insert(last, end);
     }
     if version != FORMAT_1 {
         decode_sleepers(&mut from, &mut state)?;
@@ -184,7 +185,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
     }
     match from.is_empty() {
         true => Ok(state),
-        false => Err(from.damaged("bytes behind the end")),
+        false => Err(from.damaged("bytes after the end")),
     }
 }
 

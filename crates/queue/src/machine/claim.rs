@@ -1,5 +1,15 @@
 //! Leases messages: first those that are ready, then those at the cursor. The cursor stops only at a full window, a
 //! full held set, or a busy lane of a strict queue.
+//!
+//! The caller shows the message at the cursor, and these functions move the cursor over it:
+//!
+//! | Function | for | a skipped, delayed or expired message | any other message |
+//! |---|---|---|---|
+//! | `pass` | a claim | is settled, delayed or marked for removal | is leased; ready while its lane is busy |
+//! | `pass_unclaimable` | removal of expired messages | the same | stays at the cursor |
+//! | `pass_unleased` | the same, with an expired message after this one | the same | becomes ready |
+//! | `discard` | overflow | is dropped or marked for removal | the same |
+//! | `pass_gap` | offsets that do not exist | – | – |
 
 use thalweg_log::{Micros, Offset};
 
@@ -45,13 +55,13 @@ impl WorkMachine {
         None
     }
 
-    /// Offers the message at the cursor to a consumer. Call `next_ready` first, because messages that were passed
-    /// earlier go first.
+    /// Moves the cursor over the message for a consumer, who gets it unless nobody may claim it now or its lane is
+    /// busy. Call `next_ready` first, because messages that were passed earlier go first.
     pub fn pass(&mut self, message: &MessageMeta, consumer: u32, visibility: Micros, now: Micros) -> PassOutcome {
         if let Err(passed) = self.reach(message, now) {
             return passed;
         }
-        if self.settles_on_sight(message, now) {
+        if self.step_over_unclaimable(message, now) {
             return PassOutcome::Taken;
         }
         // One look-up for both questions. A lane created here is empty, so it is free, and it is joined below.
@@ -79,22 +89,22 @@ impl WorkMachine {
         PassOutcome::Taken
     }
 
-    /// Passes the message at the cursor without leasing it if it is skipped, expired or delayed; returns whether it
-    /// was. So an unread queue sheds expired messages.
-    pub fn walk(&mut self, message: &MessageMeta, now: Micros) -> bool {
+    /// Moves the cursor over the message only if nobody may claim it now: it is skipped, delayed or expired. Returns
+    /// whether it did. So expired messages leave a queue that nobody reads.
+    pub fn pass_unclaimable(&mut self, message: &MessageMeta, now: Micros) -> bool {
         match self.reach(message, now) {
-            Ok(()) => self.settles_on_sight(message, now),
+            Ok(()) => self.step_over_unclaimable(message, now),
             Err(passed) => passed == PassOutcome::Taken,
         }
     }
 
-    /// Passes a live message at the cursor without leasing it: it becomes ready, and later messages become visible.
-    /// False if there is no room.
-    pub fn pass_by(&mut self, message: &MessageMeta, now: Micros) -> bool {
+    /// Moves the cursor over the message in any case, without a consumer: a live one becomes ready, and the cursor
+    /// reaches expired messages after it. False if there is no room.
+    pub fn pass_unleased(&mut self, message: &MessageMeta, now: Micros) -> bool {
         if let Err(passed) = self.reach(message, now) {
             return passed == PassOutcome::Taken;
         }
-        if !self.settles_on_sight(message, now) {
+        if !self.step_over_unclaimable(message, now) {
             let entry = self.admit(message, MessageState::Ready, now);
             self.make_ready(entry);
             self.step(now);
@@ -178,8 +188,9 @@ impl WorkMachine {
         })
     }
 
-    /// Passes skipped, expired and delayed messages without a consumer.
-    fn settles_on_sight(&mut self, message: &MessageMeta, now: Micros) -> bool {
+    /// Moves the cursor, which `reach` has moved to the message, over it if nobody may claim it now: settles a skipped
+    /// message, delays one that is not due, marks an expired one for removal. False if the message is live.
+    fn step_over_unclaimable(&mut self, message: &MessageMeta, now: Micros) -> bool {
         let due = message.not_before.filter(|due| *due > now);
         if message.skip {
             self.settle_cursor(FinalState::Skipped);
@@ -269,8 +280,9 @@ impl WorkMachine {
         }
     }
 
-    /// Leases an entry that is first in its lane, or in no list. Returns the delivery number and the deadline as two
-    /// registers: a `Lease` that is copied right after it was written would stall for as long as all of this takes.
+    /// Leases an entry that is first in its lane, or in no list. Returns the delivery number and the deadline, and no
+    /// `Lease`: two numbers are returned in registers. A `Lease` would be returned in memory, and a caller that copies
+    /// it at once would wait until it is written, which takes as long as all of this.
     fn hand_out(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> (u32, Micros) {
         let deadline = now.saturating_add(visibility);
         self.store.entries.set_state(entry, MessageState::Leased);

@@ -1,22 +1,11 @@
 //! Encoding of journal and checkpoint: varints, zigzag for signed numbers, and the facts of one message. Decoding
 //! checks every length and bound; an invalid value is `DamagedState` with its position.
 
+use thalweg_kit::varint::{self, VarintError, put, put_signed};
 use thalweg_log::{Micros, Offset};
 
 use super::entry::{MessageEntry, MessageState, NEVER};
 use super::types::{DamagedState, FinalState, RemovalReason};
-
-pub fn put(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-pub fn put_signed(out: &mut Vec<u8>, value: i64) {
-    put(out, ((value << 1) ^ (value >> 63)) as u64);
-}
 
 /// Reads from the front of a slice and tracks its position.
 pub struct StateReader<'a> {
@@ -58,18 +47,28 @@ impl<'a> StateReader<'a> {
     }
 
     pub fn u64(&mut self) -> Result<u64, DamagedState> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            if shift == 63 && byte > 1 {
-                break;
+        match varint::read(self.bytes.get(self.at..).unwrap_or_default()) {
+            Ok((value, len)) => {
+                self.at += len;
+                Ok(value)
             }
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
+            Err(error) => Err(self.no_number(error)),
+        }
+    }
+
+    /// The error is where reading stopped.
+    #[cold]
+    fn no_number(&mut self, error: VarintError) -> DamagedState {
+        match error {
+            VarintError::Cut => {
+                self.at = self.bytes.len();
+                self.damaged("ends too early")
+            }
+            VarintError::TooLarge => {
+                self.at += varint::LEN_MAX;
+                self.damaged("a number is too long")
             }
         }
-        Err(self.damaged("a number is too long"))
     }
 
     pub fn u32(&mut self) -> Result<u32, DamagedState> {
@@ -77,8 +76,7 @@ impl<'a> StateReader<'a> {
     }
 
     pub fn i64(&mut self) -> Result<i64, DamagedState> {
-        let value = self.u64()?;
-        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+        self.u64().map(varint::unzigzag)
     }
 
     /// Encoded as a difference to the previous epoch.
@@ -94,7 +92,7 @@ impl<'a> StateReader<'a> {
         let bytes = self
             .bytes
             .get(self.at..end)
-            .ok_or(self.damaged("a part ends behind its whole"))?;
+            .ok_or(self.damaged("a part ends beyond its whole"))?;
         let part = StateReader {
             bytes,
             at: 0,
@@ -199,11 +197,11 @@ impl MessageSnapshot {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        self.encode_behind(&mut MessageSnapshot::unfilled(0), out);
+        self.encode_after(&mut MessageSnapshot::unfilled(0), out);
     }
 
     /// Delta-encoded against the previous facts, which keeps long runs short.
-    pub fn encode_behind(&self, before: &mut MessageSnapshot, out: &mut Vec<u8>) {
+    pub fn encode_after(&self, before: &mut MessageSnapshot, out: &mut Vec<u8>) {
         put(out, self.offset.wrapping_sub(before.offset));
         let lane = u8::from(self.lane.is_some()) << 3;
         let expires = u8::from(self.expires_at != NEVER) << 4;
@@ -235,10 +233,10 @@ impl MessageSnapshot {
 
     /// `with_epoch`: in the format of this version.
     pub fn decode(from: &mut StateReader<'_>, with_epoch: bool) -> Result<Self, DamagedState> {
-        MessageSnapshot::decode_behind(&mut MessageSnapshot::unfilled(0), from, with_epoch)
+        MessageSnapshot::decode_after(&mut MessageSnapshot::unfilled(0), from, with_epoch)
     }
 
-    pub fn decode_behind(
+    pub fn decode_after(
         before: &mut MessageSnapshot,
         from: &mut StateReader<'_>,
         with_epoch: bool,

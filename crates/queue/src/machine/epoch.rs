@@ -23,8 +23,8 @@ pub struct PreviousEpoch {
 
 impl PreviousEpoch {
     fn contains(&self, offset: Offset) -> bool {
-        let behind = self.runs.partition_point(|(first, _)| *first <= offset);
-        let run = behind.checked_sub(1).and_then(|at| self.runs.get(at));
+        let after = self.runs.partition_point(|(first, _)| *first <= offset);
+        let run = after.checked_sub(1).and_then(|at| self.runs.get(at));
         offset < self.floor || run.is_some_and(|(_, end)| offset < *end)
     }
 }
@@ -66,7 +66,7 @@ impl WorkMachine {
                 known != epoch
             }
             MessageStatus::Asleep | MessageStatus::Unpassed => epoch != self.epoch,
-            MessageStatus::Settled(..) => match self.memory.get(offset) {
+            MessageStatus::Settled(..) => match self.settlements.get(offset) {
                 Some(end) => end.epoch != epoch,
                 None => epoch != self.epoch && !(epoch == self.previous.epoch && self.previous.contains(offset)),
             },
@@ -77,8 +77,8 @@ impl WorkMachine {
     pub(super) fn remember(&mut self, offset: Offset, end: Settlement) {
         let is_plain = end.epoch == self.epoch && offset >= self.previous.floor;
         match end.kind {
-            FinalState::Acked if !is_plain && end.deliveries > 0 => self.memory.insert(offset, end),
-            _ => self.memory.note(offset, end),
+            FinalState::Acked if !is_plain && end.deliveries > 0 => self.settlements.insert(offset, end),
+            _ => self.settlements.note(offset, end),
         }
     }
 }

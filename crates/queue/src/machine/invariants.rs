@@ -19,7 +19,7 @@ impl WorkMachine {
 
     fn check_all(&self) {
         use super::WindowSlot;
-        assert!(self.floor() <= self.cursor, "the floor is behind the cursor");
+        assert!(self.floor() <= self.cursor, "the floor is beyond the cursor");
         assert_eq!(
             self.window.get(self.cursor),
             WindowSlot::Empty,

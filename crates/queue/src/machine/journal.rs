@@ -22,9 +22,10 @@
 //! the runs are written before such an offset. So a batch of claims or acks is one record of a few bytes, and one
 //! message of it costs no more than a counter.
 
+use thalweg_kit::varint::{put, put_signed};
 use thalweg_log::{Micros, Offset};
 
-use super::codec::{MessageSnapshot, put, put_signed};
+use super::codec::MessageSnapshot;
 use super::delayed_set::SPAN;
 use super::types::{FinalState, RemovalReason, WINDOW_MAX};
 

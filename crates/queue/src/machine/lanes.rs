@@ -184,7 +184,7 @@ impl ActiveMessages {
         let before = match next {
             NIL => NIL,
             _ if self.entries.get(chain.tail).offset < at.offset => NIL,
-            _ => self.first_behind(next, chain.tail, at.offset),
+            _ => self.first_after(next, chain.tail, at.offset),
         };
         chain.insert_before(self, entry, before);
         self.entries.get_mut(entry).place = EntryList::Lane;
@@ -237,19 +237,19 @@ impl ActiveMessages {
 
     fn unlink_from(&mut self, entry: u32, lane: u32) {
         let Lane { mut chain, next, .. } = *self.lanes.get(lane);
-        let behind = self.entries.get(entry).links.next;
+        let after = self.entries.get(entry).links.next;
         chain.remove(self, entry);
         self.entries.get_mut(entry).place = EntryList::None;
         let lane = self.lanes.get_mut(lane);
         lane.chain = chain;
         if next == entry {
-            lane.next = behind;
+            lane.next = after;
         }
     }
 
-    /// The first entry from `front` to `back` behind `offset`; there is one. The search alternates between both ends,
+    /// The first entry from `front` to `back` after `offset`; there is one. The search alternates between both ends,
     /// because a returned message is nearly always the oldest or the newest of its lane.
-    fn first_behind(&self, front: u32, back: u32, offset: u64) -> u32 {
+    fn first_after(&self, front: u32, back: u32, offset: u64) -> u32 {
         let (mut front, mut back) = (front, back);
         loop {
             let first = self.entries.get(front);

@@ -2,9 +2,22 @@
 //!
 //! Inputs are the messages that the cursor passes (`pass`), claims, settles and the time. Outputs are leases, messages
 //! that must leave (`PendingRemoval`), and a journal from which a restart rebuilds the same state. This is pure code
-//! without I/O, clock or locks; the caller has the partition's lock. Every operation is O(1) in the depth of the queue
-//! and the number of unsettled messages, except for sleeping messages ([`WorkMachine::to_rouse`]), which are found in
-//! O(log n).
+//! without I/O, clock or locks; the caller has the partition's lock.
+//!
+//! Every operation is O(1), amortised, in the depth of the queue and the number n of unsettled messages, with these
+//! exceptions:
+//!
+//! | Operation | Cost |
+//! |---|---|
+//! | a message returns to its lane | the distance to the nearer end of the lane |
+//! | a message fails or is given back | the leases of its lane, at most `lane_window` |
+//! | several messages are due within one tick | they are sorted |
+//! | a long delay begins, ends or is settled | O(log n) |
+//! | [`WorkMachine::drop_oldest`] and what it must know from then on | O(log n), the first time O(n) |
+//! | [`WorkMachine::pass_gap`] with something unsettled | the offsets of the gap |
+//! | [`WorkMachine::set_policy`] | the lanes |
+//! | `purge`, `seek`, `release_all`, `leases_by_consumer`, `delayed`, `delay_anew`, a checkpoint | O(n) |
+//! | `advance` after the clock went back by more than a second | O(n) |
 //!
 //! | Event | Delayed | Ready | Leased | Waiting | Terminal |
 //! |---|---|---|---|---|---|
@@ -40,6 +53,7 @@ mod claim;
 mod codec;
 mod delayed;
 mod delayed_set;
+mod due;
 mod entry;
 mod epoch;
 mod invariants;
@@ -54,7 +68,6 @@ mod rewind;
 mod settle;
 mod settlement_cache;
 mod stream;
-mod time;
 mod timer_wheel;
 mod types;
 mod window;
@@ -90,7 +103,7 @@ pub struct WorkMachine {
     /// Its start is the floor: everything below is settled or held.
     window: OffsetWindow,
     cursor: Offset,
-    /// Non-empty slots at or behind the cursor. Occurs after a restart, until the cursor has passed them.
+    /// Non-empty slots at or after the cursor. Occurs after a restart, until the cursor has passed them.
     ahead: u64,
     store: ActiveMessages,
     held: HashMap<Offset, u32, SpreadBuildHasher>,
@@ -104,7 +117,8 @@ pub struct WorkMachine {
     wheel: TimerWheel,
     /// The latest time seen.
     now: Micros,
-    memory: SettlementCache,
+    /// Messages that did not end with an ack of their first delivery.
+    settlements: SettlementCache,
     /// The epoch of new leases; see `epoch.rs`.
     epoch: u32,
     /// The epoch of the last lease.
@@ -114,7 +128,7 @@ pub struct WorkMachine {
     journal: Journal,
     totals: MessageCounts,
     /// Scratch buffer of `advance`.
-    fired: Vec<u32>,
+    due_entries: Vec<u32>,
 }
 
 /// The status of a message.
@@ -142,14 +156,14 @@ impl WorkMachine {
             ending: Chain::EMPTY,
             wheel: TimerWheel::new(0),
             now: 0,
-            memory: SettlementCache::default(),
+            settlements: SettlementCache::default(),
             epoch: 0,
             leased_in: 0,
             previous: PreviousEpoch::default(),
             oldest: DropCandidates::default(),
             journal: Journal::default(),
             totals: MessageCounts::default(),
-            fired: Vec::new(),
+            due_entries: Vec::new(),
         }
     }
 
@@ -181,7 +195,7 @@ impl WorkMachine {
         self.cursor
     }
 
-    /// The group has seen no message from this offset on. After a seek back this is behind the cursor, because leased
+    /// The group has seen no message from this offset on. After a seek back this is beyond the cursor, because leased
     /// messages keep their slots.
     pub fn shown_to(&self) -> Offset {
         match self.ahead {
@@ -204,7 +218,7 @@ impl WorkMachine {
         }
     }
 
-    /// Unsettled messages below `next`, the end of the partition. The part behind the cursor is counted as if no offset
+    /// Unsettled messages below `next`, the end of the partition. The part after the cursor is counted as if no offset
     /// were missing.
     pub fn backlog(&self, next: Offset) -> u64 {
         let unpassed = next.saturating_sub(self.cursor).saturating_sub(self.ahead);
@@ -294,7 +308,7 @@ impl WorkMachine {
             if self.sleepers.contains(offset) {
                 return MessageStatus::Asleep;
             }
-            return match self.memory.get(offset) {
+            return match self.settlements.get(offset) {
                 Some(end) => MessageStatus::Settled(end.kind, Some(end.deliveries)),
                 None => MessageStatus::Settled(FinalState::Acked, None),
             };
@@ -304,7 +318,7 @@ impl WorkMachine {
             WindowSlot::Asleep => MessageStatus::Asleep,
             WindowSlot::Active(entry) => MessageStatus::Active(entry),
             WindowSlot::Settled(kind) => {
-                MessageStatus::Settled(kind, self.memory.get(offset).map(|end| end.deliveries))
+                MessageStatus::Settled(kind, self.settlements.get(offset).map(|end| end.deliveries))
             }
         }
     }

@@ -23,7 +23,7 @@ use super::{DamagedState, DeliveryPolicy, FinalState, MessageMeta, WINDOW_MAX, W
 /// The state of a group while its records are read.
 pub struct MachineRecovery {
     settled: OffsetWindow,
-    pub(super) memory: SettlementCache,
+    pub(super) settlements: SettlementCache,
     /// The epoch of the last lease.
     pub(super) leased_in: u32,
     /// Those below the floor are held.
@@ -45,7 +45,7 @@ impl MachineRecovery {
     pub(super) fn at(floor: Offset) -> Self {
         MachineRecovery {
             settled: OffsetWindow::new(floor),
-            memory: SettlementCache::default(),
+            settlements: SettlementCache::default(),
             leased_in: 0,
             active: BTreeMap::new(),
             asleep: DelayedMessageSet::default(),
@@ -74,7 +74,7 @@ impl MachineRecovery {
                 _ => self.apply_one(kind, &mut body)?,
             }
             if !body.is_empty() {
-                return Err(body.damaged("bytes behind a record"));
+                return Err(body.damaged("bytes after a record"));
             }
             self.trim();
         }
@@ -125,7 +125,7 @@ impl MachineRecovery {
         let mut machine = WorkMachine::new(policy, self.floor());
         machine.wheel = super::TimerWheel::new(now);
         machine.now = now;
-        machine.memory = self.memory;
+        machine.settlements = self.settlements;
         machine.leased_in = self.leased_in;
         machine.window = self.settled;
         machine.sleepers = self.asleep;
@@ -153,7 +153,7 @@ impl MachineRecovery {
         let ended: Vec<Offset> = self.active.range(first..end).map(|(offset, _)| *offset).collect();
         for offset in ended {
             if let Some(facts) = self.active.remove(&offset) {
-                self.memory.note(offset, facts.end(kind));
+                self.settlements.note(offset, facts.end(kind));
             }
         }
         self.asleep.remove_range(first..end);
@@ -338,7 +338,7 @@ impl MachineRecovery {
                 let floor = self.floor().min(to);
                 let again = self.active.split_off(&to);
                 self.asleep.remove_range(to..Offset::MAX);
-                self.memory.forget_from(to);
+                self.settlements.forget_from(to);
                 if to <= self.floor() {
                     self.settled.reset(to);
                 } else {
@@ -355,7 +355,7 @@ impl MachineRecovery {
             journal::PURGE => {
                 let next = body.u64()?;
                 for facts in std::mem::take(&mut self.active).into_values() {
-                    self.memory.note(facts.offset, facts.end(FinalState::Dropped));
+                    self.settlements.note(facts.offset, facts.end(FinalState::Dropped));
                 }
                 self.asleep.clear();
                 self.settled.reset(next);

@@ -20,7 +20,7 @@ impl WorkMachine {
                 deliveries: at.deliveries,
                 epoch: at.epoch,
             };
-            self.memory.note(at.offset, end);
+            self.settlements.note(at.offset, end);
         }
         self.store.entries.clear();
         self.store.lanes.clear();
@@ -49,7 +49,7 @@ impl WorkMachine {
         let mut again: Vec<(Offset, u32)> = active.map(|(entry, at)| (at.offset, entry)).collect();
         again.sort_unstable();
         let floor = self.floor().min(to);
-        // Lanes deliver nothing behind the cursor.
+        // Lanes deliver nothing at or after the cursor.
         self.cursor = to;
         again.retain(|(offset, entry)| {
             if self.store.entries.get(*entry).held {
@@ -79,7 +79,7 @@ impl WorkMachine {
             self.window.set_active(*offset, *entry);
         }
         self.ahead = again.len() as u64;
-        self.memory.forget_from(to);
+        self.settlements.forget_from(to);
         self.journal.seek(to);
         self.skip_ahead();
         self.check();

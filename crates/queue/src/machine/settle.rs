@@ -1,5 +1,6 @@
-//! Settling: ack, nack, reject, extend and release. Each finds its message with one array access, or below the floor
-//! with one look-up in the held set.
+//! The end of leases. A consumer settles: ack, nack, reject, extend. A consumer has gone: `release`. The deadline has
+//! passed: `due.rs` finds the expired lease and calls `fail`. Each settle finds its message with one array access, or
+//! below the floor with one look-up in the held set.
 
 use thalweg_log::{Micros, Offset};
 
@@ -37,12 +38,12 @@ impl WorkMachine {
         match last {
             Some(last) => delivery == last,
             // Deliveries other than the first are remembered, but not for ever.
-            None if self.memory.is_full() => (1..=self.policy.max_retries.saturating_add(1)).contains(&delivery),
+            None if self.settlements.is_full() => (1..=self.policy.max_retries.saturating_add(1)).contains(&delivery),
             None => delivery == 1,
         }
     }
 
-    /// Fails a message: it is retried after `delay`, or after the backoff of the policy.
+    /// A consumer could not process the message: it is retried after `delay`, or after the backoff of the policy.
     pub fn nack(
         &mut self,
         offset: Offset,
@@ -127,7 +128,9 @@ impl WorkMachine {
         }
     }
 
-    /// Also handles overdue leases.
+    /// Ends a lease without success, after a nack or because its deadline has passed: the message waits for its next
+    /// delivery, `delay` or the backoff of the policy, or leaves as dead or expired. Later leases of its lane end with
+    /// it. The entry must be leased.
     pub(super) fn fail(&mut self, entry: u32, delay: Option<Micros>, now: Micros) -> FailOutcome {
         let at = self.store.entries.get_mut(entry);
         at.failures = at.failures.saturating_add(1);

@@ -6,9 +6,10 @@
 //! below the committed offset was acked, rejected, passed over or committed, or does not exist. Acks ahead of it are
 //! not stored: after a restart those messages are read again.
 
+use thalweg_kit::varint::put;
 use thalweg_log::{Micros, Offset};
 
-use super::codec::{StateReader, put};
+use super::codec::StateReader;
 use super::window::{OffsetWindow, WindowSlot};
 use super::{DamagedState, FinalState, WINDOW_MAX};
 

@@ -40,9 +40,9 @@ impl MaintenanceSchedule {
         }
     }
 
-    /// Runs the maintenance at this time.
-    pub fn by(&self, due: Micros) {
-        self.alarm.by(due);
+    /// Runs the maintenance at this time at the latest.
+    pub fn wake_by(&self, due: Micros) {
+        self.alarm.wake_by(due);
     }
 
     /// Leaves the messages of a group partition that must leave or be reread to the maintenance.
@@ -61,14 +61,14 @@ impl MaintenanceSchedule {
             .compare_exchange(NEVER, due, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            self.by(due);
+            self.wake_by(due);
         }
     }
 
     /// Like `trim_soon`, but at once; later settlements are scheduled separately.
     pub fn trim_now(&self) {
         self.trim.store(0, Ordering::Release);
-        self.by(0);
+        self.wake_by(0);
     }
 
     /// Schedules the release of cached frames. Free if it is already scheduled.
@@ -76,7 +76,7 @@ impl MaintenanceSchedule {
         if self.frames.load(Ordering::Relaxed) == NEVER {
             let due = self.clock.now() + FRAMES_IDLE;
             self.frames.fetch_min(due, Ordering::AcqRel);
-            self.by(due);
+            self.wake_by(due);
         }
     }
 
@@ -86,8 +86,8 @@ impl MaintenanceSchedule {
     }
 
     /// Called by the task before it checks.
-    pub(super) fn looks(&self) {
-        self.alarm.looks();
+    pub(super) fn begin_round(&self) {
+        self.alarm.begin_round();
     }
 
     pub(super) async fn sleep_until(&self, due: Micros) {

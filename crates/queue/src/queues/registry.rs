@@ -93,7 +93,7 @@ impl QueueRegistry {
         for partition in 0..queue.partition_count() {
             self.listen(&queue, partition)?;
         }
-        tokio::spawn(queue.clone().keep());
+        tokio::spawn(queue.clone().run_timer_task());
         tokio::spawn(queue.clone().maintain());
         if queue.expiry.is_early_stored() && !queue.is_in_memory() {
             tokio::spawn(queue.clone().learn_ages());
@@ -348,7 +348,7 @@ impl QueueRegistry {
         }
         // The depth of a queue with only stream groups is that of the declared ones.
         queue.admission.has_changed();
-        queue.maintenance.by(now);
+        queue.maintenance.wake_by(now);
         Ok(())
     }
 

@@ -8,9 +8,9 @@ use thalweg_log::Micros;
 use crate::catalog::{GroupEntry, QueueEntry};
 use crate::error::{QueueError, Result};
 use crate::group::Group;
+use crate::message_times::micros;
 use crate::names::dead_letter_name;
 use crate::queue::Queue;
-use crate::times::micros;
 
 impl Queue {
     pub(crate) fn entry(&self) -> QueueEntry {

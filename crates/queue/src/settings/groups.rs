@@ -7,8 +7,8 @@ use thalweg_config::{Diagnostics, Fields, Node};
 use thalweg_log::{Micros, Offset};
 
 use super::filter::check_filter;
+use crate::message_times::{instant_text, parse_instant};
 use crate::names::check_name;
-use crate::times::{instant_text, parse_instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GroupMode {

@@ -15,8 +15,8 @@ use super::{
     CompactionSettings, DeadLetterSettings, GroupSettings, HOUR, MESSAGE_BYTES_MAX, Overflow, PARTITIONS_MAX,
     QueueOrdering, QueueSettings, RetentionMode, RetentionSettings, RetrySettings,
 };
+use crate::message_times::DELAY_MAX;
 use crate::names::{check_name, dead_letter_name};
-use crate::times::DELAY_MAX;
 
 const TOPICS_MAX: usize = 1000;
 const GROUPS_MAX: usize = 1000;

@@ -47,7 +47,7 @@ impl Cursor {
         self.gap = Some((from, to));
     }
 
-    /// The message at `from` or the first behind it, as far as these frames show.
+    /// The message at `from` or the first after it, as far as these frames show.
     pub fn at<M>(
         &mut self,
         from: Offset,
@@ -82,7 +82,7 @@ impl Cursor {
                 }
                 continue;
             }
-            let Some((record, behind)) = RecordRef::take(rest) else {
+            let Some((record, after)) = RecordRef::take(rest) else {
                 return Some(Err(LogError::Corrupt {
                     file: "memory".to_owned(),
                     position: self.position as u64,
@@ -98,7 +98,7 @@ impl Cursor {
                 .map_or(self.offset, |delta| frame.header.base + u64::from(delta));
             let position = self.position;
             let message = (offset >= from).then(|| take(Message::within(&frame.body, &record, offset, clock)));
-            self.position = frame.body.len() - behind.len();
+            self.position = frame.body.len() - after.len();
             self.offset = offset + 1;
             if let Some(message) = message {
                 return Some(Ok(NextMessage::Message(message, position as u32)));
@@ -121,12 +121,12 @@ impl Cursor {
         }
         loop {
             let rest = frame.body.get(position..)?;
-            let (record, behind) = RecordRef::take(rest)?;
+            let (record, after) = RecordRef::take(rest)?;
             let own = record.delta.map_or(next, |delta| frame.header.base + u64::from(delta));
             if own == offset {
                 return Some(Message::within(&frame.body, &record, offset, clock));
             }
-            position = frame.body.len() - behind.len();
+            position = frame.body.len() - after.len();
             next = own + 1;
         }
     }

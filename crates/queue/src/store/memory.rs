@@ -137,7 +137,7 @@ impl MemoryStore {
         (inner.first..inner.next).find(later).unwrap_or(inner.next)
     }
 
-    /// The message at `offset` or the first behind it.
+    /// The message at `offset` or the first after it.
     pub fn span_at(&self, offset: Offset) -> Option<StoredSpan> {
         let inner = self.inner.lock();
         let first = offset.max(inner.first);

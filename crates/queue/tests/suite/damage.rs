@@ -93,7 +93,7 @@ async fn retention_goes_on_beside_a_partition_that_cannot_be_read_and_comes_back
         let sent = queue.produce(keyed(format!("key {n}"), format!("of key {n}."))).await;
         partitions.push(sent.unwrap().partition);
     }
-    // The first message of one partition is damaged; the others of that partition stay behind it.
+    // The first message of one partition is damaged; the others of that partition stay after it.
     let beside = partitions
         .iter()
         .filter(|partition| **partition == partitions[0])

@@ -97,14 +97,14 @@ async fn what_can_never_fit_is_refused_at_once_and_holds_nobody_up() {
         }
         // A waiting producer is refused when it cannot fit any more.
         let waiting = begin_to_store(&queue, 2, 8).await;
-        let behind = begin_to_store(&queue, 3, 1).await;
+        let later = begin_to_store(&queue, 3, 1).await;
         let mut settings = (*queue.settings()).clone();
         settings.max_depth = 7;
         place.queues.configure("q", settings).await.unwrap();
         let refused = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
         assert_eq!(refused.unwrap_err().code(), "message_too_large");
         ack(&queue, "g", &claim(&queue, "g", 4).await);
-        assert!(tokio::time::timeout(PATIENCE, behind).await.unwrap().unwrap().is_ok());
+        assert!(tokio::time::timeout(PATIENCE, later).await.unwrap().unwrap().is_ok());
         place.stop().await;
     }
 }

@@ -167,7 +167,7 @@ async fn a_claim_that_passes_over_very_many_messages_lets_a_producer_in_between_
             let settled = queue.ack(&group, 0, got[0].message.offset, 1);
             assert!(settled.is_ok() && group.backlog() == 0, "{mode:?}, {settled:?}");
         }
-        // A claim that does not wait gets the message behind them too.
+        // A claim that does not wait gets the message after them too.
         for topic in ["other/1"].repeat(20_000).into_iter().chain(["wanted/1"]) {
             queue.produce(of_topic(topic)).await.unwrap();
         }

@@ -222,8 +222,8 @@ async fn a_producer_of_a_durable_queue_waits_for_room_and_is_refused_when_none_c
     assert_eq!(texts(&claim(&queue, "g", 10).await), ["3"]);
 }
 
-/// Committed messages, and behind them as many as a stream may have: messages retained only by age do not count.
-async fn behind_a_history(streams: &[&str]) -> (tempfile::TempDir, Place, Arc<Queue>) {
+/// Committed messages, and after them as many as a stream may have: messages retained only by age do not count.
+async fn after_a_history(streams: &[&str]) -> (tempfile::TempDir, Place, Arc<Queue>) {
     let streams: Vec<_> = streams.iter().map(|name| (*name, GroupMode::Stream)).collect();
     let mut settings = dropping(1, &streams);
     settings.max_depth = 3;
@@ -240,7 +240,7 @@ async fn behind_a_history(streams: &[&str]) -> (tempfile::TempDir, Place, Arc<Qu
 
 #[tokio::test]
 async fn a_stream_at_the_limit_passes_over_its_oldest_and_what_is_kept_by_age_stays() {
-    let (folder, place, queue) = behind_a_history(&["slow", "quick"]).await;
+    let (folder, place, queue) = after_a_history(&["slow", "quick"]).await;
     queue.commit(&queue.group("quick").unwrap(), 0, 6).await.unwrap();
     put(&queue, &["7", "8"]).await;
     assert_eq!((queue.depth(), dropped(&queue, "overflow")), (3, 2));
@@ -261,7 +261,7 @@ async fn a_stream_at_the_limit_passes_over_its_oldest_and_what_is_kept_by_age_st
 
 #[tokio::test]
 async fn what_a_stream_has_in_hand_while_it_is_passed_over_may_still_be_acked() {
-    let (_folder, _place, queue) = behind_a_history(&["s"]).await;
+    let (_folder, _place, queue) = after_a_history(&["s"]).await;
     let taken = claim(&queue, "s", 2).await;
     assert_eq!(texts(&taken), ["4", "5"]);
     put(&queue, &["7"]).await;

@@ -1,5 +1,5 @@
-//! Messages expire at their own time, also behind live ones, and where nobody claims: expired messages do not count
-//! against the limits, before or after a restart. A generator compares with a model; `THALWEG_SIM_SEEDS` runs more,
+//! Messages expire at their own time, also while older ones live, and where nobody claims: expired messages do not
+//! count against the limits, before or after a restart. A generator compares with a model; `THALWEG_SIM_SEEDS` runs more,
 //! `THALWEG_SIM_SEED` others.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ async fn put(queue: &Arc<Queue>, text: &str, ttl: Option<Duration>) {
 }
 
 #[tokio::test]
-async fn the_dead_behind_one_that_lives_make_room_for_others() {
+async fn the_dead_after_one_that_lives_make_room_for_others() {
     for durability in [Durability::Fsync, Durability::Memory] {
         let (_folder, place, queue) = begin(wanted(durability, 1)).await;
         put(&queue, "lives", None).await;

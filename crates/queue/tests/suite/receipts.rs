@@ -221,10 +221,10 @@ async fn what_is_read_again_after_a_seek_has_receipts_of_its_own() {
     place.stop().await;
 }
 
-/// Leased messages are redelivered first after a seek back, so there may be leases behind the position at which the
+/// Leased messages are redelivered first after a seek back, so there may be leases after the position at which the
 /// group reads on.
 #[tokio::test]
-async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_out_behind_it() {
+async fn a_seek_to_where_the_group_is_or_beyond_is_one_back_for_what_was_handed_out_after_it() {
     // The first is read again, or passed over; the second was given back or acked.
     for (offset, is_acked) in [(0, false), (0, true), (1, false), (1, true)] {
         let place = start(&Arc::new(RamDisk::new(64 << 20)), Duration::ZERO).await;

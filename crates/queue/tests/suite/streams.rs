@@ -69,7 +69,7 @@ async fn a_reader_that_comes_back_after_its_time_reads_from_the_commit_again() {
 }
 
 #[tokio::test]
-async fn a_reader_that_has_messages_goes_on_behind_them_and_commits_nothing_by_that() {
+async fn a_reader_that_has_messages_goes_on_after_them_and_commits_nothing_by_that() {
     let (_folder, place, queue) = begin_stream(None).await;
     put(&queue, &["a", "b", "c", "d", "e"]).await;
     assert_eq!(read(&queue, "a", 4).await.len(), 4);

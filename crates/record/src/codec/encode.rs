@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use thalweg_kit::varint;
 
 use super::definition_cache::{DefinitionCache, DefinitionKey, DefinitionLookup};
 use super::lists::{CopyBudget, put_list};
 use super::value::{WHOLE, is_shallow, put_value};
-use super::wire::{put_bytes, put_signed, put_varint};
+use super::wire::put_bytes;
 use super::{NestingTooDeep, VERSION, flags, kind};
 use crate::metadata::MetadataChanges;
 use crate::{Message, MetaMap, Payload, ValueQuality};
@@ -100,14 +101,14 @@ impl MessageEncoder {
     #[inline]
     fn put_map(&mut self, map: &Arc<MetaMap>, comes_again: bool) {
         if map.is_empty() && map.series().is_none() {
-            return put_varint(&mut self.body, 0);
+            return varint::put(&mut self.body, 0);
         }
         if self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.map, map)) {
-            return put_varint(&mut self.body, self.maps.len() as u64);
+            return varint::put(&mut self.body, self.maps.len() as u64);
         }
         let defined = self.maps.len();
         let number = *self.maps.entry(map.number()).or_insert(defined + 1);
-        put_varint(&mut self.body, number as u64);
+        varint::put(&mut self.body, number as u64);
         if number <= defined {
             return;
         }
@@ -164,15 +165,15 @@ impl MessageEncoder {
             server_time,
             status,
         } = stamps;
-        put_signed(&mut self.body, source_time.0.wrapping_sub(self.source_time));
-        put_signed(&mut self.body, server_time.0.wrapping_sub(source_time.0));
-        put_varint(&mut self.body, u64::from(status));
+        varint::put_signed(&mut self.body, source_time.0.wrapping_sub(self.source_time));
+        varint::put_signed(&mut self.body, server_time.0.wrapping_sub(source_time.0));
+        varint::put(&mut self.body, u64::from(status));
         self.source_time = source_time.0;
     }
 
     fn put_source(&mut self, source: &'static Arc<str>) {
         let known = self.sources.iter().position(|known| Arc::ptr_eq(known, source));
-        put_varint(&mut self.body, known.unwrap_or(self.sources.len()) as u64);
+        varint::put(&mut self.body, known.unwrap_or(self.sources.len()) as u64);
         if known.is_none() {
             put_bytes(&mut self.body, source.as_bytes());
             self.sources.push(source);
@@ -188,7 +189,7 @@ impl MessageEncoder {
             Payload::Value(value) => put_value(&mut self.body, value, kind::VALUE),
             Payload::Sample { value, time_ms } => {
                 put_value(&mut self.body, value, kind::SAMPLE);
-                put_signed(&mut self.body, time_ms.wrapping_sub(self.sample_time));
+                varint::put_signed(&mut self.body, time_ms.wrapping_sub(self.sample_time));
                 self.sample_time = *time_ms;
             }
         }
@@ -204,7 +205,7 @@ impl MessageEncoder {
     /// Like `finish`, appending to `out`.
     pub fn finish_into(&mut self, out: &mut Vec<u8>) {
         out.push(VERSION);
-        put_varint(out, self.count as u64);
+        varint::put(out, self.count as u64);
         out.extend_from_slice(&self.body);
         self.clear();
     }

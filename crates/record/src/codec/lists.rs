@@ -6,7 +6,9 @@
 
 use std::cmp::Ordering;
 
-use super::wire::{WireReader, put_bytes, put_varint};
+use thalweg_kit::varint;
+
+use super::wire::{WireReader, put_bytes};
 use super::{COPIED_BYTES_MAX, CodecError};
 use crate::Text;
 
@@ -97,7 +99,7 @@ fn text_len<E: ListEntry>(entry: &E) -> usize {
 
 /// Appends a list that is sorted by key, like the earlier one.
 pub(super) fn put_list<E: ListEntry>(out: &mut Vec<u8>, list: &[E], earlier: &[E], copied: &mut CopyBudget) {
-    put_varint(out, list.len() as u64);
+    varint::put(out, list.len() as u64);
     let (mut looked, mut next) = (0, 0);
     for entry in list {
         let none = if entry.text().is_none() { NONE } else { 0 };
@@ -110,7 +112,7 @@ pub(super) fn put_list<E: ListEntry>(out: &mut Vec<u8>, list: &[E], earlier: &[E
             }
         };
         let Some(known) = known.filter(|known| copied.add(known.key().len())) else {
-            put_varint(out, none);
+            varint::put(out, none);
             put_bytes(out, entry.key().as_bytes());
             if let Some(text) = entry.text() {
                 put_bytes(out, text.as_bytes());
@@ -121,14 +123,14 @@ pub(super) fn put_list<E: ListEntry>(out: &mut Vec<u8>, list: &[E], earlier: &[E
         next = looked + 1;
         let is_same = known.text().zip(entry.text()).is_some_and(|(a, b)| is_equal(a, b));
         if is_same && copied.add(text_len(entry)) {
-            put_varint(out, skip | SAME);
+            varint::put(out, skip | SAME);
             continue;
         }
-        put_varint(out, skip | none);
+        varint::put(out, skip | none);
         if let Some(text) = entry.text() {
             let shared = known.text().map_or(0, |known| shared_bytes(known, text));
             let shared = if copied.add(shared) { shared } else { 0 };
-            put_varint(out, shared as u64);
+            varint::put(out, shared as u64);
             put_bytes(out, text.as_bytes().get(shared..).unwrap_or_default());
         }
     }

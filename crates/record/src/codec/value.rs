@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::wire::{WireReader, put_bytes, put_signed, put_varint};
+use thalweg_kit::varint;
+
+use super::wire::{WireReader, put_bytes};
 use super::{CodecError, DEPTH_MAX};
 use crate::{Guid, Object, Structured, Text, Ticks, Value};
 
@@ -53,19 +55,19 @@ pub(super) fn put_value(out: &mut Vec<u8>, value: &Value, bits: u8) {
         Value::Null | Value::Bool(_) => {}
         Value::I8(n) => out.push(*n as u8),
         Value::U8(n) => out.push(*n),
-        Value::I16(n) => put_signed(out, i64::from(*n)),
-        Value::U16(n) => put_varint(out, u64::from(*n)),
-        Value::I32(n) => put_signed(out, i64::from(*n)),
-        Value::U32(n) | Value::Status(n) => put_varint(out, u64::from(*n)),
-        Value::I64(n) => put_signed(out, *n),
-        Value::U64(n) => put_varint(out, *n),
+        Value::I16(n) => varint::put_signed(out, i64::from(*n)),
+        Value::U16(n) => varint::put(out, u64::from(*n)),
+        Value::I32(n) => varint::put_signed(out, i64::from(*n)),
+        Value::U32(n) | Value::Status(n) => varint::put(out, u64::from(*n)),
+        Value::I64(n) => varint::put_signed(out, *n),
+        Value::U64(n) => varint::put(out, *n),
         Value::F32(n) => out.extend_from_slice(&n.to_bits().to_le_bytes()),
         Value::F64(n) => out.extend_from_slice(&n.to_bits().to_le_bytes()),
         Value::Decimal(text) | Value::Text(text) | Value::Xml(text) | Value::NodeId(text) => {
             put_bytes(out, text.as_bytes());
         }
         Value::Bytes(bytes) => put_bytes(out, bytes),
-        Value::Time(time) => put_signed(out, time.0),
+        Value::Time(time) => varint::put_signed(out, time.0),
         Value::Guid(guid) => {
             out.extend_from_slice(&guid.data1.to_le_bytes());
             out.extend_from_slice(&guid.data2.to_le_bytes());
@@ -74,11 +76,11 @@ pub(super) fn put_value(out: &mut Vec<u8>, value: &Value, bits: u8) {
         }
         Value::Structured(structured) => put_structured(out, structured),
         Value::Array(values) => {
-            put_varint(out, values.len() as u64);
+            varint::put(out, values.len() as u64);
             values.iter().for_each(|value| put_value(out, value, 0));
         }
         Value::Object(object) => {
-            put_varint(out, object.len() as u64);
+            varint::put(out, object.len() as u64);
             for (name, value) in object.iter() {
                 put_bytes(out, name.as_bytes());
                 put_value(out, value, 0);
@@ -130,10 +132,10 @@ fn put_structured(out: &mut Vec<u8>, structured: &Structured) {
         } => {
             put_bytes(out, node_id.as_bytes());
             put_bytes(out, namespace_uri.as_bytes());
-            put_varint(out, u64::from(*server_index));
+            varint::put(out, u64::from(*server_index));
         }
         Structured::QualifiedName { namespace_index, name } => {
-            put_varint(out, u64::from(*namespace_index));
+            varint::put(out, u64::from(*namespace_index));
             put_bytes(out, name.as_bytes());
         }
         Structured::LocalizedText { locale, text } => {

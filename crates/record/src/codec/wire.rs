@@ -1,22 +1,11 @@
 //! Encoding of numbers and texts. Reading never goes beyond the end and reports where it stopped.
 
+use thalweg_kit::varint::{self, VarintError};
+
 use super::CodecError;
 
-pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
-}
-
-/// Small for numbers near zero, whatever their sign.
-pub(super) fn put_signed(out: &mut Vec<u8>, n: i64) {
-    put_varint(out, (n << 1 ^ n >> 63) as u64);
-}
-
 pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_varint(out, bytes.len() as u64);
+    varint::put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
@@ -54,25 +43,32 @@ impl<'a> WireReader<'a> {
     }
 
     pub fn varint(&mut self) -> Result<u64, CodecError> {
-        let mut n = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit.
-            if shift == 63 && bits > 1 {
-                break;
+        match varint::read(self.bytes.get(self.at..).unwrap_or_default()) {
+            Ok((n, len)) => {
+                self.at += len;
+                Ok(n)
             }
-            n |= bits << shift;
-            if byte < 0x80 {
-                return Ok(n);
+            Err(error) => Err(self.no_number(error)),
+        }
+    }
+
+    /// The error is where reading stopped.
+    #[cold]
+    fn no_number(&mut self, error: VarintError) -> CodecError {
+        match error {
+            VarintError::Cut => {
+                self.at = self.bytes.len();
+                self.damaged("they end too early")
+            }
+            VarintError::TooLarge => {
+                self.at += varint::LEN_MAX;
+                self.damaged("a number has more than 64 bits")
             }
         }
-        Err(self.damaged("a number has more than 64 bits"))
     }
 
     pub fn signed(&mut self) -> Result<i64, CodecError> {
-        let n = self.varint()?;
-        Ok((n >> 1) as i64 ^ -((n & 1) as i64))
+        self.varint().map(varint::unzigzag)
     }
 
     /// A number of at most 32 bits.
@@ -112,5 +108,28 @@ impl<'a> WireReader<'a> {
     pub fn text(&mut self) -> Result<&'a str, CodecError> {
         let bytes = self.bytes()?;
         std::str::from_utf8(bytes).map_err(|_| self.damaged("the text before it is not UTF-8"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_cannot_be_read_is_reported_where_reading_stopped() {
+        let ten_bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0];
+        for (rest, at, what) in [
+            (vec![0x80, 0x80], 3, "they end too early"),
+            (vec![], 1, "they end too early"),
+            (vec![0x80; 20], 11, "a number has more than 64 bits"),
+            (ten_bytes, 11, "a number has more than 64 bits"),
+        ] {
+            let bytes: Vec<u8> = std::iter::once(7).chain(rest).collect();
+            let mut take = WireReader::new(&bytes);
+            assert_eq!(take.varint(), Ok(7));
+            assert_eq!(take.varint(), Err(CodecError::Damaged { at, what }), "{bytes:?}");
+        }
+        let mut longer = WireReader::new(&[0x87, 0x80, 0, 1]);
+        assert_eq!((longer.varint(), longer.signed(), longer.left()), (Ok(7), Ok(-1), 0));
     }
 }

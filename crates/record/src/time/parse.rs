@@ -3,10 +3,9 @@
 //! There is one grammar, after RFC 3339; the caller selects the part that fits its texts. Years have four digits. Leap
 //! seconds are rejected, because [`Ticks`] cannot represent the 60th second.
 
-use super::{PER_SECOND, SECONDS_PER_DAY, Ticks};
+use thalweg_kit::time::{self, TimeGrammar};
 
-/// Decimals of a second in [`Ticks`].
-const DECIMALS: usize = 7;
+use super::{PER_SECOND, Ticks};
 
 /// Which texts are times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,107 +17,23 @@ pub enum TimeForm {
     Loose,
 }
 
+const LOOSE: TimeGrammar = TimeGrammar {
+    separators: b"Tt ",
+    small_z: true,
+    zone_is_optional: true,
+    date_alone: true,
+    ..TimeGrammar::RFC_3339
+};
+
 impl Ticks {
     /// The time of a text that is entirely a time. Digits finer than 100 ns are truncated.
     pub fn parse(text: &str, form: TimeForm) -> Option<Ticks> {
-        let (date, rest) = text.split_at_checked(10)?;
-        let days = days(date)?;
-        if rest.is_empty() && form == TimeForm::Loose {
-            return Some(ticks(days * SECONDS_PER_DAY, 0));
-        }
-        let rest = match form {
-            TimeForm::Rfc3339 => rest.strip_prefix('T'),
-            TimeForm::Loose => rest.strip_prefix(['T', 't', ' ']),
-        }?;
-        let (clock, rest) = rest.split_at_checked(8)?;
-        let second_of_day = second_of_day(clock)?;
-        let (fraction, zone) = fraction(rest)?;
-        let offset = offset_seconds(zone, form)?;
-        Some(ticks(days * SECONDS_PER_DAY + second_of_day - offset, fraction))
+        let grammar = match form {
+            TimeForm::Rfc3339 => &TimeGrammar::RFC_3339,
+            TimeForm::Loose => &LOOSE,
+        };
+        time::parse(text, grammar).map(|time| Ticks(time.units(PER_SECOND)))
     }
-}
-
-/// Years of four digits are far from the ends of [`Ticks`].
-fn ticks(seconds: i64, fraction: i64) -> Ticks {
-    Ticks(seconds * PER_SECOND + fraction)
-}
-
-/// Days since 1970.
-fn days(date: &str) -> Option<i64> {
-    let [year, month, day] = numbers(date, [4, 2, 2], '-')?;
-    let days_in_month = match month {
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    (1..=days_in_month)
-        .contains(&day)
-        .then(|| days_from_civil(year, month, day))
-}
-
-fn second_of_day(clock: &str) -> Option<i64> {
-    let [hour, minute, second] = numbers(clock, [2, 2, 2], ':')?;
-    let is_shown = hour <= 23 && minute <= 59 && second <= 59;
-    is_shown.then_some((hour * 60 + minute) * 60 + second)
-}
-
-/// A fraction of a second in steps of 100 ns, and the rest of the text.
-fn fraction(text: &str) -> Option<(i64, &str)> {
-    let Some(digits) = text.strip_prefix('.') else {
-        return Some((0, text));
-    };
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    let (digits, rest) = digits.split_at(end);
-    if digits.is_empty() {
-        return None;
-    }
-    let padded = digits.bytes().chain(std::iter::repeat(b'0')).take(DECIMALS);
-    let steps = padded.fold(0, |steps, digit| steps * 10 + i64::from(digit - b'0'));
-    Some((steps, rest))
-}
-
-fn offset_seconds(zone: &str, form: TimeForm) -> Option<i64> {
-    if zone == "Z" || (form == TimeForm::Loose && matches!(zone, "" | "z")) {
-        return Some(0);
-    }
-    let (sign, clock) = zone.split_at_checked(1)?;
-    let [hours, minutes] = numbers(clock, [2, 2], ':')?;
-    if hours > 23 || minutes > 59 {
-        return None;
-    }
-    let offset = (hours * 60 + minutes) * 60;
-    match sign {
-        "+" => Some(offset),
-        "-" => Some(-offset),
-        _ => None,
-    }
-}
-
-/// Exactly `N` numbers of the given widths between separators.
-fn numbers<const N: usize>(text: &str, widths: [usize; N], separator: char) -> Option<[i64; N]> {
-    let mut parts = text.split(separator);
-    let mut result = [0; N];
-    for (number, width) in result.iter_mut().zip(widths) {
-        let part = parts.next()?;
-        if part.len() != width || !part.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
-        }
-        *number = part.parse().ok()?;
-    }
-    parts.next().is_none().then_some(result)
-}
-
-/// Day number of a proleptic Gregorian date (0 = 1970-01-01), after Howard Hinnant's `days_from_civil`.
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year - era * 400;
-    let shifted_month = (month + 9) % 12;
-    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
 }
 
 #[cfg(test)]

@@ -113,11 +113,11 @@ fn effect(returned: ScriptOutput, message: &Message) -> Vec<(String, Vec<(String
 /// Three messages of a tag, each in turn with a gap before it, or none. Returns how many results were memoized, after
 /// all were compared.
 fn at_hand(form: ScriptForm, code: &str, mode: EngineMode) -> u64 {
-    let counts = (1..=4).map(|behind_gap| {
+    let counts = (1..=4).map(|after_gap| {
         let (mut plain, mut remembering) = (engine(form.clone(), code), remembering(form.clone(), code, mode));
         let map = map(2);
         for n in 1..=3 {
-            let message = if n == behind_gap {
+            let message = if n == after_gap {
                 marked(&map, n)
             } else {
                 message(&map, n)

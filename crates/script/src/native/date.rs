@@ -2,10 +2,8 @@
 
 use std::time::UNIX_EPOCH;
 
-use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::Offset;
 use thalweg_kit::clock;
+use thalweg_kit::time::{self, CivilTime, Decimals, TimeGrammar, TimeText, UnixTime, YearForm};
 
 use super::heap::{EvalResult, bail};
 
@@ -27,48 +25,88 @@ pub(super) fn clipped(ms: f64) -> f64 {
     }
 }
 
-/// The parts of a date in UTC. Bails out for invalid dates and years without four digits.
-pub(super) fn civil(ms: f64) -> EvalResult<DateTime> {
-    let timestamp = (!ms.is_nan()).then(|| Timestamp::from_millisecond(ms as i64).ok());
-    match timestamp.flatten().map(|timestamp| Offset::UTC.to_datetime(timestamp)) {
-        Some(parts) if parts.year() >= 0 => Ok(parts),
-        _ => bail("an unusual date"),
+/// Bails out for invalid dates and years without four digits.
+fn usual(ms: f64) -> EvalResult<UnixTime> {
+    let time = UnixTime::from_millis(ms as i64);
+    match !ms.is_nan() && (0..=9999).contains(&time.civil().date.year) {
+        true => Ok(time),
+        false => bail("an unusual date"),
     }
+}
+
+/// The parts of a date in UTC. Bails out for unusual dates.
+pub(super) fn civil(ms: f64) -> EvalResult<CivilTime> {
+    usual(ms).map(UnixTime::civil)
 }
 
 /// `toISOString()`.
 pub(super) fn iso(ms: f64) -> EvalResult<String> {
-    let parts = civil(ms)?;
-    Ok(format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
-        parts.year(),
-        parts.month(),
-        parts.day(),
-        parts.hour(),
-        parts.minute(),
-        parts.second(),
-        parts.millisecond()
-    ))
+    let text = TimeText::new(usual(ms)?, Decimals::Exactly(3), YearForm::Plain);
+    Ok(text.to_string())
 }
+
+/// The result of more than three digits is unspecified.
+const GRAMMAR: TimeGrammar = TimeGrammar {
+    decimals_max: 3,
+    ..TimeGrammar::RFC_3339
+};
 
 /// Parses a time with an explicit zone, as JSON and OPC UA write it: `2031-05-06T07:08:09.123Z`. Other forms are left
 /// to QuickJS.
 pub(super) fn parse(text: &str) -> EvalResult<f64> {
-    const SECONDS: &str = "0000-00-00T00:00:00";
-    let (date, rest) = text.split_at_checked(SECONDS.len()).unwrap_or_default();
-    let shaped = date.bytes().zip(SECONDS.bytes()).all(|(b, shape)| match shape {
-        b'0' => b.is_ascii_digit(),
-        mark => b == mark,
-    });
-    let fraction = rest.strip_suffix('Z').unwrap_or("?");
-    let digits = fraction.strip_prefix('.').unwrap_or_default();
-    // The result of more than three digits is unspecified, and JavaScript has no second 60.
-    let fits = fraction.is_empty() || (matches!(digits.len(), 1..=3) && digits.bytes().all(|b| b.is_ascii_digit()));
-    if !shaped || date.is_empty() || !fits || date.ends_with("60") {
-        return bail("the text of a date in another form");
+    match time::parse(text, &GRAMMAR) {
+        Some(time) if text.ends_with('Z') => Ok(time.millis() as f64),
+        _ => bail("the text of a date in another form"),
     }
-    match text.parse::<Timestamp>() {
-        Ok(timestamp) => Ok(timestamp.as_millisecond() as f64),
-        Err(_) => bail("the text of a date in another form"),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn years_of_four_digits_are_written_and_others_are_left_to_quickjs() {
+        for (ms, expected) in [
+            (0.0, Some("1970-01-01T00:00:00.000Z")),
+            (-1.0, Some("1969-12-31T23:59:59.999Z")),
+            (1_935_817_689_120.0, Some("2031-05-06T07:08:09.120Z")),
+            (-62_167_219_200_000.0, Some("0000-01-01T00:00:00.000Z")),
+            (-62_167_219_200_001.0, None),
+            (253_402_300_799_999.0, Some("9999-12-31T23:59:59.999Z")),
+            (253_402_300_800_000.0, None),
+            (MS_MAX, None),
+            (f64::NAN, None),
+        ] {
+            assert_eq!(iso(ms).ok().as_deref(), expected, "{ms}");
+            assert_eq!(civil(ms).is_ok(), expected.is_some(), "{ms}");
+            if let Some(text) = expected {
+                assert_eq!(parse(text).ok(), Some(ms), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_texts_whose_meaning_is_specified_are_read() {
+        for (fraction, ms) in [("", 0.0), (".1", 100.0), (".12", 120.0), (".123", 123.0)] {
+            let text = format!("2031-05-06T07:08:09{fraction}Z");
+            assert_eq!(parse(&text).ok(), Some(1_935_817_689_000.0 + ms), "{text}");
+        }
+        for text in [
+            "",
+            "2031-05-06",
+            "2031-05-06T07:08:09",
+            "2031-05-06t07:08:09Z",
+            "2031-05-06 07:08:09Z",
+            "2031-05-06T07:08:09z",
+            "2031-05-06T07:08:09+00:00",
+            "2031-05-06T07:08:09.Z",
+            "2031-05-06T07:08:09.1234Z",
+            "2031-05-06T07:08:60Z",
+            "2031-05-06T24:00:00Z",
+            "2031-02-29T07:08:09Z",
+            "+002031-05-06T07:08:09Z",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
     }
 }

@@ -283,7 +283,7 @@ impl Digits {
     }
 }
 
-/// Rounds up digits that end in a five behind the last place.
+/// Rounds up digits that end in a five after the last place.
 fn rounded_up(exact: &str, digits: usize) -> String {
     let keep = exact.len() - 1;
     let mut bytes: Vec<u8> = exact.bytes().take(keep).collect();

@@ -2,12 +2,12 @@
 //! served in pages without building a list. Whether a reference type is selected is decided once per request, not per
 //! child.
 
-use opcua::nodes::TypeTree;
-use opcua::server::node_manager::{BrowseNode, NodeMetadata};
 use opcua::types::{
     BrowseDescriptionResultMask, ExpandedNodeId, LocalizedText, NodeClass, NodeId, QualifiedName, ReferenceDescription,
     StatusCode,
 };
+use opcua_nodes::TypeTree;
+use opcua_server::node_manager::{BrowseNode, NodeMetadata};
 
 use crate::space::{Node, PlcAddressSpace, ReferenceEntry, ReferenceKind, ReferenceTarget};
 

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use opcua::nodes::AccessLevel;
-use opcua::server::CreateMonitoredItem;
 use opcua::types::{AttributeId, DataValue, DateTime, StatusCode, Variant};
+use opcua_nodes::AccessLevel;
+use opcua_server::CreateMonitoredItem;
 
 use super::SimulatorNodeManager;
 use crate::space::Group;

@@ -1,9 +1,9 @@
 //! TranslateBrowsePathsToNodeIds: follows a path of browse names inside namespace 3. A step into another namespace is
 //! returned by name, and its node manager decides whether it matches.
 
-use opcua::nodes::TypeTree;
-use opcua::server::node_manager::BrowsePathItem;
 use opcua::types::{NodeId, RelativePathElement};
+use opcua_nodes::TypeTree;
+use opcua_server::node_manager::BrowsePathItem;
 
 use crate::space::{Node, PlcAddressSpace, ReferenceKind, ReferenceTarget};
 

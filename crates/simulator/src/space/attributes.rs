@@ -1,10 +1,10 @@
 //! Attributes of our nodes other than Value, for Read. An attribute that the node class does not have returns
 //! BadAttributeIdInvalid, as the OPC UA specification requires.
 
-use opcua::nodes::AccessLevel;
 use opcua::types::{
     AttributeId, ExtensionObject, LocalizedText, NodeClass, NodeId, QualifiedName, StatusCode, Variant,
 };
+use opcua_nodes::AccessLevel;
 
 use super::types::point_definition;
 use super::{NAMESPACE, Node, NodeRun, PlcAddressSpace};

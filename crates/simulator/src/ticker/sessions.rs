@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use opcua::server::{MonitoredItem, SessionSubscriptions, Subscription, SubscriptionCache, SubscriptionState};
 use opcua::sync::Mutex;
 use opcua::types::{DataValue, DateTime};
+use opcua_server::{MonitoredItem, SessionSubscriptions, Subscription, SubscriptionCache, SubscriptionState};
 use parking_lot::MutexGuard;
 
 use super::filter::Filter;

@@ -5,5 +5,6 @@ mod client;
 mod data;
 mod faults;
 mod security;
+mod standard;
 mod tree;
 mod types;

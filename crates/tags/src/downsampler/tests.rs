@@ -143,7 +143,7 @@ fn repeats_and_late_points_do_not_keep_a_point_back() {
 }
 
 #[test]
-fn a_point_behind_a_flush_is_given_back_when_its_series_is_idle() {
+fn a_point_after_a_flush_is_given_back_when_its_series_is_idle() {
     let mut run = Run::new("      default: {swinging_door: {threshold: 0.1, max_time: 5s}}\n");
     run.batch(vec![number(0, 0.0), number(1000, 1.0)]);
     assert_eq!(times(&run.flush()), [1000]);

@@ -22,12 +22,12 @@ metric_group! {
         OUTPUTS = MetricDoc::counter("outputs_generated", "Results.");
         JAVASCRIPT_EXECUTION_TIME = MetricDoc::timing(
             "javascript_execution_time",
-            "Nanoseconds for an expression, with its part of the work around it: the mean of a batch.",
+            "Mean time per expression in a batch, including its share of the overhead.",
         );
-        BATCH_PROCESSING_TIME = MetricDoc::timing("batch_processing_time", "Nanoseconds for a batch.");
+        BATCH_PROCESSING_TIME = MetricDoc::timing("batch_processing_time", "Time to process a batch.");
         MESSAGE_PROCESSING_TIME = MetricDoc::timing(
             "message_processing_time",
-            "Nanoseconds for a message: the mean of its batch.",
+            "Mean time per message in a batch.",
         );
         ACTIVE_MAPPINGS = MetricDoc::gauge("active_mappings", "Expressions and constants of the mapping.");
         ACTIVE_VARIABLES = MetricDoc::gauge("active_variables", "Sources that have a value.");

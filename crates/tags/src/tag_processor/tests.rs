@@ -146,7 +146,7 @@ fn an_opcua_value_gets_topic_value_and_time() {
     assert_eq!((out.counts.entered, out.counts.out), (2, 2));
 }
 
-fn behind_a_gap(from: i64) -> QualityDetails {
+fn after_a_gap(from: i64) -> QualityDetails {
     QualityDetails::new(
         Some("0x480".into()),
         Some((Ticks::from_unix_millis(from), Ticks::from_unix_millis(1000))),
@@ -155,12 +155,12 @@ fn behind_a_gap(from: i64) -> QualityDetails {
 
 /// The first runs the scripts, the others are memoized.
 #[test]
-fn values_behind_a_gap_cost_no_script_and_say_so_as_before() {
+fn values_after_a_gap_cost_no_script_and_say_so_as_before() {
     let mut processor = processor(&block("defaults", &format!("{PLACE} return msg")));
     let plain = opcua(Value::I64(1));
     let (map, stamps) = (plain.meta.shared_map().clone(), plain.meta.stamps().unwrap());
     for from in [500, 600, 700] {
-        let meta = Metadata::marked(map.clone(), stamps, behind_a_gap(from));
+        let meta = Metadata::marked(map.clone(), stamps, after_a_gap(from));
         let message = Message::new(Payload::Value(Value::I64(1)), meta);
         let out = run(&mut processor, vec![message]);
         let meta = &out.results[0].meta;
@@ -609,7 +609,7 @@ fn same_at_hand(yaml: &str, tags: &[u64]) {
             };
             let map = maps[n % 10].clone();
             let meta = match n.is_multiple_of(5) {
-                true => Metadata::marked(map, stamps, behind_a_gap(n as i64)),
+                true => Metadata::marked(map, stamps, after_a_gap(n as i64)),
                 false => Metadata::stamped(map, stamps),
             };
             let mut message = Message::new(Payload::Value(value), meta);

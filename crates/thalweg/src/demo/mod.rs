@@ -40,7 +40,7 @@ pub fn main(options: &DemoOptions) -> anyhow::Result<ExitCode> {
     let runtime = crate::runtime()?;
     let stopped = runtime.block_on(async {
         let signals = Signals::install()?;
-        let process = Process::start(checked, crate::BUILT)
+        let process = Process::start(checked, &crate::built())
             .await
             .map_err(in_options_of_the_demo)?;
         if let Some(address) = process.url() {

@@ -115,9 +115,9 @@ fn query(options: &EventsTail, position: u64) -> String {
 
 /// Reads one connection to its end.
 fn listen(client: &EventsClient, query: &str, last: &mut Option<u64>, connected: &mut bool) -> Result<TailEnd> {
-    let behind = last.map(|last| last.to_string());
+    let last_id = last.map(|last| last.to_string());
     let mut headers = vec![("accept", "text/event-stream")];
-    headers.extend(behind.as_deref().map(|last| ("last-event-id", last)));
+    headers.extend(last_id.as_deref().map(|last| ("last-event-id", last)));
     let mut answer = client.ask("GET", query, &headers, ())?;
     *connected = true;
     let body = answer.body_mut().with_config().limit(u64::MAX).reader();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_connection_goes_on_behind_the_last_message() {
+    fn the_next_connection_goes_on_after_the_last_message() {
         let data = r#"["i","s-1","t",0,12,{},null,"2026-01-15T10:00:00Z"]"#;
         let event = SseEvent {
             kind: "message".to_owned(),

@@ -8,15 +8,15 @@ use thalweg_telemetry::MetricGroup;
 use super::{MADE, cell};
 
 const INTRODUCTION: &str = "\
-A process exports these metrics at `/metrics` and `/stats`, in the text format of Prometheus. A metric is there once its part
-of the process runs.
+A process exports these metrics at `/metrics` and `/stats`, in the text format of Prometheus. A metric appears once its
+part of the process runs.
 
 - A `timing` is a summary with the quantiles 0.5, 0.9 and 0.99, or a histogram if
   `metrics.prometheus.use_histogram_timing` is set.
 - Without a unit, a metric counts what its sentence names.
 - A label is absent where there is nothing to tell apart: `flow` if the file has one flow without a name, and of
-  `dead_letter`; `dir` if the log is on one disk; `namespace` unless an event server counts by namespace; `group` if a queue
-  is paused and not one of its groups.
+  `dead_letter`; `dir` if the log is on one disk; `namespace` unless an event server counts by namespace; `group`
+  when the queue itself, rather than one of its groups, is paused.
 
 ";
 

@@ -207,16 +207,16 @@ impl NamespaceReader {
         // Neighbours in the log are usually neighbours in the list; imported messages may be anywhere.
         let mut from = 0;
         while let Some(start) = found.range((from, 0)..).next().map(|(global, _)| *global) {
-            let (mut behind, mut passed) = (start + 1, 0);
+            let (mut after, mut passed) = (start + 1, 0);
             let view = &self.cut.view;
             view.rows(&ListId::All, start, &mut |row| {
-                behind = behind.max(row.global + 1);
+                after = after.max(row.global + 1);
                 let is_own = found.remove(&(row.global, row.offset));
                 passed = if is_own { 0 } else { passed + 1 };
                 passed < PASSED_MAX
             })
             .map_err(failed)?;
-            from = behind;
+            from = after;
         }
         Ok(found.into_iter().map(|(_, offset)| offset).collect())
     }

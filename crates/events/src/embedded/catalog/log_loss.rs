@@ -1,7 +1,7 @@
 //! Detects at the start what the indexes know but the log has lost. An index table is written only after the log has
 //! synced everything in it, so a log that ends before a table has lost acknowledged messages: its newest file is
 //! missing, or it is an older copy. Such a start is refused before anything is changed. If the loss is accepted, the
-//! log continues behind what the indexes know, and the indexes stay unchanged: no offset, position or version is
+//! log continues after what the indexes know, and the indexes stay unchanged: no offset, position or version is
 //! assigned twice, and readers get the gap.
 
 use std::fmt;
@@ -46,7 +46,7 @@ impl fmt::Display for NamespaceLoss<'_> {
 }
 
 impl CatalogLog {
-    /// Refuses the start, or continues behind the loss. Returns the largest namespace number that only the indexes
+    /// Refuses the start, or continues after the loss. Returns the largest namespace number that only the indexes
     /// know, which must not be assigned again.
     pub(super) async fn settle_lost(&mut self, log: &dyn Log, options: &CatalogOptions) -> Result<Option<u32>> {
         let lost = self.lost(log, &options.indexed);

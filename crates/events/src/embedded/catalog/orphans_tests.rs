@@ -161,7 +161,7 @@ fn no_damaged_frame_of_the_catalogue_takes_an_event_with_it_or_brings_a_namespac
 async fn leave_half_made(disks: &Disks) -> u32 {
     let store = disks.open().await;
     let number = store.inner.catalog.lock().await.new_partition(0).await.unwrap();
-    append(&store, DEFAULT, "{\"behind\":1}").await;
+    append(&store, DEFAULT, "{\"after\":1}").await;
     number
 }
 
@@ -239,7 +239,7 @@ async fn a_lost_deletion_keeps_no_start_away() {
     append(&store, "a", "{\"n\":1}").await;
     store.delete("a").await.unwrap();
     let removal = disks.frames_of(CATALOG).pop().unwrap();
-    append(&store, DEFAULT, "{\"behind\":1}").await;
+    append(&store, DEFAULT, "{\"after\":1}").await;
     drop(store);
     damage(&disks, &removal, "a bit", &mut Chance(3));
     disks.recover_skip();
@@ -285,11 +285,11 @@ async fn offsets_of_the_catalogue_without_a_change_count_as_lost_changes() {
         .unwrap();
     let at_the_end = read(log.as_ref());
     assert_eq!((at_the_end.known.lost_before, at_the_end.end), (skipped_to, skipped_to));
-    store.create(new("behind")).await.unwrap();
+    store.create(new("after")).await.unwrap();
     let before = read(log.as_ref());
     assert!(before.end > skipped_to && before.known.may_have_marks());
     assert_eq!(before.known.lost_before, skipped_to);
-    assert!(before.known.there.values().any(|named| named.name == "behind"));
+    assert!(before.known.there.values().any(|named| named.name == "after"));
     drop((store, log));
     // A start that rewrites the catalog must keep that information.
     let store = disks.open().await;

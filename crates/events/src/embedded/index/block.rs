@@ -2,14 +2,14 @@
 //! block is verified and decoded once when it is read, so that it supports binary search and iteration in both
 //! directions.
 
-use thalweg_log::format::varint;
+use thalweg_kit::varint;
 
 /// A block is closed at this size.
 pub(super) const BLOCK_BYTES: usize = 8 << 10;
 /// Maximum total length of the keys of a block. Decoded keys can be many times their encoded length: a few megabytes
 /// for the name of a stream and its neighbours.
 const KEYS_BYTES_MAX: usize = 16 << 20;
-/// The xxh3 checksum behind the entries, little-endian.
+/// The xxh3 checksum after the entries, little-endian.
 const CHECKSUM: usize = 8;
 
 #[derive(Debug, Default)]

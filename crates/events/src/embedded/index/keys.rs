@@ -1,9 +1,9 @@
 //! Keys of tables: namespace, clearing generation, family, and a part of their own. Their byte order is the order of
 //! what they represent.
 
+use thalweg_kit::varint;
 use thalweg_log::Micros;
 use thalweg_log::Offset;
-use thalweg_log::format::varint;
 
 use super::rows::ListKind;
 
@@ -132,9 +132,9 @@ pub(crate) struct StreamValue {
 
 impl StreamValue {
     pub fn encode(&self, out: &mut Vec<u8>) {
-        varint::put(out, zigzag(self.messages));
+        varint::put_signed(out, self.messages);
         varint::put(out, self.version);
-        varint::put(out, zigzag(self.last_activity));
+        varint::put_signed(out, self.last_activity);
         out.push(u8::from(self.is_newest));
     }
 
@@ -144,10 +144,10 @@ impl StreamValue {
         let (last_activity, rest) = varint::take(rest)?;
         let &[is_newest] = rest else { return None };
         Some(StreamValue {
-            messages: unzigzag(messages),
+            messages: varint::unzigzag(messages),
             version,
             is_newest: is_newest != 0,
-            last_activity: unzigzag(last_activity),
+            last_activity: varint::unzigzag(last_activity),
         })
     }
 
@@ -169,16 +169,16 @@ pub(crate) struct CategoryValue {
 
 impl CategoryValue {
     pub fn encode(&self, out: &mut Vec<u8>) {
-        varint::put(out, zigzag(self.messages));
-        varint::put(out, zigzag(self.streams));
+        varint::put_signed(out, self.messages);
+        varint::put_signed(out, self.streams);
     }
 
     pub fn decode(bytes: &[u8]) -> Option<CategoryValue> {
         let (messages, rest) = varint::take(bytes)?;
         let (streams, rest) = varint::take(rest)?;
         rest.is_empty().then_some(CategoryValue {
-            messages: unzigzag(messages),
-            streams: unzigzag(streams),
+            messages: varint::unzigzag(messages),
+            streams: varint::unzigzag(streams),
         })
     }
 
@@ -237,14 +237,6 @@ impl PositionRun {
         let has_end = global.checked_add(len).is_some() && offset.checked_add(len).is_some();
         (rest.is_empty() && len > 0 && has_end).then_some(PositionRun { global, offset, len })
     }
-}
-
-fn zigzag(value: i64) -> u64 {
-    (value << 1 ^ value >> 63) as u64
-}
-
-fn unzigzag(value: u64) -> i64 {
-    (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ pub(crate) struct NamespaceRemovals {
     pub streams: HashMap<String, i64>,
     /// Changes for each category, including streams without remaining messages.
     pub categories: HashMap<String, CategoryValue>,
-    /// The offset behind the marks that record the removal.
+    /// The offset after the marks that record the removal.
     pub marked_to: Offset,
 }
 

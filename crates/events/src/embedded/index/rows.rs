@@ -1,8 +1,8 @@
 //! Lists of messages: by position for each stream, by global position for each category. Tables store a list in chunks,
 //! column by column, because most columns of most chunks are constant or consecutive.
 
+use thalweg_kit::varint;
 use thalweg_log::Offset;
-use thalweg_log::format::varint;
 
 /// Maximum number of rows in a chunk.
 pub(crate) const CHUNK: usize = 512;
@@ -83,7 +83,7 @@ fn column(out: &mut Vec<u8>, rows: &[IndexRow], of: impl Fn(&IndexRow) -> u64) {
         let value = of(row);
         constant &= value == first;
         following &= value == first.wrapping_add(n);
-        widest = widest.max(zigzag(value.wrapping_sub(before)));
+        widest = widest.max(varint::zigzag(step(before, value)));
         before = value;
     }
     let form = match (constant, following) {
@@ -104,7 +104,7 @@ fn column(out: &mut Vec<u8>, rows: &[IndexRow], of: impl Fn(&IndexRow) -> u64) {
         let mut before = first;
         for row in rows.iter().skip(1) {
             let value = of(row);
-            varint::put(out, zigzag(value.wrapping_sub(before)));
+            varint::put_signed(out, step(before, value));
             before = value;
         }
     }
@@ -127,9 +127,9 @@ fn read(rest: &mut &[u8], rows: &mut [IndexRow], set: impl Fn(&mut IndexRow, u64
             FOLLOWING => value = first.wrapping_add(n as u64),
             STEPS if n == 0 => {}
             STEPS => {
-                let (step, behind) = varint::take(after)?;
-                value = value.wrapping_add(unzigzag(step));
-                after = behind;
+                let (step, following) = varint::take(after)?;
+                value = value.wrapping_add_signed(varint::unzigzag(step));
+                after = following;
             }
             _ => return None,
         }
@@ -139,14 +139,9 @@ fn read(rest: &mut &[u8], rows: &mut [IndexRow], set: impl Fn(&mut IndexRow, u64
     Some(())
 }
 
-/// Maps small differences of either sign to small numbers.
-fn zigzag(difference: u64) -> u64 {
-    let signed = difference as i64;
-    (signed << 1 ^ signed >> 63) as u64
-}
-
-fn unzigzag(value: u64) -> u64 {
-    value >> 1 ^ (value & 1).wrapping_neg()
+/// From one value to the next, in either direction.
+fn step(before: u64, value: u64) -> i64 {
+    value.wrapping_sub(before).cast_signed()
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use quick_cache::sync::Cache;
+use thalweg_kit::varint;
 use thalweg_log::disk::{Disk, DiskFile};
-use thalweg_log::format::{FieldReader, FieldWriter, varint};
+use thalweg_log::format::{FieldReader, FieldWriter};
 
 use super::block::{Block, BlockBuilder, checked};
 use super::bloom::Bloom;
@@ -310,7 +311,7 @@ impl Table {
 
     /// A cursor at the first entry whose key is not less.
     pub fn seek(self: &Arc<Table>, key: &[u8], io: Io) -> IndexReadResult<TableCursor> {
-        // The entry is in the last block that does not begin behind the key, or it is the first of the next block.
+        // The entry is in the last block that does not begin after the key, or it is the first of the next block.
         let n = self
             .sparse
             .partition_point(|sparse| *sparse.first <= *key)

@@ -209,7 +209,7 @@ impl IndexView {
                 found.entry(name.to_owned()).or_insert(at);
             }
         }
-        let is_behind = |name: &str| cursor.is_empty() || name > cursor;
+        let is_after = |name: &str| cursor.is_empty() || name > cursor;
         let mut names = 0;
         let mut last = String::new();
         self.names(self.space.of_documents(), Family::Document, from, &mut |name, value| {
@@ -219,12 +219,12 @@ impl IndexView {
             let at = DocumentAt::decode(value).ok_or_else(|| damaged("a document"))?;
             let at = *found.entry(name.to_owned()).or_insert(at);
             if name != last {
-                names += usize::from(!at.removed && is_behind(name));
+                names += usize::from(!at.removed && is_after(name));
                 name.clone_into(&mut last);
             }
             Ok(true)
         })?;
-        let names = found.into_iter().filter(|(name, at)| !at.removed && is_behind(name));
+        let names = found.into_iter().filter(|(name, at)| !at.removed && is_after(name));
         Ok(names.map(|(name, _)| name).take(max).collect())
     }
 

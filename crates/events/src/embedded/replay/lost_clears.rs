@@ -1,7 +1,7 @@
 //! Detects clearings whose record was lost by damage. Otherwise their messages would come back, mixed with those that
 //! followed.
 //!
-//! There are two kinds of evidence. If a message behind a gap of the log has a position that was assigned before,
+//! There are two kinds of evidence. If a message after a gap of the log has a position that was assigned before,
 //! everything was removed in between, and the clearing was in a gap. And existing indexes know the clearing: the store
 //! then records it in a document of its own, so that rebuilt indexes know it too.
 
@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use thalweg_kit::threads;
+use thalweg_kit::varint;
 use thalweg_log::Offset;
-use thalweg_log::format::varint;
 
 use super::super::index::{IndexReadResult, IndexedEvent, Io, ListId, ListKind};
 use super::super::namespace::EmbeddedNamespace;
@@ -30,7 +30,7 @@ pub(in super::super) const CLEARED: &str = "~cleared";
 pub(super) struct LostClearDetector {
     /// The log had a gap since the newest clearing.
     any: bool,
-    /// Streams that have been verified behind the newest gap.
+    /// Streams that have been verified after the newest gap.
     streams: HashSet<Arc<str>>,
 }
 
@@ -60,7 +60,7 @@ impl LostClearDetector {
             return Ok(None);
         }
         let mut given = namespace.global_given(event)?;
-        // Positions of a stream increase, so checking its first message behind a gap suffices, unless messages were
+        // Positions of a stream increase, so checking its first message after a gap suffices, unless messages were
         // imported.
         if event.is_imported || !self.streams.contains(&event.stream) {
             given = given.max(namespace.position_given(event)?);

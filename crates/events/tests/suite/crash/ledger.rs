@@ -135,7 +135,7 @@ impl Ledger {
         assert_eq!(store.verify().await.unwrap().faults, [], "{what}");
     }
 
-    /// Only what is behind the last message can be lost.
+    /// Only what is after the last message can be lost.
     fn start_anew_from(&mut self, found: &[Fact], last: u64) {
         let lost = self.facts.split_off(&(last + 1));
         let lost: BTreeSet<u64> = lost.values().map(|fact| fact.mark).collect();

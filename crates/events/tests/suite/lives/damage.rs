@@ -73,7 +73,7 @@ fn names(report: &CheckReport, (id, offset): (PartitionId, Offset)) -> bool {
         .lost
         .iter()
         .any(|lost| lost.partition == id && (lost.from..lost.to).contains(&offset));
-    // Records behind the end of the log are named as blocks, if there is any evidence of them.
+    // Records beyond the end of the log are named as blocks, if there is any evidence of them.
     let known = report.partitions.iter().find(|known| known.id == id);
     is_lost || known.is_none_or(|known| offset >= known.next)
 }

@@ -93,7 +93,7 @@ fn only_the_confirmed_front_is_committed() {
 }
 
 #[test]
-fn what_is_given_back_is_read_again_with_all_behind_it() {
+fn what_is_given_back_is_read_again_with_all_after_it() {
     let mut tracker = OffsetTracker::default();
     hold(&mut tracker, 0);
     let first = tracker.sent(&[span(0, 0, 2)]);

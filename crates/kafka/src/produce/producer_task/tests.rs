@@ -140,7 +140,7 @@ async fn what_waits_for_its_topic_is_sent_with_what_failed_and_so_before_anythin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_overtook_a_record_that_failed_is_sent_again_behind_it_and_confirmed_after_it() {
+async fn what_overtook_a_record_that_failed_is_sent_again_and_confirmed_after_it() {
     let cluster = cluster(&["t", "other"]);
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN;
     cluster.request_errors(RDKafkaApiKey::Produce, &[unknown]);
@@ -190,13 +190,13 @@ async fn a_write_that_is_taken_is_confirmed_while_an_older_one_waits_that_has_no
     let cluster = cluster(&["t", "other"]);
     let (mut lane, _jobs) = lane(&cluster).await;
     lane.order.enter(1, &BTreeSet::from(["t".into()]));
-    let (behind, mut behind_done) = write(2, &["t k x"]);
+    let (later, mut later_done) = write(2, &["t k x"]);
     let (beside, mut beside_done) = write(3, &["other k x"]);
-    lane.launch(behind);
+    lane.launch(later);
     lane.launch(beside);
     drained(&mut lane).await;
     assert!(beside_done.try_recv().unwrap().is_ok());
-    assert!(behind_done.try_recv().is_err() && lane.held.contains_key(&2));
+    assert!(later_done.try_recv().is_err() && lane.held.contains_key(&2));
     drop_aside(lane.client).await;
 }
 
@@ -340,7 +340,7 @@ fn what_was_sent_again_and_is_given_up_is_told() {
     in_order.give_up(0, "it is gone".to_owned());
     assert!(
         in_order.refused.is_empty(),
-        "the broker has it, and nothing older behind it"
+        "the broker has it, and nothing older after it"
     );
     let mut overtaken = overtaking();
     overtaken.sent(0, 1);

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use thalweg_http::tls_client::tls_config_of_machine;
 use thalweg_kit::clock;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::uns::schema::Schema;
 
@@ -32,7 +31,7 @@ pub fn agent(url: &str, answer: Duration) -> ureq::Agent {
         .timeout_global(Some(answer))
         .proxy(None);
     if url.starts_with("https://") {
-        config = config.tls_config(tls());
+        config = config.tls_config(tls_config_of_machine());
     }
     config.build().into()
 }
@@ -137,16 +136,4 @@ pub(super) fn escaped(name: &str) -> String {
         }
     }
     out
-}
-
-fn tls() -> TlsConfig {
-    let machine = rustls_native_certs::load_native_certs().certs;
-    let trusted: Vec<Certificate<'static>> = machine
-        .iter()
-        .map(|der| Certificate::from_der(der).to_owned())
-        .collect();
-    TlsConfig::builder()
-        .root_certs(RootCerts::Specific(Arc::new(trusted)))
-        .unversioned_rustls_crypto_provider(Arc::new(aws_lc_rs::default_provider()))
-        .build()
 }

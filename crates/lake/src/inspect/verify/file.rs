@@ -18,7 +18,7 @@ use thalweg_delta::store::{FaultKind, LocalFile};
 use thalweg_delta::{DeltaError, FileEntry};
 use thalweg_kit::threads;
 
-/// The values begin behind the magic number.
+/// The values begin after the magic number.
 const MAGIC_BYTES: i64 = 4;
 /// The most findings of one kind that are reported per file.
 const SAME_MAX: usize = 5;

@@ -107,10 +107,10 @@ impl RollupBuilder {
         Ok(())
     }
 
-    /// The files with rows that were added after version `behind`; `None` if a commit is missing.
-    fn added(&self, log: &DeltaLog, behind: i64, version: i64) -> Result<Option<Vec<AddedFile>>, RollupError> {
+    /// The files with rows that were added after version `after`; `None` if a commit is missing.
+    fn added(&self, log: &DeltaLog, after: i64, version: i64) -> Result<Option<Vec<AddedFile>>, RollupError> {
         let mut added = Vec::new();
-        for version in behind + 1..=version {
+        for version in after + 1..=version {
             let Some(actions) = threads::block_on(&self.runtime, log.read_commit(version))? else {
                 return Ok(None);
             };

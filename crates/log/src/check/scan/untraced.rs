@@ -33,11 +33,11 @@ impl LogScan {
                     .damaged_from
                     .unwrap_or(u64::MAX)
                     .min(last.and_then(number).unwrap_or(0));
-                let behind = self.commits.iter().filter(|file| file.outline.file.number >= from);
+                let after = self.commits.iter().filter(|file| file.outline.file.number >= from);
                 let had = newest.map_or(0, |newest| newest.file_bytes);
                 let last = last.and_then(number);
                 let is_gone = newest.filter(|newest| last.is_none_or(|last| last <= newest.file));
-                let sizes = behind
+                let sizes = after
                     .filter(|file| file.role != FileRole::Spare)
                     .map(|file| file.outline.file.size.max(had));
                 let gone = is_gone.map_or(0, |newest| {

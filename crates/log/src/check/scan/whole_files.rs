@@ -71,7 +71,7 @@ impl LogScanner<'_> {
             .map(|newest| newest.file_bytes);
         let is_short = match (had, newest) {
             (Some(had), _) => log_file.size < had,
-            // Without a superblock, a file behind the end may have been the newest.
+            // Without a superblock, a file beyond the end may have been the newest.
             (None, None) => file.role == FileRole::Spare && recovery::is_cut_short(&log_file),
             (None, Some(_)) => false,
         };

@@ -1,5 +1,6 @@
+use thalweg_kit::clock::wall_micros as now;
+
 use super::*;
-use crate::clock::wall_now as now;
 use crate::disk::sim::SimDisk;
 use crate::embedded::EmbeddedLog;
 use crate::status::LogStatus;
@@ -75,7 +76,7 @@ async fn what_is_restarted_each_day_is_checked_once_a_week() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_round_goes_on_in_the_next_process_behind_the_files_that_were_read() {
+async fn a_round_goes_on_in_the_next_process_after_the_files_that_were_read() {
     let disk = SimDisk::new(3, 64 << 20);
     let log = filled(&disk).await;
     let (book, at) = (log.book(), now());

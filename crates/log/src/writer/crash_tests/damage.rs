@@ -439,9 +439,9 @@ fn is_untold(one: &Placed, before: &CheckReport) -> bool {
         .findings
         .iter()
         .find(|finding| finding.kind == FindingKind::TornTail);
-    let behind = |file: &str, position| one.file.as_str() > file || (one.file == file && one.body_at >= position);
-    let behind_torn = torn.is_some_and(|torn| behind(&torn.file, torn.position));
-    one.file.starts_with("commit") && behind_torn
+    let is_after = |file: &str, position| one.file.as_str() > file || (one.file == file && one.body_at >= position);
+    let after_torn = torn.is_some_and(|torn| is_after(&torn.file, torn.position));
+    one.file.starts_with("commit") && after_torn
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::dump::{DumpLine, DumpOptions, dump};
 use crate::file::commit_name;
 
-/// A log of several files without spare files behind the current one. Returns the number of the current file.
+/// A log of several files without spare files after the current one. Returns the number of the current file.
 fn without_spares(seed: u64) -> (SimDisk, [Known; MODES.len()], u64) {
     let disk = SimDisk::new(seed, 64 << 20);
     let (mut driven, known, _) = worked(&disk, seed, 20);
@@ -49,7 +49,7 @@ fn a_file_in_use_that_has_become_empty_is_not_passed() {
 }
 
 #[test]
-fn what_stands_behind_a_block_that_is_not_there_is_cut_off_and_counted() {
+fn what_stands_after_a_block_that_is_not_there_is_cut_off_and_counted() {
     let disk = SimDisk::new(1, 64 << 20);
     let mut driven = open_wide(&disk);
     let partition = driven.partitions[1].clone();

@@ -287,7 +287,7 @@ fn an_index_of_a_newer_version_or_of_an_unknown_kind_of_file_is_not_made_anew() 
 }
 
 #[test]
-fn a_newer_file_behind_one_that_is_not_used_yet_is_seen() {
+fn a_newer_file_after_one_that_is_not_used_yet_is_seen() {
     let disk = stored(1);
     let found = found(&disk);
     let number = found.next_number + 1;
@@ -331,7 +331,7 @@ fn a_log_that_goes_on_with_a_newer_block_is_neither_cut_off_nor_repaired() {
     for seed in 0..20 {
         let disk = stored(seed);
         let found = found(&disk);
-        // Behind the last block in the same file, or at the start of the next one.
+        // After the last block in the same file, or at the start of the next one.
         let (file, at) = match (found.files.last(), found.end) {
             (Some(last), Some(end)) if end + PAGE as u64 <= last.size => (last.name.clone(), end),
             _ => (found.spares[0].name.clone(), 0),

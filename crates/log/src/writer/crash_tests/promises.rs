@@ -83,7 +83,7 @@ fn files_that_have_each_others_names_are_left_as_they_are_and_told_the_name_that
 }
 
 /// The files with everything overwritten with zeros that the superblock does not name as synced.
-fn zeroed_behind_the_superblock(files: &Snapshot) -> Snapshot {
+fn zeroed_after_the_superblock(files: &Snapshot) -> Snapshot {
     let mut damaged = files.clone();
     let disk = disk_of(files, 1);
     let found = superblock::read(&disk, &disk.names().unwrap()).unwrap().unwrap();
@@ -109,7 +109,7 @@ fn after_a_power_cut_the_destroyed_end_of_a_file_is_not_missed_unless_the_log_ha
     let mut less = 0;
     for seed in 0..60 {
         let (files, known) = ended(seed, 42, Ending::PowerCut);
-        let damaged = zeroed_behind_the_superblock(&files);
+        let damaged = zeroed_after_the_superblock(&files);
         // A segment may name a higher sequence than the superblock.
         let Ok(ends) = ends(&damaged) else { continue };
         let wanted = acknowledged(&known);
@@ -125,7 +125,7 @@ fn after_a_power_cut_the_destroyed_end_of_a_file_is_not_missed_unless_the_log_ha
         disk.power_cut();
         let files = snapshot(&disk);
         let (ends, wanted) = (
-            ends(&zeroed_behind_the_superblock(&files)).unwrap(),
+            ends(&zeroed_after_the_superblock(&files)).unwrap(),
             acknowledged(&known),
         );
         assert_eq!(ends, wanted, "seed {seed}: all of it was known to be synced");
@@ -166,7 +166,7 @@ fn what_was_not_synced_when_a_process_was_killed_is_not_missed_if_the_file_is_da
             drop(driven);
             disk.kill();
             let whole = snapshot(&disk);
-            let damaged = ends(&zeroed_behind_the_superblock(&whole)).unwrap();
+            let damaged = ends(&zeroed_after_the_superblock(&whole)).unwrap();
             wanted[slot] += 1;
             assert_eq!(ends(&whole).unwrap(), wanted, "a killed process leaves all it wrote");
             // With `fsync`, the superblock covers everything.

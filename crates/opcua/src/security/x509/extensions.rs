@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constraints_are_read_with_any_length_and_with_nothing_behind() {
+    fn constraints_are_read_with_any_length_and_with_nothing_after() {
         let some = |is_authority, path_len| Some(Constraints { is_authority, path_len });
         for (bytes, expected) in [
             (&[0x30, 0][..], some(false, None)),

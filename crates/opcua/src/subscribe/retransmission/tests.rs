@@ -198,7 +198,7 @@ fn of_very_many_missing_messages_those_are_asked_for_that_the_server_still_has()
 
 /// Two messages of the hole are fetched, then the connection breaks twice.
 #[test]
-fn a_break_while_a_hole_is_filled_loses_neither_the_rest_of_it_nor_the_message_behind_it() {
+fn a_break_while_a_hole_is_filled_loses_neither_the_rest_of_it_nor_the_message_after_it() {
     let mut messages = following(1);
     messages.published(5, &[2, 3, 4, 5], 5);
     assert_eq!(messages.next(), Some(RetransmissionStep::Ask(2)));
@@ -225,7 +225,7 @@ fn a_break_while_a_hole_is_filled_loses_neither_the_rest_of_it_nor_the_message_b
 }
 
 #[test]
-fn what_is_given_up_is_a_gap_and_the_message_behind_it_still_leaves() {
+fn what_is_given_up_is_a_gap_and_the_message_after_it_still_leaves() {
     let mut messages = following(1);
     messages.published(4, &[2, 3, 4], 4);
     assert_eq!(messages.next(), Some(RetransmissionStep::Ask(2)));

@@ -189,7 +189,7 @@ fn what_is_small_as_json_and_large_as_protobuf_ends_at_the_limit() {
 }
 
 #[test]
-fn a_request_with_something_behind_it_is_read_alone() {
+fn a_request_with_something_after_it_is_read_alone() {
     let json = b"\xef\xbb\xbf {\"resourceLogs\":[{}]} \n{\"resourceLogs\":[{},{}]}";
     let limits = JsonLimits::default();
     let (mut at, mut lens) = (0, Vec::new());

@@ -370,7 +370,7 @@ fn over_a_gap(width: u64, delayed: bool) -> (WorkMachine, Disk) {
 }
 
 #[test]
-fn a_gap_wider_than_the_window_and_what_comes_behind_it_are_restored_as_they_were() {
+fn a_gap_wider_than_the_window_and_what_comes_after_it_are_restored_as_they_were() {
     for (width, delayed) in [
         (WINDOW_MAX - 1, false),
         (WINDOW_MAX, false),

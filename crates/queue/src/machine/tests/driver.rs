@@ -337,8 +337,8 @@ impl Driver {
             7..12 => {
                 let Some(message) = self.at_cursor() else { return };
                 assert_eq!(
-                    self.machine.walk(&message, self.now),
-                    self.model.walk(&message, self.now)
+                    self.machine.pass_unclaimable(&message, self.now),
+                    self.model.pass_unclaimable(&message, self.now)
                 );
             }
             12..14 => {

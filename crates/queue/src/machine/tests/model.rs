@@ -495,7 +495,7 @@ impl Model {
         if let Some(passed) = self.reach(message, now) {
             return passed;
         }
-        if self.settles_on_sight(message, now) {
+        if self.step_over_unclaimable(message, now) {
             return PassOutcome::Taken;
         }
         let lane = self.lane_of(message);
@@ -524,10 +524,10 @@ impl Model {
         PassOutcome::Leased(lease)
     }
 
-    pub fn walk(&mut self, message: &MessageMeta, now: Micros) -> bool {
+    pub fn pass_unclaimable(&mut self, message: &MessageMeta, now: Micros) -> bool {
         match self.reach(message, now) {
             Some(passed) => passed == PassOutcome::Taken,
-            None => self.settles_on_sight(message, now),
+            None => self.step_over_unclaimable(message, now),
         }
     }
 
@@ -591,7 +591,7 @@ impl Model {
         })
     }
 
-    fn settles_on_sight(&mut self, message: &MessageMeta, now: Micros) -> bool {
+    fn step_over_unclaimable(&mut self, message: &MessageMeta, now: Micros) -> bool {
         if message.skip {
             self.admit(message, At::Settled(FinalState::Skipped), now);
             self.totals.skipped += 1;
@@ -748,7 +748,7 @@ impl Model {
         }
     }
 
-    /// At or behind the cursor.
+    /// At or after the cursor.
     pub fn ahead(&self) -> u64 {
         self.messages.range(self.cursor..).count() as u64
     }

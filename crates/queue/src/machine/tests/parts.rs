@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use thalweg_kit::varint::{put, put_signed};
 use thalweg_log::Micros;
 
-use crate::machine::codec::{MessageSnapshot, StateReader, put, put_signed};
+use crate::machine::codec::{MessageSnapshot, StateReader};
 use crate::machine::entry::{MessageState, NEVER};
 use crate::machine::journal::{FailureVerdict, Journal, LeaseRun};
 use crate::machine::timer_wheel::{Timer, TimerWheel, Timers};
@@ -259,8 +260,26 @@ fn without_a_journal_nothing_is_written() {
 }
 
 #[test]
+fn a_number_that_cannot_be_read_is_reported_where_reading_stopped() {
+    let ten_bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0];
+    for (rest, at, what) in [
+        (vec![0x80, 0x80], 3, "ends too early"),
+        (vec![], 1, "ends too early"),
+        (vec![0x80; 20], 11, "a number is too long"),
+        (ten_bytes, 11, "a number is too long"),
+    ] {
+        let bytes: Vec<u8> = std::iter::once(7).chain(rest).collect();
+        let mut from = StateReader::new(&bytes);
+        assert_eq!(from.u64(), Ok(7));
+        assert_eq!(from.u64(), Err(DamagedState { at, what }), "{bytes:?}");
+    }
+    let mut longer = StateReader::new(&[0x87, 0x80, 0, 1]);
+    assert_eq!((longer.u64(), longer.i64(), longer.is_empty()), (Ok(7), Ok(-1), true));
+}
+
+#[test]
 fn lengths_in_a_checkpoint_take_no_memory() {
-    // Floor 0, 2^40 runs announced; a run 2^40 long behind a hole; a message 2^40 away.
+    // Floor 0, 2^40 runs announced; a run 2^40 long after a hole; a message 2^40 away.
     let mut many = vec![1, 0];
     put(&mut many, 1 << 40);
     assert!(MachineRecovery::new(0, Some(&many)).is_err());

@@ -22,10 +22,10 @@ fn delayed(offset: u64, until: Micros) -> MessageMeta {
 fn what_falls_asleep_while_its_span_is_read_sleeps_on_and_is_roused_in_its_time() {
     let mut machine = WorkMachine::new(DeliveryPolicy::default(), 0);
     let (first, second) = (delayed(0, HOUR), delayed(1, 2 * HOUR));
-    assert!(machine.walk(&first, 0));
+    assert!(machine.pass_unclaimable(&first, 0));
     let span = machine.to_rouse(HOUR).unwrap();
     // The read ended at the end of the partition, at 1. Then a message is appended and claimed.
-    assert!(machine.walk(&second, HOUR));
+    assert!(machine.pass_unclaimable(&second, HOUR));
     machine.rouse(span, &[first], 1, HOUR);
     let lease = machine.next_ready(1, SECOND, HOUR).unwrap();
     machine.ack(lease.offset, lease.delivery, HOUR).unwrap();

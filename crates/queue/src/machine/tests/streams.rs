@@ -181,7 +181,7 @@ fn a_delayed_message_is_waited_for_and_what_lies_before_it_is_not() {
 }
 
 #[test]
-fn going_on_behind_what_arrived_commits_nothing_and_never_leads_further_than_the_window() {
+fn going_on_after_what_arrived_commits_nothing_and_never_leads_further_than_the_window() {
     let mut machine = StreamMachine::new(0, 10);
     machine.read_from(4, 7);
     assert_eq!((machine.committed(), machine.readable(0)), (0, Some(4)));

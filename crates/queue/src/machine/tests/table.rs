@@ -601,8 +601,8 @@ fn a_strict_queue_does_not_read_ahead_of_a_busy_lane() {
 #[test]
 fn a_message_in_the_dark_expires_without_a_consumer() {
     let mut machine = WorkMachine::new(policy(), 0);
-    assert!(!machine.walk(&message(0), 0), "it is not expired");
-    assert!(machine.walk(
+    assert!(!machine.pass_unclaimable(&message(0), 0), "it is not expired");
+    assert!(machine.pass_unclaimable(
         &MessageMeta {
             expires_at: Some(SECOND),
             ..message(0)

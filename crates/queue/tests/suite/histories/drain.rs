@@ -112,7 +112,7 @@ impl World {
         let (queue, group) = self.stream();
         loop {
             let read = match queue.claim(&group, "last", MemberKind::Http, up_to(1000)).await {
-                // The gap is reported once, and reading continues behind it.
+                // The gap is reported once, and reading continues after it.
                 Err(QueueError::OffsetGap { .. }) => continue,
                 read => read.unwrap(),
             };

@@ -162,14 +162,14 @@ impl Evaluator<'_, '_> {
         match method {
             Method::GetTime | Method::ValueOf => Ok(Js::Number(ms)),
             Method::ToIsoString => date::iso(ms).map(Js::from),
-            Method::GetUtcFullYear => part(date::civil(ms)?.year().into()),
-            Method::GetUtcMonth => part(i64::from(date::civil(ms)?.month()) - 1),
-            Method::GetUtcDate => part(date::civil(ms)?.day().into()),
-            Method::GetUtcDay => part(date::civil(ms)?.weekday().to_sunday_zero_offset().into()),
-            Method::GetUtcHours => part(date::civil(ms)?.hour().into()),
-            Method::GetUtcMinutes => part(date::civil(ms)?.minute().into()),
-            Method::GetUtcSeconds => part(date::civil(ms)?.second().into()),
-            Method::GetUtcMilliseconds => part(date::civil(ms)?.millisecond().into()),
+            Method::GetUtcFullYear => part(date::civil(ms)?.date.year),
+            Method::GetUtcMonth => part(i64::from(date::civil(ms)?.date.month) - 1),
+            Method::GetUtcDate => part(date::civil(ms)?.date.day.into()),
+            Method::GetUtcDay => part(date::civil(ms)?.date.weekday().into()),
+            Method::GetUtcHours => part(date::civil(ms)?.hour.into()),
+            Method::GetUtcMinutes => part(date::civil(ms)?.minute.into()),
+            Method::GetUtcSeconds => part(date::civil(ms)?.second.into()),
+            Method::GetUtcMilliseconds => part(i64::from(date::civil(ms)?.nanos) / 1_000_000),
             _ => bail("a method of a date in the time zone of this machine"),
         }
     }

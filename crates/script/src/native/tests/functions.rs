@@ -169,7 +169,7 @@ fn few() -> Vec<Value> {
 fn single(first: Option<&Value>) -> Vec<Vec<Value>> {
     let mut lists = vec![Vec::new()];
     lists.extend(few().into_iter().map(|value| vec![value]));
-    behind(first, lists)
+    after(first, lists)
 }
 
 /// Lists of several arguments after `first`, or after nothing.
@@ -184,10 +184,10 @@ fn several(first: Option<&Value>) -> Vec<Vec<Value>> {
             lists.push(vec![number(a), number(b), Value::text("new"), Value::Null]);
         }
     }
-    behind(first, lists)
+    after(first, lists)
 }
 
-fn behind(first: Option<&Value>, mut lists: Vec<Vec<Value>>) -> Vec<Vec<Value>> {
+fn after(first: Option<&Value>, mut lists: Vec<Vec<Value>>) -> Vec<Vec<Value>> {
     for list in &mut lists {
         list.splice(0..0, first.cloned());
     }

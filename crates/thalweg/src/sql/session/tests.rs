@@ -7,7 +7,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use thalweg_http::tls_client::test_server::Identity;
+use thalweg_http::tls_client::test_server::TestIdentity;
 use thalweg_query::QueryOptions;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -159,7 +159,7 @@ fn seen(answer: &Result<(String, usize), String>) -> (&str, usize) {
 fn a_process_that_speaks_tls_is_asked_or_refused_and_its_files_are_read_by_choice_alone() {
     let world = World::new();
     let names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"];
-    let own = Identity::new(world.folder.path(), "own", "localhost", &names);
+    let own = TestIdentity::new(world.folder.path(), "own", "localhost", &names);
     world.listen(Some(own.shown()), Some(TOKEN));
     let refused = world.ask(world.source()).unwrap_err();
     for words in [
@@ -195,7 +195,7 @@ fn a_process_that_speaks_tls_is_asked_or_refused_and_its_files_are_read_by_choic
 #[test]
 fn a_certificate_for_another_name_of_the_machine_is_asked_for_under_that_name() {
     let world = World::new();
-    let own = Identity::new(
+    let own = TestIdentity::new(
         world.folder.path(),
         "own",
         "localhost",

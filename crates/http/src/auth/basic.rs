@@ -2,13 +2,12 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thalweg_config::{BasicAuth, Role};
 use tokio_util::sync::CancellationToken;
 
-use super::Identity;
-use crate::StartError;
+use super::{Identity, sha256};
+use crate::protection_error::ProtectionError;
 
 pub struct BasicLogin {
     username: String,
@@ -18,8 +17,8 @@ pub struct BasicLogin {
 impl BasicLogin {
     /// Supports only `sha256`. Each other hash would need another library for a deprecated section, and `users_file`
     /// accepts the same user with a better hash.
-    pub fn new(config: &BasicAuth) -> Result<BasicLogin, StartError> {
-        let problem = |problem: &str| StartError::Auth {
+    pub fn new(config: &BasicAuth) -> Result<BasicLogin, ProtectionError> {
+        let problem = |problem: &str| ProtectionError::Auth {
             problem: format!("http.basic_auth: {problem}"),
         };
         if config.algorithm != "sha256" {
@@ -40,8 +39,7 @@ impl BasicLogin {
     }
 
     pub fn check(&self, username: &str, password: &str) -> Option<Identity> {
-        let hash: [u8; 32] = Sha256::digest(password.as_bytes()).into();
-        let right = bool::from(self.hash.ct_eq(&hash)) && self.username == username;
+        let right = bool::from(self.hash.ct_eq(&sha256(password))) && self.username == username;
         right.then(|| Identity {
             name: username.to_owned(),
             roles: vec![Role::Admin],

@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use thalweg_config::HttpConfig;
+use thalweg_config::{HttpConfig, ListenerConfig};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use crate::StartError;
-use crate::auth::watch::FileWatch;
+use crate::file_watch::FileWatch;
+use crate::pem;
+use crate::protection_error::ProtectionError;
 
 /// Where the certificate of a listener is, and whose clients may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +35,22 @@ pub struct TlsNames {
     pub client_ca: &'static str,
 }
 
-pub struct Tls {
+impl TlsNames {
+    const OF_HTTP: TlsNames = TlsNames {
+        cert: "http.cert_file",
+        key: "http.key_file",
+        client_ca: "http.client_ca_file",
+    };
+    /// Within the section of the listener.
+    const OF_LISTENER: TlsNames = TlsNames {
+        cert: "cert_file",
+        key: "key_file",
+        client_ca: "client_ca_file",
+    };
+}
+
+/// The TLS of a listener, as its files are now.
+pub struct ServerTls {
     files: TlsFiles,
     current: Mutex<LoadedTls>,
 }
@@ -46,16 +60,24 @@ struct LoadedTls {
     watch: FileWatch,
 }
 
-impl Tls {
-    /// `None` if the configuration asks for plain HTTP.
-    pub(crate) fn load(http: &HttpConfig) -> Result<Option<Tls>, StartError> {
-        let (Some(cert), Some(key)) = (http.cert_file.clone(), http.key_file.clone()) else {
+impl ServerTls {
+    /// TLS of the section `http`; `None` if the configuration asks for plain HTTP. Reads the files.
+    pub fn of_http(config: &HttpConfig) -> Result<Option<ServerTls>, ProtectionError> {
+        ServerTls::of_pair(&config.cert_file, &config.key_file, TlsNames::OF_HTTP)
+    }
+
+    /// TLS of another listener; `None` if the configuration asks for none. Reads the files.
+    pub fn of_listener(config: &ListenerConfig) -> Result<Option<ServerTls>, ProtectionError> {
+        ServerTls::of_pair(&config.cert_file, &config.key_file, TlsNames::OF_LISTENER)
+    }
+
+    fn of_pair(
+        cert: &Option<PathBuf>,
+        key: &Option<PathBuf>,
+        names: TlsNames,
+    ) -> Result<Option<ServerTls>, ProtectionError> {
+        let (Some(cert), Some(key)) = (cert.clone(), key.clone()) else {
             return Ok(None);
-        };
-        let names = TlsNames {
-            cert: "http.cert_file",
-            key: "http.key_file",
-            client_ca: "http.client_ca_file",
         };
         let client_ca = None;
         let files = TlsFiles {
@@ -64,28 +86,29 @@ impl Tls {
             client_ca,
             names,
         };
-        Tls::open(files).map(Some)
+        ServerTls::open(files).map(Some)
     }
 
     /// TLS 1.2 and later. Reads the files.
-    pub fn open(files: TlsFiles) -> Result<Tls, StartError> {
+    pub fn open(files: TlsFiles) -> Result<ServerTls, ProtectionError> {
         let all = [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()];
         let watch = FileWatch::new(all.into_iter().flatten().cloned().collect());
         let acceptor = acceptor(&files)?;
-        Ok(Tls {
+        Ok(ServerTls {
             files,
             current: Mutex::new(LoadedTls { acceptor, watch }),
         })
     }
 
     /// Reads the files again, whether they have changed or not. After an error the previous state stays in force.
-    pub fn reload(&self) -> Result<(), StartError> {
+    pub fn reload(&self) -> Result<(), ProtectionError> {
         let acceptor = acceptor(&self.files)?;
         self.current.lock().acceptor = acceptor;
         Ok(())
     }
 
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+    /// For the next connection. Reads the files again if they have changed, which is checked at most once per second.
+    pub fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock();
         if current.watch.changed() {
             match acceptor(&self.files) {
@@ -100,24 +123,22 @@ impl Tls {
     }
 }
 
-fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, StartError> {
-    let problem = |problem| StartError::Tls {
-        keys: format!("{}, {}", files.names.cert, files.names.key),
+fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, ProtectionError> {
+    let names = files.names;
+    let both = format!("{}, {}", names.cert, names.key);
+    let problem = |problem| ProtectionError::Tls {
+        keys: both.clone(),
         problem,
     };
-    let certificates = certificates(files.names.cert, &files.cert)?;
-    let key = PrivateKeyDer::from_pem_slice(&read(files.names.key, &files.key)?).map_err(|error| {
-        problem(format!(
-            "{} holds no private key in PEM form: {error}",
-            files.key.display()
-        ))
-    })?;
+    let certificates =
+        pem::certificates(&files.cert).map_err(|error| ProtectionError::of_pem_file(names.cert, names.cert, error))?;
+    let key = pem::private_key(&files.key).map_err(|error| ProtectionError::of_pem_file(names.key, &both, error))?;
     let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| problem(error.to_string()))?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
-        Some(path) => builder.with_client_cert_verifier(verifier(files.names.client_ca, path)?),
+        Some(path) => builder.with_client_cert_verifier(client_verifier(names.client_ca, path)?),
     };
     let mut config = builder
         .with_single_cert(certificates, key)
@@ -126,40 +147,12 @@ fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, StartError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn verifier(name: &'static str, path: &Path) -> Result<Arc<dyn ClientCertVerifier>, StartError> {
-    let problem = |problem| StartError::Tls {
-        keys: name.to_owned(),
-        problem,
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(name, path)? {
-        let added = roots.add(certificate);
-        added.map_err(|error| problem(format!("{} cannot be trusted: {error}", path.display())))?;
-    }
+fn client_verifier(name: &'static str, path: &Path) -> Result<Arc<dyn ClientCertVerifier>, ProtectionError> {
+    let roots = pem::authorities(path).map_err(|error| ProtectionError::of_pem_file(name, name, error))?;
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(aws_lc_rs::default_provider()))
         .build()
-        .map_err(|error| problem(format!("{} cannot be used for clients: {error}", path.display())))
-}
-
-/// At least one.
-fn certificates(name: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, StartError> {
-    let problem = |problem| StartError::Tls {
-        keys: name.to_owned(),
-        problem,
-    };
-    let found: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&read(name, path)?)
-        .collect::<Result<_, _>>()
-        .map_err(|error| problem(format!("{} is not a PEM file: {error}", path.display())))?;
-    match found.is_empty() {
-        true => Err(problem(format!("{} holds no certificate in PEM form", path.display()))),
-        false => Ok(found),
-    }
-}
-
-fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, StartError> {
-    std::fs::read(path).map_err(|error| StartError::Unreadable {
-        key,
-        path: path.to_owned(),
-        error,
-    })
+        .map_err(|error| ProtectionError::Tls {
+            keys: name.to_owned(),
+            problem: format!("{} cannot be used for clients: {error}", path.display()),
+        })
 }

@@ -7,8 +7,10 @@ use argon2::password_hash::{PasswordHashString, PasswordHasher as _, SaltString}
 use argon2::{Algorithm, Argon2};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use sha2::{Digest as _, Sha256};
-use thalweg_config::{Role, is_login_name, nearest};
+use thalweg_config::{Role, is_login_name, nearest, sha256_from_hex};
+use thalweg_kit::random::NoRandomness;
+
+use super::{secret, sha256};
 
 /// The stored secret of a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,13 +23,14 @@ pub enum LoginSecret {
 
 impl LoginSecret {
     pub fn of_token(token: &str) -> LoginSecret {
-        LoginSecret::Token(Sha256::digest(token.as_bytes()).into())
+        LoginSecret::Token(sha256(token))
     }
 
     /// Takes tens of milliseconds and 19 MiB, by design.
     pub fn of_password(password: &str) -> std::io::Result<LoginSecret> {
         let failed = |error: argon2::password_hash::Error| std::io::Error::other(error.to_string());
-        let salt = SaltString::encode_b64(&super::random()?[..16]).map_err(failed)?;
+        let salt = secret().map_err(std::io::Error::other)?;
+        let salt = SaltString::encode_b64(&salt[..16]).map_err(failed)?;
         let hash = Argon2::default()
             .hash_password(password.as_bytes(), &salt)
             .map_err(failed)?;
@@ -45,8 +48,8 @@ impl std::fmt::Display for LoginSecret {
 }
 
 /// An unguessable token.
-pub fn new_token() -> std::io::Result<String> {
-    Ok(format!("twg_{}", BASE64_URL_SAFE_NO_PAD.encode(super::random()?)))
+pub fn new_token() -> Result<String, NoRandomness> {
+    Ok(format!("twg_{}", BASE64_URL_SAFE_NO_PAD.encode(secret()?)))
 }
 
 /// One line.
@@ -127,7 +130,7 @@ impl LoginLine {
         }
         let secret = match kind {
             LoginFileKind::Tokens => {
-                let digits = sha256(hash.trim());
+                let digits = sha256_from_hex(hash.trim());
                 let digits = digits
                     .ok_or_else(|| format!("the token of \"{name}\" must be the 64 hexadecimal digits of its SHA-256"));
                 LoginSecret::Token(digits?)
@@ -158,15 +161,6 @@ impl std::fmt::Display for LoginLine {
         let roles: Vec<&str> = self.roles.iter().map(|role| role.as_str()).collect();
         write!(f, "{}:{}:{}", self.name, self.secret, roles.join(","))
     }
-}
-
-fn sha256(digits: &str) -> Option<[u8; 32]> {
-    let digits: Vec<u32> = digits.chars().map(|c| c.to_digit(16)).collect::<Option<_>>()?;
-    let bytes = digits.chunks(2).map(|pair| match pair {
-        [high, low] => u8::try_from(high * 16 + low).ok(),
-        _ => None,
-    });
-    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -1,17 +1,12 @@
-//! The history of the difference between the wall clock and log time.
-//!
-//! Stored format: version 1 · wall clock minus log time before the first jump 8 · number of jumps as varint · for each
-//! jump: log time 8, wall clock minus log time from then on 8.
+//! The history of the difference between the wall clock and log time. It converts either time into the other for any moment
+//! of the history, and says what cannot be known.
 
 use std::sync::{Arc, LazyLock};
 
-use crate::format::{FieldReader, FieldWriter, varint};
-use crate::ids::Micros;
+use crate::time::Micros;
 
 /// Older jumps are dropped, because a clock that is set every second for minutes must not fill the log.
-pub(crate) const JUMPS_MAX: usize = 512;
-
-const VERSION: u8 = 1;
+pub const JUMPS_MAX: usize = 512;
 
 /// A running process notices a clock that was set back within a second; otherwise the next start does. Timestamps taken
 /// in between are before the recorded log time of the jump. Up to this long before a jump, a timestamp may therefore
@@ -52,11 +47,28 @@ impl ClockJumps {
     }
 
     /// The difference has always been `first`.
-    pub(crate) fn starting_with(first: Micros) -> ClockJumps {
+    pub fn starting_with(first: Micros) -> ClockJumps {
         ClockJumps {
             first,
             list: Vec::new(),
         }
+    }
+
+    /// A history of which [`first`](ClockJumps::first) and [`list`](ClockJumps::list) are given. `None` if the jumps are
+    /// too many or not in order.
+    pub fn from_parts(first: Micros, list: Vec<(Micros, Micros)>) -> Option<ClockJumps> {
+        let is_history = list.len() <= JUMPS_MAX && list.is_sorted_by_key(|(at, _)| *at);
+        is_history.then_some(ClockJumps { first, list })
+    }
+
+    /// Wall clock minus log time before the first jump.
+    pub fn first(&self) -> Micros {
+        self.first
+    }
+
+    /// The log time of each jump and the wall clock minus log time from then on, in the order of log time.
+    pub fn list(&self) -> &[(Micros, Micros)] {
+        &self.list
     }
 
     /// The current wall clock minus log time.
@@ -74,7 +86,8 @@ impl ClockJumps {
         self.list.is_empty()
     }
 
-    pub(crate) fn and(&self, jump: ClockJump) -> ClockJumps {
+    /// The history with one more jump, the newest.
+    pub fn and(&self, jump: ClockJump) -> ClockJumps {
         let mut jumps = self.clone();
         jumps.list.push((jump.at, jump.offset));
         let forgotten = jumps.list.len().saturating_sub(JUMPS_MAX);
@@ -134,8 +147,8 @@ impl ClockJumps {
                 // A time beyond the end of the span: the clock stepped over it there, or reached it in the next span.
                 let was_shown = time >= from && time < end;
                 let was_unseen = from != Micros::MIN && time < from && time >= from.saturating_sub(SEEN_WITHIN);
-                let next_begins_behind = end != Micros::MAX && time >= end && self.wall_at(end) >= wall;
-                match (was_shown, next_begins_behind) {
+                let next_begins_later = end != Micros::MAX && time >= end && self.wall_at(end) >= wall;
+                match (was_shown, next_begins_later) {
                     (true, _) => Some(time),
                     (_, true) => Some(end),
                     // Only a clock that was set back can have shown the time before the jump was noticed.
@@ -146,31 +159,47 @@ impl ClockJumps {
             .collect();
         times.into_iter()
     }
+}
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(16 + 16 * self.list.len());
-        FieldWriter(&mut out).u8(VERSION).i64(self.first);
-        varint::put(&mut out, self.list.len() as u64);
-        for (at, offset) in &self.list {
-            FieldWriter(&mut out).i64(*at).i64(*offset);
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Micros = 1_000_000;
+
+    proptest! {
+        #[test]
+        fn what_is_stamped_earlier_than_something_before_it_is_known_by_the_jumps(
+            jumps in proptest::collection::vec((1..20_i64, -30..30_i64), 0..8),
+            wall in -400..1500_i64,
+        ) {
+            const STEP: Micros = 10 * SECOND;
+            let (mut at, mut all, mut goes_back) = (0, ClockJumps::default(), false);
+            for (after, offset) in jumps {
+                at += after * STEP;
+                let (before, offset) = (all.offset(), offset * STEP);
+                goes_back |= offset <= before;
+                all = all.and(ClockJump { at, before, offset });
+            }
+            let wall = wall * SECOND;
+            let stamps: Vec<Micros> = (0..400).map(|n| all.wall_at(n * STEP / 2)).collect();
+            let first = stamps.iter().position(|stamp| *stamp >= wall).unwrap_or(stamps.len());
+            let falls = stamps.iter().skip(first).any(|stamp| *stamp < wall);
+            prop_assert!(!falls || all.may_fall_below(wall));
+            prop_assert!(goes_back || !all.may_fall_below(wall));
         }
-        out
     }
 
-    /// Returns `None` if the bytes are malformed or the jumps are not in order.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<ClockJumps> {
-        let mut take = FieldReader(bytes);
-        if take.u8()? != VERSION {
-            return None;
-        }
-        let first = take.i64()?;
-        let (count, rest) = varint::take(take.0)?;
-        let mut take = FieldReader(rest);
-        let mut list = Vec::new();
-        for _ in 0..count.min(JUMPS_MAX as u64) {
-            list.push((take.i64()?, take.i64()?));
-        }
-        let whole = take.0.is_empty() && list.len() as u64 == count;
-        (whole && list.is_sorted_by_key(|(at, _)| *at)).then_some(ClockJumps { first, list })
+    #[test]
+    fn a_history_of_parts_is_in_order_and_not_too_long() {
+        let all = |list: &[(Micros, Micros)]| ClockJumps::from_parts(7, list.to_vec());
+        let jumps = all(&[(1, 5), (1, 6), (2, 4)]).unwrap();
+        assert_eq!((jumps.first(), jumps.list()), (7, &[(1, 5), (1, 6), (2, 4)][..]));
+        assert_eq!(ClockJumps::from_parts(7, vec![]), Some(ClockJumps::starting_with(7)));
+        assert_eq!(all(&[(2, 4), (1, 5)]), None);
+        assert!(all(&[(1, 1); JUMPS_MAX]).is_some());
+        assert_eq!(all(&[(1, 1); JUMPS_MAX + 1]), None);
     }
 }

@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use argon2::Argon2;
 use argon2::password_hash::PasswordVerifier as _;
 use parking_lot::Mutex;
-use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use thalweg_config::{AuthConfig, Role, TokenConfig, TokenSecret};
 use thalweg_record::{CacheLimits, Remembered};
 use tokio_util::sync::CancellationToken;
 
-use super::Identity;
 use super::login_file::{LoginFile, LoginFileKind, LoginLine, LoginSecret};
-use crate::StartError;
+use super::{Identity, sha256};
+use crate::protection_error::ProtectionError;
 
 /// Cached successful password checks, so that only a user's first request pays for the check.
 const REMEMBERED_MAX: usize = 1024;
@@ -57,18 +56,14 @@ impl<H> LoginEntry<H> {
     }
 }
 
-/// An error in a file or one of its lines, with the cure.
-#[derive(Debug)]
-pub struct LoginFileError(pub StartError);
-
 impl LoginRegistry {
-    /// Reads all files. An unreadable file or line lets nobody in.
-    pub fn read(config: &AuthConfig) -> (LoginRegistry, Vec<LoginFileError>) {
+    /// Reads all files. An unreadable file or line lets nobody in, and is among the errors.
+    pub fn read(config: &AuthConfig) -> (LoginRegistry, Vec<ProtectionError>) {
         let (mut known, mut flaws) = (LoginRegistry::default(), Vec::new());
         for token in &config.tokens {
             match secret_of(token) {
                 Ok(hash) => known.add_token(token.name.clone(), hash, token.roles.clone()),
-                Err(error) => flaws.push(LoginFileError(error)),
+                Err(error) => flaws.push(error),
             }
         }
         let files = [
@@ -146,7 +141,7 @@ impl LoginRegistry {
 
     /// Compares with every token, so that the time reveals nothing. With `name`, only the token of that name matches.
     pub fn token(&self, presented: &str, name: Option<&str>) -> Option<Identity> {
-        let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
+        let hash = sha256(presented);
         let mut found = None;
         for token in &self.tokens {
             let fits = bool::from(token.hash.ct_eq(&hash));
@@ -200,12 +195,12 @@ pub fn files(config: &AuthConfig) -> Vec<PathBuf> {
     of_tokens.chain(lists.into_iter().flatten().cloned()).collect()
 }
 
-fn secret_of(token: &TokenConfig) -> Result<[u8; 32], StartError> {
+fn secret_of(token: &TokenConfig) -> Result<[u8; 32], ProtectionError> {
     let path = match &token.secret {
         TokenSecret::Sha256(hash) => return Ok(*hash),
         TokenSecret::File(path) => path,
     };
-    let text = std::fs::read_to_string(path).map_err(|error| StartError::Unreadable {
+    let text = std::fs::read_to_string(path).map_err(|error| ProtectionError::Unreadable {
         key: "auth.tokens",
         path: path.clone(),
         error,
@@ -214,22 +209,22 @@ fn secret_of(token: &TokenConfig) -> Result<[u8; 32], StartError> {
     if text.is_empty() {
         let (name, path) = (&token.name, path.display());
         let problem = format!("auth.tokens: the file {path} of token \"{name}\" is empty; write the token into it");
-        return Err(StartError::Auth { problem });
+        return Err(ProtectionError::Auth { problem });
     }
-    Ok(Sha256::digest(text.as_bytes()).into())
+    Ok(sha256(text))
 }
 
-fn wrong_line(path: &Path, line: usize, problem: &str) -> LoginFileError {
+fn wrong_line(path: &Path, line: usize, problem: &str) -> ProtectionError {
     let problem = format!("{}:{line}: {problem}", path.display());
-    LoginFileError(StartError::Auth { problem })
+    ProtectionError::Auth { problem }
 }
 
-fn unreadable(key: &'static str, path: &Path, error: std::io::Error) -> LoginFileError {
-    LoginFileError(StartError::Unreadable {
+fn unreadable(key: &'static str, path: &Path, error: std::io::Error) -> ProtectionError {
+    ProtectionError::Unreadable {
         key,
         path: path.to_owned(),
         error,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -239,7 +234,7 @@ mod tests {
     fn known(lines: &[(&str, &str)]) -> LoginRegistry {
         let mut known = LoginRegistry::default();
         for (name, token) in lines {
-            known.add_token((*name).to_owned(), Sha256::digest(token).into(), vec![Role::Read]);
+            known.add_token((*name).to_owned(), sha256(token), vec![Role::Read]);
         }
         known
     }

@@ -3,14 +3,28 @@
 //! Texts from properties and headers are parsed into durations and instants, or the broken rule. A result is never more
 //! than [`DELAY_MAX`] ahead of `now`, so it can be added to a clock.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use thalweg_config::parse_duration;
+use thalweg_kit::time::{self, Decimals, TimeGrammar, TimeText, UnixTime, YearForm};
 use thalweg_log::Micros;
 
 /// The longest delay of a message.
 pub const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// RFC 3339 as people and programs write it.
+const GRAMMAR: TimeGrammar = TimeGrammar {
+    separators: b"Tt ",
+    small_z: true,
+    leap_seconds: true,
+    zone_hours_max: 25,
+    decimals_max: 9,
+    ..TimeGrammar::RFC_3339
+};
+
+/// Times whose year has at most four digits in every time zone that a text can name.
+const INSTANTS: RangeInclusive<Micros> = -377_705_023_201_000_000..=253_402_207_200_999_999;
 
 /// How many characters of an invalid text an error quotes.
 const QUOTED_CHARS_MAX: usize = 60;
@@ -80,12 +94,16 @@ pub(crate) fn parse_instant(text: &str) -> Option<Micros> {
     if let Some(ms) = whole_number(text) {
         return i64::try_from(ms).ok()?.checked_mul(1000);
     }
-    is_rfc_3339(text).then(|| text.parse::<Timestamp>().ok().map(Timestamp::as_microsecond))?
+    let nanos = time::parse(text, &GRAMMAR)?.total_nanos();
+    // What is finer than a microsecond is cut off, also before 1970.
+    Micros::try_from(nanos / 1000).ok().filter(|at| INSTANTS.contains(at))
 }
 
 /// RFC 3339 in UTC with as many digits as needed; `None` beyond the year 9999.
-pub(crate) fn instant_text(at: Micros) -> Option<String> {
-    Timestamp::from_microsecond(at).ok().map(|at| at.to_string())
+pub fn instant_text(at: Micros) -> Option<TimeText> {
+    let time = UnixTime::from_micros(at);
+    let text = || TimeText::new(time, Decimals::UpTo(6), YearForm::Expanded);
+    INSTANTS.contains(&at).then(text)
 }
 
 /// The whole microseconds in a duration.
@@ -103,30 +121,6 @@ fn duration(text: &str) -> Option<Duration> {
 fn whole_number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok())?
-}
-
-/// `jiff` accepts more than RFC 3339: dates without separators, zone names, an offset of hours only.
-fn is_rfc_3339(text: &str) -> bool {
-    let shape = |text: &str, shape: &str| {
-        let fits = |(b, form): (u8, u8)| match form {
-            b'0' => b.is_ascii_digit(),
-            b'T' => matches!(b, b'T' | b't' | b' '),
-            b'+' => matches!(b, b'+' | b'-'),
-            form => b == form,
-        };
-        text.len() == shape.len() && text.bytes().zip(shape.bytes()).all(fits)
-    };
-    let Some((local, mut rest)) = text.split_at_checked(19) else {
-        return false;
-    };
-    if let Some(fraction) = rest.strip_prefix('.') {
-        let after = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
-        if after.len() == fraction.len() {
-            return false;
-        }
-        rest = after;
-    }
-    shape(local, "0000-00-00T00:00:00") && (matches!(rest, "Z" | "z") || shape(rest, "+00:00"))
 }
 
 #[cfg(test)]
@@ -210,6 +204,48 @@ mod tests {
     }
 
     #[test]
+    fn unusual_instants_are_read_or_refused() {
+        let last = *INSTANTS.end();
+        for (text, expected) in [
+            ("2016-12-31T23:59:60Z", parse_instant("2016-12-31T23:59:59Z")),
+            ("2016-12-31 23:59:60.5Z", parse_instant("2016-12-31T23:59:59.5Z")),
+            ("2016-12-31T23:59:61Z", None),
+            ("2026-03-02T07:59:00+25:59", Some(1_772_344_800_000_000)),
+            ("2026-03-02T08:00:00+26:00", None),
+            ("2026-03-01T06:00:00-00:00", Some(1_772_344_800_000_000)),
+            ("2026-03-01T06:00:00.123456789Z", Some(1_772_344_800_123_456)),
+            ("2026-03-01T06:00:00.1234567890Z", None),
+            ("1969-12-31T23:59:59.9999999Z", Some(0)),
+            ("1969-12-31T23:59:59.9999989Z", Some(-1)),
+            ("0000-01-01T00:00:00+00:01", Some(-62_167_219_260_000_000)),
+            ("9999-12-30T22:00:00.999999999Z", Some(last)),
+            ("9999-12-30T22:00:01Z", None),
+            ("9223372036854775", Some(9_223_372_036_854_775_000)),
+            ("9223372036854776", None),
+        ] {
+            assert_eq!(parse_instant(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn instants_are_shown_as_rfc_3339_as_far_as_it_goes() {
+        let shown = |at| instant_text(at).map(|text| text.to_string());
+        for (at, expected) in [
+            (0, Some("1970-01-01T00:00:00Z")),
+            (-1, Some("1969-12-31T23:59:59.999999Z")),
+            (1_772_344_800_250_000, Some("2026-03-01T06:00:00.25Z")),
+            (-62_167_219_260_000_000, Some("-000001-12-31T23:59:00Z")),
+            (*INSTANTS.start(), Some("-009999-01-02T01:59:59Z")),
+            (*INSTANTS.end(), Some("9999-12-30T22:00:00.999999Z")),
+            (*INSTANTS.start() - 1, None),
+            (*INSTANTS.end() + 1, None),
+            (Micros::MAX, None),
+        ] {
+            assert_eq!(shown(at).as_deref(), expected, "{at}");
+        }
+    }
+
+    #[test]
     fn a_message_can_be_put_off_for_a_year_and_not_longer() {
         let year_ms = u64::try_from(DELAY_MAX.as_millis()).unwrap();
         let last = u64::try_from(NOW).unwrap() / 1000 + year_ms;
@@ -245,8 +281,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn instants_survive_their_text(at in -377_705_023_201_000_000_i64..=253_402_207_200_999_999) {
-            let text = instant_text(at).unwrap();
+        fn instants_survive_their_text(at in INSTANTS) {
+            let text = instant_text(at).unwrap().to_string();
             // Years outside of 0 to 9999 have another form.
             if !text.starts_with('-') {
                 prop_assert_eq!(parse_instant(&text), Some(at), "{}", text);

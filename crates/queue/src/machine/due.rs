@@ -1,5 +1,5 @@
-//! Timers: `advance` handles everything that is due, in the order of the ticks (1 ms), and within one tick in offset
-//! order.
+//! What is due: `advance` handles ended leases, waits, delays and lifetimes, in the order of the ticks (1 ms), and
+//! within one tick in offset order. `timer_wheel.rs` finds them.
 
 use thalweg_log::Micros;
 
@@ -18,21 +18,22 @@ impl WorkMachine {
             self.rewind_wheel(now);
         }
         self.now = now.max(self.now);
-        let mut fired = std::mem::take(&mut self.fired);
-        while self.wheel.fire(&mut self.store.entries, self.now, &mut fired) {
-            fired.sort_unstable_by_key(|entry| self.store.entries.get(*entry).offset);
-            for entry in fired.drain(..) {
+        let mut due_entries = std::mem::take(&mut self.due_entries);
+        while self.wheel.fire(&mut self.store.entries, self.now, &mut due_entries) {
+            due_entries.sort_unstable_by_key(|entry| self.store.entries.get(*entry).offset);
+            for entry in due_entries.drain(..) {
                 if TimerWheel::take_fired(&mut self.store.entries, entry) {
-                    self.due(entry, self.now);
+                    self.handle_due(entry, self.now);
                 }
             }
         }
-        self.fired = fired;
+        self.due_entries = due_entries;
         self.trim(self.now);
         self.check();
     }
 
-    fn due(&mut self, entry: u32, now: Micros) {
+    /// The message's own timer has ended. An ended lease fails, as a nack without a delay does.
+    fn handle_due(&mut self, entry: u32, now: Micros) {
         let at = *self.store.entries.get(entry);
         match at.state {
             MessageState::Leased => {

@@ -12,6 +12,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// too.
 type FileStamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
+/// Files, and what they were at the last check.
 pub struct FileWatch {
     files: Vec<PathBuf>,
     stamps: Vec<FileStamp>,

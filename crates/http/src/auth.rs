@@ -7,10 +7,10 @@
 //! One task checks the files four times a second, and changes apply at once. A login that was removed, whose file is
 //! gone or empty, or whose line cannot be read, is refused from then on, and its open requests end.
 
+mod authorizer;
 mod basic;
 pub mod login_file;
 mod login_registry;
-pub mod watch;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,13 +21,16 @@ use base64::prelude::BASE64_STANDARD;
 use parking_lot::{Mutex, RwLock};
 use sha2::{Digest, Sha256};
 use thalweg_config::{AuthConfig, BasicAuth, Role};
+use thalweg_kit::random::{self, NoRandomness};
 use thalweg_kit::{blocking, clock};
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::StartError;
-use login_registry::{LoginFileError, LoginRegistry};
-use watch::FileWatch;
+use crate::file_watch::FileWatch;
+use crate::protection_error::ProtectionError;
+use login_registry::LoginRegistry;
+
+pub use authorizer::{AuthorizationError, Authorizer};
 
 /// Concurrent password checks. Each takes tens of milliseconds and megabytes by design, so strangers must not be able
 /// to trigger many.
@@ -74,7 +77,7 @@ impl Identity {
 
 /// Why authentication failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AuthFailure {
+enum AuthFailure {
     /// The request has no credentials.
     Silent,
     /// The credentials are wrong.
@@ -85,7 +88,7 @@ pub enum AuthFailure {
 
 impl Logins {
     /// Reads all files; each must be valid. If this is called on a runtime, the files are watched from then on.
-    pub fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Logins, StartError> {
+    pub fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Logins, ProtectionError> {
         Credentials::load(config, basic).map(Logins)
     }
 
@@ -94,19 +97,25 @@ impl Logins {
         Logins(None)
     }
 
-    pub(crate) fn credentials(&self) -> Option<Arc<Credentials>> {
+    /// All logins, for the listener of the section `http`.
+    pub fn credentials(&self) -> Option<Arc<Credentials>> {
         self.0.clone()
     }
 
+    /// Authorizes requests to the other listeners, with the logins of the section `auth`.
+    pub fn authorizer(&self) -> Authorizer {
+        Authorizer::new(self.of_all_listeners())
+    }
+
     /// The logins of the section `auth`, which apply to every listener.
-    pub(crate) fn of_all_listeners(&self) -> Option<Arc<Credentials>> {
+    fn of_all_listeners(&self) -> Option<Arc<Credentials>> {
         self.0
             .clone()
             .filter(|credentials| credentials.config.lock().is_given())
     }
 
     /// Applies another section `auth` without a restart. On an error in a file, the former section stays in force.
-    pub fn replace(&self, config: &AuthConfig) -> Result<AuthReloadOutcome, StartError> {
+    pub fn replace(&self, config: &AuthConfig) -> Result<AuthReloadOutcome, ProtectionError> {
         let was_given = self.of_all_listeners().is_some();
         let Some(credentials) = self.0.as_ref().filter(|_| was_given == config.is_given()) else {
             return Ok(match was_given == config.is_given() {
@@ -119,7 +128,7 @@ impl Logins {
             return Ok(AuthReloadOutcome::Nothing);
         }
         let (known, flaws) = LoginRegistry::read(config);
-        if let Some(LoginFileError(error)) = flaws.into_iter().next() {
+        if let Some(error) = flaws.into_iter().next() {
             return Err(error);
         }
         *credentials.config.lock() = config.clone();
@@ -129,9 +138,8 @@ impl Logins {
 }
 
 /// The errors in the files of a section `auth`.
-pub(crate) fn flaws(config: &AuthConfig) -> Vec<StartError> {
-    let (_, flaws) = LoginRegistry::read(config);
-    flaws.into_iter().map(|LoginFileError(error)| error).collect()
+pub fn file_errors(config: &AuthConfig) -> Vec<ProtectionError> {
+    LoginRegistry::read(config).1
 }
 
 /// The outcome of applying another section `auth`.
@@ -146,13 +154,13 @@ pub enum AuthReloadOutcome {
 
 impl Credentials {
     /// `None` if the configuration has no logins, which is different from an empty users file.
-    fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Option<Arc<Credentials>>, StartError> {
+    fn load(config: &AuthConfig, basic: Option<&BasicAuth>) -> Result<Option<Arc<Credentials>>, ProtectionError> {
         if !config.is_given() && basic.is_none() {
             return Ok(None);
         }
         let watch = FileWatch::new(login_registry::files(config));
         let (known, flaws) = LoginRegistry::read(config);
-        if let Some(LoginFileError(error)) = flaws.into_iter().next() {
+        if let Some(error) = flaws.into_iter().next() {
             return Err(error);
         }
         warn_of_readers(config);
@@ -161,10 +169,8 @@ impl Credentials {
             config: Mutex::new(config.clone()),
             basic: basic.map(basic::BasicLogin::new).transpose()?,
             known: RwLock::new(Arc::new(known)),
-            salt: random().map_err(|error| StartError::Unreadable {
-                key: "auth",
-                path: "/dev/urandom".into(),
-                error,
+            salt: secret().map_err(|error| ProtectionError::Auth {
+                problem: format!("auth: {error}"),
             })?,
             password_checks: Semaphore::new(PASSWORD_CHECKS_MAX),
             password_places: Semaphore::new(PASSWORD_CHECKS_MAX + PASSWORD_CHECKS_WAITING_MAX),
@@ -183,8 +189,26 @@ impl Credentials {
         Ok(Some(credentials))
     }
 
+    /// The sender of a request, who must have the role. `silent` is the text for one who sends no credentials.
+    pub async fn admit(&self, headers: &HeaderMap, role: Role, silent: &str) -> Result<Identity, AuthorizationError> {
+        let identity = self.identify(headers).await.map_err(|failure| match failure {
+            AuthFailure::Silent => AuthorizationError::Stranger(silent.to_owned()),
+            AuthFailure::Wrong => {
+                AuthorizationError::Stranger("the token, or the user and password, are wrong".to_owned())
+            }
+            AuthFailure::Busy => AuthorizationError::Busy,
+        })?;
+        if identity.may(role) {
+            return Ok(identity);
+        }
+        let (name, role) = (identity.name, role.as_str());
+        Err(AuthorizationError::Lacks(format!(
+            "\"{name}\" lacks the role {role} that this request needs; add it in auth"
+        )))
+    }
+
     /// Checks the credentials of a request.
-    pub async fn identify(&self, headers: &HeaderMap) -> Result<Identity, AuthFailure> {
+    async fn identify(&self, headers: &HeaderMap) -> Result<Identity, AuthFailure> {
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             return Err(AuthFailure::Silent);
         };
@@ -267,7 +291,7 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
             let again = told.is_some_and(|told| told.elapsed() >= TELL_EVERY);
             if changed || again {
                 let (known, flaws) = LoginRegistry::read(&config);
-                for LoginFileError(error) in &flaws {
+                for error in &flaws {
                     tracing::error!("a login file or entry cannot be read, so it lets nobody in: {error}");
                 }
                 told = (!flaws.is_empty()).then(clock::now);
@@ -298,10 +322,16 @@ fn warn_of_readers(config: &AuthConfig) {
     }
 }
 
-fn random() -> std::io::Result<[u8; 32]> {
+/// Bytes that nobody can guess.
+fn secret() -> Result<[u8; 32], NoRandomness> {
     let mut bytes = [0; 32];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    random::fill(&mut bytes)?;
     Ok(bytes)
+}
+
+/// What is stored of a token, or of the password of [`basic`].
+fn sha256(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
 }
 
 #[cfg(test)]
