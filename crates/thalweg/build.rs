@@ -1,6 +1,5 @@
-//! Sets `THALWEG_BUILT`, from which comes what `/version` shows: the time of the current commit in seconds since 1970, so
-//! that two builds of one commit report the same. Sources without a repository use `SOURCE_DATE_EPOCH`, or else the build
-//! time.
+//! Sets `THALWEG_BUILT` to the time of the current commit in seconds since 1970, which `/version` shows as a date. So two
+//! builds of one commit report the same. Sources without a repository use `SOURCE_DATE_EPOCH`, or else the build time.
 //!
 //! It runs again only when the commit changes: Git writes the log of its HEAD at each commit, checkout and reset.
 

@@ -60,22 +60,44 @@ fn health_version_and_metrics_answer_as_the_reference_does() {
 
 #[test]
 fn profiles_are_readable_by_the_go_tool() {
-    let thalweg = Thalweg::start(FLOW).unwrap();
-    let address = thalweg.address().unwrap();
-    for (path, words) in [("profile?seconds=1", "samples/count"), ("heap", "space")] {
-        let output = Command::new("go")
-            .args(["tool", "pprof", "-raw", &format!("http://{address}/debug/pprof/{path}")])
-            .env("HOME", thalweg.folder.path())
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success(),
-            "{path}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        assert!(text.contains(words), "{path}: {text}");
+    let mut thalweg = Thalweg::start(FLOW).unwrap();
+    thalweg.wait_ready().unwrap();
+    // What is sampled comes with some luck: the allocator samples each 512 KiB, the kernel each 10 ms of CPU time.
+    eventually(|| {
+        let heap = raw_profile(&thalweg, "heap");
+        profile_has(&heap, &["PeriodType: space bytes", "\nspace/bytes", "[FN]", "/thalweg"])?;
+        profile_has(&heap, &["thalweg_", ".rs:"])
+    })
+    .unwrap();
+    eventually(|| {
+        let cpu = raw_profile(&thalweg, "profile?seconds=1");
+        profile_has(&cpu, &["samples/count", "cpu/nanoseconds", "thread:["])?;
+        profile_has(&cpu, &["thalweg_", ".rs:"])
+    })
+    .unwrap();
+    let threads = raw_profile(&thalweg, "goroutine");
+    profile_has(&threads, &["threads/count", "thread:["]).unwrap();
+    thalweg.stop().unwrap();
+}
+
+/// A profile as the Go tool prints it: samples, locations with their functions, and mappings.
+fn raw_profile(thalweg: &Thalweg, path: &str) -> String {
+    let url = format!("http://{}/debug/pprof/{path}", thalweg.address().unwrap());
+    let output = Command::new("go")
+        .args(["tool", "pprof", "-raw", &url])
+        .env("HOME", thalweg.folder.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{path}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn profile_has(profile: &str, words: &[&str]) -> anyhow::Result<()> {
+    for word in words {
+        anyhow::ensure!(profile.contains(word), "{word:?} is missing in {profile}");
     }
+    Ok(())
 }
 
 #[test]

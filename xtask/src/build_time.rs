@@ -37,7 +37,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
         "allocator and profiles",
         &[
             "tikv-jemalloc*",
-            "jemalloc*",
+            "findshlibs",
             "pprof*",
             "symbolic*",
             "inferno",

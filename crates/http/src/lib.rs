@@ -6,7 +6,7 @@
 pub mod answer;
 pub mod auth;
 pub mod body;
-pub mod file_watch;
+mod file_watch;
 pub mod pem;
 mod protection_error;
 pub mod tls_client;

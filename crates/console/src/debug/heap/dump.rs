@@ -46,6 +46,8 @@ pub fn take() -> io::Result<File> {
 ///
 /// MAPPED_LIBRARIES:              the end of what is of use
 /// ```
+///
+/// Fails for any other line, also for counts that follow no stack, and for a dump that ends before its mappings.
 pub fn parse(dump: impl BufRead) -> io::Result<Vec<LiveStack>> {
     let mut lines = dump.lines();
     let first = lines.next().transpose()?.unwrap_or_default();
@@ -53,28 +55,33 @@ pub fn parse(dump: impl BufRead) -> io::Result<Vec<LiveStack>> {
     let interval = interval.and_then(|number| number.parse::<f64>().ok());
     let interval = interval.ok_or_else(|| malformed(&first))?;
     let mut stacks = Vec::new();
-    let mut without_counts: Option<Vec<u64>> = None;
+    let mut stack: Option<Vec<u64>> = None;
+    // The sums of all stacks come first.
+    let mut has_counts = false;
     for line in lines {
         let line = line?;
+        let bad = || malformed(&line);
         if line == "MAPPED_LIBRARIES:" {
-            break;
-        }
-        if let Some(addresses) = line.strip_prefix('@') {
-            let addresses = parse_addresses(addresses).ok_or_else(|| malformed(&line))?;
-            if without_counts.replace(addresses).is_some() {
-                return Err(malformed(&line));
+            return stack.map_or(Ok(stacks), |_| Err(bad()));
+        } else if let Some(addresses) = line.strip_prefix('@') {
+            let addresses = parse_addresses(addresses).ok_or_else(bad)?;
+            if stack.replace(addresses).is_some() {
+                return Err(bad());
             }
-        } else if let Some(counts) = line.trim_start().strip_prefix("t*: ")
-            && let Some(addresses) = without_counts.take()
-        {
-            let bytes = live_bytes(counts, interval).ok_or_else(|| malformed(&line))?;
-            stacks.push(LiveStack { addresses, bytes });
+            has_counts = false;
+        } else if let Some(counts) = line.strip_prefix("  t*: ") {
+            let bytes = live_bytes(counts, interval).ok_or_else(bad)?;
+            match stack.take() {
+                Some(addresses) => stacks.push(LiveStack { addresses, bytes }),
+                None if stacks.is_empty() && !has_counts => {}
+                None => return Err(bad()),
+            }
+            has_counts = true;
+        } else if !(line.is_empty() || line.starts_with("  t") && has_counts) {
+            return Err(bad());
         }
     }
-    match without_counts {
-        None => Ok(stacks),
-        Some(_) => Err(io::Error::other("the allocator's dump ends within a stack")),
-    }
+    Err(io::Error::other("the allocator's dump has no end"))
 }
 
 fn malformed(line: &str) -> io::Error {
@@ -102,9 +109,10 @@ mod tests {
     use super::*;
 
     const HEAD: &str = "heap_v2/524288\n  t*: 3: 1200 [0: 0]\n  t0: 3: 1200 [0: 0] main\n";
+    const END: &str = "\nMAPPED_LIBRARIES:\n00400000-00401000 r--p 0 0 0 /a\n@ is no stack here\n";
 
     fn parsed(stacks: &str) -> io::Result<Vec<LiveStack>> {
-        parse(format!("{HEAD}{stacks}").as_bytes())
+        parse(format!("{HEAD}{stacks}{END}").as_bytes())
     }
 
     #[test]
@@ -112,8 +120,7 @@ mod tests {
         let found = parsed(
             "@ 0x10 0xab\n  t*: 2: 1048576 [0: 0]\n  t0: 2: 1048576 [0: 0]\n\
              @ 0x20\n  t*: 1: 8388608 [4: 9]\n\
-             @\n  t*: 0: 0 [0: 0]\n\
-             \nMAPPED_LIBRARIES:\n00400000-00401000 r--p 0 0 0 /a\n@ is no stack here\n",
+             @\n  t*: 0: 0 [0: 0]\n",
         )
         .unwrap();
         let bytes: Vec<i64> = found.iter().map(|stack| stack.bytes).collect();
@@ -132,9 +139,16 @@ mod tests {
             "@ ten\n  t*: 1: 1 [0: 0]\n",
             "@ 0x10\n  t*: 1\n",
             "@ 0x10\n  t*: many: 1 [0: 0]\n",
+            "@ 0x10\n  t1: 1: 1 [0: 0]\n  t*: 1: 1 [0: 0]\n",
+            "  t*: 1: 1 [0: 0]\n",
+            "@ 0x10\n  t*: 1: 1 [0: 0]\n  t*: 1: 1 [0: 0]\n",
+            "# 0x10\n  t*: 1: 1 [0: 0]\n",
+            "@ 0x10\n  t*: 1: 1 [0: 0]\nmore\n",
         ] {
             assert!(parsed(stacks).is_err(), "{stacks}");
         }
+        let cut = format!("{HEAD}@ 0x10\n  t*: 1: 1 [0: 0]\n");
+        assert!(parse(cut.as_bytes()).is_err());
         for dump in ["", "heap_v3/524288\n", "heap_v2/\n"] {
             assert!(parse(dump.as_bytes()).is_err(), "{dump}");
         }
