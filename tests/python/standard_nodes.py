@@ -63,7 +63,8 @@ LIVE = {
     12168: "MaxNodesPerHistoryUpdateEvents", 17634: "LocalTime",
 }
 
-# Values that are written whatever the server has: IsNamespaceSubset of namespace 0, of which much is left out.
+# What the table has whatever the server has that it is written from: IsNamespaceSubset of namespace 0, of which much is
+# left out.
 OWN_VALUES = {15961: {"Boolean": True}}
 
 # Attributes that every node may have, and those of a class.
@@ -329,7 +330,7 @@ async def rows_of(client):
         if node in LIVE:
             check_live_value(node, data)
         elif data is not None and data.Value is not None:
-            value = OWN_VALUES.get(node) or value_of(node, data.Value)
+            value = value_of(node, data.Value)
             if value is not None:
                 row["value"] = value
         rows[node] = row
@@ -362,7 +363,10 @@ def differences(endpoint):
 def main(arguments):
     match arguments:
         case ["dump", endpoint]:
-            TABLE.write_text("".join(f"{line}\n" for line in lines_of(asyncio.run(connected_rows(endpoint)))))
+            rows = asyncio.run(connected_rows(endpoint))
+            for node, value in OWN_VALUES.items():
+                rows[node]["value"] = value
+            TABLE.write_text("".join(f"{line}\n" for line in lines_of(rows)))
         case ["check", endpoint]:
             found = differences(endpoint)
             print("\n".join(found) or "no difference")

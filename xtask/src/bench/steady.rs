@@ -410,7 +410,7 @@ struct Seen {
     tags: u64,
     values: u64,
     missing: u64,
-    /// Whether it is not larger than the previous value.
+    /// Values that are not larger than the one before.
     repeated: u64,
 }
 

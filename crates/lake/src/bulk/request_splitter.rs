@@ -77,6 +77,9 @@ impl<R: BufRead> RequestSplitter<R> {
             self.from.consume(1);
             self.at += 1;
             part.push(byte);
+            if index == 9 && byte > 1 {
+                break;
+            }
             number |= u64::from(byte & 0x7f) << (7 * index);
             if byte < 0x80 {
                 return Ok(Some(number));
@@ -134,6 +137,16 @@ mod tests {
             all.push(part.clone());
         }
         Ok(all)
+    }
+
+    #[test]
+    fn a_number_of_more_than_64_bits_is_refused() {
+        let number = |tenth: u8| [&[8][..], &[0xff; 9], &[tenth]].concat();
+        assert_eq!(parts(&number(1)).unwrap(), [number(1)]);
+        for bytes in [number(2), number(0x7f), number(0x81)] {
+            let error = parts(&bytes).unwrap_err().to_string();
+            assert!(error.contains("more than 64 bits"), "{error}");
+        }
     }
 
     proptest! {

@@ -490,7 +490,7 @@ impl StartOffsetResolver<'_> {
         Ok(from)
     }
 
-    /// Continues after an accepted loss: moves the log's next offset after the committed one; or, if entries were
+    /// Continues after an accepted loss: moves the log's next offset beyond the committed one; or, if entries were
     /// appended since, moves the table back to them.
     async fn go_on(
         &self,

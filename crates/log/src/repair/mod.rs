@@ -263,7 +263,7 @@ impl Repair<'_> {
     }
 
     /// Rewrites what partitions read from a file, if part of it is lost or the file must be removed. Whole ranges are
-    /// rewritten, so that no partition reads from the file both before and after a loss.
+    /// rewritten, so that no partition reads from the file both what precedes a loss and what follows it.
     fn rescue(&self, file: &ScannedFile, rescue: &mut RescueWriter<'_>) -> Result<()> {
         let all = file.obstacle || (file.outline.file.kind == FileKind::Segment && is_replaced(file));
         let wanted: Vec<(&ScannedPartition, &FileRange)> = self
