@@ -65,7 +65,10 @@ fn profiles_are_readable_by_the_go_tool() {
     // What is sampled comes with some luck: the allocator samples each 512 KiB, the kernel each 10 ms of CPU time.
     eventually(|| {
         let heap = raw_profile(&thalweg, "heap");
-        profile_has(&heap, &["PeriodType: space bytes", "inuse_space/bytes", "[FN]", "/thalweg"])?;
+        profile_has(
+            &heap,
+            &["PeriodType: space bytes", "inuse_space/bytes", "[FN]", "/thalweg"],
+        )?;
         profile_has(&heap, &["thalweg_", ".rs:"])
     })
     .unwrap();
