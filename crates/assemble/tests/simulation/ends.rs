@@ -13,6 +13,7 @@ use thalweg_record::{AckResult, Message};
 use tokio::sync::mpsc;
 
 use crate::ledger::Ledger;
+use crate::process::FanOutOrder;
 
 /// The number of keys of readings.
 pub const KEYS: u64 = 5;
@@ -27,6 +28,7 @@ pub struct Ends {
     pub sends: bool,
     /// The consumer is slow and fails now and then.
     pub is_slow: bool,
+    pub order: FanOutOrder,
 }
 
 pub fn register(registry: &mut ComponentRegistry, ends: &Ends) {

@@ -30,8 +30,11 @@ use crate::machine::MachineClocks;
 
 const MIB: u64 = 1 << 20;
 const READINGS: &str = "readings";
+const QUEUE: &str = r#"{queue: {name: readings, key: '${! json("key") }'}}"#;
+const EVENTS: &str = r#"{events: {stream: 'reading-${! json("key") }', type: Read}}"#;
 
-/// The flows. A message is in the queue and in the event store before its source hears so.
+/// The flows. A message is in the queue and in the event store before its source hears so. PATTERN and
+/// OUTPUTS follow from [`FanOutOrder`].
 const FLOWS: &str = r#"
 data_dir: /nowhere
 flows:
@@ -42,10 +45,8 @@ flows:
         - mapping: 'root = this'
     output:
       broker:
-        pattern: fan_out
-        outputs:
-          - queue: {name: readings, key: '${! json("key") }'}
-          - events: {stream: 'reading-${! json("key") }', type: Read}
+        pattern: PATTERN
+        outputs: [OUTPUTS]
   - name: archive
     input: {queue: {name: readings, group: archive}}
     pipeline:
@@ -56,6 +57,28 @@ flows:
     input: {queue: {name: readings, group: slow, claim_batch: 20}}
     output: {consumer: {}}
 "#;
+
+/// The order in which the queue and the event store get a message. No later write of the other one covers what the last
+/// one acknowledges too early.
+#[derive(Clone, Copy)]
+pub enum FanOutOrder {
+    AtOnce,
+    QueueLast,
+    EventsLast,
+}
+
+impl FanOutOrder {
+    fn flows(self) -> String {
+        let (pattern, outputs) = match self {
+            FanOutOrder::AtOnce => ("fan_out", [QUEUE, EVENTS]),
+            FanOutOrder::QueueLast => ("fan_out_sequential", [EVENTS, QUEUE]),
+            FanOutOrder::EventsLast => ("fan_out_sequential", [QUEUE, EVENTS]),
+        };
+        FLOWS
+            .replace("PATTERN", pattern)
+            .replace("OUTPUTS", &outputs.join(", "))
+    }
+}
 
 /// The disks of one machine, which lose power at the same time.
 #[derive(Clone)]
@@ -178,7 +201,7 @@ impl Process {
             runtime: tokio::runtime::Handle::current(),
             dead_letters: None,
         };
-        let flows = flows(&registry).into_iter();
+        let flows = flows(&registry, ends.order).into_iter();
         let flows = flows.map(|spec| Flow::start(spec, &environment).unwrap()).collect();
         Process {
             namespace: store.namespace(DEFAULT).await.unwrap(),
@@ -245,8 +268,8 @@ impl Process {
     }
 }
 
-fn flows(registry: &ComponentRegistry) -> Vec<FlowSpec> {
-    let source = SourceText::new("simulated.yaml", FLOWS.to_owned());
+fn flows(registry: &ComponentRegistry, order: FanOutOrder) -> Vec<FlowSpec> {
+    let source = SourceText::new("simulated.yaml", order.flows());
     let LoadedConfig { config, diagnostics } = load(&source, &|_| None, &LoadOptions::default());
     let mut context = ParseContext::new(&diagnostics, registry, &config);
     let flows = config

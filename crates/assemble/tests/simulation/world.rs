@@ -15,7 +15,7 @@ use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
 use crate::ends::Ends;
 use crate::ledger::Ledger;
 use crate::machine;
-use crate::process::{Disks, Process};
+use crate::process::{Disks, FanOutOrder, Process};
 use crate::reads::InlineReads;
 
 /// 2026-03-01, in microseconds.
@@ -76,6 +76,11 @@ impl World {
                 next: Arc::new(Mutex::new(0)),
                 sends: true,
                 is_slow: true,
+                order: match seed % 3 {
+                    0 => FanOutOrder::AtOnce,
+                    1 => FanOutOrder::QueueLast,
+                    _ => FanOutOrder::EventsLast,
+                },
             },
             counts: BTreeMap::new(),
         };
