@@ -79,7 +79,7 @@ struct CompiledUnit {
 /// Builds, and prints the table.
 pub fn show() -> Result<()> {
     let folder = tempfile::tempdir_in(target_dir()).context("no folder for the build")?;
-    println!("The product is built from nothing; this takes some 20 minutes on two cores.");
+    println!("The product is built from nothing; this takes half an hour to an hour on two cores.");
     let start = Instant::now();
     run(cargo()
         .args([

@@ -33,8 +33,8 @@ const READINGS: &str = "readings";
 const QUEUE: &str = r#"{queue: {name: readings, key: '${! json("key") }'}}"#;
 const EVENTS: &str = r#"{events: {stream: 'reading-${! json("key") }', type: Read}}"#;
 
-/// The flows. A message is in the queue and in the event store before its source hears so. PATTERN and
-/// OUTPUTS follow from [`FanOutOrder`].
+/// The flows. A message is in the queue and in the event store before its source hears so. PATTERN and OUTPUTS
+/// follow from [`FanOutOrder`].
 const FLOWS: &str = r#"
 data_dir: /nowhere
 flows:
