@@ -1,6 +1,6 @@
 //! What was sent, what was acknowledged, and what arrived at each end of the path.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
@@ -13,6 +13,13 @@ struct Reading {
     is_acknowledged: bool,
     /// Deliveries by the slow consumer that were confirmed to it.
     consumed: u32,
+}
+
+/// The readings that are dead letters of each group that reads the queue.
+#[derive(Clone, Default, Debug)]
+pub struct DeadReadings {
+    pub archive: BTreeSet<u64>,
+    pub slow: BTreeSet<u64>,
 }
 
 #[derive(Default)]
@@ -76,16 +83,24 @@ impl Ledger {
         state.unanswered = unanswered.map(|(id, _)| *id).collect();
     }
 
-    /// Acknowledged readings that the slow consumer has not confirmed.
-    pub fn unconsumed(&self) -> Vec<u64> {
+    /// The number of readings that were sent and are not acknowledged.
+    pub fn unacknowledged(&self) -> usize {
+        let state = self.0.lock();
+        let open = state.readings.values().filter(|reading| !reading.is_acknowledged);
+        open.count()
+    }
+
+    /// Acknowledged readings that the slow consumer has not confirmed and that are no dead letters of it.
+    pub fn unconsumed(&self, dead: &BTreeSet<u64>) -> Vec<u64> {
         let state = self.0.lock();
         let missing = state.readings.iter();
         let missing = missing.filter(|(_, reading)| reading.is_acknowledged && reading.consumed == 0);
-        missing.map(|(id, _)| *id).collect()
+        missing.map(|(id, _)| *id).filter(|id| !dead.contains(id)).collect()
     }
 
-    /// Checks what an end of the path has: everything that was acknowledged, and nothing that was never sent.
-    pub fn check(&self, end: &str, found: &BTreeMap<u64, u64>) {
+    /// Checks what an end of the path has: everything that was acknowledged and is no dead letter, and nothing that was
+    /// never sent.
+    pub fn check(&self, end: &str, found: &BTreeMap<u64, u64>, dead: &BTreeSet<u64>) {
         let state = self.0.lock();
         for id in found.keys() {
             assert!(
@@ -93,12 +108,13 @@ impl Ledger {
                 "{end} has reading {id}, which was never sent"
             );
         }
-        for (id, reading) in &state.readings {
-            assert!(
-                !reading.is_acknowledged || found.contains_key(id),
-                "{end} lacks reading {id}, which was acknowledged"
-            );
-        }
+        let missing = state.readings.iter();
+        let missing = missing.filter(|(id, reading)| reading.is_acknowledged && !found.contains_key(id));
+        let missing: Vec<u64> = missing.map(|(id, _)| *id).filter(|id| !dead.contains(id)).collect();
+        assert!(
+            missing.is_empty(),
+            "{end} lacks readings that were acknowledged: {missing:?}"
+        );
     }
 
     /// The numbers of readings, and of acknowledged ones.

@@ -21,11 +21,12 @@ use thalweg_log::clock::LogClock;
 use thalweg_log::disk::sim::SimDisk;
 use thalweg_log::{Durability, EmbeddedLog, Log, LogError, LogOptions};
 use thalweg_queue::settings::QueueSettings;
-use thalweg_queue::{Queues, QueuesOptions};
+use thalweg_queue::{DeadLetterFilter, Queues, QueuesOptions};
 use thalweg_queue_flow::SharedQueues;
 use thalweg_telemetry::Metrics;
 
 use crate::ends::{self, Ends};
+use crate::ledger::DeadReadings;
 use crate::machine::MachineClocks;
 
 const MIB: u64 = 1 << 20;
@@ -255,6 +256,34 @@ impl Process {
             match page.next {
                 Some(next) => from = Some(next),
                 None => return found,
+            }
+        }
+    }
+
+    /// The readings that the queue has given up. Those of a group that failed too often, or for longer than the queue
+    /// tries, are no loss: a person finds them among the dead letters.
+    pub async fn dead_readings(&self) -> DeadReadings {
+        let queue = self.queues.get(READINGS).unwrap();
+        let filter = DeadLetterFilter::default();
+        let (mut dead, mut after) = (DeadReadings::default(), None);
+        loop {
+            let page = queue.dead_page(&filter, after, 500).await.unwrap();
+            for letter in &page.letters {
+                let properties = letter.properties.as_ref();
+                let property = |name: &str| properties.get(name).unwrap_or_default();
+                let reason = property("x-dlq-reason");
+                assert!(matches!(reason, "max_retries" | "timeout"), "given up: {reason}");
+                let value: serde_json::Value = serde_json::from_slice(&letter.payload).unwrap();
+                let id = value["id"].as_u64().unwrap();
+                match property("x-dlq-group") {
+                    "archive" => dead.archive.insert(id),
+                    "slow" => dead.slow.insert(id),
+                    other => panic!("a dead letter of group {other:?}"),
+                };
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return dead,
             }
         }
     }

@@ -1,6 +1,6 @@
 //! One seed: the lives of a process on one machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use thalweg_log::disk::sim::{Faults, Random, SimDisk};
 use thalweg_query::{Engine, QueryMetrics, QueryOptions, print};
 
 use crate::ends::Ends;
-use crate::ledger::Ledger;
+use crate::ledger::{DeadReadings, Ledger};
 use crate::machine;
 use crate::process::{Disks, FanOutOrder, Process};
 use crate::reads::InlineReads;
@@ -33,6 +33,7 @@ pub struct Outcome {
     pub counts: BTreeMap<&'static str, u64>,
     folder: TempDir,
     ledger: Ledger,
+    dead: DeadReadings,
 }
 
 pub struct World {
@@ -87,7 +88,7 @@ impl World {
         let told = scopeguard::guard(ledger.clone(), |ledger| {
             ledger.log().iter().for_each(|line| eprintln!("{line}"));
         });
-        let counts = machine::run(seed + 4_000_000, START, world.lives());
+        let (counts, dead) = machine::run(seed + 4_000_000, START, world.lives());
         scopeguard::ScopeGuard::into_inner(told);
         Outcome {
             trace: ledger.trace(),
@@ -95,18 +96,20 @@ impl World {
             counts,
             folder,
             ledger,
+            dead,
         }
     }
 
-    async fn lives(mut self) -> BTreeMap<&'static str, u64> {
+    async fn lives(mut self) -> (BTreeMap<&'static str, u64>, DeadReadings) {
         for _ in 0..1 + self.random.below(3) {
             self.life().await;
         }
-        self.last_life().await;
+        let dead = self.last_life().await;
         let (sent, acknowledged) = self.ledger.counts();
         self.count("sent", sent);
         self.count("acknowledged", acknowledged);
-        self.counts
+        self.count("dead letters", (dead.archive.len() + dead.slow.len()) as u64);
+        (self.counts, dead)
     }
 
     fn count(&mut self, what: &'static str, n: u64) {
@@ -227,7 +230,7 @@ impl World {
     }
 
     /// Nothing fails any more, and the path comes to its end.
-    async fn last_life(&mut self) {
+    async fn last_life(&mut self) -> DeadReadings {
         self.heal();
         self.ends.sends = false;
         self.ends.is_slow = self.random.one_in(2);
@@ -235,22 +238,27 @@ impl World {
         self.ledger.note(|| "the last process has started".to_owned());
         let caught_up = async {
             loop {
-                let (unconsumed, unarchived) = (self.ledger.unconsumed(), process.unarchived());
-                if unconsumed.is_empty() && unarchived == 0 {
-                    return;
+                // What is read below has only what was there before: the source must be done by then.
+                let is_answered = self.ledger.unacknowledged() == 0;
+                let dead = process.dead_readings().await;
+                if is_answered && self.ledger.unconsumed(&dead.slow).is_empty() && process.unarchived() == 0 {
+                    return dead;
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
         };
-        if tokio::time::timeout(CATCH_UP, caught_up).await.is_err() {
-            let unconsumed = self.ledger.unconsumed();
+        let Ok(dead) = tokio::time::timeout(CATCH_UP, caught_up).await else {
+            let unconsumed = self.ledger.unconsumed(&process.dead_readings().await.slow);
             panic!(
-                "the slow consumer lacks {unconsumed:?}, the archive {}",
+                "{} readings are not acknowledged, the slow consumer lacks {unconsumed:?}, the archive {}",
+                self.ledger.unacknowledged(),
                 process.unarchived()
             );
-        }
-        self.ledger.check("the event store", &process.events().await);
+        };
+        let events = process.events().await;
+        self.ledger.check("the event store", &events, &BTreeSet::new());
         process.stop(Duration::from_secs(60)).await;
+        dead
     }
 }
 
@@ -277,7 +285,8 @@ pub fn check_lake(seed: u64, outcome: &Outcome) {
     for line in text.lines().skip(1) {
         *found.entry(line.parse().unwrap()).or_default() += 1;
     }
-    outcome.ledger.check(&format!("seed {seed}: the lake"), &found);
+    let dead = &outcome.dead.archive;
+    outcome.ledger.check(&format!("seed {seed}: the lake"), &found, dead);
 }
 
 /// Where two runs of a seed part.
