@@ -372,7 +372,7 @@ fn what_is_too_old_is_let_go_by_hand() {
 }
 
 #[test]
-fn a_process_that_cannot_be_asked_is_named_and_logins_hold_for_upkeep() {
+fn a_process_that_cannot_be_asked_is_named_and_logins_hold_for_maintenance() {
     let silent = "http: {enabled: false}\n";
     let (http, grpc) = (free(), free());
     let receive = format!(

@@ -18,12 +18,12 @@ impl CheckedConfig {
     /// Opens the lake of the section `lake`, or else the one in this data folder.
     pub fn open_lake(&self, data_dir: &Path) -> Result<LakeStorage> {
         let lake = &self.settings.lake;
-        lake.site.open(data_dir, lake.options.upkeep.bytes_per_second)
+        lake.site.open(data_dir, lake.options.maintenance.bytes_per_second)
     }
 
     /// The maintenance options of tables.
     pub fn maintenance_options(&self) -> MaintenanceOptions {
-        self.settings.lake.options.upkeep.clone()
+        self.settings.lake.options.maintenance.clone()
     }
 
     /// The options for turning files into rows, with the limits of receivers and the columns of tables.
@@ -52,7 +52,7 @@ impl CheckedConfig {
 
 /// The maintenance options of tables without a configuration.
 pub fn default_maintenance_options() -> MaintenanceOptions {
-    defaults().lake.options.upkeep
+    defaults().lake.options.maintenance
 }
 
 /// The query options without a configuration; memory is the usual share on this machine.

@@ -256,13 +256,16 @@ fn defaults() -> Vec<(&'static str, String)> {
         ),
         ("lake.flush.bytes", bytes(lake.options.flush_bytes)),
         ("lake.flush.interval", time(lake.options.flush_interval)),
-        ("lake.compaction.target", bytes(lake.options.upkeep.compaction.target)),
+        (
+            "lake.compaction.target",
+            bytes(lake.options.maintenance.compaction.target),
+        ),
         (
             "lake.parquet.row_group_bytes",
             bytes(lake.options.files.row_group_bytes),
         ),
         ("lake.logs.max_promoted", count(lake.options.promotions[0].max_promoted)),
-        ("lake.vacuum.retain", time(lake.options.upkeep.vacuum_retain)),
+        ("lake.vacuum.retain", time(lake.options.maintenance.vacuum_retain)),
         ("query.timeout", time(query.timeout)),
         ("query.queue", count(query.queue)),
         ("query.spill", bytes(query.spill_bytes)),

@@ -10,7 +10,7 @@ use thalweg_lake_flow::LakeOptions;
 
 use crate::lake_site::LakeSite;
 
-/// Below this there is no room for growing rows, rows being committed, and their files.
+/// Below this there is no room for memtables, rows being committed, and their files.
 pub(crate) const MEMORY_MIN: u64 = 16 << 20;
 const FLUSH_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
@@ -50,27 +50,27 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
     read_flush(fields.fields("flush"), options);
     // New rows do not appear more often.
     let look_every = options.flush_interval;
-    let upkeep = &mut options.upkeep;
-    upkeep.look_every = look_every.clamp(LOOK_EVERY_MIN, upkeep.look_every);
-    upkeep.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
-    section.compaction_memory = read_compaction(fields.fields("compaction"), &mut upkeep.compaction);
-    section.site = LakeSite::read(&mut fields, upkeep.compaction.target);
+    let maintenance = &mut options.maintenance;
+    maintenance.look_every = look_every.clamp(LOOK_EVERY_MIN, maintenance.look_every);
+    maintenance.bytes_per_second = fields.size("io_bytes_per_second", "256MiB");
+    section.compaction_memory = read_compaction(fields.fields("compaction"), &mut maintenance.compaction);
+    section.site = LakeSite::read(&mut fields, maintenance.compaction.target);
     let mut retention = fields.fields("retention");
     for name in OTLP_TABLES.into_iter().chain(["tags", "events"]) {
         let days = retention.int_in(name, 0, 0..=DAYS_MAX);
-        upkeep.retention.push((name, u32::try_from(days).unwrap_or(0)));
+        maintenance.retention.push((name, u32::try_from(days).unwrap_or(0)));
     }
     for table in ["metrics_rollup", "tags_rollup"] {
         let mut rollup = retention.fields(table);
         let days = RESOLUTIONS.map(|name| u32::try_from(rollup.int_in(name, 0, 0..=DAYS_MAX)).unwrap_or(0));
-        upkeep.rollup_retention.push((table, days));
+        maintenance.rollup_retention.push((table, days));
         rollup.finish();
     }
     retention.finish();
-    read_rollup(fields.fields("rollup"), &mut upkeep.rollup);
+    read_rollup(fields.fields("rollup"), &mut maintenance.rollup);
     let mut vacuum = fields.fields("vacuum");
-    upkeep.vacuum_retain = vacuum.duration("retain", "24h");
-    if upkeep.vacuum_retain < VACUUM_RETAIN_MIN {
+    maintenance.vacuum_retain = vacuum.duration("retain", "24h");
+    if maintenance.vacuum_retain < VACUUM_RETAIN_MIN {
         vacuum.error(
             "retain",
             "expected at least 1m: queries and other readers may use older versions",

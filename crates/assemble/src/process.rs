@@ -141,14 +141,14 @@ impl Process {
         }
         let lake_dir = settings.lake.site.lock()?;
         let site = settings.lake.site.clone();
-        let rate = settings.lake.options.upkeep.bytes_per_second;
+        let rate = settings.lake.options.maintenance.bytes_per_second;
         // Queries have their own connections, so that they do not delay commits.
         let open_site = || site.open(&config.data_dir, rate);
         let tables_site = open_site()?;
         let engine = (open_site()?, config.data_dir.as_path(), settings.query);
         let sql = crate::sql::routes(engine, &metrics, &lake_metrics, lake.clone())?;
-        let upkeep = settings.lake.options.upkeep.clone();
-        let admin = LakeAdmin::new(lake.clone(), tables_site.clone(), upkeep, lake_metrics.clone());
+        let maintenance = settings.lake.options.maintenance.clone();
+        let admin = LakeAdmin::new(lake.clone(), tables_site.clone(), maintenance, lake_metrics.clone());
         let quarter = usize::try_from(config.memory.limit / 4).unwrap_or(usize::MAX);
         components.opcua.set_node_memory(quarter.max(NODE_MEMORY_MIN));
         let mut routes: Vec<Arc<dyn HttpRoutes>> = vec![

@@ -188,7 +188,7 @@ impl UndividedSections {
             ingest.receiver.inflight_bytes_max = bytes.ingest.unwrap_or(0);
         }
         if let Some(compaction) = bytes.compaction {
-            self.lake.options.upkeep.compaction.memory = compaction as u64;
+            self.lake.options.maintenance.compaction.memory = compaction as u64;
         }
         Settings {
             lake: self.lake,

@@ -158,17 +158,18 @@ impl EmbeddedStore {
     /// Opens a store with all namespaces in the log. Must be called within a runtime.
     pub async fn open(log: Arc<dyn Log>, options: EventsOptions) -> Result<EmbeddedStore> {
         let began = clock::now();
-        let shelf = TableStore::open(options.indexes, log.id(), options.index_memory);
-        let mut shelf = shelf.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
+        let table_store = TableStore::open(options.indexes, log.id(), options.index_memory);
+        let mut table_store =
+            table_store.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
         let rule_memory = MemoryBudget::of_rules(options.index_memory);
         let namespace_memory = MemoryBudget::of_namespaces(options.index_memory);
-        shelf.share_with(vec![rule_memory.clone(), namespace_memory.clone()]);
+        table_store.share_with(vec![rule_memory.clone(), namespace_memory.clone()]);
         let clock = log.clock();
         let place = StoreContext {
             log: log.clone(),
             in_memory: options.in_memory,
             clock: Arc::new(move || clock.wall()),
-            shelf: Arc::new(shelf),
+            table_store: Arc::new(table_store),
             backups: Arc::new(BackupTracker::default()),
             rule_memory,
             namespace_memory,
@@ -178,7 +179,7 @@ impl EmbeddedStore {
             let of_catalog = CatalogOptions {
                 durability: options.durability,
                 keep_deleted: options.keep_deleted,
-                indexed: place.shelf.next_offsets(),
+                indexed: place.table_store.next_offsets(),
                 accept_loss: options.accept_loss,
                 now,
             };
@@ -191,9 +192,9 @@ impl EmbeddedStore {
             let place = place.clone();
             let there: Vec<CatalogEntry> = known.there.into_values().collect();
             let replayed = blocking::spawn(move || {
-                let tidied = place.shelf.tidy();
+                let tidied = place.table_store.tidy();
                 let forgotten =
-                    tidied.and_then(|()| place.shelf.forget_unknown(there.iter().map(|named| named.number)));
+                    tidied.and_then(|()| place.table_store.forget_unknown(there.iter().map(|named| named.number)));
                 forgotten.map_err(|error| EventsError::Unavailable(format!("the folder of indexes: {error}")))?;
                 replay::all(&place, there, marks)
             });
@@ -202,7 +203,7 @@ impl EmbeddedStore {
         };
         let mut namespaces = Namespaces::default();
         opened.into_iter().for_each(|opened| namespaces.insert(opened));
-        place.shelf.fit();
+        place.table_store.fit();
         let inner = Arc::new(StoreInner {
             place,
             durability: options.durability,
@@ -251,7 +252,7 @@ impl EmbeddedStore {
     }
 
     pub fn index_sizes(&self) -> IndexSizes {
-        self.inner.place.shelf.sizes()
+        self.inner.place.table_store.sizes()
     }
 
     /// [`Store::verify`] with a progress callback every few thousand messages.
@@ -312,10 +313,11 @@ impl StoreInner {
             let _ = catalog.remove_partition(number).await;
             return Err(error);
         }
-        let opened = OpenNamespace::new(named, &self.place, NamespaceIndex::of_new(&self.place.shelf, number));
+        let index = NamespaceIndex::of_new(&self.place.table_store, number);
+        let opened = OpenNamespace::new(named, &self.place, index);
         let info = opened.namespace.info().await;
         self.namespaces.write().insert(opened);
-        self.place.shelf.fit();
+        self.place.table_store.fit();
         info
     }
 
@@ -336,8 +338,8 @@ impl StoreInner {
         }
         self.namespaces.write().remove(&name);
         opened.namespace.gone();
-        self.place.shelf.deleted(number);
-        self.place.shelf.fit();
+        self.place.table_store.deleted(number);
+        self.place.table_store.fit();
         drop(held);
         if !self.keep_deleted && !self.place.backups.keep(number) {
             catalog.remove_partition(number).await?;
@@ -412,7 +414,7 @@ impl StoreInner {
             opened.tokens = Arc::new(tokens);
             opened.weigh();
         }
-        self.place.shelf.fit();
+        self.place.table_store.fit();
     }
 
     fn authorize(&self, token: &Token) -> Option<Grant> {

@@ -101,7 +101,7 @@ impl Producer {
             return Err(OpenError::Temporary(why));
         }
         let (jobs, received) = mpsc::unbounded_channel();
-        let lane = ProducerTask::new(
+        let task = ProducerTask::new(
             client,
             settings.clone(),
             link,
@@ -110,7 +110,7 @@ impl Producer {
             bytes_max,
             received,
         );
-        tokio::spawn(lane.run());
+        tokio::spawn(task.run());
         context.connection.up();
         Ok(Producer { jobs })
     }

@@ -1,10 +1,10 @@
-//! The lake over HTTP: the state of its tables, and upkeep on request. Only the process that holds the data folder
+//! The lake over HTTP: the state of its tables, and maintenance on request. Only the process that holds the data folder
 //! serves it.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod maintenance;
 mod status;
-mod upkeep;
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ use thalweg_lake::maintenance::{MaintenanceOptions, MaintenanceRequest};
 use thalweg_lake_flow::LakeTables;
 use thalweg_telemetry::{Access, HttpRoutes, Mount};
 
+pub use maintenance::MaintenanceLine;
 pub use status::{HolderStatus, LakeStatus, PartitionState, TableState, tables_on_disk};
-pub use upkeep::MaintenanceLine;
 
 pub const STATUS_PATH: &str = "/api/lake/status";
 /// Accepts a [`MaintenanceRequest`] and answers with a [`MaintenanceLine`] for each thing done.
-pub const UPKEEP_PATH: &str = "/api/lake/upkeep";
+pub const MAINTENANCE_PATH: &str = "/api/lake/upkeep";
 const BODY_BYTES_MAX: usize = 64 << 10;
 const NDJSON: &str = "application/x-ndjson";
 
@@ -52,7 +52,7 @@ pub struct LakeAdmin {
     lake: LakeStorage,
     options: MaintenanceOptions,
     metrics: LakeMetrics,
-    /// Serializes upkeep of tables that this process does not write.
+    /// Serializes maintenance of tables that this process does not write.
     alone: Mutex<()>,
 }
 
@@ -88,10 +88,10 @@ impl HttpRoutes for LakeRoutes {
             access,
             under_root_path: false,
         };
-        let upkeep = Router::new().route(UPKEEP_PATH, post(answer_upkeep));
+        let maintenance = Router::new().route(MAINTENANCE_PATH, post(answer_maintenance));
         vec![
             mount(Router::new().route(STATUS_PATH, get(answer_status)), Access::Read),
-            mount(upkeep, Access::Admin),
+            mount(maintenance, Access::Admin),
         ]
     }
 
@@ -99,8 +99,8 @@ impl HttpRoutes for LakeRoutes {
         vec![
             (STATUS_PATH.to_owned(), "the state of the lake's tables".to_owned()),
             (
-                UPKEEP_PATH.to_owned(),
-                "POST {\"task\": \"compact\"}, retain or vacuum: table upkeep on request".to_owned(),
+                MAINTENANCE_PATH.to_owned(),
+                "POST {\"task\": \"compact\"}, retain or vacuum: table maintenance on request".to_owned(),
             ),
         ]
     }
@@ -113,7 +113,7 @@ async fn answer_status(State(admin): State<Arc<LakeAdmin>>) -> Response {
     }
 }
 
-async fn answer_upkeep(State(admin): State<Arc<LakeAdmin>>, body: Body) -> Response {
+async fn answer_maintenance(State(admin): State<Arc<LakeAdmin>>, body: Body) -> Response {
     // These bodies are small, so no budget counts them.
     let body = match collect(body, BodyRules::up_to(BODY_BYTES_MAX), ()).await {
         Ok((body, ())) => body,

@@ -16,7 +16,7 @@ use crate::signal_batch::SignalBatchLimits;
 
 /// Each partition has a thread, and more than this many bring no gain on any machine.
 const PARTITIONS_MAX: usize = 4;
-/// Tables that may be open at the same time. Each has growing rows, rows being committed, and files being written.
+/// Tables that may be open at the same time. Each has memtables, rows being committed, and files being written.
 const TABLES_MAX: usize = 5;
 /// Memory parts for the tag dictionaries.
 const TAGS_PARTS: usize = 6;
@@ -51,7 +51,7 @@ pub fn ends_of(log: &dyn Log) -> BTreeMap<PartitionId, Offset> {
 }
 
 impl LakeContext {
-    /// The memory for requests that wait to become rows, and for the growing rows of a table.
+    /// The memory for requests that wait to become rows, and for the memtables of a table.
     pub(crate) fn memory_part(&self) -> usize {
         self.options.memory_bytes / MEMORY_PARTS
     }

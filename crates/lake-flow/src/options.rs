@@ -22,7 +22,7 @@ pub struct LakeOptions {
     pub tags_promotion: AttributePromotion,
     /// Which attributes get columns in `events`.
     pub events_promotion: AttributePromotion,
-    pub upkeep: MaintenanceOptions,
+    pub maintenance: MaintenanceOptions,
 }
 
 impl Default for LakeOptions {
@@ -35,7 +35,7 @@ impl Default for LakeOptions {
             promotions: Default::default(),
             tags_promotion: AttributePromotion::default(),
             events_promotion: AttributePromotion::default(),
-            upkeep: MaintenanceOptions::default(),
+            maintenance: MaintenanceOptions::default(),
         }
     }
 }

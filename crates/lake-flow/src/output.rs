@@ -146,8 +146,8 @@ impl LakeOutput {
                 let (queue, handoffs) = self.lake.received(signal).await?;
                 let limits = self.lake.records();
                 let limits = limits.ok_or_else(|| OpenError::Temporary("the lake is not open".to_owned()))?;
-                let packer = SignalBatchWriter::new(signal, limits);
-                (queue, handoffs, EntryWriter::Records(Box::new(packer)))
+                let batch_writer = SignalBatchWriter::new(signal, limits);
+                (queue, handoffs, EntryWriter::Records(Box::new(batch_writer)))
             }
         };
         Ok(OpenLakeOutput {
@@ -160,8 +160,8 @@ impl LakeOutput {
     fn pack(&self, packing: &mut EntryWriter, messages: &Arc<Vec<Message>>) -> EncodedEntries {
         let arrival = Ticks::now().unix_nanos().unwrap_or_default();
         match packing {
-            EntryWriter::Tags(packer) => {
-                let packed = packer.pack(&self.source, messages, arrival);
+            EntryWriter::Tags(batch_writer) => {
+                let packed = batch_writer.pack(&self.source, messages, arrival);
                 let entries = packed.entries.iter().map(|entry| LogEntry {
                     bytes: entry.bytes.clone(),
                     handoff: Handoff::Messages(packed.handed(entry, messages, &self.source, arrival)),
@@ -173,8 +173,8 @@ impl LakeOutput {
                     rejected: Vec::new(),
                 }
             }
-            EntryWriter::Records(packer) => {
-                let mut pack = || packer.pack(&self.source, messages, arrival);
+            EntryWriter::Records(batch_writer) => {
+                let mut pack = || batch_writer.pack(&self.source, messages, arrival);
                 let packed = match is_long(messages) {
                     // The other connections of this thread move to another one.
                     true => tokio::task::block_in_place(pack),

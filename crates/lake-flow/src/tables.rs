@@ -60,7 +60,7 @@ pub struct LakeTables {
     writers: RwLock<Vec<Arc<TableWriter>>>,
     /// Tables that could not be opened yet, and why.
     unopened: Mutex<BTreeMap<&'static str, String>>,
-    upkeep: Mutex<Option<MaintenanceThread>>,
+    maintenance: Mutex<Option<MaintenanceThread>>,
     /// Memory for requests that receivers hand over.
     room: OnceLock<Arc<HandoffBudget>>,
     /// Queries may arrive before the tables of receivers are open.
@@ -97,8 +97,8 @@ impl LakeTables {
         {
             return Err(error.into());
         }
-        let upkeep = MaintenanceThread::start(context.options.upkeep.clone(), context.metrics.clone());
-        *self.upkeep.lock() = Some(upkeep.context("the maintenance thread cannot be started")?);
+        let maintenance = MaintenanceThread::start(context.options.maintenance.clone(), context.metrics.clone());
+        *self.maintenance.lock() = Some(maintenance.context("the maintenance thread cannot be started")?);
         let has = |name: &str| context.queues.get(name).is_ok();
         let has_tags = has(TAGS_QUEUE);
         let signals = Signal::ALL.into_iter().filter(|signal| has(queue_of(*signal)));
@@ -205,8 +205,8 @@ impl LakeTables {
         let writer = Arc::new(writer);
         self.unopened.lock().remove(writer.spec().name);
         self.writers.write().push(writer.clone());
-        if let Some(upkeep) = &*self.upkeep.lock() {
-            upkeep.keep(writer);
+        if let Some(maintenance) = &*self.maintenance.lock() {
+            maintenance.keep(writer);
         }
     }
 
@@ -243,16 +243,16 @@ impl LakeTables {
 
     /// The tables that this process maintains.
     pub fn kept(&self) -> Vec<String> {
-        self.upkeep
+        self.maintenance
             .lock()
             .as_ref()
             .map(MaintenanceThread::tables)
             .unwrap_or_default()
     }
 
-    /// Requests upkeep; `None` if the maintenance thread does not run.
+    /// Requests maintenance; `None` if the maintenance thread does not run.
     pub fn ask(&self, asked: MaintenanceRequest) -> Option<UnboundedReceiver<MaintenanceReport>> {
-        self.upkeep.lock().as_ref().map(|upkeep| upkeep.ask(asked))
+        self.maintenance.lock().as_ref().map(|thread| thread.ask(asked))
     }
 
     /// The state of each table: its rows, the commit lag, and its progress in the log.
@@ -273,10 +273,10 @@ impl LakeTables {
 
     /// Commits what the log has, as far as time allows; the next start does the rest.
     pub async fn stop(&self, within: Duration) {
-        let upkeep = self.upkeep.lock().take();
-        if let Some(upkeep) = upkeep {
+        let maintenance = self.maintenance.lock().take();
+        if let Some(maintenance) = maintenance {
             // It stops after the row group that it is writing, and nothing is lost.
-            let _cut_off = tokio::time::timeout(within, blocking::spawn(|| upkeep.stop())).await;
+            let _cut_off = tokio::time::timeout(within, blocking::spawn(|| maintenance.stop())).await;
         }
         let writers = self.writers();
         join_all(writers.iter().map(|writer| writer.close(within))).await;
@@ -334,7 +334,11 @@ impl StatusSource for LakeTables {
     }
 
     fn not_ready(&self) -> Vec<String> {
-        let has_stopped = self.upkeep.lock().as_ref().is_some_and(MaintenanceThread::has_stopped);
+        let has_stopped = self
+            .maintenance
+            .lock()
+            .as_ref()
+            .is_some_and(MaintenanceThread::has_stopped);
         let text = "the maintenance thread has stopped; restart the process";
         let stopped = has_stopped.then(|| text.to_owned());
         let unopened = self.unopened.lock().values().cloned().collect::<BTreeSet<String>>();

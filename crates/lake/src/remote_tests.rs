@@ -260,10 +260,10 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
         ..MaintenanceOptions::default()
     };
     let metrics = LakeMetrics::register(&Metrics::default());
-    let upkeep = MaintenanceThread::start(options.clone(), metrics.clone()).unwrap();
-    upkeep.keep(writer.clone());
+    let maintenance = MaintenanceThread::start(options.clone(), metrics.clone()).unwrap();
+    maintenance.keep(writer.clone());
     eventually(async || lake.table().await.unwrap().files.len() <= 5).await;
-    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+    tokio::task::spawn_blocking(|| maintenance.stop()).await.unwrap();
     lake.store.set(Faults::None);
     assert_eq!(lake.bodies().await, bodies);
     let spools = std::fs::read_dir(lake.world.folder.path().join("lake/_thalweg/spool")).unwrap();
@@ -277,10 +277,10 @@ async fn files_on_an_object_store_are_merged_and_vacuumed_while_calls_fail() {
         vacuum_retain: Duration::ZERO,
         ..options
     };
-    let upkeep = MaintenanceThread::start(options, metrics).unwrap();
-    upkeep.keep(writer.clone());
+    let maintenance = MaintenanceThread::start(options, metrics).unwrap();
+    maintenance.keep(writer.clone());
     eventually(async || lake.objects().await == lake.table().await.unwrap().files.len()).await;
-    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+    tokio::task::spawn_blocking(|| maintenance.stop()).await.unwrap();
     writer.close(SOON).await;
     assert_eq!(lake.bodies().await, bodies);
 }

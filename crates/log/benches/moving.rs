@@ -77,7 +77,7 @@ fn main() {
         }
     }
     println!(
-        "upkeep                 moved MiB/s  written MiB/s  syncs/s  renames/s   p50 us   p99 us p99.9 us   max us"
+        "maintenance            moved MiB/s  written MiB/s  syncs/s  renames/s   p50 us   p99 us p99.9 us   max us"
     );
     for Row { name, sum, .. } in &rows {
         let per_second = |all: f64| all / sum.seconds;

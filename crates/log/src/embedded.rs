@@ -56,8 +56,8 @@ pub struct EmbeddedLog {
     writer: Arc<LogWriter>,
     clock: Arc<LogClock>,
     pub(crate) partitions: Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>,
-    pub(crate) shelf: Arc<FilePool>,
-    pub(crate) upkeep: Arc<LogMaintenance>,
+    pub(crate) pool: Arc<FilePool>,
+    pub(crate) maintenance: Arc<LogMaintenance>,
     passes_over_damage: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The partition of the log itself.
@@ -85,7 +85,7 @@ impl EmbeddedLog {
     pub(crate) fn start(opened: OpenedLog, began: Instant, options: &LogOptions) -> Result<EmbeddedLog> {
         let OpenedLog {
             core,
-            shelf,
+            pool,
             partitions,
             meta,
             log_id,
@@ -112,12 +112,12 @@ impl EmbeddedLog {
             scrub: options.scrub,
             clock: options.clock.clone(),
         };
-        let upkeep = Arc::new(LogMaintenance::new(shelf.clone(), partitions.clone(), policy));
+        let maintenance = Arc::new(LogMaintenance::new(pool.clone(), partitions.clone(), policy));
         // A weak reference: maintenance holds the file pool, and a reference cycle would keep both, and all files,
         // forever.
-        let (barrier, failing, news) = (writer.clone(), writer.clone(), Arc::downgrade(&upkeep));
+        let (barrier, failing, news) = (writer.clone(), writer.clone(), Arc::downgrade(&maintenance));
         let changes = meta.clone();
-        shelf.attend_with(FilePoolHooks {
+        pool.attend_with(FilePoolHooks {
             barrier: Box::new(move |give_up| {
                 // The first to journal may not have notified the writer yet.
                 barrier.journaled(&changes);
@@ -125,13 +125,13 @@ impl EmbeddedLog {
             }),
             poison: Box::new(move |cause| failing.fail(cause)),
             news: Box::new(move || {
-                if let Some(upkeep) = news.upgrade() {
-                    upkeep.wake();
+                if let Some(maintenance) = news.upgrade() {
+                    maintenance.wake();
                 }
             }),
         });
-        shelf.look_first();
-        let (keeper, keeping) = (shelf.clone(), upkeep.clone());
+        pool.look_first();
+        let (keeper, keeping) = (pool.clone(), maintenance.clone());
         let book = ScrubProgressStore {
             writer: writer.clone(),
             partitions: partitions.clone(),
@@ -140,14 +140,14 @@ impl EmbeddedLog {
         };
         let threads = vec![
             spawn("log-spares", move || keeper.attend()).map_err(cannot)?,
-            spawn("log-upkeep", move || keeping.run(&book)).map_err(cannot)?,
+            spawn("log-maint", move || keeping.run(&book)).map_err(cannot)?,
         ];
         Ok(EmbeddedLog {
             writer,
             clock: options.clock.clone(),
             partitions,
-            shelf,
-            upkeep,
+            pool,
+            maintenance,
             passes_over_damage: AtomicBool::new(false),
             threads: Mutex::new(threads),
             meta,
@@ -194,10 +194,10 @@ impl EmbeddedLog {
         if let Some(cause) = self.writer.poison() {
             return LogStatus::Poisoned(cause.to_string());
         }
-        if let Some(full) = self.shelf.refuses() {
+        if let Some(full) = self.pool.refuses() {
             return LogStatus::DiskFull(full.to_string());
         }
-        match self.upkeep.trouble() {
+        match self.maintenance.trouble() {
             Some(trouble) => LogStatus::Degraded(trouble),
             None => LogStatus::Healthy,
         }
@@ -205,21 +205,21 @@ impl EmbeddedLog {
 
     /// Counters for metrics.
     pub fn counters(&self) -> LogCounters {
-        let (spare_files, full_files, segments) = self.shelf.counts();
+        let (spare_files, full_files, segments) = self.pool.counts();
         let measures = self.writer.measures();
         LogCounters {
             torn_bytes: self.report.torn_bytes,
             is_poisoned: self.writer.poison().is_some(),
-            is_degraded: self.upkeep.trouble().is_some(),
-            free_bytes: self.shelf.free_bytes(),
+            is_degraded: self.maintenance.trouble().is_some(),
+            free_bytes: self.pool.free_bytes(),
             commit_us: measures.commit_us.observed(),
             sync_us: measures.sync_us.observed(),
             admission_us: measures.admission_us.observed().and_smallest(self.writer.admitted()),
             recovery_us: self.recovery_us.observed(),
             commit_bytes: measures.commit_bytes.observed(),
             commit_records: measures.commit_records.observed(),
-            moved_bytes: self.upkeep.moved_bytes(),
-            corrupt_frames: self.upkeep.corrupt_frames(),
+            moved_bytes: self.maintenance.moved_bytes(),
+            corrupt_frames: self.maintenance.corrupt_frames(),
             spare_files,
             full_files,
             segments,
@@ -252,7 +252,7 @@ impl EmbeddedLog {
     pub async fn append(&self, unit: WriteBatch) -> Result<AppendReceipt> {
         let bytes = unit.check()?;
         if unit.only_messages()
-            && let Some(full) = self.shelf.refuses()
+            && let Some(full) = self.pool.refuses()
         {
             return Err(full);
         }
@@ -281,7 +281,7 @@ impl EmbeddedLog {
         if let Some(cause) = self.writer.poison() {
             return Err(LogError::Poisoned { cause });
         }
-        match self.shelf.refuses().filter(|_| kind == FrameKind::Data) {
+        match self.pool.refuses().filter(|_| kind == FrameKind::Data) {
             Some(full) => Err(full),
             None => Ok(()),
         }
@@ -289,7 +289,7 @@ impl EmbeddedLog {
 
     /// The approximate size of the records in full files.
     pub(crate) fn stored_bytes(&self) -> u64 {
-        self.shelf.stored_bytes()
+        self.pool.stored_bytes()
     }
 
     /// Adds a record to the next block, which is written within 10 ms. There is no notification, and a crash before the
@@ -380,7 +380,7 @@ impl EmbeddedLog {
     pub fn read(&self, id: PartitionId, from: Offset, bytes: usize) -> Result<Vec<Frame>> {
         let frames = self.partition(id)?.read(from, bytes);
         if let Err(error @ (LogError::Corrupt { .. } | LogError::NewerFormat { .. })) = &frames {
-            self.upkeep.note(error);
+            self.maintenance.note(error);
         }
         match frames {
             Err(error @ LogError::Corrupt { .. }) if self.passes_over_damage.load(Ordering::Relaxed) => {
@@ -431,7 +431,7 @@ impl EmbeddedLog {
 
     /// Calls the listener whenever a commit file is full, as long as the log is open.
     pub fn on_roll(&self, told: Arc<RollListener>) {
-        self.shelf.on_roll(told);
+        self.pool.on_roll(told);
     }
 
     /// The first offset at which a record of `time` or later may be; the end of the partition if there is none. For an
@@ -461,7 +461,7 @@ impl EmbeddedLog {
         // The order matters: a released file is reused only after everything journaled before is on disk.
         self.journal_change(PartitionChange::Trimmed(id, below))?;
         if partition.trim(below) {
-            self.shelf.wake();
+            self.pool.wake();
         }
         Ok(())
     }
@@ -484,9 +484,9 @@ impl EmbeddedLog {
     /// to which all records were passed to `keep`.
     pub fn rewrite(&self, id: PartitionId, keep: &RecordFilter<'_>) -> Result<Offset> {
         let partition = self.partition(id)?;
-        let rewritten = self.upkeep.rewrite(&partition, keep);
+        let rewritten = self.maintenance.rewrite(&partition, keep);
         if let Err(error) = &rewritten {
-            self.upkeep.note_outcome(error);
+            self.maintenance.note_outcome(error);
         }
         rewritten
     }
@@ -495,13 +495,13 @@ impl EmbeddedLog {
     /// lost, the old file is used again, including records that a rewrite removed. `None` if there is no such file.
     /// Trimmed records do not count.
     pub fn oldest_leftover(&self, id: PartitionId) -> Result<Option<Offset>> {
-        self.upkeep.oldest_leftover(&self.partition(id)?)
+        self.maintenance.oldest_leftover(&self.partition(id)?)
     }
 
     /// Removes files with records before `below` that the partition reads from other files, after moving out what is
     /// still needed. The newest full file and files that are being read stay. Blocks.
     pub fn release_leftovers(&self, id: PartitionId, below: Offset) -> Result<()> {
-        self.upkeep.release_leftovers(&self.partition(id)?, below)
+        self.maintenance.release_leftovers(&self.partition(id)?, below)
     }
 
     /// Passes the records from `from` to `to` to `show` until it returns false, throttled to the rate of background
@@ -524,7 +524,7 @@ impl EmbeddedLog {
             let Some(next) = frames.last().map(|frame| frame.header.next()) else {
                 return Ok(());
             };
-            self.upkeep
+            self.maintenance
                 .pace_reading(frames.iter().map(|frame| frame.body.len()).sum())?;
             for frame in frames.iter().filter(|frame| frame.header.kind == FrameKind::Data) {
                 let mut offset = frame.header.base;
@@ -562,8 +562,8 @@ impl EmbeddedLog {
 
     /// Commits and syncs everything that was submitted. Blocks.
     pub fn close(&self) {
-        self.upkeep.close();
-        self.shelf.close();
+        self.maintenance.close();
+        self.pool.close();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }

@@ -31,7 +31,7 @@ impl EmbeddedLog {
     }
 
     async fn roll_once(&self) -> Result<u64> {
-        let rolled = self.shelf.retire()?;
+        let rolled = self.pool.retire()?;
         // The removal changes nothing, because META is not in the table, but its block forces a new file.
         self.change(PartitionChange::Removed(META)).await?;
         Ok(rolled)
@@ -40,7 +40,7 @@ impl EmbeddedLog {
     /// Rewrites what partitions have in files that were full at the last roll, and removes those files. Blocks.
     pub fn erase(&self) -> Result<()> {
         let rolled = self.rolled.load(Ordering::Relaxed);
-        let left = self.upkeep.move_all_out(rolled)?;
+        let left = self.maintenance.move_all_out(rolled)?;
         let (mut went, mut fewest) = (clock::now(), usize::MAX);
         loop {
             let there = self.there_of(&left)?;
@@ -49,7 +49,7 @@ impl EmbeddedLog {
             }
             let Some(file) = there.into_iter().next() else { break };
             if went.elapsed() > READERS_MAX {
-                if let Some(error) = self.shelf.broken() {
+                if let Some(error) = self.pool.broken() {
                     return Err(error);
                 }
                 let why = "a reader has kept it open for a long time; try again later";
@@ -60,17 +60,17 @@ impl EmbeddedLog {
                 return Err(LogError::Poisoned { cause: cause.into() });
             }
             threads::sleep(LOOK);
-            self.upkeep.remove_dead_segments()?;
-            self.shelf.called();
+            self.maintenance.remove_dead_segments()?;
+            self.pool.called();
         }
         // Makes the removals survive a power cut.
-        let synced = self.shelf.disk.sync_names();
+        let synced = self.pool.disk.sync_names();
         synced.map_err(LogError::io("cannot sync the names in", self.folder()))
     }
 
     /// Those of the named files that still exist.
     fn there_of(&self, names: &[String]) -> Result<Vec<String>> {
-        let there: HashSet<String> = self.shelf.names()?.into_iter().collect();
+        let there: HashSet<String> = self.pool.names()?.into_iter().collect();
         Ok(names.iter().filter(|name| there.contains(*name)).cloned().collect())
     }
 }
@@ -96,7 +96,7 @@ mod tests {
             append(&log, id, &[n]).await;
         }
         log.roll().await.unwrap();
-        let held = log.shelf.sealed().swap_remove(0);
+        let held = log.pool.sealed().swap_remove(0);
         let erase = async || {
             let log = log.clone();
             blocking::spawn(move || log.erase()).await.unwrap()

@@ -606,7 +606,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn shelf(disk: &SimDisk) -> Arc<FilePool> {
+    fn pool(disk: &SimDisk) -> Arc<FilePool> {
         let policy = FilePoolPolicy {
             spare: 2,
             file_bytes: MIB,
@@ -630,24 +630,24 @@ mod tests {
         ))
     }
 
-    fn attended(shelf: &Arc<FilePool>) -> std::thread::JoinHandle<()> {
-        shelf.attend_with(FilePoolHooks {
+    fn attended(pool: &Arc<FilePool>) -> std::thread::JoinHandle<()> {
+        pool.attend_with(FilePoolHooks {
             barrier: Box::new(|_| Ok(true)),
             poison: Box::new(|_| {}),
             news: Box::new(|| {}),
         });
-        let own = shelf.clone();
+        let own = pool.clone();
         std::thread::spawn(move || own.attend())
     }
 
     #[test]
     fn a_writer_that_waits_for_a_file_is_not_waited_for_to_use_one_again() {
         let disk = SimDisk::new(1, 100 * MIB);
-        let shelf = shelf(&disk);
+        let pool = pool(&disk);
         let answers = Arc::new(AtomicBool::new(false));
         let writer = answers.clone();
         // The writer does not answer while it waits for a file itself.
-        shelf.attend_with(FilePoolHooks {
+        pool.attend_with(FilePoolHooks {
             barrier: Box::new(move |give_up| {
                 while !writer.load(Ordering::SeqCst) {
                     if give_up() {
@@ -660,55 +660,55 @@ mod tests {
             poison: Box::new(|_| {}),
             news: Box::new(|| {}),
         });
-        let own = shelf.clone();
+        let own = pool.clone();
         let thread = std::thread::spawn(move || own.attend());
         // Each file is full and free at once.
         let numbers: Vec<u64> = (0..8)
             .map(|_| {
-                let file = shelf.take(FilePurpose::Messages).unwrap();
+                let file = pool.take(FilePurpose::Messages).unwrap();
                 let number = file.number;
-                shelf.seal(Arc::new(file));
+                pool.seal(Arc::new(file));
                 number
             })
             .collect();
         assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
         answers.store(true, Ordering::SeqCst);
-        shelf.close();
+        pool.close();
         thread.join().unwrap();
     }
 
     #[test]
     fn files_come_in_the_order_of_their_numbers() {
         let disk = SimDisk::new(1, 100 * MIB);
-        let shelf = shelf(&disk);
-        let thread = attended(&shelf);
+        let pool = pool(&disk);
+        let thread = attended(&pool);
         let numbers: Vec<u64> = (0..6)
-            .map(|_| shelf.take(FilePurpose::Messages).unwrap().number)
+            .map(|_| pool.take(FilePurpose::Messages).unwrap().number)
             .collect();
         assert_eq!(numbers, [5, 6, 7, 8, 9, 10]);
-        shelf.close();
+        pool.close();
         thread.join().unwrap();
     }
 
     #[test]
     fn a_full_disk_refuses_messages_keeps_a_file_for_settles_and_takes_messages_again_when_there_is_room() {
         let disk = SimDisk::new(1, 5 * MIB);
-        let shelf = shelf(&disk);
-        let thread = attended(&shelf);
-        shelf.take(FilePurpose::Messages).unwrap();
-        let error = std::iter::repeat_with(|| shelf.take(FilePurpose::Messages))
+        let pool = pool(&disk);
+        let thread = attended(&pool);
+        pool.take(FilePurpose::Messages).unwrap();
+        let error = std::iter::repeat_with(|| pool.take(FilePurpose::Messages))
             .find_map(Result::err)
             .unwrap();
         assert!(matches!(error, LogError::DiskFull { .. }), "{error}");
-        assert!(shelf.refuses().is_some());
-        shelf.take(FilePurpose::State).unwrap();
+        assert!(pool.refuses().is_some());
+        pool.take(FilePurpose::State).unwrap();
         disk.set_capacity(100 * MIB);
         // Refused until the thread has checked again.
-        std::iter::repeat_with(|| shelf.take(FilePurpose::Messages))
+        std::iter::repeat_with(|| pool.take(FilePurpose::Messages))
             .find_map(Result::ok)
             .unwrap();
-        assert!(shelf.refuses().is_none());
-        shelf.close();
+        assert!(pool.refuses().is_none());
+        pool.close();
         thread.join().unwrap();
     }
 
@@ -716,11 +716,11 @@ mod tests {
     fn messages_are_taken_again_when_a_quarter_more_than_the_least_is_free() {
         let disk = SimDisk::new(1, 100 * MIB);
         // The minimum is 2 MiB, and no file is to be created.
-        let shelf = shelf(&disk);
+        let pool = pool(&disk);
         let free = |bytes| {
             let space = disk.space().unwrap();
             disk.set_capacity(space.total_bytes - space.free_bytes + bytes);
-            shelf.look_at_space(0).is_ok() && shelf.refuses().is_none()
+            pool.look_at_space(0).is_ok() && pool.refuses().is_none()
         };
         assert!(free(2 * MIB) && !free(2 * MIB - 1));
         assert!(!free(2 * MIB) && !free(2 * MIB * 5 / 4 - 200));
@@ -730,10 +730,10 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_used_again_yet_stays_and_is_tried_again() {
         let disk = SimDisk::new(1, 100 * MIB);
-        let shelf = shelf(&disk);
+        let pool = pool(&disk);
         let refuses = Arc::new(AtomicBool::new(true));
         let full = refuses.clone();
-        shelf.attend_with(FilePoolHooks {
+        pool.attend_with(FilePoolHooks {
             barrier: Box::new(move |_| match full.load(Ordering::SeqCst) {
                 true => Err(LogError::Closed),
                 false => Ok(true),
@@ -741,35 +741,35 @@ mod tests {
             poison: Box::new(|_| {}),
             news: Box::new(|| {}),
         });
-        (0..2).for_each(|_| shelf.make_ready(&|_| true).unwrap());
-        let file = shelf.take(FilePurpose::State).unwrap();
-        let newer = shelf.take(FilePurpose::State).unwrap();
-        [file, newer].into_iter().for_each(|file| shelf.seal(Arc::new(file)));
-        assert!(shelf.prepare(0).is_err() && shelf.prepare(0).is_err());
-        assert_eq!(shelf.counts(), (0, 2, 0));
+        (0..2).for_each(|_| pool.make_ready(&|_| true).unwrap());
+        let file = pool.take(FilePurpose::State).unwrap();
+        let newer = pool.take(FilePurpose::State).unwrap();
+        [file, newer].into_iter().for_each(|file| pool.seal(Arc::new(file)));
+        assert!(pool.prepare(0).is_err() && pool.prepare(0).is_err());
+        assert_eq!(pool.counts(), (0, 2, 0));
         refuses.store(false, Ordering::SeqCst);
-        assert!(shelf.prepare(1).unwrap());
-        assert_eq!(shelf.counts(), (1, 1, 0));
+        assert!(pool.prepare(1).unwrap());
+        assert_eq!(pool.counts(), (1, 1, 0));
     }
 
     #[test]
     fn a_file_that_nobody_needs_comes_back_under_a_new_number_but_for_the_newest() {
         let disk = SimDisk::new(1, 100 * MIB);
-        let shelf = shelf(&disk);
+        let pool = pool(&disk);
         let files: Vec<Arc<LogFile>> = (0..3)
-            .map(|_| Arc::new(shelf.take(FilePurpose::Messages).unwrap()))
+            .map(|_| Arc::new(pool.take(FilePurpose::Messages).unwrap()))
             .collect();
         let reader = files[1].clone();
-        files.into_iter().for_each(|file| shelf.seal(file));
-        while shelf.prepare(3).unwrap() {}
+        files.into_iter().for_each(|file| pool.seal(file));
+        while pool.prepare(3).unwrap() {}
         // 5 was reused; 6 is being read and 7 is the newest, so others were created.
-        let numbers: Vec<u64> = (0..3).map(|_| shelf.take(FilePurpose::State).unwrap().number).collect();
+        let numbers: Vec<u64> = (0..3).map(|_| pool.take(FilePurpose::State).unwrap().number).collect();
         assert_eq!(numbers, [8, 9, 10]);
         let names = disk.names().unwrap();
         assert!(!names.contains(&"commit-0000000000000005.log".to_owned()));
         drop(reader);
-        while shelf.prepare(1).unwrap() {}
-        assert_eq!(shelf.take(FilePurpose::State).unwrap().number, 11);
-        assert_eq!(shelf.counts(), (0, 1, 0));
+        while pool.prepare(1).unwrap() {}
+        assert_eq!(pool.take(FilePurpose::State).unwrap().number, 11);
+        assert_eq!(pool.counts(), (0, 1, 0));
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct MaintenancePolicy {
 type PartitionMap = Arc<RwLock<HashMap<PartitionId, Arc<Partition>>>>;
 
 pub(crate) struct LogMaintenance {
-    shelf: Arc<FilePool>,
+    pool: Arc<FilePool>,
     partitions: PartitionMap,
     policy: MaintenancePolicy,
     state: Mutex<MaintenanceState>,
@@ -88,9 +88,9 @@ impl MaintenanceState {
 }
 
 impl LogMaintenance {
-    pub fn new(shelf: Arc<FilePool>, partitions: PartitionMap, policy: MaintenancePolicy) -> LogMaintenance {
+    pub fn new(pool: Arc<FilePool>, partitions: PartitionMap, policy: MaintenancePolicy) -> LogMaintenance {
         LogMaintenance {
-            shelf,
+            pool,
             partitions,
             policy,
             state: Mutex::new(MaintenanceState {
@@ -142,7 +142,7 @@ impl LogMaintenance {
             LogError::DiskFull { .. } | LogError::Closed => {}
             error => {
                 tracing::warn!(%error, "files of the log cannot be moved; retrying later");
-                self.shelf.tell_poison(error);
+                self.pool.tell_poison(error);
             }
         }
     }
@@ -225,10 +225,10 @@ impl LogMaintenance {
         let needed = self.needed();
         let needed = |file: &Arc<LogFile>| needed.get(&Arc::as_ptr(file)).copied().unwrap_or_default();
         let mostly_free = |file: &Arc<LogFile>| needed(file) > 0 && needed(file) < file.size / NEEDED_PART;
-        let sealed = self.shelf.sealed();
+        let sealed = self.pool.sealed();
         let surplus = sealed.len().saturating_sub(self.policy.files_max);
         // The file pool never reuses the newest full file.
-        let newest = if self.shelf.refuses().is_some() { 1 } else { NEWEST };
+        let newest = if self.pool.refuses().is_some() { 1 } else { NEWEST };
         let rested = sealed.len().saturating_sub(newest);
         let mut outcome = Ok(());
         let mut try_next = |done: Result<()>| {
@@ -243,7 +243,7 @@ impl LogMaintenance {
             }
         }
         drop(sealed);
-        let segments = self.shelf.segments();
+        let segments = self.pool.segments();
         let (mut small, large): (Vec<_>, Vec<_>) = segments.into_iter().partition(|file| file.size < SHARED_BELOW);
         for file in large.iter().filter(|file| mostly_free(file)) {
             if !try_next(self.move_whole(std::slice::from_ref(file))) {
@@ -255,8 +255,8 @@ impl LogMaintenance {
             try_next(self.move_whole(&small));
         }
         drop((small, large));
-        try_next(self.shelf.remove_dead_segments());
-        self.shelf.called();
+        try_next(self.pool.remove_dead_segments());
+        self.pool.called();
         outcome
     }
 
@@ -291,7 +291,7 @@ impl LogMaintenance {
         if files.len() > 1 && planned.segments() > files.len() / 2 {
             return Ok(());
         }
-        let moved = planned.run(&self.shelf, &|bytes| self.pace(bytes))?;
+        let moved = planned.run(&self.pool, &|bytes| self.pace(bytes))?;
         self.moved_bytes.fetch_add(moved, Ordering::Relaxed);
         Ok(())
     }
@@ -308,7 +308,7 @@ impl LogMaintenance {
             }
             for file in files {
                 let _files = self.may_change_files()?;
-                let made = match segment::rewrite(&self.shelf, &file, partition, keep, &|bytes| self.pace(bytes)) {
+                let made = match segment::rewrite(&self.pool, &file, partition, keep, &|bytes| self.pace(bytes)) {
                     // The damaged file stays as it is, without being passed to `keep`.
                     Err(error @ LogError::Corrupt { .. }) => {
                         self.note(&error);
@@ -331,7 +331,7 @@ impl LogMaintenance {
         // A reference to a file prevents its removal.
         drop(seen);
         let files = self.may_change_files()?;
-        self.shelf.remove_dead_segments()?;
+        self.pool.remove_dead_segments()?;
         drop(files);
         let unseen = unseen.unwrap_or_else(|| partition.bounds().next);
         // The newest frames are in memory, still unfiltered.
@@ -356,7 +356,7 @@ impl LogMaintenance {
 
     /// See [`EmbeddedLog::release_leftovers`].
     pub fn release_leftovers(&self, partition: &Arc<Partition>, below: Offset) -> Result<()> {
-        let newest = self.shelf.sealed().pop();
+        let newest = self.pool.sealed().pop();
         for file in self.whole_files() {
             if newest.as_ref().is_some_and(|newest| Arc::ptr_eq(newest, &file)) {
                 continue;
@@ -367,14 +367,14 @@ impl LogMaintenance {
             }
         }
         self.remove_dead_segments()?;
-        self.shelf.called();
+        self.pool.called();
         Ok(())
     }
 
     /// Full commit files, and segments.
     fn whole_files(&self) -> Vec<Arc<LogFile>> {
-        let mut files = self.shelf.sealed();
-        files.extend(self.shelf.segments());
+        let mut files = self.pool.sealed();
+        files.extend(self.pool.segments());
         files
     }
 
@@ -394,10 +394,10 @@ impl LogMaintenance {
     pub fn move_all_out(&self, number: u64) -> Result<Vec<String>> {
         let (names, files) = {
             let _files = self.may_change_files()?;
-            let sealed = self.shelf.sealed().into_iter();
+            let sealed = self.pool.sealed().into_iter();
             let mut files: Vec<_> = sealed.filter(|file| file.number < number).collect();
-            files.extend(self.shelf.segments());
-            (self.shelf.names()?, files)
+            files.extend(self.pool.segments());
+            (self.pool.names()?, files)
         };
         let goes = |name: &String| match parse_name(name) {
             Some((FileKind::Commit, own)) => own < number,
@@ -423,7 +423,7 @@ impl LogMaintenance {
             drop(file);
             self.remove_dead_segments()?;
         }
-        self.shelf.called();
+        self.pool.called();
         Ok(left)
     }
 
@@ -432,12 +432,12 @@ impl LogMaintenance {
     fn wait_for_room(&self, names: &[String], name: &str) -> Result<bool> {
         let before: Vec<&String> = names.iter().take_while(|one| *one != name).collect();
         let there = || -> Result<usize> {
-            let names = self.shelf.names()?;
+            let names = self.pool.names()?;
             Ok(before.iter().filter(|one| names.contains(one)).count())
         };
         let (began, first) = (thalweg_kit::clock::now(), there()?);
         while first > 0 && began.elapsed() < ROOM_MAX {
-            self.shelf.called();
+            self.pool.called();
             threads::sleep(ROOM_LOOK);
             self.remove_dead_segments()?;
             if there()? < first {
@@ -450,7 +450,7 @@ impl LogMaintenance {
     /// Removes segments that are not needed.
     pub fn remove_dead_segments(&self) -> Result<()> {
         let _files = self.may_change_files()?;
-        self.shelf.remove_dead_segments()
+        self.pool.remove_dead_segments()
     }
 
     /// Throttles a read to the background rate. Fails when the log closes.
@@ -534,24 +534,27 @@ mod tests {
     #[tokio::test]
     async fn a_full_disk_is_no_damage_and_what_cannot_be_read_is() {
         let log = open(&SimDisk::new(1, 256 << 20));
-        log.upkeep.note_outcome(&log.upkeep.shelf.ran_out(1));
-        log.upkeep.note_outcome(&LogError::Closed);
-        assert_eq!((log.upkeep.corrupt_frames(), log.upkeep.trouble()), (0, None));
+        log.maintenance.note_outcome(&log.maintenance.pool.ran_out(1));
+        log.maintenance.note_outcome(&LogError::Closed);
+        assert_eq!((log.maintenance.corrupt_frames(), log.maintenance.trouble()), (0, None));
         let damaged = LogError::Corrupt {
             file: "a".to_owned(),
             position: 1,
             expected: None,
             found: "nothing".to_owned(),
         };
-        log.upkeep.note_outcome(&damaged);
-        assert_eq!((log.upkeep.corrupt_frames(), log.upkeep.trouble().is_some()), (1, true));
+        log.maintenance.note_outcome(&damaged);
+        assert_eq!(
+            (log.maintenance.corrupt_frames(), log.maintenance.trouble().is_some()),
+            (1, true)
+        );
     }
 
     #[tokio::test]
     async fn damage_without_an_end_is_told_and_counted_up_to_its_limit() {
         let log = open(&SimDisk::new(1, 256 << 20));
         let note = |position| {
-            log.upkeep.note(&LogError::Corrupt {
+            log.maintenance.note(&LogError::Corrupt {
                 file: "a".to_owned(),
                 position,
                 expected: None,
@@ -562,17 +565,17 @@ mod tests {
             note(position);
         }
         note(0);
-        assert_eq!(log.upkeep.corrupt_frames(), DAMAGED_MAX as u64);
+        assert_eq!(log.maintenance.corrupt_frames(), DAMAGED_MAX as u64);
         // A file with damage never counts as undamaged.
         for position in 0..3 {
-            log.upkeep.note(&LogError::Corrupt {
+            log.maintenance.note(&LogError::Corrupt {
                 file: "b".to_owned(),
                 position,
                 expected: None,
                 found: "nothing".to_owned(),
             });
         }
-        assert_eq!(log.upkeep.corrupt_frames(), DAMAGED_MAX as u64 + 1);
+        assert_eq!(log.maintenance.corrupt_frames(), DAMAGED_MAX as u64 + 1);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -582,24 +585,24 @@ mod tests {
         let quiet = many_small_remains(&log).await;
         let mut before = u64::MAX;
         let mut steps = 0;
-        while before != log.upkeep.moved_bytes() {
-            before = log.upkeep.moved_bytes();
-            log.upkeep.step().unwrap();
+        while before != log.maintenance.moved_bytes() {
+            before = log.maintenance.moved_bytes();
+            log.maintenance.step().unwrap();
             steps += 1;
-            assert!(steps < 20, "the upkeep finds no end");
+            assert!(steps < 20, "maintenance finds no end");
         }
-        let moved = log.upkeep.moved_bytes();
+        let moved = log.maintenance.moved_bytes();
         assert!(moved > 0 && moved < 1 << 20, "{moved}");
         // Another thread reuses the files of these messages, so only the newest remain.
         let is_tidy = |counters: &LogCounters| {
             counters.full_files <= NEWEST + 2 && (1..SMALL_SEGMENTS).contains(&counters.segments)
         };
         until(&log, "few files and segments are left", || {
-            log.upkeep.step().unwrap();
+            log.maintenance.step().unwrap();
             is_tidy(&log.counters())
         })
         .await;
-        assert_eq!(log.upkeep.moved_bytes(), moved);
+        assert_eq!(log.maintenance.moved_bytes(), moved);
         drop(log);
         let log = open(&disk);
         for id in quiet {
@@ -615,7 +618,7 @@ mod tests {
         for _ in 0..300 {
             append(&log, BUSY, &[7; 16 << 10]).await;
         }
-        let file = log.upkeep.shelf.sealed().swap_remove(3);
+        let file = log.maintenance.pool.sealed().swap_remove(3);
         let entries = file.entries(BUSY, 0, usize::MAX).unwrap();
         let entry = entries.first().unwrap();
         file.write(&[0xff], entry.body_at).unwrap();
@@ -628,7 +631,7 @@ mod tests {
         };
         let log = open_with(&disk, &fewer);
         until(&log, "the others are moved", || {
-            log.upkeep.step().unwrap();
+            log.maintenance.step().unwrap();
             log.counters().full_files <= 4
         })
         .await;

@@ -26,7 +26,7 @@ use crate::writer::files::CommitFiles;
 
 pub(crate) struct OpenedLog {
     pub core: WriterCore,
-    pub shelf: Arc<FilePool>,
+    pub pool: Arc<FilePool>,
     pub partitions: HashMap<PartitionId, Arc<Partition>>,
     pub meta: Arc<Partition>,
     pub log_id: u64,
@@ -94,7 +94,7 @@ pub(crate) fn go_on(
         Some((last, older)) => (Some(last.clone()), older.to_vec()),
         None => (None, Vec::new()),
     };
-    let shelf = FilePool::new(
+    let pool = FilePool::new(
         disk.clone(),
         cache,
         policy,
@@ -106,10 +106,10 @@ pub(crate) fn go_on(
             next_segment: found.next_segment,
         },
     );
-    let shelf = Arc::new(shelf);
+    let pool = Arc::new(pool);
     let (current, end) = match current {
         Some(file) => (file, end),
-        None => (Arc::new(first_file(&shelf, options)?), Some(0)),
+        None => (Arc::new(first_file(&pool, options)?), Some(0)),
     };
     let superblock = write_superblock(
         &disk,
@@ -127,7 +127,7 @@ pub(crate) fn go_on(
     let resume = ResumePoint {
         superblock,
         offsets,
-        files: CommitFiles::new(current, end, first, log_id, shelf.clone()),
+        files: CommitFiles::new(current, end, first, log_id, pool.clone()),
         log_id,
         next,
         synced: next - 1,
@@ -144,7 +144,7 @@ pub(crate) fn go_on(
         .for_each(|partition| core.add_partition(partition.clone()));
     Ok(OpenedLog {
         core,
-        shelf,
+        pool,
         partitions: partitions
             .into_iter()
             .map(|partition| (partition.id, partition))
@@ -209,11 +209,11 @@ pub(crate) fn is_passed(error: &LogError, options: &LogOptions) -> bool {
     options.recover_skip && matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
 }
 
-fn first_file(shelf: &FilePool, options: &LogOptions) -> Result<LogFile> {
-    if shelf.counts().0 > 0 {
-        return shelf.take(FilePurpose::State);
+fn first_file(pool: &FilePool, options: &LogOptions) -> Result<LogFile> {
+    if pool.counts().0 > 0 {
+        return pool.take(FilePurpose::State);
     }
-    shelf.first(options.first_file_bytes)
+    pool.first(options.first_file_bytes)
 }
 
 /// The partitions of the log, and the log's own partition.

@@ -86,17 +86,17 @@ impl MovePlan {
     }
 
     /// Writes the segments and switches the partitions to them. Returns the number of bytes written.
-    pub fn run(self, shelf: &FilePool, paced: &Throttle<'_>) -> Result<u64> {
+    pub fn run(self, pool: &FilePool, paced: &Throttle<'_>) -> Result<u64> {
         let mut moved = 0;
         // A partition must be switched once, for all of its ranges.
         for sources in self.own {
             let alone: Vec<&[PartitionRanges]> = sources.chunks(1).collect();
-            let segments = write(shelf, &alone, None, paced)?;
-            moved += tell(shelf, &self.from, segments);
+            let segments = write(pool, &alone, None, paced)?;
+            moved += tell(pool, &self.from, segments);
         }
         let shared: Vec<&[PartitionRanges]> = self.shared.iter().map(Vec::as_slice).collect();
-        let segments = write(shelf, &shared, None, paced)?;
-        Ok(moved + tell(shelf, &self.from, segments))
+        let segments = write(pool, &shared, None, paced)?;
+        Ok(moved + tell(pool, &self.from, segments))
     }
 }
 
@@ -131,7 +131,7 @@ fn meet(partition: PartitionId, before: &FileRange, range: &FileRange) -> Result
 /// Rewrites what a partition needs of a file without the records that `keep` rejects, and switches the partition to the
 /// result.
 pub(crate) fn rewrite(
-    shelf: &FilePool,
+    pool: &FilePool,
     file: &Arc<LogFile>,
     partition: &Arc<Partition>,
     keep: &RecordFilter<'_>,
@@ -146,10 +146,10 @@ pub(crate) fn rewrite(
     if !leaves_out {
         return Ok(RewriteOutcome::default());
     }
-    let segments = write(shelf, &[&[(partition.clone(), ranges)]], Some(keep), paced)?;
+    let segments = write(pool, &[&[(partition.clone(), ranges)]], Some(keep), paced)?;
     Ok(RewriteOutcome {
         files: segments.iter().map(|segment| segment.file.clone()).collect(),
-        bytes: tell(shelf, std::slice::from_ref(file), segments),
+        bytes: tell(pool, std::slice::from_ref(file), segments),
     })
 }
 
@@ -187,12 +187,12 @@ struct WrittenSegment {
     ranges: Vec<(Arc<Partition>, FileRange)>,
 }
 
-fn tell(shelf: &FilePool, from: &[Arc<LogFile>], segments: Vec<WrittenSegment>) -> u64 {
+fn tell(pool: &FilePool, from: &[Arc<LogFile>], segments: Vec<WrittenSegment>) -> u64 {
     let mut told: HashMap<PartitionId, PartitionRanges> = HashMap::new();
     let mut bytes = 0;
     for segment in segments {
         bytes += segment.file.size;
-        shelf.add_segment(segment.file);
+        pool.add_segment(segment.file);
         for (partition, range) in segment.ranges {
             let (_, ranges) = told.entry(partition.id).or_insert_with(|| (partition, Vec::new()));
             ranges.push(range);
@@ -202,7 +202,7 @@ fn tell(shelf: &FilePool, from: &[Arc<LogFile>], segments: Vec<WrittenSegment>) 
         partition.replace(from, &ranges);
     }
     if bytes > 0 {
-        shelf.wake();
+        pool.wake();
     }
     bytes
 }
@@ -210,7 +210,7 @@ fn tell(shelf: &FilePool, from: &[Arc<LogFile>], segments: Vec<WrittenSegment>) 
 /// Writes segments for all of `wanted`, starting a new segment for each element, or fails without leaving any. Respects
 /// the space limit of the log.
 fn write(
-    shelf: &FilePool,
+    pool: &FilePool,
     wanted: &[&[PartitionRanges]],
     keep: Option<&RecordFilter<'_>>,
     paced: &Throttle<'_>,
@@ -221,19 +221,19 @@ fn write(
         .flat_map(|(_, ranges)| ranges);
     let bytes = ranges.map(|range| range.bytes).sum();
     if bytes > 0 {
-        shelf.may_take(bytes)?;
+        pool.may_take(bytes)?;
     }
     let mut finished = Vec::new();
     let mut sources = wanted.iter();
-    match sources.try_for_each(|sources| write_segments(shelf, sources, keep, paced, &mut finished)) {
+    match sources.try_for_each(|sources| write_segments(pool, sources, keep, paced, &mut finished)) {
         Ok(()) => Ok(finished),
         Err(error) => {
             // No partition reads from them yet; one that cannot be removed is only a copy.
             for written in finished {
-                let _ = written.file.remove(shelf.disk.as_ref());
+                let _ = written.file.remove(pool.disk.as_ref());
             }
             Err(match &error {
-                LogError::Io { error: io, .. } if is_full(io) => shelf.ran_out(bytes),
+                LogError::Io { error: io, .. } if is_full(io) => pool.ran_out(bytes),
                 _ => error,
             })
         }
@@ -241,7 +241,7 @@ fn write(
 }
 
 fn write_segments(
-    shelf: &FilePool,
+    pool: &FilePool,
     wanted: &[PartitionRanges],
     keep: Option<&RecordFilter<'_>>,
     paced: &Throttle<'_>,
@@ -265,7 +265,7 @@ fn write_segments(
                 paced(2 * body.len());
                 let segment = match &mut writer {
                     Some(segment) => segment,
-                    None => writer.insert(SegmentWriter::create(shelf)?),
+                    None => writer.insert(SegmentWriter::create(pool)?),
                 };
                 segment.push(&header, &body)?;
                 let next = header.next().min(range.next);
@@ -406,7 +406,7 @@ fn not_a_record(file: &LogFile, entry: &FrameEntry) -> LogError {
 }
 
 struct SegmentWriter<'a> {
-    shelf: &'a FilePool,
+    pool: &'a FilePool,
     number: u64,
     /// The temporary file until the segment is finished.
     unfinished: UnfinishedFile<'a>,
@@ -421,7 +421,7 @@ struct SegmentWriter<'a> {
 
 /// A file that is removed on drop unless it was renamed.
 struct UnfinishedFile<'a> {
-    shelf: &'a FilePool,
+    pool: &'a FilePool,
     name: String,
     named: bool,
 }
@@ -430,22 +430,22 @@ impl Drop for UnfinishedFile<'_> {
     fn drop(&mut self) {
         if !self.named {
             // If that fails, the next start does it.
-            let _ = self.shelf.disk.remove(&self.name);
+            let _ = self.pool.disk.remove(&self.name);
         }
     }
 }
 
 impl<'a> SegmentWriter<'a> {
-    fn create(shelf: &'a FilePool) -> Result<SegmentWriter<'a>> {
-        let number = shelf.next_segment();
+    fn create(pool: &'a FilePool) -> Result<SegmentWriter<'a>> {
+        let number = pool.next_segment();
         let name = format!("new-segment-{number:016}");
-        let file = shelf.disk.create(&name);
+        let file = pool.disk.create(&name);
         Ok(SegmentWriter {
             file: file.map_err(LogError::io("cannot make", &name))?,
-            shelf,
+            pool,
             number,
             unfinished: UnfinishedFile {
-                shelf,
+                pool,
                 name,
                 named: false,
             },
@@ -515,11 +515,11 @@ impl<'a> SegmentWriter<'a> {
             last: 0,
             synced: 0,
             end: self.at,
-            log_id: self.shelf.log_id(),
+            log_id: self.pool.log_id(),
         };
         let footer = footer::encode(&self.index, &rows, &bounds);
         self.write(&footer)?;
-        let (disk, name) = (self.shelf.disk.as_ref(), segment_name(self.number));
+        let (disk, name) = (self.pool.disk.as_ref(), segment_name(self.number));
         let written = self
             .file
             .write_at(&self.unwritten, self.at - self.unwritten.len() as u64);
@@ -528,7 +528,7 @@ impl<'a> SegmentWriter<'a> {
         synced.map_err(LogError::fatal("cannot sync", &self.unfinished.name))?;
         file::rename(disk, &self.unfinished.name, &name)?;
         self.unfinished.named = true;
-        let file = LogFile::segment(self.number, self.at, self.file, self.index, &self.shelf.cache);
+        let file = LogFile::segment(self.number, self.at, self.file, self.index, &self.pool.cache);
         let file = Arc::new(file);
         let ranges = self.holdings.into_iter().map(|(partition, first, next)| {
             let row = row_of(&rows, partition.id);

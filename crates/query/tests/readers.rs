@@ -72,7 +72,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     assert!(files.iter().all(|files| *files >= 8), "files by table: {files:?}");
 
     // Rollup windows that were computed at once are already in one file per day.
-    let merges = plant.upkeep(MaintenanceTask::Compact).await;
+    let merges = plant.maintain(MaintenanceTask::Compact).await;
     let had_many = |table: &&str| table.ends_with("_rollup") || merges.iter().any(|merged| merged == *table);
     assert!(TABLES.iter().all(had_many), "each table had files to merge: {merges:?}");
     let merged = agree(&engines, "files were merged").await;
@@ -96,7 +96,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     // Existing windows may have grown.
     assert!(grown.iter().zip(&merged).all(|(now, before)| now != before));
 
-    let expired = plant.upkeep(MaintenanceTask::Retain).await;
+    let expired = plant.maintain(MaintenanceTask::Retain).await;
     assert_eq!(expired.len(), TABLES.len(), "each table had old rows: {expired:?}");
     let kept = agree(&engines, "old rows have left").await;
     for ((table, now), before) in TABLES.iter().zip(&kept).zip(&grown) {
@@ -105,7 +105,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     assert_eq!(counts(&kept)[..5], [plant.rows(); 5], "what is young stays");
 
     let on_disk = plant.files_on_disk();
-    let deleted = plant.upkeep(MaintenanceTask::Vacuum).await;
+    let deleted = plant.maintain(MaintenanceTask::Vacuum).await;
     assert_eq!(
         deleted.len(),
         TABLES.len(),
@@ -118,7 +118,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     // Everything works after the deletion, too.
     plant.round(9, false).await;
     plant.roll_up(&engines).await;
-    plant.upkeep(MaintenanceTask::Compact).await;
+    plant.maintain(MaintenanceTask::Compact).await;
     agree(&engines, "more has come and was merged").await;
     plant.close().await;
 }

@@ -222,7 +222,7 @@ impl UnsettledOffsets {
                 GroupState::Work(machine) => {
                     unsettled.from = unsettled.from.min(machine.floor());
                     unsettled.held.extend(machine.held());
-                    unsettled.asleep.push(machine.sleepers().clone());
+                    unsettled.asleep.push(machine.delayed_set().clone());
                 }
                 GroupState::Stream(machine) if protect_streams => {
                     unsettled.from = unsettled.from.min(machine.committed());

@@ -580,20 +580,20 @@ mod tests {
         let mut machine = WorkMachine::new(crate::machine::DeliveryPolicy::default(), 0);
         // The second is due first.
         let (first, second) = (message(0, 2 * HOUR), message(1000, HOUR));
-        for sleeper in [first, second] {
-            assert!(machine.pass_unclaimable(&sleeper, 0));
+        for delayed in [first, second] {
+            assert!(machine.pass_unclaimable(&delayed, 0));
         }
         let mut inner = GroupPartition::new(GroupState::Work(Box::new(machine)), Budget::new(0).reserve_anyway(0))
             .inner
             .into_inner();
         assert_eq!(inner.update_needed(0), 0);
-        for (due, sleeper) in [(HOUR, second), (2 * HOUR, first)] {
+        for (due, delayed) in [(HOUR, second), (2 * HOUR, first)] {
             let GroupState::Work(machine) = &mut inner.state else {
                 unreachable!()
             };
             let span = machine.to_rouse(due).unwrap();
-            assert!(span.contains(&sleeper.offset));
-            machine.rouse(span, &[sleeper], Offset::MAX, due);
+            assert!(span.contains(&delayed.offset));
+            machine.rouse(span, &[delayed], Offset::MAX, due);
             assert_eq!(inner.update_needed(due), 0);
         }
         let GroupState::Work(machine) = &mut inner.state else {

@@ -167,8 +167,8 @@ impl Process {
             memory_bytes: 64 << 20,
             ..LakeOptions::default()
         };
-        options.upkeep.look_every = Duration::from_secs(1);
-        options.upkeep.bytes_per_second = 0;
+        options.maintenance.look_every = Duration::from_secs(1);
+        options.maintenance.bytes_per_second = 0;
         let context = LakeContext {
             queues: queues.clone(),
             durability: Durability::Fsync,

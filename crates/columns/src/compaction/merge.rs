@@ -114,7 +114,7 @@ impl MergeJob<'_> {
             schema: self.schema(&inputs),
             group_rows: rows_of_group(&self.rules, bytes_per_row),
             new_file,
-            growing: BTreeMap::new(),
+            open_buckets: BTreeMap::new(),
             done: Vec::new(),
             held: 0,
         };
@@ -187,7 +187,7 @@ struct BucketWriter<'m, 'f> {
     schema: SchemaRef,
     group_rows: usize,
     new_file: &'f mut dyn FnMut() -> Result<Box<dyn FileSink>, MergeError>,
-    growing: BTreeMap<i64, OpenBucket>,
+    open_buckets: BTreeMap<i64, OpenBucket>,
     done: Vec<MergeOutput>,
     /// Rows waiting in all buckets.
     held: usize,
@@ -213,24 +213,24 @@ impl BucketWriter<'_, '_> {
     }
 
     fn push(&mut self, bucket: i64, run: &RowRun, begin: usize, end: usize) -> Result<(), MergeError> {
-        let growing = self.growing.entry(bucket).or_default();
+        let open = self.open_buckets.entry(bucket).or_default();
         let len = end - begin;
-        growing.rows += len;
+        open.rows += len;
         self.held += len;
-        match growing.runs.last_mut() {
+        match open.runs.last_mut() {
             Some(last) if Arc::ptr_eq(&last.piece, &run.piece) && last.begin + last.len == begin => last.len += len,
-            _ => growing.runs.push(RowRun {
+            _ => open.runs.push(RowRun {
                 piece: run.piece.clone(),
                 begin,
                 len,
             }),
         }
-        if growing.rows >= self.group_rows {
+        if open.rows >= self.group_rows {
             return self.write_group(bucket);
         }
         // With many open buckets, the fullest is written to free memory.
         if self.held >= 2 * self.group_rows {
-            let fullest = self.growing.iter().max_by_key(|(_, growing)| growing.rows);
+            let fullest = self.open_buckets.iter().max_by_key(|(_, open)| open.rows);
             if let Some(fullest) = fullest.map(|(bucket, _)| *bucket) {
                 return self.write_group(fullest);
             }
@@ -242,23 +242,23 @@ impl BucketWriter<'_, '_> {
         if (self.merge.is_stopped)() {
             return Err(MergeError::Stopped);
         }
-        let Some(growing) = self.growing.get_mut(&bucket) else {
+        let Some(open) = self.open_buckets.get_mut(&bucket) else {
             return Ok(());
         };
-        let (runs, rows) = (std::mem::take(&mut growing.runs), std::mem::take(&mut growing.rows));
+        let (runs, rows) = (std::mem::take(&mut open.runs), std::mem::take(&mut open.rows));
         self.held -= rows;
-        if growing.file.is_none() {
+        if open.file.is_none() {
             let writer = FileWriter::new(self.schema.clone(), self.merge.spec.sort, &self.merge.rules)?;
-            growing.file = Some((writer, (self.new_file)()?));
+            open.file = Some((writer, (self.new_file)()?));
         }
-        let Some((writer, sink)) = &mut growing.file else {
+        let Some((writer, sink)) = &mut open.file else {
             return Ok(());
         };
         let (parts, order) = laid_out(&runs);
         let made = columns(self.merge.spec, &self.schema, &parts)?;
         writer.write_group(&made, &order)?;
         drop(made);
-        growing.file_rows += rows as u64;
+        open.file_rows += rows as u64;
         sink.write(writer.take_bytes())?;
         if writer.written_bytes() >= self.merge.target_bytes {
             self.end_file(bucket)?;
@@ -267,10 +267,10 @@ impl BucketWriter<'_, '_> {
     }
 
     fn end_file(&mut self, bucket: i64) -> Result<(), MergeError> {
-        let Some(growing) = self.growing.get_mut(&bucket) else {
+        let Some(open) = self.open_buckets.get_mut(&bucket) else {
             return Ok(());
         };
-        let Some((writer, mut sink)) = growing.file.take() else {
+        let Some((writer, mut sink)) = open.file.take() else {
             return Ok(());
         };
         let before = writer.written_bytes();
@@ -278,7 +278,7 @@ impl BucketWriter<'_, '_> {
         let bytes = before + rest.len() as u64;
         sink.write(rest)?;
         sink.finish()?;
-        let rows = std::mem::take(&mut growing.file_rows);
+        let rows = std::mem::take(&mut open.file_rows);
         self.done.push(MergeOutput {
             sink,
             footer,
@@ -289,9 +289,9 @@ impl BucketWriter<'_, '_> {
     }
 
     fn finish(mut self) -> Result<Vec<MergeOutput>, MergeError> {
-        let buckets: Vec<i64> = self.growing.keys().copied().collect();
+        let buckets: Vec<i64> = self.open_buckets.keys().copied().collect();
         for bucket in buckets {
-            if self.growing.get(&bucket).is_some_and(|growing| growing.rows > 0) {
+            if self.open_buckets.get(&bucket).is_some_and(|open| open.rows > 0) {
                 self.write_group(bucket)?;
             }
             self.end_file(bucket)?;

@@ -119,13 +119,13 @@ impl EmbeddedNamespace {
 
     /// Waits while so much is unindexed that a start would take long. Fails while no table can be written.
     pub(super) async fn until_indexed(&self) -> Result<()> {
-        let shelf = &self.place.shelf;
-        while shelf.is_behind() {
-            let caught_up = shelf.caught_up.notified();
-            if let Some(reason) = shelf.failing() {
+        let table_store = &self.place.table_store;
+        while table_store.is_behind() {
+            let caught_up = table_store.caught_up.notified();
+            if let Some(reason) = table_store.failing() {
                 return Err(EventsError::Unavailable(reason));
             }
-            if shelf.is_behind() {
+            if table_store.is_behind() {
                 caught_up.await;
             }
         }

@@ -42,7 +42,7 @@ async fn freeze_in_vain(store: &EmbeddedStore) {
             inner.all().iter().for_each(|namespace| drop(namespace.freeze()));
             Vec::new()
         };
-        inner.place.shelf.flush(freeze, &|_| true)
+        inner.place.table_store.flush(freeze, &|_| true)
     });
     frozen.await.unwrap().unwrap();
 }
@@ -347,8 +347,8 @@ async fn while_no_table_can_be_written_whoever_waits_for_one_is_told_why() {
     let disks = Disks::new();
     let store = disks.open().await;
     let own = store.namespace(DEFAULT).await.unwrap();
-    let shelf = &store.inner.place.shelf;
-    let mut share = index::MemtableReservation::new(shelf);
+    let table_store = &store.inner.place.table_store;
+    let mut share = index::MemtableReservation::new(table_store);
     disks.fail_indexes(true);
     own.append(&to("s", events(None, 1))).await.unwrap();
     share.grow(0, 1 << 30);
@@ -369,10 +369,10 @@ async fn whoever_stores_more_waits_while_too_much_is_in_no_table_and_is_refused_
     let disks = Disks::new();
     let store = disks.open().await;
     let own = store.namespace(DEFAULT).await.unwrap();
-    let shelf = &store.inner.place.shelf;
+    let table_store = &store.inner.place.table_store;
     own.append(&to("s", events(None, 1))).await.unwrap();
     // Simulates this many bytes of unindexed messages.
-    shelf.grown(0, MUCH);
+    table_store.grown(0, MUCH);
     let waiting = tokio::spawn({
         let own = own.clone();
         async move { own.append(&to("s", events(None, 1))).await.map(drop) }
@@ -380,17 +380,17 @@ async fn whoever_stores_more_waits_while_too_much_is_in_no_table_and_is_refused_
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert!(!waiting.is_finished());
     assert_eq!(own.version("s").await.unwrap(), 0, "readers do not wait");
-    shelf.shrunk(0, MUCH);
+    table_store.shrunk(0, MUCH);
     waiting.await.unwrap().unwrap();
     assert_eq!(own.version("s").await.unwrap(), 1);
     disks.fail_indexes(true);
-    shelf.grown(0, MUCH);
+    table_store.grown(0, MUCH);
     let refused = own.append(&to("s", events(None, 1))).await.unwrap_err();
     assert!(
         matches!(&refused, EventsError::Unavailable(why) if why.contains("no file can be made")),
         "{refused}"
     );
     disks.fail_indexes(false);
-    shelf.shrunk(0, MUCH);
+    table_store.shrunk(0, MUCH);
     own.append(&to("s", events(None, 1))).await.unwrap();
 }

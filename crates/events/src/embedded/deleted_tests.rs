@@ -157,14 +157,14 @@ async fn what_tables_have_of_a_namespace_that_is_gone_leaves_disk_and_memory_alt
     }
     store.flush_indexes().await.unwrap();
     let before = store.index_sizes();
-    let resident_before = store.inner.place.shelf.tables().resident_bytes();
+    let resident_before = store.inner.place.table_store.tables().resident_bytes();
     store.delete("a").await.unwrap();
     // Half of the table is still useful, so it is not copied again and again.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(store.index_sizes().file_bytes, before.file_bytes);
     store.delete("b").await.unwrap();
     have_less(&store, before.file_bytes / 4, "deleted").await;
-    let resident = store.inner.place.shelf.tables().resident_bytes();
+    let resident = store.inner.place.table_store.tables().resident_bytes();
     assert!(
         resident < resident_before,
         "{resident_before} bytes before, {resident} now"

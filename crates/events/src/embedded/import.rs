@@ -241,7 +241,7 @@ impl EmbeddedNamespace {
         let trimmed = blocking::spawn(move || {
             // The log also has the removals of documents, which must be in the index before that part is trimmed.
             let place = &namespace.place;
-            let is_written = || !place.shelf.is_on_disk() || namespace.index.read().is_written(offset);
+            let is_written = || !place.table_store.is_on_disk() || namespace.index.read().is_written(offset);
             // Twice, if something is left from a failed attempt.
             for _ in 0..2 {
                 if !is_written()

@@ -91,7 +91,7 @@ pub(super) fn id_hash(id: &MessageId) -> u64 {
 
 /// The index of one namespace.
 pub(crate) struct NamespaceIndex {
-    shelf: Arc<TableStore>,
+    table_store: Arc<TableStore>,
     active: Memtable,
     frozen: Option<Arc<FrozenMemtable>>,
     pub state: IndexState,
@@ -109,19 +109,19 @@ pub(crate) struct NamespaceIndex {
 
 impl NamespaceIndex {
     /// The index with the content of its tables.
-    pub fn new(shelf: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
-        NamespaceIndex::with(shelf, namespace, shelf.state(namespace).unwrap_or_default())
+    pub fn new(table_store: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
+        NamespaceIndex::with(table_store, namespace, table_store.state(namespace).unwrap_or_default())
     }
 
-    fn with(shelf: &Arc<TableStore>, namespace: u32, mut state: IndexState) -> NamespaceIndex {
+    fn with(table_store: &Arc<TableStore>, namespace: u32, mut state: IndexState) -> NamespaceIndex {
         state.cleared = state.cleared.max(1);
         NamespaceIndex {
-            shelf: shelf.clone(),
+            table_store: table_store.clone(),
             active: Memtable::new(space_of(namespace, &state)),
             frozen: None,
             state,
             clears_written: state.cleared,
-            share: MemtableReservation::new(shelf),
+            share: MemtableReservation::new(table_store),
             moves: 0,
             removals: 0,
             active_from: state.next_offset,
@@ -129,8 +129,8 @@ impl NamespaceIndex {
     }
 
     /// The index of a new namespace, whose number was never used.
-    pub fn of_new(shelf: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
-        NamespaceIndex::with(shelf, namespace, IndexState::default())
+    pub fn of_new(table_store: &Arc<TableStore>, namespace: u32) -> NamespaceIndex {
+        NamespaceIndex::with(table_store, namespace, IndexState::default())
     }
 
     pub fn space(&self) -> KeySpace {
@@ -151,7 +151,7 @@ impl NamespaceIndex {
             }
             IndexEntry::Document { name, at } => self.active.add_document(name, *at),
             IndexEntry::Cleared { offset } => {
-                self.shelf.cleared(self.state.messages);
+                self.table_store.cleared(self.state.messages);
                 self.state = IndexState {
                     cleared: self.state.cleared + 1,
                     cleared_at: *offset,
@@ -195,7 +195,7 @@ impl NamespaceIndex {
             mem: std::mem::replace(&mut self.active, next),
             state: Mutex::new(self.state),
             flush: AtomicU64::new(FrozenMemtable::WAITING),
-            share: std::mem::replace(&mut self.share, MemtableReservation::new(&self.shelf)),
+            share: std::mem::replace(&mut self.share, MemtableReservation::new(&self.table_store)),
         });
         self.frozen = Some(frozen.clone());
         self.active_from = self.state.next_offset;
@@ -205,7 +205,7 @@ impl NamespaceIndex {
 
     /// Releases the frozen memtable once it is in a table.
     pub fn thaw(&mut self) {
-        let tables = self.shelf.tables();
+        let tables = self.table_store.tables();
         if let Some(frozen) = self.frozen.take_if(|frozen| frozen.is_in(&tables)) {
             self.clears_written = self.clears_written.max(frozen.state.lock().cleared);
         }
@@ -237,7 +237,7 @@ impl NamespaceIndex {
     pub fn view(&self) -> IndexView {
         // Before the tables: whatever is in none of the tables is then still in the frozen memtable.
         let frozen = self.frozen.clone();
-        let tables = self.shelf.tables();
+        let tables = self.table_store.tables();
         IndexView {
             space: self.active.space,
             frozen: frozen.filter(|frozen| !frozen.is_in(&tables)),

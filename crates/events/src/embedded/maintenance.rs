@@ -27,21 +27,21 @@ pub(super) fn start(inner: &Arc<StoreInner>) {
 }
 
 async fn flushes(weak: Weak<StoreInner>) {
-    let Some(shelf) = weak.upgrade().map(|inner| inner.place.shelf.clone()) else {
+    let Some(table_store) = weak.upgrade().map(|inner| inner.place.table_store.clone()) else {
         return;
     };
     loop {
-        if !shelf.has_enough() {
-            let _ = tokio::time::timeout(AGAIN, shelf.enough.notified()).await;
+        if !table_store.has_enough() {
+            let _ = tokio::time::timeout(AGAIN, table_store.enough.notified()).await;
         }
         let Some(inner) = weak.upgrade() else { return };
-        if !shelf.has_enough() {
+        if !table_store.has_enough() {
             continue;
         }
         let done = blocking::spawn(move || flush_all(&inner));
         match done.await {
             // A namespace that is being deleted may stay counted for a moment.
-            Ok(Ok(())) if shelf.has_enough() => tokio::time::sleep(SYNC).await,
+            Ok(Ok(())) if table_store.has_enough() => tokio::time::sleep(SYNC).await,
             Ok(Ok(())) | Err(_) => {}
             Ok(Err(error)) => {
                 tracing::error!(%error, "cannot write indexes of events; retrying");
@@ -55,7 +55,7 @@ async fn merges(weak: Weak<StoreInner>) {
     loop {
         let Some(inner) = weak.upgrade() else { return };
         let merged = blocking::spawn(move || {
-            let merged = inner.place.shelf.merge(&|space| inner.lives(space));
+            let merged = inner.place.table_store.merge(&|space| inner.lives(space));
             Ok::<bool, EventsError>(merged.map_err(indexes_failed)? || inner.clear_out()?)
         });
         match merged.await {
@@ -119,19 +119,19 @@ impl StoreInner {
 
     /// Removes dead entries from tables if they are the majority. Blocks.
     fn clear_out(&self) -> Result<bool> {
-        let shelf = &self.place.shelf;
+        let table_store = &self.place.table_store;
         let of_use = || {
             self.all()
                 .iter()
                 .map(|namespace| namespace.index.read().state.messages)
                 .sum()
         };
-        let Some(useless) = shelf.useless_beyond(of_use) else {
+        let Some(useless) = table_store.useless_beyond(of_use) else {
             return Ok(false);
         };
         // So that the tables know of the clearings.
         flush_all(self)?;
-        let cleared_out = shelf.clear_out(useless, &|space| self.lives(space));
+        let cleared_out = table_store.clear_out(useless, &|space| self.lives(space));
         cleared_out.map(|()| true).map_err(indexes_failed)
     }
 }
@@ -151,7 +151,7 @@ pub(super) fn flush(
     lives: &dyn Fn(KeySpace) -> bool,
 ) -> Result<()> {
     let (mut all, mut synced) = (Vec::new(), Ok(()));
-    let flushed = place.shelf.flush(
+    let flushed = place.table_store.flush(
         || {
             all = namespaces();
             let frozen = all.iter().filter_map(|namespace| {
@@ -177,7 +177,8 @@ pub(super) fn flush(
     }
     let flushed = flushed.map_err(indexes_failed);
     let done = synced.and(flushed);
-    place.shelf.attempted(done.as_ref().err().map(ToString::to_string));
+    let error = done.as_ref().err().map(ToString::to_string);
+    place.table_store.attempted(error);
     done
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct StoreContext {
     /// The log is in memory, so no call waits for a disk.
     pub in_memory: bool,
     pub clock: WallClock,
-    pub shelf: Arc<TableStore>,
+    pub table_store: Arc<TableStore>,
     pub backups: Arc<BackupTracker>,
     pub rule_memory: Arc<MemoryBudget>,
     pub namespace_memory: Arc<MemoryBudget>,

@@ -38,7 +38,7 @@ pub(super) fn all(place: &StoreContext, known: Vec<CatalogEntry>, marks: bool) -
     let mut all = Vec::with_capacity(known.len());
     for named in known {
         let number = named.number;
-        let opened = OpenNamespace::new(named, place, NamespaceIndex::new(&place.shelf, number));
+        let opened = OpenNamespace::new(named, place, NamespaceIndex::new(&place.table_store, number));
         one(place, &opened, &all, marks, &mut progress)?;
         let loaded = opened
             .namespace
@@ -84,7 +84,7 @@ fn one(
     let id = namespace.partition;
     let bounds = log.bounds(id)?;
     let mut from = namespace.index.read().state.next_offset.max(bounds.first);
-    let anew = place.shelf.state(namespace.number).is_none();
+    let anew = place.table_store.state(namespace.number).is_none();
     // A rebuilt index must not bring back scavenged or cleared messages, which the log may still have.
     let own = match anew && marks {
         true => scavenge_marks::in_log(log, id)?,
@@ -107,7 +107,7 @@ fn one(
         from = back.map_err(failed)?.unwrap_or(next);
         progress.bytes += std::mem::take(&mut indexing.bytes);
         progress.tell(&namespace.about().name, from, bounds.next);
-        if place.shelf.has_enough() {
+        if place.table_store.has_enough() {
             // All namespaces opened so far, and this one.
             let namespaces = || {
                 others

@@ -118,8 +118,9 @@ pub(super) fn look(inner: &StoreInner, round: usize) -> Result<(RemovalSet, Vec<
             Err(_) => continue,
         };
         // The end of the tables, if there are any. Newer entries are in memory and stay unchanged.
-        let in_tables = inner.place.shelf.state(namespace.number).map(|state| state.next_offset);
-        let to = match inner.place.shelf.is_on_disk() {
+        let table_store = &inner.place.table_store;
+        let in_tables = table_store.state(namespace.number).map(|state| state.next_offset);
+        let to = match table_store.is_on_disk() {
             true => in_tables.unwrap_or(0).min(state.next_offset),
             false => state.next_offset,
         };
@@ -181,7 +182,7 @@ fn mark(inner: &StoreInner, gone: &mut RemovalSet, looked: &[ScannedNamespace]) 
         // The marks and the rules may be newer than what is on disk. A power cut must not undo them and leave indexes
         // without the messages.
         let next = namespace.index.read().state.next_offset;
-        if inner.place.shelf.is_on_disk()
+        if inner.place.table_store.is_on_disk()
             && let Err(error) = maintenance::until_synced(namespace, next)
             && !namespace.is_gone()
         {
@@ -237,7 +238,7 @@ pub(super) fn forget(inner: &StoreInner, gone: &RemovalSet, looked: &[ScannedNam
         return Ok(());
     }
     let lives = |space| inner.lives(space);
-    let left_out = inner.place.shelf.leave_out(gone, &lives, |publish| {
+    let left_out = inner.place.table_store.leave_out(gone, &lives, |publish| {
         let own = |looked: &'_ ScannedNamespace| gone.0.get(&looked.namespace.number);
         let mut indexes: Vec<_> = looked
             .iter()
@@ -381,7 +382,7 @@ impl EmbeddedNamespace {
         let log = &self.place.log;
         let before = log.bytes(self.partition, 0, Offset::MAX).unwrap_or(0);
         let work = Mutex::new(self.hidden());
-        let synced = match self.place.shelf.is_on_disk() {
+        let synced = match self.place.table_store.is_on_disk() {
             true => log.bounds(self.partition).map_or(0, |bounds| bounds.synced),
             false => Offset::MAX,
         };

@@ -591,7 +591,7 @@ async fn life(seed: u64, steps: u64) {
             }
             18 => {
                 let inner = store.inner.clone();
-                let merged = tokio::task::spawn_blocking(move || inner.place.shelf.merge(&|_| true));
+                let merged = tokio::task::spawn_blocking(move || inner.place.table_store.merge(&|_| true));
                 merged.await.unwrap().unwrap();
             }
             _ => {
@@ -671,7 +671,7 @@ async fn whoever_writes_a_table_before_another_has_tidied_up_writes_nothing_twic
     let twice = tokio::task::spawn_blocking(move || {
         for _ in 0..2 {
             let freeze = || inner.all().iter().filter_map(|own| own.freeze()).collect();
-            inner.place.shelf.flush(freeze, &|_| true).unwrap();
+            inner.place.table_store.flush(freeze, &|_| true).unwrap();
         }
     });
     twice.await.unwrap();

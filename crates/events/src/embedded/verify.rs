@@ -37,7 +37,7 @@ pub(super) async fn verify(inner: Arc<StoreInner>, mut tell: ProgressCallback) -
     let looked = blocking::spawn(move || {
         let _stays = stays;
         let mut verified = VerifyReport::default();
-        if let Err(error) = inner.place.shelf.verify() {
+        if let Err(error) = inner.place.table_store.verify() {
             verified.faults.push(Fault {
                 namespace: String::new(),
                 offset: 0,

@@ -54,7 +54,7 @@ async fn leave_out(store: &EmbeddedStore, namespace: &EmbeddedNamespace, offset:
     gone.0.insert(namespace.number, own);
     let inner = store.inner.clone();
     let left_out =
-        tokio::task::spawn_blocking(move || inner.place.shelf.leave_out(&gone, &|_| true, |publish| publish()));
+        tokio::task::spawn_blocking(move || inner.place.table_store.leave_out(&gone, &|_| true, |publish| publish()));
     left_out.await.unwrap().unwrap();
 }
 

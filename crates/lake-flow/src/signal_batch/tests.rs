@@ -9,7 +9,7 @@ use super::*;
 const NOW: i64 = 1_700_000_000_000_000_000;
 const OTLP: &str = r#"{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"a"}}]}]}]}"#;
 
-fn packer(limits: RecordLimits) -> SignalBatchWriter {
+fn batch_writer(limits: RecordLimits) -> SignalBatchWriter {
     let limits = SignalBatchLimits {
         walk: limits,
         window: ArrivalWindow::default(),
@@ -20,7 +20,7 @@ fn packer(limits: RecordLimits) -> SignalBatchWriter {
 
 fn pack(messages: &[&[u8]]) -> SignalBatch {
     let messages: Vec<Message> = messages.iter().map(|payload| Message::raw(payload.to_vec())).collect();
-    packer(RecordLimits::default()).pack("plant", &messages, NOW)
+    batch_writer(RecordLimits::default()).pack("plant", &messages, NOW)
 }
 
 /// A request with one log, as protobuf.
@@ -164,7 +164,7 @@ fn records_that_are_rejected_leave_the_others_of_their_request() {
         value_bytes: 10,
         ..RecordLimits::default()
     };
-    let pack = |text: String| packer(limits).pack("", &[Message::raw(text)], NOW);
+    let pack = |text: String| batch_writer(limits).pack("", &[Message::raw(text)], NOW);
     let some = pack(of(&["short", "longer than it may be"]));
     assert_eq!(some.rejected, [("value_too_long", 1)]);
     assert_eq!(some.entries[0].handoff.request().unwrap().rejected, [1]);
@@ -288,7 +288,7 @@ fn narrow_limits_hold_for_rows_to_the_last_one_that_is_within() {
         ),
     ] {
         let messages = [&within, &beyond].map(|text| Message::raw(text.clone()));
-        let packed = packer(narrow).pack("", &messages, NOW);
+        let packed = batch_writer(narrow).pack("", &messages, NOW);
         let refused: Vec<usize> = packed.refused.iter().map(|refused| refused.index).collect();
         assert_eq!(refused, [1], "{within}, {beyond}: {:?}", packed.refused);
         let refusal = &packed.refused[0].refusal;
@@ -307,7 +307,7 @@ fn where_long_values_are_cut_the_table_has_them_cut_and_counted_whatever_its_own
     };
     // The fifth byte is the first of two.
     let row = Message::raw(r#"{"message":"abcdé","a":"1234567","b":"1234"}"#.to_owned());
-    let packed = packer(limits).pack("", &[row], NOW);
+    let packed = batch_writer(limits).pack("", &[row], NOW);
     assert_eq!(packed.refused, []);
     let (chunk, changed) = made(Signal::Logs, &packed);
     assert_eq!(changed[0], ("value_cut", 2));
@@ -393,7 +393,7 @@ proptest! {
     ) {
         let limits = RecordLimits { nesting, attributes, name_bytes: 5, value_bytes, cut_values };
         let messages: Vec<Message> = texts.iter().map(|text| Message::raw(text.clone())).collect();
-        let packed = packer(limits).pack("plant", &messages, NOW);
+        let packed = batch_writer(limits).pack("plant", &messages, NOW);
         let (chunk, _) = made(Signal::Logs, &packed);
         prop_assert_eq!(chunk.rows() + packed.refused.len(), messages.len());
     }

@@ -130,7 +130,7 @@ impl TableWriter {
             _watched: watched,
         };
         writer.spawn_flush(snapshot, promotion, options, OffsetTracking::Counted(journal.clone()))?;
-        let lane = EventConsumer {
+        let consumer = EventConsumer {
             table,
             log: feed.log.clone(),
             events,
@@ -139,7 +139,7 @@ impl TableWriter {
             site: site.clone(),
             runtime: Handle::current(),
         };
-        writer.thread(&site.path().join(EVENTS.name), "lake-rows", move || lane.run())?;
+        writer.thread(&site.path().join(EVENTS.name), "lake-rows", move || consumer.run())?;
         Ok(writer)
     }
 }
@@ -317,16 +317,16 @@ impl EventConsumer {
     }
 
     fn passed(&self, partition: &EventPartition, to: Offset) {
-        if let Some(mut growing) = self.table.lane(0) {
-            growing.next += 1;
-            self.journal.took(growing.first, growing.next, partition.number, to);
-            self.table.publish(0, &mut growing);
+        if let Some(mut memtable) = self.table.memtable(0) {
+            memtable.next += 1;
+            self.journal.took(memtable.first, memtable.next, partition.number, to);
+            self.table.publish(0, &mut memtable);
         }
     }
 
     fn take_frame(&mut self, partition: &EventPartition, from: Offset, frame: &Frame) {
         let table = self.table.clone();
-        let Some(mut growing) = table.lane(0) else { return };
+        let Some(mut memtable) = table.memtable(0) else { return };
         let base = frame.header.base;
         let mut newest = None;
         if matches!(frame.header.kind, FrameKind::Data | FrameKind::State) {
@@ -341,7 +341,7 @@ impl EventConsumer {
                 }
                 match self.events.event(record.value) {
                     Ok(Some(event)) => {
-                        self.push(&mut growing, &partition.namespace, &event, record.time);
+                        self.push(&mut memtable, &partition.namespace, &event, record.time);
                         newest = newest.max(Some(record.time));
                     }
                     Ok(None) => {}
@@ -349,18 +349,18 @@ impl EventConsumer {
                 }
             }
         }
-        growing.next += 1;
+        memtable.next += 1;
         let next = frame.header.next().max(from);
-        self.journal.took(growing.first, growing.next, partition.number, next);
-        table.publish(0, &mut growing);
-        drop(growing);
+        self.journal.took(memtable.first, memtable.next, partition.number, next);
+        table.publish(0, &mut memtable);
+        drop(memtable);
         if let Some(newest) = newest {
             self.visible(newest);
         }
     }
 
-    fn push(&mut self, growing: &mut Memtable, namespace: &str, event: &Event<'_>, time_us: i64) {
-        let chunk = self.table.chunk(growing);
+    fn push(&mut self, memtable: &mut Memtable, namespace: &str, event: &Event<'_>, time_us: i64) {
+        let chunk = self.table.chunk(memtable);
         let row = chunk.begin_row();
         let nanos = time_us.saturating_mul(1000);
         for (column, number) in [(table::TIME_NANOS, nanos), (table::ARRIVAL, nanos)] {

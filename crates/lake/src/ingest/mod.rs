@@ -197,7 +197,7 @@ impl TableWriter {
         let (runtime, feed) = (Handle::current(), &self.feed);
         let path = self.site.path().join(self.table.spec.name);
         for (partition, id) in feed.partitions.iter().enumerate() {
-            let lane = PartitionConsumer {
+            let consumer = PartitionConsumer {
                 table: self.table.clone(),
                 feed: feed.clone(),
                 partition,
@@ -216,7 +216,7 @@ impl TableWriter {
                 late: None,
                 asked: None,
             };
-            self.thread(&path, "lake-rows", move || lane.run())?;
+            self.thread(&path, "lake-rows", move || consumer.run())?;
         }
         Ok(())
     }
@@ -280,8 +280,8 @@ impl TableWriter {
         let end = |id| self.feed.log.bounds(id).map_or(0, |bounds| bounds.next);
         let ends: Vec<Offset> = self.feed.partitions.iter().map(|id| end(*id)).collect();
         let is_taken = |(partition, end): (usize, &Offset)| {
-            let growing = self.table.lane(partition);
-            growing.is_none_or(|growing| growing.next >= *end)
+            let memtable = self.table.memtable(partition);
+            memtable.is_none_or(|memtable| memtable.next >= *end)
         };
         let is_taken = || match &self.events {
             Some((events, journal)) => events::is_taken(self.feed.log.as_ref(), events.as_ref(), journal),

@@ -139,7 +139,7 @@ impl PartitionConsumer {
 
     /// Consumes the next entries; returns false if there are none.
     fn take(&mut self) -> Result<bool, ConsumerHalt> {
-        let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
+        let Some(from) = self.table.memtable(self.partition).map(|memtable| memtable.next) else {
             return Ok(false);
         };
         let may_remember = self.table.may_remember(self.partition, self.remembered_bytes);
@@ -186,27 +186,27 @@ impl PartitionConsumer {
     /// Consumes handoffs up to a missing one, the synced offset, or the size of a read.
     fn take_handed(&mut self, handoffs: &HandoffQueue, synced: Offset) -> Result<(), ConsumerHalt> {
         let table = self.table.clone();
-        let Some(mut growing) = table.lane(self.partition) else {
+        let Some(mut memtable) = table.memtable(self.partition) else {
             return Ok(());
         };
         let (mut arrivals, mut bytes) = (Vec::new(), 0);
-        while growing.next < synced
+        while memtable.next < synced
             && bytes < HANDED
-            && let Some(kept) = handoffs.take(self.partition, growing.next)
+            && let Some(kept) = handoffs.take(self.partition, memtable.next)
         {
             bytes += kept.bytes;
-            let (decoder, chunk) = (&mut self.decoder, table.chunk(&mut growing));
+            let (decoder, chunk) = (&mut self.decoder, table.chunk(&mut memtable));
             let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode_handed(&kept.handoff, chunk)));
             let Ok(Ok(arrival)) = decoded else {
                 // The log has the entry as received, and decoding it from there shows the cause.
-                return Err(self.again(&mut growing));
+                return Err(self.again(&mut memtable));
             };
             arrivals.push(arrival);
-            growing.next += 1;
+            memtable.next += 1;
         }
         table.remembers(self.partition, self.decoder.remembered_bytes());
-        table.publish(self.partition, &mut growing);
-        drop(growing);
+        table.publish(self.partition, &mut memtable);
+        drop(memtable);
         table
             .metrics
             .entries
@@ -217,23 +217,23 @@ impl PartitionConsumer {
     }
 
     /// Discards the memtable, which may have a part of an entry, and restarts it.
-    fn again(&mut self, growing: &mut Memtable) -> ConsumerHalt {
+    fn again(&mut self, memtable: &mut Memtable) -> ConsumerHalt {
         self.decoder.reset();
-        growing.begin_again();
-        self.table.publish(self.partition, growing);
+        memtable.begin_again();
+        self.table.publish(self.partition, memtable);
         ConsumerHalt::Again
     }
 
     /// Returns false if there is no room for the next frame.
     fn take_frame(&mut self, frame: &Frame) -> Result<bool, ConsumerHalt> {
         let table = self.table.clone();
-        let Some(mut growing) = table.lane(self.partition) else {
+        let Some(mut memtable) = table.memtable(self.partition) else {
             return Ok(false);
         };
         let (base, next) = (frame.header.base, frame.header.next());
         let mut arrivals = Vec::new();
-        if frame.header.kind == FrameKind::Gap && growing.next < next {
-            let from = growing.next.max(base);
+        if frame.header.kind == FrameKind::Gap && memtable.next < next {
+            let from = memtable.next.max(base);
             return Err(ConsumerHalt::Missing(OffsetGap { from, to: next }));
         }
         for (index, record) in (0..).zip(records(&frame.body)) {
@@ -244,12 +244,12 @@ impl PartitionConsumer {
                 ))
             })?;
             let offset = base + record.delta.map_or(index, u64::from);
-            if offset < growing.next || frame.header.kind != FrameKind::Data {
+            if offset < memtable.next || frame.header.kind != FrameKind::Data {
                 continue;
             }
             if !self.poisoned.contains(&offset) {
                 let decoded = {
-                    let chunk = table.chunk(&mut growing);
+                    let chunk = table.chunk(&mut memtable);
                     let decoder = &mut self.decoder;
                     catch_unwind(AssertUnwindSafe(|| decoder.decode(record.value, chunk)))
                 };
@@ -258,7 +258,7 @@ impl PartitionConsumer {
                     Err(why) => {
                         self.set_aside(offset, record.value, &why);
                         self.poisoned.insert(offset);
-                        return Err(self.again(&mut growing));
+                        return Err(self.again(&mut memtable));
                     }
                 }
             }
@@ -266,12 +266,12 @@ impl PartitionConsumer {
                 // The handoff is not needed any more.
                 drop(handoffs.take(self.partition, offset));
             }
-            growing.next = offset + 1;
+            memtable.next = offset + 1;
         }
-        growing.next = growing.next.max(next);
+        memtable.next = memtable.next.max(next);
         table.remembers(self.partition, self.decoder.remembered_bytes());
-        table.publish(self.partition, &mut growing);
-        drop(growing);
+        table.publish(self.partition, &mut memtable);
+        drop(memtable);
         table
             .metrics
             .entries
@@ -321,15 +321,15 @@ impl PartitionConsumer {
 
     fn pass_over(&self, missing: OffsetGap) {
         self.feed.passed_over(self.table.spec, self.partition, missing);
-        if let Some(mut growing) = self.table.lane(self.partition) {
-            growing.next = growing.next.max(missing.to);
-            self.table.publish(self.partition, &mut growing);
+        if let Some(mut memtable) = self.table.memtable(self.partition) {
+            memtable.next = memtable.next.max(missing.to);
+            self.table.publish(self.partition, &mut memtable);
         }
     }
 
     /// Waits until there may be more, or the table ends.
     fn wait(&mut self) {
-        let Some(from) = self.table.lane(self.partition).map(|growing| growing.next) else {
+        let Some(from) = self.table.memtable(self.partition).map(|memtable| memtable.next) else {
             return;
         };
         let (log, handoffs) = (&self.feed.log, &self.feed.handoffs);
@@ -369,9 +369,9 @@ impl PartitionConsumer {
             ConsumerWakeup::ForOther => {}
             ConsumerWakeup::Idle => {
                 self.decoder.forget();
-                if let Some(mut growing) = self.table.lane(self.partition) {
-                    growing.forget_heir();
-                    self.table.publish(self.partition, &mut growing);
+                if let Some(mut memtable) = self.table.memtable(self.partition) {
+                    memtable.forget_heir();
+                    self.table.publish(self.partition, &mut memtable);
                 }
                 self.table.remembers(self.partition, self.decoder.remembered_bytes());
             }

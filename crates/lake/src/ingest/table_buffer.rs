@@ -177,7 +177,7 @@ pub(super) enum CommitTask {
 
 struct TableBufferState {
     /// By partition.
-    growing: Vec<BufferedRows>,
+    buffered: Vec<BufferedRows>,
     sealed: BufferedRows,
     /// The rows of the commit in progress, by partition.
     committing: Vec<(Offset, Vec<Arc<MemtableChunk>>)>,
@@ -195,7 +195,7 @@ pub(super) struct TableBuffer {
     pub metrics: LakeMetrics,
     flush_bytes: usize,
     flush_interval: Duration,
-    lanes: Vec<Mutex<Memtable>>,
+    memtables: Vec<Mutex<Memtable>>,
     /// The cache size of each consumer in bytes.
     remembered: Vec<AtomicUsize>,
     /// The bindings of the newest commit.
@@ -216,7 +216,7 @@ impl TableBuffer {
         flush_interval: Duration,
         metrics: LakeMetrics,
     ) -> TableBuffer {
-        let growing = |next: &Offset| {
+        let memtable = |next: &Offset| {
             Mutex::new(Memtable {
                 chunks: Vec::new(),
                 chunk: None,
@@ -235,11 +235,11 @@ impl TableBuffer {
             metrics,
             flush_bytes,
             flush_interval,
-            lanes: from.iter().map(growing).collect(),
+            memtables: from.iter().map(memtable).collect(),
             remembered: from.iter().map(|_| AtomicUsize::new(0)).collect(),
             bindings: Mutex::default(),
             state: Mutex::new(TableBufferState {
-                growing: vec![BufferedRows::default(); from.len()],
+                buffered: vec![BufferedRows::default(); from.len()],
                 sealed: BufferedRows::default(),
                 committing: Vec::new(),
                 hurry: false,
@@ -254,16 +254,17 @@ impl TableBuffer {
         }
     }
 
-    pub fn lane(&self, partition: usize) -> Option<MutexGuard<'_, Memtable>> {
-        self.lanes.get(partition).map(Mutex::lock)
+    /// The memtable of a partition, locked.
+    pub fn memtable(&self, partition: usize) -> Option<MutexGuard<'_, Memtable>> {
+        self.memtables.get(partition).map(Mutex::lock)
     }
 
     /// The current chunk, or a new one if it is full.
-    pub fn chunk<'a>(&self, growing: &'a mut Memtable) -> &'a mut MemtableChunk {
-        if growing.chunk.as_ref().is_some_and(MemtableChunk::is_full) {
-            growing.close_chunk();
+    pub fn chunk<'a>(&self, memtable: &'a mut Memtable) -> &'a mut MemtableChunk {
+        if memtable.chunk.as_ref().is_some_and(MemtableChunk::is_full) {
+            memtable.close_chunk();
         }
-        growing.chunk.get_or_insert_with(|| {
+        memtable.chunk.get_or_insert_with(|| {
             let mut state = self.state.lock();
             let (spare, shared) = (state.spares.pop(), state.grown().space.shared);
             drop(state);
@@ -271,9 +272,9 @@ impl TableBuffer {
             // Inherited texts of all partitions must leave room for as much again; otherwise rows would be flushed as
             // soon as they arrive.
             let has_room = |heir: &MemtableChunk| shared + heir.space().used <= self.flush_bytes;
-            match growing.heir.take().filter(has_room) {
+            match memtable.heir.take().filter(has_room) {
                 Some(heir) => chunk.take_over(heir),
-                None => growing.looked_at = 0,
+                None => memtable.looked_at = 0,
             }
             chunk
         })
@@ -283,11 +284,11 @@ impl TableBuffer {
     /// version of the query.
     pub fn live(&self, feed: &QueueSource) -> MemtableView {
         let mut parts = Vec::new();
-        for (partition, lane) in self.lanes.iter().enumerate() {
-            let mut growing = lane.lock();
+        for (partition, memtable) in self.memtables.iter().enumerate() {
+            let mut memtable = memtable.lock();
             // Slightly outdated rows are acceptable here; [`TableBuffer::wait_for`] gives a guarantee.
-            let _ = growing.show();
-            parts.push((partition, growing.first, growing.chunks.clone()));
+            let _ = memtable.show();
+            parts.push((partition, memtable.first, memtable.chunks.clone()));
         }
         // Memtables that were sealed meanwhile have the same rows, and maybe more.
         for (partition, (first, chunks)) in self.state.lock().committing.iter().enumerate() {
@@ -310,11 +311,13 @@ impl TableBuffer {
             let grown = self.grown.notified();
             tokio::pin!(grown);
             grown.as_mut().enable();
-            let shown = self.lane(partition).map(|mut growing| match growing.next > offset {
-                true if growing.closed > offset => Some(Ok(())),
-                true => Some(growing.show()),
-                false => None,
-            });
+            let shown = self
+                .memtable(partition)
+                .map(|mut memtable| match memtable.next > offset {
+                    true if memtable.closed > offset => Some(Ok(())),
+                    true => Some(memtable.show()),
+                    false => None,
+                });
             match shown {
                 None | Some(Some(Ok(()))) => return,
                 Some(Some(Err(pause))) => tokio::time::sleep(pause).await,
@@ -324,22 +327,22 @@ impl TableBuffer {
     }
 
     /// Publishes the state of a memtable. The caller holds its lock.
-    pub fn publish(&self, partition: usize, growing: &mut Memtable) {
-        growing.look_for_names(&|| self.bindings.lock().clone());
-        let (rows, space) = growing.buffered();
+    pub fn publish(&self, partition: usize, memtable: &mut Memtable) {
+        memtable.look_for_names(&|| self.bindings.lock().clone());
+        let (rows, space) = memtable.buffered();
         let mut state = self.state.lock();
-        let Some(waits) = state.growing.get_mut(partition) else {
+        let Some(waits) = state.buffered.get_mut(partition) else {
             return;
         };
         let was_empty = waits.since.is_none();
         // Entries without rows need a commit of their offset, too.
-        let since = (growing.next > growing.first).then(|| waits.since.unwrap_or_else(clock::now));
-        let is_news = growing.has_new_names && !waits.has_new_names;
+        let since = (memtable.next > memtable.first).then(|| waits.since.unwrap_or_else(clock::now));
+        let is_news = memtable.has_new_names && !waits.has_new_names;
         *waits = BufferedRows {
             rows,
             space,
             since,
-            has_new_names: growing.has_new_names,
+            has_new_names: memtable.has_new_names,
         };
         let is_enough = self.is_enough(state.grown().space);
         drop(state);
@@ -428,21 +431,21 @@ impl TableBuffer {
     fn seal(&self) -> SealedRows {
         let mut sealed = SealedRows {
             chunks: Vec::new(),
-            taken: Vec::with_capacity(self.lanes.len()),
+            taken: Vec::with_capacity(self.memtables.len()),
         };
-        for (partition, lane) in self.lanes.iter().enumerate() {
-            let mut growing = lane.lock();
-            growing.close_chunk();
-            let chunks = std::mem::take(&mut growing.chunks);
+        for (partition, memtable) in self.memtables.iter().enumerate() {
+            let mut memtable = memtable.lock();
+            memtable.close_chunk();
+            let chunks = std::mem::take(&mut memtable.chunks);
             sealed.chunks.extend(chunks.iter().cloned());
-            sealed.taken.push(growing.next);
-            let first = growing.first;
-            growing.first = growing.next;
-            growing.has_new_names = false;
+            sealed.taken.push(memtable.next);
+            let first = memtable.first;
+            memtable.first = memtable.next;
+            memtable.has_new_names = false;
             let mut state = self.state.lock();
             state.committing.push((first, chunks));
-            let waits = state.growing.get_mut(partition).map(std::mem::take).unwrap_or_default();
-            state.sealed = state.sealed.and(waits);
+            let waits = state.buffered.get_mut(partition).map(std::mem::take);
+            state.sealed = state.sealed.and(waits.unwrap_or_default());
         }
         self.changed.notify_all();
         sealed
@@ -520,7 +523,7 @@ impl TableBuffer {
 
     /// The first offset of each partition that the table lacks.
     pub fn positions(&self) -> Vec<Offset> {
-        let firsts: Vec<Offset> = self.lanes.iter().map(|lane| lane.lock().first).collect();
+        let firsts: Vec<Offset> = self.memtables.iter().map(|memtable| memtable.lock().first).collect();
         let state = self.state.lock();
         // Rows of the commit in progress are not in the table yet.
         let committing = state.committing.iter().map(|(first, _)| Some(*first));
@@ -590,7 +593,7 @@ impl TableBuffer {
 
 impl TableBufferState {
     fn grown(&self) -> BufferedRows {
-        let waits = self.growing.iter().copied();
+        let waits = self.buffered.iter().copied();
         waits.fold(BufferedRows::default(), BufferedRows::and)
     }
 }
@@ -605,7 +608,7 @@ impl GaugeSource for TableGaugeSource {
     fn gauges(&self) -> TableGauges {
         let (feed, log) = (&self.feed, &self.feed.log);
         let of = |(partition, id): (usize, &PartitionId)| {
-            let next = self.table.lane(partition)?.next;
+            let next = self.table.memtable(partition)?.next;
             // Missing or unreadable entries are reported elsewhere.
             log.bytes(*id, next, log.bounds(*id).ok()?.next).ok()
         };
@@ -647,8 +650,8 @@ mod tests {
         TableBuffer::new(&TAGS, &[0], flush_bytes, Duration::from_secs(60), metrics)
     }
 
-    fn put(table: &TableBuffer, growing: &mut Memtable, tag: &str) -> u64 {
-        let chunk = table.chunk(growing);
+    fn put(table: &TableBuffer, memtable: &mut Memtable, tag: &str) -> u64 {
+        let chunk = table.chunk(memtable);
         let row = chunk.begin_row();
         let tags = chunk.texts(tags::TAG);
         let key = tags.intern(tag.as_bytes());
@@ -659,32 +662,32 @@ mod tests {
     #[test]
     fn a_chunk_begins_with_the_texts_of_the_one_before_it() {
         let table = table(1 << 20);
-        let mut growing = table.lane(0).unwrap();
-        let line = put(&table, &mut growing, "a");
-        growing.close_chunk();
-        assert!(growing.buffered().1.shared > 0, "an heir takes memory");
-        assert_eq!(put(&table, &mut growing, "b"), line);
-        assert_eq!(table.chunk(&mut growing).texts(tags::TAG).texts().len(), 2);
-        let rows: Vec<usize> = growing.chunks.iter().map(|chunk| chunk.rows()).collect();
-        assert_eq!((rows, growing.heir.is_none()), (vec![1], true));
+        let mut memtable = table.memtable(0).unwrap();
+        let line = put(&table, &mut memtable, "a");
+        memtable.close_chunk();
+        assert!(memtable.buffered().1.shared > 0, "an heir takes memory");
+        assert_eq!(put(&table, &mut memtable, "b"), line);
+        assert_eq!(table.chunk(&mut memtable).texts(tags::TAG).texts().len(), 2);
+        let rows: Vec<usize> = memtable.chunks.iter().map(|chunk| chunk.rows()).collect();
+        assert_eq!((rows, memtable.heir.is_none()), (vec![1], true));
 
-        growing.close_chunk();
-        growing.forget_heir();
-        let next = put(&table, &mut growing, "a");
+        memtable.close_chunk();
+        memtable.forget_heir();
+        let next = put(&table, &mut memtable, "a");
         assert_ne!(next, line);
-        growing.close_chunk();
-        growing.begin_again();
-        assert_ne!(put(&table, &mut growing, "a"), next);
+        memtable.close_chunk();
+        memtable.begin_again();
+        assert_ne!(put(&table, &mut memtable, "a"), next);
     }
 
     #[test]
     fn texts_that_leave_no_room_for_rows_are_not_taken_over() {
         let mut lines = [8, 1 << 20].map(|flush_bytes| {
             let table = table(flush_bytes);
-            let mut growing = table.lane(0).unwrap();
-            let line = put(&table, &mut growing, "a text");
-            growing.close_chunk();
-            (line, put(&table, &mut growing, "a text"))
+            let mut memtable = table.memtable(0).unwrap();
+            let line = put(&table, &mut memtable, "a text");
+            memtable.close_chunk();
+            (line, put(&table, &mut memtable, "a text"))
         });
         lines.reverse();
         let [(of_much, next_of_much), (of_little, next_of_little)] = lines;

@@ -154,7 +154,7 @@ impl MaintenanceThread {
         };
         let tables = new.clone();
         let run = move || worker.run(&tables);
-        let thread = threads::spawn("lake-upkeep", run)?;
+        let thread = threads::spawn("lake-maint", run)?;
         Ok(MaintenanceThread {
             stop,
             kept: Mutex::default(),

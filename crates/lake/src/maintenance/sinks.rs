@@ -71,7 +71,7 @@ impl FileSink for FolderFileSink {
 pub(super) struct RemoteFileSink {
     remote: Arc<RemoteStorage>,
     to: object_store::path::Path,
-    growing: SpoolWriter,
+    spool_writer: SpoolWriter,
     runtime: Handle,
 }
 
@@ -85,11 +85,11 @@ impl RemoteFileSink {
         let to = log
             .path(relative)
             .map_err(|error| MergeError::Sink(error.to_string()))?;
-        let growing = remote.spool.begin(&format!("{}/{relative}", log.table_name()));
+        let spool_writer = remote.spool.begin(&format!("{}/{relative}", log.table_name()));
         Ok(RemoteFileSink {
             remote: remote.clone(),
             to,
-            growing: growing.map_err(|error| MergeError::Sink(fault_text(&error)))?,
+            spool_writer: spool_writer.map_err(|error| MergeError::Sink(fault_text(&error)))?,
             runtime: runtime.clone(),
         })
     }
@@ -99,14 +99,14 @@ impl FileSink for RemoteFileSink {
     fn write(&mut self, bytes: Vec<u8>) -> Result<(), MergeError> {
         for piece in bytes.chunks(PIECE_BYTES) {
             self.remote.pace.wait(piece.len());
-            let written = self.growing.write(piece);
+            let written = self.spool_writer.write(piece);
             written.map_err(|error| MergeError::Sink(fault_text(&error)))?;
         }
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), MergeError> {
-        let mut file = File::open(self.growing.path()).map_err(|error| MergeError::Sink(error.to_string()))?;
+        let mut file = File::open(self.spool_writer.path()).map_err(|error| MergeError::Sink(error.to_string()))?;
         let pace = &self.remote.pace;
         let next = || {
             let mut piece = Vec::with_capacity(PART_BYTES);
@@ -116,11 +116,11 @@ impl FileSink for RemoteFileSink {
         };
         let sent = threads::block_on(&self.runtime, self.remote.upload(&self.to, next));
         sent.map_err(|error| MergeError::Sink(fault_text(&error)))?;
-        self.growing.keep();
+        self.spool_writer.keep();
         Ok(())
     }
 
     fn path(&self) -> &Path {
-        self.growing.path()
+        self.spool_writer.path()
     }
 }

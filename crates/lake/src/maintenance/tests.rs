@@ -28,13 +28,13 @@ fn eager() -> MaintenanceOptions {
 
 fn start(writer: &Arc<TableWriter>, options: MaintenanceOptions) -> MaintenanceThread {
     let metrics = LakeMetrics::register(&Metrics::default());
-    let upkeep = MaintenanceThread::start(options, metrics).unwrap();
-    upkeep.keep(writer.clone());
-    upkeep
+    let maintenance = MaintenanceThread::start(options, metrics).unwrap();
+    maintenance.keep(writer.clone());
+    maintenance
 }
 
-async fn stop(upkeep: MaintenanceThread) {
-    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+async fn stop(maintenance: MaintenanceThread) {
+    tokio::task::spawn_blocking(|| maintenance.stop()).await.unwrap();
 }
 
 async fn snapshot(lake: &Path) -> Snapshot {
@@ -72,7 +72,7 @@ async fn many_files(world: &World, writer: &TableWriter) -> Vec<String> {
 async fn small_files_are_merged_while_rows_come_and_those_that_nobody_needs_are_deleted() {
     let world = World::new().await;
     let writer = Arc::new(world.open(&fast()).await);
-    let upkeep = start(&writer, eager());
+    let maintenance = start(&writer, eager());
     let bodies = many_files(&world, &writer).await;
     let lake = world.folder.path();
     // Of 20 files with one row each, four of a level become one of the next.
@@ -85,15 +85,15 @@ async fn small_files_are_merged_while_rows_come_and_those_that_nobody_needs_are_
         merged.files_by_level()
     );
     assert_eq!(world.stored().await, (bodies.clone(), vec![10, 10]));
-    stop(upkeep).await;
+    stop(maintenance).await;
     assert!(on_disk(lake) > merged.files.len(), "readers may have an older version");
     let now = MaintenanceOptions {
         vacuum_retain: Duration::ZERO,
         ..eager()
     };
-    let upkeep = start(&writer, now);
+    let maintenance = start(&writer, now);
     eventually(async || on_disk(lake) == snapshot(lake).await.files.len()).await;
-    stop(upkeep).await;
+    stop(maintenance).await;
     assert_eq!(world.stored().await, (bodies, vec![10, 10]));
     writer.close(SOON).await;
 }
@@ -106,20 +106,20 @@ async fn what_is_complete_is_sealed_and_rows_that_are_too_old_leave() {
     let lake = world.folder.path();
     let mut options = eager();
     options.compaction.seal_after = Duration::ZERO;
-    let upkeep = start(&writer, options.clone());
+    let maintenance = start(&writer, options.clone());
     eventually(async || snapshot(lake).await.files.values().all(|file| file.is_sealed)).await;
     assert_eq!(snapshot(lake).await.files.len(), 1);
-    stop(upkeep).await;
+    stop(maintenance).await;
     // The rows are of 2023.
     options.retention = vec![("metrics", 1), ("logs", 36_500)];
-    let upkeep = start(&writer, options.clone());
+    let maintenance = start(&writer, options.clone());
     tokio::time::sleep(Duration::from_millis(100)).await;
-    stop(upkeep).await;
+    stop(maintenance).await;
     assert_eq!(snapshot(lake).await.rows, 20);
     options.retention = vec![("logs", 30)];
-    let upkeep = start(&writer, options);
+    let maintenance = start(&writer, options);
     eventually(async || snapshot(lake).await.files.is_empty()).await;
-    stop(upkeep).await;
+    stop(maintenance).await;
     assert_eq!(
         world.stored().await,
         (vec![], vec![10, 10]),
@@ -145,7 +145,7 @@ async fn what_is_complete_and_too_much_for_a_job_is_sealed_all_the_same() {
     // Memory for two files, of which each merge makes two: a row group ends a file.
     (options.compaction.memory, options.compaction.target) = (1, 1);
     let version = snapshot(lake).await.version;
-    let upkeep = start(&writer, options);
+    let maintenance = start(&writer, options);
     eventually(async || snapshot(lake).await.files.values().all(|file| file.is_sealed)).await;
     let sealed = snapshot(lake).await;
     assert_eq!(sealed.rows, 200);
@@ -160,7 +160,7 @@ async fn what_is_complete_and_too_much_for_a_job_is_sealed_all_the_same() {
         sealed.version,
         "there is nothing left to do"
     );
-    stop(upkeep).await;
+    stop(maintenance).await;
     assert_eq!(world.stored().await.0.len(), 200);
     writer.close(SOON).await;
 }

@@ -404,14 +404,14 @@ async fn compact(world: &World) {
         ..MaintenanceOptions::default()
     };
     let metrics = LakeMetrics::register(&Metrics::default());
-    let upkeep = MaintenanceThread::start(options, metrics).unwrap();
-    upkeep.keep(world.writer.clone());
+    let maintenance = MaintenanceThread::start(options, metrics).unwrap();
+    maintenance.keep(world.writer.clone());
     let until = Instant::now() + Duration::from_secs(30);
     while !world.table().await.files.values().all(|file| file.is_sealed) {
         assert!(Instant::now() < until);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+    tokio::task::spawn_blocking(|| maintenance.stop()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

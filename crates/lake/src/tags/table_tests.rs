@@ -255,7 +255,7 @@ async fn what_was_appended_is_seen_at_once_and_is_in_the_table_when_it_closes() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lane_that_nothing_comes_for_forgets_its_tags_and_goes_on() {
+async fn a_consumer_that_nothing_comes_for_forgets_its_tags_and_goes_on() {
     let world = World::new().await;
     let writer = world.open(&slow()).await;
     for from in [0, 10, 20] {
@@ -587,10 +587,10 @@ async fn small_files_become_one_and_rows_stay_as_they_are() {
         ..MaintenanceOptions::default()
     };
     let metrics = LakeMetrics::register(&Metrics::default());
-    let upkeep = MaintenanceThread::start(options, metrics).unwrap();
-    upkeep.keep(writer.clone());
+    let maintenance = MaintenanceThread::start(options, metrics).unwrap();
+    maintenance.keep(writer.clone());
     until(|| (writer.tables()[0].files <= 3).then_some(())).await;
-    tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+    tokio::task::spawn_blocking(|| maintenance.stop()).await.unwrap();
     let sorted = |mut rows: Vec<Row>| {
         rows.sort();
         rows

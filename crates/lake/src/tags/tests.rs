@@ -71,11 +71,11 @@ enum Way {
 
 /// Splits the messages into two chunks.
 fn chunks(messages: &[Message], way: Way) -> Vec<Arc<MemtableChunk>> {
-    let mut packer = TagBatchWriter::default();
+    let mut batch_writer = TagBatchWriter::default();
     let mut samples = TagRowDecoder::new(ArrivalWindow::default(), 1 << 20);
     let halves = messages.split_at(messages.len() / 2);
     let of_half = |half: &[Message]| {
-        let packed = packer.pack(&"plant".into(), half, ARRIVAL);
+        let packed = batch_writer.pack(&"plant".into(), half, ARRIVAL);
         assert_eq!(packed.refused, []);
         let mut chunk = MemtableChunk::new(&TAGS);
         let all = Arc::new(half.to_vec());
@@ -530,7 +530,7 @@ fn refused_messages_are_named_and_the_others_are_in_entries() {
         value_bytes_max: 70 << 10,
         ..TagRowLimits::default()
     };
-    let mut packer = TagBatchWriter::new(limits);
+    let mut batch_writer = TagBatchWriter::new(limits);
     let value = |bytes: usize| Message::new(Payload::Value(Value::text("x".repeat(bytes))), Metadata::default());
     let mut named = number_at("t", 0, 1.0);
     named.meta.set("x", "12345678901");
@@ -543,7 +543,7 @@ fn refused_messages_are_named_and_the_others_are_in_entries() {
         Message::new(Payload::Value(escaped), Metadata::default()),
         value(4),
     ];
-    let packed = packer.pack(&"plant".into(), &messages, ARRIVAL);
+    let packed = batch_writer.pack(&"plant".into(), &messages, ARRIVAL);
     let refused: Vec<(usize, &str)> = packed
         .refused
         .iter()
@@ -562,7 +562,7 @@ fn refused_messages_are_named_and_the_others_are_in_entries() {
         ARRIVAL,
     );
     assert_eq!(handed.iter().count(), 3);
-    let none = packer.pack(&"plant".into(), &[named], ARRIVAL);
+    let none = batch_writer.pack(&"plant".into(), &[named], ARRIVAL);
     assert!(none.entries.is_empty() && none.refused.len() == 1);
 }
 

@@ -27,12 +27,12 @@ pub type CheckProgress<'a> = dyn FnMut(u64, u64) + 'a;
 
 /// Checks a log as it is. Nothing may write to the log meanwhile. Fails only if a file cannot be opened.
 pub fn check(disk: &dyn Disk, progress: &mut CheckProgress<'_>) -> Result<CheckReport> {
-    let survey = LogScan::of(disk, progress)?;
-    Ok(report(disk, &survey))
+    let scan = LogScan::of(disk, progress)?;
+    Ok(report(disk, &scan))
 }
 
-pub(crate) fn report(disk: &dyn Disk, survey: &LogScan) -> CheckReport {
-    let mut report = survey.report();
+pub(crate) fn report(disk: &dyn Disk, scan: &LogScan) -> CheckReport {
+    let mut report = scan.report();
     // The check has its own reading code, so it also verifies that a start agrees with it.
     if report.is_whole()
         && let Err(error) = opens(disk)

@@ -159,7 +159,7 @@ impl LogScan {
             .into_iter()
             .map(|file| reading.segment(file))
             .collect::<Result<Vec<_>>>()?;
-        let mut survey = LogScan {
+        let mut scan = LogScan {
             commits,
             segments,
             partitions: Vec::new(),
@@ -183,12 +183,12 @@ impl LogScan {
             blocks: reading.blocks,
             frames: reading.frames,
         };
-        survey.table = reading.facts.into_table(survey.table_damaged);
-        survey.look_for_untraced(newest.as_ref());
-        survey.cover();
-        survey.grade();
-        survey.leave_open();
-        Ok(survey)
+        scan.table = reading.facts.into_table(scan.table_damaged);
+        scan.look_for_untraced(newest.as_ref());
+        scan.cover();
+        scan.grade();
+        scan.leave_open();
+        Ok(scan)
     }
 
     /// Determines which file serves each offset of each partition, as a start would.
@@ -444,7 +444,7 @@ impl LogScanner<'_> {
             let misnamed = misnamed.and_then(|(newest, first)| recovery::misnamed(newest, &outline.file, first));
             self.misplaced.extend(misnamed);
         }
-        let (mut surveyed, mut expected) = (Vec::new(), 1);
+        let (mut scanned, mut expected) = (Vec::new(), 1);
         for (n, (outline, role)) in settled.files.into_iter().enumerate() {
             let mut file = ScannedFile::new(outline, role);
             file.obstacle = obstacles.contains(&n);
@@ -461,16 +461,16 @@ impl LogScanner<'_> {
             }
             expected = file.outline.last().map_or(expected, |last| last + 1);
             self.passed(&file.outline.file);
-            surveyed.push(file);
+            scanned.push(file);
         }
         if let Some(newest) = newest {
-            let before = surveyed.iter().filter(|file| file.outline.file.number < newest.file);
+            let before = scanned.iter().filter(|file| file.outline.file.number < newest.file);
             let sound = before.filter_map(ScannedFile::last_sound).max();
             if newest.first > sound.unwrap_or_default() + 1 {
                 self.facts.lose_before(newest.file);
             }
         }
-        surveyed
+        scanned
     }
 
     fn passed(&mut self, file: &LogFile) {

@@ -73,7 +73,7 @@ impl EmbeddedLog {
                 Err(error) => return Err(error),
             }
             self.forget(&partitions);
-            self.shelf.wake();
+            self.pool.wake();
         }
         Ok(())
     }

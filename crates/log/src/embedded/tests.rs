@@ -210,7 +210,7 @@ async fn a_stop_on_a_full_disk_in_a_file_without_room_for_a_mark_loses_nothing()
     let log = open();
     log.create(id, Durability::Fsync).await.unwrap();
     // Two files are created in the background. If the disk were full before, no message would be accepted.
-    until(&log, "two files are ready", || log.shelf.counts().0 >= 2).await;
+    until(&log, "two files are ready", || log.pool.counts().0 >= 2).await;
     let space = crate::disk::Disk::space(&disk).unwrap();
     disk.set_capacity(space.total_bytes - space.free_bytes);
     // Until nothing is accepted: the files are full, and no page is left for a block of any kind.

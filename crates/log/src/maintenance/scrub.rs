@@ -171,9 +171,9 @@ impl<'a> Scrubber<'a> {
     }
 
     /// The time until the next scrub is due; zero during a round.
-    pub fn due_in(&self, upkeep: &LogMaintenance, now: Micros) -> Duration {
-        let every = upkeep.policy.scrub;
-        let Some(oldest) = upkeep.files().into_iter().next().filter(|_| !every.is_zero()) else {
+    pub fn due_in(&self, maintenance: &LogMaintenance, now: Micros) -> Duration {
+        let every = maintenance.policy.scrub;
+        let Some(oldest) = maintenance.files().into_iter().next().filter(|_| !every.is_zero()) else {
             return super::LOOK;
         };
         let began = match self.progress {
@@ -188,8 +188,8 @@ impl<'a> Scrubber<'a> {
     }
 
     /// Reads about one more megabyte. Damage is noted, and the scrub continues.
-    pub fn piece(&mut self, upkeep: &LogMaintenance, now: Micros) {
-        if !self.due_in(upkeep, now).is_zero() {
+    pub fn piece(&mut self, maintenance: &LogMaintenance, now: Micros) {
+        if !self.due_in(maintenance, now).is_zero() {
             return;
         }
         let began = |progress: &ScrubProgress| progress.next.map(|next| (progress.began, next));
@@ -199,7 +199,10 @@ impl<'a> Scrubber<'a> {
             .and_then(began)
             .unwrap_or((now, ScrubPosition::FIRST));
         // The file is referenced for this piece only, so that it can be removed in between.
-        let file = upkeep.files().into_iter().find(|file| ScrubPosition::of(file) >= place);
+        let file = maintenance
+            .files()
+            .into_iter()
+            .find(|file| ScrubPosition::of(file) >= place);
         let next = match &file {
             None => None,
             Some(file) => {
@@ -208,8 +211,8 @@ impl<'a> Scrubber<'a> {
                     self.waiting = None;
                 }
                 self.progress = Some(ScrubProgress { began, next: Some(at) });
-                let waiting = self.waiting.get_or_insert_with(|| upkeep.users_of(file));
-                if !read_on(upkeep, file, waiting) {
+                let waiting = self.waiting.get_or_insert_with(|| maintenance.users_of(file));
+                if !read_on(maintenance, file, waiting) {
                     return;
                 }
                 Some(at.after())
@@ -233,7 +236,11 @@ fn written_at(file: &LogFile) -> Micros {
 }
 
 /// Reads up to one piece of what partitions need of a file. Returns whether the file is finished.
-fn read_on(upkeep: &LogMaintenance, file: &Arc<LogFile>, waiting: &mut VecDeque<(Arc<Partition>, Offset)>) -> bool {
+fn read_on(
+    maintenance: &LogMaintenance,
+    file: &Arc<LogFile>,
+    waiting: &mut VecDeque<(Arc<Partition>, Offset)>,
+) -> bool {
     let mut read = 0;
     while let Some((partition, from)) = waiting.front_mut() {
         let ranges = partition.ranges_in(file);
@@ -245,19 +252,19 @@ fn read_on(upkeep: &LogMaintenance, file: &Arc<LogFile>, waiting: &mut VecDeque<
             Ok(entries) => entries,
             Err(error) => {
                 // The index covers all partitions, so nothing of the file can be found.
-                upkeep.note(&error);
+                maintenance.note(&error);
                 return true;
             }
         };
         *from = range.next;
         for entry in entries.iter().filter(|entry| entry.header.base < range.next) {
             if let Err(error) = file.body(entry) {
-                upkeep.note(&error);
+                maintenance.note(&error);
             }
-            upkeep.pace(entry.header.body_len as usize);
+            maintenance.pace(entry.header.body_len as usize);
             read += entry.header.body_len as usize;
             *from = entry.header.next();
-            if read >= PIECE || upkeep.state.lock().closing {
+            if read >= PIECE || maintenance.state.lock().closing {
                 return false;
             }
         }
@@ -268,7 +275,7 @@ fn read_on(upkeep: &LogMaintenance, file: &Arc<LogFile>, waiting: &mut VecDeque<
 impl LogMaintenance {
     /// All full files in scrub order.
     fn files(&self) -> Vec<Arc<LogFile>> {
-        let (mut files, mut segments) = (self.shelf.sealed(), self.shelf.segments());
+        let (mut files, mut segments) = (self.pool.sealed(), self.pool.segments());
         segments.sort_by_key(|segment| segment.number);
         files.append(&mut segments);
         files

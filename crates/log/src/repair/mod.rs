@@ -71,8 +71,8 @@ pub fn needs_repair(report: &CheckReport) -> bool {
 /// Checks a log and, if `accept_loss` is set, gives up the damaged records in `before.lost`. Nothing else may use the
 /// log.
 pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut CheckProgress<'_>) -> Result<RepairReport> {
-    let survey = LogScan::of(disk, progress)?;
-    let before = check::report(disk, &survey);
+    let scan = LogScan::of(disk, progress)?;
+    let before = check::report(disk, &scan);
     // Data of a newer program is not damage, even if loss is accepted.
     for finding in &before.findings {
         if let FindingKind::NewerFormat(found) = finding.kind {
@@ -83,7 +83,7 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut CheckProgress<'
             });
         }
     }
-    if let Some(by_hand) = survey.by_hand.clone().filter(|_| accept_loss) {
+    if let Some(by_hand) = scan.by_hand.clone().filter(|_| accept_loss) {
         return Err(by_hand);
     }
     if !accept_loss || !needs_repair(&before) {
@@ -91,7 +91,7 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut CheckProgress<'
     }
     let mut repair = Repair {
         disk,
-        survey: &survey,
+        scan: &scan,
         set_aside: Vec::new(),
         written: Vec::new(),
         removed: Vec::new(),
@@ -113,7 +113,7 @@ pub fn repair(disk: &dyn Disk, accept_loss: bool, progress: &mut CheckProgress<'
 
 struct Repair<'a> {
     disk: &'a dyn Disk,
-    survey: &'a LogScan,
+    scan: &'a LogScan,
     set_aside: Vec<String>,
     written: Vec<String>,
     removed: Vec<String>,
@@ -121,10 +121,10 @@ struct Repair<'a> {
 
 impl Repair<'_> {
     fn run(&mut self) -> Result<()> {
-        for name in self.survey.names.iter().filter(|name| file::is_unfinished(name)) {
+        for name in self.scan.names.iter().filter(|name| file::is_unfinished(name)) {
             self.disk.remove(name).map_err(LogError::io("cannot remove", name))?;
         }
-        let files = self.survey.commits.iter().chain(&self.survey.segments);
+        let files = self.scan.commits.iter().chain(&self.scan.segments);
         for file in files.clone() {
             for (n, (at, len)) in file.bad.iter().enumerate() {
                 // The same bytes may have been reported twice.
@@ -134,13 +134,13 @@ impl Repair<'_> {
             }
         }
         let structural = self.is_structural();
-        let numbers = self.survey.segments.iter().map(|file| file.outline.file.number + 1);
-        let log_id = self.survey.log_id.unwrap_or_default();
+        let numbers = self.scan.segments.iter().map(|file| file.outline.file.number + 1);
+        let log_id = self.scan.log_id.unwrap_or_default();
         let mut rescue = RescueWriter::new(self.disk, log_id, numbers.max().unwrap_or_default());
         for file in files {
             self.rescue(file, &mut rescue)?;
         }
-        for partition in &self.survey.partitions {
+        for partition in &self.scan.partitions {
             let whole: Vec<OffsetRange> = partition.ranges.iter().map(|range| (range.first, range.next)).collect();
             for span in coverage::without((partition.known.first, self.next_of(partition)), &whole) {
                 rescue.range(partition.id, span, None, &[])?;
@@ -152,8 +152,8 @@ impl Repair<'_> {
             true => Some(self.go_on_in_a_new_file()?),
             false => None,
         };
-        let obstacles: Vec<&ScannedFile> = self.survey.commits.iter().filter(|file| file.obstacle).collect();
-        let replaced: Vec<&ScannedFile> = self.survey.segments.iter().filter(|file| is_replaced(file)).collect();
+        let obstacles: Vec<&ScannedFile> = self.scan.commits.iter().filter(|file| file.obstacle).collect();
+        let replaced: Vec<&ScannedFile> = self.scan.segments.iter().filter(|file| is_replaced(file)).collect();
         for file in obstacles
             .into_iter()
             .filter(|file| file.role != FileRole::Spare)
@@ -171,7 +171,7 @@ impl Repair<'_> {
         let Some(ending) = ending.or_else(|| self.ending_as_found()) else {
             return Ok(());
         };
-        let newest = self.survey.superblock.as_ref().and_then(|found| found.newest);
+        let newest = self.scan.superblock.as_ref().and_then(|found| found.newest);
         let generation = newest.map_or(0, |newest| newest.generation) + 1;
         SuperblockFile::make(self.disk, Superblock { generation, ..ending })?;
         self.written.push(superblock::NAME.to_owned());
@@ -180,13 +180,9 @@ impl Repair<'_> {
 
     /// The superblock of a log that continues where it ended, if its superblock is damaged.
     fn ending_as_found(&self) -> Option<Superblock> {
-        let found = self
-            .survey
-            .superblock
-            .as_ref()
-            .filter(|found| !found.damaged.is_empty())?;
-        let newest = self.survey.commits.iter().rfind(|file| file.role == FileRole::Live);
-        let named = self.survey.log_id.or(found.newest.map(|newest| newest.log_id));
+        let found = self.scan.superblock.as_ref().filter(|found| !found.damaged.is_empty())?;
+        let newest = self.scan.commits.iter().rfind(|file| file.role == FileRole::Live);
+        let named = self.scan.log_id.or(found.newest.map(|newest| newest.log_id));
         let log_id = named.unwrap_or_else(new_id);
         let Some(file) = newest else {
             return Some(Superblock {
@@ -200,7 +196,7 @@ impl Repair<'_> {
             file: file.outline.file.number,
             file_bytes: file.outline.file.size,
             first: file.outline.first().unwrap_or_default(),
-            synced: self.survey.mark,
+            synced: self.scan.mark,
             offsets: offsets.sum(),
             ..Superblock::default()
         })
@@ -208,19 +204,19 @@ impl Repair<'_> {
 
     /// The next offset of a partition, beyond every offset that a lost block may have used.
     fn next_of(&self, partition: &ScannedPartition) -> Offset {
-        partition.next.saturating_add(self.survey.skipped)
+        partition.next.saturating_add(self.scan.skipped)
     }
 
     /// Whether the sequence of commit files or the table of partitions is damaged.
     fn is_structural(&self) -> bool {
-        let survey = self.survey;
+        let scan = self.scan;
         // The lost record may be the checkpoint that shows the later beginning.
         let raised = |partition: &ScannedPartition| partition.raised && !partition.lost.is_empty();
-        survey.partitions.iter().any(raised)
-            || survey.table_damaged
-            || survey.skipped > 0
-            || survey.mark > survey.last
-            || survey.commits.iter().any(|file| file.obstacle)
+        scan.partitions.iter().any(raised)
+            || scan.table_damaged
+            || scan.skipped > 0
+            || scan.mark > scan.last
+            || scan.commits.iter().any(|file| file.obstacle)
     }
 
     /// Copies bytes that are about to be removed.
@@ -228,7 +224,7 @@ impl Repair<'_> {
         let wanted = format!("{}.{at}.bad", file.name);
         let mut name = wanted.clone();
         let mut n = 1;
-        while self.survey.names.contains(&name) || self.set_aside.contains(&name) {
+        while self.scan.names.contains(&name) || self.set_aside.contains(&name) {
             n += 1;
             name = format!("{wanted}.{n}");
         }
@@ -267,7 +263,7 @@ impl Repair<'_> {
     fn rescue(&self, file: &ScannedFile, rescue: &mut RescueWriter<'_>) -> Result<()> {
         let all = file.obstacle || (file.outline.file.kind == FileKind::Segment && is_replaced(file));
         let wanted: Vec<(&ScannedPartition, &FileRange)> = self
-            .survey
+            .scan
             .partitions
             .iter()
             .flat_map(|partition| partition.ranges.iter().map(move |range| (partition, range)))
@@ -297,21 +293,21 @@ impl Repair<'_> {
     /// Creates a file after all others that begins with the table of partitions. Spare files are removed, because a
     /// start looks for the next block only up to the first file without one.
     fn go_on_in_a_new_file(&mut self) -> Result<Superblock> {
-        let survey = self.survey;
-        let log_id = survey.log_id.unwrap_or_else(new_id);
-        for spare in survey.commits.iter().filter(|file| file.role == FileRole::Spare) {
+        let scan = self.scan;
+        let log_id = scan.log_id.unwrap_or_else(new_id);
+        for spare in scan.commits.iter().filter(|file| file.role == FileRole::Spare) {
             self.remove(&spare.outline.file)?;
         }
         self.sync_names()?;
-        for file in survey.commits.iter().filter(|file| file.role == FileRole::Live) {
+        for file in scan.commits.iter().filter(|file| file.role == FileRole::Live) {
             // The superblock will name this data as synced, so data that a killed process handed to the kernel must be
             // synced.
             file.outline.file.sync()?;
         }
-        let sequence = survey.highest + 1;
+        let sequence = scan.highest + 1;
         let block = self.table_block(sequence, log_id);
         // With a gap in the numbers, the sequences of the blocks may have a gap too.
-        let number = survey
+        let number = scan
             .commits
             .iter()
             .map(|file| file.outline.file.number + 2)
@@ -335,7 +331,7 @@ impl Repair<'_> {
 
     fn table_block(&self, sequence: Sequence, log_id: u64) -> Vec<u8> {
         let rows: Vec<(PartitionId, PartitionEntry)> = self
-            .survey
+            .scan
             .partitions
             .iter()
             .map(|partition| {
@@ -350,7 +346,7 @@ impl Repair<'_> {
             })
             .collect();
         // No later than the blocks before it, because the next start continues from this time.
-        let time = match self.survey.newest_time {
+        let time = match self.scan.newest_time {
             0 => wall_micros(),
             newest => newest,
         };
@@ -363,7 +359,7 @@ impl Repair<'_> {
             body_len: body.len() as u32,
             body_crc: crc32c::crc32c(&body),
             partition: META,
-            base: self.survey.meta_next,
+            base: self.scan.meta_next,
             records: 1,
             last_delta: 0,
             base_time: time,
@@ -391,14 +387,14 @@ impl Repair<'_> {
     /// Writes the missing indexes of full files, so that the next start does not have to read them. An index that does
     /// not reach the disk is rebuilt by that start.
     fn footers(&mut self, structural: bool) -> Result<()> {
-        let last = self.survey.commits.iter().rposition(|file| file.role == FileRole::Live);
-        for (n, file) in self.survey.commits.iter().enumerate() {
+        let last = self.scan.commits.iter().rposition(|file| file.role == FileRole::Live);
+        for (n, file) in self.scan.commits.iter().enumerate() {
             let was_open = structural && Some(n) == last && file.outline.footer.trailer().is_none();
             if file.role != FileRole::Live || file.obstacle || !(file.needs_footer || was_open) {
                 continue;
             }
             let (outline, mut index) = (&file.outline, FileIndex::default());
-            let (Some(first), Some(last), Some(log_id)) = (outline.first(), outline.last(), self.survey.log_id) else {
+            let (Some(first), Some(last), Some(log_id)) = (outline.first(), outline.last(), self.scan.log_id) else {
                 continue;
             };
             file.read_frames(&mut |entry, _| index.push(*entry));

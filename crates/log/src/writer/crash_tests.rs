@@ -49,7 +49,7 @@ const FILE_SIZE: u64 = 96 << 10;
 /// A log on a simulated disk, driven by hand.
 struct Driven {
     core: WriterCore,
-    shelf: Arc<FilePool>,
+    pool: Arc<FilePool>,
     meta: Arc<Partition>,
     partitions: Vec<Arc<Partition>>,
     /// Whether some records are checkpoints, which make earlier records unnecessary.
@@ -94,7 +94,7 @@ fn open_with(disk: &SimDisk, options: &LogOptions) -> Result<Driven> {
 fn open_named(disk: &SimDisk, log_id: u64, options: &LogOptions) -> Result<Driven> {
     let OpenedLog {
         mut core,
-        shelf,
+        pool,
         partitions: mut known,
         meta,
         ..
@@ -116,7 +116,7 @@ fn open_named(disk: &SimDisk, log_id: u64, options: &LogOptions) -> Result<Drive
     }
     Ok(Driven {
         core,
-        shelf,
+        pool,
         meta,
         partitions,
         checkpoints: false,
@@ -337,7 +337,7 @@ fn worked(disk: &SimDisk, seed: u64, rounds: u32) -> (Driven, [Known; MODES.len(
 fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> bool {
     let Driven {
         core,
-        shelf,
+        pool,
         meta,
         partitions,
         ..
@@ -366,26 +366,26 @@ fn keep_up(driven: &mut Driven, known: &mut [Known], random: &mut Random) -> boo
             }),
         1 => {
             // Moves one full file, or merges several segments.
-            let (sealed, mut files) = (shelf.sealed(), shelf.segments());
+            let (sealed, mut files) = (pool.sealed(), pool.segments());
             match sealed.get(random.below(sealed.len().max(1) as u64) as usize) {
                 Some(file) if random.below(2) == 0 => files = vec![file.clone()],
                 _ => files.retain(|_| random.below(3) > 0),
             }
-            MovePlan::of(&files, partitions).and_then(|planned| planned.run(shelf, &|_| {}).map(drop))
+            MovePlan::of(&files, partitions).and_then(|planned| planned.run(pool, &|_| {}).map(drop))
         }
         2 => {
             known[slot].thinned = partition.bounds().next;
             let keep = |offset: u64, _: &RecordRef<'_>| is_kept(offset);
-            let mut files = shelf.sealed();
-            files.extend(shelf.segments());
+            let mut files = pool.sealed();
+            files.extend(pool.segments());
             files
                 .iter()
-                .try_for_each(|file| segment::rewrite(shelf, file, partition, &keep, &|_| {}).map(drop))
+                .try_for_each(|file| segment::rewrite(pool, file, partition, &keep, &|_| {}).map(drop))
         }
         // Like the thread: nothing is reused before the records that freed it are on disk.
         _ => core.sync().and_then(|()| {
-            while shelf.prepare(2)? {}
-            shelf.remove_dead_segments()
+            while pool.prepare(2)? {}
+            pool.remove_dead_segments()
         }),
     };
     // Like the threads: an error that does not poison is retried.

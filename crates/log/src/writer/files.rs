@@ -20,7 +20,7 @@ pub(crate) struct CommitFiles {
     end: Option<u64>,
     first: Sequence,
     log_id: u64,
-    shelf: Arc<FilePool>,
+    pool: Arc<FilePool>,
 }
 
 /// The position of a block.
@@ -36,14 +36,14 @@ impl CommitFiles {
         end: Option<u64>,
         first: Sequence,
         log_id: u64,
-        shelf: Arc<FilePool>,
+        pool: Arc<FilePool>,
     ) -> CommitFiles {
         CommitFiles {
             current,
             end,
             first,
             log_id,
-            shelf,
+            pool,
         }
     }
 
@@ -58,7 +58,7 @@ impl CommitFiles {
 
     /// Whether the current file must not be written any more.
     pub fn is_retired(&self) -> bool {
-        self.shelf.is_retired(self.current.number)
+        self.pool.is_retired(self.current.number)
     }
 
     /// Whether the current file is empty.
@@ -68,7 +68,7 @@ impl CommitFiles {
 
     /// Signals that a partition has released a file.
     pub fn freed(&self) {
-        self.shelf.wake();
+        self.pool.wake();
     }
 
     /// The position for a block of this size; `None` if the file is full.
@@ -106,11 +106,11 @@ impl CommitFiles {
     /// Switches to the next file. The full file is synced and gets its index. `next` is the sequence of the first block
     /// in the new file; `synced` is raised.
     pub fn roll(&mut self, purpose: FilePurpose, next: Sequence, synced: &mut Sequence) -> Result<()> {
-        let ready = self.shelf.take(purpose)?;
+        let ready = self.pool.take(purpose)?;
         self.seal(next, synced)?;
         let full = std::mem::replace(&mut self.current, Arc::new(ready));
         (self.end, self.first) = (Some(0), next);
-        self.shelf.seal(full);
+        self.pool.seal(full);
         Ok(())
     }
 

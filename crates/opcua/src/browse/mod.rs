@@ -130,7 +130,7 @@ impl Browser {
     pub async fn run(mut self) {
         let start = clock::now();
         self.add_roots_until_some_work().await;
-        self.survey(None, start).await;
+        self.run_pass(None, start).await;
         self.paths_final();
         self.context.metrics.browse_done.set(1);
         self.backoff.reset();
@@ -147,10 +147,10 @@ impl Browser {
     }
 
     /// Runs one pass with progress in log and metrics, over everything or from some nodes.
-    async fn survey(&mut self, nodes: Option<BrowseSeeds>, start: Instant) -> BrowseExtent {
+    async fn run_pass(&mut self, nodes: Option<BrowseSeeds>, start: Instant) -> BrowseExtent {
         let context = self.context.clone();
         let connected = context.connected().await;
-        let survey = match nodes {
+        let pass = match nodes {
             None => BrowsePass::new(&context, &connected),
             Some(nodes) => BrowsePass::again(&context, &connected, nodes),
         };
@@ -158,7 +158,7 @@ impl Browser {
         let mut ready = |nodes: Vec<NodeIndex>| assigner.assign(&nodes, connected.profile.items_max);
         let progress = Progress::new(&context, &self.component, start);
         let reached = tokio::select! {
-            reached = survey.run(&mut ready) => reached,
+            reached = pass.run(&mut ready) => reached,
             never = progress.run() => match never {},
         };
         progress.done();
@@ -337,7 +337,7 @@ impl Browser {
         let mut again = self.retry_roots(failures.due(NodeFailureKind::Root, now)).await;
         again.browse.extend(failures.due(NodeFailureKind::Browse, now));
         if !again.browse.is_empty() {
-            self.survey(Some(again), clock::now()).await;
+            self.run_pass(Some(again), clock::now()).await;
             self.paths_final();
         }
     }
@@ -436,7 +436,7 @@ impl Browser {
             return Some(clock::now() + self.backoff.next_pause());
         }
         self.backoff.reset();
-        let reached = Box::pin(second.survey(None, clock::now())).await;
+        let reached = Box::pin(second.run_pass(None, clock::now())).await;
         let unclear = self.unclear(&second.context, reached);
         let bytes_max = self.context.memory.of_a_table();
         let differences = self.context.table.write().merge(&newer.read(), &unclear, bytes_max);

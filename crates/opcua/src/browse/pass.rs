@@ -155,16 +155,16 @@ impl<'a> BrowsePass<'a> {
 
     /// Creates a pass over some nodes of a table that was walked before, and over everything they lead to.
     pub fn again(context: &'a BrowseContext, connected: &ConnectedServer, nodes: BrowseSeeds) -> BrowsePass<'a> {
-        let mut survey = BrowsePass::new(context, connected);
+        let mut pass = BrowsePass::new(context, connected);
         let walked = context.table.read().len() as NodeIndex;
-        survey.walk = Walk::starting_at(walked);
-        survey.seen = walked;
+        pass.walk = Walk::starting_at(walked);
+        pass.seen = walked;
         for node in nodes.browse {
-            let turn = (survey.walk.enter(node), node);
-            survey.again.push_back(turn);
+            let turn = (pass.walk.enter(node), node);
+            pass.again.push_back(turn);
         }
-        survey.to_read.extend(nodes.read);
-        survey
+        pass.to_read.extend(nodes.read);
+        pass
     }
 
     /// Runs to the end, over as many connections as needed. `ready` receives variables whose attributes are known.

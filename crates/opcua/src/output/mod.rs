@@ -125,10 +125,10 @@ impl OpcUaOutput {
         };
         let stands = context.connection.clone();
         let report = HeldUpNodes::new(context.component.clone(), move |why| stands.lost(why), held_up);
-        let courier = WriteDispatcher::new(self.config.clone(), DispatchTiming::default(), report);
+        let dispatcher = WriteDispatcher::new(self.config.clone(), DispatchTiming::default(), report);
         let servers = self.server.subscribe();
         self.tasks.lock().extend([
-            tokio::spawn(courier.run(jobs, servers, self.stop.clone())),
+            tokio::spawn(dispatcher.run(jobs, servers, self.stop.clone())),
             tokio::spawn(keeper.run()),
         ]);
     }

@@ -213,8 +213,8 @@ impl Setup {
             Arc::default(),
         );
         let (jobs, receiver) = mpsc::unbounded_channel();
-        let courier = WriteDispatcher::new(Arc::new(config(&options, mappings)), options.pace, report);
-        tokio::spawn(courier.run(receiver, server.subscribe(), stop.clone()));
+        let dispatcher = WriteDispatcher::new(Arc::new(config(&options, mappings)), options.pace, report);
+        tokio::spawn(dispatcher.run(receiver, server.subscribe(), stop.clone()));
         let setup = Setup {
             plant,
             fake,

@@ -131,7 +131,7 @@ pub struct Process {
     pub site: LakeStorage,
     pub engine: Engine,
     writers: Vec<Arc<TableWriter>>,
-    upkeep: MaintenanceThread,
+    maintenance: MaintenanceThread,
 }
 
 impl Process {
@@ -186,8 +186,8 @@ impl Process {
         let dyn_log = log.clone() as Arc<dyn Log>;
         let events = TableWriter::open_events(&site, dyn_log, namespaces, promotion, metrics.clone(), &ingest);
         let writers = vec![Arc::new(logs), Arc::new(events.await.unwrap())];
-        let upkeep = MaintenanceThread::start(upkeep_options(), metrics).unwrap();
-        writers.iter().for_each(|writer| upkeep.keep(writer.clone()));
+        let maintenance = MaintenanceThread::start(maintenance_options(), metrics).unwrap();
+        writers.iter().for_each(|writer| maintenance.keep(writer.clone()));
         let limits = QueryOptions {
             memory_bytes: 64 << 20,
             cache_bytes: 1 << 20,
@@ -202,7 +202,7 @@ impl Process {
             site,
             engine,
             writers,
-            upkeep,
+            maintenance,
         }
     }
 
@@ -218,7 +218,7 @@ impl Process {
 
     /// Runs a maintenance task at once. Returns its errors.
     pub async fn by_hand(&self, task: MaintenanceTask, table: Option<&str>) -> Vec<String> {
-        let mut told = self.upkeep.ask(MaintenanceRequest {
+        let mut told = self.maintenance.ask(MaintenanceRequest {
             task,
             table: table.map(str::to_owned),
             date: None,
@@ -252,17 +252,17 @@ impl Process {
             log,
             engine,
             writers,
-            upkeep,
+            maintenance,
             ..
         } = self;
         drop(engine);
         if is_clean {
-            tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+            tokio::task::spawn_blocking(|| maintenance.stop()).await.unwrap();
             for writer in &writers {
                 writer.close(FOR_EVER).await;
             }
         } else {
-            drop(upkeep);
+            drop(maintenance);
         }
         drop(writers);
         let closing = log.clone();
@@ -277,7 +277,7 @@ impl Process {
     }
 }
 
-fn upkeep_options() -> MaintenanceOptions {
+fn maintenance_options() -> MaintenanceOptions {
     MaintenanceOptions {
         compaction: CompactionOptions {
             target: 32 << 10,

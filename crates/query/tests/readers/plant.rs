@@ -62,7 +62,7 @@ pub struct Plant {
     folder: TempDir,
     log: Arc<EmbeddedLog>,
     writers: Vec<Arc<TableWriter>>,
-    upkeep: MaintenanceThread,
+    maintenance: MaintenanceThread,
     /// All rounds, and the old ones among them.
     rounds: (usize, usize),
     /// The old rounds have expired.
@@ -112,13 +112,13 @@ impl Plant {
         let (store, none) = (Arc::new(Store), AttributePromotion::default());
         let events = TableWriter::open_events(&site, log.clone(), store, none, metrics.clone(), &options);
         writers.push(Arc::new(events.await.unwrap()));
-        let upkeep = MaintenanceThread::start(only_by_hand(), metrics).unwrap();
-        writers.iter().for_each(|writer| upkeep.keep(writer.clone()));
+        let maintenance = MaintenanceThread::start(only_by_hand(), metrics).unwrap();
+        writers.iter().for_each(|writer| maintenance.keep(writer.clone()));
         Plant {
             folder,
             log,
             writers,
-            upkeep,
+            maintenance,
             rounds: (0, 0),
             is_shortened: false,
         }
@@ -204,7 +204,7 @@ impl Plant {
             }
         }
         // A request queues behind the running work, which ends with the recomputed windows.
-        let mut told = self.upkeep.ask(MaintenanceRequest {
+        let mut told = self.maintenance.ask(MaintenanceRequest {
             task: MaintenanceTask::Compact,
             table: None,
             date: None,
@@ -214,8 +214,8 @@ impl Plant {
     }
 
     /// Runs a task on all tables, and returns those that it changed.
-    pub async fn upkeep(&mut self, task: MaintenanceTask) -> Vec<String> {
-        let mut told = self.upkeep.ask(MaintenanceRequest {
+    pub async fn maintain(&mut self, task: MaintenanceTask) -> Vec<String> {
+        let mut told = self.maintenance.ask(MaintenanceRequest {
             task,
             table: None,
             date: None,
@@ -314,8 +314,8 @@ impl Plant {
 
     /// Stops all writers.
     pub async fn close(self) -> TempDir {
-        let upkeep = self.upkeep;
-        tokio::task::spawn_blocking(|| upkeep.stop()).await.unwrap();
+        let maintenance = self.maintenance;
+        tokio::task::spawn_blocking(|| maintenance.stop()).await.unwrap();
         for writer in self.writers {
             writer.close(SOON).await;
         }

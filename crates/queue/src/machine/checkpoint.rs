@@ -51,10 +51,10 @@ impl WorkMachine {
             end = first + len;
         }
         // Messages that a restart puts back into the delayed set.
-        let mut sleepers = self.sleepers.clone();
+        let mut delayed = self.delayed_set.clone();
         for at in active.iter().map(|entry| self.store.entries.get(*entry)) {
             if at.may_sleep_again() {
-                sleepers.insert(at.offset, at.due);
+                delayed.insert(at.offset, at.due);
             }
         }
         active.retain(|entry| self.store.entries.get(*entry).is_known_only_here());
@@ -67,7 +67,7 @@ impl WorkMachine {
             MessageSnapshot::of(at, lane).encode_after(&mut before, out);
         }
         encode_settlements(&self.settlements, out);
-        encode_sleepers(&sleepers, out);
+        encode_delayed_set(&delayed, out);
     }
 }
 
@@ -84,8 +84,8 @@ fn encode_settlements(settlements: &SettlementCache, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_sleepers(sleepers: &DelayedMessageSet, out: &mut Vec<u8>) {
-    let spans = sleepers.spans();
+fn encode_delayed_set(delayed: &DelayedMessageSet, out: &mut Vec<u8>) {
+    let spans = delayed.spans();
     put(out, spans.len() as u64);
     let (mut last, mut before) = (0, 0);
     for (span, at) in spans {
@@ -104,7 +104,7 @@ fn encode_sleepers(sleepers: &DelayedMessageSet, out: &mut Vec<u8>) {
     }
 }
 
-fn decode_sleepers(from: &mut StateReader<'_>, state: &mut MachineRecovery) -> Result<(), DamagedState> {
+fn decode_delayed_set(from: &mut StateReader<'_>, state: &mut MachineRecovery) -> Result<(), DamagedState> {
     let (mut span, mut wake) = (0u64, 0i64);
     for _ in 0..from.u64()? {
         span = span
@@ -180,7 +180,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
         state.settlements.insert(last, end);
     }
     if version != FORMAT_1 {
-        decode_sleepers(&mut from, &mut state)?;
+        decode_delayed_set(&mut from, &mut state)?;
         state.trim();
     }
     match from.is_empty() {

@@ -27,7 +27,7 @@ impl WorkMachine {
     /// below `reached` that is not among them is lost; one at or above `reached` was delayed after the read.
     pub fn rouse(&mut self, span: Range<Offset>, messages: &[MessageMeta], reached: Offset, now: Micros) {
         let mut wake = Micros::MAX;
-        for offset in self.sleepers.within(&span) {
+        for offset in self.delayed_set.within(&span) {
             if offset >= reached {
                 wake = wake.min(now.saturating_add(self.policy.sleep_after));
                 continue;
@@ -42,7 +42,7 @@ impl WorkMachine {
                 due => self.wake(message, due.unwrap_or(now), now),
             }
         }
-        self.sleepers.again_at(&span, wake);
+        self.delayed_set.again_at(&span, wake);
         self.check();
     }
 
@@ -79,28 +79,28 @@ impl WorkMachine {
                 self.delay_is_over(entry);
             }
         }
-        self.sleepers.all_at(now);
+        self.delayed_set.all_at(now);
         self.check();
     }
 
     /// The span could not be read; it is retried at this time.
     pub fn rouse_at(&mut self, span: &Range<Offset>, at: Micros) {
-        self.sleepers.again_at(span, at.saturating_add(self.horizon() / 2));
+        self.delayed_set.again_at(span, at.saturating_add(self.horizon() / 2));
     }
 
     /// Number of messages without an entry, which must be read from the log.
     pub fn asleep(&self) -> u64 {
-        self.sleepers.len()
+        self.delayed_set.len()
     }
 
     /// The sleeping messages.
-    pub(crate) fn sleepers(&self) -> &DelayedMessageSet {
-        &self.sleepers
+    pub(crate) fn delayed_set(&self) -> &DelayedMessageSet {
+        &self.delayed_set
     }
 
     /// The first sleeping message.
     pub fn first_asleep(&self) -> Option<Offset> {
-        self.sleepers.first()
+        self.delayed_set.first()
     }
 
     pub(super) fn next_rouse(&self) -> Option<(Micros, Range<Offset>)> {
@@ -108,7 +108,7 @@ impl WorkMachine {
         if busy >= u64::from(self.policy.max_pending) {
             return None;
         }
-        let (wake, span) = self.sleepers.next()?;
+        let (wake, span) = self.delayed_set.next()?;
         Some((wake.saturating_sub(self.horizon() / 2), span))
     }
 
@@ -121,13 +121,13 @@ impl WorkMachine {
     /// Puts the message at the cursor to sleep.
     pub(super) fn fall_asleep(&mut self, due: Micros) {
         self.window.set_asleep(self.cursor);
-        self.sleepers.insert(self.cursor, due);
+        self.delayed_set.insert(self.cursor, due);
         self.journal.sleep(self.cursor, due, self.window.floor());
     }
 
     /// Settles a sleeping message.
     pub(super) fn settle_asleep(&mut self, offset: Offset, kind: FinalState) {
-        self.sleepers.remove(offset);
+        self.delayed_set.remove(offset);
         self.journal.settle(offset, 1, kind);
         *self.total(kind) += 1;
         // The floor is never at a sleeping message.
@@ -138,11 +138,11 @@ impl WorkMachine {
 
     /// Creates an entry for a message that must leave, of which only the offset is known.
     pub(super) fn wake_to_leave(&mut self, offset: Offset, now: Micros) -> u32 {
-        self.entry_of_sleeper(&MessageMeta::unread(offset), now)
+        self.entry_of_delayed(&MessageMeta::unread(offset), now)
     }
 
     fn wake(&mut self, message: &MessageMeta, due: Micros, now: Micros) {
-        let entry = self.entry_of_sleeper(message, now);
+        let entry = self.entry_of_delayed(message, now);
         if let Some(hash) = self.lane_of(message.lane) {
             let lane = self.store.lanes.find_or_make(hash);
             self.store.join(entry, lane);
@@ -156,8 +156,8 @@ impl WorkMachine {
         }
     }
 
-    fn entry_of_sleeper(&mut self, message: &MessageMeta, now: Micros) -> u32 {
-        self.sleepers.remove(message.offset);
+    fn entry_of_delayed(&mut self, message: &MessageMeta, now: Micros) -> u32 {
+        self.delayed_set.remove(message.offset);
         let mut at = MessageEntry::new(message, now);
         at.roused = true;
         at.held = message.offset < self.floor();

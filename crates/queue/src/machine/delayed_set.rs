@@ -167,29 +167,29 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sleepers_are_a_set_of_offsets_whose_spans_are_read_in_time(
+        fn delayed_messages_are_a_set_of_offsets_whose_spans_are_read_in_time(
             steps in prop::collection::vec((0u64..1100, 0i64..50, 0u8..10), 0..300),
         ) {
-            let (mut sleepers, mut model) = (DelayedMessageSet::default(), BTreeMap::new());
+            let (mut delayed, mut model) = (DelayedMessageSet::default(), BTreeMap::new());
             for (offset, wake, what) in steps {
                 match what {
                     0..6 => {
-                        sleepers.insert(offset, wake);
+                        delayed.insert(offset, wake);
                         let due = model.entry(offset).or_insert(wake);
                         *due = wake.min(*due);
                     }
-                    6..9 => prop_assert_eq!(sleepers.remove(offset), model.remove(&offset).is_some()),
+                    6..9 => prop_assert_eq!(delayed.remove(offset), model.remove(&offset).is_some()),
                     _ => {
-                        sleepers.remove_range(offset..offset + 300);
+                        delayed.remove_range(offset..offset + 300);
                         model.retain(|other, _| !(offset..offset + 300).contains(other));
                     }
                 }
-                prop_assert_eq!(sleepers.len(), model.len() as u64);
-                prop_assert!(sleepers.iter().eq(model.keys().copied()));
-                prop_assert_eq!(sleepers.first(), model.keys().next().copied());
-                prop_assert_eq!(sleepers.next().is_some(), !model.is_empty());
+                prop_assert_eq!(delayed.len(), model.len() as u64);
+                prop_assert!(delayed.iter().eq(model.keys().copied()));
+                prop_assert_eq!(delayed.first(), model.keys().next().copied());
+                prop_assert_eq!(delayed.next().is_some(), !model.is_empty());
                 let first = model.values().min();
-                prop_assert!(sleepers.next().is_none_or(|(wake, _)| Some(&wake) <= first));
+                prop_assert!(delayed.next().is_none_or(|(wake, _)| Some(&wake) <= first));
             }
         }
     }

@@ -48,10 +48,10 @@ impl WorkMachine {
         let mut asleep = slots()
             .filter(|(_, slot)| *slot == WindowSlot::Asleep)
             .map(|(offset, _)| offset);
-        let above = self.sleepers.iter().filter(|offset| *offset >= self.floor());
+        let above = self.delayed_set.iter().filter(|offset| *offset >= self.floor());
         assert!(above.eq(asleep.by_ref()), "who sleeps has no slot");
         for (entry, at) in self.store.entries.iter() {
-            assert!(!self.sleepers.contains(at.offset), "it sleeps and has an entry");
+            assert!(!self.delayed_set.contains(at.offset), "it sleeps and has an entry");
             assert_eq!(at.held, at.offset < self.floor());
             match at.held {
                 true => assert_eq!(self.held.get(&at.offset), Some(&entry)),

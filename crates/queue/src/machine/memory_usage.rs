@@ -24,7 +24,7 @@ impl WorkMachine {
         self.store.entries.bytes_with(more)
             + self.store.lanes.bytes_with(more)
             + self.window.bytes_to(self.cursor + more as u64)
-            + self.sleepers.bytes()
+            + self.delayed_set.bytes()
             + held
     }
 

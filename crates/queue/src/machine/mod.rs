@@ -110,7 +110,7 @@ pub struct WorkMachine {
     /// The lowest offset added to the held set since the last `take_lowest_held`.
     lowest_held: Offset,
     /// Long-delayed messages without an entry.
-    sleepers: DelayedMessageSet,
+    delayed_set: DelayedMessageSet,
     ready: ReadyList,
     /// Messages that `take_ending` has not returned yet.
     ending: Chain,
@@ -151,7 +151,7 @@ impl WorkMachine {
             store: ActiveMessages::default(),
             held: HashMap::default(),
             lowest_held: Offset::MAX,
-            sleepers: DelayedMessageSet::default(),
+            delayed_set: DelayedMessageSet::default(),
             ready: ReadyList::default(),
             ending: Chain::EMPTY,
             wheel: TimerWheel::new(0),
@@ -207,7 +207,7 @@ impl WorkMachine {
     pub fn counts(&self) -> MessageCounts {
         let entries = &self.store.entries;
         MessageCounts {
-            delayed: entries.count(MessageState::Delayed) + self.sleepers.len(),
+            delayed: entries.count(MessageState::Delayed) + self.delayed_set.len(),
             ready: entries.count(MessageState::Ready),
             leased: entries.count(MessageState::Leased),
             waiting: entries.count(MessageState::Waiting),
@@ -222,7 +222,7 @@ impl WorkMachine {
     /// were missing.
     pub fn backlog(&self, next: Offset) -> u64 {
         let unpassed = next.saturating_sub(self.cursor).saturating_sub(self.ahead);
-        self.store.entries.len() as u64 + self.sleepers.len() + unpassed
+        self.store.entries.len() as u64 + self.delayed_set.len() + unpassed
     }
 
     pub fn is_settled(&self, offset: Offset) -> bool {
@@ -305,7 +305,7 @@ impl WorkMachine {
             {
                 return MessageStatus::Active(*entry);
             }
-            if self.sleepers.contains(offset) {
+            if self.delayed_set.contains(offset) {
                 return MessageStatus::Asleep;
             }
             return match self.settlements.get(offset) {

@@ -85,7 +85,7 @@ impl WorkMachine {
     /// The message that `drop_oldest` would drop.
     pub fn oldest_unleased(&mut self) -> Option<Offset> {
         let entry = self.oldest.peek(&self.store.entries).map(|(offset, _)| offset);
-        entry.into_iter().chain(self.sleepers.first()).min()
+        entry.into_iter().chain(self.delayed_set.first()).min()
     }
 
     /// Whether a message is settled, or neither leased nor being removed.

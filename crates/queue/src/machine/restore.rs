@@ -128,7 +128,7 @@ impl MachineRecovery {
         machine.settlements = self.settlements;
         machine.leased_in = self.leased_in;
         machine.window = self.settled;
-        machine.sleepers = self.asleep;
+        machine.delayed_set = self.asleep;
         let (floor, end) = (machine.floor(), machine.window.end());
         machine.ahead = (floor..end)
             .filter(|offset| machine.window.get(*offset) != WindowSlot::Empty)
@@ -265,7 +265,7 @@ impl MachineRecovery {
             let (len, wake) = (body.u64()?, body.i64()?);
             end = first.checked_add(len).ok_or(body.damaged("a run lies too high"))?;
             if len == 0 || len > SPAN {
-                return Err(body.damaged("a run of sleepers of no valid length"));
+                return Err(body.damaged("a run of delayed messages of no valid length"));
             }
             for offset in first..end {
                 self.fall_asleep(offset, wake).map_err(|what| body.damaged(what))?;

@@ -12,7 +12,7 @@ impl WorkMachine {
     pub fn purge(&mut self, next: Offset) -> u64 {
         let next = next.max(self.cursor);
         let unpassed = (next - self.cursor).saturating_sub(self.ahead);
-        let dropped = self.store.entries.len() as u64 + self.sleepers.len() + unpassed;
+        let dropped = self.store.entries.len() as u64 + self.delayed_set.len() + unpassed;
         self.totals.dropped += dropped;
         for (_, at) in self.store.entries.iter() {
             let end = Settlement {
@@ -25,7 +25,7 @@ impl WorkMachine {
         self.store.entries.clear();
         self.store.lanes.clear();
         self.held.clear();
-        self.sleepers.clear();
+        self.delayed_set.clear();
         self.ready = Default::default();
         self.ending = Chain::EMPTY;
         self.wheel = super::TimerWheel::new(self.now);
@@ -66,7 +66,7 @@ impl WorkMachine {
             }
             keeps
         });
-        self.sleepers.remove_range(to..Offset::MAX);
+        self.delayed_set.remove_range(to..Offset::MAX);
         if to <= self.floor() {
             self.window.reset(to);
         } else {

@@ -110,7 +110,7 @@ async fn after_the_end_of_the_process_they_sleep_on_and_none_comes_twice() {
 }
 
 #[tokio::test]
-async fn in_memory_and_at_the_limit_of_depth_the_oldest_sleepers_go_first() {
+async fn in_memory_and_at_the_limit_of_depth_the_oldest_delayed_go_first() {
     let settings = QueueSettings {
         durability: Some(Durability::Memory),
         overflow: Overflow::DropOldest,

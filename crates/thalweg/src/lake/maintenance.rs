@@ -10,7 +10,7 @@ use thalweg_assemble::{CheckedConfig, DataDir, default_maintenance_options};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::inspect::Lake;
 use thalweg_lake::maintenance::{MaintenanceReport, MaintenanceRequest, MaintenanceTask, by_hand_alone};
-use thalweg_lake_api::{MaintenanceLine, UPKEEP_PATH};
+use thalweg_lake_api::{MAINTENANCE_PATH, MaintenanceLine};
 use thalweg_telemetry::Metrics;
 use tokio::runtime::Runtime;
 
@@ -39,7 +39,7 @@ pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode>
             told.say(format_args!("the process at {} does the work", http.base()));
             let mut ended = false;
             http.post_for_lines(
-                UPKEEP_PATH,
+                MAINTENANCE_PATH,
                 &serde_json::to_value(&asked)?,
                 &mut |text| match line_of(text)? {
                     MaintenanceLine::Did(did) => told.did(&did),
@@ -133,7 +133,7 @@ fn alone(
     Ok(done?)
 }
 
-/// Parses a line of an answer of [`UPKEEP_PATH`].
+/// Parses a line of an answer of [`MAINTENANCE_PATH`].
 fn line_of(text: &str) -> Result<MaintenanceLine> {
     serde_json::from_str(text).with_context(|| format!("unknown line in the answer of the process: {text}"))
 }

@@ -131,10 +131,10 @@ async fn somebody_else_with_the_same_spool_takes_no_copy_away() {
 #[tokio::test]
 async fn what_is_made_here_stays_as_a_copy_once_the_store_has_it() {
     let world = World::new(4 * MIB);
-    let mut growing = world.spool.begin("made").unwrap();
-    growing.write(b"whole").unwrap();
-    growing.keep();
-    drop(growing);
+    let mut writer = world.spool.begin("made").unwrap();
+    writer.write(b"whole").unwrap();
+    writer.keep();
+    drop(writer);
     let known = world.fetch("made", 5).await.unwrap();
     assert_eq!(std::fs::read(known.path()).unwrap(), b"whole");
     let mut given_up = world.spool.begin("given up").unwrap();

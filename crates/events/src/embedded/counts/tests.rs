@@ -165,7 +165,7 @@ async fn life(seed: u64) {
     let is_over = Arc::new(AtomicBool::new(false));
     let counts = (0..3).map(|_| tokio::spawn(count(namespace.clone(), shown.clone(), is_over.clone(), what.clone())));
     let counts: Vec<_> = counts.collect();
-    let upkeep = tokio::spawn(scavenge(store.clone(), is_over.clone()));
+    let scavenging = tokio::spawn(scavenge(store.clone(), is_over.clone()));
     for _ in 0..400 {
         writer.one(&mut chance).await;
     }
@@ -173,7 +173,7 @@ async fn life(seed: u64) {
     for count in counts {
         count.await.unwrap();
     }
-    upkeep.await.unwrap();
+    scavenging.await.unwrap();
     let info = namespace.info().await.unwrap();
     assert_eq!((info.messages, info.streams), writer.totals, "{what}");
     let held = embedded.holds.load(Ordering::Relaxed) - holds;

@@ -152,16 +152,20 @@ pub fn folder(bytes: &[u8]) {
     let mut manifest = manifest.to_string().into_bytes();
     seal(&mut manifest);
     let _ = put(&disk, "manifest", &manifest);
-    let Ok(shelf) = TableStore::open(Some(Arc::new(disk)), LOG, CACHE) else {
+    let Ok(table_store) = TableStore::open(Some(Arc::new(disk)), LOG, CACHE) else {
         return;
     };
-    assert_eq!(shelf.tables().list.len(), named.len(), "what was written is opened");
-    let _ = shelf.tidy();
-    let shelf = Arc::new(shelf);
-    ask(&shelf);
-    let _ = shelf.merge(&|_| true);
-    ask(&shelf);
-    let _ = shelf.verify();
+    assert_eq!(
+        table_store.tables().list.len(),
+        named.len(),
+        "what was written is opened"
+    );
+    let _ = table_store.tidy();
+    let table_store = Arc::new(table_store);
+    ask(&table_store);
+    let _ = table_store.merge(&|_| true);
+    ask(&table_store);
+    let _ = table_store.verify();
 }
 
 fn write(disk: &dyn Disk, number: u64, entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> std::io::Result<()> {
@@ -181,8 +185,8 @@ fn seal(part: &mut Vec<u8>) {
     part.extend_from_slice(&sum.to_le_bytes());
 }
 
-fn ask(shelf: &Arc<TableStore>) {
-    let index = NamespaceIndex::new(shelf, 1);
+fn ask(table_store: &Arc<TableStore>) {
+    let index = NamespaceIndex::new(table_store, 1);
     let view = index.view();
     for name in NAMES {
         let _ = (

@@ -89,15 +89,15 @@ impl FrozenMemtable {
 
 /// The memory of an index and its log bytes that are in no table, counted in the store until released once.
 pub(crate) struct MemtableReservation {
-    shelf: Arc<TableStore>,
+    table_store: Arc<TableStore>,
     mem_bytes: AtomicU64,
     log_bytes: AtomicU64,
 }
 
 impl MemtableReservation {
-    pub fn new(shelf: &Arc<TableStore>) -> MemtableReservation {
+    pub fn new(table_store: &Arc<TableStore>) -> MemtableReservation {
         MemtableReservation {
-            shelf: shelf.clone(),
+            table_store: table_store.clone(),
             mem_bytes: AtomicU64::new(0),
             log_bytes: AtomicU64::new(0),
         }
@@ -106,12 +106,12 @@ impl MemtableReservation {
     pub fn grow(&mut self, mem_bytes: usize, log_bytes: u64) {
         *self.mem_bytes.get_mut() += mem_bytes as u64;
         *self.log_bytes.get_mut() += log_bytes;
-        self.shelf.grown(mem_bytes as u64, log_bytes);
+        self.table_store.grown(mem_bytes as u64, log_bytes);
     }
 
     pub fn give_back(&self) {
         let taken = |bytes: &AtomicU64| bytes.swap(0, Ordering::Relaxed);
-        self.shelf.shrunk(taken(&self.mem_bytes), taken(&self.log_bytes));
+        self.table_store.shrunk(taken(&self.mem_bytes), taken(&self.log_bytes));
     }
 }
 
@@ -200,7 +200,7 @@ impl TableStore {
                 }
             }
         }
-        let shelf = TableStore {
+        let table_store = TableStore {
             disk,
             log,
             cache,
@@ -218,8 +218,8 @@ impl TableStore {
             caught_up: Notify::new(),
             failing: Mutex::new(None),
         };
-        shelf.fit_cache(&shelf.tables());
-        Ok(shelf)
+        table_store.fit_cache(&table_store.tables());
+        Ok(table_store)
     }
 
     /// Removes files of interrupted attempts and of merges before a crash. Call it only once the start is certain to

@@ -96,7 +96,7 @@ pub async fn until_the_end(running: &Running, world: &World, random: &mut Random
     tasks.push(tokio::spawn(cut(shared.clone(), Random::new(random.number()))));
     tasks.push(tokio::spawn(keep(shared.clone(), Random::new(random.number()))));
     let enough = 20 + random.below(300);
-    let upkeep = async {
+    let until_crash = async {
         while shared.acks.load(Ordering::SeqCst) < enough {
             let step = Duration::from_millis(1 + random.below(5));
             match random.below(4) {
@@ -107,7 +107,7 @@ pub async fn until_the_end(running: &Running, world: &World, random: &mut Random
         }
         world.crash(random).await
     };
-    let end = tokio::time::timeout(Duration::from_secs(60), upkeep).await;
+    let end = tokio::time::timeout(Duration::from_secs(60), until_crash).await;
     let acks = shared.acks.load(Ordering::SeqCst);
     let end = end.unwrap_or_else(|_| panic!("{acks} of {enough} acks; the last error: {}", shared.error.lock()));
     shared.over.store(true, Ordering::SeqCst);

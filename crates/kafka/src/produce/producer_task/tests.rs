@@ -44,7 +44,7 @@ fn cluster(topics: &[&str]) -> Cluster {
     cluster
 }
 
-async fn lane(cluster: &Cluster) -> (ProducerTask, mpsc::UnboundedSender<WriteRequest>) {
+async fn task(cluster: &Cluster) -> (ProducerTask, mpsc::UnboundedSender<WriteRequest>) {
     let addresses = cluster.bootstrap_servers();
     let OutputContext {
         component, connection, ..
@@ -57,8 +57,8 @@ async fn lane(cluster: &Cluster) -> (ProducerTask, mpsc::UnboundedSender<WriteRe
     let link = Arc::new(BrokerLink::new(component, connection, addresses));
     let client = connect(&settings, &link).await.unwrap();
     let (jobs, received) = mpsc::unbounded_channel();
-    let lane = ProducerTask::new(client, settings, link, Arc::new(ByText), None, 1 << 20, received);
-    (lane, jobs)
+    let task = ProducerTask::new(client, settings, link, Arc::new(ByText), None, 1 << 20, received);
+    (task, jobs)
 }
 
 fn job(texts: &[&str]) -> (WriteRequest, Done) {
@@ -74,14 +74,14 @@ fn write(place: u64, texts: &[&str]) -> (WriteState, Done) {
 }
 
 /// A write whose record waits for its topic, which is closed.
-fn closed_by(lane: &mut ProducerTask, place: u64, text: &str) -> Done {
+fn closed_by(task: &mut ProducerTask, place: u64, text: &str) -> Done {
     let (mut missed, done) = write(place, &[text]);
     missed.astray = std::mem::take(&mut missed.wanted);
-    lane.place = place;
+    task.place = place;
     let topic = ByText.record(&missed.job.messages, 0).unwrap().topic;
-    lane.close(&topic, "it does not exist");
-    lane.keep(missed);
-    assert!(lane.parked.contains_key(&place));
+    task.close(&topic, "it does not exist");
+    task.keep(missed);
+    assert!(task.parked.contains_key(&place));
     done
 }
 
@@ -95,9 +95,9 @@ fn there(topic: &str) -> ProducerProbeReport {
 }
 
 /// Processes reports until nothing is in flight, as the task does without new writes.
-async fn drained(lane: &mut ProducerTask) {
-    while let Some((write, failed)) = lane.on_their_way.next().await {
-        lane.ended(write, failed);
+async fn drained(task: &mut ProducerTask) {
+    while let Some((write, failed)) = task.on_their_way.next().await {
+        task.ended(write, failed);
     }
 }
 
@@ -125,18 +125,18 @@ fn values(cluster: &Cluster, topic: &str, count: usize) -> Vec<String> {
 #[tokio::test]
 async fn what_waits_for_its_topic_is_sent_with_what_failed_and_so_before_anything_newer() {
     let cluster = cluster(&["missed", "failed"]);
-    let (mut lane, _jobs) = lane(&cluster).await;
-    let parked_done = closed_by(&mut lane, 1, "missed");
+    let (mut task, _jobs) = task(&cluster).await;
+    let parked_done = closed_by(&mut task, 1, "missed");
     let (failed, failed_done) = write(2, &["failed"]);
-    lane.again.insert(2, failed);
-    lane.found(Some(there("missed")));
-    assert!(lane.parked.is_empty() && lane.on_their_way.is_empty());
-    let again: Vec<(u64, &[usize])> = lane.again.values().map(|write| (write.place, &*write.wanted)).collect();
+    task.again.insert(2, failed);
+    task.found(Some(there("missed")));
+    assert!(task.parked.is_empty() && task.on_their_way.is_empty());
+    let again: Vec<(u64, &[usize])> = task.again.values().map(|write| (write.place, &*write.wanted)).collect();
     assert_eq!(again, [(1, [0].as_slice()), (2, [0].as_slice())]);
-    lane.repeat().await;
-    assert!(lane.again.is_empty() && lane.parked.is_empty());
+    task.repeat().await;
+    assert!(task.again.is_empty() && task.parked.is_empty());
     assert!(parked_done.await.unwrap().is_ok() && failed_done.await.unwrap().is_ok());
-    drop_aside(lane.client).await;
+    drop_aside(task.client).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,187 +144,187 @@ async fn what_overtook_a_record_that_failed_is_sent_again_and_confirmed_after_it
     let cluster = cluster(&["t", "other"]);
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN;
     cluster.request_errors(RDKafkaApiKey::Produce, &[unknown]);
-    let (mut lane, _jobs) = lane(&cluster).await;
+    let (mut task, _jobs) = task(&cluster).await;
     let (older, mut older_done) = write(1, &["t k older"]);
     let (newer, mut newer_done) = write(2, &["t k newer", "t other-key y", "other k z"]);
-    lane.launch(older);
-    while lane.failing.load(Ordering::Acquire) == 0 {
+    task.launch(older);
+    while task.failing.load(Ordering::Acquire) == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // The task has not processed the failure yet.
-    lane.launch(newer);
-    drained(&mut lane).await;
-    assert!(lane.again.contains_key(&1), "the first request failed");
+    task.launch(newer);
+    drained(&mut task).await;
+    assert!(task.again.contains_key(&1), "the first request failed");
     assert!(
         newer_done.try_recv().is_err(),
         "what may have to be sent again is not confirmed"
     );
-    lane.repeat().await;
+    task.repeat().await;
     assert_eq!(values(&cluster, "t", 4), ["newer", "y", "older", "newer"]);
     assert!(older_done.try_recv().unwrap().is_ok() && newer_done.try_recv().unwrap().is_ok());
-    assert!(lane.held.is_empty() && lane.again.is_empty());
-    drop_aside(lane.client).await;
+    assert!(task.held.is_empty() && task.again.is_empty());
+    drop_aside(task.client).await;
 }
 
 #[tokio::test]
 async fn what_overtook_a_record_of_a_missing_topic_waits_with_it() {
     let cluster = cluster(&["t"]);
-    let (mut lane, _jobs) = lane(&cluster).await;
-    lane.place = 2;
-    let _done = closed_by(&mut lane, 1, "t k older");
-    lane.closed_at = 2;
+    let (mut task, _jobs) = task(&cluster).await;
+    task.place = 2;
+    let _done = closed_by(&mut task, 1, "t k older");
+    task.closed_at = 2;
     // It was sent before the topic was closed, and accepted.
     let (mut newer, mut newer_done) = write(2, &["t k newer", "t l x"]);
     newer.wanted.clear();
-    lane.keep(newer);
-    assert_eq!(lane.parked[&2].astray, [0]);
-    lane.found(Some(there("t")));
-    drained(&mut lane).await;
+    task.keep(newer);
+    assert_eq!(task.parked[&2].astray, [0]);
+    task.found(Some(there("t")));
+    drained(&mut task).await;
     assert_eq!(values(&cluster, "t", 2), ["older", "newer"]);
     assert!(newer_done.try_recv().unwrap().is_ok());
-    drop_aside(lane.client).await;
+    drop_aside(task.client).await;
 }
 
 #[tokio::test]
 async fn a_write_that_is_taken_is_confirmed_while_an_older_one_waits_that_has_nothing_to_do_with_it() {
     let cluster = cluster(&["t", "other"]);
-    let (mut lane, _jobs) = lane(&cluster).await;
-    lane.order.enter(1, &BTreeSet::from(["t".into()]));
+    let (mut task, _jobs) = task(&cluster).await;
+    task.order.enter(1, &BTreeSet::from(["t".into()]));
     let (later, mut later_done) = write(2, &["t k x"]);
     let (beside, mut beside_done) = write(3, &["other k x"]);
-    lane.launch(later);
-    lane.launch(beside);
-    drained(&mut lane).await;
+    task.launch(later);
+    task.launch(beside);
+    drained(&mut task).await;
     assert!(beside_done.try_recv().unwrap().is_ok());
-    assert!(later_done.try_recv().is_err() && lane.held.contains_key(&2));
-    drop_aside(lane.client).await;
+    assert!(later_done.try_recv().is_err() && task.held.contains_key(&2));
+    drop_aside(task.client).await;
 }
 
 #[tokio::test]
 async fn nothing_new_is_sent_from_the_first_record_that_fails_until_all_of_its_write_have_an_answer() {
     let cluster = cluster(&["t"]);
-    let (lane, _jobs) = lane(&cluster).await;
+    let (task, _jobs) = task(&cluster).await;
     let fails = |code| {
-        let pending = PendingDeliveries::new(lane.failing.clone(), true);
+        let pending = PendingDeliveries::new(task.failing.clone(), true);
         pending.begun();
         pending.failed(0, KafkaError::MessageProduction(code));
         pending
     };
     let pending = fails(RDKafkaErrorCode::Unknown);
     pending.failed(1, KafkaError::MessageProduction(RDKafkaErrorCode::Unknown));
-    assert!(!lane.is_flowing());
+    assert!(!task.is_flowing());
     pending.ended();
     pending.ended();
     assert_eq!(pending.finished().await.len(), 2);
-    assert!(lane.is_flowing());
+    assert!(task.is_flowing());
     fails(RDKafkaErrorCode::InvalidTopic);
-    assert!(lane.is_flowing(), "what is refused for good is not sent again");
+    assert!(task.is_flowing(), "what is refused for good is not sent again");
     fails(RDKafkaErrorCode::UnknownTopic);
-    assert!(lane.is_flowing(), "a topic that is missing holds up no other");
-    drop_aside(lane.client).await;
+    assert!(task.is_flowing(), "a topic that is missing holds up no other");
+    drop_aside(task.client).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_is_there_again_opens_when_nothing_is_on_its_way() {
     let cluster = cluster(&["t", "other"]);
     cluster.broker_round_trip_time(-1, Duration::from_millis(100)).unwrap();
-    let (mut lane, _jobs) = lane(&cluster).await;
-    let _done = closed_by(&mut lane, 1, "t k 1");
+    let (mut task, _jobs) = task(&cluster).await;
+    let _done = closed_by(&mut task, 1, "t k 1");
     // Its first record finds the topic closed, which shows when the second has a report.
     let (half, mut half_done) = write(2, &["t k 2", "other k x"]);
-    lane.place = 2;
-    lane.launch(half);
-    lane.found(Some(there("t")));
+    task.place = 2;
+    task.launch(half);
+    task.found(Some(there("t")));
     assert!(
-        !lane.is_flowing(),
+        !task.is_flowing(),
         "newer records of the topic wait until older ones can be sent"
     );
-    assert!(matches!(lane.topics.gate(&"t".into()), Gate::Closed));
-    drained(&mut lane).await;
-    assert_eq!(lane.parked.len(), 2);
-    lane.open_topics();
-    assert!(lane.is_flowing() && matches!(lane.topics.gate(&"t".into()), Gate::Open));
+    assert!(matches!(task.topics.gate(&"t".into()), Gate::Closed));
+    drained(&mut task).await;
+    assert_eq!(task.parked.len(), 2);
+    task.open_topics();
+    assert!(task.is_flowing() && matches!(task.topics.gate(&"t".into()), Gate::Open));
     let (newer, _newer_done) = write(3, &["t k 3"]);
-    lane.launch(newer);
-    drained(&mut lane).await;
+    task.launch(newer);
+    drained(&mut task).await;
     assert!(
-        matches!(lane.topics.gate(&"t".into()), Gate::Open),
+        matches!(task.topics.gate(&"t".into()), Gate::Open),
         "nobody has refused it again"
     );
     assert!(half_done.try_recv().unwrap().is_ok());
     assert_eq!(values(&cluster, "t", 3), ["1", "2", "3"]);
-    drop_aside(lane.client).await;
+    drop_aside(task.client).await;
 }
 
 #[tokio::test]
 async fn what_is_held_when_its_topic_opens_is_sent_before_anything_newer() {
     let cluster = cluster(&["t", "other"]);
-    let (mut lane, _jobs) = lane(&cluster).await;
-    let _done = closed_by(&mut lane, 1, "t k 1");
+    let (mut task, _jobs) = task(&cluster).await;
+    let _done = closed_by(&mut task, 1, "t k 1");
     let (failed, _failed_done) = write(2, &["other k x"]);
-    lane.order.enter(2, &BTreeSet::from(["other".into()]));
-    lane.again.insert(2, failed);
+    task.order.enter(2, &BTreeSet::from(["other".into()]));
+    task.again.insert(2, failed);
     let (held, mut held_done) = write(3, &["t k 3", "other l y"]);
-    lane.launch(held);
-    drained(&mut lane).await;
-    assert_eq!(lane.held[&3].astray, [0]);
-    lane.found(Some(there("t")));
-    lane.repeat().await;
-    assert!(lane.parked.is_empty() && held_done.try_recv().unwrap().is_ok());
+    task.launch(held);
+    drained(&mut task).await;
+    assert_eq!(task.held[&3].astray, [0]);
+    task.found(Some(there("t")));
+    task.repeat().await;
+    assert!(task.parked.is_empty() && held_done.try_recv().unwrap().is_ok());
     assert_eq!(values(&cluster, "t", 2), ["1", "3"]);
-    drop_aside(lane.client).await;
+    drop_aside(task.client).await;
 }
 
 #[tokio::test]
 async fn all_that_the_client_copies_counts_as_being_on_its_way() {
     let cluster = cluster(&["t"]);
-    let (mut lane, _jobs) = lane(&cluster).await;
+    let (mut task, _jobs) = task(&cluster).await;
     let header = "x".repeat(1000);
     let (write, _done) = write(1, &[&format!("t key value {header}")]);
-    lane.launch(write);
-    assert_eq!(lane.bytes, "key".len() + "value".len() + "h".len() + header.len());
-    drained(&mut lane).await;
-    assert_eq!(lane.bytes, 0);
-    drop_aside(lane.client).await;
+    task.launch(write);
+    assert_eq!(task.bytes, "key".len() + "value".len() + "h".len() + header.len());
+    drained(&mut task).await;
+    assert_eq!(task.bytes, 0);
+    drop_aside(task.client).await;
 }
 
 #[tokio::test]
 async fn what_waited_for_a_topic_is_sent_as_far_as_there_is_room() {
     let cluster = cluster(&["t"]);
-    let (mut lane, _jobs) = lane(&cluster).await;
-    lane.bytes_max = 2;
-    let _first = closed_by(&mut lane, 1, "t k 1");
-    let mut second_done = closed_by(&mut lane, 2, "t k 2");
-    lane.found(Some(there("t")));
-    assert_eq!((lane.on_their_way.len(), lane.again.len()), (1, 1));
-    drained(&mut lane).await;
-    lane.repeat().await;
+    let (mut task, _jobs) = task(&cluster).await;
+    task.bytes_max = 2;
+    let _first = closed_by(&mut task, 1, "t k 1");
+    let mut second_done = closed_by(&mut task, 2, "t k 2");
+    task.found(Some(there("t")));
+    assert_eq!((task.on_their_way.len(), task.again.len()), (1, 1));
+    drained(&mut task).await;
+    task.repeat().await;
     assert_eq!(values(&cluster, "t", 2), ["1", "2"]);
     assert!(second_done.try_recv().unwrap().is_ok());
-    drop_aside(lane.client).await;
+    drop_aside(task.client).await;
 }
 
 #[tokio::test]
 async fn a_topic_does_not_open_while_something_waits_for_an_answer_for_long() {
     let cluster = cluster(&["t"]);
-    let (mut lane, _jobs) = lane(&cluster).await;
-    let _done = closed_by(&mut lane, 1, "t k 1");
+    let (mut task, _jobs) = task(&cluster).await;
+    let _done = closed_by(&mut task, 1, "t k 1");
     let stalled = InFlightWrite {
         since: Instant::now() - STALLED,
         messages: Arc::default(),
         bytes: 0,
     };
-    lane.begun.insert(2, stalled);
-    lane.found(Some(there("t")));
+    task.begun.insert(2, stalled);
+    task.found(Some(there("t")));
     assert!(
-        lane.is_flowing(),
+        task.is_flowing(),
         "that it opens when nothing is on its way would hold up all others"
     );
-    assert!(matches!(lane.topics.gate(&"t".into()), Gate::Closed));
-    lane.begun.clear();
-    lane.found(Some(there("t")));
-    assert!(matches!(lane.topics.gate(&"t".into()), Gate::Open));
-    drop_aside(lane.client).await;
+    assert!(matches!(task.topics.gate(&"t".into()), Gate::Closed));
+    task.begun.clear();
+    task.found(Some(there("t")));
+    assert!(matches!(task.topics.gate(&"t".into()), Gate::Open));
+    drop_aside(task.client).await;
 }
 
 #[test]

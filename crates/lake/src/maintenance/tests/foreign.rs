@@ -108,9 +108,9 @@ async fn files_of_another_writer_become_sorted_ones_and_are_merged_and_sealed() 
         let mut options = eager();
         options.compaction.seal_after = Duration::ZERO;
         // The table has nothing to commit, so its writer has not read the other one's commit yet.
-        let upkeep = start(&writer, options);
+        let maintenance = start(&writer, options);
         eventually(async || snapshot(lake).await.files.values().all(|file| file.is_sealed)).await;
-        stop(upkeep).await;
+        stop(maintenance).await;
         let after = snapshot(lake).await;
         assert_eq!(after.files.len(), 1);
         let file = after.files.values().next().unwrap();
@@ -143,7 +143,7 @@ async fn a_file_that_cannot_be_rewritten_stays_and_does_not_keep_others_from_bei
     let bad = optimize(lake, None, "arrival_unix_nano").await;
     let mut options = eager();
     options.compaction.seal_after = Duration::ZERO;
-    let upkeep = start(&writer, options);
+    let maintenance = start(&writer, options);
     world.append(0, &["one more"]).await;
     eventually(async || {
         let table = snapshot(lake).await;
@@ -156,7 +156,7 @@ async fn a_file_that_cannot_be_rewritten_stays_and_does_not_keep_others_from_bei
         snapshot(lake).await.files.contains_key(bad.as_str()),
         "it stays as it is"
     );
-    stop(upkeep).await;
+    stop(maintenance).await;
     writer.close(SOON).await;
 }
 
@@ -189,9 +189,9 @@ async fn what_a_tag_says_of_a_file_that_another_program_has_written_does_not_cou
     assert!(!snapshot(lake).await.files[path.as_str()].is_foreign);
     let mut options = eager();
     options.compaction.seal_after = Duration::ZERO;
-    let upkeep = start(&writer, options);
+    let maintenance = start(&writer, options);
     eventually(async || snapshot(lake).await.files.values().all(|file| file.is_sealed)).await;
-    stop(upkeep).await;
+    stop(maintenance).await;
     let after = snapshot(lake).await;
     assert!(
         after.files.keys().all(|path| is_sorted(lake, path)),

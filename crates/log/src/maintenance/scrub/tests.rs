@@ -23,9 +23,9 @@ async fn filled(disk: &SimDisk) -> EmbeddedLog {
 
 /// Runs the round that is due at `at` to its end.
 fn round(log: &EmbeddedLog, scrub: &mut Scrubber<'_>, at: Micros) {
-    assert_eq!(scrub.due_in(&log.upkeep, at), Duration::ZERO);
-    while scrub.due_in(&log.upkeep, at).is_zero() {
-        scrub.piece(&log.upkeep, at);
+    assert_eq!(scrub.due_in(&log.maintenance, at), Duration::ZERO);
+    while scrub.due_in(&log.maintenance, at).is_zero() {
+        scrub.piece(&log.maintenance, at);
     }
 }
 
@@ -52,8 +52,8 @@ async fn what_is_restarted_each_day_is_checked_once_a_week() {
     let (log, began) = (open(&disk), now());
     let book = log.book();
     let mut scrub = Scrubber::new(&book);
-    assert!(!scrub.due_in(&log.upkeep, began + 6 * DAY).is_zero());
-    assert_eq!(scrub.due_in(&log.upkeep, began + 7 * DAY), Duration::ZERO);
+    assert!(!scrub.due_in(&log.maintenance, began + 6 * DAY).is_zero());
+    assert_eq!(scrub.due_in(&log.maintenance, began + 7 * DAY), Duration::ZERO);
     let first = now();
     scrub.progress = Some(ScrubProgress {
         began: first - 8 * DAY,
@@ -63,12 +63,12 @@ async fn what_is_restarted_each_day_is_checked_once_a_week() {
     drop((book, log));
     for day in 1..7 {
         let log = open(&disk);
-        let left = Scrubber::new(&log.book()).due_in(&log.upkeep, first + day * DAY);
+        let left = Scrubber::new(&log.book()).due_in(&log.maintenance, first + day * DAY);
         assert_eq!(left, Duration::from_hours(24 * (7 - day) as u64));
     }
     let log = open(&disk);
     assert_eq!(
-        Scrubber::new(&log.book()).due_in(&log.upkeep, first + 7 * DAY),
+        Scrubber::new(&log.book()).due_in(&log.maintenance, first + 7 * DAY),
         Duration::ZERO
     );
     // The internal partition is not listed.
@@ -90,7 +90,7 @@ async fn a_round_goes_on_in_the_next_process_after_the_files_that_were_read() {
         number: 2,
     };
     while scrub.progress.and_then(|progress| progress.next) < Some(third) {
-        scrub.piece(&log.upkeep, at);
+        scrub.piece(&log.maintenance, at);
     }
     drop((book, log));
     damage(&disk, "message-2.");

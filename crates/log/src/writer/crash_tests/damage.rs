@@ -567,15 +567,15 @@ fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, F
     for _ in 0..60 {
         assert!(work(&mut driven, &mut known, &mut random));
         driven.core.sync().unwrap();
-        while driven.shelf.prepare(2).unwrap() {}
+        while driven.pool.prepare(2).unwrap() {}
         let last = checked(&disk).last;
         driven.core.mark(9).unwrap();
-        let survey = LogScan::of(&disk, &mut |_, _| {}).unwrap();
-        if survey.last == last {
+        let scan = LogScan::of(&disk, &mut |_, _| {}).unwrap();
+        if scan.last == last {
             // The file has no room for a mark, so its last block is not known to be synced.
             continue;
         }
-        let begun = survey
+        let begun = scan
             .partitions
             .iter()
             .find(|one| one.raised && one.needed == one.known.first);
@@ -583,7 +583,7 @@ fn begun_with_a_checkpoint(seed: u64) -> Option<(SimDisk, PartitionId, String, F
             continue;
         };
         let mut checkpoint = None;
-        survey.file_of(range).unwrap().each_entry(&mut |entry| {
+        scan.file_of(range).unwrap().each_entry(&mut |entry| {
             if (entry.header.partition, entry.header.base) == (begun.id, begun.needed) {
                 checkpoint = Some(*entry);
             }

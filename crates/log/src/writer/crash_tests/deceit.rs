@@ -117,9 +117,9 @@ fn a_file_with_messages_that_look_like_blocks_is_not_used_again() {
         let said = PartitionChange::Trimmed(driven.partitions[0].id, next);
         change(&mut driven.core, &driven.meta, said, Durability::Fsync).unwrap();
         driven.partitions[0].trim(next);
-        let full = driven.shelf.sealed().len();
-        while driven.shelf.prepare(2).unwrap() {}
-        assert!(driven.shelf.sealed().len() < full, "files were freed");
+        let full = driven.pool.sealed().len();
+        while driven.pool.prepare(2).unwrap() {}
+        assert!(driven.pool.sealed().len() < full, "files were freed");
         let current = driven.core.current_file();
         assert_eq!(
             forged_pages(&disk, |number| number > current),

@@ -8,7 +8,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
     for seed in 0..40 {
         let disk = SimDisk::new(seed, 64 << 20);
         let (driven, mut known, mut random) = worked(&disk, seed, 20);
-        let sealed = driven.shelf.sealed();
+        let sealed = driven.pool.sealed();
         let files = &sealed[1..1 + random.below(sealed.len() as u64 - 1) as usize];
         let space = disk.space().unwrap();
         let names = disk.names().unwrap();
@@ -20,7 +20,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
         for free in [bytes.saturating_sub(1), bytes] {
             disk.set_capacity(space.total_bytes - space.free_bytes + free);
             let planned = MovePlan::of(files, &driven.partitions).unwrap();
-            match planned.run(&driven.shelf, &|_| {}) {
+            match planned.run(&driven.pool, &|_| {}) {
                 Err(LogError::DiskFull { free_bytes: 0, .. }) if free > 0 => by_write += 1,
                 Err(LogError::DiskFull { .. }) => by_space += 1,
                 Ok(0) => {}
@@ -34,7 +34,7 @@ fn a_move_without_room_leaves_nothing_behind_and_all_where_it_was() {
         }
         MovePlan::of(files, &driven.partitions)
             .unwrap()
-            .run(&driven.shelf, &|_| {})
+            .run(&driven.pool, &|_| {})
             .unwrap();
         disk.kill();
         check(&open(&disk).unwrap(), &mut known, false);
@@ -57,8 +57,8 @@ fn a_move_leaves_free_what_the_log_is_to_leave() {
     let space = disk.space().unwrap();
     for free in [least, 4 * least] {
         disk.set_capacity(space.total_bytes - space.free_bytes + free);
-        let planned = MovePlan::of(&opened.shelf.sealed()[..3], &partitions).unwrap();
-        let moved = planned.run(&opened.shelf, &|_| {});
+        let planned = MovePlan::of(&opened.pool.sealed()[..3], &partitions).unwrap();
+        let moved = planned.run(&opened.pool, &|_| {});
         assert_eq!(moved.is_ok(), free > least, "{moved:?}");
         assert!(disk.space().unwrap().free_bytes >= least);
     }

@@ -17,11 +17,11 @@ fn stored(seed: u64) -> SimDisk {
     let disk = SimDisk::new(seed, 64 << 20);
     let (mut driven, ..) = worked(&disk, seed, 12);
     driven.core.sync().unwrap();
-    let sealed = driven.shelf.sealed();
+    let sealed = driven.pool.sealed();
     // The first file is small and may have nothing of a partition.
     MovePlan::of(&sealed[..2], &driven.partitions)
         .unwrap()
-        .run(&driven.shelf, &|_| {})
+        .run(&driven.pool, &|_| {})
         .unwrap();
     disk.kill();
     disk

@@ -51,8 +51,8 @@ async fn browsed(endless: Vec<u32>) -> usize {
     .await;
     let connected = connected(&server.url, OperationLimits::default()).await;
     let (_sender, context) = context(&connected);
-    let survey = BrowsePass::new(&context, &connected);
-    tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
+    let pass = BrowsePass::new(&context, &connected);
+    tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {}))
         .await
         .expect("the browse ends");
     assert!(context.table.read().len() as u32 > CHILDREN, "all others are found");

@@ -63,8 +63,8 @@ async fn browsed(is_divided: bool, nodes_max: usize) -> (BrowseExtent, usize) {
     let connected = connected(&server.url, OperationLimits::default()).await;
     let (_sender, mut context) = context(&connected);
     context.browse.nodes_max = nodes_max;
-    let survey = BrowsePass::new(&context, &connected);
-    let reached = tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
+    let pass = BrowsePass::new(&context, &connected);
+    let reached = tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {}))
         .await
         .expect("the browse ends");
     let nodes = context.table.read().len();
@@ -100,13 +100,13 @@ async fn a_pass_that_memory_ends_says_that_it_was_cut_short() {
         failures: context.failures.clone(),
     }));
     context.memory = directory.memory();
-    let mut survey = BrowsePass::new(&context, &connected);
-    let ticket = survey.walk.hand_out(1, 1, |_| true)[0].0;
-    survey.walk.deliver(ticket, (1..=CHILDREN).map(object).collect(), true);
-    survey.apply();
+    let mut pass = BrowsePass::new(&context, &connected);
+    let ticket = pass.walk.hand_out(1, 1, |_| true)[0].0;
+    pass.walk.deliver(ticket, (1..=CHILDREN).map(object).collect(), true);
+    pass.apply();
     assert_eq!(context.table.read().len(), 1, "there is room for none");
     directory.set_node_memory(usize::MAX);
-    let reached = tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
+    let reached = tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {}))
         .await
         .expect("the browse ends");
     assert_eq!(reached, BrowseExtent::TheLimit);

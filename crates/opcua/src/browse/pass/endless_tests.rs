@@ -61,8 +61,8 @@ async fn a_server_without_an_end_is_browsed_as_far_as_there_is_memory() {
     }
     context.memory = directory.memory();
     assert_eq!(context.memory.of_a_table(), BYTES);
-    let survey = BrowsePass::new(&context, &connected);
-    let ended = tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {})).await;
+    let pass = BrowsePass::new(&context, &connected);
+    let ended = tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {})).await;
     let table = context.table.read();
     let (nodes, bytes) = (table.len(), table.heap_bytes());
     assert!(ended.is_ok(), "{nodes} nodes of {bytes} bytes, and it goes on");

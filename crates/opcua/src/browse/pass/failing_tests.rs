@@ -82,9 +82,9 @@ async fn browsed(server: &FakeServer, calls: &Calls, children: u32) -> Vec<usize
     let mut connected = connected(&server.url, limits()).await;
     connected.profile.browse_in_flight = 1;
     let (_sender, context) = context(&connected);
-    let mut survey = BrowsePass::new(&context, &connected);
-    survey.call_timeout = CALL_TIMEOUT_SHORT;
-    tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
+    let mut pass = BrowsePass::new(&context, &connected);
+    pass.call_timeout = CALL_TIMEOUT_SHORT;
+    tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {}))
         .await
         .expect("the browse ends");
     assert_eq!(context.table.read().len() as u32, 1 + children);
@@ -142,8 +142,8 @@ async fn a_node_that_spoils_every_call_fails_alone_and_calls_grow_again() {
     let mut connected = connected(&server.url, limits()).await;
     connected.profile.browse_in_flight = 1;
     let (_sender, context) = context(&connected);
-    let survey = BrowsePass::new(&context, &connected);
-    tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
+    let pass = BrowsePass::new(&context, &connected);
+    tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {}))
         .await
         .expect("the browse ends");
     let failed = context.failures.page(0, 10);
@@ -172,9 +172,9 @@ async fn a_node_that_is_never_answered_fails_alone_and_the_browse_ends() {
     .await;
     let connected = connected(&server.url, limits()).await;
     let (_sender, context) = context(&connected);
-    let mut survey = BrowsePass::new(&context, &connected);
-    survey.call_timeout = CALL_TIMEOUT_SHORT;
-    tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
+    let mut pass = BrowsePass::new(&context, &connected);
+    pass.call_timeout = CALL_TIMEOUT_SHORT;
+    tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {}))
         .await
         .expect("the browse ends");
     let failed = context.failures.page(0, 10);
@@ -193,17 +193,17 @@ async fn after(error: CallError, calls: usize) -> (usize, usize) {
     let (server, _) = plant(0, |_, _| Fate::Answer).await;
     let connected = connected(&server.url, OperationLimits::default()).await;
     let (_sender, context) = context(&connected);
-    let mut survey = BrowsePass::new(&context, &connected);
-    survey.pace = ConcurrencyLimit::of(16);
-    assert_eq!((survey.browse_chunk.get(), survey.pace.get()), (1000, 16));
-    let turn = (survey.walk.enter(0), 0);
+    let mut pass = BrowsePass::new(&context, &connected);
+    pass.pace = ConcurrencyLimit::of(16);
+    assert_eq!((pass.browse_chunk.get(), pass.pace.get()), (1000, 16));
+    let turn = (pass.walk.enter(0), 0);
     for _ in 0..calls {
         let done = BrowseCallResult::Browsed(vec![turn; 1000], Err(error.clone()));
-        let lost = survey.settle(done, Duration::from_secs(60), 1000, &mut |_| {});
+        let lost = pass.settle(done, Duration::from_secs(60), 1000, &mut |_| {});
         assert_eq!(lost, error.failure() == CallFailureKind::Lost);
     }
-    assert_eq!(survey.again.len(), calls * 1000, "all are asked for again");
-    (survey.browse_chunk.get(), survey.pace.get())
+    assert_eq!(pass.again.len(), calls * 1000, "all are asked for again");
+    (pass.browse_chunk.get(), pass.pace.get())
 }
 
 #[tokio::test]

@@ -110,9 +110,9 @@ async fn browsed(points_max: usize, waiting_max: usize) -> Plant {
     let server = FakeServer::start(move |request| answering.lock().answer(request)).await;
     let connected = connected(&server.url, OperationLimits::default()).await;
     let (_sender, context) = context(&connected);
-    let mut survey = BrowsePass::new(&context, &connected);
-    survey.walk.waiting_max = waiting_max;
-    tokio::time::timeout(Duration::from_secs(60), survey.run(&mut |_| {}))
+    let mut pass = BrowsePass::new(&context, &connected);
+    pass.walk.waiting_max = waiting_max;
+    tokio::time::timeout(Duration::from_secs(60), pass.run(&mut |_| {}))
         .await
         .expect("the browse ends");
     assert_eq!(context.table.read().len() as u32, 3 + 2 * WIDE);

@@ -599,8 +599,8 @@ impl Model {
             self.admit(message, At::Delayed, now);
             self.get(message.offset).due = due;
             if due - now > self.policy.sleep_after {
-                let sleeper = self.get(message.offset);
-                (sleeper.asleep, sleeper.slept, sleeper.lane) = (true, true, None);
+                let delayed = self.get(message.offset);
+                (delayed.asleep, delayed.slept, delayed.lane) = (true, true, None);
             } else {
                 self.arm(message.offset, due);
             }

@@ -1,4 +1,4 @@
-//! Upkeep on request: each thing done is a line of the answer.
+//! Maintenance on request: each thing done is a line of the answer.
 
 use std::sync::Arc;
 
