@@ -1,5 +1,6 @@
 //! Checks formatting, lints, licences, and structural rules beyond lints.
 
+mod codes;
 mod names;
 mod pages;
 mod private_files;
@@ -129,6 +130,7 @@ fn structure() -> Result<()> {
     documents_name_what_exists(&files, &mut wrong)?;
     pages::are_short_and_listed(&root(), &mut wrong)?;
     names::are_unique_and_say_something(&files, &mut wrong);
+    codes::are_of_tables(&files, &mut wrong);
     functions_are_short(&files, &mut wrong);
     nothing_ambient_is_read(&files, &mut wrong);
     for SourceFile {

@@ -1,11 +1,13 @@
-//! The errors of every interface and the reasons for which messages end, as the reference shows them. Each crate
-//! declares its own; this is the one place that knows all of them.
+//! The errors of every interface, the codes of other texts and the reasons for which messages end, as the reference
+//! shows them. Each crate declares its own; this is the one place that knows all of them.
 
 use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_console::ListenerErrorKind;
+use thalweg_delta::DeltaCode;
 use thalweg_events_api::EventsApiErrorKind;
 use thalweg_kit::error_facts::ErrorFacts;
 use thalweg_lake::named_rows::BadRowReason;
+use thalweg_lake::{ImportCode, LakeCode};
 use thalweg_lake_api::LakeApiErrorKind;
 use thalweg_otlp::OtlpErrorKind;
 use thalweg_query::QueryErrorKind;
@@ -31,14 +33,14 @@ pub struct ErrorEntry {
     pub grpc: Option<&'static str>,
 }
 
-/// Reasons of one kind.
+/// Codes or reasons of one kind.
 #[derive(Clone, Debug)]
-pub struct ReasonTable {
+pub struct MeaningTable {
     pub name: &'static str,
-    /// Where the reasons are seen.
+    /// Where they are seen.
     pub about: &'static str,
     /// Each with its meaning.
-    pub reasons: Vec<(&'static str, &'static str)>,
+    pub rows: Vec<(&'static str, &'static str)>,
 }
 
 /// All interfaces that answer with codes.
@@ -88,42 +90,56 @@ pub fn error_faces() -> Vec<ErrorFace> {
     ]
 }
 
+/// All codes of texts that are no answer of an interface.
+pub fn text_codes() -> MeaningTable {
+    let of_storage = DeltaCode::ALL.iter().map(|code| (code.as_str(), code.meaning()));
+    let of_tables = LakeCode::ALL.iter().map(|code| (code.as_str(), code.meaning()));
+    let of_imports = ImportCode::ALL.iter().map(|code| (code.as_str(), code.meaning()));
+    MeaningTable {
+        name: "Codes in logs and command output",
+        about: "The beginning of an error in the log of the process, in `/ready`, in the output of `thalweg lake`, and \
+                in the metadata `thalweg_error` of a message that no table can have. The error of an interface may \
+                contain such a text after its own code.",
+        rows: of_storage.chain(of_tables).chain(of_imports).collect(),
+    }
+}
+
 /// All reasons for which messages and records end otherwise than by being delivered.
-pub fn reason_tables() -> Vec<ReasonTable> {
+pub fn reason_tables() -> Vec<MeaningTable> {
     let of_records = RejectionReason::ALL.into_iter().map(BadRowReason::Record);
     let of_rows = of_records.chain([BadRowReason::Line]);
     vec![
-        ReasonTable {
+        MeaningTable {
             name: "Dropped messages of flows",
             about: "The label `reason` of `thalweg_flow_dropped_total`, and the metadata `thalweg_reason` of a message \
                     that goes to `dead_letter`.",
-            reasons: DropReason::ALL
+            rows: DropReason::ALL
                 .iter()
                 .map(|reason| (reason.as_str(), reason.meaning()))
                 .collect(),
         },
-        ReasonTable {
+        MeaningTable {
             name: "Filtered messages of flows",
             about: "The label `reason` of `thalweg_flow_filtered_total`. These messages were removed as intended.",
-            reasons: FilterReason::ALL
+            rows: FilterReason::ALL
                 .iter()
                 .map(|reason| (reason.as_str(), reason.meaning()))
                 .collect(),
         },
-        ReasonTable {
+        MeaningTable {
             name: "Removed messages of queues",
             about: "The property `x-dlq-reason` of a dead letter, and the label `reason` of `mqtt_queue_dlq_total` and \
                     `mqtt_queue_dropped_total`.",
-            reasons: RemovalReason::ALL
+            rows: RemovalReason::ALL
                 .iter()
                 .map(|reason| (reason.name(), reason.meaning()))
                 .collect(),
         },
-        ReasonTable {
+        MeaningTable {
             name: "Rejected records of the lake",
             about: "The label `reason` of `thalweg_lake_rejected_records_total`, the message of an OTLP answer, and \
                     the report of `lake ingest`.",
-            reasons: of_rows.map(|reason| (reason.name(), reason.meaning())).collect(),
+            rows: of_rows.map(|reason| (reason.name(), reason.meaning())).collect(),
         },
     ]
 }
@@ -153,6 +169,10 @@ mod tests {
         text.ends_with('.') && !text.contains(". ") && !text.contains(['\n', '|']) && text.len() < 120
     }
 
+    fn meaning_tables() -> impl Iterator<Item = MeaningTable> {
+        std::iter::once(text_codes()).chain(reason_tables())
+    }
+
     #[test]
     fn every_error_and_every_reason_has_a_meaning_in_one_sentence() {
         for face in error_faces() {
@@ -166,9 +186,9 @@ mod tests {
                 );
             }
         }
-        for table in reason_tables() {
-            for (reason, meaning) in &table.reasons {
-                assert!(is_one_sentence(meaning), "{} {reason}: {meaning}", table.name);
+        for table in meaning_tables() {
+            for (name, meaning) in &table.rows {
+                assert!(is_one_sentence(meaning), "{} {name}: {meaning}", table.name);
             }
         }
     }
@@ -183,9 +203,9 @@ mod tests {
                 assert!(is_status, "{} {}: {}", face.name, facts.code, facts.status);
             }
         }
-        for table in reason_tables() {
-            let known: BTreeSet<&str> = table.reasons.iter().map(|(reason, _)| *reason).collect();
-            assert_eq!(known.len(), table.reasons.len(), "{}", table.name);
+        for table in meaning_tables() {
+            let known: BTreeSet<&str> = table.rows.iter().map(|(name, _)| *name).collect();
+            assert_eq!(known.len(), table.rows.len(), "{}", table.name);
         }
     }
 }

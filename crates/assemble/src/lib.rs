@@ -37,7 +37,7 @@ pub use checked_config::CheckedConfig;
 pub use command_settings::{default_maintenance_options, default_query_options};
 pub use components::Components;
 pub use data_dir::{DataDir, Holder};
-pub use error_reference::{ErrorEntry, ErrorFace, ReasonTable, error_faces, reason_tables};
+pub use error_reference::{ErrorEntry, ErrorFace, MeaningTable, error_faces, reason_tables, text_codes};
 pub use events::{EventsServer, EventsServerOptions, EventsStorage, GeneratedToken, restore_events, verify_events};
 pub use lake_site::noted_lake;
 pub use log::exit_code;

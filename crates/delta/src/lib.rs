@@ -8,6 +8,7 @@
 
 pub mod actions;
 mod checkpoint;
+mod codes;
 mod history;
 mod log;
 pub mod schema;
@@ -15,6 +16,7 @@ mod snapshot;
 pub mod stats;
 pub mod store;
 
+pub use codes::DeltaCode;
 pub use history::{LoadableVersions, info_of};
 pub use log::{CommitOutcome, DeltaError, DeltaLog, UncommittedFiles, creation, new_metadata};
 pub use snapshot::{FLUSHED, LEVEL, arrival_of, times_of};

@@ -21,6 +21,7 @@ use thalweg_kit::{blocking, random};
 use super::actions::{Action, Add, Format, Metadata, Protocol, decode, encode};
 use super::checkpoint::{self, CheckpointState, LastCheckpoint, TOMBSTONES_DEFAULT_MS};
 use super::snapshot::{Snapshot, SnapshotDetail, UnsupportedTable, changes_of};
+use crate::codes::DeltaCode;
 use crate::store::{DiskFault, FaultKind, LocalFile, RemoteStorage, SyncedStore, fault_kind, fault_text, is_staged};
 
 /// The number of digits in a commit's name.
@@ -44,19 +45,21 @@ pub enum DeltaError {
     #[error("{}", fault_text(.0))]
     Store(object_store::Error),
     #[error(
-        "lake.corrupt_log: commit {version} of {table} is incomplete ({why}); move that file and all after it out \
-         of _delta_log to go back to version {}",
-        version - 1
+        "{code}: commit {version} of {table} is incomplete ({why}); move that file and all after it out of _delta_log \
+         to go back to version {}",
+        version - 1,
+        code = DeltaCode::CorruptLog
     )]
     Corrupt { table: PathBuf, version: i64, why: String },
     #[error(
-        "lake.corrupt_log: the history of {table} cannot be read: {why}; restore the missing file from a copy of \
-         _delta_log, or move the table away to begin a new one"
+        "{code}: the history of {table} cannot be read: {why}; restore the missing file from a copy of _delta_log, or \
+         move the table away to begin a new one",
+        code = DeltaCode::CorruptLog
     )]
     Incomplete { table: PathBuf, why: String },
-    #[error("lake.unsupported_table: {table}: {source}")]
+    #[error("{code}: {table}: {source}", code = DeltaCode::UnsupportedTable)]
     Unsupported { table: PathBuf, source: UnsupportedTable },
-    #[error("lake.no_version: {table} {why}")]
+    #[error("{code}: {table} {why}", code = DeltaCode::NoVersion)]
     NoVersion { table: PathBuf, why: String },
     /// This process does not hold the lease of the lake, at present or for good.
     #[error("{why}")]

@@ -2,10 +2,13 @@
 //! people. Each crate with an interface declares the kinds of its errors in one table, [`error_kinds!`]; answers, the
 //! OpenAPI document and the page of error codes are made from it, so they cannot disagree.
 //!
-//! The table is a macro because the list of all kinds comes from the same rows as the match over them: no row can be
+//! A name that needs no status (the code that begins a text, the reason in a metric) is a row of [`meaning_table!`].
+//!
+//! The tables are macros because the list of all kinds comes from the same rows as the match over them: no row can be
 //! forgotten in one of the two.
 //!
 //! [`error_kinds!`]: crate::error_kinds
+//! [`meaning_table!`]: crate::meaning_table
 
 use std::time::Duration;
 
@@ -67,7 +70,7 @@ macro_rules! error_kinds {
     (
         $(#[$about:meta])*
         $visibility:vis enum $name:ident {
-            $($kind:ident = $code:literal, $status:literal, $retry:expr, $meaning:literal;)+
+            $($kind:ident = $code:expr, $status:literal, $retry:expr, $meaning:literal;)+
         }
     ) => {
         $(#[$about])*
@@ -91,6 +94,57 @@ macro_rules! error_kinds {
                         meaning: $meaning,
                     },)+
                 }
+            }
+        }
+    };
+}
+
+/// Declares names that programs compare and people read, each with what it means in one sentence:
+///
+/// ```
+/// thalweg_kit::meaning_table! {
+///     /// The codes that begin texts about a shop.
+///     pub enum ShopCode {
+///         Flooded = "shop.flooded", "Water stands in the cellar; pump it out.";
+///         Robbed = "shop.robbed", "The till is empty; call the police.";
+///     }
+/// }
+/// assert_eq!(format!("{}: 2 m", ShopCode::Flooded), "shop.flooded: 2 m");
+/// assert_eq!(ShopCode::ALL, [ShopCode::Flooded, ShopCode::Robbed]);
+/// assert_eq!(ShopCode::Robbed.meaning(), "The till is empty; call the police.");
+/// ```
+#[macro_export]
+macro_rules! meaning_table {
+    (
+        $(#[$about:meta])*
+        $visibility:vis enum $name:ident {
+            $($variant:ident = $text:literal, $meaning:literal;)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        $visibility enum $name {
+            $($variant),+
+        }
+
+        impl $name {
+            /// All names, in the order of their declaration.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The name as it appears in texts, metrics and metadata.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text),+ }
+            }
+
+            /// What happened, and what helps if something does, in one sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $($name::$variant => $meaning),+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
             }
         }
     };

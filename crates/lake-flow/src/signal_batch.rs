@@ -9,11 +9,11 @@ use thalweg_columns::rows::change_counts::RowChangeCounts;
 use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::rows::record_limits::{RecordLimits, RejectionReason};
 use thalweg_columns::rows::times::ArrivalWindow;
-use thalweg_lake::Signal;
 use thalweg_lake::entry::{EntryForm, EntryHead, PayloadCompression, PayloadEncoding, RejectedRecords, put_row};
 use thalweg_lake::ingest::Handoff;
 use thalweg_lake::named_rows::{BadRow, BadRowReason, ColumnMapping, NamedRowBuilder, RowRules, promoted};
 use thalweg_lake::tags::{MessageRefusal, RefusedMessage};
+use thalweg_lake::{LakeCode, Signal};
 use thalweg_otlp::json::{JsonLimits, first_signal, to_proto};
 use thalweg_otlp::validate::walk;
 use thalweg_record::{DropReason, Message};
@@ -304,9 +304,10 @@ fn drop_reason(reason: BadRowReason) -> DropReason {
 }
 
 fn too_long(what: &str) -> MessageRefusal {
+    let code = LakeCode::MessageTooLong;
     MessageRefusal {
         reason: DropReason::TooLarge,
-        error: format!("message_too_long: {what}, {ENTRY_BYTES_MAX} are allowed"),
+        error: format!("{code}: {what}, {ENTRY_BYTES_MAX} are allowed"),
     }
 }
 

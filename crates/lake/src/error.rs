@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use thalweg_delta::DeltaError;
 use thalweg_delta::store::{DiskFault, FaultKind, LeaseError};
 
+use crate::codes::LakeCode;
+
 /// Why a table could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -14,14 +16,17 @@ pub enum OpenError {
     Folder { path: PathBuf, source: DiskFault },
     #[error("the table {path} cannot be opened: {source}")]
     Table { path: PathBuf, source: DeltaError },
-    #[error("lake.schema_conflict: {path} is a table of another kind: {what}; move it away or set another data_dir")]
+    #[error(
+        "{code}: {path} is a table of another kind: {what}; move it away or set another data_dir",
+        code = LakeCode::SchemaConflict
+    )]
     Schema { path: PathBuf, what: String },
     /// A table only has rows of synced entries, so a power cut cannot cause this.
     #[error(
-        "lake.lost: the log ends before offset {log_end} of {queue}, partition {partition}, and the table {table} has entries \
+        "{code}: the log ends before offset {log_end} of {queue}, partition {partition}, and the table {table} has entries \
          up to {}: data acknowledged after them may be lost; restore the files of the log, or start once with \
          `log: {{recover: skip}}` to continue after offset {}",
-        .table_has.saturating_sub(1), .table_has.saturating_sub(1)
+        .table_has.saturating_sub(1), .table_has.saturating_sub(1), code = LakeCode::Lost
     )]
     Lost {
         table: &'static str,

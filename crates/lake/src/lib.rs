@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod bulk;
+mod codes;
 mod commit;
 pub mod entry;
 mod error;
@@ -23,6 +24,7 @@ pub mod rollup;
 mod signal;
 pub mod tags;
 
+pub use codes::{ImportCode, LakeCode};
 pub use error::{AppendError, OpenError};
 pub use metrics::LakeMetrics;
 pub use signal::Signal;

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use thalweg_lake::ImportCode;
 use thalweg_lake::entry::AppendRefused;
 
 use crate::AdmissionError;
@@ -16,7 +17,7 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 thalweg_kit::error_kinds! {
     /// The kinds of refusals, with their statuses in HTTP. The order is that of the statuses.
     pub enum OtlpErrorKind {
-        Malformed = "otlp.malformed", 400, Never,
+        Malformed = ImportCode::OtlpMalformed.as_str(), 400, Never,
             "The request is not the OTLP that its headers declare, or ended early; repair the sender.";
         AllRejected = "otlp.all_rejected", 400, Never,
             "Every record exceeds a limit or is invalid; the message lists the reasons.";
@@ -30,9 +31,9 @@ thalweg_kit::error_kinds! {
             "The request did not arrive within `ingest.body_timeout`; send smaller batches, or raise it.";
         TooLarge = "otlp.too_large", 413, Never,
             "The request exceeds `ingest.max_body_bytes` or `ingest.inflight_bytes`; send smaller batches.";
-        DecodedTooLarge = "otlp.decoded_too_large", 413, Never,
+        DecodedTooLarge = ImportCode::DecodedTooLarge.as_str(), 413, Never,
             "The request decompresses beyond `ingest.max_decoded_bytes` or `ingest.max_ratio`; send smaller batches.";
-        ZstdWindow = "otlp.zstd_window", 413, Never,
+        ZstdWindow = ImportCode::ZstdWindow.as_str(), 413, Never,
             "The window of the zstd data exceeds `ingest.zstd_window`; compress with a smaller one.";
         MediaType = "otlp.media_type", 415, Never,
             "The type is neither protobuf nor JSON; correct the header `Content-Type`.";

@@ -5,37 +5,9 @@
 
 use parking_lot::Mutex;
 
-macro_rules! reasons {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal, $meaning:literal;)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($variant),+ }
-
-        impl $name {
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// The reason as it appears in metrics, metadata and logs.
-            pub fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $text),+ }
-            }
-
-            /// What happened to the message, in one sentence.
-            pub fn meaning(self) -> &'static str {
-                match self { $($name::$variant => $meaning),+ }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-reasons! {
+thalweg_kit::meaning_table! {
     /// Why a message was removed as intended.
-    FilterReason {
+    pub enum FilterReason {
         ReturnedNull = "returned_null", "A script returned nothing for it.";
         Deadband = "deadband", "It differs from the last point that was passed on by less than the threshold.";
         SwingingDoor = "swinging_door", "It lies near the line between points that are passed on.";
@@ -48,9 +20,9 @@ reasons! {
     }
 }
 
-reasons! {
+thalweg_kit::meaning_table! {
     /// Why a message was lost to a fault or a limit.
-    DropReason {
+    pub enum DropReason {
         ScriptError = "script_error", "A script or a mapping failed on it; the error names the place in the code.";
         ScriptTimeout = "script_timeout", "A script took too long; simplify it, or raise `scripting.timeout`.";
         ScriptBadReturn = "script_bad_return", "A script returned something that is no message; correct the script.";

@@ -4,20 +4,29 @@ use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::codes::DeltaCode;
+
 /// A failed disk operation.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskFault {
     /// From here on it is unknown whether earlier writes are on the disk.
     #[error(
-        "lake.sync_failed: {path} could not be synced to disk ({source}); the lake takes no more data until it is restarted, check the disk first"
+        "{code}: {path} could not be synced to disk ({source}); the lake takes no more data until it is restarted, \
+         check the disk first",
+        code = DeltaCode::SyncFailed
     )]
     SyncFailed { path: PathBuf, source: io::Error },
     /// A sync failed before; nothing was tried.
-    #[error("lake.sync_failed: the lake takes no more data because a sync failed ({0}); check the disk and restart")]
+    #[error(
+        "{code}: the lake takes no more data because a sync failed ({0}); check the disk and restart",
+        code = DeltaCode::SyncFailed
+    )]
     Poisoned(String),
     /// There is no space for file copies.
     #[error(
-        "lake.spool: {needed} bytes do not fit into {path}, which may use {limit} now; free some space there, or raise lake.spool"
+        "{code}: {needed} bytes do not fit into {path}, which may use {limit} now; free some space there, or raise \
+         lake.spool",
+        code = DeltaCode::Spool
     )]
     NoRoom { path: PathBuf, needed: u64, limit: u64 },
     #[error("cannot {action} {path}: {source}")]

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use super::fault::{FaultKind, fault_kind};
 use super::{StorePath, fault_text};
+use crate::codes::DeltaCode;
 use thalweg_kit::{clock, clock::unix_ms, random};
 
 /// How long a lease lasts after a renewal.
@@ -52,14 +53,16 @@ impl std::fmt::Display for LeaseHolder {
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     #[error(
-        "lake.no_conditional_put: {lake} takes the same name twice, so two writers could undo each other's commits; use an \
-         object store that has conditional put (If-None-Match), or turn it on there"
+        "{code}: {lake} takes the same name twice, so two writers could undo each other's commits; use an object store \
+         that has conditional put (If-None-Match), or turn it on there",
+        code = DeltaCode::NoConditionalPut
     )]
     NoConditionalPut { lake: String },
     #[error(
-        "lake.held: {lake} is written by {holder}, which renewed its lease {seconds} s ago; stop it, or set another lake.url; if it has \
-         died, the lake is free {} s after its last renewal",
-        HELD_FOR.as_secs()
+        "{code}: {lake} is written by {holder}, which renewed its lease {seconds} s ago; stop it, or set another \
+         lake.url; if it has died, the lake is free {} s after its last renewal",
+        HELD_FOR.as_secs(),
+        code = DeltaCode::Held
     )]
     Held {
         lake: String,
@@ -304,9 +307,10 @@ impl Lease {
                 state.trouble = None;
             }
             Ok(Some(other)) => {
+                let code = DeltaCode::Held;
                 let text = format!(
-                    "lake.held: {} is written by {other} now, because this process could not renew its lease in time; nothing more is \
-                     committed here until a restart, and the log keeps what is received",
+                    "{code}: {} is written by {other} now, because this process could not renew its lease in time; \
+                     nothing more is committed here until a restart, and the log keeps what is received",
                     self.lake
                 );
                 tracing::error!("{text}");

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::codes::ImportCode;
 use crate::error::{AppendError, OpenError};
 
 /// No table has rows of the file, or, if it has several signals, some tables do not have theirs yet. A second run does
@@ -11,31 +12,32 @@ use crate::error::{AppendError, OpenError};
 pub enum BulkError {
     #[error("it cannot be read: {0}")]
     Read(io::Error),
-    #[error("otlp.malformed: it cannot be decompressed: {0}")]
+    #[error("{code}: it cannot be decompressed: {0}", code = ImportCode::OtlpMalformed)]
     Damaged(String),
-    #[error("otlp.decoded_too_large: it becomes more than {0} times as large")]
+    #[error("{code}: it becomes more than {0} times as large", code = ImportCode::DecodedTooLarge)]
     Bomb(usize),
     #[error(
-        "otlp.zstd_window: its zstd window is larger than {0} bytes; compress it again with a smaller one, as `zstd -19` does"
+        "{code}: its zstd window is larger than {0} bytes; compress it again with a smaller one, as `zstd -19` does",
+        code = ImportCode::ZstdWindow
     )]
     Window(usize),
-    #[error("otlp.malformed: byte {offset}: {what}")]
+    #[error("{code}: byte {offset}: {what}", code = ImportCode::OtlpMalformed)]
     Malformed { offset: u64, what: String },
-    #[error("ingest.malformed: {0}")]
+    #[error("{code}: {0}", code = ImportCode::Malformed)]
     Text(String),
-    #[error("ingest.parquet: {0}")]
+    #[error("{code}: {0}", code = ImportCode::Parquet)]
     Parquet(String),
-    #[error("ingest.kind_unknown: {0}")]
+    #[error("{code}: {0}", code = ImportCode::KindUnknown)]
     KindUnknown(String),
-    #[error("ingest.signal_unknown: {0}; set --signal logs, metrics or traces")]
+    #[error("{code}: {0}; set --signal logs, metrics or traces", code = ImportCode::SignalUnknown)]
     SignalUnknown(String),
-    #[error("ingest.no_header: {0}")]
+    #[error("{code}: {0}", code = ImportCode::NoHeader)]
     NoHeader(String),
-    #[error("ingest.mapping: {0}")]
-    Mapping(String),
     #[error(
-        "ingest.too_many_bad: more than {max} lines are bad, the first is line {line}: {why}{}; fix them, or allow more \
-         with --max-bad", of_quarantine(.quarantine)
+        "{code}: more than {max} lines are bad, the first is line {line}: {why}{}; fix them, or allow more with \
+         --max-bad",
+        of_quarantine(.quarantine),
+        code = ImportCode::TooManyBad
     )]
     TooManyBad {
         max: u64,
@@ -43,7 +45,7 @@ pub enum BulkError {
         why: String,
         quarantine: Option<PathBuf>,
     },
-    #[error("ingest.changed: it changed while it was read; run it again when it is complete")]
+    #[error("{code}: it changed while it was read; run it again when it is complete", code = ImportCode::Changed)]
     Changed,
     #[error("{0}")]
     Open(#[from] OpenError),

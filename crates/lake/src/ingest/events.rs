@@ -22,6 +22,7 @@ use super::flush::OffsetTracking;
 use super::log_ends::{LogEnds, drop_ends, kept};
 use super::table_buffer::{Memtable, TableBuffer, TableGaugeSource};
 use super::{IngestOptions, QueueSource, TableWriter, ends_error};
+use crate::codes::LakeCode;
 use crate::commit::HealthComponent;
 use crate::error::OpenError;
 use crate::metrics::{GaugeSource, LakeMetrics};
@@ -403,10 +404,10 @@ impl EventConsumer {
             Ok(path) => format!("it is now in {}", path.display()),
             Err(error) => format!("and cannot be quarantined as {name}: {}", fault_text(&error)),
         };
-        let namespace = &partition.namespace;
+        let (code, namespace) = (LakeCode::Poison, &partition.namespace);
         tracing::error!(
             table = EVENTS.name,
-            "lake.poison: the record at offset {offset} of the namespace {namespace} cannot be decoded ({why}); {kept}"
+            "{code}: the record at offset {offset} of the namespace {namespace} cannot be decoded ({why}); {kept}"
         );
     }
 

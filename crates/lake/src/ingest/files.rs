@@ -10,6 +10,7 @@ use thalweg_record::Ticks;
 
 use super::columns::column;
 use super::order::order;
+use crate::codes::LakeCode;
 use crate::commit::{CommitPayload, EncodedFile};
 use crate::memtable_view::overflowing;
 use thalweg_columns::attributes::AttributeBindings;
@@ -44,8 +45,8 @@ impl CommitPayload for ChunkBatch<'_> {
 
     fn encode(&self, schema: &TableSchema, bindings: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String> {
         let failed = |error: ParquetError| {
-            let table = self.spec.name;
-            format!("lake.encode_failed: rows of {table} cannot be written as Parquet: {error}")
+            let (code, table) = (LakeCode::EncodeFailed, self.spec.name);
+            format!("{code}: rows of {table} cannot be written as Parquet: {error}")
         };
         let overflow = self.chunks.iter().map(|chunk| overflowing(chunk, bindings)).sum();
         Ok((self.files(schema, bindings).map_err(failed)?, overflow))

@@ -20,6 +20,7 @@ use super::decode::EntryDecoder;
 use super::handoff::HandoffQueue;
 use super::queue_source::{OffsetGap, QueueSource};
 use super::table_buffer::{Memtable, TableBuffer};
+use crate::codes::LakeCode;
 use crate::commit::HealthComponent;
 use crate::entry;
 use crate::error::AppendError;
@@ -304,16 +305,16 @@ impl PartitionConsumer {
         }
         let name = format!("{table}-{}-{offset}.bin", self.partition);
         let entry = bytes::Bytes::copy_from_slice(entry);
-        let queue = &self.feed.queue;
+        let (code, queue) = (LakeCode::Poison, &self.feed.queue);
         match threads::block_on(&self.runtime, self.site.set_aside(&name, entry)) {
             Ok(path) => tracing::error!(
                 table,
-                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}); it is now in {}",
+                "{code}: entry {offset} of {queue} cannot be decoded ({why}); it is now in {}",
                 path.display()
             ),
             Err(error) => tracing::error!(
                 table,
-                "lake.poison: entry {offset} of {queue} cannot be decoded ({why}), and cannot be quarantined as {name}: {}",
+                "{code}: entry {offset} of {queue} cannot be decoded ({why}), and cannot be quarantined as {name}: {}",
                 fault_text(&error)
             ),
         }

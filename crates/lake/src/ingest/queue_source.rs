@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thalweg_log::{Log, Offset, PartitionId};
 
 use super::handoff::HandoffQueue;
+use crate::codes::LakeCode;
 use crate::commit::CommittedOffset;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::Snapshot;
@@ -82,10 +83,10 @@ impl QueueSource {
     }
 
     pub(super) fn gap_text(&self, table: &TableSpec, partition: usize, missing: OffsetGap) -> String {
-        let OffsetGap { from, to } = missing;
+        let (code, OffsetGap { from, to }) = (LakeCode::Gap, missing);
         format!(
-            "lake.gap: the log does not have the entries {from} to {} of {}, partition {partition}, that the table {} needs; \
-             restore the files of the log, or start once with `log: {{recover: skip}}` to continue without them",
+            "{code}: the log does not have the entries {from} to {} of {}, partition {partition}, that the table {} \
+             needs; restore the files of the log, or start once with `log: {{recover: skip}}` to continue without them",
             to.saturating_sub(1),
             self.queue,
             table.name

@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
+use crate::codes::LakeCode;
 use crate::commit::{FileReplacement, TableHealth};
 use crate::ingest::TableWriter;
 use crate::metrics::LakeMetrics;
@@ -404,11 +405,13 @@ impl MaintenanceWorker {
                     "skipped"
                 }
                 Err(error) => {
-                    let code = match error {
-                        MaintenanceJobError::Merge(MergeError::Mismatch { .. }) => "lake.compaction_mismatch: ",
-                        _ => "",
+                    let what = format!("files were not merged, and stay as they are: {error}");
+                    let text = match error {
+                        MaintenanceJobError::Merge(MergeError::Mismatch { .. }) => {
+                            format!("{}: {what}", LakeCode::CompactionMismatch)
+                        }
+                        _ => what,
                     };
-                    let text = format!("{code}files were not merged, and stay as they are: {error}");
                     if table.told.is_news(&text) {
                         tracing::error!(table = name, "{text}");
                     }

@@ -7,12 +7,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_record::codec::MessageEncoder;
 use thalweg_record::{DropReason, Message, Payload};
 
 use super::limits::{MessageRefusal, TagRowLimits};
 use super::sample::TagValueCells;
 use super::series::bytes_of;
+use crate::codes::LakeCode;
 use crate::entry::MessagesHead;
 use crate::ingest::MessagesHandoff;
 
@@ -135,8 +137,9 @@ impl TagBatchWriter {
         if bytes > LARGE_BYTES && written > ENTRY_BYTES_MAX {
             self.encoder.clear();
             self.spread = 0;
+            let code = LakeCode::MessageTooLong;
             return Err(MessageRefusal::too_large(format!(
-                "message_too_long: the message has {written} bytes, {ENTRY_BYTES_MAX} are allowed"
+                "{code}: the message has {written} bytes, {ENTRY_BYTES_MAX} are allowed"
             )));
         }
         Ok(())
@@ -173,10 +176,11 @@ impl TagBatchWriter {
 
     #[cold]
     fn check_value(&self, payload: &Payload) -> Result<(), MessageRefusal> {
+        let code = RejectionReason::ValueTooLong.name();
         let (bytes, max) = (TagValueCells::of(payload).heap_bytes(), self.limits.value_bytes_max);
         match bytes > max {
             true => Err(MessageRefusal::too_large(format!(
-                "value_too_long: the value has {bytes} bytes, {max} are allowed"
+                "{code}: the value has {bytes} bytes, {max} are allowed"
             ))),
             false => Ok(()),
         }

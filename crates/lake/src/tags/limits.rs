@@ -1,5 +1,6 @@
 //! The limits of one message. Messages beyond them are refused with a reason.
 
+use thalweg_columns::rows::record_limits::RejectionReason;
 use thalweg_record::{DropReason, Metadata};
 
 use super::series::{FixedMetadata, entries, tag_of};
@@ -53,8 +54,9 @@ impl TagRowLimits {
         let attributes = entries(meta).filter(|(name, _)| !fixed.has(name));
         for (number, (name, value)) in attributes.enumerate() {
             if number == max {
+                let code = RejectionReason::TooManyAttributes.name();
                 return Err(MessageRefusal::too_large(format!(
-                    "too_many_attributes: the message has more than {max} metadata entries; remove some in a processor"
+                    "{code}: the message has more than {max} metadata entries; remove some in a processor"
                 )));
             }
             self.check_attribute(name, value)?;
@@ -64,15 +66,17 @@ impl TagRowLimits {
 
     fn check_attribute(&self, name: &str, value: &str) -> Result<(), MessageRefusal> {
         if name.len() > self.attribute_name_bytes_max {
+            let code = RejectionReason::NameTooLong.name();
             let (max, start) = (self.attribute_name_bytes_max, name.chars().take(40).collect::<String>());
             return Err(MessageRefusal::too_large(format!(
-                "name_too_long: the metadata key that begins {start:?} has {} bytes, {max} are allowed",
+                "{code}: the metadata key that begins {start:?} has {} bytes, {max} are allowed",
                 name.len()
             )));
         }
         if value.len() > self.attribute_value_bytes_max {
+            let code = RejectionReason::ValueTooLong.name();
             return Err(MessageRefusal::too_large(format!(
-                "value_too_long: the metadata entry {name:?} has {} bytes, {} are allowed",
+                "{code}: the metadata entry {name:?} has {} bytes, {} are allowed",
                 value.len(),
                 self.attribute_value_bytes_max
             )));

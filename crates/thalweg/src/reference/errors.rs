@@ -1,8 +1,8 @@
-//! The page of error codes: a table for each interface, then one for each kind of reasons.
+//! The page of error codes: a table for each interface, one for other texts, then one for each kind of reasons.
 
 use std::fmt::Write as _;
 
-use thalweg_assemble::{ErrorEntry, ErrorFace, ReasonTable, error_faces, reason_tables};
+use thalweg_assemble::{ErrorEntry, ErrorFace, MeaningTable, error_faces, reason_tables, text_codes};
 use thalweg_kit::error_facts::RetryAdvice;
 
 use super::{MADE, cell};
@@ -18,7 +18,10 @@ say when; or after a time that the answer contains, in the header `Retry-After` 
 pub fn page() -> String {
     let mut text = format!("# Error codes\n\n{MADE}{RETRY}");
     error_faces().iter().for_each(|face| write_face(&mut text, face));
-    reason_tables().iter().for_each(|table| write_reasons(&mut text, table));
+    write_meanings(&mut text, "code", &text_codes());
+    for table in reason_tables() {
+        write_meanings(&mut text, "reason", &table);
+    }
     text
 }
 
@@ -48,14 +51,11 @@ fn retry(advice: RetryAdvice) -> String {
     }
 }
 
-fn write_reasons(text: &mut String, table: &ReasonTable) {
-    let _ = write!(
-        text,
-        "## {}\n\n{}\n\n| reason | |\n|---|---|\n",
-        table.name, table.about
-    );
-    for (reason, meaning) in &table.reasons {
-        let _ = writeln!(text, "| `{reason}` | {} |", cell(meaning));
+fn write_meanings(text: &mut String, column: &str, table: &MeaningTable) {
+    let _ = write!(text, "## {}\n\n{}\n\n", table.name, table.about);
+    let _ = write!(text, "| {column} | |\n|---|---|\n");
+    for (name, meaning) in &table.rows {
+        let _ = writeln!(text, "| `{name}` | {} |", cell(meaning));
     }
     text.push('\n');
 }
@@ -65,17 +65,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_row_for_each_error_and_each_reason() {
+    fn the_page_has_a_row_for_each_error_each_code_and_each_reason() {
         let page = page();
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
         let errors: usize = error_faces().iter().map(|face| face.errors.len()).sum();
-        let reasons: usize = reason_tables().iter().map(|table| table.reasons.len()).sum();
-        assert_eq!(rows.len(), errors + reasons);
+        let reasons: usize = reason_tables().iter().map(|table| table.rows.len()).sum();
+        assert_eq!(rows.len(), errors + text_codes().rows.len() + reasons);
         for expected in [
             "| `queue_full` | 429 | after 1 s | ",
             "| `BACKEND_ERROR` | 500 | later | ",
             "| `otlp.pressure` | 429 | RESOURCE_EXHAUSTED | after a computed time | ",
             "| `sql.parse` | 400 | no | ",
+            "| `lake.held` | ",
+            "| `ingest.no_header` | ",
             "| `script_error` | ",
         ] {
             assert!(rows.iter().any(|row| row.starts_with(expected)), "{expected}");
