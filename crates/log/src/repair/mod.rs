@@ -180,7 +180,11 @@ impl Repair<'_> {
 
     /// The superblock of a log that continues where it ended, if its superblock is damaged.
     fn ending_as_found(&self) -> Option<Superblock> {
-        let found = self.scan.superblock.as_ref().filter(|found| !found.damaged.is_empty())?;
+        let found = self
+            .scan
+            .superblock
+            .as_ref()
+            .filter(|found| !found.damaged.is_empty())?;
         let newest = self.scan.commits.iter().rfind(|file| file.role == FileRole::Live);
         let named = self.scan.log_id.or(found.newest.map(|newest| newest.log_id));
         let log_id = named.unwrap_or_else(new_id);
