@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use thalweg_tests::eventually;
 
+use crate::events_feeds::metric;
 use crate::events_server::{Backend, Events, Pokes, TOKEN, as_token, for_backends_with_tokens, poke, token};
 
 const N: &str = "namespace ID must be a non-empty string";
@@ -345,10 +346,16 @@ fn a_revoked_token_waits_for_no_message(events: Events) {
     events.call(json!(["sub.create", "jobs", {"all": true}]));
     let made = events.call(json!(["token.create", "default", {"scopes": ["read", "write"]}]));
     let token = made["token"].as_str().unwrap().to_owned();
+    let asked = metric(&events, "thalweg_events_requests_total");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| as_token(&events, &token, &json!(["sub.fetch", "jobs", {"waitMs": 30000}])));
-        // Waiting clients cannot be detected; a late one is refused all the same.
-        std::thread::sleep(Duration::from_millis(300));
+        // It is counted when it begins; one that waits a moment later is refused all the same.
+        eventually(|| {
+            let calls = metric(&events, "thalweg_events_requests_total") - asked;
+            anyhow::ensure!(calls == 1.0, "{calls} calls");
+            Ok(())
+        })
+        .unwrap();
         events.call(json!(["token.revoke", "default", made["id"]]));
         events.call(json!(["stream.write", "s", {"type": "t", "data": {}}]));
         let (status, answer) = waiting.join().unwrap();

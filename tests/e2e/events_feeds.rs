@@ -33,7 +33,8 @@ fn place(chunk: &str) -> (String, u64, u64) {
     (stream, row[3].as_u64().unwrap(), row[4].as_u64().unwrap())
 }
 
-fn metric(events: &Events, line: &str) -> f64 {
+/// A metric with its labels.
+pub(crate) fn metric(events: &Events, line: &str) -> f64 {
     let text = events.api.get("/metrics").text;
     let found = text
         .lines()
@@ -402,6 +403,7 @@ fn the_whole_process_keeps_events_in_memory_alone_if_it_is_told_to() {
             && refused.contains(r#""message":"Request header too large""#),
         "{refused}"
     );
+    let asked = thalweg.metric("thalweg_events_requests_total", "").unwrap();
     // Open subscriptions and waiting reads are answered before the process ends.
     let mut open = ["/subscribe?all=true", "/rpc"].map(|path| {
         let mut stream = TcpStream::connect(thalweg.address().unwrap()).unwrap();
@@ -419,13 +421,17 @@ fn the_whole_process_keeps_events_in_memory_alone_if_it_is_told_to() {
         stream
     });
     eventually(|| {
-        let health = call(&thalweg, json!(["sys.health"])).json;
-        anyhow::ensure!(health["connections"].as_u64() >= Some(3), "{health}");
+        let calls = thalweg.metric("thalweg_events_requests_total", "")? - asked;
+        let subscribers = thalweg.metric("thalweg_events_subscribers", "")?;
+        anyhow::ensure!(
+            calls == 1.0 && subscribers == 1.0,
+            "{calls} calls, {subscribers} subscribers"
+        );
         Ok(())
     })
     .unwrap();
-    // Work that has begun, a moment later.
-    std::thread::sleep(Duration::from_millis(300));
+    let health = call(&thalweg, json!(["sys.health"])).json;
+    assert!(health["connections"].as_u64() >= Some(3), "{health}");
     thalweg.process.signal("TERM").unwrap();
     let [told, waited] = open.each_mut().map(|stream| {
         let mut all = String::new();

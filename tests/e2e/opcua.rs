@@ -1,7 +1,6 @@
 //! The OPC UA input against real servers: our simulator, asyncua (Python), node-opcua (Node.js).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::Value;
 use thalweg_tests::servers::{Kind, Server};
@@ -276,8 +275,7 @@ fn connections_that_are_cut_again_and_again_lose_nothing_unmarked() {
     .unwrap();
     let more = "    subscribeEnabled: true\n    reconnectIntervalInSeconds: 1\n    queueSize: 100\n";
     let mut thalweg = Thalweg::start(&flow(&server, "ns=3;s=OpcPlc", more)).unwrap();
-    wait_for_values(&thalweg, "FastUInt1", 50);
-    std::thread::sleep(Duration::from_millis(500));
+    wait_for_values(&thalweg, "FastUInt1", 53);
     // A hole is allowed only where a gap is marked.
     let all = messages(&thalweg);
     let mine: Vec<(i64, bool)> = all

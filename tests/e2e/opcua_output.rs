@@ -1,7 +1,5 @@
 //! The OPC UA output against real servers: values reported as written are the values that another client reads.
 
-use std::time::Duration;
-
 use thalweg_tests::servers::{Kind, Server};
 use thalweg_tests::thalweg::run;
 use thalweg_tests::{Thalweg, eventually};
@@ -198,7 +196,12 @@ fn a_server_that_dies_gets_the_rest_when_it_is_back() {
         Ok(())
     })
     .unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    eventually(|| {
+        let failed = writer.metric("output_connection_failed", "")?;
+        anyhow::ensure!(failed > 0.0, "it does not try to connect");
+        Ok(())
+    })
+    .unwrap();
     let again = Server::start(Kind::Asyncua, &["--port", &port, "--writable"]).unwrap();
     let balance = writer.finish().unwrap();
     assert_eq!((balance.entered, balance.out, balance.dropped), (300, 300, 0));

@@ -139,6 +139,7 @@ fn what_a_collector_has_to_send_again_is_there_once() {
         // It stops in the middle, and comes back.
         send(LOGS);
         end(&mut thalweg);
+        // Nobody answers for several of the collector's attempts.
         std::thread::sleep(Duration::from_millis(500));
         thalweg.restart().unwrap();
         thalweg.wait_ready().unwrap();

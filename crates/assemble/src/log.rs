@@ -99,7 +99,10 @@ impl OpenLog {
         // The disks are independent of each other.
         std::thread::scope(|scope| {
             for log in self.disks.logs() {
-                scope.spawn(|| log.close());
+                // Without a thread, the disks are closed one after the other.
+                if threads::spawn_scoped(scope, "log-close", || log.close()).is_err() {
+                    log.close();
+                }
             }
         });
     }

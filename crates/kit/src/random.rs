@@ -1,5 +1,7 @@
 //! Randomness: ids, secrets, and what must differ from run to run.
 
+use std::hash::{BuildHasher, DefaultHasher, Hasher as _};
+
 use uuid::Uuid;
 
 use crate::simulation;
@@ -44,9 +46,42 @@ pub fn uuid() -> Uuid {
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
+/// A hash function with secret keys: nobody outside can predict a hash, or find two inputs with the same one.
+pub struct HashState(DefaultHasher);
+
+impl BuildHasher for HashState {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        self.0.clone()
+    }
+}
+
+/// A hash function that nobody else has.
+///
+/// # Panics
+///
+/// If the system gives no random numbers.
+pub fn hash_state() -> HashState {
+    let mut keys = [0; 32];
+    fill(&mut keys).expect("secret hashes need random numbers");
+    // The library's keyed hash function takes no keys from outside. What it reads first has the same effect.
+    let mut keyed = DefaultHasher::new();
+    keyed.write(&keys);
+    HashState(keyed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hash_repeats_in_its_state_and_differs_in_another() {
+        let (one, other) = (hash_state(), hash_state());
+        assert_eq!(one.hash_one("key"), one.hash_one("key"));
+        assert_ne!(one.hash_one("key"), one.hash_one("kez"));
+        assert_ne!(one.hash_one("key"), other.hash_one("key"));
+    }
 
     #[test]
     fn what_is_filled_differs_and_ids_are_random_ones() {

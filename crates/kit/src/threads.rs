@@ -2,7 +2,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{Builder, Result};
+use std::thread::{Builder, Result, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{MutexGuard, WaitTimeoutResult};
@@ -47,6 +47,33 @@ fn start<T: Send + 'static>(
     };
     machine.spawn(&name, Box::new(run));
     Ok(JoinHandle(Joined::Coroutine(receiver)))
+}
+
+/// Starts a thread that may borrow what outlives the scope. Fails on a simulated machine, where the caller does the
+/// work itself or passes on the error: a coroutine cannot borrow, and the thread would run beside the machine.
+#[allow(clippy::disallowed_methods, reason = "this is the replacement")]
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: impl Into<String>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    match simulation::machine() {
+        None => Builder::new().name(name.into()).spawn_scoped(scope, run),
+        Some(_) => Err(io::Error::other("a simulated machine has no threads that borrow")),
+    }
+}
+
+/// Runs a computation on a thread with a stack of this many bytes, and waits for its end. `None` if the thread could not
+/// be started, or if it panicked.
+///
+/// It is a thread of the system in a simulated run, too. Nothing differs there, because the caller waits, as long as
+/// the computation reads neither clocks nor random numbers.
+#[allow(clippy::disallowed_methods, reason = "this is the replacement")]
+pub fn run_with_stack<T: Send>(stack_bytes: usize, run: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = Builder::new().stack_size(stack_bytes).spawn_scoped(scope, run);
+        thread.ok()?.join().ok()
+    })
 }
 
 /// The right to wait for the end of a thread.
@@ -195,11 +222,29 @@ impl TimedWait {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::rc::Rc;
     use std::sync::Arc;
 
     use parking_lot::Mutex;
 
     use super::*;
+
+    struct MachineWithoutThreads;
+
+    impl simulation::SimulatedMachine for MachineWithoutThreads {
+        fn spawn(&self, name: &str, _: Box<dyn FnOnce()>) {
+            panic!("{name} is started");
+        }
+
+        fn wait(&self, _: Pin<&mut dyn Future<Output = ()>>) {
+            panic!("nothing waits");
+        }
+
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(0);
+        }
+    }
 
     #[test]
     fn a_thread_is_named_and_joined_with_its_result_or_its_panic() {
@@ -207,6 +252,34 @@ mod tests {
         assert_eq!(name.join().unwrap().as_deref(), Some("the-name"));
         let panicked = spawn_with_stack("panics", 1 << 16, || std::panic::resume_unwind(Box::new(7))).unwrap();
         assert_eq!(panicked.join().map(|()| 0).unwrap_err().downcast_ref(), Some(&7));
+    }
+
+    #[test]
+    fn a_scoped_thread_borrows_and_a_simulated_machine_refuses_it() {
+        let lent = vec![1, 2, 3];
+        let sum = std::thread::scope(|scope| {
+            let thread = spawn_scoped(scope, "sums", || {
+                assert_eq!(std::thread::current().name(), Some("sums"));
+                lent.iter().sum::<i32>()
+            });
+            thread.unwrap().join().unwrap()
+        });
+        assert_eq!(sum, 6);
+        let entered = simulation::enter(Rc::new(MachineWithoutThreads));
+        let is_refused = std::thread::scope(|scope| spawn_scoped(scope, "sums", || lent.len()).is_err());
+        drop(entered);
+        assert!(is_refused);
+    }
+
+    #[test]
+    fn a_computation_has_a_stack_of_its_own_and_its_panic_is_nothing() {
+        let large = || {
+            let array = std::hint::black_box([1_u8; 4 << 20]);
+            array.iter().map(|n| u64::from(*n)).sum::<u64>()
+        };
+        assert_eq!(run_with_stack(64 << 20, large), Some(4 << 20));
+        let panicked = run_with_stack::<()>(1 << 16, || std::panic::resume_unwind(Box::new(7)));
+        assert!(panicked.is_none());
     }
 
     #[test]

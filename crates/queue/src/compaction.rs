@@ -13,13 +13,14 @@
 //! this bound stops there, and the next run continues from that offset. Keys are identified by 128-bit hashes that
 //! nobody outside can predict.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher as _;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use thalweg_kit::blocking;
+use thalweg_kit::random::{self, HashState};
 use thalweg_log::format::record::RecordRef;
 use thalweg_log::{Log, LogError, Micros, Offset, PartitionId};
 use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
@@ -92,7 +93,7 @@ struct UnsettledOffsets {
 }
 
 /// Hashes a key to 128 bits.
-struct KeyHasher([RandomState; 2]);
+struct KeyHasher([HashState; 2]);
 
 impl KeyHasher {
     fn number(&self, key: &[u8]) -> u128 {
@@ -139,7 +140,7 @@ impl Queue {
         let unsettled = UnsettledOffsets::of(&self.groups.now(), partition, protect);
         let end = self.log.offset_at(id, now - micros(settings.lag))?.min(bounds.next);
         let from = progress.clean.max(bounds.first);
-        let keys = KeyHasher([RandomState::new(), RandomState::new()]);
+        let keys = KeyHasher([random::hash_state(), random::hash_state()]);
         // A retired file takes over if the file that replaced it is lost, so what it contains must stay deleted.
         let oldest = self.log.oldest_leftover(id)?.unwrap_or(Offset::MAX);
         let notes = LatestKeyOffsets::read(self.log.as_ref(), id, from..end, &keys)?;

@@ -46,7 +46,13 @@ fn run(settings: &str, script: &str, time: Option<Duration>) -> (Vec<String>, St
                 .await
                 .expect("the flow goes on"),
             // The script is at its first message.
-            Some(_) => tokio::time::sleep(Duration::from_millis(300)).await,
+            Some(_) => {
+                let begun = Instant::now();
+                while flow.handle().counts().entered == 0 {
+                    assert!(begun.elapsed() < PATIENCE, "nothing comes");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
         }
         flow.stop(time.unwrap_or(PATIENCE)).await
     });

@@ -125,6 +125,7 @@ async fn a_renewed_certificate_needs_no_restart_and_a_broken_one_changes_nothing
     let running = start_with(renewed).await;
     handshake(&running, &[]).await.unwrap();
     std::fs::write(folder.path().join("c"), "broken").unwrap();
+    // The files are looked at once per second, when a connection begins.
     tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
     handshake(&running, &[]).await.unwrap();
 }

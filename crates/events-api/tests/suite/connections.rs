@@ -140,8 +140,10 @@ async fn a_request_that_is_left_unfinished_costs_its_connection_and_a_wait_does_
         let mut rest = Vec::new();
         let _ = tokio::io::AsyncReadExt::read_to_end(&mut client.0, &mut rest).await;
     }
+    // Three times as long as a request may stall: whoever has begun none stays connected.
+    let idle = async || tokio::time::sleep(Duration::from_millis(300)).await;
     let mut client = face.client().await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    idle().await;
     let call = br#"["stream.get","s",{"waitMs":400}]"#;
     let header = format!("authorization: Bearer {TOKEN}\r\n");
     for _ in 0..2 {
@@ -151,10 +153,10 @@ async fn a_request_that_is_left_unfinished_costs_its_connection_and_a_wait_does_
             (200, "[]\n"),
             "idle and waiting clients are left alone"
         );
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        idle().await;
     }
     let mut pokes = face.subscribe("all=true").await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    idle().await;
     face.write("s").await;
     assert_eq!(pokes.global().await, 1);
 }

@@ -284,6 +284,7 @@ async fn what_is_locked_is_waited_for_ten_seconds_on_ten_connections_and_then_to
             })
             .collect();
         let told = tokio::task::block_in_place(|| {
+            // All have asked by then, and none is refused yet: no more connections are opened.
             std::thread::sleep(Duration::from_secs(5));
             assert_eq!(connections(), "11", "ten, and the one that listens");
             let until = Instant::now() + PATIENCE;
@@ -291,6 +292,7 @@ async fn what_is_locked_is_waited_for_ten_seconds_on_ten_connections_and_then_to
                 assert!(Instant::now() < until, "{:?}", store.health());
                 std::thread::sleep(Duration::from_millis(20));
             }
+            // Those of after the first refusals wait now.
             std::thread::sleep(Duration::from_secs(3));
             assert_eq!(
                 connections(),

@@ -377,6 +377,7 @@ async fn whoever_stores_more_waits_while_too_much_is_in_no_table_and_is_refused_
         let own = own.clone();
         async move { own.append(&to("s", events(None, 1))).await.map(drop) }
     });
+    // Without the wait it would have stored by now.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert!(!waiting.is_finished());
     assert_eq!(own.version("s").await.unwrap(), 0, "readers do not wait");

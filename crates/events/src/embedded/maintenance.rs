@@ -54,10 +54,7 @@ async fn flushes(weak: Weak<StoreInner>) {
 async fn merges(weak: Weak<StoreInner>) {
     loop {
         let Some(inner) = weak.upgrade() else { return };
-        let merged = blocking::spawn(move || {
-            let merged = inner.place.table_store.merge(&|space| inner.lives(space));
-            Ok::<bool, EventsError>(merged.map_err(indexes_failed)? || inner.clear_out()?)
-        });
+        let merged = blocking::spawn(move || merge_once(&inner));
         match merged.await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) | Err(_) => tokio::time::sleep(AGAIN).await,
@@ -67,6 +64,12 @@ async fn merges(weak: Weak<StoreInner>) {
             }
         }
     }
+}
+
+/// Merges tables, or removes dead entries from them. Returns whether it did. Blocks.
+pub(super) fn merge_once(inner: &StoreInner) -> Result<bool> {
+    let merged = inner.place.table_store.merge(&|space| inner.lives(space));
+    Ok(merged.map_err(indexes_failed)? || inner.clear_out()?)
 }
 
 /// Scavenges periodically if a rule may hide messages.

@@ -34,6 +34,7 @@ fn nothing_is_committed_that_the_flow_has_in_hand() {
     broker.produce("t", &numbered(0..50));
     let running = world.start(&(input(&broker) + "output: {kept: {}}"));
     until("all is in hand", || running.handle.counts().in_flight == 50);
+    // Nothing is committed in six commit periods.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(broker.committed("g"), [] as [i64; 0]);
     let report = world.abandon(running);
@@ -187,6 +188,7 @@ fn a_flow_that_is_full_stops_the_fetching_and_keeps_its_place_in_the_group() {
     let received = || world.metric("input_kafka_records_received") as usize;
     let mut before = 0;
     until("nothing more is fetched", || {
+        // Fetches follow each other far faster.
         std::thread::sleep(Duration::from_secs(1));
         std::mem::replace(&mut before, received()) == before && before > 0
     });
@@ -218,6 +220,7 @@ fn a_flow_that_is_full_gives_partitions_to_a_member_that_comes() {
     let one = first.start(&flow);
     let mut before = 0;
     until("nothing more is fetched", || {
+        // Fetches follow each other far faster.
         std::thread::sleep(Duration::from_secs(1));
         let received = first.metric("input_kafka_records_received") as usize;
         std::mem::replace(&mut before, received) == before && before > 0

@@ -21,6 +21,7 @@ use super::{BulkOptions, BulkRequest, csv, file_name, parquet_rows};
 use crate::error::AppendError;
 use crate::named_rows::{BadRow, ColumnMapping, NamedRowBuilder, RowRules};
 use thalweg_columns::tables::{self, TableSpec};
+use thalweg_kit::threads;
 
 /// The input.
 pub(super) enum BulkInput {
@@ -73,9 +74,7 @@ impl FileImport<'_> {
         };
         std::thread::scope(|scope| {
             let (to, parts) = sync_channel(0);
-            let storing = std::thread::Builder::new()
-                .name("ingest-store".to_owned())
-                .spawn_scoped(scope, move || tables.stage(&parts, folder))?;
+            let storing = threads::spawn_scoped(scope, "ingest-store", move || tables.stage(&parts, folder))?;
             let mut rows = BulkMemtables::new(self.options.flush_bytes, Some(&to));
             let made = self.rows(opened, requests, spec, &mut maker, &mut rows);
             let read = read(rows);

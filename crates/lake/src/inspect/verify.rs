@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 use super::{InspectError, Lake};
 use thalweg_columns::tables::{TableSpec, spec_of};
 use thalweg_delta::{DeltaError, DeltaLog, FileEntry, Snapshot, SnapshotDetail};
+use thalweg_kit::threads;
 
 /// The name of the threads that check files. A reader's panic about a damaged file is reported as a finding, so panic
 /// messages of these threads can be suppressed.
@@ -184,10 +185,10 @@ fn look_at_all(
 ) -> Vec<(Arc<FileEntry>, FileCheck)> {
     let files: Vec<&Arc<FileEntry>> = subject.snapshot.files.values().collect();
     let all = subject.snapshot.bytes;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, (sender, receiver)) = (AtomicUsize::new(0), mpsc::channel());
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(FILES_AT_A_TIME).min(files.len()) {
+        for _ in 0..cores.min(FILES_AT_A_TIME).min(files.len()) {
             let (files, next, sender) = (&files, &next, sender.clone());
             let look = move || {
                 while let Some(entry) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -197,8 +198,7 @@ fn look_at_all(
                     }
                 }
             };
-            let thread = std::thread::Builder::new().name(VERIFY_THREAD.to_owned());
-            if let Err(error) = thread.spawn_scoped(scope, look) {
+            if let Err(error) = threads::spawn_scoped(scope, VERIFY_THREAD, look) {
                 tracing::debug!("files are checked with fewer threads: {error}");
                 break;
             }

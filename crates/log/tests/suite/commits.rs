@@ -39,6 +39,7 @@ async fn an_idle_writer_says_once_what_is_synced_and_so_does_a_clean_stop() {
     log.create(ID, Durability::Fsync).await.unwrap();
     append(&log, ID, b"x").await;
     until(&log, "an idle writer says something", || blocks(&disk).0 > 0).await;
+    // It would say it again after one more second.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(blocks(&disk).0, 1, "there is nothing new to say");
     append(&log, ID, b"x").await;

@@ -162,7 +162,10 @@ async fn a_full_flow_stops_the_asking_and_what_the_server_loses_is_a_gap() {
     let overflows = |c: &crate::harness::Collector| c.labelled("gaps_total", "reason=\"overflow\"");
     let before = overflows(&collector);
     // The server continues; its queues of two values overflow.
-    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    let changes = plant.fast_changes().await + 12;
+    while plant.fast_changes().await < changes {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     assert_eq!(collector.counts().entered, entered);
     collector.forget();
     collector.gate.send(true).unwrap();

@@ -92,6 +92,11 @@ impl Plant {
         self.simulator.stats().await.unwrap().monitored_items
     }
 
+    /// Returns how often each fast node has changed.
+    pub async fn fast_changes(&self) -> u64 {
+        self.simulator.stats().await.unwrap().groups.fast.counter
+    }
+
     pub fn cut(&self) {
         assert!(self.simulator.cut_connections() > 0, "there was a connection to cut");
     }

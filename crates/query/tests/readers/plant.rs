@@ -287,6 +287,7 @@ impl Plant {
             let committed = log.commit(snapshot.version + 1, &actions).await.unwrap();
             assert_eq!(committed, CommitOutcome::Committed);
         }
+        // A second has passed then, also for programs that count whole seconds.
         tokio::time::sleep(Duration::from_millis(2100)).await;
     }
 

@@ -261,7 +261,11 @@ async fn a_group_that_was_removed_hands_nothing_out_to_whoever_knows_it_and_ends
         async move { queue.claim(&group, "c", MemberKind::Pipeline, want).await }
     });
     let mut asking = queue.ask(&group, "d", MemberKind::Pipeline).unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("both have their shares, and one waits", async || {
+        let stats = group.stats();
+        stats.consumers.len() == 2 && stats.generation > 0
+    })
+    .await;
     place.queues.remove_group(&queue, "g").await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
     assert_eq!(ended.unwrap().unwrap_err().code(), "group_not_found");

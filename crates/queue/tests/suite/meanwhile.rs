@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{begin, keyed, log_options, queues_in, reopened, up_to, waiting_for, work};
+use crate::support::{begin, keyed, log_options, queues_in, reopened, until, up_to, waiting_for, work};
 use thalweg_log::disk::FolderDisk;
 use thalweg_log::{Durability, EmbeddedLog, Micros};
 use thalweg_queue::members::MemberKind;
@@ -68,8 +68,8 @@ async fn a_claim_whose_consumer_settles_while_it_begins_to_wait_gets_the_next_me
         queue.produce(NewMessage::of("1")).await.unwrap();
         let want = waiting_for(FOR_EVER);
         let first = queue.claim(&group, "c", MemberKind::Pipeline, want).await.unwrap();
-        // Wait for the rebalance, so that nothing else wakes it.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // So that nothing else wakes it.
+        until("the rebalance is over", async || group.stats().generation > 0).await;
         let (settling, of) = (queue.clone(), group.clone());
         let ack: Then = Box::new(move || settling.ack(&of, 0, first[0].message.offset, 1).unwrap());
         let waiting = async {
@@ -189,6 +189,7 @@ async fn what_comes_while_the_order_becomes_stricter_is_in_that_order() {
         settings.max_in_flight = 10;
         let queue = queues.create("q", settings.clone()).await.unwrap();
         let group = queue.group("g").unwrap();
+        // The tasks of the new queue read the clock, too, until they sleep, which nothing shows.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let taken = Arc::new(Mutex::new(0));
         let mut asking = queue.ask(&group, "early", MemberKind::Pipeline).unwrap();

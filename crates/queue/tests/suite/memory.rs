@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{ack, claim, open_small, work};
+use crate::support::{ack, claim, open_small, until, work};
 use thalweg_log::Durability;
 use thalweg_queue::settings::{Overflow, QueueSettings};
 use thalweg_queue::{NewMessage, Queue, QueueError};
@@ -63,8 +63,7 @@ async fn queues_in_memory_have_one_bound_together_and_its_error_names_it() {
 
     // Settled messages make room for the other queue too.
     assert_eq!(take(&one, 10_000).await, stored);
-    one.look_after_now().await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("what is settled goes", async || one.stats().retained == 0).await;
     let (more, _) = fill(&two).await;
     assert!(more > stored / 2, "{more}");
     place.stop().await;

@@ -628,7 +628,11 @@ async fn partitions_of_a_growth_that_was_refused_are_used_by_the_next_one() {
     let waiting = queue.clone();
     let claimed =
         tokio::spawn(async move { claim_http_as(&waiting, "g", "c", waiting_for(Duration::from_secs(60))).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("its share has the new partitions", async || {
+        let consumers = queue.group("g").unwrap().stats().consumers;
+        consumers.iter().any(|(_, share, _)| *share == (0..3))
+    })
+    .await;
     // One of the three goes to the last partition.
     put(&queue, &["b", "c", "d"]).await;
     assert_eq!(claimed.await.unwrap().len(), 1);

@@ -38,8 +38,9 @@ async fn ack_all(queue: &Arc<Queue>, group: &str) {
     ack(queue, group, &claim(queue, group, 100).await);
 }
 
-/// Wait until the effects of the acks are over, so that the next step must wake the producer itself.
+/// Waits until the effects of the acks are over, so that the next step must make room itself.
 async fn quiet() {
+    // The trim is due after 100 ms, and trims nothing yet, so nothing shows that it has run.
     tokio::time::sleep(Duration::from_millis(300)).await;
 }
 

@@ -12,6 +12,7 @@ use oxc_ast::ast;
 use oxc_parser::{ParseOptions, Parser};
 use oxc_span::{GetSpan, SourceType, Span};
 use oxc_syntax::operator::{AssignmentOperator, BinaryOperator, LogicalOperator, UnaryOperator, UpdateOperator};
+use thalweg_kit::threads;
 use thalweg_record::{Text, key};
 
 use super::heap::{self, Js};
@@ -60,12 +61,7 @@ pub(super) fn compile(before: &str, code: &str, after: &str) -> Result<Code, Off
 
 /// Parses on a separate thread with a large stack. `None` if that failed.
 pub(crate) fn with_parser_stack<T: Send>(parse: impl FnOnce() -> T + Send) -> Option<T> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .stack_size(PARSER_STACK)
-            .spawn_scoped(scope, parse);
-        thread.ok()?.join().ok()
-    })
+    threads::run_with_stack(PARSER_STACK, parse)
 }
 
 fn parse_and_compile(before: &str, code: &str, after: &str) -> Result<Code, OffendingConstruct> {

@@ -96,6 +96,7 @@ async fn what_is_held_changes_from_the_moment_on_at_which_it_is_let_go() {
     let subscription = client.subscribe(50).await;
     client.monitor(subscription, fast_items(10, 100)).await;
     client.wait_for_values(10, 1).await;
+    // Six changes are held back.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     let held = stats(&simulator).await.groups.fast;
     assert_eq!((held.counter, held.counts.generated, client.count()), (0, 0, 10));

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use thalweg_kit::backoff::Backoff;
 use thalweg_kit::threads;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::{EventsTail, TailStart};
@@ -24,23 +25,26 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_
 
 pub fn run(options: &EventsTail) -> Result<ExitCode> {
     let runtime = crate::runtime()?;
-    let _entered = runtime.enter();
-    let interrupted = stopped()?;
+    let interrupted = {
+        let _entered = runtime.enter();
+        stopped()?
+    };
     // The client blocks, and a signal must not wait for it.
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            runtime.block_on(interrupted);
-            // A line that is being written is completed.
-            let _whole_lines = std::io::stdout().lock();
-            std::process::exit(0);
-        });
-        let ended = follow(options);
-        if let Err(error) = &ended {
-            out::complain(format_args!("thalweg: {error:#}"));
-        }
-        let _whole_lines = std::io::stdout().lock();
-        std::process::exit(i32::from(ended.is_err()));
-    })
+    threads::spawn("signals", move || exit_after(&runtime, interrupted))
+        .context("cannot start the thread that handles signals")?;
+    let ended = follow(options);
+    if let Err(error) = &ended {
+        out::complain(format_args!("thalweg: {error:#}"));
+    }
+    let _whole_lines = std::io::stdout().lock();
+    std::process::exit(i32::from(ended.is_err()))
+}
+
+fn exit_after(runtime: &Runtime, interrupted: impl Future<Output = ()>) {
+    runtime.block_on(interrupted);
+    // A line that is being written is completed.
+    let _whole_lines = std::io::stdout().lock();
+    std::process::exit(0)
 }
 
 fn stopped() -> Result<impl Future<Output = ()>> {

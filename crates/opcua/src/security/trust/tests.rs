@@ -17,7 +17,7 @@ use x509_cert::time::Validity;
 
 use super::*;
 use crate::security::sha256_hex;
-use crate::security::test_pki::Design;
+use crate::security::test_pki::{Design, time};
 
 /// A key generated once, because that takes a noticeable part of a second.
 fn key(index: usize) -> RsaPrivateKey {
@@ -35,7 +35,7 @@ struct Signed {
     name: Name,
 }
 
-/// A certificate signed by an authority, or self-signed.
+/// A certificate signed by an authority, or self-signed. With 0 seconds it expired long ago.
 fn certificate(name: &str, index: usize, issuer: Option<&Signed>, authority: bool, seconds: u64, uri: &str) -> Signed {
     let key = key(index);
     let subject: Name = format!("CN={name}").parse().unwrap();
@@ -53,7 +53,13 @@ fn certificate(name: &str, index: usize, issuer: Option<&Signed>, authority: boo
             issuer: Some(issuer_name),
         },
     };
-    let validity = Validity::from_now(Duration::from_secs(seconds)).unwrap();
+    let validity = match seconds {
+        0 => Validity {
+            not_before: time(0),
+            not_after: time(1),
+        },
+        _ => Validity::from_now(Duration::from_secs(seconds)).unwrap(),
+    };
     let serial = SerialNumber::from(index as u32 + 7);
     let mut builder = CertificateBuilder::new(profile, serial, validity, subject.clone(), public, &signer).unwrap();
     if !authority {
@@ -154,7 +160,6 @@ fn an_expired_certificate_is_refused_though_trusted() {
     let folder = tempfile::tempdir().unwrap();
     let server = certificate("server", 0, None, false, 0, URI);
     put(folder.path(), "trusted", "a.der", &server.der);
-    std::thread::sleep(Duration::from_millis(1100));
     let error = check(&Trust::new(None, Some(folder.path()), folder.path()), &server.der).unwrap_err();
     assert!(
         error.contains("expired on") && error.contains("have it renewed"),
@@ -345,12 +350,8 @@ fn an_expired_list_still_revokes_and_is_warned_of() {
     let trust = Trust::new(None, Some(folder.path()), folder.path());
     let (root, server) = vouched(folder.path());
     let leaf = x509_cert::Certificate::from_der(&root.der).unwrap();
-    // An hour from now, and the start of the authority's validity.
-    let (later, past) = (
-        leaf.tbs_certificate.validity.not_after,
-        leaf.tbs_certificate.validity.not_before,
-    );
-    std::thread::sleep(Duration::from_millis(1100));
+    // An hour from now, and long ago.
+    let (later, past) = (leaf.tbs_certificate.validity.not_after, time(0));
     for (next_update, warnings) in [(None, 0), (Some(later), 0), (Some(past), 1)] {
         let (log, _guard) = crate::test_log::Log::record();
         put(
@@ -379,7 +380,6 @@ fn whatever_is_refused_is_kept_for_the_operator() {
     put(folder.path(), "crl", "root.crl", &revocation_list(&root, 2 + 7));
     let expired = certificate("expired", 1, Some(&root), false, 0, URI);
     let wrong_uri = certificate("wrong", 1, Some(&root), false, 3600, "urn:other");
-    std::thread::sleep(Duration::from_millis(1100));
     for refused in [revoked, expired, wrong_uri] {
         check(&trust, &refused.der).unwrap_err();
         let kept = folder
