@@ -121,7 +121,7 @@ fn a_token_is_made_used_and_taken_away_without_a_restart_and_its_stream_ends() {
     is(ada, "GET", "/metrics", 401);
     let log = thalweg.process.stdout();
     assert!(
-        log.contains("a login file or entry cannot be read, so it lets nobody in: auth.users_file"),
+        log.contains("a login file or entry cannot be read, so none of its logins is accepted: auth.users_file"),
         "{log}"
     );
     // An operator's file keeps its mode, and a file created here is private to its user.

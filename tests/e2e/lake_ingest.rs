@@ -175,7 +175,7 @@ fn files_of_every_kind_are_in_their_tables_once() {
     let text = ingest(folder, &["x.csv"]);
     assert_eq!(text.status.code(), Some(0));
     assert!(
-        text.stderr.contains("x.csv: the tables have it already"),
+        text.stderr.contains("x.csv: the tables have this file already"),
         "{}",
         text.stderr
     );

@@ -269,7 +269,7 @@ fn the_command_line_finds_resends_and_throws_away_dead_letters() {
     assert!(failed(queue(&["dlq", "show", "dlq.jobs:0:99"])).contains("message_not_found"));
     assert!(failed(queue(&["dlq", "show", "nothing"])).contains("dlq.<queue>:<partition>:<offset>"));
 
-    assert!(failed(queue(&["dlq", "resend", "jobs"])).contains("which dead letters?"));
+    assert!(failed(queue(&["dlq", "resend", "jobs"])).contains("no dead letters are named"));
     assert!(failed(queue(&["dlq", "resend", "jobs", "--all", "--to", "nowhere"])).contains("queue_not_found"));
     assert!(failed(queue(&["dlq", "purge", "nowhere", "--all"])).contains("queue_not_found"));
     assert_eq!(

@@ -163,7 +163,7 @@ fn a_hangup_takes_over_the_list_of_queues_and_names_what_needs_a_restart() {
     thalweg.process.signal("HUP").unwrap();
     eventually(|| {
         let told = thalweg.process.stdout();
-        anyhow::ensure!(told.contains("nothing of it is in force: it has errors"), "{told}");
+        anyhow::ensure!(told.contains("none of it is in force: it has errors"), "{told}");
         Ok(())
     })
     .unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::compaction::CompactionOptions;
-use thalweg_config::{Config, Diagnostics, Fields, Pos};
+use thalweg_config::{Config, Diagnostics, Fields, Pos, kind};
 use thalweg_lake::rollup::job::RollupOptions;
 use thalweg_lake_flow::LakeOptions;
 
@@ -168,7 +168,7 @@ fn read_flush(mut flush: Fields<'_>, options: &mut LakeOptions) {
 
 /// Reports a field that the format knows and this version does not support.
 pub(crate) fn not_there(fields: &mut Fields<'_>, name: &str, instead: &str) {
-    if fields.node(name).is_some() {
+    if fields.node(name, kind::NOT_THERE).is_some() {
         fields.error(name, format!("not in this version, which {instead}; remove it"));
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use thalweg_config::{
     BUFFER_TEXTS, ComponentKind, FieldDoc, FieldText, LoadOptions, ReferenceText, SECTION_TEXTS, SourceText,
+    common_fields, kind,
 };
 
 use crate::checked_config::CheckedConfig;
@@ -90,6 +91,9 @@ const SECTIONS: &[(&str, &str)] = &[
     ("query", include_str!("../reference/section-query.txt")),
 ];
 
+/// The entry of the fields that all components have.
+const COMMON: &str = "components";
+
 /// All entries, by kind and name; sections in the order of a file.
 pub fn reference() -> Vec<ReferenceEntry> {
     let texts = SECTION_TEXTS
@@ -171,11 +175,15 @@ fn default_of(kind: ReferenceKind, name: &str, field: &FieldText, doc: Option<&F
 
 /// Whether a field is a mapping or a list of mappings, whose fields are described instead.
 fn is_part(doc: &FieldDoc) -> bool {
-    matches!(doc.kind.as_str(), "mapping" | "list" | "any")
+    matches!(doc.kind.as_str(), kind::MAPPING | kind::LIST)
 }
 
 /// The fields that the reader asks for, by their paths from the component or, for a section, as in its text.
 fn found_fields(kind: ReferenceKind, name: &str, text: &ReferenceText) -> BTreeMap<String, FieldDoc> {
+    if kind == ReferenceKind::Section && name == COMMON {
+        // They are beside the name of every component, and so at no place of the document.
+        return common_fields().map(|doc| (doc.name.clone(), doc)).into();
+    }
     let mut way: Vec<&str> = kind.place().to_vec();
     way.push(name);
     let is_whole = kind == ReferenceKind::Section && SECTION_TEXTS.iter().any(|(own, _)| *own == name);

@@ -6,7 +6,9 @@
 
 use std::fmt;
 
+use crate::describe::FieldDoc;
 use crate::diagnostics::Diagnostics;
+use crate::kind;
 use crate::names::quoted;
 use crate::node::{Mapping, Node, ValueKind};
 use crate::source::Pos;
@@ -63,6 +65,20 @@ impl fmt::Display for ComponentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// The fields beside the name of a component, which [`ComponentNode::parse`] reads, for the reference.
+pub fn common_fields() -> [FieldDoc; 2] {
+    let field = |name: &str, kind: &str, default: Option<&str>| FieldDoc {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        default: default.map(str::to_owned),
+        required: false,
+    };
+    [
+        field("label", kind::TEXT, None),
+        field("processors", kind::PROCESSOR_LIST, Some("[]")),
+    ]
 }
 
 /// One component as written, not yet built.

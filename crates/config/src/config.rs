@@ -26,6 +26,7 @@ use crate::component::{ComponentKind, ComponentNode};
 use crate::describe::{FieldDoc, describe};
 use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
+use crate::kind;
 use crate::node::Node;
 
 /// The effective configuration of a process.
@@ -64,18 +65,18 @@ impl Config {
         let flows = flow::read_flows(&mut f);
         let resources = Resources::read(&mut f);
         let dead_letter = f
-            .node("dead_letter")
+            .node("dead_letter", kind::OUTPUT)
             .and_then(|node| ComponentNode::parse(&node, ComponentKind::Output, "root.dead_letter", diags));
         let scripting = ScriptingConfig::read(f.fields("scripting"));
         let http = HttpConfig::read(f.fields("http"));
         let auth = AuthConfig::read(f.fields("auth"));
-        let log = f.node("log");
-        let queues = f.node("queues");
-        let mqtt = f.node("mqtt");
-        let events = f.node("events");
-        let ingest = f.node("ingest");
-        let lake = f.node("lake");
-        let query = f.node("query");
+        let log = f.node("log", kind::MAPPING);
+        let queues = f.node("queues", kind::MAPPING);
+        let mqtt = f.node("mqtt", kind::NOT_THERE);
+        let events = f.node("events", kind::MAPPING);
+        let ingest = f.node("ingest", kind::MAPPING);
+        let lake = f.node("lake", kind::MAPPING);
+        let query = f.node("query", kind::MAPPING);
         let logger = LoggerConfig::read(f.fields("logger"));
         let metrics = MetricsConfig::read(f.fields("metrics"));
         let shutdown_timeout = f.duration("shutdown_timeout", "20s");
@@ -171,7 +172,13 @@ impl Resources {
 
 fn read_labelled(f: &mut Fields<'_>, name: &str, kind: ComponentKind) -> Vec<ComponentNode> {
     let diags = f.diags();
-    let Some(list) = f.node(name) else { return Vec::new() };
+    let listed = match kind {
+        ComponentKind::Cache | ComponentKind::RateLimit => kind::EMPTY_LIST.to_owned(),
+        _ => format!("list of {kind}s"),
+    };
+    let Some(list) = f.node_or(name, &listed, "[]") else {
+        return Vec::new();
+    };
     let found = ComponentNode::parse_list(&list, kind, &format!("root.{name}"), diags);
     for resource in found.iter().filter(|resource| resource.label.is_none()) {
         // An invalid label is reported already.

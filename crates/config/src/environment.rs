@@ -235,7 +235,7 @@ impl<'a> Replacer<'a> {
         };
         let mark_end = start + 2 + length + 2;
         let mark = quoted(self.slice(start..mark_end));
-        let message = format!("left-over template {mark}: render the file first, or use ${{NAME}}");
+        let message = format!("the template {mark} is not rendered: render the file first, or use ${{NAME}}");
         self.diags.error_at(self.places.pos(start), message);
         Expansion::Replacement(mark_end, UNSET.to_owned())
     }
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(text, format!("a: a\nbb\nccc\nb: é{UNSET}\nc: {UNSET} ${{file}}\n"));
         let expected = "f.yaml:2:5: environment variable NONE is not set: set it, give a default as in \
                         ${NONE:value}, or write ${{NONE}} for the literal text\n\
-                        f.yaml:3:4: left-over template \"{{ .Values.x }}\": render the file first, or use ${NAME}\n\
+                        f.yaml:3:4: the template \"{{ .Values.x }}\" is not rendered: render the file first, or use ${NAME}\n\
                         f.yaml:3:20: ${file} needs a path, as in ${file:/run/secrets/password}\n";
         assert_eq!(messages, expected);
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::describe::FieldDoc;
 use crate::diagnostics::Diagnostics;
+use crate::kind;
 use crate::names::{closest, nearest, quoted};
 use crate::node::{Mapping, Node, ValueKind};
 use crate::source::Pos;
@@ -90,121 +91,134 @@ impl<'d> Fields<'d> {
     }
 
     pub fn string(&mut self, name: &str, default: &str) -> String {
-        let node = self.take(name, "text", Some(default), false);
+        let node = self.take(name, kind::TEXT, Some(default), false);
         self.text_of(node).unwrap_or_else(|| default.to_owned())
     }
 
     /// A required text; empty after a mistake.
     pub fn required_string(&mut self, name: &str) -> String {
-        let node = self.take(name, "text", None, true);
+        let node = self.take(name, kind::TEXT, None, true);
         self.text_of(node).unwrap_or_default()
     }
 
     pub fn opt_string(&mut self, name: &str) -> Option<String> {
-        let node = self.take(name, "text", None, false);
+        let node = self.take(name, kind::TEXT, None, false);
         self.text_of(node)
     }
 
     pub fn int(&mut self, name: &str, default: i64) -> i64 {
-        let node = self.take(name, "whole number", Some(&default.to_string()), false);
+        let node = self.take(name, kind::WHOLE_NUMBER, Some(&default.to_string()), false);
         self.checked(node, Node::expect_i64).unwrap_or(default)
     }
 
     pub fn opt_int(&mut self, name: &str) -> Option<i64> {
-        let node = self.take(name, "whole number", None, false);
+        let node = self.take(name, kind::WHOLE_NUMBER, None, false);
         self.checked(node, Node::expect_i64)
     }
 
     /// A required whole number; 0 after a mistake.
     pub fn required_int(&mut self, name: &str) -> i64 {
-        let node = self.take(name, "whole number", None, true);
+        let node = self.take(name, kind::WHOLE_NUMBER, None, true);
         self.checked(node, Node::expect_i64).unwrap_or_default()
     }
 
     /// A whole number within a range.
     pub fn int_in(&mut self, name: &str, default: i64, range: RangeInclusive<i64>) -> i64 {
-        let what = match (*range.start(), *range.end()) {
-            (low, i64::MAX) => format!("whole number of at least {low}"),
-            (low, high) => format!("whole number from {low} to {high}"),
-        };
+        let what = whole_number_in(&range);
         let node = self.take(name, &what, Some(&default.to_string()), false);
-        let read = |node: &Node| {
-            let number = node.expect_i64()?;
-            range
-                .contains(&number)
-                .then_some(number)
-                .ok_or_else(|| node.expected(&format!("a {what}")))
-        };
-        self.checked(node, read).unwrap_or(default)
+        let number = self.checked(node, |node| within(node, &range, &what));
+        number.unwrap_or(default)
+    }
+
+    /// A whole number within a range, if it is given.
+    pub fn opt_int_in(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
+        let what = whole_number_in(&range);
+        let node = self.take(name, &what, None, false);
+        self.checked(node, |node| within(node, &range, &what))
     }
 
     pub fn float(&mut self, name: &str, default: f64) -> f64 {
-        let node = self.take(name, "number", Some(&format!("{default:?}")), false);
+        let node = self.take(name, kind::NUMBER, Some(&format!("{default:?}")), false);
         self.checked(node, Node::expect_f64).unwrap_or(default)
     }
 
     pub fn opt_float(&mut self, name: &str) -> Option<f64> {
-        let node = self.take(name, "number", None, false);
+        let node = self.take(name, kind::NUMBER, None, false);
         self.checked(node, Node::expect_f64)
     }
 
     /// A required number; 0 after a mistake.
     pub fn required_float(&mut self, name: &str) -> f64 {
-        let node = self.take(name, "number", None, true);
+        let node = self.take(name, kind::NUMBER, None, true);
         self.checked(node, Node::expect_f64).unwrap_or_default()
     }
 
     pub fn bool(&mut self, name: &str, default: bool) -> bool {
-        let node = self.take(name, "true or false", Some(&default.to_string()), false);
+        let node = self.take(name, kind::TRUE_OR_FALSE, Some(&default.to_string()), false);
         self.checked(node, Node::expect_bool).unwrap_or(default)
     }
 
     pub fn opt_bool(&mut self, name: &str) -> Option<bool> {
-        let node = self.take(name, "true or false", None, false);
+        let node = self.take(name, kind::TRUE_OR_FALSE, None, false);
         self.checked(node, Node::expect_bool)
     }
 
     /// A duration such as `1h30m`; `default` is written the same way.
     pub fn duration(&mut self, name: &str, default: &str) -> Duration {
-        let node = self.take(name, "duration", Some(default), false);
+        let node = self.take(name, kind::DURATION, Some(default), false);
         let value = self.checked(node, Node::expect_duration);
         value.unwrap_or_else(|| own_default(parse_duration(default)))
     }
 
     pub fn opt_duration(&mut self, name: &str) -> Option<Duration> {
-        let node = self.take(name, "duration", None, false);
+        let node = self.take(name, kind::DURATION, None, false);
         self.checked(node, Node::expect_duration)
+    }
+
+    /// A duration, or an empty text, which means none. A field that is not given has the default.
+    pub fn duration_or_empty(&mut self, name: &str, default: Option<&str>) -> Option<Duration> {
+        let node = self.take(name, kind::DURATION, default, false);
+        let text = node.as_ref().and_then(Node::scalar_text);
+        if text.is_some_and(|text| text.trim().is_empty()) {
+            return None;
+        }
+        let value = self.checked(node, Node::expect_duration);
+        value.or_else(|| default.map(|text| own_default(parse_duration(text))))
     }
 
     /// A number of bytes such as `500MiB`; `default` is written the same way.
     pub fn size(&mut self, name: &str, default: &str) -> u64 {
-        let node = self.take(name, "size", Some(default), false);
+        let node = self.take(name, kind::SIZE, Some(default), false);
         let value = self.checked(node, Node::expect_size);
         value.unwrap_or_else(|| own_default(parse_size(default)))
     }
 
     pub fn opt_size(&mut self, name: &str) -> Option<u64> {
-        let node = self.take(name, "size", None, false);
+        let node = self.take(name, kind::SIZE, None, false);
         self.checked(node, Node::expect_size)
     }
 
     /// One word of a list. The default need not be in the list; it is accepted too.
     pub fn one_of<'o>(&mut self, name: &str, options: &[&'o str], default: &'o str) -> &'o str {
-        let kind = format!("one of {}", options.join(", "));
-        let node = self.take(name, &kind, Some(default), false);
+        let node = self.take(name, &kind::one_of(options), Some(default), false);
         self.choose(node, options, Some(default)).unwrap_or(default)
+    }
+
+    /// One word of a list, if it is given.
+    pub fn opt_one_of<'o>(&mut self, name: &str, options: &[&'o str]) -> Option<&'o str> {
+        let node = self.take(name, &kind::one_of(options), None, false);
+        self.choose(node, options, None)
     }
 
     /// One word of a list, required.
     pub fn required_one_of<'o>(&mut self, name: &str, options: &[&'o str]) -> Option<&'o str> {
-        let kind = format!("one of {}", options.join(", "));
-        let node = self.take(name, &kind, None, true);
+        let node = self.take(name, &kind::one_of(options), None, true);
         self.choose(node, options, None)
     }
 
     /// A list of texts; empty if not given.
     pub fn string_list(&mut self, name: &str) -> Vec<String> {
-        let node = self.take(name, "list of text", Some("[]"), false);
+        let node = self.take(name, kind::TEXT_LIST, Some("[]"), false);
         let Some(items) = self.checked(node, |node| node.expect_seq().map(<[Node]>::to_vec)) else {
             return Vec::new();
         };
@@ -213,7 +227,7 @@ impl<'d> Fields<'d> {
 
     /// A mapping of names to texts, such as HTTP headers; empty if not given.
     pub fn string_map(&mut self, name: &str) -> Vec<(String, String)> {
-        let node = self.take(name, "mapping of text", Some("{}"), false);
+        let node = self.take(name, kind::TEXT_MAPPING, Some("{}"), false);
         let entries = self
             .checked(node, |node| node.expect_map().cloned())
             .unwrap_or_default();
@@ -228,19 +242,24 @@ impl<'d> Fields<'d> {
         texts.collect()
     }
 
-    /// A value of any shape.
-    pub fn node(&mut self, name: &str) -> Option<Node> {
-        self.take(name, "any", None, false)
+    /// A value that the caller reads itself; `kind` is its type for the reference, such as those of [`kind`].
+    pub fn node(&mut self, name: &str, kind: &str) -> Option<Node> {
+        self.take(name, kind, None, false)
     }
 
-    /// A required value of any shape.
-    pub fn required_node(&mut self, name: &str) -> Option<Node> {
-        self.take(name, "any", None, true)
+    /// A value that the caller reads itself, and takes for `default` if it is not given.
+    pub fn node_or(&mut self, name: &str, kind: &str, default: &str) -> Option<Node> {
+        self.take(name, kind, Some(default), false)
+    }
+
+    /// A required value that the caller reads itself.
+    pub fn required_node(&mut self, name: &str, kind: &str) -> Option<Node> {
+        self.take(name, kind, None, true)
     }
 
     /// The entries of a list; empty if not given.
     pub fn list(&mut self, name: &str) -> Vec<Node> {
-        let node = self.take(name, "list", Some("[]"), false);
+        let node = self.take(name, kind::LIST, Some("[]"), false);
         if node.is_none() && self.diags.is_describing() {
             return vec![Node::empty_map_at(self.node.pos(), self.node.steps().key(name).each())];
         }
@@ -251,14 +270,14 @@ impl<'d> Fields<'d> {
     /// The fields of a nested mapping; without fields if not given.
     pub fn fields(&mut self, name: &str) -> Fields<'d> {
         let empty = Node::empty_map_at(self.node.pos(), self.node.steps().key(name));
-        let node = self.take(name, "mapping", None, false).unwrap_or(empty);
+        let node = self.take(name, kind::MAPPING, None, false).unwrap_or(empty);
         Fields::new(&node, self.diags)
     }
 
     /// The fields of a nested mapping, if it is given.
     pub fn opt_fields(&mut self, name: &str) -> Option<Fields<'d>> {
         if !self.diags.is_describing() && !self.has(name) {
-            self.take(name, "mapping", None, false);
+            self.take(name, kind::MAPPING, None, false);
             return None;
         }
         Some(self.fields(name))
@@ -354,10 +373,26 @@ impl<'d> Fields<'d> {
                 Some(near) => format!(", did you mean \"{near}\"?"),
                 None => String::new(),
             };
-            let message = node.expected(&format!("one of {}", options.join(", ")));
+            let message = node.expected(&kind::one_of(options));
             self.diags.error(&node, message + &hint);
         }
         found
+    }
+}
+
+fn whole_number_in(range: &RangeInclusive<i64>) -> String {
+    match (*range.start(), *range.end()) {
+        (low, i64::MAX) => format!("{} of at least {low}", kind::WHOLE_NUMBER),
+        (low, high) => format!("{} from {low} to {high}", kind::WHOLE_NUMBER),
+    }
+}
+
+/// A whole number within a range, which `what` describes.
+fn within(node: &Node, range: &RangeInclusive<i64>, what: &str) -> Result<i64, String> {
+    let number = node.expect_i64()?;
+    match range.contains(&number) {
+        true => Ok(number),
+        false => Err(node.expected(&format!("a {what}"))),
     }
 }
 

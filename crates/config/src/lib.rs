@@ -14,6 +14,7 @@ mod emit;
 mod environment;
 mod exposure;
 mod fields;
+pub mod kind;
 mod load;
 mod machine;
 mod names;
@@ -26,7 +27,7 @@ mod secrets;
 mod source;
 mod units;
 
-pub use component::{ComponentKind, ComponentNode};
+pub use component::{ComponentKind, ComponentNode, common_fields};
 pub use config::{
     AuthConfig, BasicAuth, BufferConfig, CONNECTIONS_USUAL, Config, CorsConfig, FlowConfig, HttpConfig, ListenerConfig,
     LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, PipelineConfig,

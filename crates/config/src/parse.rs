@@ -283,7 +283,7 @@ impl TreeBuilder<'_> {
 
     fn alias(&mut self, id: usize, pos: Pos) -> Result<(), ParseError> {
         let Some(target) = self.anchors.get(&id).cloned() else {
-            let message = "this alias stands inside the value it refers to";
+            let message = "this alias is inside the value that it refers to";
             return Err(ParseError(pos, message.to_owned()));
         };
         if self.at_key() {

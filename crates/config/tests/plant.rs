@@ -100,7 +100,7 @@ plant.yaml:21:14: pipeline.processors[2].label: duplicate label \"press_1\", fir
 plant.yaml:22:23: environment variable UNSET_NAME is not set: set it, give a default as in ${UNSET_NAME:value}, or write ${{UNSET_NAME}} for the literal text
 plant.yaml:24:1: unknown field \"outputs\", did you mean \"output\"?
 plant.yaml:27:19: shutdown_timeout: expected a duration such as 500ms, 10s or 1h30m, got the number 20; add a unit, for example 20s
-plant.yaml:28:17: left-over template \"{{ .Values.level }}\": render the file first, or use ${NAME}
+plant.yaml:28:17: the template \"{{ .Values.level }}\" is not rendered: render the file first, or use ${NAME}
 plant.yaml:28:46: logger.format: expected one of logfmt, json, got the text \"text\"
 ";
     assert_eq!(diagnostics.to_string(), expected);

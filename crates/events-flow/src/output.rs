@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use thalweg_config::{ComponentNode, Fields as ConfigFields, Node};
+use thalweg_config::{ComponentNode, Fields as ConfigFields, Node, kind};
 use thalweg_events::{EventsError, Namespace};
 use thalweg_flow::{
     Batching, BoxFuture, BuildContext, BuildError, ComponentRegistry, OpenError, Output, OutputContext, OutputSpec,
@@ -45,20 +45,23 @@ fn parse(
     let mut fields = ConfigFields::new(&node.body, context.diagnostics);
     let namespace = fields.string("namespace", thalweg_events::DEFAULT);
     crate::check_namespace(&namespace, fields.pos_of("namespace"), context.diagnostics);
-    let (stream, kind) = (fields.required_node("stream"), fields.required_node("type"));
-    let (metadata, id) = (fields.node("metadata"), fields.node("id"));
-    let expected = fields.node("expected_version");
+    let stream = fields.required_node("stream", kind::INTERPOLATED);
+    let message_type = fields.required_node("type", kind::INTERPOLATED);
+    let metadata = fields.node("metadata", kind::INTERPOLATED_OR_MAPPING);
+    let id = fields.node("id", kind::INTERPOLATED);
+    let expected = fields.node("expected_version", kind::INTERPOLATED);
     let batching = Batching::read(&mut fields, context);
     fields.finish();
     // Checks every field, so that every mistake is reported.
     let stream = stream.and_then(|node| checked(&node, context, |text| named("stream", text, STREAM_BYTES_MAX)));
-    let kind = kind.and_then(|node| checked(&node, context, |text| named("type", text, TYPE_BYTES_MAX)));
+    let message_type =
+        message_type.and_then(|node| checked(&node, context, |text| named("type", text, TYPE_BYTES_MAX)));
     let metadata = metadata.map(|node| members(&node, context));
     let id = id.map(|node| context.interpolation(&node));
     let expected = expected.map(|node| checked(&node, context, |text| expected_of(&text)));
     let fields = EventFields {
         stream: stream?,
-        kind: kind?,
+        kind: message_type?,
         metadata: given(metadata)?,
         id: given(id)?,
         expected: given(expected)?,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_config::Fields;
+use thalweg_config::{Fields, kind};
 use thalweg_telemetry::IntCounter;
 
 use crate::component::Component;
@@ -31,13 +31,12 @@ impl Batching {
         let mut fields = fields.opt_fields("batching")?;
         let count = usize::try_from(fields.int_in("count", 0, 0..=COUNT_MAX)).unwrap_or_default();
         let byte_size = usize::try_from(fields.size("byte_size", "0")).unwrap_or(usize::MAX);
-        let paused = fields.opt_string("period").is_some_and(|text| !text.trim().is_empty());
-        let period = paused.then(|| fields.duration("period", "1s"));
+        let period = fields.duration_or_empty("period", None);
         if byte_size > BYTES_MAX {
             fields.error("byte_size", format!("a batch has at most {} MiB", BYTES_MAX >> 20));
         }
         for later in ["check", "processors"] {
-            let given = fields.node(later);
+            let given = fields.node(later, kind::EMPTY);
             let empty = |node: &thalweg_config::Node| {
                 node.scalar_text().is_some_and(|text| text.trim().is_empty())
                     || node.as_seq().is_some_and(<[_]>::is_empty)

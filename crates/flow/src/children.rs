@@ -23,7 +23,7 @@ pub(crate) fn parse<'a, S: ?Sized>(
 ) -> Option<Vec<NamedSpec<S>>> {
     let diagnostics = context.diagnostics;
     let field = format!("{kind}s");
-    let list = fields.required_node(&field);
+    let list = fields.required_node(&field, &format!("list of {field}"));
     let copies = usize::try_from(fields.int_in("copies", 1, 1..=COPIES_MAX)).unwrap_or(1);
     fields.finish();
     let list = list?;

@@ -98,7 +98,7 @@ impl ParseContext<'_> {
     fn too_deep(&self, node: &ComponentNode) {
         self.diagnostics.error_at(
             node.pos,
-            format!("components are nested more than {DEPTH_MAX} deep; do resources name each other in a circle?"),
+            format!("components are nested more than {DEPTH_MAX} deep; check whether resources form a circle"),
         );
     }
 

@@ -194,7 +194,7 @@ impl Credentials {
         let identity = self.identify(headers).await.map_err(|failure| match failure {
             AuthFailure::Silent => AuthorizationError::Stranger(silent.to_owned()),
             AuthFailure::Wrong => {
-                AuthorizationError::Stranger("the token, or the user and password, are wrong".to_owned())
+                AuthorizationError::Stranger("the token, the user name or the password is wrong".to_owned())
             }
             AuthFailure::Busy => AuthorizationError::Busy,
         })?;
@@ -292,7 +292,7 @@ async fn look(credentials: std::sync::Weak<Credentials>, mut watch: FileWatch) {
             if changed || again {
                 let (known, flaws) = LoginRegistry::read(&config);
                 for error in &flaws {
-                    tracing::error!("a login file or entry cannot be read, so it lets nobody in: {error}");
+                    tracing::error!("a login file or entry cannot be read, so none of its logins is accepted: {error}");
                 }
                 told = (!flaws.is_empty()).then(clock::now);
                 credentials.put(known);

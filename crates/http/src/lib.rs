@@ -1,5 +1,5 @@
-//! What everything that speaks HTTP shares. As a server: how the body of a request is read, how a request is refused,
-//! who may send one, and TLS. As a client: which servers are trusted.
+//! Shared parts of all HTTP interfaces. For servers: request bodies, refusals, logins, and TLS. For clients: which
+//! servers are trusted.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rdkafka::ClientConfig;
-use thalweg_config::{Fields, Node};
+use thalweg_config::{Fields, Node, kind};
 
 const PORT: u16 = 9092;
 const LISTED: &str = "localhost:9092";
@@ -16,7 +16,7 @@ pub fn read(fields: &mut Fields<'_>) -> ClientConfig {
     };
     let listed = addresses(fields, name);
     // The field is read even if absent, because only fields that were read count as valid names.
-    if fields.node(other).is_some() {
+    if fields.node(other, kind::TEXT_OR_LIST).is_some() {
         fields.error(
             other,
             format!("it is an alias of {name}, which is also set; remove one of them"),
@@ -75,7 +75,8 @@ fn client(listed: &[String]) -> ClientConfig {
 
 /// Reads a list or one text; each entry may contain several addresses, separated by commas.
 fn addresses(fields: &mut Fields<'_>, name: &str) -> Vec<String> {
-    let single = fields.node(name).is_some_and(|node| node.as_str().is_some());
+    let given = fields.node(name, kind::TEXT_OR_LIST);
+    let single = given.is_some_and(|node| node.as_str().is_some());
     let entries = match single {
         true => vec![fields.required_string(name)],
         false => fields.string_list(name),
@@ -166,7 +167,7 @@ fn client_certificate(mut fields: Fields<'_>, client: &mut ClientConfig) {
 
 /// Reads a mapping, or a list of one, with the field names of either component. Returns whether SASL is enabled.
 fn sasl(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
-    let Some(node) = fields.node("sasl") else {
+    let Some(node) = fields.node("sasl", kind::MAPPING_OR_LIST) else {
         return false;
     };
     let listed = node.as_seq().map(<[Node]>::to_vec);

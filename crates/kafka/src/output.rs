@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
-use thalweg_config::{ComponentNode, Fields};
+use thalweg_config::{ComponentNode, Fields, kind};
 use thalweg_flow::{
     Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
     Rejection, WriteError,
@@ -31,7 +31,8 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let mut client = cluster::read(&mut fields);
     produce::settle(&mut client);
-    let (topic, key) = (fields.required_node("topic"), fields.node("key"));
+    let topic = fields.required_node("topic", kind::INTERPOLATED);
+    let key = fields.node("key", kind::INTERPOLATED);
     let mut metadata = fields.fields("metadata");
     let exclude = metadata.string_list("exclude_prefixes");
     metadata.finish();

@@ -232,7 +232,7 @@ impl<'a> WireCursor<'a> {
 pub fn once<'a>(kept: &mut Option<WireCursor<'a>>, given: WireCursor<'a>) -> WireResult<()> {
     match kept.replace(given) {
         None => Ok(()),
-        Some(_) => Err(given.malformed("a field is given twice that can be given once")),
+        Some(_) => Err(given.malformed("a field that may be given once is given twice")),
     }
 }
 

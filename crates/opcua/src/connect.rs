@@ -218,7 +218,7 @@ impl Connector {
             };
             known.and_then(|certificate| self.direct_offer_to(certificate)).ok_or_else(|| {
                 ConnectError::new(format!(
-                    "discovery failed ({error}), and {} cannot be opened directly with security: that takes securityPolicy, and the server's certificate, alone in trusted/ of the trustFolder or remembered from an earlier connection",
+                    "discovery failed ({error}), and {} cannot be opened directly with security: that takes securityPolicy, and the server's certificate as the only one in trusted/ of the trustFolder, or remembered from an earlier connection",
                     config.endpoint
                 ))
             })?

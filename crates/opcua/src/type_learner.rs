@@ -159,7 +159,7 @@ impl TypeLearner {
                     self.rests_until = Some(clock::now() + self.rest);
                     component.warn_limited("structure", 1, || {
                         let text = node_id::text(&encoding);
-                        format!("structures encoded as {text}, and perhaps others, are bytes (base64) for now: {error}; queries continue with their next values")
+                        format!("structures encoded as {text}, and perhaps others, are delivered as bytes (base64) for now: {error}; the server is queried again when their next values arrive")
                     });
                     return;
                 }
@@ -167,7 +167,7 @@ impl TypeLearner {
                     // Logged once per encoding, since the registry gives an encoding up only once.
                     tracing::warn!(
                         component = component.title(),
-                        "structures encoded as {} stay bytes (base64), since the server does not describe them: {why}",
+                        "structures encoded as {} are delivered as bytes (base64), because the server does not describe them: {why}",
                         node_id::text(&encoding)
                     );
                     round.book.give_up(encoding);
@@ -177,7 +177,7 @@ impl TypeLearner {
                     let pause = round.book.postpone(encoding);
                     component.warn_limited("structure", 1, || {
                         let seconds = pause.as_secs();
-                        format!("structures encoded as {text} are bytes (base64) until the server describes them: {error}; the next query follows after {seconds} s")
+                        format!("structures encoded as {text} are delivered as bytes (base64) until the server describes them: {error}; the server is queried again in {seconds} s")
                     });
                 }
             }

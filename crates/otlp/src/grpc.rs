@@ -109,7 +109,9 @@ async fn take(
         compression: match (is_compressed, named) {
             (false, _) => PayloadCompression::None,
             (true, PayloadCompression::None) => {
-                return Err(Refusal::malformed("a compressed message without grpc-encoding"));
+                return Err(Refusal::malformed(
+                    "the message is compressed, but the header grpc-encoding is missing",
+                ));
             }
             (true, named) => named,
         },

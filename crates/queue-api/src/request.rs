@@ -178,7 +178,7 @@ pub fn user_queue(name: &str, verb: &str) -> Result<()> {
     let reason = match NameKind::of(name) {
         NameKind::Ordinary | NameKind::DeadLetter => return Ok(()),
         NameKind::Lake => "names beginning with lake. belong to the lake; browse it, or ask the lake itself",
-        NameKind::Buffer => "names beginning with buffer. belong to the buffers of pipelines; change the pipeline",
+        NameKind::Buffer => "names beginning with buffer. belong to the buffers of flows; change the flow",
     };
     Err(Problem::not_authorized(format!("{verb} queue {name}"), reason))
 }

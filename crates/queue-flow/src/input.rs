@@ -79,7 +79,8 @@ fn parse(
         GroupStart::Earliest
     });
     let number = |fields: &mut Fields<'_>, name: &str, max: i64| {
-        fields.has(name).then(|| fields.int_in(name, 1, 1..=max) as u32)
+        let number = fields.opt_int_in(name, 1..=max)?;
+        u32::try_from(number).ok()
     };
     let options = QueueInputOptions {
         name,
@@ -91,8 +92,6 @@ fn parse(
         max_in_flight: number(&mut fields, "max_in_flight", 1_000_000),
         auto_extend: fields.bool("auto_extend", true),
     };
-    let known = ["claim_batch", "max_in_flight"];
-    known.iter().for_each(|name| drop(fields.node(name)));
     let named = if fields.has("group") { "group" } else { "name" };
     store.uses(QueueReference {
         name: options.name.clone(),

@@ -87,7 +87,7 @@ fn check_group(queue: &str, settings: &QueueSettings, reader: &GroupReference, d
         if declared.mode != reader.mode {
             let (declared, wanted) = (declared.mode.name(), reader.mode.name());
             let text = format!(
-                "queue.mode: group \"{name}\" of queue \"{queue}\" is declared with mode {declared}, and this reads it with mode {wanted}; change one of them, or read as another group"
+                "queue.mode: group \"{name}\" of queue \"{queue}\" is declared with mode {declared}, and this input reads it with mode {wanted}; change one of them, or read as another group"
             );
             diagnostics.error_at(reader.pos, text);
         }
@@ -98,7 +98,7 @@ fn check_group(queue: &str, settings: &QueueSettings, reader: &GroupReference, d
         && let Some(near) = closest(name, &names)
     {
         let text = format!(
-            "queue.group: queue \"{queue}\" declares no group \"{name}\", did you mean \"{near}\"? It is created when this reads for the first time, and begins where start says"
+            "queue.group: queue \"{queue}\" declares no group \"{name}\", did you mean \"{near}\"? The group is created when this input first reads, and begins at the position of the field start"
         );
         diagnostics.warn_at(reader.pos, text);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use thalweg_config::{ComponentNode, Fields};
+use thalweg_config::{ComponentNode, Fields, kind};
 use thalweg_flow::{
     Batching, BoxFuture, BuildContext, BuildError, ComponentRegistry, OpenError, Output, OutputContext, OutputSpec,
     ParseContext, Rejection, WriteError, all_but,
@@ -64,8 +64,10 @@ fn parse(
         pos: fields.pos_of("name"),
         reader: None,
     });
-    let (key, delay, ttl) = (fields.node("key"), fields.node("delay"), fields.node("ttl"));
-    let properties = fields.node("properties");
+    let key = fields.node("key", kind::INTERPOLATED);
+    let delay = fields.node("delay", kind::INTERPOLATED_DURATION);
+    let ttl = fields.node("ttl", kind::INTERPOLATED_DURATION);
+    let properties = fields.node_or("properties", kind::INTERPOLATED_MAPPING, "{}");
     let batching = Batching::read(&mut fields, context);
     fields.finish();
     let mut known = Vec::new();

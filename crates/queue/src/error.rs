@@ -1,7 +1,7 @@
 //! Queue errors: one variant per situation. Each message names the place and the cure in one sentence.
 //!
-//! Every interface (HTTP, MQTT, pipelines) reports the same [`QueueError::kind`]. The code, the status and the time of a
-//! retry follow from the kind alone, by the table in `kind.rs`.
+//! The HTTP interface and the components of flows report the same [`QueueError::kind`]. The code, the status and the time
+//! of a retry follow from the kind alone, by the table in `kind.rs`.
 
 mod kind;
 

@@ -10,8 +10,9 @@
 //! | away | a persistent session without a connection: no share, its leases run on | here by `join`, gone by `remove` |
 //! | gone | has left, but still has leases | here by `join`; forgotten with its last lease |
 //!
-//! An HTTP member is idle when it has no open request and no lease; MQTT and pipelines leave explicitly. A member keeps
-//! its number until it is forgotten and only then may another get it, so a lease never changes its holder.
+//! An HTTP member is idle when it has no open request and no lease; the members of flows leave explicitly. A member keeps
+//! its number until it is forgotten and only then may another get it, so a lease never changes its holder. The kinds for
+//! MQTT have numbers in stored groups; nothing joins with them, because there is no MQTT interface.
 //!
 //! Joins and leaves take effect together, 100 ms after the first of them. Nobody waits in between: the members present
 //! may take what a member left behind, and what the first member of a group finds. (Assigning at once for the first

@@ -9,14 +9,14 @@ use crate::error::QueueError;
 
 /// Maximum length of a queue or group name, in bytes, which equal characters here.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Maximum length of a consumer id, in bytes. MQTT client ids have the broker's own limit.
+/// Maximum length of a consumer id, in bytes.
 pub const CONSUMER_BYTES_MAX: usize = 256;
 
 /// The dead letters of queue `q` go to `dlq.q`.
 pub const DEAD_LETTER_PREFIX: &str = "dlq.";
 /// Queues that feed the lake.
 pub const LAKE_PREFIX: &str = "lake.";
-/// Queues that buffer a pipeline.
+/// Queues that buffer a flow.
 pub const BUFFER_PREFIX: &str = "buffer.";
 
 /// Why a text is not a name; reads as the end of a sentence about it.
@@ -54,7 +54,7 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Checks the id that an HTTP caller or a pipeline gives its consumer. It may be any text, because it is never part of
+/// Checks the id that an HTTP caller or a flow gives its consumer. It may be any text, because it is never part of
 /// a path.
 pub fn check_consumer(id: &str) -> Result<(), QueueError> {
     let rule = if id.is_empty() {
@@ -113,7 +113,7 @@ pub fn check_user_change(queue: &str, change: QueueChange) -> Result<(), QueueEr
             "names beginning with dlq. are reserved: a dead-letter queue is created with its first dead letter"
         }
         (NameKind::Lake, _) => "names beginning with lake. belong to the lake, which creates and configures them",
-        (NameKind::Buffer, _) => "names beginning with buffer. belong to the buffers of pipelines; change the pipeline",
+        (NameKind::Buffer, _) => "names beginning with buffer. belong to the buffers of flows; change the flow",
     };
     let verb = match change {
         QueueChange::Create => "create",

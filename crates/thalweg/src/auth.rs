@@ -45,7 +45,7 @@ pub struct AuthAdd {
     /// read, write or admin; each includes those before it
     #[arg(long, value_name = "ROLE", value_delimiter = ',', required = true)]
     roles: Vec<String>,
-    /// A user with a password, for browsers and MQTT
+    /// A user with a password, for browsers
     #[arg(long)]
     user: bool,
     #[command(flatten)]
@@ -85,7 +85,7 @@ impl AuthFiles {
             .collect::<Vec<_>>();
         ensure!(
             !all.is_empty(),
-            "which file? name it with --tokens or --users, or a configuration that has auth.tokens_file or auth.users_file with -c"
+            "no file is given; give --tokens or --users, or with -c a configuration that has auth.tokens_file or auth.users_file"
         );
         Ok(all)
     }
@@ -97,7 +97,7 @@ impl AuthFiles {
             LoginFileKind::Users => ("--users", "auth.users_file"),
         };
         let found =
-            found.with_context(|| format!("which file? name it with {flag}, or set {key} in the configuration"))?;
+            found.with_context(|| format!("no such file is given; give {flag}, or set {key} in the configuration"))?;
         Ok(found.0)
     }
 }

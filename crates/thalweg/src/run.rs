@@ -55,7 +55,7 @@ async fn until_stopped(mut signals: Signals, process: &Process, options: &RunOpt
                     tracing::info!("the file was read again; nothing has changed");
                 }
             }
-            Err(error) => tracing::error!("the file was read again, but nothing of it is in force: {error:#}"),
+            Err(error) => tracing::error!("the file was read again, but none of it is in force: {error:#}"),
         }
     }
     signals.stop_at_once();

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 use thalweg_assemble::{ReferenceEntry, ReferenceField, ReferenceKind, reference};
+use thalweg_config::kind;
 
 use crate::out;
 
@@ -96,12 +97,19 @@ fn definitions(all: &[ReferenceEntry]) -> Value {
     Value::Object(definitions)
 }
 
-/// The schema of a component's value. For components that also accept a text, a list or other components, only the
-/// names are known.
+/// The schema of a component's value: a mapping, or a list of mappings as of `switch`. A component without fields
+/// accepts a text, a list of components or nothing.
 fn component(entry: &ReferenceEntry) -> Value {
-    let mut fields = Map::new();
-    for field in entry.fields.iter().filter(|field| !field.path.starts_with('[')) {
-        put(&mut fields, &field.path, field);
+    let (mut fields, mut fields_of_entries) = (Map::new(), Map::new());
+    for field in &entry.fields {
+        match field.path.strip_prefix("[].") {
+            Some(path) => put(&mut fields_of_entries, path, field),
+            None => put(&mut fields, &field.path, field),
+        }
+    }
+    if !fields_of_entries.is_empty() {
+        let entries = json!({"type": "object", "properties": fields_of_entries, "additionalProperties": false});
+        return json!({"description": entry.about, "type": "array", "items": entries});
     }
     match fields.is_empty() {
         true => json!({"description": entry.about}),
@@ -127,8 +135,6 @@ fn put(properties: &mut Map<String, Value>, path: &str, field: &ReferenceField) 
         own.extend(described(field));
         return;
     }
-    // A field that contains others may be empty.
-    own.remove("type");
     let object = match is_list {
         true => {
             let items = own.entry("items").or_insert_with(|| Value::Object(Map::new()));
@@ -146,24 +152,8 @@ fn put(properties: &mut Map<String, Value>, path: &str, field: &ReferenceField) 
 fn described(field: &ReferenceField) -> Map<String, Value> {
     let mut own = Map::new();
     own.insert("description".to_owned(), field.sentence.clone().into());
-    // A value may come from the environment, as text; a secret may also come from a file.
-    let kind = match field.kind.as_str() {
-        "true or false" => Some(json!(["boolean", "string", "null"])),
-        kind if kind.starts_with("whole number") => Some(json!(["integer", "string", "null"])),
-        "number" => Some(json!(["number", "string", "null"])),
-        "text" | "duration" => Some(json!(["string", "number", "boolean", "null"])),
-        "size" => Some(json!(["string", "integer", "null"])),
-        _ => None,
-    };
-    if let Some(kind) = kind {
-        own.insert("type".to_owned(), kind);
-    }
-    if let Some(words) = field.kind.strip_prefix("one of ") {
-        let words: Vec<&str> = words.split(", ").collect();
-        own.insert(
-            "anyOf".to_owned(),
-            json!([{"enum": words}, {"type": ["string", "null"]}]),
-        );
+    if let Some(Value::Object(shape)) = shape(&field.kind) {
+        own.extend(shape);
     }
     if let Some(default) = &field.default {
         own.insert("default".to_owned(), default.clone().into());
@@ -172,6 +162,71 @@ fn described(field: &ReferenceField) -> Map<String, Value> {
         own.insert("examples".to_owned(), json!([field.example]));
     }
     own
+}
+
+/// The schema of the values that a type of the reference stands for; `None` for a type of no field. A value may come
+/// from the environment, as text; a secret may also come from a file.
+fn shape(kind: &str) -> Option<Value> {
+    let scalar = || json!({"type": ["string", "number", "boolean"]});
+    let scalar_or_null = || json!({"type": ["string", "number", "boolean", "null"]});
+    let components = |name: &str| json!({"type": ["array", "null"], "items": reference_of(name)});
+    Some(match kind {
+        kind::TEXT | kind::PROGRAM | kind::INTERPOLATED => scalar_or_null(),
+        kind::DURATION | kind::INTERPOLATED_DURATION => scalar_or_null(),
+        kind::TRUE_OR_FALSE => json!({"type": ["boolean", "string", "null"]}),
+        kind::NUMBER => json!({"type": ["number", "string", "null"]}),
+        kind::SIZE => json!({"type": ["string", "integer", "null"]}),
+        kind::LIST => json!({"type": ["array", "null"]}),
+        kind::MAPPING => json!({"type": ["object", "null"]}),
+        kind::MAPPING_OR_LIST => json!({"type": ["object", "array", "null"], "maxItems": 1}),
+        kind::TEXT_LIST => json!({"type": ["array", "null"], "items": scalar()}),
+        kind::TEXT_OR_LIST => json!({"type": ["array", "string", "null"], "items": scalar()}),
+        kind::TEXT_MAPPING => json!({"type": ["object", "null"], "additionalProperties": scalar_or_null()}),
+        kind::INTERPOLATED_MAPPING => json!({"type": ["object", "null"], "additionalProperties": scalar()}),
+        kind::INTERPOLATED_OR_MAPPING => {
+            json!({"type": ["object", "string", "number", "boolean", "null"], "additionalProperties": scalar()})
+        }
+        kind::INPUT | kind::BUFFER | kind::OUTPUT => reference_of(kind),
+        kind::INPUT_LIST => components(kind::INPUT),
+        kind::PROCESSOR_LIST => components("processor"),
+        kind::OUTPUT_LIST => components(kind::OUTPUT),
+        kind::NOT_THERE => json!({"type": "null"}),
+        kind::EMPTY => json!({"type": ["string", "array", "null"], "pattern": "^\\s*$", "maxItems": 0}),
+        kind::EMPTY_LIST => json!({"type": ["array", "null"], "maxItems": 0}),
+        _ => return whole_number(kind).or_else(|| words(kind)),
+    })
+}
+
+/// A whole number, with its limits.
+fn whole_number(kind: &str) -> Option<Value> {
+    let limits = kind.strip_prefix(kind::WHOLE_NUMBER)?.trim_start();
+    let (least, most) = match (limits.strip_prefix("of at least "), limits.strip_prefix("from ")) {
+        _ if limits.is_empty() => (None, None),
+        (Some(least), _) => (Some(least), None),
+        (None, Some(range)) => {
+            let (least, most) = range.split_once(" to ")?;
+            (Some(least), Some(most))
+        }
+        (None, None) => return None,
+    };
+    let mut shape = Map::new();
+    shape.insert("type".to_owned(), json!(["integer", "string", "null"]));
+    for (name, limit) in [("minimum", least), ("maximum", most)] {
+        if let Some(limit) = limit {
+            shape.insert(name.to_owned(), limit.parse::<i64>().ok()?.into());
+        }
+    }
+    Some(Value::Object(shape))
+}
+
+/// One word of several, or a list of such words.
+fn words(kind: &str) -> Option<Value> {
+    if let Some(words) = kind.strip_prefix("one of ") {
+        let words: Vec<&str> = words.split(", ").collect();
+        return Some(json!({"anyOf": [{"enum": words}, {"type": ["string", "null"]}]}));
+    }
+    let words: Vec<&str> = kind.strip_prefix("list of ")?.split(", ").collect();
+    Some(json!({"type": ["array", "null"], "items": {"enum": words}}))
 }
 
 #[cfg(test)]
@@ -188,5 +243,24 @@ mod tests {
         assert!(at(&format!("{opcua}/deadbandRules/items/properties/pattern")).is_object());
         assert!(at("/properties/lake/properties/flush/properties/interval/default").is_string());
         assert_eq!(at("/properties/flows/items/properties/input/$ref"), "#/$defs/input");
+        assert_eq!(at(&format!("{opcua}/nodeIDs/type/0")), "array");
+        assert_eq!(at(&format!("{opcua}/queueSize/maximum")), 100_000);
+        let case = "/$defs/processor/properties/switch/items/properties";
+        assert_eq!(at(&format!("{case}/processors/items/$ref")), "#/$defs/processor");
+        let token = "/properties/auth/properties/tokens/items/properties";
+        assert_eq!(at(&format!("{token}/roles/items/enum/0")), "read");
+    }
+
+    /// An unknown type would accept everything. A field of old files has none.
+    #[test]
+    fn every_type_of_the_reference_has_a_shape() {
+        for entry in reference() {
+            for field in entry.fields.iter().filter(|field| !field.kind.is_empty()) {
+                let (name, path, kind) = (entry.name, &field.path, &field.kind);
+                assert!(shape(kind).is_some(), "{name} {path}: {kind}");
+            }
+        }
+        assert_eq!(shape("whole number of at least 1").unwrap()["minimum"], 1);
+        assert_eq!(shape("anything"), None);
     }
 }

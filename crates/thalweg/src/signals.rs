@@ -52,7 +52,7 @@ impl Signals {
         tokio::spawn(async move {
             while self.next().await != SignalRequest::Stop {}
             out::complain(
-                "thalweg: stopped at once by a second signal; their source sends unacknowledged messages again",
+                "thalweg: stopped at once by a second signal; the sources send unacknowledged messages again",
             );
             std::process::exit(1);
         });

@@ -18,8 +18,8 @@ pub fn main(command: SimulateCommand) -> anyhow::Result<ExitCode> {
         let simulator = thalweg_simulator::start(options).await?;
         if simulator.is_exposed() {
             out::complain(
-                "other hosts reach this simulator, and it is for tests: whoever connects may read and write its values; \
-                 without --host, only this machine does",
+                "other hosts reach this simulator, which is for tests: everyone who connects may read and write its \
+                 values; without --host only this machine reaches it",
             );
         }
         out::line(format_args!(

@@ -63,8 +63,7 @@ pub(crate) fn section(config: &Config, wanted: bool, diagnostics: &Diagnostics) 
             "expected an address of Postgres, postgres://user:password@host/database; leave it out for the log of this process",
         );
     }
-    let durability = fields.has("durability").then(|| durability(&mut fields));
-    drop(fields.node("durability"));
+    let durability = fields.opt_one_of("durability", &["fsync", "interval", "os", "memory"]);
     let message_bytes = fields.size("max_message_bytes", MESSAGE_BYTES);
     if !(1..=MESSAGE_BYTES_MAX).contains(&message_bytes) {
         let most = MESSAGE_BYTES_MAX >> 20;
@@ -75,7 +74,7 @@ pub(crate) fn section(config: &Config, wanted: bool, diagnostics: &Diagnostics) 
         enabled: enabled || wanted,
         token,
         db_url,
-        durability,
+        durability: durability.map(durability_of),
         message_bytes_max: usize::try_from(message_bytes).unwrap_or(usize::MAX),
         open_admin: fields.bool("open_admin", false),
         metrics_per_namespace: fields.bool("metrics_per_namespace", false),
@@ -89,8 +88,8 @@ pub(crate) fn is_postgres(url: &str) -> bool {
     url.starts_with("postgres://") || url.starts_with("postgresql://")
 }
 
-fn durability(fields: &mut Fields<'_>) -> Durability {
-    match fields.one_of("durability", &["fsync", "interval", "os", "memory"], "fsync") {
+fn durability_of(word: &str) -> Durability {
+    match word {
         "interval" => Durability::Interval,
         "os" => Durability::Os,
         "memory" => Durability::Memory,

@@ -7,6 +7,7 @@ use std::thread::available_parallelism;
 use crate::component::{ComponentKind, ComponentNode};
 use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
+use crate::kind;
 use crate::names::nearest;
 use crate::node::Node;
 use crate::source::Pos;
@@ -61,7 +62,7 @@ pub(super) fn read_flows(f: &mut Fields<'_>) -> Vec<FlowConfig> {
         let flow = match shorthand {
             Some((first, _)) => read_flow(f, "default".to_owned(), first.pos()),
             None => {
-                SHORTHAND.iter().for_each(|name| drop(f.node(name)));
+                name_shorthand(f);
                 None
             }
         };
@@ -71,7 +72,7 @@ pub(super) fn read_flows(f: &mut Fields<'_>) -> Vec<FlowConfig> {
         let message = format!("\"{key}\" at top level excludes \"flows\"; move it into an entry of flows");
         diags.error_at(key.pos(), message);
     }
-    SHORTHAND.iter().for_each(|name| drop(f.node(name)));
+    name_shorthand(f);
     let mut names: Vec<(String, Pos)> = Vec::new();
     let mut flows = Vec::new();
     for entry in entries {
@@ -82,6 +83,14 @@ pub(super) fn read_flows(f: &mut Fields<'_>) -> Vec<FlowConfig> {
         f.finish();
     }
     flows
+}
+
+/// Makes the parts of a flow valid names at top level.
+fn name_shorthand(f: &mut Fields<'_>) {
+    for name in SHORTHAND {
+        let kind = if name == "pipeline" { kind::MAPPING } else { name };
+        drop(f.node(name, kind));
+    }
 }
 
 fn check_name(f: &Fields<'_>, name: &str, names: &mut Vec<(String, Pos)>) {
@@ -108,7 +117,7 @@ fn read_flow(f: &mut Fields<'_>, name: String, pos: Pos) -> Option<FlowConfig> {
     let diags = f.diags();
     let input = required(f, ComponentKind::Input, "stdin: {}", pos);
     let buffer = f
-        .node("buffer")
+        .node("buffer", kind::BUFFER)
         .map_or(BufferConfig::None, |node| read_buffer(&node, diags));
     let pipeline = read_pipeline(f.fields("pipeline"));
     let output = required(f, ComponentKind::Output, "stdout: {}", pos);
@@ -124,7 +133,8 @@ fn read_flow(f: &mut Fields<'_>, name: String, pos: Pos) -> Option<FlowConfig> {
 
 fn required(f: &mut Fields<'_>, kind: ComponentKind, example: &str, pos: Pos) -> Option<ComponentNode> {
     let diags = f.diags();
-    let Some(node) = f.node(kind.as_str()) else {
+    // The type of such a field is the name of its kind.
+    let Some(node) = f.node(kind.as_str(), kind.as_str()) else {
         let path = f.mapping().path();
         let place = if path.is_empty() { path } else { format!(" in {path}") };
         let message = format!("missing {kind}{place}; add for example \"{kind}: {{{example}}}\"");
@@ -163,7 +173,7 @@ fn read_buffer(node: &Node, diags: &Diagnostics) -> BufferConfig {
 fn read_pipeline(mut f: Fields<'_>) -> PipelineConfig {
     let diags = f.diags();
     let threads = f.int_in("threads", -1, -1..=THREADS_MAX);
-    let list = f.node("processors");
+    let list = f.node_or("processors", kind::PROCESSOR_LIST, "[]");
     f.finish();
     let processors =
         list.map(|list| ComponentNode::parse_list(&list, ComponentKind::Processor, "root.pipeline.processors", diags));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
+use crate::kind;
 use crate::names::nearest;
 use crate::node::Node;
 use crate::source::Pos;
@@ -79,7 +80,7 @@ impl HttpConfig {
         // Read even if it is not given, because only fields that were read are listed as valid names.
         let connections = max_connections(&mut f);
         let max_connections = f.has("max_connections").then_some(connections);
-        let effect = "is read as one more user for auth, with all roles; move it there";
+        let effect = "is read as a further user of auth with all roles; move the user to auth.users_file";
         let legacy = f.legacy("basic_auth", effect);
         let basic_auth = legacy.and_then(|node| BasicAuth::read(&node, f.diags()));
         f.finish();
@@ -266,7 +267,7 @@ impl TokenConfig {
         let name = f.required_string("name");
         let hash = f.opt_string("sha256");
         let file = f.opt_string("file");
-        let roles = f.node("roles");
+        let roles = f.node("roles", &kind::list_of(&Role::NAMES));
         let secret = match (&hash, file) {
             (Some(hex), None) => {
                 let decoded = sha256_from_hex(hex);

@@ -75,7 +75,7 @@ impl ScriptingConfig {
         let given = f.has("timeout");
         let timeout = f.duration("timeout", "1s");
         if timeout.is_zero() {
-            f.error("timeout", "a script needs some time; give a duration such as 1s");
+            f.error("timeout", "the time must be more than 0; give a duration such as 1s");
         }
         let config = ScriptingConfig {
             engine,

@@ -66,8 +66,7 @@ log: {}
 shutdown_timeout: 1m
 ";
     let (config, messages) = run(text);
-    let warning =
-        "f.yaml:9:3: warning: http.basic_auth is read as one more user for auth, with all roles; move it there\n";
+    let warning = "f.yaml:9:3: warning: http.basic_auth is read as a further user of auth with all roles; move the user to auth.users_file\n";
     assert_eq!(messages, warning);
     assert_eq!(config.memory.limit, 2 << 30);
     assert_eq!(config.http.basic_auth.unwrap().username, "u");
@@ -259,19 +258,19 @@ fn mistakes_in_sections() {
         ),
         (
             "http: {basic_auth: {enabled: true, username: u, password_hash: x, algorithm: bcrypt}}\n",
-            "f.yaml:1:8: warning: http.basic_auth is read as one more user for auth, with all roles; move it there\n\
+            "f.yaml:1:8: warning: http.basic_auth is read as a further user of auth with all roles; move the user to auth.users_file\n\
              f.yaml:1:78: http.basic_auth.algorithm: this version checks sha256 only, not bcrypt; give the password's \
              SHA-256 in base64, or move the user to auth.users_file, which takes argon2id\n",
         ),
         (
             "http: {basic_auth: {enabled: true, username: u, password_hash: aGFzaA==}}\n",
-            "f.yaml:1:8: warning: http.basic_auth is read as one more user for auth, with all roles; move it there\n\
+            "f.yaml:1:8: warning: http.basic_auth is read as a further user of auth with all roles; move the user to auth.users_file\n\
              f.yaml:1:64: http.basic_auth.password_hash: expected the base64 of the password's SHA-256: 44 characters, \
              the last one =\n",
         ),
         (
             "scripting: {timeout: 0}\n",
-            "f.yaml:1:22: scripting.timeout: a script needs some time; give a duration such as 1s\n",
+            "f.yaml:1:22: scripting.timeout: the time must be more than 0; give a duration such as 1s\n",
         ),
         (
             "cache_resources: [{memory: {}}]\n",

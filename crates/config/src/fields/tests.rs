@@ -15,7 +15,8 @@ fn run<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T) -> (T, String) {
 
 #[test]
 fn given_values_and_defaults() {
-    let text = "s: 007\nb: 'true'\ni: \"500\"\nf: 3\nd: 1m30s\nz: 2MiB\nl: [a, 5, true]\nm: {a: 1, b: }\no: sign\nn:\n";
+    let text = "s: 007\nb: 'true'\ni: \"500\"\nf: 3\nd: 1m30s\nz: 2MiB\nl: [a, 5, true]\nm: {a: 1, b: }\no: sign\n\
+                e: ' '\nn:\n";
     let ((), messages) = run(text, |f| {
         assert_eq!(f.string("s", "x"), "007");
         assert!(f.bool("b", false));
@@ -34,6 +35,14 @@ fn given_values_and_defaults() {
         assert_eq!(f.duration("absent", "300ms"), Duration::from_millis(300));
         assert_eq!(f.size("absent", "10GiB"), 10 << 30);
         assert_eq!(f.one_of("absent", &["none", "sign"], ""), "");
+        assert_eq!(f.opt_one_of("o", &["none", "sign"]), Some("sign"));
+        assert_eq!(f.opt_one_of("absent", &["none", "sign"]), None);
+        assert_eq!(f.opt_int_in("i", 1..=500), Some(500));
+        assert_eq!(f.opt_int_in("absent", 1..=500), None);
+        assert_eq!(f.duration_or_empty("d", None), Some(Duration::from_secs(90)));
+        assert_eq!(f.duration_or_empty("e", Some("1s")), None);
+        assert_eq!(f.duration_or_empty("absent", Some("1s")), Some(Duration::from_secs(1)));
+        assert_eq!(f.duration_or_empty("absent", None), None);
         let mut nested = f.fields("absent2");
         assert_eq!(nested.string("type", "absolute"), "absolute");
         nested.finish();
@@ -296,6 +305,11 @@ fn a_reader_describes_its_fields() {
         f.int("pollRate", 1000);
         f.float("samplingInterval", 0.0);
         f.one_of("mode", &["a", "b"], "a");
+        f.opt_int_in("claim_batch", 1..=10_000);
+        f.duration_or_empty("period", None);
+        f.required_node("topic", kind::INTERPOLATED);
+        f.node_or("processors", kind::PROCESSOR_LIST, "[]");
+        f.node("roles", &kind::list_of(&["read", "write"]));
         f.legacy("insecure", "has no effect");
         let mut deadband = f.fields("deadband");
         deadband.duration("max_time", "5s");
@@ -320,6 +334,11 @@ fn a_reader_describes_its_fields() {
         "pollRate | whole number | Some(\"1000\") | false",
         "samplingInterval | number | Some(\"0.0\") | false",
         "mode | one of a, b | Some(\"a\") | false",
+        "claim_batch | whole number from 1 to 10000 | None | false",
+        "period | duration | None | false",
+        "topic | interpolated text | None | true",
+        "processors | list of processors | Some(\"[]\") | false",
+        "roles | list of read, write | None | false",
         "deadband | mapping | None | false",
         "deadband.max_time | duration | Some(\"5s\") | false",
         "conditions | list | Some(\"[]\") | false",

@@ -136,7 +136,10 @@ fn mistakes() {
             "1:3: the name of a field must be a text, not a list or a mapping\n",
         ),
         (": 1\n", "1:1: a field needs a name in front of the colon\n"),
-        ("a: &x [*x]\n", "1:8: this alias stands inside the value it refers to\n"),
+        (
+            "a: &x [*x]\n",
+            "1:8: this alias is inside the value that it refers to\n",
+        ),
         (
             "a: *x\n",
             "1:4: malformed YAML: while parsing node, found unknown anchor; define it with & in front of its first use\n",

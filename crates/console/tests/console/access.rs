@@ -144,7 +144,7 @@ async fn with_tokens_everything_but_health_needs_a_role() {
     let wrong = send(&running, "GET", "/", &["authorization: Bearer wrong"], "").await;
     assert_eq!(
         (wrong.status, wrong.text()),
-        (401, "the token, or the user and password, are wrong\n")
+        (401, "the token, the user name or the password is wrong\n")
     );
     let lacking = send(&running, "POST", "/echo", &["authorization: Bearer reader"], "x").await;
     assert_eq!(

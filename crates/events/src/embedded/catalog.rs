@@ -365,8 +365,9 @@ impl CatalogLog {
         tracing::error!(
             from = self.end,
             to,
-            "changes of namespaces and tokens were lost to damage that was given up: tokens revoked by them are valid \
-             again, and tokens created by them are not valid (token.list, token.create)"
+            "the log lost changes of namespaces and tokens, in damaged data that was given up; tokens that they \
+             revoked are valid again, and tokens that they created are not: check them with token.list, and create \
+             them again with token.create"
         );
         self.end = to;
         self.known.lost_before = to;

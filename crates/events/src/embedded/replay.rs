@@ -157,8 +157,8 @@ impl ReplayIndexer<'_> {
                     tracing::warn!(
                         namespace = self.namespace.about().name,
                         offset = event.offset,
-                        "the record that cleared all messages before offset {} was lost to damage that was given up: \
-                         they stay removed, because positions start again after it",
+                        "the log lost the record that cleared all messages before offset {}, in damaged data that was \
+                         given up; the messages stay removed, because positions start again after it",
                         gap.end
                     );
                     self.clear(gap.start);

@@ -213,8 +213,8 @@ fn after_gap(log: &dyn Log, id: PartitionId, from: Offset) -> Result<Option<Offs
                 partition = %id,
                 from,
                 to,
-                "records of documents and of scavenging were lost to damage that was given up: scavenged messages may \
-                 be visible again until a rule or a deletion hides them"
+                "the log lost records of documents and of scavenging, in damaged data that was given up; scavenged \
+                 messages may be visible again until a rule or a deletion hides them"
             );
             Ok(Some(to.max(from + 1)))
         }

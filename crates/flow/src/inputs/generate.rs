@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use thalweg_config::{ComponentNode, Fields};
+use thalweg_config::{ComponentNode, Fields, kind};
 use thalweg_mapping::{Mapping, MappingOutcome};
 use thalweg_record::{Batch, DropReason, FilterReason, Message};
 
@@ -28,11 +28,9 @@ const BATCH_SIZE_MAX: i64 = 100_000;
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let diagnostics = context.diagnostics;
     let mut fields = Fields::new(&node.body, diagnostics);
-    let mapping = fields.required_node("mapping");
-    let paused = fields.opt_string("interval").is_none_or(|text| !text.trim().is_empty());
-    let interval = paused
-        .then(|| fields.duration("interval", "1s"))
-        .filter(|interval| !interval.is_zero());
+    let mapping = fields.required_node("mapping", kind::PROGRAM);
+    let interval = fields.duration_or_empty("interval", Some("1s"));
+    let interval = interval.filter(|interval| !interval.is_zero());
     let count = fields.int_in("count", 0, 0..=i64::MAX).unsigned_abs();
     let batch_size = fields.int_in("batch_size", 1, 1..=BATCH_SIZE_MAX).unsigned_abs() as usize;
     fields.finish();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use thalweg_config::{ComponentNode, Fields};
+use thalweg_config::{ComponentNode, Fields, kind};
 use thalweg_mapping::Interpolation;
 use thalweg_record::{DropReason, Message};
 
@@ -26,7 +26,7 @@ struct FileOutputSpec {
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let path = fields.required_node("path");
+    let path = fields.required_node("path", kind::INTERPOLATED);
     let codec = OutputCodec::read(&mut fields);
     fields.finish();
     let path = Arc::new(context.interpolation(&path?)?);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use thalweg_config::{ComponentNode, Fields};
+use thalweg_config::{ComponentNode, Fields, kind};
 use thalweg_mapping::Interpolation;
 use thalweg_record::Batch;
 
@@ -23,11 +23,11 @@ const LEVELS: [&str; 6] = ["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
     let level = fields.one_of("level", &LEVELS, "INFO");
-    let message = match fields.node("message") {
+    let message = match fields.node_or("message", kind::INTERPOLATED, "") {
         Some(node) => context.interpolation(&node),
         None => Interpolation::compile("").ok(),
     };
-    let extra = fields.node("fields");
+    let extra = fields.node_or("fields", kind::INTERPOLATED_MAPPING, "{}");
     fields.finish();
     let mut named = Vec::new();
     let mut complete = true;

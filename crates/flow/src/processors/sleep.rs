@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use thalweg_config::{ComponentNode, Fields, parse_duration};
+use thalweg_config::{ComponentNode, Fields, kind, parse_duration};
 use thalweg_mapping::Interpolation;
 use thalweg_record::Batch;
 
@@ -22,7 +22,7 @@ struct SleepSpec(Arc<Interpolation>);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn ProcessorSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let duration = fields.required_node("duration");
+    let duration = fields.required_node("duration", kind::INTERPOLATED_DURATION);
     fields.finish();
     let duration = duration?;
     let text = context.interpolation(&duration)?;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use thalweg_config::{ComponentNode, Diagnostics, Fields, Node};
+use thalweg_config::{ComponentNode, Diagnostics, Fields, Node, kind};
 use thalweg_mapping::Mapping;
 use thalweg_record::{Batch, Message};
 
@@ -37,8 +37,8 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
         .enumerate()
         .filter_map(|(i, case)| {
             let mut fields = Fields::new(&case, context.diagnostics);
-            let check = fields.node("check");
-            let processors = fields.required_node("processors");
+            let check = fields.node("check", kind::PROGRAM);
+            let processors = fields.required_node("processors", kind::PROCESSOR_LIST);
             let fallthrough = fields.bool("fallthrough", false);
             fields.finish();
             let check = match check {

@@ -101,7 +101,7 @@ impl LoginFile {
             match LoginLine::parse(content, kind) {
                 Ok(line) if names.insert(line.name.clone()) => found.lines.push(line),
                 Ok(line) => {
-                    let problem = format!("\"{}\" has a line already; delete one of them", line.name);
+                    let problem = format!("the name \"{}\" has two lines; delete one of them", line.name);
                     found.wrong.push((number, problem));
                 }
                 Err(problem) => found.wrong.push((number, problem)),
@@ -220,11 +220,7 @@ mod tests {
                 "64 hexadecimal digits",
             ),
             (LoginFileKind::Tokens, format!("a b:{digits}:read"), "is not a name"),
-            (
-                LoginFileKind::Tokens,
-                format!("good:{digits}:read"),
-                "has a line already",
-            ),
+            (LoginFileKind::Tokens, format!("good:{digits}:read"), "has two lines"),
             (
                 LoginFileKind::Users,
                 "ada".to_owned(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use regex::bytes::RegexSet;
-use thalweg_config::{ComponentNode, Fields, Node};
+use thalweg_config::{ComponentNode, Fields, Node, kind};
 use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext};
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, key};
 
@@ -30,7 +30,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     for node in fields.list("umh_topics") {
         wanted.add(&node, &fields);
     }
-    if let Some(node) = fields.node("umh_topic") {
+    if let Some(node) = fields.node("umh_topic", kind::TEXT) {
         wanted.add(&node, &fields);
     }
     if let Some(node) = fields.legacy("topic", "is one more of umh_topics; write it there") {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
-use thalweg_config::{ComponentNode, Fields, Node};
+use thalweg_config::{ComponentNode, Fields, Node, kind};
 use thalweg_flow::{
     Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
     Rejection, WriteError,
@@ -42,7 +42,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
         // acks=1 excludes the idempotent producer, so a second request in flight could overtake a resent one.
         .set("max.in.flight.requests.per.connection", "1")
         .set("allow.auto.create.topics", "false");
-    let topic = fields.node("umh_topic");
+    let topic = fields.node("umh_topic", kind::INTERPOLATED);
     let bridged_by = fields.string("bridged_by", "umh_core");
     let registry = fields.string(
         "schema_registry_url",

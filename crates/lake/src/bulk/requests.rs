@@ -36,7 +36,8 @@ pub struct MalformedRequest {
     pub what: String,
 }
 
-/// Makes rows of the requests of a protocol. The lake itself knows no protocol.
+/// Makes rows of the requests of a protocol. The bulk import finds requests in files and splits them; it does not know
+/// what they say.
 pub trait RequestDecoder: Send {
     /// Begins another file.
     fn begin(&mut self, rules: &RequestRules);

@@ -35,7 +35,8 @@ pub struct DecodedEntry {
     pub changed: RowChangeCounts,
 }
 
-/// Makes rows of the entries of one queue. Each kind of entry has its own decoder, because the lake knows no protocol.
+/// Makes rows of the entries of one queue. Each kind of entry has its own decoder, because the lake does not know what
+/// the requests of a protocol say.
 ///
 /// The rows depend on the entry alone, so that a replay makes the same rows. After an error some of its rows may be in
 /// the chunk, which the caller must discard.

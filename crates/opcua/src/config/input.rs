@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use globset::{Glob, GlobMatcher, GlobSet, GlobSetBuilder};
-use thalweg_config::{Fields, Node};
+use thalweg_config::{Fields, Node, kind};
 
 use super::ConnectionConfig;
 use super::connection::legacy_without_effect;
@@ -134,7 +134,7 @@ fn small(number: i64) -> u32 {
 }
 
 fn nodes(fields: &mut Fields<'_>) -> Option<Vec<NodeSpec>> {
-    let list = fields.required_node("nodeIDs")?;
+    let list = fields.required_node("nodeIDs", kind::TEXT_LIST)?;
     let diagnostics = fields.diags();
     let items = list.expect_seq().map_err(|why| diagnostics.error(&list, why)).ok()?;
     if items.is_empty() {
@@ -159,13 +159,13 @@ fn deadband(fields: &mut Fields<'_>) -> Deadband {
         None => Deadband::DEFAULT,
     };
     let text = |node: &Node| node.scalar_text().unwrap_or_default().to_owned();
-    if let Some(node) = fields.legacy("deadbandType", "is now deadband.type, which it sets") {
+    if let Some(node) = fields.legacy("deadbandType", "is the old name of deadband.type; write it there") {
         match Deadband::from_parts(&text(&node), deadband.value()) {
             Some(known) => deadband = known,
             None => fields.error("deadbandType", "expected none, absolute or percent"),
         }
     }
-    if let Some(node) = fields.legacy("deadbandValue", "is now deadband.value, which it sets") {
+    if let Some(node) = fields.legacy("deadbandValue", "is the old name of deadband.value; write it there") {
         match node.expect_f64() {
             Ok(value) if value > 100.0 && matches!(deadband, Deadband::Percent(_)) => {
                 fields.error("deadbandValue", "expected at most 100 percent");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use thalweg_config::{Fields, Node};
+use thalweg_config::{Fields, Node, kind};
 use thalweg_flow::ParseContext;
 use thalweg_mapping::Interpolation;
 
@@ -88,7 +88,8 @@ fn mappings(fields: &mut Fields<'_>, context: &ParseContext<'_>) -> Vec<NodeMapp
 
 fn mapping(node: &Node, context: &ParseContext<'_>) -> Option<NodeMapping> {
     let mut fields = Fields::new(node, context.diagnostics);
-    let (node, data_type) = (fields.required_node("nodeId"), fields.required_node("dataType"));
+    let node = fields.required_node("nodeId", kind::INTERPOLATED);
+    let data_type = fields.required_node("dataType", kind::INTERPOLATED);
     let value_from = fields.required_string("valueFrom");
     fields.finish();
     let node = node.and_then(|node| PerMessage::read(&node, context, NodeSpec::of_message));

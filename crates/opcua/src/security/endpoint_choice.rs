@@ -254,7 +254,7 @@ pub(crate) fn as_given(
 pub(crate) fn advice(offers: Option<&[EndpointOffer]>, identity: &Identity) -> String {
     let Some(offers) = offers else {
         return format!(
-            "and it is unknown what the server offers, since it was not asked; if it offers more, write{}",
+            "and the server was not asked what it offers; if it offers security, write{}",
             lines(MessageSecurityMode::SignAndEncrypt, SecurityPolicy::Basic256Sha256)
         );
     };
@@ -272,7 +272,7 @@ pub(crate) fn advice(offers: Option<&[EndpointOffer]>, identity: &Identity) -> S
             logins(found),
             lines(found.mode, found.policy)
         ),
-        None => "and the server offers nothing better; have security enabled on the server".to_owned(),
+        None => "and the server offers nothing better; enable security on the server".to_owned(),
     }
 }
 

@@ -121,10 +121,12 @@ impl Pins {
                 let why = match digest.map(|der| sha256_hex(&der)) {
                     Some(known) if known != got => return Err(another(&known)),
                     Some(_) => format!(
-                        "it is the one in {}; {shown}, which remembered it, is empty, perhaps since a power cut",
+                        "it equals the certificate in {}; the file {shown} with its SHA-256 is empty, perhaps since a power cut",
                         kept.display()
                     ),
-                    None => format!("{shown}, which remembered the one before, is empty, perhaps since a power cut"),
+                    None => format!(
+                        "the file {shown} with the SHA-256 of the earlier certificate is empty, perhaps since a power cut"
+                    ),
                 };
                 Ok(PinDecision::Remember { why })
             }

@@ -78,7 +78,7 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
             let is_again = given >> index & 1 == 1;
             given |= 1 << index;
             if (is_again && matches!(field.shape, FieldEncoding::One(_))) || (field.is_choice && chosen) {
-                let what = "a field is given twice that can be given once";
+                let what = "a field that may be given once is given twice";
                 return Err(JsonError { offset, what });
             }
             chosen |= field.is_choice;
@@ -161,7 +161,7 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
                 let value = match self.tokens.literal() {
                     Ok(JsonLiteral::True) => 1,
                     Ok(JsonLiteral::False) => 0,
-                    _ => return Err(wrong(offset)("true or false must stand here")),
+                    _ => return Err(wrong(offset)("expected true or false")),
                 };
                 self.out.key(key);
                 self.out.varint(value);

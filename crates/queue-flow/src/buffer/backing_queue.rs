@@ -183,7 +183,8 @@ impl BackingQueue {
         }
         tracing::warn!(
             component = self.component.title(),
-            "the buffer {name} keeps its partitions and its durability until a start that finds it empty: {refused}"
+            "the buffer {name} has messages, so its partitions and its durability change only at a start that finds it \
+             empty: {refused}"
         );
         let kept = QueueSettings {
             partitions: there.partitions,

@@ -249,7 +249,7 @@ impl QueueBufferReader {
             context.component.warn_limited("limit", missing, || {
                 let name = &self.place.options.name;
                 format!(
-                    "{missing} messages are missing from the buffer {name} (limit): purged, or lost to damage of the log"
+                    "{missing} messages are missing from the buffer {name} (limit): they were purged, or lost with damaged data of the log"
                 )
             });
         }

@@ -12,7 +12,7 @@ use thalweg_log::Offset;
 use super::chain::NIL;
 use super::codec::{MessageSnapshot, StateReader};
 use super::delayed_set::{DelayedMessageSet, SPAN};
-use super::restore::MachineRecovery;
+use super::restore::{MachineRecovery, RUN_TOO_HIGH};
 use super::settlement_cache::{REMEMBERED, Settlement, SettlementCache};
 use super::window::WindowSlot;
 use super::{DamagedState, FinalState, WorkMachine};
@@ -110,7 +110,7 @@ fn decode_delayed_set(from: &mut StateReader<'_>, state: &mut MachineRecovery) -
         span = span
             .checked_add(from.u64()?)
             .filter(|span| *span < Offset::MAX / SPAN)
-            .ok_or(from.damaged("a span lies too high"))?;
+            .ok_or(from.damaged("a span ends above the highest offset"))?;
         wake = wake.wrapping_add(from.i64()?);
         let full = from.byte()? == 1;
         for word in 0..SPAN / 64 {
@@ -149,7 +149,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
     let mut end = state.floor();
     for _ in 0..from.u64()? {
         let (distance, len, kind) = (from.u64()?, from.u64()?, from.terminal()?);
-        let first = end.checked_add(distance).ok_or(from.damaged("a run lies too high"))?;
+        let first = end.checked_add(distance).ok_or(from.damaged(RUN_TOO_HIGH))?;
         state.settle(first, len, kind).map_err(|what| from.damaged(what))?;
         end = first + len;
     }
@@ -163,7 +163,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
     }
     let ends = from.u64()?;
     if ends > REMEMBERED as u64 {
-        return Err(from.damaged("more ends than are remembered"));
+        return Err(from.damaged("it lists more settlements than a machine remembers"));
     }
     let (mut last, mut epoch) = (0u64, 0);
     for _ in 0..ends {
@@ -185,7 +185,7 @@ pub fn decode(bytes: &[u8]) -> Result<MachineRecovery, DamagedState> {
     }
     match from.is_empty() {
         true => Ok(state),
-        false => Err(from.damaged("bytes after the end")),
+        false => Err(from.damaged("the state is followed by further bytes")),
     }
 }
 

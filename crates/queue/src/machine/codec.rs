@@ -41,7 +41,7 @@ impl<'a> StateReader<'a> {
     }
 
     pub fn byte(&mut self) -> Result<u8, DamagedState> {
-        let byte = *self.bytes.get(self.at).ok_or(self.damaged("ends too early"))?;
+        let byte = *self.bytes.get(self.at).ok_or(self.damaged("the data ends too early"))?;
         self.at += 1;
         Ok(byte)
     }
@@ -62,7 +62,7 @@ impl<'a> StateReader<'a> {
         match error {
             VarintError::Cut => {
                 self.at = self.bytes.len();
-                self.damaged("ends too early")
+                self.damaged("the data ends too early")
             }
             VarintError::TooLarge => {
                 self.at += varint::LEN_MAX;
@@ -82,7 +82,7 @@ impl<'a> StateReader<'a> {
     /// Encoded as a difference to the previous epoch.
     pub fn epoch(&mut self, before: u32) -> Result<u32, DamagedState> {
         let epoch = i64::from(before).wrapping_add(self.i64()?);
-        u32::try_from(epoch).map_err(|_| self.damaged("an invalid epoch"))
+        u32::try_from(epoch).map_err(|_| self.damaged("an epoch is invalid"))
     }
 
     /// Reads a length prefix and returns a reader of that many bytes.
@@ -104,7 +104,7 @@ impl<'a> StateReader<'a> {
 
     pub fn terminal(&mut self) -> Result<FinalState, DamagedState> {
         let byte = self.byte()?;
-        terminal(u64::from(byte)).ok_or(self.damaged("no such final state"))
+        terminal(u64::from(byte)).ok_or(self.damaged("the final state is unknown"))
     }
 
     pub fn reason(&mut self) -> Result<RemovalReason, DamagedState> {
@@ -114,7 +114,7 @@ impl<'a> StateReader<'a> {
             2 => RemovalReason::Rejected,
             3 => RemovalReason::Expired,
             4 => RemovalReason::Overflow,
-            _ => return Err(self.damaged("no such reason")),
+            _ => return Err(self.damaged("the reason is unknown")),
         })
     }
 }
@@ -249,7 +249,7 @@ impl MessageSnapshot {
             2 => MessageState::Leased,
             3 => MessageState::Waiting,
             4 => MessageState::Ending,
-            _ => return Err(from.damaged("no such state")),
+            _ => return Err(from.damaged("the state is unknown")),
         };
         facts.filled = flags & 0x80 != 0;
         facts.due = before.due.wrapping_add(from.i64()?);
@@ -278,11 +278,11 @@ impl MessageSnapshot {
             facts.reason = Some(from.reason()?);
         }
         if facts.state == MessageState::Leased && facts.deliveries == 0 {
-            return Err(from.damaged("a lease without a delivery"));
+            return Err(from.damaged("a leased message was never delivered"));
         }
         let has_reason = facts.reason.is_some();
         if (facts.state == MessageState::Ending && !has_reason) || (facts.state <= MessageState::Leased && has_reason) {
-            return Err(from.damaged("a state and a reason that exclude each other"));
+            return Err(from.damaged("the state of a message excludes its reason"));
         }
         *before = facts;
         Ok(facts)

@@ -20,6 +20,8 @@ use super::settlement_cache::{Settlement, SettlementCache};
 use super::window::{OffsetWindow, WindowSlot};
 use super::{DamagedState, DeliveryPolicy, FinalState, MessageMeta, WINDOW_MAX, WorkMachine, checkpoint};
 
+pub(super) const RUN_TOO_HIGH: &str = "a run of offsets ends above the highest offset";
+
 /// The state of a group while its records are read.
 pub struct MachineRecovery {
     settled: OffsetWindow,
@@ -74,7 +76,7 @@ impl MachineRecovery {
                 _ => self.apply_one(kind, &mut body)?,
             }
             if !body.is_empty() {
-                return Err(body.damaged("bytes after a record"));
+                return Err(body.damaged("a record is followed by further bytes"));
             }
             self.trim();
         }
@@ -145,10 +147,10 @@ impl MachineRecovery {
     }
 
     pub(super) fn settle(&mut self, first: Offset, len: u64, kind: FinalState) -> Result<(), &'static str> {
-        let end = first.checked_add(len).ok_or("a run lies too high")?;
+        let end = first.checked_add(len).ok_or(RUN_TOO_HIGH)?;
         let floor = self.floor();
         if first > floor && end - floor > WINDOW_MAX {
-            return Err("a run lies too far from the floor");
+            return Err("a run of offsets reaches too far above the floor");
         }
         let ended: Vec<Offset> = self.active.range(first..end).map(|(offset, _)| *offset).collect();
         for offset in ended {
@@ -171,7 +173,7 @@ impl MachineRecovery {
         let offset = facts.offset;
         if offset >= self.floor() {
             if offset - self.floor() >= WINDOW_MAX || offset == Offset::MAX {
-                return Err("a message lies too far from the floor");
+                return Err("a message is too far above the floor");
             }
             self.settled.clear(offset);
         }
@@ -207,7 +209,7 @@ impl MachineRecovery {
             let head = body.u64()?;
             let len = head >> 2;
             if len == 0 || len > LEASE_RUN_MAX {
-                return Err(body.damaged("a run of leases of no valid length"));
+                return Err(body.damaged("a run of leases has an invalid length"));
             }
             if head & 1 != 0 {
                 context.consumer = body.u32()?;
@@ -215,7 +217,7 @@ impl MachineRecovery {
                 context.deadline = context.now.wrapping_add(body.i64()?);
             }
             let delivery = if head & 2 != 0 { body.u32()? } else { 1 };
-            context.end = first.checked_add(len).ok_or(body.damaged("a run lies too high"))?;
+            context.end = first.checked_add(len).ok_or(body.damaged(RUN_TOO_HIGH))?;
             for offset in first..context.end {
                 self.lease(offset, (delivery.max(1), epoch), &context)
                     .map_err(|what| body.damaged(what))?;
@@ -250,7 +252,7 @@ impl MachineRecovery {
         while !body.is_empty() {
             let first = end.wrapping_add(body.i64()? as u64);
             let len = body.u64()?;
-            let kind = terminal(u64::from(body.byte()?)).ok_or(body.damaged("no such final state"))?;
+            let kind = terminal(u64::from(body.byte()?)).ok_or(body.damaged("the final state is unknown"))?;
             self.settle(first, len, kind).map_err(|what| body.damaged(what))?;
             self.trim();
             end = first + len;
@@ -263,9 +265,9 @@ impl MachineRecovery {
         while !body.is_empty() {
             let first = end.wrapping_add(body.i64()? as u64);
             let (len, wake) = (body.u64()?, body.i64()?);
-            end = first.checked_add(len).ok_or(body.damaged("a run lies too high"))?;
+            end = first.checked_add(len).ok_or(body.damaged(RUN_TOO_HIGH))?;
             if len == 0 || len > SPAN {
-                return Err(body.damaged("a run of delayed messages of no valid length"));
+                return Err(body.damaged("a run of delayed messages has an invalid length"));
             }
             for offset in first..end {
                 self.fall_asleep(offset, wake).map_err(|what| body.damaged(what))?;
@@ -282,7 +284,7 @@ impl MachineRecovery {
             return Ok(());
         }
         if offset - floor >= WINDOW_MAX || offset == Offset::MAX {
-            return Err("a message lies too far from the floor");
+            return Err("a message is too far above the floor");
         }
         if self.settled.get(offset) == WindowSlot::Empty {
             self.settled.set_asleep(offset);
@@ -361,7 +363,7 @@ impl MachineRecovery {
                 self.settled.reset(next);
                 Ok(())
             }
-            _ => Err(body.damaged("no such kind of record")),
+            _ => Err(body.damaged("the kind of a record is unknown")),
         }
     }
 
@@ -397,7 +399,7 @@ impl MachineRecovery {
             return Ok(self.active.get_mut(&offset));
         }
         if offset - floor >= WINDOW_MAX || offset == Offset::MAX {
-            return Err("a message lies too far from the floor");
+            return Err("a message is too far above the floor");
         }
         match self.settled.get(offset) {
             WindowSlot::Empty => {}

@@ -224,7 +224,7 @@ impl RetentionSettings {
             for (name, _) in given.into_iter().filter(|(_, given)| *given) {
                 f.error(
                     name,
-                    "needs mode: policy, since with settled a message goes when every group is done with it",
+                    "needs mode: policy; with mode: settled a message is removed when every group has settled it",
                 );
             }
         }

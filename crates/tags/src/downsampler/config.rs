@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use globset::{Glob, GlobBuilder, GlobMatcher};
-use thalweg_config::{ComponentNode, Fields, Node};
+use thalweg_config::{ComponentNode, Fields, Node, kind};
 use thalweg_flow::{ParseContext, ProcessorSpec};
 
 use super::DownsamplerSpec;
@@ -179,7 +179,7 @@ fn late_policy(section: &mut Fields<'_>) -> Option<LatePolicy> {
             "late_policy",
             "a late policy is a word: late_policy: passthrough, or drop",
         );
-        section.node("late_policy");
+        section.node("late_policy", &kind::one_of(NAMES));
         return None;
     }
     let mut nested = section.fields("late_policy");

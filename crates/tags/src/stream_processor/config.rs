@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use thalweg_config::{ComponentNode, Fields, Node, ValueKind, nearest};
+use thalweg_config::{ComponentNode, Fields, Node, ValueKind, kind, nearest};
 use thalweg_flow::{ParseContext, ProcessorSpec};
 use thalweg_record::{Text, Value};
 use thalweg_script::{ExpressionDependencies, FreeVariable, Script, ScriptForm, reach};
@@ -70,7 +70,7 @@ pub(super) fn read(node: &ComponentNode, context: &mut ParseContext<'_>) -> Stre
     for (alias, _) in sources.iter().filter(|(_, topic)| topic.is_empty()) {
         fields.error("sources", format!("the topic of {alias} is missing"));
     }
-    let mapping = fields.node("mapping");
+    let mapping = fields.node_or("mapping", kind::MAPPING, "{}");
     let place = fields.pos_of("mapping");
     fields.finish();
 

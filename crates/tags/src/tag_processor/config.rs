@@ -56,7 +56,10 @@ pub(super) fn read(node: &ComponentNode, context: &ParseContext<'_>) -> Option<T
     };
     let timeout = fields.opt_duration("scriptTimeout");
     if timeout.is_some_and(|timeout| timeout.is_zero()) {
-        fields.error("scriptTimeout", "a script needs some time; give a duration such as 1s");
+        fields.error(
+            "scriptTimeout",
+            "the time must be more than 0; give a duration such as 1s",
+        );
     }
     fields.finish();
     let prefix = "failed to compile JavaScript programs: failed to compile ";

@@ -93,7 +93,7 @@ impl<R: Read, W: Write> Read for TeeReader<'_, R, W> {
         };
         let bytes = buffer.get(..read).unwrap_or_default();
         let written = self.into.write_all(bytes);
-        written.map_err(|error| io::Error::new(error.kind(), format!("it is not written: {error}")))?;
+        written.map_err(|error| io::Error::new(error.kind(), format!("the backup cannot be written: {error}")))?;
         Ok(read)
     }
 }

@@ -43,7 +43,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec> {
         None => {
             let names: Vec<_> = SPECS.iter().map(|spec| spec.name).collect();
             bail!(
-                "there is no table {name} that files go to; the tables are {}",
+                "files cannot be imported into a table {name}; the tables are {}",
                 names.join(", ")
             )
         }

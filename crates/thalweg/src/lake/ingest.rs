@@ -178,7 +178,7 @@ impl IngestSummary {
 
 fn sentence(report: &BulkReport, is_dry: bool) -> String {
     if report.is_known() {
-        return "the tables have it already, nothing was changed; --again adds it once more".to_owned();
+        return "the tables have this file already, and nothing was changed; --again adds it once more".to_owned();
     }
     let of_table = |(name, table): (&&str, &TableReport)| match (table.is_known, table.version) {
         (true, _) => format!("{name} has it already"),

@@ -52,7 +52,8 @@ pub fn run(task: MaintenanceTask, options: &MaintainOptions) -> Result<ExitCode>
             )?;
             if !ended {
                 bail!(
-                    "the answer was cut off; what it reported is done, and the process does the rest after its next start"
+                    "the answer of the process ended early; everything reported above is done, and the process does \
+                     the rest after its next start"
                 );
             }
         }

@@ -128,6 +128,6 @@ fn ids(client: &QueueClient, select: &DlqSelect) -> Result<Vec<String>> {
             })?;
             Ok(ids)
         }
-        _ => bail!("which dead letters? Give ids, or a filter such as --reason rejected, or --all"),
+        _ => bail!("no dead letters are named; give ids, or a filter such as --reason rejected, or --all"),
     }
 }

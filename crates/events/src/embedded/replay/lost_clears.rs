@@ -179,15 +179,15 @@ pub(in super::super) fn say_again(inner: &StoreInner) {
             Ok(_) => tracing::warn!(
                 namespace = namespace.about().name,
                 offset = lost,
-                "the record that cleared all messages before this offset was lost to damage that was given up: it was \
-                 stored again, and they stay removed"
+                "the log lost the record that cleared all messages before this offset, in damaged data that was given \
+                 up; the record was stored again, and the messages stay removed"
             ),
             Err(error) => tracing::error!(
                 namespace = namespace.about().name,
                 offset = lost,
                 %error,
-                "the record that cleared all messages before this offset was lost to damage that was given up, and \
-                 could not be stored again: the next start will retry"
+                "the log lost the record that cleared all messages before this offset, in damaged data that was given \
+                 up; the record could not be stored again, and the next start will retry"
             ),
         }
     }

@@ -269,7 +269,7 @@ fn of_members_given_twice_the_last_wins_lists_go_on_and_messages_are_refused() {
     let read = log(r#""attributes":[{"key":"a"}],"flags":1,"attributes":[{"key":"b"}]"#).unwrap();
     assert_eq!(read.attributes.len(), 2);
     assert_eq!(log(r#""flags":1,"flags":null"#).unwrap().flags, 1);
-    let twice = "a field is given twice that can be given once";
+    let twice = "a field that may be given once is given twice";
     for json in [
         r#"{"stringValue":"a","intValue":1}"#,
         r#"{"stringValue":"a","stringValue":"a"}"#,
@@ -307,7 +307,7 @@ fn null_is_absent_as_a_member_and_as_a_value_of_a_list_and_nothing_else() {
     ] {
         assert!(log(members).is_err(), "{members}");
     }
-    assert_eq!(what(value(r#"{"boolValue":"true"}"#)), "true or false must stand here");
+    assert_eq!(what(value(r#"{"boolValue":"true"}"#)), "expected true or false");
 }
 
 #[test]

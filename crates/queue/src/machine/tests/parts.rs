@@ -263,8 +263,8 @@ fn without_a_journal_nothing_is_written() {
 fn a_number_that_cannot_be_read_is_reported_where_reading_stopped() {
     let ten_bytes = vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0];
     for (rest, at, what) in [
-        (vec![0x80, 0x80], 3, "ends too early"),
-        (vec![], 1, "ends too early"),
+        (vec![0x80, 0x80], 3, "the data ends too early"),
+        (vec![], 1, "the data ends too early"),
         (vec![0x80; 20], 11, "a number is too long"),
         (ten_bytes, 11, "a number is too long"),
     ] {
@@ -287,7 +287,7 @@ fn lengths_in_a_checkpoint_take_no_memory() {
     put(&mut long, 1 << 40);
     long.push(1);
     let damaged = MachineRecovery::new(0, Some(&long)).err().unwrap();
-    assert_eq!(damaged.what, "a run lies too far from the floor");
+    assert_eq!(damaged.what, "a run of offsets reaches too far above the floor");
     let mut far = vec![1, 0, 0, 1];
     MessageSnapshot {
         filled: true,
@@ -296,6 +296,6 @@ fn lengths_in_a_checkpoint_take_no_memory() {
     .encode(&mut far);
     assert_eq!(
         MachineRecovery::new(0, Some(&far)).err().unwrap().what,
-        "a message lies too far from the floor"
+        "a message is too far above the floor"
     );
 }
