@@ -39,6 +39,15 @@ struct DistOptions {
     is_checked: bool,
 }
 
+/// How well the packages are compressed.
+#[derive(Clone, Copy, Debug)]
+enum Compression {
+    /// For a release: it takes minutes.
+    Small,
+    /// For a test.
+    Quick,
+}
+
 /// The created files.
 struct Packages {
     binary: PathBuf,
@@ -48,13 +57,14 @@ struct Packages {
 
 pub fn run(arguments: &[&str]) -> Result<()> {
     let options = DistOptions::read(arguments)?;
-    for (program, package) in PROGRAMS {
-        programs::require(program, package)?;
-    }
+    let release = prepared()?;
     let out = &options.out;
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
-    let release = Release::read()?;
-    let packages = make(out, &release)?;
+    let built = match std::env::var_os("THALWEG_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => binary::build()?,
+    };
+    let packages = make(out, &release, &built, Compression::Small)?;
     if options.is_checked {
         verify::run(out, &packages, &release)?;
     }
@@ -67,16 +77,42 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     binary::is_small(&packages.binary)
 }
 
-fn make(out: &Path, release: &Release) -> Result<Packages> {
-    let binary = binary::stripped(out)?;
+/// Makes packages of a binary in a folder that is removed at the end, and verifies them. Returns the number of checks that
+/// passed. The size of the binary is not checked: it is that of the build for tests.
+pub fn test(built: &Path) -> Result<u64> {
+    let release = prepared()?;
+    let folder = tempfile::tempdir_in(target_dir())?;
+    let packages = make(folder.path(), &release, built, Compression::Quick)?;
+    verify::run(folder.path(), &packages, &release)
+}
+
+fn prepared() -> Result<Release> {
+    for (program, package) in PROGRAMS {
+        programs::require(program, package)?;
+    }
+    Release::read()
+}
+
+fn make(out: &Path, release: &Release, built: &Path, compression: Compression) -> Result<Packages> {
+    let binary = binary::stripped(out, built)?;
     let licences = licences::text(release)?;
     let folder = tempfile::tempdir_in(out)?;
     let generated = GeneratedFiles::make(&binary, licences, folder.path())?;
     Ok(Packages {
-        tarball: tarball::make(out, release, &generated)?,
-        deb: deb::make(out, release, &generated)?,
+        tarball: tarball::make(out, release, &generated, compression)?,
+        deb: deb::make(out, release, &generated, compression)?,
         binary,
     })
+}
+
+impl Compression {
+    /// The level for gzip and xz.
+    fn level(self) -> u32 {
+        match self {
+            Compression::Small => 9,
+            Compression::Quick => 1,
+        }
+    }
 }
 
 impl DistOptions {

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::shell::{build_binary, cargo, exists, root, run, run_watching};
-use crate::{check, docs, tools};
+use crate::{check, dist, docs, tools};
 
 #[derive(Default)]
 struct Total {
@@ -54,6 +54,15 @@ pub fn run_all(filter: Option<&str>) -> Result<()> {
             .args(web_tests()?)
             .current_dir(root());
         all_passed &= run_watching(&mut web, |line| total.add_tap(line))?;
+    }
+    if filter.is_none() {
+        match dist::test(&binary) {
+            Ok(passed) => total.passed += passed,
+            Err(error) => {
+                println!("the packages: FAILED: {error:#}");
+                total.failed += 1;
+            }
+        }
     }
     println!("\n{} passed, {} failed", total.passed, total.failed);
     if !all_passed || total.failed > 0 {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use thalweg_flow::ComponentRegistry;
+#[cfg(feature = "kafka")]
+use thalweg_kafka::register as register_kafka;
 use thalweg_lake_flow::LakeTables;
 
 use crate::events::EventsService;
@@ -34,7 +36,7 @@ impl Components {
         thalweg_lake_flow::register(&mut registry, &lake, &store.shared);
         thalweg_queue_flow::register(&mut registry, &store.shared);
         thalweg_events_flow::register(&mut registry, &events.shared);
-        thalweg_kafka::register(&mut registry);
+        register_kafka(&mut registry);
         Components {
             registry,
             opcua,
@@ -45,4 +47,10 @@ impl Components {
             ingest: Arc::default(),
         }
     }
+}
+
+#[cfg(not(feature = "kafka"))]
+fn register_kafka(registry: &mut ComponentRegistry) {
+    let cure = "build the program with the feature kafka, which is on by default";
+    registry.leave_out(&["kafka", "kafka_franz", "uns"], cure);
 }

@@ -65,6 +65,7 @@ pub const METRIC_SECTIONS: &[MetricSection] = &[
     section("Flows", thalweg_flow::METRICS),
     section("Tag processors", thalweg_tags::METRICS),
     section("OPC UA", thalweg_opcua::METRICS),
+    #[cfg(feature = "kafka")]
     section("Kafka", thalweg_kafka::METRICS),
     section("Log", LOG_GROUPS),
     section("Queues", thalweg_queue_flow::METRICS),

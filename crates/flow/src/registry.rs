@@ -60,6 +60,8 @@ pub struct ComponentRegistry {
     outputs: BTreeMap<&'static str, Factory<dyn OutputSpec>>,
     buffer: Option<BufferFactory>,
     references: Vec<ComponentReference>,
+    /// Components that this build leaves out, with the cure.
+    left_out: BTreeMap<&'static str, &'static str>,
 }
 
 /// What the reference says about a component.
@@ -127,6 +129,11 @@ impl ComponentRegistry {
             .push(ComponentReference::new(ComponentKind::Buffer, "queue", reference));
     }
 
+    /// Names that exist, but not in this build; a configuration with one is refused with the cure.
+    pub fn leave_out(&mut self, names: &[&'static str], cure: &'static str) {
+        self.left_out.extend(names.iter().map(|&name| (name, cure)));
+    }
+
     /// The texts of all components, by kind and name.
     pub fn references(&self) -> Vec<ComponentReference> {
         let mut all = self.references.clone();
@@ -151,7 +158,7 @@ impl ComponentRegistry {
         node: &ComponentNode,
         context: &mut ParseContext<'_>,
     ) -> Option<Arc<dyn InputSpec>> {
-        lookup(&self.inputs, "input", node, context.diagnostics)?(node, context)
+        self.lookup(&self.inputs, "input", node, context.diagnostics)?(node, context)
     }
 
     pub(crate) fn parse_processor(
@@ -159,7 +166,7 @@ impl ComponentRegistry {
         node: &ComponentNode,
         context: &mut ParseContext<'_>,
     ) -> Option<Arc<dyn ProcessorSpec>> {
-        lookup(&self.processors, "processor", node, context.diagnostics)?(node, context)
+        self.lookup(&self.processors, "processor", node, context.diagnostics)?(node, context)
     }
 
     pub(crate) fn parse_buffer(
@@ -183,20 +190,25 @@ impl ComponentRegistry {
         node: &ComponentNode,
         context: &mut ParseContext<'_>,
     ) -> Option<Arc<dyn OutputSpec>> {
-        lookup(&self.outputs, "output", node, context.diagnostics)?(node, context)
+        self.lookup(&self.outputs, "output", node, context.diagnostics)?(node, context)
     }
-}
 
-fn lookup<'a, S: ?Sized>(
-    known: &'a BTreeMap<&'static str, Factory<S>>,
-    kind: &str,
-    node: &ComponentNode,
-    diagnostics: &Diagnostics,
-) -> Option<&'a Factory<S>> {
-    let factory = known.get(node.name.as_str());
-    if factory.is_none() {
-        let hint = nearest(&node.name, known.keys().copied());
-        diagnostics.error_at(node.name_pos, format!("unknown {kind} \"{}\"{hint}", node.name));
+    fn lookup<'a, S: ?Sized>(
+        &self,
+        known: &'a BTreeMap<&'static str, Factory<S>>,
+        kind: &str,
+        node: &ComponentNode,
+        diagnostics: &Diagnostics,
+    ) -> Option<&'a Factory<S>> {
+        let factory = known.get(node.name.as_str());
+        if factory.is_none() {
+            let name = &node.name;
+            let why = match self.left_out.get(name.as_str()) {
+                Some(cure) => format!("this build leaves out the {kind} \"{name}\"; {cure}"),
+                None => format!("unknown {kind} \"{name}\"{}", nearest(name, known.keys().copied())),
+            };
+            diagnostics.error_at(node.name_pos, why);
+        }
+        factory
     }
-    factory
 }

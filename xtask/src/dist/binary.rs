@@ -13,12 +13,8 @@ const PROFILE: &str = "shipped";
 /// Maximum size, for downloads and container images.
 const BYTES_MAX: u64 = 90_000_000;
 
-/// Strips the binary into a folder. `THALWEG_BIN` names an existing binary.
-pub fn stripped(out: &Path) -> Result<PathBuf> {
-    let built = match std::env::var_os("THALWEG_BIN") {
-        Some(path) => PathBuf::from(path),
-        None => build()?,
-    };
+/// Strips a binary into a folder.
+pub fn stripped(out: &Path, built: &Path) -> Result<PathBuf> {
     let stripped = out.join("thalweg");
     // The symbol table stays: without it, CPU profiles have addresses instead of names.
     run(Command::new("strip")
@@ -28,7 +24,8 @@ pub fn stripped(out: &Path) -> Result<PathBuf> {
     Ok(stripped)
 }
 
-fn build() -> Result<PathBuf> {
+/// Builds the binary that is shipped.
+pub fn build() -> Result<PathBuf> {
     run(cargo().args(["build", "--locked", "--profile", PROFILE, "--package", "thalweg"]))?;
     Ok(target_dir().join(PROFILE).join("thalweg"))
 }

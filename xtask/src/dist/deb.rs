@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use super::Compression;
 use super::contents::{CONFIG, DEBIAN, GeneratedFiles, MANUAL, files_of, packaging};
 use super::library_needs;
 use super::programs::{english, output};
@@ -16,7 +17,7 @@ const MAINTAINER: &str = "The Thalweg project <thalweg@localhost>";
 /// Scripts that run when the package is installed and removed.
 pub const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result<PathBuf> {
+pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles, compression: Compression) -> Result<PathBuf> {
     let folder = tempfile::tempdir_in(out)?;
     let tree = StagedTree::new(folder.path().join("tree"), release.epoch);
     DEBIAN.fill(&tree, generated)?;
@@ -39,7 +40,9 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result
     // Every release of Debian and Ubuntu with these libraries supports xz; some refuse zstd.
     run(english("dpkg-deb")
         .env("SOURCE_DATE_EPOCH", release.epoch.to_string())
-        .args(["--root-owner-group", "-Zxz", "--build"])
+        .args(["--root-owner-group", "-Zxz"])
+        .arg(format!("-z{}", compression.level()))
+        .arg("--build")
         .arg(tree.root())
         .arg(&file))?;
     Ok(file)

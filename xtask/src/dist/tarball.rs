@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use super::Compression;
 use super::contents::{GeneratedFiles, TARBALL};
 use super::programs::english;
 use super::release::Release;
@@ -15,7 +16,7 @@ pub fn name(version: &str) -> String {
     format!("thalweg-{version}-x86_64-linux")
 }
 
-pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result<PathBuf> {
+pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles, compression: Compression) -> Result<PathBuf> {
     let (folder, name) = (tempfile::tempdir_in(out)?, name(&release.version));
     let tree = StagedTree::new(folder.path().join(&name), release.epoch);
     TARBALL.fill(&tree, generated)?;
@@ -31,7 +32,7 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles) -> Result
             "--group=root:0",
         ])
         .arg("--numeric-owner")
-        .arg("--use-compress-program=gzip -9 -n")
+        .arg(format!("--use-compress-program=gzip -{} -n", compression.level()))
         .arg("--file")
         .arg(&file)
         .arg("--directory")

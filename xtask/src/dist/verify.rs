@@ -1,7 +1,8 @@
-//! `--check`: verifies the packages as users get them. It unpacks them into a scratch folder, so the machine is not changed. It
-//! starts the packaged program with the packaged configuration, and passes other files to the programs that read them. If the
-//! machine lacks such a program, the report names it.
+//! Verifies the packages as users get them, and leaves the machine as it is. It unpacks them into a scratch folder, starts the
+//! packaged program with the packaged configuration, and passes other files to the programs that read them. It installs the
+//! .deb on a copy of this machine. If the machine lacks a program for that, the report names it.
 
+mod installation;
 mod packages;
 mod service;
 mod texts;
@@ -61,7 +62,8 @@ impl UnpackedPackage {
     }
 }
 
-pub(super) fn run(out: &Path, made: &Packages, release: &Release) -> Result<()> {
+/// Returns the number of checks that passed.
+pub(super) fn run(out: &Path, made: &Packages, release: &Release) -> Result<u64> {
     println!("\nchecks of the unpacked packages:");
     // They use a gigabyte together, which a /tmp in memory may not have.
     let scratch = tempfile::tempdir_in(out)?;
@@ -84,6 +86,7 @@ pub(super) fn run(out: &Path, made: &Packages, release: &Release) -> Result<()> 
         texts::manual(&mut checks, name, package)?;
     }
     service::runs(&mut checks, &deb, scratch.path(), release)?;
+    installation::works(&mut checks, &made.deb, scratch.path(), release)?;
     for undone in &checks.undone {
         println!("  --  not checked here: {undone}");
     }
@@ -92,7 +95,7 @@ pub(super) fn run(out: &Path, made: &Packages, release: &Release) -> Result<()> 
         checks.passed,
         checks.undone.len()
     );
-    Ok(())
+    Ok(checks.passed)
 }
 
 fn tells_its_version(

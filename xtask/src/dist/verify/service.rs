@@ -1,4 +1,4 @@
-//! Runs the installed program with the installed configuration, as the unit starts it: it must become ready, report its
+//! Runs the unpacked program with the packaged configuration, as the unit starts it: it must become ready, report its
 //! version, and end cleanly at SIGTERM.
 
 use std::path::{Path, PathBuf};
@@ -22,6 +22,9 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Other programs on this machine may use the default ports.
 const ADDRESSES: [&str; 3] = ["http.address", "ingest.otlp.grpc.address", "ingest.otlp.http.address"];
 
+/// Where a running service listens.
+pub(super) struct ServiceAddress(String);
+
 /// Ends when this value is dropped, whatever the result of the checks.
 struct StartedService {
     child: Child,
@@ -33,12 +36,7 @@ pub fn runs(checks: &mut PackageChecks, deb: &UnpackedPackage, scratch: &Path, r
     let mut service = StartedService::start(deb, scratch)?;
     service.wait_ready()?;
     checks.pass("the installed program with the installed configuration: /ready");
-    let version: Value = serde_json::from_str(&service.get("/version")?).context("/version is no JSON")?;
-    ensure!(
-        version["version"] == release.version.as_str(),
-        "/version says {version}, not {}",
-        release.version
-    );
+    service.address()?.has_version(release)?;
     checks.pass("the same: /version");
     let status = service.stop()?;
     ensure!(
@@ -48,6 +46,46 @@ pub fn runs(checks: &mut PackageChecks, deb: &UnpackedPackage, scratch: &Path, r
     );
     checks.pass("the same: SIGTERM, exit code 0");
     Ok(())
+}
+
+impl ServiceAddress {
+    /// Reads the lock file of a data folder.
+    pub fn of_lock(text: &str) -> Result<ServiceAddress> {
+        let lock: Value = serde_json::from_str(text)?;
+        let address = lock["http"].as_str().context("no address in the lock file")?;
+        Ok(ServiceAddress(address.to_owned()))
+    }
+
+    /// Waits until it is ready, or `still_runs` fails.
+    pub fn wait_ready(&self, mut still_runs: impl FnMut() -> Result<()>) -> Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while let Err(why) = self.get("/ready") {
+            still_runs()?;
+            let seconds = READY_WITHIN.as_secs();
+            ensure!(Instant::now() < deadline, "not ready after {seconds} s: {why:#}");
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        Ok(())
+    }
+
+    pub fn has_version(&self, release: &Release) -> Result<()> {
+        let version: Value = serde_json::from_str(&self.get("/version")?).context("/version is no JSON")?;
+        ensure!(
+            version["version"] == release.version.as_str(),
+            "/version says {version}, not {}",
+            release.version
+        );
+        Ok(())
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let agent: Agent = Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(5)))
+            .build()
+            .into();
+        let mut answer = agent.get(format!("http://{}{path}", self.0)).call()?;
+        Ok(answer.body_mut().read_to_string()?)
+    }
 }
 
 impl StartedService {
@@ -77,32 +115,28 @@ impl StartedService {
 
     fn wait_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
-        loop {
-            let why = match self.get("/ready") {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
-            };
-            if let Some(status) = self.child.try_wait()? {
-                bail!("the installed program ended ({status}):\n{}", self.said());
+        // The address is known once it listens.
+        let address = loop {
+            if let Ok(address) = self.address() {
+                break address;
             }
-            if Instant::now() >= deadline {
-                let seconds = READY_WITHIN.as_secs();
-                bail!("not ready after {seconds} s: {why:#}\n{}", self.said());
-            }
+            self.still_runs()?;
+            ensure!(Instant::now() < deadline, "it does not listen:\n{}", self.said());
             std::thread::sleep(BETWEEN_LOOKS);
+        };
+        address.wait_ready(|| self.still_runs())
+    }
+
+    fn still_runs(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the installed program ended ({status}):\n{}", self.said()),
+            None => Ok(()),
         }
     }
 
-    /// Requests the address that the process records in its data folder.
-    fn get(&self, path: &str) -> Result<String> {
-        let lock: Value = serde_json::from_str(&read(&self.data.join("LOCK"))?)?;
-        let address = lock["http"].as_str().context("no address in the lock file")?;
-        let agent: Agent = Agent::config_builder()
-            .timeout_global(Some(Duration::from_secs(5)))
-            .build()
-            .into();
-        let mut answer = agent.get(format!("http://{address}{path}")).call()?;
-        Ok(answer.body_mut().read_to_string()?)
+    /// The address that the process records in its data folder.
+    fn address(&self) -> Result<ServiceAddress> {
+        ServiceAddress::of_lock(&read(&self.data.join("LOCK"))?)
     }
 
     fn stop(&mut self) -> Result<ExitStatus> {
