@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_scoped_thread_borrows_and_a_simulated_machine_refuses_it() {
-        let lent = vec![1, 2, 3];
+        let lent = [1, 2, 3];
         let sum = std::thread::scope(|scope| {
             let thread = spawn_scoped(scope, "sums", || {
                 assert_eq!(std::thread::current().name(), Some("sums"));
