@@ -28,7 +28,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().unwrap())
 }
 
-/// A thread of its own has hash maps of its own, whose order follows from the seed.
+/// Each thread has other keys for its hash maps, so a seed that is run twice shows whether their order decides anything.
 fn run(seed: u64) -> Outcome {
     let thread = std::thread::Builder::new()
         .name(format!("seed {seed}"))
