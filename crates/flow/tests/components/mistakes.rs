@@ -84,10 +84,7 @@ fn resources_that_name_each_other_in_a_circle_are_found() {
     let messages = World::new().check(
         "input: {resource: a}\noutput: {kept: {}}\ninput_resources: [{label: a, resource: b}, {label: b, resource: a}]\n",
     );
-    assert!(
-        messages.contains("do resources name each other in a circle?"),
-        "{messages}"
-    );
+    assert!(messages.contains("check whether resources form a circle"), "{messages}");
 }
 
 /// A buffer in a flow that is only checked.

@@ -31,7 +31,7 @@ async fn an_unsecured_connection_warns_once_whatever_led_to_it() {
         ("securityMode: None", "the server offers nothing better"),
         (
             "directConnect: true",
-            "it was not asked; if it offers more, write\nsecurityMode: SignAndEncrypt\n",
+            "the server was not asked what it offers; if it offers security, write\nsecurityMode: SignAndEncrypt\n",
         ),
     ] {
         let server = open_server().await;

@@ -211,10 +211,10 @@ async fn a_structure_that_is_not_described_is_given_up_and_the_log_says_why() {
         assert!(!is_wanted(&book), "{trouble:?}");
         let text = log.text();
         assert!(
-            text.contains("encoded as ns=3;i=99 stay bytes") && text.contains(why),
+            text.contains("encoded as ns=3;i=99 are delivered as bytes") && text.contains(why),
             "{text}"
         );
-        assert_eq!(log.count("stay bytes"), 1, "{text}");
+        assert_eq!(log.count("are delivered as bytes"), 1, "{text}");
     }
 }
 
