@@ -54,7 +54,8 @@ fn render(page: &Path, has_groff: bool) -> Result<()> {
         false => english("man"),
     };
     match has_groff {
-        true => command.args(["-man", "-Tutf8", "-ww"]).arg(page),
+        // Plain text: bold letters may be overstruck, which depends on the settings of the machine.
+        true => command.args(["-man", "-Tutf8", "-P-cbou", "-ww"]).arg(page),
         false => command.args(["--warnings", "--local-file"]).arg(page),
     };
     let (text, complaints) = outputs(&mut command)?;
