@@ -95,6 +95,22 @@ impl World {
         appended.unwrap().offsets[0]
     }
 
+    /// Appends entries in pairs, and reports the second of each pair first: appends are not always reported in the order
+    /// of the entries.
+    async fn append_and_report(&self, entries: &[(Vec<u8>, Handoff)], handoffs: Option<&HandoffQueue>) {
+        for pair in entries.chunks(2) {
+            let mut appended = Vec::new();
+            for (entry, handoff) in pair {
+                appended.push((self.append(entry).await, handoff.clone()));
+            }
+            for (offset, handoff) in appended.into_iter().rev() {
+                if let Some(handoffs) = handoffs {
+                    handoffs.report(0, offset, handoff);
+                }
+            }
+        }
+    }
+
     fn table(&self) -> PathBuf {
         self.folder.path().join("logs")
     }
@@ -285,19 +301,10 @@ async fn rows_are_the_same_to_the_bit_whether_requests_are_handed_over_or_read_f
         let metrics = LakeMetrics::register(&Metrics::default());
         let feed = room.map_or_else(|| world.feed(), |bytes| world.feed_with_room(bytes));
         let handoffs = feed.handoffs.clone();
+        let (before, meanwhile) = all.split_at(60);
+        world.append_and_report(before, handoffs.as_deref()).await;
         let writer = world.open_with(feed, metrics.clone(), &slow()).await;
-        for pair in all.chunks(2) {
-            let mut appended = Vec::new();
-            for (entry, handoff) in pair {
-                appended.push((world.append(entry).await, handoff.clone()));
-            }
-            // Commits are not always reported in the order of the entries.
-            for (offset, handoff) in appended.into_iter().rev() {
-                if let Some(handoffs) = &handoffs {
-                    handoffs.report(0, offset, handoff);
-                }
-            }
-        }
+        world.append_and_report(meanwhile, handoffs.as_deref()).await;
         let until = Instant::now() + SOON;
         while writer.tables()[0].buffered_rows < rows {
             assert!(Instant::now() < until);
@@ -319,5 +326,6 @@ async fn rows_are_the_same_to_the_bit_whether_requests_are_handed_over_or_read_f
         panic!("{counts:?}")
     };
     assert_eq!((from_log, without_room), ([0, 120], [0, 120]));
-    assert!(handed[0] > 60, "{handed:?}");
+    // How many of the others come in time depends on the machine.
+    assert!(handed[0] >= 60, "{handed:?}");
 }
