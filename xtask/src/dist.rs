@@ -1,7 +1,7 @@
 //! `cargo xtask dist [--out FOLDER] [--check]`: the stripped binary, and packages of it as a .tar.gz and a .deb.
 //!
 //! Both packages contain the licences of everything in the binary, a systemd unit, a working configuration, completions and
-//! manual pages. They are reproducible: one commit and one binary give the same bytes on every machine, at any time.
+//! manual pages. The symbols of the binary, for profiles with names, are in two packages of their own. All are reproducible: one commit and one binary give the same bytes on every machine, at any time.
 
 mod binary;
 mod contents;
@@ -20,12 +20,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use crate::shell::target_dir;
+use binary::StrippedBinary;
 use contents::GeneratedFiles;
 use release::Release;
 
 /// The programs that build the packages, and the Debian packages that contain them.
 const PROGRAMS: &[(&str, &str)] = &[
     ("strip", "binutils"),
+    ("objcopy", "binutils"),
     ("readelf", "binutils"),
     ("dpkg-deb", "dpkg"),
     ("tar", "tar"),
@@ -53,6 +55,8 @@ struct Packages {
     binary: PathBuf,
     deb: PathBuf,
     tarball: PathBuf,
+    symbols_deb: PathBuf,
+    symbols_tarball: PathBuf,
 }
 
 pub fn run(arguments: &[&str]) -> Result<()> {
@@ -69,7 +73,13 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         verify::run(out, &packages, &release)?;
     }
     println!();
-    for made in [&packages.binary, &packages.tarball, &packages.deb] {
+    for made in [
+        &packages.binary,
+        &packages.tarball,
+        &packages.deb,
+        &packages.symbols_tarball,
+        &packages.symbols_deb,
+    ] {
         let bytes = std::fs::metadata(made)?.len();
         println!("{:>7.1} MB  {}", bytes as f64 / 1e6, made.display());
     }
@@ -94,14 +104,16 @@ fn prepared() -> Result<Release> {
 }
 
 fn make(out: &Path, release: &Release, built: &Path, compression: Compression) -> Result<Packages> {
-    let binary = binary::stripped(out, built)?;
+    let stripped = StrippedBinary::make(out, built)?;
     let licences = licences::text(release)?;
     let folder = tempfile::tempdir_in(out)?;
-    let generated = GeneratedFiles::make(&binary, licences, folder.path())?;
+    let generated = GeneratedFiles::make(&stripped.program, licences, folder.path())?;
     Ok(Packages {
         tarball: tarball::make(out, release, &generated, compression)?,
         deb: deb::make(out, release, &generated, compression)?,
-        binary,
+        symbols_tarball: tarball::make_symbols(out, release, &stripped, compression)?,
+        symbols_deb: deb::make_symbols(out, release, &stripped, compression)?,
+        binary: stripped.program,
     })
 }
 

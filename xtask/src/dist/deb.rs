@@ -1,10 +1,12 @@
-//! `thalweg_VERSION_amd64.deb`, made by `dpkg-deb` from a tree and the scripts in `packaging/debian`.
+//! `thalweg_VERSION_amd64.deb`, made by `dpkg-deb` from a tree and the scripts in `packaging/debian`, and
+//! `thalweg-dbgsym_VERSION_amd64.deb` with the symbols of its program, as Debian names such packages.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use super::Compression;
+use super::binary::{StrippedBinary, symbols_path};
 use super::contents::{CONFIG, DEBIAN, GeneratedFiles, MANUAL, files_of, packaging};
 use super::library_needs;
 use super::programs::{english, output};
@@ -12,6 +14,8 @@ use super::release::Release;
 use super::staging::{EXECUTE, READ, StagedTree};
 use crate::shell::run;
 
+/// Debian's name for the symbols of a package.
+const SYMBOLS_PACKAGE: &str = "thalweg-dbgsym";
 const MAINTAINER: &str = "The Thalweg project <thalweg@localhost>";
 
 /// Scripts that run when the package is installed and removed.
@@ -23,10 +27,7 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles, compressi
     DEBIAN.fill(&tree, generated)?;
     documents(&tree, release)?;
     let control = control(release, &library_needs::of(&generated.binary)?, tree.kibibytes()?);
-    // Computed from the installed files, before the package's own control files are added.
-    let sums = output(english("md5sum").arg("--").args(tree.files()?).current_dir(tree.root()))?;
-    tree.write("DEBIAN/control", &control, READ)?;
-    tree.write("DEBIAN/md5sums", &sums, READ)?;
+    add_control(&tree, &control)?;
     tree.write("DEBIAN/conffiles", &format!("/{CONFIG}\n"), READ)?;
     for script in SCRIPTS {
         tree.copy(
@@ -35,8 +36,40 @@ pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles, compressi
             EXECUTE,
         )?;
     }
+    packed(&tree, out, "thalweg", release, compression)
+}
+
+pub fn make_symbols(
+    out: &Path,
+    release: &Release,
+    stripped: &StrippedBinary,
+    compression: Compression,
+) -> Result<PathBuf> {
+    let folder = tempfile::tempdir_in(out)?;
+    let tree = StagedTree::new(folder.path().join("tree"), release.epoch);
+    tree.copy(&stripped.symbols, &symbols_path(&stripped.build_id), READ)?;
+    let copyright = format!("usr/share/doc/{SYMBOLS_PACKAGE}/copyright");
+    tree.copy(&packaging("debian/copyright"), &copyright, READ)?;
+    add_control(&tree, &symbols_control(release, &stripped.build_id, tree.kibibytes()?))?;
+    packed(&tree, out, SYMBOLS_PACKAGE, release, compression)
+}
+
+/// Adds the control file and the sums of all files, which must be there already.
+fn add_control(tree: &StagedTree, control: &str) -> Result<()> {
+    let sums = output(english("md5sum").arg("--").args(tree.files()?).current_dir(tree.root()))?;
+    tree.write("DEBIAN/control", control, READ)?;
+    tree.write("DEBIAN/md5sums", &sums, READ)
+}
+
+fn packed(
+    tree: &StagedTree,
+    out: &Path,
+    package: &str,
+    release: &Release,
+    compression: Compression,
+) -> Result<PathBuf> {
     tree.seal()?;
-    let file = out.join(format!("thalweg_{}_amd64.deb", release.debian_version()));
+    let file = out.join(format!("{package}_{}_amd64.deb", release.debian_version()));
     // Every release of Debian and Ubuntu with these libraries supports xz; some refuse zstd.
     run(english("dpkg-deb")
         .env("SOURCE_DATE_EPOCH", release.epoch.to_string())
@@ -98,6 +131,27 @@ Description: carries telemetry from machines to a lake
     )
 }
 
+/// The symbols of one build are useless for another one.
+fn symbols_control(release: &Release, build_id: &str, kibibytes: u64) -> String {
+    let version = release.debian_version();
+    format!(
+        "\
+Package: {SYMBOLS_PACKAGE}
+Version: {version}
+Architecture: amd64
+Maintainer: {MAINTAINER}
+Installed-Size: {kibibytes}
+Depends: thalweg (= {version})
+Section: debug
+Priority: optional
+Auto-Built-Package: debug-symbols
+Build-Ids: {build_id}
+Description: symbols of thalweg
+ With these, CPU profiles, backtraces and debuggers have the names of functions.
+"
+    )
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -122,6 +176,10 @@ mod tests {
         }
         // A blank line would end the paragraph.
         assert!(text.lines().all(|line| !line.trim().is_empty()));
+        let symbols = symbols_control(&release, "ab12", 7);
+        assert!(symbols.contains("\nDepends: thalweg (= 1.2.0~rc.1)\n"), "{symbols}");
+        assert!(symbols.contains("\nBuild-Ids: ab12\n"), "{symbols}");
+        assert!(symbols.lines().all(|line| !line.trim().is_empty()));
         let changes = changelog(&release).unwrap();
         assert!(changes.contains("\n -- The Thalweg project <thalweg@localhost>  Thu, 01 Jan 1970 00:00:00 +0000\n"));
     }

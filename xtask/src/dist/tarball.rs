@@ -1,14 +1,16 @@
 //! `thalweg-VERSION-x86_64-linux.tar.gz`: one folder with `bin`, `lib`, `share` and `etc`, which can be copied to /usr/local.
+//! `…-symbols.tar.gz`: the same folder with the symbols of its program, for unpacking in the same place.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::Compression;
+use super::binary::{SYMBOLS, StrippedBinary};
 use super::contents::{GeneratedFiles, TARBALL};
 use super::programs::english;
 use super::release::Release;
-use super::staging::StagedTree;
+use super::staging::{READ, StagedTree};
 use crate::shell::run;
 
 /// The name of the folder, and of the file without `.tar.gz`.
@@ -17,11 +19,34 @@ pub fn name(version: &str) -> String {
 }
 
 pub fn make(out: &Path, release: &Release, generated: &GeneratedFiles, compression: Compression) -> Result<PathBuf> {
-    let (folder, name) = (tempfile::tempdir_in(out)?, name(&release.version));
+    let file = out.join(format!("{}.tar.gz", name(&release.version)));
+    packed(file, release, compression, |tree| TARBALL.fill(tree, generated))
+}
+
+pub fn make_symbols(
+    out: &Path,
+    release: &Release,
+    stripped: &StrippedBinary,
+    compression: Compression,
+) -> Result<PathBuf> {
+    let file = out.join(format!("{}-symbols.tar.gz", name(&release.version)));
+    packed(file, release, compression, |tree| {
+        tree.copy(&stripped.symbols, &format!("bin/.debug/{SYMBOLS}"), READ)
+    })
+}
+
+/// Packs what `fill` puts into the folder.
+fn packed(
+    file: PathBuf,
+    release: &Release,
+    compression: Compression,
+    fill: impl FnOnce(&StagedTree) -> Result<()>,
+) -> Result<PathBuf> {
+    let beside = file.parent().context("a file without a folder")?;
+    let (folder, name) = (tempfile::tempdir_in(beside)?, name(&release.version));
     let tree = StagedTree::new(folder.path().join(&name), release.epoch);
-    TARBALL.fill(&tree, generated)?;
+    fill(&tree)?;
     tree.seal()?;
-    let file = out.join(format!("{name}.tar.gz"));
     // Names in order, no owner, no compression time: nothing depends on the machine.
     run(english("tar")
         .args([

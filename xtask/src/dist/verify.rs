@@ -73,20 +73,29 @@ pub(super) fn run(out: &Path, made: &Packages, release: &Release) -> Result<u64>
         layout: &DEBIAN,
     };
     packages::unpack_deb(&mut checks, &made.deb, &deb.root, scratch.path(), release)?;
+    packages::unpack_symbols_deb(&mut checks, &made.symbols_deb, &deb, scratch.path(), release)?;
     let tar = UnpackedPackage {
         root: scratch.path().join("tar").join(tarball::name(&release.version)),
         layout: &TARBALL,
     };
-    packages::unpack_tarball(&mut checks, &made.tarball, &scratch.path().join("tar"), release)?;
+    let folder = scratch.path().join("tar");
+    packages::unpack_tarball(&mut checks, "the .tar.gz", &made.tarball, &folder, release)?;
+    packages::unpack_tarball(
+        &mut checks,
+        "the .tar.gz of symbols",
+        &made.symbols_tarball,
+        &folder,
+        release,
+    )?;
     for (name, package) in [("the .deb", &deb), ("the .tar.gz", &tar)] {
         packages::is_complete(&mut checks, name, package)?;
         tells_its_version(&mut checks, name, package, release)?;
         unit_is_right(&mut checks, name, package, scratch.path())?;
         texts::completions(&mut checks, name, package)?;
         texts::manual(&mut checks, name, package)?;
+        service::runs(&mut checks, name, package, scratch.path(), release)?;
     }
-    service::runs(&mut checks, &deb, scratch.path(), release)?;
-    installation::works(&mut checks, &made.deb, scratch.path(), release)?;
+    installation::works(&mut checks, made, scratch.path(), release)?;
     for undone in &checks.undone {
         println!("  --  not checked here: {undone}");
     }

@@ -2,14 +2,14 @@
 # Installs the package on a copy of this machine that ends with this script, starts the command of its unit as the user of
 # the service, and removes the package again. The caller gives it namespaces of its own: unshare --mount --pid --fork.
 #
-#   install.sh FOLDER PACKAGE    an empty folder, and the .deb
+#   install.sh FOLDER PACKAGE SYMBOLS    an empty folder, the .deb, and the .deb with its symbols
 #
 # It prints a line for each step that went well, and before the service is stopped the service's lock file; it then waits
 # for a line from its caller.
 set -eu
 
 if [ "$1" != inside ]; then
-    folder=$1 package=$2 root=$1/root
+    folder=$1 package=$2 symbols=$3 root=$1/root
     # Changes go to memory: a folder of an overlay cannot hold the changes of another one.
     mount -t tmpfs -o mode=0755 tmpfs "$folder"
     mkdir "$folder/upper" "$folder/work" "$root"
@@ -18,6 +18,7 @@ if [ "$1" != inside ]; then
     mount --rbind /dev "$root/dev"
     mount --rbind /sys "$root/sys"
     cp "$package" "$root/package.deb"
+    cp "$symbols" "$root/symbols.deb"
     cp "$0" "$root/install.sh"
     exec chroot "$root" /bin/sh /install.sh inside
 fi
@@ -31,7 +32,7 @@ unit=/usr/lib/systemd/system/thalweg.service
 config=/etc/thalweg/thalweg.yaml
 data=/var/lib/thalweg
 
-dpkg --install /package.deb >/dpkg.log 2>&1 || { cat /dpkg.log >&2; exit 1; }
+dpkg --install /package.deb /symbols.deb >/dpkg.log 2>&1 || { cat /dpkg.log >&2; exit 1; }
 [ "$(stat -c '%U:%G %a' /etc/thalweg)" = "root:thalweg 750" ] || fail "/etc/thalweg is not that of root and the group thalweg"
 [ "$(getent passwd thalweg | cut -d: -f6,7)" = "$data:/usr/sbin/nologin" ] || fail "the user thalweg can log in"
 echo "ok dpkg --install: the user, the folder of the configuration"
@@ -44,7 +45,7 @@ command=$(sed -n 's/^ExecStart=//p' "$unit")
 # Other programs on this machine may use the ports of the configuration. One prepared log file is enough.
 setpriv --reuid=thalweg --regid=thalweg --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all --reset-env \
     $command -s http.address=127.0.0.1:0 -s ingest.otlp.grpc.address=127.0.0.1:0 -s ingest.otlp.http.address=127.0.0.1:0 \
-    -s log.commit.spare=1 >/service.log 2>&1 &
+    -s log.commit.spare=1 -s http.debug_endpoints=true >/service.log 2>&1 &
 service=$!
 looks=0
 until grep -qs '"http"' LOCK; do
@@ -62,7 +63,7 @@ kill -TERM $service
 wait $service || { cat /service.log >&2; fail "after SIGTERM the service ended with an error"; }
 echo "ok the service of the unit, as its user: SIGTERM, exit code 0"
 
-dpkg --remove thalweg >/dpkg.log 2>&1 || { cat /dpkg.log >&2; exit 1; }
+dpkg --remove thalweg-dbgsym thalweg >/dpkg.log 2>&1 || { cat /dpkg.log >&2; exit 1; }
 [ ! -e /usr/bin/thalweg ] || fail "dpkg --remove leaves the program"
 [ -e $config ] || fail "dpkg --remove takes the configuration"
 dpkg --purge thalweg >/dpkg.log 2>&1 || { cat /dpkg.log >&2; exit 1; }

@@ -1,5 +1,6 @@
 //! Installs the .deb for real, on a copy of this machine that exists only for the test (`install.sh`): the package's scripts
-//! make the user, the command of the unit runs as that user, and removal keeps what it must keep.
+//! make the user, the command of the unit runs as that user, and removal keeps what it must keep. The symbols are installed
+//! from their own package.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,6 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::PackageChecks;
 use super::service::ServiceAddress;
+use crate::dist::Packages;
 use crate::dist::programs::{english, output};
 use crate::dist::release::Release;
 use crate::shell::exists;
@@ -18,7 +20,7 @@ const WHAT: &str = "the .deb, installed";
 /// The namespaces of the copy. The service ends with the script, whatever happens to it.
 const NAMESPACES: [&str; 5] = ["unshare", "--mount", "--pid", "--fork", "--kill-child"];
 
-pub fn works(checks: &mut PackageChecks, deb: &Path, scratch: &Path, release: &Release) -> Result<()> {
+pub fn works(checks: &mut PackageChecks, made: &Packages, scratch: &Path, release: &Release) -> Result<()> {
     for (program, package) in [("adduser", "adduser"), ("setpriv", "util-linux")] {
         if !checks.can(program, package, WHAT) {
             return Ok(());
@@ -33,14 +35,15 @@ pub fn works(checks: &mut PackageChecks, deb: &Path, scratch: &Path, release: &R
     std::fs::write(&script, include_str!("install.sh"))?;
     std::fs::create_dir(&folder)?;
     let mut command = english(&words[0]);
-    command.args(&words[1..]).arg("sh").arg(&script).arg(&folder).arg(deb);
+    command.args(&words[1..]).arg("sh").arg(&script).arg(&folder);
+    command.args([&made.deb, &made.symbols_deb]);
     let log = scratch.join("install.log");
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(File::create(&log)?);
     let mut child = command.spawn().context("cannot start the installation")?;
-    let followed = follow(checks, &mut child, release);
+    let followed = follow(checks, &mut child, scratch, release);
     // Without its input the script does not wait any more.
     drop(child.stdin.take());
     let status = child.wait()?;
@@ -77,7 +80,7 @@ fn namespaces() -> Option<Vec<String>> {
 }
 
 /// Reads what the script says, and asks the service while it runs.
-fn follow(checks: &mut PackageChecks, child: &mut Child, release: &Release) -> Result<()> {
+fn follow(checks: &mut PackageChecks, child: &mut Child, scratch: &Path, release: &Release) -> Result<()> {
     let said = child.stdout.take().context("the script has no output")?;
     let mut steps = 0;
     for line in BufReader::new(said).lines() {
@@ -91,7 +94,8 @@ fn follow(checks: &mut PackageChecks, child: &mut Child, release: &Release) -> R
                 let service = ServiceAddress::of_lock(lock)?;
                 service.wait_ready(|| Ok(()))?;
                 service.has_version(release)?;
-                checks.pass(format_args!("{WHAT}: /ready, /version"));
+                service.profile_has_names(scratch)?;
+                checks.pass(format_args!("{WHAT}: /ready, /version, a CPU profile with names"));
                 let stdin = child.stdin.as_mut().context("the script has no input")?;
                 writeln!(stdin)?;
             }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::{PackageChecks, UnpackedPackage};
+use crate::dist::binary::{build_id, symbols_path};
 use crate::dist::contents::{CONFIG, LICENCES, MANUAL, UNIT, read};
 use crate::dist::deb::SCRIPTS;
 use crate::dist::programs::{english, output, output_to};
@@ -23,11 +24,8 @@ pub fn unpack_deb(
         version.trim() == expected,
         "the .deb has the version {version:?}, not {expected:?}"
     );
-    let archive = scratch.join("deb.tar");
-    output_to(english("dpkg-deb").arg("--fsys-tarfile").arg(deb), &archive)?;
-    is_reproducible(checks, "the .deb", &archive, release)?;
+    unpack_files(checks, "the .deb", deb, root, scratch, release)?;
     let control = scratch.join("control");
-    output(english("dpkg-deb").arg("--extract").arg(deb).arg(root))?;
     output(english("dpkg-deb").arg("--control").arg(deb).arg(&control))?;
     for script in SCRIPTS {
         output(english("sh").arg("-n").arg(control.join(script)))?;
@@ -50,8 +48,50 @@ pub fn unpack_deb(
     Ok(())
 }
 
-pub fn unpack_tarball(checks: &mut PackageChecks, tarball: &Path, folder: &Path, release: &Release) -> Result<()> {
-    is_reproducible(checks, "the .tar.gz", tarball, release)?;
+/// Unpacks the symbols beside their program, which must find them.
+pub fn unpack_symbols_deb(
+    checks: &mut PackageChecks,
+    deb: &Path,
+    package: &UnpackedPackage,
+    scratch: &Path,
+    release: &Release,
+) -> Result<()> {
+    let name = "the .deb of symbols";
+    unpack_files(checks, name, deb, &package.root, scratch, release)?;
+    let id = build_id(&package.program())?;
+    let symbols = package.root.join(symbols_path(&id));
+    ensure!(
+        symbols.is_file() && build_id(&symbols)? == id,
+        "{name}: the program has the build id {id}, and there is no {}",
+        symbols.display()
+    );
+    checks.pass(format_args!("{name}: where the program looks for them"));
+    Ok(())
+}
+
+fn unpack_files(
+    checks: &mut PackageChecks,
+    name: &str,
+    deb: &Path,
+    root: &Path,
+    scratch: &Path,
+    release: &Release,
+) -> Result<()> {
+    let archive = scratch.join("deb.tar");
+    output_to(english("dpkg-deb").arg("--fsys-tarfile").arg(deb), &archive)?;
+    is_reproducible(checks, name, &archive, release)?;
+    output(english("dpkg-deb").arg("--extract").arg(deb).arg(root))?;
+    Ok(())
+}
+
+pub fn unpack_tarball(
+    checks: &mut PackageChecks,
+    name: &str,
+    tarball: &Path,
+    folder: &Path,
+    release: &Release,
+) -> Result<()> {
+    is_reproducible(checks, name, tarball, release)?;
     std::fs::create_dir_all(folder)?;
     output(
         english("tar")
