@@ -28,7 +28,7 @@ usage: cargo xtask <task>
                       with FILTER: only the Rust tests whose name contains it
   test-crate NAME [FILTER]
                       the tests of one crate, without building the binary: after a change in a leaf crate, within a minute
-  tools               installs what the tests need (Python and Node packages, chromium, openssl, curl, gdb, postgresql, Kafka) and nothing else
+  tools               installs what the tests need (Python and Node packages, chromium, openssl, curl, gdb, shells, groff, postgresql, Kafka) and nothing else
   bench NAME [--quick] [--json FILE] [--only WORD]
                       NAME: collect, tags, queue, events, events-scale, lake
                       collect --steady [--minutes N]: long runs, every value checked

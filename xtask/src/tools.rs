@@ -93,6 +93,12 @@ pub fn install() -> Result<Tools> {
     debian("/usr/bin/curl", "curl")?;
     debian("/usr/bin/gdb", "gdb")?;
     debian("/usr/bin/readelf", "binutils")?;
+    // The packages' completions, manual pages and unit are read by the programs that users have for them.
+    debian("/usr/bin/zsh", "zsh")?;
+    debian("/usr/bin/fish", "fish")?;
+    debian("/usr/bin/groff", "groff")?;
+    debian("/usr/bin/systemd-analyze", "systemd")?;
+    debian("/usr/sbin/adduser", "adduser")?;
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot create {}", cache.display()))?;
     Ok(Tools {
         python: python(&cache)?,
