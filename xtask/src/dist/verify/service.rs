@@ -98,11 +98,12 @@ impl ServiceAddress {
     pub fn profile_has_names(&self, scratch: &Path) -> Result<()> {
         let is_done = AtomicBool::new(false);
         let profile = std::thread::scope(|scope| {
-            scope.spawn(
-                || {
-                    while !is_done.load(Ordering::Relaxed) && self.get("/metrics").is_ok() {}
-                },
-            );
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    // What fails here fails for the profile too.
+                    let _ = self.get("/metrics");
+                }
+            });
             let profile = self.bytes("/debug/pprof/profile?seconds=1");
             is_done.store(true, Ordering::Relaxed);
             profile
