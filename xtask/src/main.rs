@@ -33,6 +33,7 @@ usage: cargo xtask <task>
                       NAME: collect, tags, queue, events, events-scale, lake
                       collect --steady [--minutes N]: long runs, every value checked
                       lake --input FILE, --cooked [--rows N]: with your own requests; with a table of many rows
+                      THALWEG_BIN names the binary of rows that start one: two binaries are compared in one run
   soak [--for 1h] [--out FOLDER]
                       everything at once, with probes every second: all acknowledged data is there, memory is flat, no probe is slow;
                       THALWEG_BIN names an existing binary

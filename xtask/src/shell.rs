@@ -25,6 +25,11 @@ pub fn build_binary() -> Result<PathBuf> {
     Ok(target_dir().join("release/thalweg"))
 }
 
+/// The binary that `THALWEG_BIN` names, or that of these sources. Benchmarks of two binaries compare them in one run.
+pub fn binary_under_test() -> Result<PathBuf> {
+    std::env::var_os("THALWEG_BIN").map_or_else(build_binary, |path| Ok(path.into()))
+}
+
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());

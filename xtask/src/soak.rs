@@ -25,7 +25,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::bench::environment;
 use crate::bench::under_test::{Plant, UnderTest};
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 use client::Client;
 
 /// Maximum number of printed failures; all of them are counted.
@@ -182,10 +182,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         bail!(refused);
     }
     std::fs::create_dir_all(&folder)?;
-    let binary = match std::env::var_os("THALWEG_BIN") {
-        Some(path) => PathBuf::from(path),
-        None => build_binary()?,
-    };
+    let binary = binary_under_test()?;
     soak(&binary, &folder, &options)
 }
 

@@ -8,7 +8,7 @@ use super::Effort;
 use super::plant;
 use super::report::{Row, Stage};
 use super::under_test::{Plant, UnderTest};
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 /// A message like those of an OPC UA input: a number with the metadata of its tag.
 const GENERATE: &str = r#"
@@ -198,7 +198,7 @@ fn engine(row: &str) -> &'static str {
 }
 
 pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
-    let binary = build_binary()?;
+    let binary = binary_under_test()?;
     let wanted = |name: &str| only.is_none_or(|word| name.contains(word));
     let mut rows = Vec::new();
     let generated = [

@@ -19,7 +19,7 @@ use super::generator::{BEGIN_NANOS, Generator, Shape};
 use super::lake::free_port;
 use super::report::Row;
 use super::under_test::UnderTest;
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 const CLIENTS: usize = 8;
 const RECORDS_PER_REQUEST: u64 = 1000;
@@ -44,7 +44,7 @@ pub fn run(rows: u64) -> Result<Row> {
     let config = format!(
         "ingest:\n  future_max: 438000h\n  otlp:\n    http: {{address: \"127.0.0.1:{port}\"}}\n    grpc: {{enabled: false}}\n"
     );
-    let mut server = UnderTest::start_below(&folder, &build_binary()?, &config)?;
+    let mut server = UnderTest::start_below(&folder, &binary_under_test()?, &config)?;
     server.wait_ready()?;
     let rows = rows.next_multiple_of(RECORDS_PER_REQUEST);
     println!("measuring cooked: {rows} logs, {CLIENTS} clients\n{HEAD}");

@@ -20,7 +20,7 @@ use super::Effort;
 use super::environment;
 use super::report::{self, Row};
 use super::under_test::Costs;
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 const TOKEN: &str = "ns_ZGVmYXVsdA_0000000000000000000000000000000000000000000000000000000000000000";
 /// As in the reference system's profile: streams of one category, shared by all connections; writes per read; bytes of a write;
@@ -75,7 +75,7 @@ const ROWS: [(&str, &str, usize, Load); 11] = [
 ];
 
 pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
-    let binary = build_binary()?;
+    let binary = binary_under_test()?;
     let wanted = |name: &str| only.is_none_or(|word| name.contains(word));
     let mut rows = Vec::new();
     for (name, durability, connections, load) in ROWS.into_iter().filter(|(name, ..)| wanted(name)) {

@@ -11,7 +11,7 @@ use super::Effort;
 use super::environment;
 use super::events::{Connection, Server, request};
 use super::report::{self, Row};
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 const STREAMS: u64 = 10_000_000;
 const STREAMS_QUICK: u64 = 100_000;
@@ -140,7 +140,7 @@ const ASKED: [Asked; 6] = [
 ];
 
 pub fn run(effort: Effort) -> Result<Vec<Row>> {
-    let binary = build_binary()?;
+    let binary = binary_under_test()?;
     let scale = Scale {
         streams: if effort.is_quick() { STREAMS_QUICK } else { STREAMS },
     };

@@ -9,7 +9,7 @@ use super::environment;
 use super::export::Protocol;
 use super::otlp;
 use super::report::{self, Row};
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 const FROM_OUTSIDE: [(&str, Protocol); 2] = [("otlp_grpc_fsync", Protocol::Grpc), ("otlp_http_fsync", Protocol::Http)];
 
@@ -24,7 +24,7 @@ pub fn run(effort: Effort, only: Option<&str>, input: Option<&str>) -> Result<Ve
     if input.is_some() || outside.is_empty() {
         return Ok(rows);
     }
-    let (binary, mut from_outside) = (build_binary()?, Vec::new());
+    let (binary, mut from_outside) = (binary_under_test()?, Vec::new());
     for (name, protocol) in outside {
         println!("measuring {name}");
         from_outside.push(otlp::measure(&binary, protocol, effort)?);

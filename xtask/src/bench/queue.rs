@@ -13,7 +13,7 @@ use super::driver::{agent, in_process, load, post};
 use super::environment;
 use super::report::{self, Row};
 use super::under_test::UnderTest;
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 /// A default queue without the limits that a benchmark would reach. An acknowledgement means synced.
 const CONFIG: &str = "\
@@ -50,7 +50,7 @@ pub fn run(effort: Effort, only: Option<&str>) -> Result<Vec<Row>> {
     let loads = loads
         .into_iter()
         .filter(|(name, _)| only.is_none_or(|word| name.contains(word)));
-    let (binary, mut over_http) = (build_binary()?, Vec::new());
+    let (binary, mut over_http) = (binary_under_test()?, Vec::new());
     for (name, measure) in loads {
         println!("measuring {name}");
         over_http.push(measure(&binary, name, effort)?);

@@ -18,7 +18,7 @@ use super::environment;
 use super::plant;
 use super::report::Row;
 use super::under_test::{Costs, Plant, UnderTest};
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 const TAGS_OF_PIPE: u64 = 100_000;
 const TAGS_OF_LAKE: u64 = 50_000;
@@ -77,7 +77,7 @@ pub fn run(minutes: u64, only: Option<&str>) -> Result<Vec<Row>> {
     }
     std::fs::create_dir_all(&folder)?;
     let run = Run {
-        binary: build_binary()?,
+        binary: binary_under_test()?,
         folder,
         length: Duration::from_secs(60 * minutes),
     };

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::Effort;
 use super::report::{Row, Stage};
 use super::under_test::UnderTest;
-use crate::shell::build_binary;
+use crate::shell::binary_under_test;
 
 /// 10,000 tags in turn: floats, with tag metadata.
 const PLANT: &str = r#"
@@ -73,7 +73,7 @@ fn plant(count: Option<u64>, output: &str) -> String {
 }
 
 pub fn run(effort: Effort) -> Result<Vec<Row>> {
-    let binary = build_binary()?;
+    let binary = binary_under_test()?;
     let mut rows = Vec::new();
     println!("measuring tags_drop");
     rows.push(UnderTest::start(&binary, &plant(None, "drop: {}"))?.measure("tags_drop", effort)?);
