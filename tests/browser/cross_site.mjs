@@ -74,34 +74,42 @@ const browser = await launch([
 const answered = []
 let sent = 0
 let opened = 0
-try {
-  for (const target of targets) {
-    const port = new URL(target).port
-    const pages = [
-      { page: `http://127.0.0.1:${own}/`, to: target },
-      { page: `http://localhost:${own}/`, to: `http://localhost:${port}` },
-      { page: `http://evil.test:${own}/`, to: target },
-      // Its own page came from elsewhere, before its name resolved to this machine.
-      { page: `http://rebind.test:${port}/attack`, to: `http://rebind.test:${port}` },
-    ]
-    for (const { page: from, to } of pages) {
-      const context = await browser.newContext()
-      const page = await context.newPage()
-      context.on('request', (request) => {
-        sent += request.url().startsWith(`${to}/`) ? 1 : 0
-      })
-      context.on('response', (response) => {
-        const request = response.request()
-        const isTarget = response.url().startsWith(`${to}/`) && !response.url().endsWith('/attack')
-        if (isTarget && response.status() < 400) {
-          answered.push({ from, method: request.method(), url: response.url(), kind: request.resourceType(), status: response.status() })
-        }
-      })
-      await context.route('**/attack', (route) => route.fulfill({ contentType: 'text/html', body: '<!doctype html><body></body>' }))
-      await page.goto(from)
-      await page.evaluate(attack, { addresses: paths.map((path) => to + path) })
-      await context.close()
+
+// The pages of one target, each with the addresses that it attacks.
+function pagesOf(target) {
+  const port = new URL(target).port
+  return [
+    { page: `http://127.0.0.1:${own}/`, to: target },
+    { page: `http://localhost:${own}/`, to: `http://localhost:${port}` },
+    { page: `http://evil.test:${own}/`, to: target },
+    // Its own page came from elsewhere, before its name resolved to this machine.
+    { page: `http://rebind.test:${port}/attack`, to: `http://rebind.test:${port}` },
+  ]
+}
+
+async function attackFrom({ page: from, to }) {
+  const context = await browser.newContext()
+  const page = await context.newPage()
+  context.on('request', (request) => {
+    sent += request.url().startsWith(`${to}/`) ? 1 : 0
+  })
+  context.on('response', (response) => {
+    const request = response.request()
+    const isTarget = response.url().startsWith(`${to}/`) && !response.url().endsWith('/attack')
+    if (isTarget && response.status() < 400) {
+      answered.push({ from, method: request.method(), url: response.url(), kind: request.resourceType(), status: response.status() })
     }
+  })
+  await context.route('**/attack', (route) => route.fulfill({ contentType: 'text/html', body: '<!doctype html><body></body>' }))
+  await page.goto(from)
+  await page.evaluate(attack, { addresses: paths.map((path) => to + path) })
+  await context.close()
+}
+
+try {
+  // Each page has a context of its own, so connections of its own: none waits for another one.
+  await Promise.all(targets.flatMap(pagesOf).map(attackFrom))
+  for (const target of targets) {
     for (const address of acting.map((path) => target + path)) {
       const context = await browser.newContext()
       const page = await context.newPage()

@@ -1,6 +1,7 @@
 //! Runs test binaries in parallel: many wait for clocks, disks and other processes, and leave a core to others meanwhile.
 
 use std::io::Write as _;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -13,8 +14,10 @@ use crate::shell::{cargo, describe};
 
 /// Number of binaries that run at a time.
 const LANES: usize = 2;
-/// The longest starts first, so that the others do not have to wait for it in the end.
+/// The longest starts first, so that the others do not have to wait for it in the end. Its tests wait for other processes half
+/// of their time, so more of them run at once than there are cores.
 const LONGEST: &str = "e2e";
+const LONGEST_TESTS_PER_CORE: usize = 2;
 
 /// One test program.
 pub(super) struct TestBinary {
@@ -46,7 +49,7 @@ pub(super) fn build(binary: &Path) -> Result<Vec<TestBinary>> {
     if all.is_empty() {
         bail!("cargo built no tests");
     }
-    all.sort_by_key(|test| (!test.name.contains(LONGEST), test.name.clone()));
+    all.sort_by_key(|test| (!test.is_longest(), test.name.clone()));
     Ok(all)
 }
 
@@ -116,6 +119,10 @@ pub(super) fn run(
 }
 
 impl TestBinary {
+    fn is_longest(&self) -> bool {
+        self.name.contains(LONGEST)
+    }
+
     fn run(&self, filter: Option<&str>, prepare: &impl Fn(&mut Command)) -> Result<(bool, String, f64)> {
         let mut command = Command::new(&self.program);
         command
@@ -124,6 +131,10 @@ impl TestBinary {
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .args(filter)
             .stdin(Stdio::null());
+        if self.is_longest() {
+            let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+            command.arg(format!("--test-threads={}", LONGEST_TESTS_PER_CORE * cores));
+        }
         prepare(&mut command);
         let start = Instant::now();
         let output = command
