@@ -3,10 +3,15 @@
 //!
 //! The planner copies a `WITH` table into each place that names it, so thirty names that each read the previous one
 //! twice give a thousand million copies. A `CUBE` of thirty columns has as many grouping sets. Both are counted before
-//! planning. So is the nesting of `WITH` in `WITH`, because the search for table names visits each level twice.
+//! planning. So is the nesting of `WITH` in `WITH`, because the search for table names visits each level twice, and that of
+//! `ANY` and `ALL`, which are planned as a `CASE` with up to five copies of each operand, and that of functions called by
+//! another of their names, such as `ifnull`: each result is named after the whole call, which has the names within it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
+use std::sync::LazyLock;
+
+use datafusion::execution::SessionStateDefaults;
 
 use datafusion::sql::sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Query, Statement, Visit as _, Visitor};
 
@@ -20,6 +25,21 @@ const GROUPING_SETS_MAX: usize = 1_024;
 
 /// Limit for `WITH` nested in the queries of `WITH` or anywhere below.
 const WITH_DEPTH_MAX: usize = 8;
+
+/// Limit for `ANY` and `ALL` of arrays nested in each other.
+const QUANTIFIER_DEPTH_MAX: usize = 4;
+
+/// Limit for calls by another name nested in each other.
+const OTHER_NAME_DEPTH_MAX: usize = 8;
+
+/// The other names of all functions.
+static OTHER_NAMES: LazyLock<HashSet<String>> = LazyLock::new(|| {
+    let functions = SessionStateDefaults::default_scalar_functions();
+    functions
+        .iter()
+        .flat_map(|function| function.aliases().to_vec())
+        .collect()
+});
 
 /// Refuses a statement that expands to too many tables or sets.
 pub fn check(statement: &Statement) -> Result<(), QueryError> {
@@ -48,6 +68,10 @@ struct ExpansionCounter {
     queries: Vec<QueryScope>,
     /// How many of them have a `WITH`.
     with_depth: usize,
+    /// The `ANY` and `ALL` that enclose the current position.
+    quantifier_depth: usize,
+    /// The calls by another name that do.
+    other_name_depth: usize,
 }
 
 #[derive(Default)]
@@ -107,6 +131,22 @@ impl Visitor for ExpansionCounter {
     }
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<QueryError> {
+        self.quantifier_depth += usize::from(is_quantifier(expr));
+        if self.quantifier_depth > QUANTIFIER_DEPTH_MAX {
+            let told = format!(
+                "ANY and ALL are nested more than {QUANTIFIER_DEPTH_MAX} deep; write lists as IN (...), or split it into \
+                 several queries"
+            );
+            return ControlFlow::Break(QueryError::too_complex(told));
+        }
+        self.other_name_depth += usize::from(is_by_other_name(expr));
+        if self.other_name_depth > OTHER_NAME_DEPTH_MAX {
+            let told = format!(
+                "functions are nested more than {OTHER_NAME_DEPTH_MAX} deep by another of their names; write nvl for ifnull, \
+                 array_has for list_has, or split it into several queries"
+            );
+            return ControlFlow::Break(QueryError::too_complex(told));
+        }
         let sets = match expr {
             Expr::Cube(columns) => u32::try_from(columns.len())
                 .ok()
@@ -120,6 +160,23 @@ impl Visitor for ExpansionCounter {
             false => ControlFlow::Continue(()),
         }
     }
+
+    fn post_visit_expr(&mut self, expr: &Expr) -> ControlFlow<QueryError> {
+        self.quantifier_depth -= usize::from(is_quantifier(expr));
+        self.other_name_depth -= usize::from(is_by_other_name(expr));
+        ControlFlow::Continue(())
+    }
+}
+
+fn is_quantifier(expr: &Expr) -> bool {
+    matches!(expr, Expr::AnyOp { .. } | Expr::AllOp { .. })
+}
+
+fn is_by_other_name(expr: &Expr) -> bool {
+    let Expr::Function(function) = expr else {
+        return false;
+    };
+    matches!(function.name.0.as_slice(), [ObjectNamePart::Identifier(name)] if OTHER_NAMES.contains(&name_of(name)))
 }
 
 impl ExpansionCounter {
@@ -254,6 +311,33 @@ mod tests {
                 error.message.ends_with("name those you need with GROUPING SETS"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn any_and_all_have_a_depth() {
+        for quantified in ["({} = any(make_array(1, 2)))", "(1 <> all({}))"] {
+            let nested =
+                |depth: usize| (0..depth).fold("a".to_owned(), |operand, _| quantified.replace("{}", &operand));
+            assert!(checked(&format!("select {} from tags", nested(QUANTIFIER_DEPTH_MAX))).is_ok());
+            let error = checked(&format!("select {} from tags", nested(QUANTIFIER_DEPTH_MAX + 1))).unwrap_err();
+            assert_eq!(error.code(), "query.too_complex");
+            assert!(
+                error.message.starts_with("ANY and ALL are nested more than 4 deep"),
+                "{error}"
+            );
+        }
+        let beside = vec!["a = any(make_array(1, 2))"; 100].join(" or ");
+        assert!(checked(&format!("select 1 from tags where {beside}")).is_ok());
+    }
+
+    #[test]
+    fn calls_by_another_name_have_a_depth() {
+        for (call, is_other) in [("ifnull({}, 1)", true), ("IfNull({}, 1)", true), ("nvl({}, 1)", false)] {
+            let nested = |depth: usize| (0..depth).fold("a".to_owned(), |operand, _| call.replace("{}", &operand));
+            assert!(checked(&format!("select {} from tags", nested(OTHER_NAME_DEPTH_MAX))).is_ok());
+            let more = checked(&format!("select {} from tags", nested(OTHER_NAME_DEPTH_MAX + 1)));
+            assert_eq!(more.is_err(), is_other, "{call}: {more:?}");
         }
     }
 
