@@ -12,7 +12,6 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use datafusion::execution::SessionStateDefaults;
-
 use datafusion::sql::sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Query, Statement, Visit as _, Visitor};
 
 use crate::error::QueryError;

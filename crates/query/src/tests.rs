@@ -551,6 +551,12 @@ async fn what_is_too_large_or_too_complex_is_told_with_its_number() {
             "an operand would be written out more than 1024 times",
         ),
         (
+            format!("SELECT {} FROM (SELECT 1 a) t", nested("coalesce(a, {})", 40)),
+            format!("SELECT {} FROM (SELECT 1 a) t", nested("coalesce({}, a)", 11)),
+            "query.too_complex",
+            "an operand would be written out more than 1024 times",
+        ),
+        (
             in_tables("(a IN (1, 2, v))::INT", 6, "WHERE a = 1"),
             in_tables("(a IN (1, 2, v))::INT", 7, "WHERE a = 1"),
             "query.too_complex",

@@ -223,38 +223,41 @@ impl<'a> InputColumns<'a> {
     }
 
     /// The most copies of an operand anywhere in an expression. Its depth is limited.
-    fn copies(&self, expr: &Expr, of_column: fn(Expansion) -> u64, of_operand: fn(&Expr) -> u64) -> Result<u64> {
+    fn copies(&self, expr: &Expr, of_column: fn(Expansion) -> u64, of_operand: fn(&Expr, usize) -> u64) -> Result<u64> {
         if let Some(column) = self.column(expr) {
             return Ok(of_column(column));
         }
-        let mut most = 1;
+        let (mut most, mut at) = (1, 0);
         expr.apply_children(|part| {
-            most = most.max(self.copies(part, of_column, of_operand)?);
+            let copies = self.copies(part, of_column, of_operand)?;
+            most = most.max(copies.saturating_mul(of_operand(expr, at)));
+            at += 1;
             Ok(TreeNodeRecursion::Continue)
         })?;
-        Ok(most.saturating_mul(of_operand(expr)))
+        Ok(most)
     }
 }
 
-/// The copies of an operand that the planner makes of one operator, or how often it visits the operand, as measured.
-fn copies_of_operand(expr: &Expr) -> u64 {
+/// The copies that the planner makes of the operand of an operator at a position, or how often it visits it, as measured.
+fn copies_of_operand(expr: &Expr, at: usize) -> u64 {
     match expr {
-        Expr::ScalarFunction(function) if CASES.contains(&function.name()) => 2,
-        Expr::Between(_)
-        | Expr::IsTrue(_)
+        // The last one is a result only.
+        Expr::ScalarFunction(function) if CASES.contains(&function.name()) && at + 1 < function.args.len() => 2,
+        Expr::ScalarFunction(function) if function.name() == MEMBERSHIP && at == 1 => 3,
+        Expr::Between(_) if at == 0 => 2,
+        Expr::InList(_) if at == 0 => 3,
+        Expr::IsTrue(_)
         | Expr::IsFalse(_)
         | Expr::IsUnknown(_)
         | Expr::IsNotTrue(_)
         | Expr::IsNotFalse(_)
         | Expr::IsNotUnknown(_) => 2,
-        Expr::ScalarFunction(function) if function.name() == MEMBERSHIP => 3,
-        Expr::InList(_) => 3,
-        _ => merged_copies_of_operand(expr),
+        _ => merged_copies_of_operand(expr, at),
     }
 }
 
 /// The same for the operator that is merged with those of a derived table.
-fn merged_copies_of_operand(expr: &Expr) -> u64 {
+fn merged_copies_of_operand(expr: &Expr, _at: usize) -> u64 {
     match expr {
         Expr::BinaryExpr(binary) if matches!(binary.op, Operator::IsDistinctFrom | Operator::IsNotDistinctFrom) => 3,
         _ => 1,
