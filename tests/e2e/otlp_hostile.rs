@@ -82,10 +82,9 @@ fn row(thalweg: &Thalweg, columns: &str, body: &str) -> Value {
     found.unwrap().remove(0)
 }
 
-/// Sends well-formed logs until the others are done; returns their number.
-fn well_made(otlp: &Api, is_done: &AtomicBool) -> u64 {
-    let mut next = 0;
-    while !is_done.load(Ordering::Acquire) || next == 0 {
+/// Sends well-formed logs from number `next` on until the others are done; returns their number.
+fn well_made(otlp: &Api, mut next: u64, is_done: &AtomicBool) -> u64 {
+    while !is_done.load(Ordering::Acquire) {
         is_stored(&otlp.post("/v1/logs", &logs_of(now(), next..next + 20)));
         next += 20;
     }
@@ -96,8 +95,10 @@ fn well_made(otlp: &Api, is_done: &AtomicBool) -> u64 {
 fn beside_a_well_made_sender(thalweg: &Thalweg, otlp: &Api, hostile: impl FnOnce()) {
     let is_done = AtomicBool::new(false);
     let other = otlp.with_token("nobody asks for one");
+    // Its names come first, so they have columns whatever names the others send.
+    is_stored(&other.post("/v1/logs", &logs_of(now(), 0..20)));
     let sent = std::thread::scope(|scope| {
-        let sender = scope.spawn(|| well_made(&other, &is_done));
+        let sender = scope.spawn(|| well_made(&other, 20, &is_done));
         hostile();
         is_done.store(true, Ordering::Release);
         sender.join().unwrap()

@@ -1,9 +1,11 @@
 //! Runs all tests of the project, with their tools, and prints one line at the end with the number of passed tests.
 
 mod binaries;
+mod source_times;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::SystemTime;
 
 use anyhow::{Result, bail};
 
@@ -18,6 +20,8 @@ struct Total {
 
 pub fn run_all(filter: Option<&str>) -> Result<()> {
     let tools = tools::install()?;
+    source_times::restore()?;
+    let begin = SystemTime::now();
     if filter.is_none() {
         check::run()?;
     }
@@ -29,6 +33,7 @@ pub fn run_all(filter: Option<&str>) -> Result<()> {
 
     // Unit and crate tests, and those of the whole binary.
     let tests = binaries::build(&binary)?;
+    source_times::note(begin)?;
     let prepare = |command: &mut Command| {
         command.env("THALWEG_BIN", &binary);
         tools.apply(command);

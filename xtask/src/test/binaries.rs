@@ -12,11 +12,21 @@ use serde_json::Value;
 
 use crate::shell::{cargo, describe};
 
-/// Number of binaries that run at a time.
-const LANES: usize = 2;
-/// The longest starts first, so that the others do not have to wait for it in the end. Its tests wait for other processes half
-/// of their time, so more of them run at once than there are cores.
-const LONGEST: &str = "e2e";
+/// Number of binaries that run at a time. On two cores, three of them leave little time unused.
+const LANES: usize = 3;
+/// These start first, in this order: the longest, then those that wait most, so that they wait beside the others. What needs
+/// the cores comes after them. The parts of a name are those that are printed.
+const FIRST: [&str; 7] = [
+    LONGEST,
+    "assemble: simulation",
+    "kafka: suite",
+    "opcua: suite",
+    "events-postgres: suite",
+    "query: functions",
+    "script: unit",
+];
+/// Its tests wait for other processes half of their time, so more of them run at once than there are cores.
+const LONGEST: &str = "tests: e2e";
 const LONGEST_TESTS_PER_CORE: usize = 2;
 
 /// One test program.
@@ -49,7 +59,7 @@ pub(super) fn build(binary: &Path) -> Result<Vec<TestBinary>> {
     if all.is_empty() {
         bail!("cargo built no tests");
     }
-    all.sort_by_key(|test| (!test.is_longest(), test.name.clone()));
+    all.sort_by_key(|test| (test.rank(), test.name.clone()));
     Ok(all)
 }
 
@@ -120,7 +130,13 @@ pub(super) fn run(
 
 impl TestBinary {
     fn is_longest(&self) -> bool {
-        self.name.contains(LONGEST)
+        self.name == LONGEST
+    }
+
+    /// The position among those that start first, or the end.
+    fn rank(&self) -> usize {
+        let first = FIRST.iter().position(|first| self.name.starts_with(first));
+        first.unwrap_or(FIRST.len())
     }
 
     fn run(&self, filter: Option<&str>, prepare: &impl Fn(&mut Command)) -> Result<(bool, String, f64)> {
