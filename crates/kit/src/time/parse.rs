@@ -5,7 +5,7 @@
 //! date      = YYYY-MM-DD       a day that exists, of the years 0000 to 9999
 //! separator = T
 //! clock     = HH:MM:SS         from 00:00:00 to 23:59:59
-//! fraction  = . digits         at least one; what is finer than a nanosecond is cut off
+//! fraction  = (. | ,) digits   at least one; what is finer than a nanosecond is cut off
 //! zone      = Z | +HH:MM | -HH:MM
 //! ```
 
@@ -28,10 +28,12 @@ pub struct TimeGrammar {
     pub zone_hours_max: u8,
     /// A fraction of more digits is refused.
     pub decimals_max: usize,
+    /// A comma begins a fraction, too, as in ISO 8601: programs of many countries write it.
+    pub comma: bool,
 }
 
 impl TimeGrammar {
-    /// As machines write it: `2031-05-06T07:08:09Z`, `2031-05-06T07:08:09.123+02:00`.
+    /// As machines write it: `2031-05-06T07:08:09Z`, `2031-05-06T07:08:09.123+02:00`, `2031-05-06T07:08:09,123Z`.
     pub const RFC_3339: TimeGrammar = TimeGrammar {
         separators: b"T",
         small_z: false,
@@ -40,6 +42,7 @@ impl TimeGrammar {
         leap_seconds: false,
         zone_hours_max: 23,
         decimals_max: usize::MAX,
+        comma: true,
     };
 }
 
@@ -62,7 +65,7 @@ pub fn parse(text: &str, grammar: &TimeGrammar) -> Option<UnixTime> {
     }
     let (clock, rest) = rest.split_first_chunk::<8>()?;
     let second_of_day = second_of_day(*clock, grammar.leap_seconds)?;
-    let (nanos, zone) = fraction(rest, grammar.decimals_max)?;
+    let (nanos, zone) = fraction(rest, grammar)?;
     let offset = zone_seconds(zone, grammar)?;
     Some(UnixTime {
         seconds: days * SECONDS_PER_DAY + second_of_day - offset,
@@ -90,13 +93,15 @@ fn second_of_day(clock: [u8; 8], leap_seconds: bool) -> Option<i64> {
 }
 
 /// A fraction of a second in nanoseconds, and the rest of the text.
-fn fraction(text: &[u8], decimals_max: usize) -> Option<(u32, &[u8])> {
-    let [b'.', after @ ..] = text else {
-        return Some((0, text));
+fn fraction<'t>(text: &'t [u8], grammar: &TimeGrammar) -> Option<(u32, &'t [u8])> {
+    let after = match text {
+        [b'.', after @ ..] => after,
+        [b',', after @ ..] if grammar.comma => after,
+        _ => return Some((0, text)),
     };
     let count = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, rest) = after.split_at_checked(count)?;
-    if digits.is_empty() || count > decimals_max {
+    if digits.is_empty() || count > grammar.decimals_max {
         return None;
     }
     let padded = digits.iter().copied().chain(std::iter::repeat(b'0')).take(DECIMALS);

@@ -13,6 +13,7 @@ const EVERYTHING: TimeGrammar = TimeGrammar {
     leap_seconds: true,
     zone_hours_max: 25,
     decimals_max: 9,
+    comma: true,
 };
 
 /// What the library reads among the texts that have the form of RFC 3339.
@@ -163,6 +164,9 @@ fn each_freedom_of_a_grammar_is_refused_without_it() {
         assert_eq!(is_read(given, &EVERYTHING).as_deref(), Some(expected), "{given}");
         assert_eq!(parse(given, &strict), None, "{given}");
     }
+    let with_comma = "2031-05-06T07:08:09,5Z";
+    assert_eq!(is_read(with_comma, &strict).as_deref(), Some("2031-05-06T07:08:09.5Z"));
+    assert_eq!(parse(with_comma, &TimeGrammar { comma: false, ..strict }), None);
     let ten_digits = "2031-05-06T07:08:09.1234567899Z";
     assert_eq!(
         is_read(ten_digits, &strict).as_deref(),
@@ -184,7 +188,10 @@ fn what_is_no_time_is_none_in_any_grammar() {
         "2031-05-06T07:08:61Z",
         "2031-05-06T07:08:09.",
         "2031-05-06T07:08:09.Z",
-        "2031-05-06T07:08:09,5Z",
+        "2031-05-06T07:08:09,",
+        "2031-05-06T07:08:09,Z",
+        "2031-05-06T07:08:09,5,5Z",
+        "2031-05-06T07:08:09;5Z",
         "2031-05-06T07:08:09+2",
         "2031-05-06T07:08:09+02",
         "2031-05-06T07:08:09+0200",
@@ -319,7 +326,7 @@ proptest! {
 
     #[test]
     fn a_text_in_the_form_of_rfc_3339_is_what_the_library_says(
-        text in "[0-9]{4}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-6][0-9]:[0-6][0-9](\\.[0-9]{0,11})?(Z|z|[+-][0-2][0-9]:[0-6][0-9])",
+        text in "[0-9]{4}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-6][0-9]:[0-6][0-9]([.,][0-9]{0,11})?(Z|z|[+-][0-2][0-9]:[0-6][0-9])",
     ) {
         let same = text.parse::<Timestamp>().ok().map(Timestamp::as_nanosecond);
         // The library has no times of the last hours of 9999.

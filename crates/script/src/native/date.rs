@@ -45,9 +45,10 @@ pub(super) fn iso(ms: f64) -> EvalResult<String> {
     Ok(text.to_string())
 }
 
-/// The result of more than three digits is unspecified.
+/// The result of more than three digits, or with a comma, is unspecified.
 const GRAMMAR: TimeGrammar = TimeGrammar {
     decimals_max: 3,
+    comma: false,
     ..TimeGrammar::RFC_3339
 };
 
@@ -101,6 +102,7 @@ mod tests {
             "2031-05-06T07:08:09+00:00",
             "2031-05-06T07:08:09.Z",
             "2031-05-06T07:08:09.1234Z",
+            "2031-05-06T07:08:09,123Z",
             "2031-05-06T07:08:60Z",
             "2031-05-06T24:00:00Z",
             "2031-02-29T07:08:09Z",
