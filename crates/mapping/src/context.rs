@@ -24,7 +24,7 @@ pub(crate) struct EvalContext<'a> {
     /// Whether a statement has assigned to the root.
     pub is_assigned: bool,
     /// The changed metadata; `None` until a statement changes any.
-    pub meta: Option<Metadata>,
+    pub changed_meta: Option<Metadata>,
     /// An upper bound on the keys that the current statements will set.
     pub meta_expected: usize,
     pub variables: Vec<Option<Value>>,
@@ -51,7 +51,7 @@ impl<'a> EvalContext<'a> {
             host,
             root: Root::Nothing,
             is_assigned: false,
-            meta: None,
+            changed_meta: None,
             meta_expected: 0,
             variables: Vec::new(),
             named: Vec::new(),
@@ -136,20 +136,17 @@ impl<'a> EvalContext<'a> {
         }
     }
 
-    /// Returns all metadata of the input message as an object.
-    pub fn all_meta(&self) -> Value {
-        let members = self.message.meta.iter();
-        members
-            .map(|(key, value)| (Text::new(key), Value::text(Text::from(value))))
-            .collect::<Object>()
-            .into()
+    /// The metadata of the input; in a mutation, the metadata in its current state.
+    pub fn meta(&self) -> &Metadata {
+        match self.in_place {
+            true => self.new_meta(),
+            false => &self.message.meta,
+        }
     }
 
-    pub fn meta(&self, key: &str) -> Value {
-        self.message
-            .meta
-            .get(key)
-            .map_or(Value::Null, |text| Value::text(Text::from(text)))
+    /// The new metadata in its current state. It begins as that of the input.
+    pub fn new_meta(&self) -> &Metadata {
+        self.changed_meta.as_ref().unwrap_or(&self.message.meta)
     }
 }
 

@@ -3,13 +3,13 @@
 //! Long chains (operators of one level, methods on a value) are lists, not nested nodes, so the depth of the tree is
 //! the nesting visible in the source, which the parser bounds. Evaluation recurses no deeper than that.
 
-use thalweg_record::{Object, Text, Value};
+use thalweg_record::{Metadata, Object, Text, Value};
 
 use crate::context::EvalContext;
 use crate::error::{EvalResult, Fault};
 use crate::expr_value::ExprValue;
 use crate::functions::Function;
-use crate::methods::Method;
+use crate::methods::{self, Method};
 use crate::operators::{self, Op, OperationError};
 use crate::path::Path;
 use crate::root::Root;
@@ -23,8 +23,12 @@ pub(crate) enum Expr {
     Root(Path),
     /// `json("a.b")`: the input document, whatever `this` is bound to.
     Input(Path),
+    /// `meta("key")`: the metadata of the input; in a mutation, the metadata in its current state.
     Meta(Text),
     AllMeta,
+    /// `@key`: the new metadata in its current state.
+    NewMeta(Text),
+    AllNewMeta,
     Variable(usize, Text),
     /// The value of the `name ->` query at this depth.
     Named(usize, Text),
@@ -91,8 +95,10 @@ impl Expr {
                 Root::Value(root) => path.read(root),
                 Root::Nothing | Root::Deleted => Value::Null,
             },
-            Expr::Meta(key) => context.meta(key),
-            Expr::AllMeta => context.all_meta(),
+            Expr::Meta(key) => meta_value(context.meta(), key),
+            Expr::AllMeta => all_meta(context.meta()),
+            Expr::NewMeta(key) => meta_value(context.new_meta(), key),
+            Expr::AllNewMeta => all_meta(context.new_meta()),
             Expr::Variable(slot, name) => match context.variables.get(*slot) {
                 Some(Some(value)) => value.clone(),
                 _ => return Err(Fault::text(format!("variable `{name}` is not set"))),
@@ -149,8 +155,8 @@ impl Expr {
             Expr::This(path) => format!("field `{}`", path.show("this")),
             Expr::Root(path) => format!("field `{}`", path.show("root")),
             Expr::Input(_) => "function `json`".to_owned(),
-            Expr::Meta(key) => format!("metadata `{key}`"),
-            Expr::AllMeta => "the metadata".to_owned(),
+            Expr::Meta(key) | Expr::NewMeta(key) => format!("metadata `{key}`"),
+            Expr::AllMeta | Expr::AllNewMeta => "the metadata".to_owned(),
             Expr::Variable(_, name) => format!("variable `{name}`"),
             Expr::Named(_, name) => format!("`{name}`"),
             Expr::Array(_) => "array literal".to_owned(),
@@ -163,14 +169,44 @@ impl Expr {
         }
     }
 
-    /// Whether the value is part of the input or of the source text, so that it cannot exceed what already exists.
-    pub fn is_given(&self, in_place: bool) -> bool {
+    /// Whether the value is one of the metadata, perhaps with an alternative: `@key`, `meta("key") | 0`, `@key.or(0)`.
+    fn is_metadata(&self) -> bool {
         match self {
-            Expr::Literal(_) | Expr::Input(_) | Expr::Meta(_) | Expr::AllMeta => true,
-            Expr::This(_) => !in_place,
+            Expr::Meta(_) | Expr::NewMeta(_) => true,
+            Expr::Call(_, function) => matches!(**function, Function::Meta(_)),
+            Expr::Chain(chain) => {
+                let is_fallback = chain.rest.iter().all(|(op, _)| *op == Op::Coalesce);
+                is_fallback && chain.operands().any(Expr::is_metadata)
+            }
+            Expr::Steps(steps) => {
+                let keeps =
+                    |step: &PostfixStep| matches!(step, PostfixStep::Method(_, Method::Or(_) | Method::Catch(_)));
+                steps.base.is_metadata() && steps.steps.iter().all(keeps)
+            }
             _ => false,
         }
     }
+
+    /// Whether the value is part of the input or of the source text, so that it cannot exceed what already exists.
+    pub fn is_given(&self, in_place: bool) -> bool {
+        match self {
+            Expr::Literal(_) | Expr::Input(_) => true,
+            Expr::This(_) | Expr::Meta(_) | Expr::AllMeta => !in_place,
+            _ => false,
+        }
+    }
+}
+
+pub(crate) fn meta_value(meta: &Metadata, key: &str) -> Value {
+    meta.get(key).map_or(Value::Null, |text| Value::text(Text::from(text)))
+}
+
+/// All metadata as an object.
+fn all_meta(meta: &Metadata) -> Value {
+    let members = meta
+        .iter()
+        .map(|(key, value)| (Text::new(key), Value::text(Text::from(value))));
+    members.collect::<Object>().into()
 }
 
 fn eval_array(elements: &[Expr], context: &mut EvalContext<'_>) -> EvalResult<Value> {
@@ -205,6 +241,10 @@ fn eval_object(members: &[(Expr, Expr)], context: &mut EvalContext<'_>) -> EvalR
 }
 
 impl OperatorChain {
+    fn operands(&self) -> impl Iterator<Item = &Expr> {
+        std::iter::once(&self.first).chain(self.rest.iter().map(|(_, operand)| operand))
+    }
+
     fn eval(&self, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         let mut left = self.first.eval(context);
         for (at, (op, right)) in self.rest.iter().enumerate() {
@@ -227,6 +267,8 @@ impl OperatorChain {
         context: &mut EvalContext<'_>,
     ) -> EvalResult<ExprValue> {
         let right_value = right.eval(context)?;
+        let first = (at == 0).then_some(&self.first);
+        let (left, right_value) = numbers_of_metadata((left, first), (right_value, right));
         if let (Op::Equal | Op::Unequal, ExprValue::Value(left @ (Value::Array(_) | Value::Object(_)))) = (op, &left) {
             // Shared parts are compared each time they appear, so the comparison is charged as if the value were
             // printed.
@@ -260,6 +302,25 @@ impl OperatorChain {
     }
 }
 
+/// Metadata is text. Where the other operand is a number, the text of a number is one.
+fn numbers_of_metadata(
+    (left, left_source): (ExprValue, Option<&Expr>),
+    (right, right_source): (ExprValue, &Expr),
+) -> (ExprValue, ExprValue) {
+    let is_number = |value: &ExprValue| matches!(value, ExprValue::Value(value) if view::Number::of(value).is_some());
+    let number = |value: ExprValue, source: &Expr| match value {
+        ExprValue::Value(text @ Value::Text(_)) if source.is_metadata() => {
+            ExprValue::Value(methods::number_of_text(&text).unwrap_or(text))
+        }
+        other => other,
+    };
+    match (left_source, is_number(&left), is_number(&right)) {
+        (_, true, false) => (left, number(right, right_source)),
+        (Some(source), false, true) => (number(left, source), right),
+        _ => (left, right),
+    }
+}
+
 /// The size of a value that an operator built.
 fn built_bytes(value: &Value) -> usize {
     match value {
@@ -288,18 +349,30 @@ impl MatchExpr {
         match &self.subject {
             Some(subject) => {
                 let value = subject.value("matched", context)?;
-                context.bind(value.clone(), |context| self.first_match(Some(&value), context))
+                let number = match subject.is_metadata() {
+                    true => methods::number_of_text(&value),
+                    false => None,
+                };
+                let subject = (&value, number.as_ref());
+                context.bind(value.clone(), |context| self.first_match(Some(subject), context))
             }
             None => self.first_match(None, context),
         }
     }
 
-    fn first_match(&self, subject: Option<&Value>, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
+    /// A subject that is metadata comes with the number that its text is.
+    fn first_match(
+        &self,
+        subject: Option<(&Value, Option<&Value>)>,
+        context: &mut EvalContext<'_>,
+    ) -> EvalResult<ExprValue> {
         for (pattern, branch) in &self.arms {
             let matches = match pattern {
                 MatchPattern::Any => true,
                 MatchPattern::Equal(literal) => match subject {
-                    Some(subject) => operators::equal(subject, literal),
+                    Some((subject, number)) => {
+                        operators::equal(subject, literal) || number.is_some_and(|n| operators::equal(n, literal))
+                    }
                     None => operators::equal(&context.this(&Path::default())?, literal),
                 },
                 MatchPattern::When(condition) => condition.truth(context)?,

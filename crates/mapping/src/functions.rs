@@ -9,7 +9,7 @@ use thalweg_record::{Text, Value};
 use crate::Compiler;
 use crate::context::EvalContext;
 use crate::error::{EvalResult, Fault, SyntaxError};
-use crate::expr::Expr;
+use crate::expr::{Expr, meta_value};
 use crate::expr_value::ExprValue;
 use crate::host;
 use crate::layout;
@@ -230,7 +230,7 @@ impl Function {
             }
             Function::Meta(key) => {
                 let key = text(key, context)?;
-                context.meta(&key)
+                meta_value(context.meta(), &key)
             }
             Function::Error => match &context.message.failure {
                 Some(failure) => Value::Text(failure.error.clone()),

@@ -19,6 +19,8 @@ pub(crate) fn growth(expr: &Expr) -> usize {
         | Expr::Input(_)
         | Expr::Meta(_)
         | Expr::AllMeta
+        | Expr::NewMeta(_)
+        | Expr::AllNewMeta
         | Expr::Variable(..)
         | Expr::Named(..) => 0,
         Expr::Array(elements) => 1 + greatest(elements),
@@ -86,8 +88,15 @@ fn of_method(method: &Method) -> usize {
         }
         Method::Or(alternative) => growth(alternative),
         Method::Catch(query) => body(query),
-        Method::Query(QueryMethod::Filter(query)) | Method::Query(QueryMethod::Sort(Some(query))) => body(query),
-        Method::Query(QueryMethod::Sort(None)) => 0,
+        Method::Query(
+            QueryMethod::All(query)
+            | QueryMethod::Any(query)
+            | QueryMethod::Filter(query)
+            | QueryMethod::Sort(Some(query))
+            | QueryMethod::SortBy(query)
+            | QueryMethod::Unique(Some(query)),
+        ) => body(query),
+        Method::Query(QueryMethod::Sort(None) | QueryMethod::Unique(None)) => 0,
         Method::Query(QueryMethod::MapEach(query)) => 1 + body(query),
         Method::Query(QueryMethod::Fold(initial, query)) => {
             growth(initial).saturating_add((1 + body(query)).saturating_mul(FOLD_CHECK_STEPS))

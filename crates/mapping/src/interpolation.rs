@@ -129,7 +129,7 @@ fn parse(compiler: &Compiler, text: &str) -> Result<Vec<TemplatePart>, SyntaxErr
         let parser = Parser::new(compiler, text, at + "${!".len(), false);
         let (expr, end) = parser.braced_expression()?;
         pieces.push(match expr {
-            Expr::Meta(key) => TemplatePart::Meta(key),
+            Expr::Meta(key) | Expr::NewMeta(key) => TemplatePart::Meta(key),
             other => TemplatePart::Expr(other),
         });
         at = end;

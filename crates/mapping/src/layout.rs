@@ -12,7 +12,10 @@ use thalweg_record::Text;
 use crate::error::{EvalResult, Fault};
 
 mod read;
+mod strftime;
 mod write;
+
+pub(crate) use strftime::StrftimeFormat;
 
 pub(crate) static RFC3339_NANO: LazyLock<TimeLayout> =
     LazyLock::new(|| TimeLayout::parse("2006-01-02T15:04:05.999999999Z07:00").unwrap_or_default());

@@ -57,7 +57,7 @@ impl Mapping {
         let EvalContext {
             root,
             is_assigned,
-            meta,
+            changed_meta,
             ..
         } = self.run(batch, index)?;
         if matches!(root, Root::Deleted) {
@@ -67,7 +67,7 @@ impl Mapping {
             if let (Root::Value(root), true) = (root, is_assigned) {
                 message.payload = payload(root, &message.payload);
             }
-            if let Some(meta) = meta {
+            if let Some(meta) = changed_meta {
                 message.meta = meta;
             }
         }
@@ -82,11 +82,16 @@ impl Mapping {
         }
     }
 
-    /// Evaluates a condition, such as the `check` of a `switch` case, on a message.
+    /// Evaluates a condition, such as the `check` of a `switch` case, on a message. The texts `true` and `false` count,
+    /// because metadata and payloads are texts.
     pub fn check(&self, batch: &[Message], index: usize) -> Result<bool, RunError> {
         let found = match self.evaluate(batch, index)? {
             Some(Value::Bool(truth)) => return Ok(truth),
-            Some(other) => crate::view::kind(&other),
+            Some(other) => match crate::view::text(&other).as_deref() {
+                Some("true") => return Ok(true),
+                Some("false") => return Ok(false),
+                _ => crate::view::kind(&other),
+            },
             None => "nothing",
         };
         Err(RunError {

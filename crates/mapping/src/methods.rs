@@ -1,7 +1,7 @@
 //! The methods of the language, in one table per topic. This module holds what the tables share.
 
 use smallvec::SmallVec;
-use thalweg_record::{Text, Value};
+use thalweg_record::{Object, Text, Value};
 
 use crate::context::EvalContext;
 use crate::error::{EvalResult, Fault, SyntaxError};
@@ -10,11 +10,16 @@ use crate::expr_value::ExprValue;
 use crate::parser::arguments::{Arguments, Param};
 use crate::view;
 
+mod arrays;
 mod codec;
 mod collections;
 mod convert;
+mod csv_text;
+mod durations;
 mod format;
+mod hashes;
 mod numbers;
+mod objects;
 pub(crate) mod queries;
 mod strings;
 mod times;
@@ -26,7 +31,7 @@ pub(crate) enum Method {
     WithArguments {
         run: MethodFn,
         arguments: Box<[Option<Expr>]>,
-        /// Whether the arguments become parts of the result.
+        /// Whether the result is deeper than the value and the arguments, which become parts of it.
         nests: bool,
     },
     Or(Expr),
@@ -94,11 +99,15 @@ const fn custom(
     }
 }
 
-static TABLES: [&[MethodSpec]; 7] = [
+static TABLES: [&[MethodSpec]; 11] = [
+    arrays::METHODS,
     codec::METHODS,
     collections::METHODS,
     convert::METHODS,
+    csv_text::METHODS,
+    hashes::METHODS,
     numbers::METHODS,
+    objects::METHODS,
     queries::METHODS,
     strings::METHODS,
     times::METHODS,
@@ -122,7 +131,10 @@ impl MethodSpec {
                 Ok(Method::WithArguments {
                     run,
                     arguments: values.into(),
-                    nests: matches!(self.name, "append" | "merge"),
+                    nests: matches!(
+                        self.name,
+                        "append" | "assign" | "enumerated" | "key_values" | "merge" | "parse_csv"
+                    ),
                 })
             }
         }
@@ -130,6 +142,14 @@ impl MethodSpec {
 }
 
 impl Method {
+    /// Whether the method before is only an argument of this one, which has it now.
+    pub fn takes_zone_of(&mut self, before: &mut Method) -> bool {
+        match self {
+            Method::Time(method) => method.takes_zone_of(before),
+            _ => false,
+        }
+    }
+
     pub fn eval(&self, target: EvalResult<ExprValue>, context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
         match self {
             Method::Or(alternative) => match target {
@@ -159,6 +179,11 @@ impl Method {
             Method::Time(method) => method.eval(target?.value("any")?, context),
         }
     }
+}
+
+/// The number that a text is.
+pub(crate) fn number_of_text(text: &Value) -> Option<Value> {
+    convert::to_number(text).ok()
 }
 
 /// Returns an argument that the parameters declare as required.
@@ -191,6 +216,25 @@ fn integer_argument(value: &Value, name: &'static str) -> EvalResult<i64> {
 /// Wraps a text that a method built.
 fn built(text: impl Into<Text>) -> EvalResult<ExprValue> {
     Ok(ExprValue::Value(Value::Text(text.into())))
+}
+
+/// Returns the members sorted by name, so that an array made of them has the same order in every document.
+fn sorted_members(value: &Value) -> EvalResult<Vec<(Text, Value)>> {
+    let object = view::object(value).ok_or_else(|| view::mismatch("object", value))?;
+    let mut members: Vec<_> = object
+        .iter()
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    members.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
+    Ok(members)
+}
+
+/// An object of two members.
+fn pair(first: (&str, Value), second: (&str, Value)) -> Value {
+    let mut pair = Object::with_capacity(2);
+    pair.push_new(first.0, first.1);
+    pair.push_new(second.0, second.1);
+    pair.into()
 }
 
 fn elements(value: &Value) -> EvalResult<&[Value]> {

@@ -38,7 +38,7 @@ pub(crate) enum Statement {
 }
 
 pub(crate) fn run(statements: &[Statement], context: &mut EvalContext<'_>) -> Result<(), RunError> {
-    if context.meta.is_none() {
+    if context.changed_meta.is_none() {
         let assignments = statements
             .iter()
             .filter(|s| matches!(s, Statement::Meta { key: Some(_), .. }));
@@ -130,7 +130,7 @@ fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut EvalContext<'_>) 
                 _ => None,
             };
             let expected = context.meta_expected;
-            let meta = context.meta.get_or_insert_with(|| {
+            let meta = context.changed_meta.get_or_insert_with(|| {
                 let mut meta = old.clone();
                 meta.reserve(expected);
                 meta
@@ -154,7 +154,7 @@ fn assign_meta(key: Option<&Text>, value: &Expr, context: &mut EvalContext<'_>) 
             meta
         }
     };
-    context.meta = Some(meta);
+    context.changed_meta = Some(meta);
     Ok(())
 }
 

@@ -9,14 +9,17 @@ use crate::{CompileError, Compiler, Host, Interpolation, Mapping, MappingOutcome
 
 mod arithmetic;
 mod compile_errors;
+mod conversions;
 mod fields;
 mod functions;
 mod interpolation;
 mod limits;
 mod mappings;
+mod metadata;
 mod methods;
 mod properties;
 mod queries;
+mod shapes;
 mod times;
 
 /// A deterministic host: the time is 2031-05-06T07:08:09.123456789Z, and random numbers count up.

@@ -26,6 +26,11 @@ type ReadResult<T> = Result<T, &'static str>;
 
 impl TimeLayout {
     pub fn read(&self, text: &str) -> Result<Timestamp, String> {
+        self.read_with_offset(text).map(|(time, _)| time)
+    }
+
+    /// Returns the seconds by which the text is ahead of UTC as well.
+    pub fn read_with_offset(&self, text: &str) -> Result<(Timestamp, i32), String> {
         let mut parts = ParsedTime {
             year: 0,
             month: None,
@@ -65,7 +70,7 @@ impl TimeLayout {
             return refuse("unexpected text", rest);
         }
         match parts.timestamp() {
-            Some(time) => Ok(time),
+            Some(time) => Ok((time, parts.offset_seconds)),
             None => refuse("the date or time is out of range", ""),
         }
     }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use thalweg_record::{Object, Text, Value};
 
-use super::{Method, MethodSpec, argument_text, custom, elements, integer_argument, needed, plain, variadic, with};
+use super::{
+    Method, MethodSpec, argument_text, custom, elements, integer_argument, needed, plain, sorted_members, variadic,
+    with,
+};
 use crate::context::EvalContext;
 use crate::error::{EvalResult, Fault};
 use crate::expr_value::ExprValue;
@@ -66,17 +69,6 @@ impl PathMethod {
             PathMethod::Get(path) => path.with(context, |path, _| Ok(ExprValue::Value(path.read(&target)))),
         }
     }
-}
-
-/// Returns the members sorted by name, so that `keys` and `values` use the same order in every document.
-fn sorted_members(value: &Value) -> EvalResult<Vec<(Text, Value)>> {
-    let object = view::object(value).ok_or_else(|| view::mismatch("object", value))?;
-    let mut members: Vec<_> = object
-        .iter()
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    members.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
-    Ok(members)
 }
 
 fn append(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {

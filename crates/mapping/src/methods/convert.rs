@@ -15,8 +15,37 @@ pub(super) static METHODS: &[MethodSpec] = &[
         &[Param::optional("default", ParamKind::Any)],
         |value, arguments, _| or_default(to_bool(&value), arguments),
     ),
+    plain("bytes", |value, context| {
+        let bytes = match value {
+            Value::Bytes(bytes) => bytes,
+            other => {
+                let text = view::to_text(&other)?;
+                context.spend_bytes(text.len())?;
+                text.as_bytes().to_vec().into()
+            }
+        };
+        Ok(ExprValue::Value(Value::Bytes(bytes)))
+    }),
     custom("catch", &[Param::needed("fallback", ParamKind::Query)], |arguments| {
         Ok(Method::Catch(arguments.query(0)?))
+    }),
+    plain("float32", |value, _| {
+        Ok(ExprValue::Value(Value::F32(to_float(&value)? as f32)))
+    }),
+    plain("float64", |value, _| {
+        Ok(ExprValue::Value(Value::F64(to_float(&value)?)))
+    }),
+    plain("int8", |value, _| {
+        to_integer(&value, "int8", i8::MIN.into(), i8::MAX.into())
+    }),
+    plain("int16", |value, _| {
+        to_integer(&value, "int16", i16::MIN.into(), i16::MAX.into())
+    }),
+    plain("int32", |value, _| {
+        to_integer(&value, "int32", i32::MIN.into(), i32::MAX.into())
+    }),
+    plain("int64", |value, _| {
+        to_integer(&value, "int64", i64::MIN.into(), i64::MAX.into())
     }),
     plain("not_empty", not_empty),
     plain("not_null", |value, _| match value {
@@ -37,6 +66,10 @@ pub(super) static METHODS: &[MethodSpec] = &[
         super::built(text)
     }),
     custom("type", &[], |_| Ok(Method::Type)),
+    plain("uint8", |value, _| to_integer(&value, "uint8", 0, u8::MAX.into())),
+    plain("uint16", |value, _| to_integer(&value, "uint16", 0, u16::MAX.into())),
+    plain("uint32", |value, _| to_integer(&value, "uint32", 0, u32::MAX.into())),
+    plain("uint64", |value, _| to_integer(&value, "uint64", 0, u64::MAX.into())),
 ];
 
 fn or_default(converted: EvalResult<Value>, arguments: &[Option<Value>]) -> EvalResult<ExprValue> {
@@ -62,7 +95,7 @@ fn to_bool(value: &Value) -> EvalResult<Value> {
 
 /// Converts text to a number without losing digits: valid JSON numbers are parsed as JSON does. Numbers stay as they
 /// are.
-fn to_number(value: &Value) -> EvalResult<Value> {
+pub(super) fn to_number(value: &Value) -> EvalResult<Value> {
     if Number::of(value).is_some() {
         return Ok(value.clone());
     }
@@ -82,6 +115,50 @@ fn to_number(value: &Value) -> EvalResult<Value> {
     };
     let finite = parsed.filter(|number| Number::of(number).is_some_and(|number| number.float().is_finite()));
     finite.ok_or_else(|| view::mismatch("number", value))
+}
+
+fn to_float(value: &Value) -> EvalResult<f64> {
+    Ok(Number::need(&to_number(value)?)?.float())
+}
+
+/// Converts to an integer without changing the value: a fraction or a number outside of the type is a fault. Texts may be
+/// hexadecimal, octal or binary.
+fn to_integer(value: &Value, name: &'static str, min: i128, max: i128) -> EvalResult<ExprValue> {
+    let number = match view::text(value).and_then(|text| based_integer(&text)) {
+        Some(integer) => Number::Integer(integer),
+        None => Number::need(&to_number(value)?)?,
+    };
+    let integer = match number {
+        Number::Integer(integer) => integer,
+        // Floats beyond the range of i128 saturate, and are out of range below.
+        Number::Float(float) if float.fract() == 0.0 => float as i128,
+        Number::Float(float) => {
+            let message =
+                format!("{float} is no {name}, because it has a fraction: use round(), floor() or ceil() first");
+            return Err(Fault::text(message));
+        }
+    };
+    if !(min..=max).contains(&integer) {
+        let message = format!("{integer} is no {name}, which goes from {min} to {max}");
+        return Err(Fault::text(message));
+    }
+    Ok(ExprValue::Value(Number::Integer(integer).value()))
+}
+
+/// `0xff`, `0o17`, `0b11`, with an optional sign.
+fn based_integer(text: &str) -> Option<i128> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let radix = match digits.get(..2)? {
+        "0x" | "0X" => 16,
+        "0o" | "0O" => 8,
+        "0b" | "0B" => 2,
+        _ => return None,
+    };
+    let digits = digits.get(2..).filter(|digits| !digits.starts_with(['+', '-']))?;
+    i128::from_str_radix(&format!("{sign}{digits}"), radix).ok()
 }
 
 fn not_empty(value: Value, _: &mut EvalContext<'_>) -> EvalResult<ExprValue> {

@@ -18,6 +18,11 @@ use crate::view::need_text;
 const PATTERN: Param = Param::needed("pattern", ParamKind::Text);
 
 pub(super) static METHODS: &[MethodSpec] = &[
+    plain("capitalize", |value, context| {
+        let text = capitalize(&need_text(&value)?);
+        context.spend_bytes(text.len())?;
+        built(text)
+    }),
     variadic("format", |value, arguments, context| {
         let arguments: Vec<&Value> = arguments.iter().flatten().collect();
         let text = format::format(&need_text(&value)?, &arguments)?;
@@ -45,6 +50,17 @@ pub(super) static METHODS: &[MethodSpec] = &[
         let text = need_text(&value)?.to_lowercase();
         context.spend_bytes(text.len())?;
         built(text)
+    }),
+    plain("quote", |value, context| {
+        let text = need_text(&value)?;
+        // A character becomes at most ten.
+        context.spend(text.len().saturating_mul(10))?;
+        let quoted = quote(&text);
+        context.spend_bytes(quoted.len())?;
+        built(quoted)
+    }),
+    custom("re_find_all", &[PATTERN], |arguments| {
+        Ok(Method::Pattern(PatternMethod::FindAll(pattern(arguments)?)))
     }),
     custom("re_match", &[PATTERN], |arguments| {
         Ok(Method::Pattern(PatternMethod::Match(pattern(arguments)?)))
@@ -75,6 +91,50 @@ pub(super) static METHODS: &[MethodSpec] = &[
         built(text)
     }),
 ];
+
+/// The first letter of each word in title case. What is no letter, digit or `_` separates ASCII words; beyond ASCII, white
+/// space does.
+fn capitalize(text: &str) -> String {
+    let separates = |character: char| match character.is_ascii() {
+        true => !character.is_ascii_alphanumeric() && character != '_',
+        false => character.is_whitespace(),
+    };
+    let (mut capitalized, mut starts) = (String::with_capacity(text.len()), true);
+    for character in text.chars() {
+        match starts {
+            true => capitalized.extend(character.to_uppercase()),
+            false => capitalized.push(character),
+        }
+        starts = separates(character);
+    }
+    capitalized
+}
+
+/// The text between quotes, with escapes for what cannot be printed.
+fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            ' ' => quoted.push(' '),
+            other if other.is_ascii_control() => quoted.push_str(&format!("\\x{:02x}", u32::from(other))),
+            // Only what can be printed is its own debug form; spaces other than ' ' cannot.
+            other if !other.is_whitespace() && other.escape_debug().len() == 1 => quoted.push(other),
+            other if u32::from(other) <= 0xffff => quoted.push_str(&format!("\\u{:04x}", u32::from(other))),
+            other => quoted.push_str(&format!("\\U{:08x}", u32::from(other))),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
 
 fn join(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>) -> EvalResult<ExprValue> {
     let delimiter = match given(arguments, 0) {
@@ -136,6 +196,7 @@ fn trim(value: Value, arguments: &[Option<Value>], context: &mut EvalContext<'_>
 
 /// Methods on a regular expression.
 pub(crate) enum PatternMethod {
+    FindAll(PreparedArgument<Regex>),
     Match(PreparedArgument<Regex>),
     Replace(PreparedArgument<Regex>, Expr),
 }
@@ -157,6 +218,16 @@ impl PatternMethod {
         let text = need_text(&target)?;
         context.spend(text.len())?;
         match self {
+            PatternMethod::FindAll(pattern) => pattern.with(context, |pattern, context| {
+                let mut found = Vec::new();
+                for part in pattern.find_iter(&text) {
+                    context.spend_elements(1)?;
+                    crate::limits::check_elements(found.len())?;
+                    found.push(Value::from(part.as_str()));
+                }
+                context.spend_bytes(text.len())?;
+                Ok(ExprValue::Value(found.into()))
+            }),
             PatternMethod::Match(pattern) => pattern.with(context, |pattern, _| {
                 Ok(ExprValue::Value(Value::Bool(pattern.is_match(&text))))
             }),

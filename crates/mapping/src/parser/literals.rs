@@ -19,8 +19,8 @@ impl Parser<'_> {
             Token::Number(number) => Ok(Expr::Literal(number)),
             Token::Text(text) => Ok(Expr::Literal(Value::Text(text))),
             Token::Variable(name) => self.variable(&name, at),
-            Token::Meta(Some(key)) => Ok(Expr::Meta(key)),
-            Token::Meta(None) => Ok(Expr::AllMeta),
+            Token::Meta(Some(key)) => Ok(Expr::NewMeta(key)),
+            Token::Meta(None) => Ok(Expr::AllNewMeta),
             Token::Sign("(") => {
                 let in_match = std::mem::replace(&mut self.in_match, false);
                 let inner = self.expression()?;

@@ -8,7 +8,7 @@ use crate::error::{SyntaxError, unknown};
 use crate::expr::{Expr, PostfixChain, PostfixStep};
 use crate::lexer::Token;
 use crate::limits::NESTING_MAX;
-use crate::methods;
+use crate::methods::{self, Method};
 use crate::path::{Path, PathSegment};
 
 impl Parser<'_> {
@@ -61,7 +61,9 @@ impl Parser<'_> {
         let written = self.arguments()?;
         let call = format!("method `{name}`");
         let arguments = Arguments::bind(&call, at, spec.params, spec.variadic, written)?;
-        Ok(with_step(value, PostfixStep::Method(spec.name, spec.build(arguments)?)))
+        let mut method = spec.build(arguments)?;
+        let value = with_zone_before(value, &mut method);
+        Ok(with_step(value, PostfixStep::Method(spec.name, method)))
     }
 
     /// Parses the parentheses and their contents.
@@ -92,6 +94,22 @@ impl Parser<'_> {
     }
 }
 
+/// `ts_tz(zone)` before a method that formats is an argument of that method.
+fn with_zone_before(value: Expr, method: &mut Method) -> Expr {
+    let Expr::Steps(mut steps) = value else {
+        return value;
+    };
+    if let Some(PostfixStep::Method(_, before)) = steps.steps.last_mut()
+        && method.takes_zone_of(before)
+    {
+        steps.steps.pop();
+    }
+    match steps.steps.is_empty() {
+        true => steps.base,
+        false => Expr::Steps(steps),
+    }
+}
+
 fn with_step(value: Expr, step: PostfixStep) -> Expr {
     match value {
         Expr::Steps(mut steps) => {
@@ -110,6 +128,7 @@ fn with_field(mut value: Expr, segment: PathSegment, at: usize) -> Result<Expr, 
     let path = match &mut value {
         Expr::This(path) | Expr::Root(path) | Expr::Input(path) => path,
         Expr::AllMeta => return Ok(Expr::Meta(segment.name)),
+        Expr::AllNewMeta => return Ok(Expr::NewMeta(segment.name)),
         Expr::Steps(steps) => match steps.steps.last_mut() {
             Some(PostfixStep::Field(path)) => path,
             _ => return Ok(with_step(value, PostfixStep::Field(Path(vec![segment])))),

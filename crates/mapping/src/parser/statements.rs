@@ -55,7 +55,7 @@ impl Parser<'_> {
                     "`this` is the input and cannot be assigned to: write `{} = ...`",
                     path.show("root")
                 ),
-                Expr::Meta(key) => format!("metadata is set with `meta {key} = ...`"),
+                Expr::Meta(key) | Expr::NewMeta(key) => format!("metadata is set with `meta {key} = ...`"),
                 _ => "only root, root.<path>, meta <key> and let <name> can be assigned to".to_owned(),
             },
             Token::Sign("[") => "a value is not indexed with brackets; write `.index(0)`".to_owned(),

@@ -75,7 +75,7 @@ fn ts_format_prints_go_layouts_in_a_zone() {
         ("-0.5.ts_format()", "\"1969-12-31T23:59:59.5Z\""),
         (
             "\"2020-08-14T11:45:26.123456789+02:00\".ts_format()",
-            "\"2020-08-14T09:45:26.123456789Z\"",
+            "\"2020-08-14T11:45:26.123456789+02:00\"",
         ),
         (
             "1597405526.ts_format(\"2006-Jan-02 15:04:05.000\")",
@@ -164,4 +164,149 @@ fn timestamps_compare_and_print_as_text() {
     mapping("root = this").apply(&mut batch, 0).unwrap();
     assert_eq!(batch[0].payload, Payload::Raw("2020-08-14T11:45:26.5Z".into()));
     let _: &Message = &batch[0];
+}
+
+#[test]
+fn strftime_formats_are_written_and_read() {
+    check_constant(&[
+        (
+            "1597405526.371.ts_strftime(\"%Y-%b-%d %H:%M:%S\")",
+            "\"2020-Aug-14 11:45:26\"",
+        ),
+        (
+            "1597405526.ts_strftime(\"%A %d.%m.%y %H:%M %Z\", \"Europe/Berlin\")",
+            "\"Friday 14.08.20 13:45 CEST\"",
+        ),
+        ("1597405526.format_timestamp_strftime(\"%j\")", "\"227\""),
+        ("\"2020-Aug-14\".ts_strptime(\"%Y-%b-%d\")", "\"2020-08-14T00:00:00Z\""),
+        (
+            "\"2020-Aug-14 11:50:26.371000\".ts_strptime(\"%Y-%b-%d %H:%M:%S.%f\")",
+            "\"2020-08-14T11:50:26.371Z\"",
+        ),
+        (
+            "\"14/08/2020 11:50 +0200\".parse_timestamp_strptime(\"%d/%m/%Y %H:%M %z\")",
+            "\"2020-08-14T09:50:00Z\"",
+        ),
+        ("\"1597405526\".ts_strptime(\"%s\")", "\"2020-08-14T11:45:26Z\""),
+    ]);
+    let refused = eval("\"14.08\".ts_strptime(\"%d/%m\")", "");
+    assert!(
+        refused.starts_with("error: cannot parse \"14.08\" as a time with format \"%d/%m\": "),
+        "{refused}"
+    );
+    let error = compile_error("root = this.t.ts_strftime(\"%!\")");
+    assert!(error.message.starts_with("bad time format \"%!\": "), "{error}");
+    assert_eq!((error.line, error.column), (1, 27));
+}
+
+#[test]
+fn zones_are_kept_until_the_time_is_written() {
+    check_constant(&[
+        ("1597405526.ts_tz(\"Europe/Berlin\")", "\"2020-08-14T13:45:26+02:00\""),
+        (
+            "1597405526.ts_tz(\"Europe/Berlin\").ts_format(\"2006-01-02 15:04 MST\")",
+            "\"2020-08-14 13:45 CEST\"",
+        ),
+        (
+            "1597405526.ts_tz(\"Europe/Berlin\").ts_strftime(\"%H:%M %Z\")",
+            "\"13:45 CEST\"",
+        ),
+        (
+            "1597405526.ts_tz(\"Europe/Berlin\").ts_format(\"15:04\", \"UTC\")",
+            "\"11:45\"",
+        ),
+        ("1597405526.ts_tz(\"Europe/Berlin\").ts_unix()", "1597405526"),
+        ("1597405526.ts_tz(\"UTC\")", "\"2020-08-14T11:45:26Z\""),
+        // A text has its own offset.
+        ("\"2020-08-14T11:45:26+05:30\".ts_format(\"15:04\")", "\"11:45\""),
+        (
+            "\"2020-08-14T11:45:26+05:30\".ts_format()",
+            "\"2020-08-14T11:45:26+05:30\"",
+        ),
+        (
+            "\"2020-08-14T11:45:26+05:30\".ts_format(tz: \"UTC\")",
+            "\"2020-08-14T06:15:26Z\"",
+        ),
+        (
+            "\"2020-08-14T11:45:26.5+05:30\".ts_round(1000000000)",
+            "\"2020-08-14T11:45:27+05:30\"",
+        ),
+    ]);
+}
+
+#[test]
+fn times_are_rounded_to_a_duration() {
+    check_constant(&[
+        (
+            "\"2020-08-14T05:54:23Z\".ts_round(\"1h\".parse_duration())",
+            "\"2020-08-14T06:00:00Z\"",
+        ),
+        (
+            "\"2020-08-14T05:30:00Z\".ts_round(\"1h\".parse_duration())",
+            "\"2020-08-14T06:00:00Z\"",
+        ),
+        (
+            "\"2020-08-14T05:29:59Z\".ts_round(\"1h\".parse_duration())",
+            "\"2020-08-14T05:00:00Z\"",
+        ),
+        (
+            "\"1960-08-14T05:29:59Z\".ts_round(\"24h\".parse_duration())",
+            "\"1960-08-14T00:00:00Z\"",
+        ),
+        // Weeks begin on the Monday of the first day of year 1.
+        (
+            "\"2020-08-12T00:00:00Z\".ts_round(\"168h\".parse_duration())",
+            "\"2020-08-10T00:00:00Z\"",
+        ),
+        ("1597405526.371.ts_round(0)", "\"2020-08-14T11:45:26.371Z\""),
+    ]);
+}
+
+#[test]
+fn unix_times_in_all_units() {
+    for method in ["ts_unix", "format_timestamp_unix"] {
+        for (suffix, expected) in [
+            ("", "1597405526"),
+            ("_milli", "1597405526371"),
+            ("_micro", "1597405526371123"),
+            ("_nano", "1597405526371123456"),
+        ] {
+            let found = eval(&format!("\"2020-08-14T11:45:26.371123456Z\".{method}{suffix}()"), "");
+            assert_eq!(found, expected, "{method}{suffix}");
+        }
+    }
+    check_constant(&[
+        ("\"2020-08-14\".parse_timestamp(\"2006-01-02\").ts_unix()", "1597363200"),
+        ("1597363200.format_timestamp(\"2006\")", "\"2020\""),
+    ]);
+}
+
+#[test]
+fn durations_are_nanoseconds() {
+    check_constant(&[
+        ("\"50us\".parse_duration()", "50000"),
+        ("\"1h15m30.5s\".parse_duration()", "4530500000000"),
+        ("\"-1.5h\".parse_duration()", "-5400000000000"),
+        ("\".5ms\".parse_duration()", "500000"),
+        ("\"1.µs\".parse_duration()", "1000"),
+        ("\"0.3333333333333333333h\".parse_duration()", "1199999999999"),
+        ("\"0\".parse_duration()", "0"),
+        ("\"+2ns\".parse_duration()", "2"),
+        (
+            "\"5\".parse_duration()",
+            "error: cannot parse \"5\" as a duration such as `1h15m30.5s`: each number needs a unit of ns, us, ms, s, m, h",
+        ),
+        (
+            "\".s\".parse_duration()",
+            "error: cannot parse \".s\" as a duration such as `1h15m30.5s`: a number has no digits, or too many",
+        ),
+        (
+            "\"3000000h\".parse_duration()",
+            "error: cannot parse \"3000000h\" as a duration such as `1h15m30.5s`: it is longer than 292 years",
+        ),
+        (
+            "\"\".parse_duration()",
+            "error: cannot parse \"\" as a duration such as `1h15m30.5s`: it is empty",
+        ),
+    ]);
 }
