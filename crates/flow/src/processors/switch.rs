@@ -1,5 +1,5 @@
-//! `switch`: each message takes the processors of the first case whose check holds; a message without a matching case
-//! passes unchanged.
+//! `switch`: each message takes the processors of the first case whose check holds. A message without a matching case passes
+//! unchanged; one whose check fails passes as well, flagged, because nobody knows which case is its own.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ struct SwitchProcessor {
 }
 
 impl SwitchProcessor {
-    /// Returns the first matching case; a check that fails flags the message and does not match.
+    /// Returns the first matching case. A check that fails flags the message, and no case after it is tried.
     fn choose(&self, messages: &mut [Message], index: usize) -> Option<usize> {
         for (number, case) in self.cases.iter().enumerate() {
             match case.check.as_ref().map(|check| check.check(messages, index)) {
@@ -115,6 +115,7 @@ impl SwitchProcessor {
                     if let Some(message) = messages.get_mut(index) {
                         self.context.flag(message, &error);
                     }
+                    return None;
                 }
             }
         }

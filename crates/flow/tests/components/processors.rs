@@ -59,6 +59,46 @@ fn processors_make_of_messages_what_they_promise() {
         - processors: [{mapping: root = \"else\"}]",
             &["a", "else"],
         ),
+        // A check that gives no truth flags the message, and no case takes it: not a truth, null, missing, no JSON, an error,
+        // nothing.
+        (
+            r#"[['{"on": true}', '{"on": 1}', '{"on": null}', '{}', plain]]"#,
+            "
+    - switch:
+        - check: this.on
+          processors: [{mapping: root = \"on\"}]
+        - processors: [{mapping: root = \"else\"}]
+    - mapping: 'root = if errored() { \"flagged\" } else { content().string() }'",
+            &["on", "flagged", "flagged", "flagged", "flagged"],
+        ),
+        (
+            "[[a]]",
+            "
+    - switch:
+        - check: throw(\"no\")
+          processors: [{mapping: root = \"thrown\"}]
+        - processors: [{mapping: root = \"else\"}]
+    - switch:
+        - check: deleted()
+          processors: [{mapping: root = \"deleted\"}]
+        - processors: [{mapping: root = \"else\"}]
+    - mapping: 'root = content().string() + errored().string()'",
+            &["atrue"],
+        ),
+        // The texts `true` and `false` are truths: metadata and payloads are texts.
+        (
+            "[[\"true\", \"false\", maybe]]",
+            "
+    - mapping: meta on = content().string()
+    - switch:
+        - check: '@on'
+          processors: [{mapping: root = \"on\"}]
+        - check: content()
+          processors: [{mapping: root = \"never\"}]
+        - processors: [{mapping: root = \"else\"}]
+    - mapping: 'root = if errored() { \"flagged\" } else { content().string() }'",
+            &["on", "else", "flagged"],
+        ),
         // sleep: an invalid duration flags the message.
         (
             "[[1ms, soon]]",
@@ -98,6 +138,21 @@ output: {kept: {}}
     assert_eq!(world.texts("out"), ["a", "b", "c", "d", "e"]);
     assert_eq!(world.writes("out"), [2, 2, 1]);
     assert_eq!(report.counts.out, 5);
+}
+
+#[test]
+fn split_cuts_by_bytes_and_a_large_message_goes_alone() {
+    let world = World::new();
+    let report = world.run(
+        "
+input: {given: {batches: [[aa, bb, c, dddddddd, e, f, g, h]]}}
+pipeline: {processors: [{split: {size: 3, byte_size: 4}}]}
+output: {kept: {}}
+",
+    );
+    assert_eq!(world.texts("out"), ["aa", "bb", "c", "dddddddd", "e", "f", "g", "h"]);
+    assert_eq!(world.writes("out"), [2, 1, 1, 3, 1]);
+    assert!(report.counts.adds_up(), "{report:?}");
 }
 
 #[test]
