@@ -30,7 +30,7 @@ fn classic_payloads_become_samples_and_what_cannot_goes_to_the_dead_letter() {
     input += "{\"force\":1}\n";
     input += &format!("{{\"timestamp_ms\":1,\"deep\":{deep}}}\n");
     input += &format!("{{\"timestamp_ms\":1,{}}}\n", many.join(","));
-    input += "{\"timestamp_ms\":101,\"bad name\":1,\"none\":null,\"force\":18446744073709551615}\n";
+    input += "{\"timestamp_ms\":101,\"bad.\":1,\"none\":null,\"force\":18446744073709551615}\n";
     let mut thalweg = Thalweg::spawn_with(
         "\
 input: {file: {paths: [in.jsonl]}}

@@ -182,6 +182,13 @@ impl ClassicToCore {
             }
             (unreadable.reason(), unreadable.to_string())
         })?;
+        if classic.unused_meta {
+            self.context.component.warn_limited("meta", 1, || {
+                "meta or metadata of the payload is not an object, so it gives no metadata, and it is no tag either; send \
+                 an object of names and values, or give the tag another name"
+                    .to_owned()
+            });
+        }
         self.check_topics(&place, &classic)?;
         let common = common(&message.meta, &place, &classic);
         Ok(SplitMessage { place, classic, common })
@@ -231,7 +238,7 @@ impl ClassicToCore {
                 valueless += 1;
                 continue;
             }
-            let topic = topic::build(place.location, place.contract, place.path, &name);
+            let topic = topic::build_of_source(place.location, place.contract, place.path, &name);
             let mut meta = common.clone();
             meta.reserve(3);
             meta.set(TAG_NAME, name);

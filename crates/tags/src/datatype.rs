@@ -122,7 +122,7 @@ fn is_finite(value: &Value) -> bool {
 }
 
 /// The number that a text represents, if all of it is a number within the range of doubles. Its digits are kept.
-fn decimal(text: &str) -> Option<Value> {
+pub(crate) fn decimal(text: &str) -> Option<Value> {
     let first = text.as_bytes().first()?;
     if !(first.is_ascii_digit() || matches!(first, b'+' | b'-' | b'.')) || !parse_decimal(text)?.is_finite() {
         return None;

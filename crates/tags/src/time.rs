@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use thalweg_record::{Metadata, Ticks, TimeForm, key};
+use thalweg_record::{Metadata, Ticks, TimeForm, Value, key};
 
 /// The source of a sample's time if metadata has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,18 @@ pub(crate) fn time_of_value(meta: &Metadata, source: TimestampSource) -> Option<
     }
 }
 
+/// Larger whole numbers are not exact as doubles.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The time in a payload: a whole number of milliseconds in any notation, such as `1717083000000` or `1.717083e12`.
+pub(crate) fn whole_ms(time: &Value) -> Option<i64> {
+    let whole = || {
+        let number = time.as_f64()?;
+        (number.fract() == 0.0 && number.abs() <= EXACT_MAX).then_some(number as i64)
+    };
+    time.as_i64().or_else(whole)
+}
+
 pub(crate) fn now_ms() -> i64 {
     Ticks::now().unix_millis()
 }
@@ -103,6 +115,8 @@ mod tests {
             (TIMESTAMP, "2024-02-29T00:00:00-05:30", 1_709_184_600_000),
             (TIMESTAMP, "0001-01-01T00:00:00Z", -62_135_596_800_000),
             (TIMESTAMP, "12", 12),
+            (TIMESTAMP_MS, "1970-01-01T00:00:01,5Z", 1500),
+            (TIMESTAMP, "1970-01-01T01:00:00,25+01:00", 250),
         ] {
             let mut meta = Metadata::default();
             meta.set(key, text);
@@ -142,6 +156,9 @@ mod tests {
             "2024-01-01T24:00:00Z",
             "2024-01-01T00:00:00",
             "2024-01-01T00:00:00.Z",
+            "2024-01-01T00:00:00,Z",
+            "2024-01-01T00:00:00,5.5Z",
+            "1,5",
             "2024-01-01T00:00:00+2:00",
             "é024-01-01T00:00:00Z",
             "",
@@ -165,6 +182,8 @@ mod tests {
         let mut text = Metadata::default();
         text.set(key::SOURCE_TIMESTAMP, "1970-01-01T00:00:02.000000Z");
         assert_eq!(time(&text, TimestampSource::Source).0, 2000);
+        text.set(key::SOURCE_TIMESTAMP, "1970-01-01T00:00:02,500000Z");
+        assert_eq!(time(&text, TimestampSource::Source).0, 2500);
         text.set(key::SOURCE_TIMESTAMP, "0001-01-01T00:00:00.000000Z");
         assert!(time(&text, TimestampSource::Source).0 > 1_600_000_000_000);
     }

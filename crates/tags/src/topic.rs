@@ -3,7 +3,7 @@
 //! A topic is `umh.v1.<location>.<contract>[.<virtual path>].<name>`. Parts are joined as they are and the whole is
 //! parsed again: the contract is the first segment after level 0 that starts with `_` and is not the last one. So a dot
 //! in the name extends the virtual path, and a location segment that starts with `_` becomes the contract. Every topic
-//! that [`build`] returns passes [`check`].
+//! that [`build`] returns passes [`check`]; [`build_of_source`] alone keeps names that it refuses.
 
 const PREFIX: &str = "umh.v1";
 
@@ -73,6 +73,24 @@ pub fn build(
         topic.push_str(part);
     }
     check(&topic)?;
+    Ok(topic)
+}
+
+/// Like [`build`], for a name that comes from a source and not from a script: it keeps spaces and letters of all languages,
+/// so that the tag is found under the name that its source gives it. Only its dots and its control characters are checked.
+pub(crate) fn build_of_source(
+    location_path: &str,
+    data_contract: &str,
+    virtual_path_text: &str,
+    name: &str,
+) -> Result<String, TopicError> {
+    if name.chars().all(is_allowed) || name.chars().any(char::is_control) {
+        return build(location_path, data_contract, virtual_path_text, name);
+    }
+    let plain: String = name.chars().map(allowed_or_underscore).collect();
+    let mut topic = build(location_path, data_contract, virtual_path_text, &plain)?;
+    topic.truncate(topic.len() - plain.len());
+    topic.push_str(name);
     Ok(topic)
 }
 
@@ -188,12 +206,19 @@ fn check_sublevels(sublevels: &[&str], topic: &str) -> Result<(), TopicError> {
     Ok(())
 }
 
+fn is_allowed(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+fn allowed_or_underscore(c: char) -> char {
+    if is_allowed(c) { c } else { '_' }
+}
+
 fn check_text(topic: &str) -> Result<(), TopicError> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if !topic.chars().all(allowed) {
+    if !topic.chars().all(is_allowed) {
         return Err(TopicError::Characters {
             topic: topic.to_owned(),
-            cleaned: topic.chars().map(|c| if allowed(c) { c } else { '_' }).collect(),
+            cleaned: topic.chars().map(allowed_or_underscore).collect(),
         });
     }
     if topic.contains("..") {
@@ -230,6 +255,17 @@ mod tests {
         ] {
             let [location, contract, path, name] = parts;
             assert_eq!(build(location, contract, path, name).as_deref(), Ok(topic));
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_source_is_kept_and_its_dots_are_checked() {
+        let build = |name: &str| build_of_source("a", "_raw", "motor", name);
+        for name in ["x", "oil temp", "Kühler", "温度", "ü.ö", "_", "ä", "a/b+#"] {
+            assert_eq!(build(name), Ok(format!("umh.v1.a._raw.motor.{name}")));
+        }
+        for name in ["", ".ü", "ü.", "ü..ö", "a\nü", "a\u{7f}"] {
+            assert!(build(name).is_err(), "{name:?}");
         }
     }
 

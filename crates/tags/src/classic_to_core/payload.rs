@@ -6,7 +6,8 @@
 use thalweg_record::{DropReason, Object, Payload, Text, Value, json};
 use thalweg_script::payload_value;
 
-use crate::datatype::metadata_text;
+use crate::datatype::{decimal, metadata_text};
+use crate::time::whole_ms;
 
 /// Maximum number of keys that lead to a leaf.
 const DEPTH_MAX: usize = 10;
@@ -17,9 +18,6 @@ const NAMES_BYTES_MAX: usize = 1 << 20;
 const TIMESTAMP_MS: &str = "timestamp_ms";
 const META: [&str; 2] = ["meta", "metadata"];
 
-/// Larger whole numbers are not exact as doubles.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
-
 #[derive(Debug, PartialEq)]
 pub(super) struct ClassicPayload {
     pub time_ms: i64,
@@ -27,6 +25,8 @@ pub(super) struct ClassicPayload {
     pub tags: Vec<(Text, Value)>,
     /// Entries of `meta` and `metadata`, as texts.
     pub meta: Vec<(Text, Text)>,
+    /// Whether one of the two is a value that is not an object. It has no entries, and it is no tag: its name is taken.
+    pub unused_meta: bool,
 }
 
 /// Why a payload is not a classic one.
@@ -70,6 +70,7 @@ impl ClassicPayload {
         };
         let time = object.get(TIMESTAMP_MS).ok_or(PayloadError::NoTime)?;
         let mut meta = Vec::new();
+        let mut unused_meta = false;
         let mut leaves = LeafCollector::default();
         for (key, value) in object.iter() {
             match value {
@@ -77,6 +78,7 @@ impl ClassicPayload {
                 Value::Object(entries) if META.contains(&key.as_str()) => {
                     meta.extend(entries.iter().map(|(key, value)| (key.clone(), metadata_text(value))));
                 }
+                other if META.contains(&key.as_str()) => unused_meta |= !other.is_null(),
                 value => leaves.member(key, value, 1)?,
             }
         }
@@ -84,17 +86,15 @@ impl ClassicPayload {
             time_ms: milliseconds(time)?,
             tags: leaves.tags,
             meta,
+            unused_meta,
         })
     }
 }
 
-/// A whole number in any notation: `1717083000000`, `1.717083e12`.
+/// A whole number, also one that is written as text: `1717083000000`, `1.717083e12`, `"1717083000000"`.
 fn milliseconds(time: &Value) -> Result<i64, PayloadError> {
-    let whole = || {
-        let number = time.as_f64()?;
-        (number.fract() == 0.0 && number.abs() <= EXACT_MAX).then_some(number as i64)
-    };
-    time.as_i64().or_else(whole).ok_or_else(|| {
+    let of_text = || decimal(time.as_str()?).as_ref().and_then(whole_ms);
+    whole_ms(time).or_else(of_text).ok_or_else(|| {
         let mut text = json::to_string(time);
         text.truncate(text.floor_char_boundary(100));
         PayloadError::BadTime(text)

@@ -138,12 +138,94 @@ fn entries_of_meta_and_metadata_become_metadata_of_every_sample() {
             outcome.samples[0].meta.shared_map()
         ));
     }
-    let scalar = run("{}", vec![classic(r#"{"timestamp_ms": 1, "meta": 5}"#)]);
-    assert_eq!(
-        meta(&scalar.samples[0], "tag_name"),
-        "meta",
-        "without entries it is a tag"
-    );
+}
+
+#[test]
+fn meta_and_metadata_that_are_no_objects_are_no_tags() {
+    for other in ["5", "\"text\"", "true", "null", "[1, 2]", "[{\"a\": 1}]"] {
+        for name in ["meta", "metadata"] {
+            let payload = format!(r#"{{"timestamp_ms": 1, "a": 1, "{name}": {other}}}"#);
+            let outcome = run("{}", vec![classic(payload.as_str())]);
+            let names: Vec<_> = outcome.samples.iter().map(|sample| meta(sample, "tag_name")).collect();
+            assert_eq!(names, ["a"], "{payload}");
+            assert!(!outcome.samples[0].meta.contains(name), "{payload}");
+            let alone = format!(r#"{{"timestamp_ms": 1, "{name}": {other}}}"#);
+            let outcome = run("{}", vec![classic(alone.as_str())]);
+            assert_eq!(outcome.counts.filtered(FilterReason::NoValue), 1, "{alone}");
+        }
+    }
+}
+
+#[test]
+fn the_time_may_be_decimal_text() {
+    for (time, ms) in [
+        (r#""1717083000000""#, 1_717_083_000_000),
+        (r#""-5""#, -5),
+        (r#""0""#, 0),
+        (r#""1.717083e12""#, 1_717_083_000_000),
+        (r#""1717083000000.0""#, 1_717_083_000_000),
+        (r#""007""#, 7),
+        ("1.717083e12", 1_717_083_000_000),
+        ("1717083000000.0", 1_717_083_000_000),
+    ] {
+        let outcome = run("{}", vec![classic(format!(r#"{{"timestamp_ms": {time}, "a": 1}}"#))]);
+        let times: Vec<i64> = outcome
+            .samples
+            .iter()
+            .filter_map(|sample| match sample.payload {
+                Payload::Sample { time_ms, .. } => Some(time_ms),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(times, [ms], "{time}: {}", outcome.counts);
+    }
+    for time in [
+        r#""""#,
+        r#"" 5""#,
+        r#""1.5""#,
+        r#""0x10""#,
+        r#""1e400""#,
+        r#""NaN""#,
+        "true",
+        "null",
+        "[1]",
+    ] {
+        let outcome = run("{}", vec![classic(format!(r#"{{"timestamp_ms": {time}, "a": 1}}"#))]);
+        assert_eq!(outcome.counts.dropped(DropReason::InvalidPayload), 1, "{time}");
+    }
+}
+
+#[test]
+fn tags_keep_spaces_and_letters_of_all_languages() {
+    for (name, path) in [
+        ("oil temp", "oil temp"),
+        ("Kühler", "Kühler"),
+        ("温度", "温度"),
+        ("a/b #1 (°C)", "a/b #1 (°C)"),
+        ("ü.ö", "ü.ö"),
+    ] {
+        let payload = Object::from_iter([
+            ("timestamp_ms".into(), Value::I64(1)),
+            (name.into(), Value::I64(2)),
+            ("group".into(), Object::from_iter([(name.into(), Value::I64(3))]).into()),
+        ]);
+        let outcome = run(
+            "{target_data_contract: _raw}",
+            vec![classic(json::to_string(&payload.into()))],
+        );
+        let place = "umh.v1.acme.plant1._raw.weather";
+        let expected = [
+            (format!("{place}.{path}"), path.to_owned()),
+            (format!("{place}.group.{path}"), format!("group.{path}")),
+        ];
+        assert_eq!(outcome.samples.len(), 2, "{name}: {}", outcome.counts);
+        for (sample, (topic, tag)) in outcome.samples.iter().zip(expected) {
+            assert_eq!(meta(sample, "umh_topic"), topic);
+            assert_eq!(meta(sample, "topic"), topic);
+            assert_eq!(meta(sample, "tag_name"), tag);
+            assert_eq!(meta(sample, "virtual_path"), "weather");
+        }
+    }
 }
 
 #[test]
@@ -204,7 +286,7 @@ fn what_cannot_be_split_is_dropped_with_its_reason() {
 
 #[test]
 fn a_tag_that_cannot_go_on_takes_no_other_along() {
-    let payload = r#"{"timestamp_ms": 1, "a b": 1, "": 2, "c": 3, "none": null, "empty": {}, "d.": 4}"#;
+    let payload = r#"{"timestamp_ms": 1, "a\nb": 1, "": 2, "c": 3, "none": null, "empty": {}, "d.": 4}"#;
     let outcome = run("{}", vec![classic(payload)]);
     assert_eq!(seen(&outcome.samples)[0].0, format!("{TOPIC_TEXT}.c"));
     let counts = outcome.counts;

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use thalweg_record::{DropReason, Payload, Value, json};
 
+use crate::time::whole_ms;
+
 const NO_OBJECT: &str = "the payload is not a JSON object with value and timestamp_ms";
 const NO_VALUE: &str = "missing value field";
 const NO_TIME: &str = "missing or invalid timestamp_ms";
@@ -18,7 +20,7 @@ pub(super) fn sample(payload: &Payload) -> Result<(Value, i64), (DropReason, &'s
     let Value::Object(object) = &*object else {
         return Err((DropReason::InvalidPayload, NO_OBJECT));
     };
-    checked(object.get("value"), object.get("timestamp_ms").and_then(milliseconds))
+    checked(object.get("value"), object.get("timestamp_ms").and_then(whole_ms))
 }
 
 fn checked(value: Option<&Value>, time_ms: Option<i64>) -> Result<(Value, i64), (DropReason, &'static str)> {
@@ -29,10 +31,4 @@ fn checked(value: Option<&Value>, time_ms: Option<i64>) -> Result<(Value, i64), 
         (None, _) => Err((DropReason::MissingField, NO_VALUE)),
         (_, None) => Err((DropReason::MissingField, NO_TIME)),
     }
-}
-
-/// A whole number in any notation, such as `1e12`.
-fn milliseconds(time: &Value) -> Option<i64> {
-    let whole = |time: f64| (time.fract() == 0.0 && time.abs() < i64::MAX as f64).then_some(time as i64);
-    time.as_i64().or_else(|| time.as_f64().and_then(whole))
 }

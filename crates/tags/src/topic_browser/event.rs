@@ -8,6 +8,7 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::datatype::json_form;
 use crate::results::DropCause;
+use crate::time::whole_ms;
 use crate::topic::TopicParts;
 
 /// Metadata key of the Kafka input with the time at which a message was produced.
@@ -102,7 +103,7 @@ impl EventContent {
 
 fn sample_of(object: &Object) -> Option<EventContent> {
     let (value, time) = (object.get("value")?, object.get("timestamp_ms")?);
-    (object.len() == 2).then(|| EventContent::of_parts(value, time.as_i64()))
+    (object.len() == 2).then(|| EventContent::of_parts(value, whole_ms(time)))
 }
 
 fn no_object(why: &str) -> DropCause {
