@@ -25,12 +25,15 @@ use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 use self::algorithm::{AlgorithmSettings, AlgorithmState, Point, PointVerdict, SettingsKey};
 use self::config::{DownsamplerConfig, LatePolicy, SeriesPolicy, is_crossed};
 use crate::metrics::{MESSAGES_ERRORED, MESSAGES_PROCESSED};
+use crate::time::whole_ms;
 
 pub(crate) use self::config::parse;
 
-/// Metadata keys that name the algorithm and settings which kept the point.
+/// Metadata keys that name the algorithm and settings which kept the point, or why it passed without one.
 const DOWNSAMPLED_BY: &str = "downsampled_by";
 const CONFIG: &str = "downsampling_config";
+/// `downsampled_by` of points that are older than the newest one of their series, and pass.
+const LATE: &str = "late";
 /// Metadata keys with which messages override the settings.
 const DS_ALGORITHM: &str = "ds_algorithm";
 const DS_THRESHOLD: &str = "ds_threshold";
@@ -99,8 +102,8 @@ struct Downsampler {
     series: HashMap<Text, SeriesState>,
     /// When to check series that hold a point back.
     due: BinaryHeap<Reverse<(Instant, Text)>>,
-    /// Metadata with the keys that mark a kept point, by the original map and the settings.
-    marked: PerMapCache<Arc<MetaMap>, SettingsKey>,
+    /// Metadata with the keys that mark a point, by the original map and the settings that kept it; `None` for a late one.
+    marked: PerMapCache<Arc<MetaMap>, Option<SettingsKey>>,
     /// Texts of settings in use, so that they are shared.
     texts: Remembered<SettingsKey, Text>,
     counters: DownsamplerMetrics,
@@ -137,6 +140,13 @@ impl BatchOutput {
         self.messages.push(held.message);
         self.ack.merge(held.ack);
     }
+}
+
+/// Why a point is passed on.
+#[derive(Clone, Copy)]
+enum PassedPoint {
+    Kept(AlgorithmSettings),
+    Late,
 }
 
 /// The parts of a sample.
@@ -408,6 +418,7 @@ impl Downsampler {
             return match series.choice.late {
                 LatePolicy::Passthrough => {
                     self.counters.passed_through.inc();
+                    self.mark(&mut message.meta, PassedPoint::Late);
                     output.messages.push(message);
                 }
                 LatePolicy::Drop => output.ack.dropped(DropReason::Late, 1),
@@ -434,7 +445,7 @@ impl Downsampler {
             }
             (None, _) => {}
         }
-        self.mark(&mut message.meta, settings);
+        self.mark(&mut message.meta, PassedPoint::Kept(settings));
         if verdict == PointVerdict::Emit {
             return output.messages.push(message);
         }
@@ -462,28 +473,32 @@ impl Downsampler {
         }
         series.last = Some(sample.value);
         let settings = *series.state.settings();
-        self.mark(&mut message.meta, settings);
+        self.mark(&mut message.meta, PassedPoint::Kept(settings));
         output.messages.push(message);
     }
 
-    /// Marks a point with the algorithm that kept it. Messages of a tag share this metadata too.
-    fn mark(&mut self, meta: &mut Metadata, settings: AlgorithmSettings) {
-        let key = settings.key();
-        if meta.is_changed() {
-            meta.set(DOWNSAMPLED_BY, settings.name());
-            return meta.set(CONFIG, self.text(settings));
+    /// Marks a point with why it is passed on. Messages of a tag share this metadata too.
+    fn mark(&mut self, meta: &mut Metadata, passed: PassedPoint) {
+        let (name, settings, key) = match passed {
+            PassedPoint::Kept(settings) => (settings.name(), Some(settings), Some(settings.key())),
+            PassedPoint::Late => (LATE, None, None),
+        };
+        if meta.is_changed() || (settings.is_none() && meta.contains(CONFIG)) {
+            meta.set(DOWNSAMPLED_BY, name);
+            return match settings {
+                Some(settings) => meta.set(CONFIG, self.text(settings)),
+                None => meta.remove(CONFIG),
+            };
         }
         let map = meta.shared_map();
         if let Some(marked) = self.marked.get(map, key) {
             *meta = meta.with_shared(marked.clone());
             return;
         }
-        let own = [
-            (Text::new_static(DOWNSAMPLED_BY), Text::new_static(settings.name())),
-            (Text::new_static(CONFIG), self.text(settings)),
-        ];
-        let entries = map.iter().map(|(name, text)| (name.clone(), text.clone())).chain(own);
-        let marked = Arc::new(MetaMap::new(entries, map.series()));
+        let by = (Text::new_static(DOWNSAMPLED_BY), Text::new_static(name));
+        let with = settings.map(|settings| (Text::new_static(CONFIG), self.text(settings)));
+        let entries = map.iter().map(|(name, text)| (name.clone(), text.clone()));
+        let marked = Arc::new(MetaMap::new(entries.chain([by]).chain(with), map.series()));
         self.marked.insert(map, key, marked.clone(), marked.memory_bytes());
         *meta = meta.with_shared(marked);
     }
@@ -520,7 +535,7 @@ fn sample_of(payload: &Payload) -> Option<Sample> {
     let (value, time) = (object.get("value")?, object.get("timestamp_ms")?);
     (object.len() == 2).then_some(Sample {
         value: value.clone(),
-        time_ms: time.as_i64()?,
+        time_ms: whole_ms(time)?,
     })
 }
 

@@ -232,6 +232,48 @@ fn the_same_time_again_is_filtered_and_late_points_follow_the_policy() {
     assert_eq!(times(&door.flush()), [2000], "the point that is held back stays");
 }
 
+/// Late points are passed on whatever their value is, so a reader can tell them from those that an algorithm kept.
+#[test]
+fn late_points_that_pass_say_so() {
+    for settings in ["deadband: {threshold: 1}", "swinging_door: {threshold: 1}"] {
+        let mut run = Run::new(&format!("      default: {{{settings}}}\n"));
+        run.batch(vec![number(1000, 1.0), number(2000, 9.0)]);
+        let mut before = number(400, 3.0);
+        before.meta.set(DOWNSAMPLED_BY, "deadband");
+        before.meta.set(CONFIG, "deadband(threshold=9.000)");
+        let late = [number(500, 3.0), number(600, 3.0), before];
+        // The messages of a tag share their metadata.
+        let shared = late[0].meta.shared_map().clone();
+        let late = late.map(|message| Message {
+            meta: message.meta.with_shared(shared.clone()),
+            ..message
+        });
+        let out = run.batch(late.into());
+        assert_eq!(times(&out), [500, 600, 400], "{settings}");
+        for message in &out {
+            assert_eq!(message.meta.get(DOWNSAMPLED_BY).as_deref(), Some("late"), "{settings}");
+            assert!(!message.meta.contains(CONFIG), "no settings kept it");
+            assert_eq!(message.meta.get(key::UMH_TOPIC).as_deref(), Some(TOPIC));
+        }
+        assert!(Arc::ptr_eq(out[0].meta.shared_map(), out[1].meta.shared_map()));
+        assert!(!out[0].meta.is_changed());
+        assert_eq!(run.downsampler.counters.passed_through.get(), 3);
+    }
+}
+
+/// A time is a whole number of milliseconds in any notation.
+#[test]
+fn a_time_in_another_notation_is_a_time() {
+    let mut run = Run::new("      default: {deadband: {threshold: 5}}\n");
+    let messages = ["1.7e12", "1700000000001.0", "1700000000002"].map(|time| {
+        let mut message = Message::raw(format!("{{\"value\": 1, \"timestamp_ms\": {time}}}"));
+        message.meta.set(key::UMH_TOPIC, TOPIC);
+        message
+    });
+    assert_eq!(run.batch(messages.into()).len(), 1);
+    assert_eq!(run.counts().filtered(FilterReason::Deadband), 2);
+}
+
 #[test]
 fn the_first_exception_that_fits_the_topic_or_its_end_applies() {
     let yaml = "      default: {deadband: {threshold: 0.5, max_time: 1h}}\n      overrides:\n        \
