@@ -148,7 +148,7 @@ impl MetadataCache {
             }
             topic_changes |= [LOCATION_PATH, DATA_CONTRACT, TAG_NAME, VIRTUAL_PATH].contains(&key.as_str());
             match value {
-                Some(value) => result.set(key.clone(), value.clone()),
+                Some(value) => result.set(key.clone(), as_in_topic(key, value)),
                 None => result.remove(key),
             }
         }
@@ -209,6 +209,10 @@ impl MetadataCache {
                     .filter_map(|(key, value)| Some((key.clone(), value.clone()?))),
             )
             .filter(|(key, _)| !is_computed(key))
+            .map(|(key, value)| {
+                let value = as_in_topic(&key, &value);
+                (key, value)
+            })
             .chain(topics.map(|(key, topic)| (Text::new_static(key), topic.clone())));
         let series = input.series().unwrap_or_else(|| xxh3_64(topic.as_bytes()));
         // If the topic changes, so does the series, unless the input map has one.
@@ -271,11 +275,26 @@ impl MetadataCache {
     }
 }
 
+/// The text of a key as it leaves: a virtual path is that of the topic, trimmed, and empty (so absent) for the words that
+/// scripts use for "none".
+fn as_in_topic(key: &str, text: &Text) -> Text {
+    if key != VIRTUAL_PATH {
+        return text.clone();
+    }
+    match topic::virtual_path(text) {
+        path if path.len() == text.len() => text.clone(),
+        path => Text::from(path),
+    }
+}
+
 /// The result with all changes on the message itself: for scripts that create ever new keys.
 fn unshared(meta: &Metadata, topic: Text) -> (Metadata, SampleHints) {
     let mut result = meta.clone();
     for computed in crate::computed::KEYS {
         result.remove(computed.name);
+    }
+    if let Some(path) = meta.text(VIRTUAL_PATH) {
+        result.set(VIRTUAL_PATH, as_in_topic(VIRTUAL_PATH, &path));
     }
     result.set(TOPIC, topic.clone());
     result.set(key::UMH_TOPIC, topic);

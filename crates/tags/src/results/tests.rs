@@ -39,6 +39,11 @@ fn naive(meta: &Metadata) -> Result<BTreeMap<String, String>, DropReason> {
         &part("tag_name"),
     )
     .map_err(|_| DropReason::InvalidTopic)?;
+    let path = topic::virtual_path(&part("virtual_path")).to_owned();
+    all.remove("virtual_path");
+    if !path.is_empty() {
+        all.insert("virtual_path".into(), path);
+    }
     all.insert("topic".into(), topic.clone());
     all.insert("umh_topic".into(), topic);
     Ok(all)

@@ -707,3 +707,75 @@ fn a_condition_and_its_script_take_turns_message_by_message() {
         assert_eq!(first, [true, false, false], "{inert}");
     }
 }
+
+/// What leaves says of the virtual path what the topic says, however scripts write it.
+#[test]
+fn the_virtual_path_that_leaves_is_that_of_the_topic() {
+    let code = format!("{PLACE} if (msg.meta.how) msg.meta.virtual_path = eval(msg.meta.how); return msg");
+    let quick = format!("{PLACE} msg.meta.virtual_path = CODE; return msg");
+    for (how, path) in [
+        ("' motor.axis '", "motor.axis"),
+        ("'motor'", "motor"),
+        ("null", ""),
+        ("undefined", ""),
+        ("''", ""),
+        ("'  '", ""),
+        ("'null'", ""),
+        ("'NIL'", ""),
+        ("' <nil> '", ""),
+        ("'Undefined'", ""),
+    ] {
+        let topic = match path {
+            "" => "umh.v1.ent.site._raw.temp".to_owned(),
+            path => format!("umh.v1.ent.site._raw.{path}.temp"),
+        };
+        let see = |out: &Outcome, way: &str| {
+            assert!(out.failed.is_empty(), "{how} {way}: {:?}", out.failed);
+            for result in &out.results {
+                assert_eq!(
+                    result.meta.get("umh_topic").as_deref(),
+                    Some(topic.as_str()),
+                    "{how} {way}"
+                );
+                let found = result.meta.get("virtual_path");
+                assert_eq!(
+                    found.as_deref(),
+                    Some(path).filter(|path| !path.is_empty()),
+                    "{how} {way}"
+                );
+            }
+        };
+        // For each message with QuickJS; as native code; remembered for the tag; from the input.
+        let mut quickjs = defaults(&code);
+        let message = raw("1", &[("how", how)]);
+        see(&run(&mut quickjs, vec![message.clone(), message]), "QuickJS");
+        let mut native = defaults(&quick.replace("CODE", how));
+        for _ in 0..3 {
+            see(&run(&mut native, vec![opcua(Value::I64(1)), raw("1", &[])]), "native");
+        }
+        let mut none = processor("  - tag_processor: {}\n");
+        let given = how.trim_matches('\'');
+        let given = [&PLACED[..], &[("virtual_path", given)]].concat();
+        see(&run(&mut none, vec![raw("1", &given), raw("1", &given)]), "no script");
+    }
+}
+
+/// Also when it is another one in each message, so that it stays with the message.
+#[test]
+fn virtual_paths_that_keep_changing_leave_as_their_topics_have_them() {
+    let mut processor = defaults(&format!(
+        "{PLACE} msg.meta.virtual_path = msg.payload % 2 ? null : ' p' + msg.payload + ' '; return msg"
+    ));
+    let values = 0..40;
+    let out = run(&mut processor, values.clone().map(|n| opcua(Value::I64(n))).collect());
+    assert_eq!(out.results.len(), 40);
+    for (n, result) in values.zip(&out.results) {
+        let path = (n % 2 == 0).then(|| format!("p{n}"));
+        let topic = match &path {
+            Some(path) => format!("umh.v1.ent.site._raw.{path}.temp"),
+            None => "umh.v1.ent.site._raw.temp".to_owned(),
+        };
+        assert_eq!(result.meta.get("umh_topic").as_deref(), Some(topic.as_str()));
+        assert_eq!(result.meta.get("virtual_path").as_deref(), path.as_deref(), "{n}");
+    }
+}
