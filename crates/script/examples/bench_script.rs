@@ -14,7 +14,7 @@ use std::time::Instant;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Ticks, Value, ValueQuality};
 use thalweg_script::{
     Cache, CallWatch, EngineMode, Environment, GuardOptions, GuardedProgram, LogConsole, Program, QuickJs, Script,
-    ScriptCall, ScriptForm, ScriptLimits,
+    ScriptCall, ScriptForm, ScriptLimits, UndefinedMeta,
 };
 
 struct Counting;
@@ -55,6 +55,7 @@ fn environment() -> Environment {
         }),
         cache: Arc::new(Cache::new(1000)),
         computed: &[],
+        undefined_meta: UndefinedMeta::Text,
         watch: CallWatch::default(),
     }
 }

@@ -40,6 +40,15 @@ pub struct ComputedKey {
     pub compute: fn(&Metadata) -> String,
 }
 
+/// What becomes of a key of `msg.meta` that a script leaves undefined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UndefinedMeta {
+    /// Its text is `<nil>`, like that of null.
+    Text,
+    /// The key is absent, as in JSON.
+    Absent,
+}
+
 /// The level of a console line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConsoleLevel {
@@ -93,6 +102,7 @@ pub struct Environment {
     /// Shared by all threads of the processor.
     pub cache: Arc<Cache>,
     pub computed: &'static [ComputedKey],
+    pub undefined_meta: UndefinedMeta,
     /// How the waiting thread signals the engine.
     pub watch: CallWatch,
 }
@@ -105,6 +115,7 @@ impl Environment {
             console: Arc::new(LogConsole { component: "".into() }),
             cache: Arc::new(Cache::new(0)),
             computed: &[],
+            undefined_meta: UndefinedMeta::Text,
             watch: CallWatch::default(),
         }
     }

@@ -30,7 +30,7 @@ mod watch;
 pub use cache::{Cache, CacheFull};
 pub use dependencies::{ExpressionDependencies, FreeVariable, reach};
 pub use engine::{Engine, EngineMode, Explanation, beyond, explain};
-pub use environment::{ComputedKey, Console, ConsoleLevel, Environment, LogConsole, ScriptLimits};
+pub use environment::{ComputedKey, Console, ConsoleLevel, Environment, LogConsole, ScriptLimits, UndefinedMeta};
 pub use guarded::{GuardOptions, GuardedProgram, LostThreads};
 pub use memoization::MemoizingEngine;
 pub use native::OffendingConstruct;
@@ -40,5 +40,6 @@ pub use program::{
 };
 pub use quickjs::{NOT_A_MESSAGE, NOT_ALL_MESSAGES, QuickJs};
 pub use reply::{MetaReply, PayloadReply, Reply, ScriptOutput};
+pub use scan::{only_word, without_final_semicolons};
 pub use view::{number_seen, number_text, payload_value, plain_form, text_form};
 pub use watch::CallWatch;

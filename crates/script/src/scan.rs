@@ -4,6 +4,8 @@
 //! the cheapest one the built-in objects cannot be extended. So a wrong guess here costs speed, or gives a script that
 //! extends built-in objects in a hidden way a clear error; it never leaks anything to the next call.
 
+use std::borrow::Cow;
+
 /// How the calls of a script are isolated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Realm {
@@ -319,6 +321,62 @@ pub(crate) fn unmatched_closer(code: &str) -> Option<(usize, &str)> {
     None
 }
 
+/// The byte offset of an `import()`, which would load a module. A method of that name is none: `{import() {}}`.
+pub(crate) fn import_call(code: &str) -> Option<usize> {
+    let tokens = placed_tokens(code);
+    let at = |i: Option<usize>| i.and_then(|i| tokens.get(i)).copied();
+    // For each open bracket, the `import` in front of it.
+    let mut open: Vec<Option<usize>> = Vec::new();
+    for (i, (_, token)) in tokens.iter().enumerate() {
+        match token {
+            Token::Mark("(") => open.push(match (at(i.checked_sub(2)), at(i.checked_sub(1))) {
+                (Some((_, Token::Mark("." | "?." | "#"))), _) => None,
+                (_, Some((offset, Token::Word("import")))) => Some(offset),
+                _ => None,
+            }),
+            Token::Mark(")") => {
+                let import = open.pop().flatten();
+                if import.is_some() && !matches!(at(Some(i + 1)), Some((_, Token::Mark("{")))) {
+                    return import;
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The byte offset of a `return` that begins the code.
+pub(crate) fn first_return(code: &str) -> Option<usize> {
+    match placed_tokens(code).first() {
+        Some((offset, Token::Word("return"))) => Some(*offset),
+        _ => None,
+    }
+}
+
+/// An expression without the semicolons at its end, so that it may be written like a statement. Everything else keeps its
+/// place; comments may follow.
+pub fn without_final_semicolons(expression: &str) -> Cow<'_, str> {
+    let tokens = placed_tokens(expression);
+    let semicolons = tokens.iter().rev().take_while(|(_, token)| *token == Token::Mark(";"));
+    let Some((before, after)) = semicolons
+        .last()
+        .and_then(|(first, _)| expression.split_at_checked(*first))
+    else {
+        return Cow::Borrowed(expression);
+    };
+    // Only semicolons and comments follow the first one.
+    Cow::Owned(format!("{before}{}", after.replace(';', " ")))
+}
+
+/// The word of an expression that is nothing but a word, beside comments.
+pub fn only_word(expression: &str) -> Option<&str> {
+    match placed_tokens(expression).as_slice() {
+        [(_, Token::Word(word))] => Some(*word),
+        _ => None,
+    }
+}
+
 /// The tokens with their byte offsets.
 fn placed_tokens(code: &str) -> Vec<(usize, Token<'_>)> {
     let mut tokens: Vec<(usize, Token<'_>)> = Vec::new();
@@ -518,9 +576,58 @@ mod tests {
     }
 
     #[test]
+    fn an_import_is_found_and_a_method_of_that_name_is_none() {
+        for (code, found) in [
+            ("import('a')", Some(0)),
+            ("return 1 + import /* x */ (msg.a)", Some(11)),
+            ("`${import('a')}`", Some(3)),
+            ("f(import(g(1)), 2)", Some(2)),
+            ("({import(a) { return import('b') }})", Some(21)),
+            ("msg.import('a')", None),
+            ("msg?.import('a')", None),
+            ("({import() {}, async import(a = (1)) {}})", None),
+            ("class { #import() {} m() { this.#import() } }", None),
+            ("({import: 1}).import", None),
+            ("'import(1)' + `import(2)` + /import(3)/ // import(4)", None),
+            ("reimport(1)", None),
+            ("import", None),
+            (")(import(", None),
+        ] {
+            assert_eq!(import_call(code), found, "{code}");
+        }
+    }
+
+    #[test]
+    fn semicolons_at_the_end_go_and_nothing_else() {
+        for (code, left) in [
+            ("a;", "a "),
+            ("a ; ;\n", "a    \n"),
+            ("a; // b; c", "a  // b  c"),
+            ("a /* ; */; /* ; */", "a /* ; */  /*   */"),
+            ("a;b", "a;b"),
+            ("a;b;", "a;b "),
+            ("';'", "';'"),
+            ("`;`;", "`;` "),
+            ("a // b;", "a // b;"),
+            (";", " "),
+            ("", ""),
+        ] {
+            assert_eq!(without_final_semicolons(code), left, "{code}");
+        }
+        assert_eq!(only_word(" größe // b"), Some("größe"));
+        assert_eq!(["a.b", "1", "'a'", "", "(a)"].map(only_word), [None; 5]);
+    }
+
+    #[test]
     fn broken_code_is_read_to_its_end() {
         for code in ["'", "`${", "/a", "/*", "a[", "\"\\", "`${`${`", "}}}", "é='ü"] {
             let _realm = realm(code, true);
+            let _found = (
+                import_call(code),
+                without_final_semicolons(code),
+                only_word(code),
+                first_return(code),
+            );
         }
     }
 }

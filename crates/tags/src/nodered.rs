@@ -8,7 +8,7 @@ use thalweg_flow::{BuildError, ParseContext, Processor, ProcessorSpec, StageCont
 use thalweg_record::{Ack, Batch, DropReason, FilterReason, Message, Payload};
 use thalweg_script::{
     CallFailure, CallOutcome, Failure, FailureKind, NOT_A_MESSAGE, NOT_ALL_MESSAGES, PayloadReply, Program, Reply,
-    Script, ScriptCall, ScriptForm, ScriptOutput,
+    Script, ScriptCall, ScriptForm, ScriptOutput, UndefinedMeta,
 };
 use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
@@ -47,7 +47,8 @@ pub(crate) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
         return None;
     }
     Some(Arc::new(NodeRedSpec {
-        scripts: Scripts::new(vec![source.script], &context.config.scripting, &[]),
+        scripts: Scripts::new(vec![source.script], &context.config.scripting, &[])
+            .with_undefined_meta(UndefinedMeta::Absent),
     }))
 }
 

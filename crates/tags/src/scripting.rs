@@ -10,7 +10,7 @@ use thalweg_record::DropReason;
 use thalweg_script::{
     Cache, CallWatch, CompileError, ComputedKey, Engine, EngineMode, Environment, Explanation, FailureKind,
     GuardOptions, GuardedProgram, LogConsole, LostThreads, OffendingConstruct, Program, ProgramStats, QuickJs, Script,
-    ScriptForm, ScriptLimits, beyond, explain,
+    ScriptForm, ScriptLimits, UndefinedMeta, beyond, explain,
 };
 use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, StatusDetail, metric_group};
 
@@ -31,6 +31,7 @@ pub(crate) struct Scripts {
     lost_max: usize,
     cache: Arc<Cache>,
     computed: &'static [ComputedKey],
+    undefined_meta: UndefinedMeta,
 }
 
 impl Scripts {
@@ -49,7 +50,13 @@ impl Scripts {
             lost_max: config.lost_threads,
             cache: Arc::new(Cache::new(config.cache_entries)),
             computed,
+            undefined_meta: UndefinedMeta::Text,
         }
+    }
+
+    pub fn with_undefined_meta(mut self, undefined_meta: UndefinedMeta) -> Scripts {
+        self.undefined_meta = undefined_meta;
+        self
     }
 
     pub fn with_timeout(mut self, timeout: std::time::Duration) -> Scripts {
@@ -69,6 +76,7 @@ impl Scripts {
             }),
             cache: self.cache.clone(),
             computed: self.computed,
+            undefined_meta: self.undefined_meta,
             watch: CallWatch::default(),
         };
         let lost = context.component.gauge(&THREADS_LOST);

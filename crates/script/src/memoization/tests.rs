@@ -27,6 +27,7 @@ fn environment() -> Environment {
         console: Arc::new(LogConsole { component: "".into() }),
         cache: Arc::new(Cache::new(100)),
         computed: COMPUTED,
+        undefined_meta: crate::UndefinedMeta::Text,
         watch: CallWatch::default(),
     }
 }

@@ -86,7 +86,7 @@ fn is_same(a: &MetaChanges, b: &MetaChanges) -> bool {
         (Some(Js::Text(a)), Some(Js::Text(b))) => a == b,
         (Some(Js::Number(a)), Some(Js::Number(b))) => a.to_bits() == b.to_bits(),
         (Some(Js::Bool(a)), Some(Js::Bool(b))) => a == b,
-        (Some(Js::Undefined | Js::Null), Some(Js::Undefined | Js::Null)) | (None, None) => true,
+        (Some(Js::Undefined), Some(Js::Undefined)) | (Some(Js::Null), Some(Js::Null)) | (None, None) => true,
         _ => false,
     };
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && value(&a.1, &b.1))

@@ -9,7 +9,7 @@ use super::date;
 use super::heap::{EvalResult, Heap, HeapObject, Js, META, ObjectRef, PAYLOAD, array_index, bail};
 use super::meta_map_cache::MetaMapCache;
 use crate::view::{exact_integer, number_seen, plain_form, text_form};
-use crate::{ComputedKey, Environment, MetaReply, PayloadReply, Reply, ScriptOutput};
+use crate::{ComputedKey, Environment, MetaReply, PayloadReply, Reply, ScriptOutput, UndefinedMeta};
 
 /// Texts recently written to metadata keys, so that messages with the same text share it.
 #[derive(Default)]
@@ -61,6 +61,7 @@ pub(super) fn returned(
         written,
         made,
         computed: environment.computed,
+        undefined_meta: environment.undefined_meta,
     };
     if !reader.heap.is_array(place) {
         return reader.reply(place).map(ScriptOutput::One);
@@ -88,6 +89,7 @@ struct NativeResultReader<'r, 'm> {
     written: &'r mut TextInterner,
     made: &'r mut MetaMapCache,
     computed: &'static [ComputedKey],
+    undefined_meta: UndefinedMeta,
 }
 
 impl NativeResultReader<'_, '_> {
@@ -143,6 +145,7 @@ impl NativeResultReader<'_, '_> {
         }
         let text = match value {
             None => Text::default(),
+            Some(Js::Undefined) if self.undefined_meta == UndefinedMeta::Absent => Text::default(),
             Some(Js::Text(text)) => {
                 self.heap.spend(text.len())?;
                 self.written.share(name, text.clone())

@@ -59,6 +59,7 @@ fn environment(limits: ScriptLimits, console: Arc<Lines>, cache: Arc<Cache>) -> 
         console,
         cache,
         computed: COMPUTED,
+        undefined_meta: crate::UndefinedMeta::Text,
         watch: crate::CallWatch::default(),
     }
 }
@@ -69,6 +70,17 @@ impl Both {
     }
 
     fn within(limits: ScriptLimits, cache_entries: usize, form: ScriptForm, code: &str) -> Result<Both, String> {
+        Both::of(cache_entries, form, code, |console, cache| {
+            environment(limits, console, cache)
+        })
+    }
+
+    fn of(
+        cache_entries: usize,
+        form: ScriptForm,
+        code: &str,
+        environment: impl Fn(Arc<Lines>, Arc<Cache>) -> Environment,
+    ) -> Result<Both, String> {
         let consoles = [Arc::new(Lines::default()), Arc::new(Lines::default())];
         let caches = [(); 2].map(|()| Arc::new(Cache::new(cache_entries)));
         let script = Script {
@@ -76,11 +88,11 @@ impl Both {
             form: form.clone(),
             code: code.to_owned(),
         };
-        let quickjs = environment(limits, consoles[0].clone(), caches[0].clone());
+        let quickjs = environment(consoles[0].clone(), caches[0].clone());
         let quickjs =
             QuickJs::new(std::slice::from_ref(&script), quickjs).map_err(|error| format!("QuickJS: {error}"))?;
         let mut native = quickjs.native(0).map_err(|outside| outside.to_string())?;
-        native.environment = environment(limits, consoles[1].clone(), caches[1].clone());
+        native.environment = environment(consoles[1].clone(), caches[1].clone());
         Ok(Both {
             quickjs,
             native,
@@ -688,5 +700,37 @@ fn what_is_arithmetic_is_done_to_numbers_without_a_call() {
         for message in messages() {
             let _left = both.compare(&message);
         }
+    }
+}
+
+/// Metadata that is left undefined is absent in both engines where a processor wants it so, and never taken for null.
+#[test]
+fn undefined_metadata_is_absent_where_that_is_asked_for() {
+    let absent = |console, cache| Environment {
+        undefined_meta: crate::UndefinedMeta::Absent,
+        ..environment(limits(), console, cache)
+    };
+    for (code, expected) in [
+        ("msg.meta.unit = undefined; return msg", None),
+        ("msg.meta.unit = msg.meta.nothing; return msg", None),
+        ("return {payload: 1, meta: {unit: undefined}}", None),
+        (
+            "msg.meta.unit = msg.payload === 42 ? undefined : null; return msg",
+            None,
+        ),
+        ("msg.meta.unit = null; return msg", Some("<nil>")),
+        ("msg.meta.unit = [undefined]; return msg", Some("[<nil>]")),
+    ] {
+        let mut both = Both::of(4, ScriptForm::Body, code, absent).unwrap();
+        let first = message(Value::I64(42));
+        for message in [&first, &first].into_iter().chain(&messages()).chain([&first]) {
+            // Texts with unpaired surrogates and the like are left to QuickJS.
+            let _done = both.compare(message);
+        }
+        let NativeOutcome::Done(returned, _) = both.native.run(&first, &first.meta, true) else {
+            panic!("{code} is left to QuickJS");
+        };
+        let (_, meta) = returned.effects(&first).remove(0);
+        assert_eq!(meta.get("unit").as_deref(), expected, "{code}");
     }
 }

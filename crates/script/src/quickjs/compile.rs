@@ -75,7 +75,15 @@ pub(super) fn prepare(parser: &QuickJsRuntime, index: usize, script: &Script) ->
         wrapping: Wrapping::Body,
         is_repeatable: scan::is_repeatable(&script.code),
     };
-    let wrapping = choose_wrapping(parser, &prepared);
+    let wrapping = choose_wrapping(parser, &prepared).and_then(|wrapping| match scan::import_call(&script.code) {
+        // It would compile, and then give a promise that nothing fulfils.
+        Some(offset) => {
+            let (line, column) = place_of(&script.code, offset);
+            let text = "SyntaxError: import() is not available: scripts have no modules";
+            Err((text.to_owned(), line, column))
+        }
+        None => Ok(wrapping),
+    });
     prepared.wrapping = wrapping.map_err(|(text, line, column)| CompileError {
         script: index,
         text,
@@ -137,6 +145,11 @@ fn choose_wrapping(machine: &QuickJsRuntime, prepared: &PreparedScript) -> Resul
             try_as(Wrapping::Statements)
         }
         ScriptForm::Expression(variables) => {
+            if let Some(offset) = scan::first_return(code) {
+                let (line, column) = place_of(code, offset);
+                let text = "SyntaxError: an expression has no return; write only the value";
+                return Err((text.to_owned(), line, column));
+            }
             let wrapping = try_as(Wrapping::value(variables))?;
             // An expression that closes the bracket around it and opens another cannot do so with another kind of
             // bracket.
@@ -159,21 +172,23 @@ fn mistake(code: &str, place: exception::ScriptException) -> Mistake {
     if last_line.is_some_and(|text| column <= text.chars().count()) {
         return (place.text, line, column);
     }
-    let place_of = |offset: usize| {
-        let before = code.get(..offset).unwrap_or(code);
-        let line = before.rsplit('\n').next().unwrap_or_default();
-        (before.matches('\n').count() + 1, line.chars().count() + 1)
-    };
     match scan::unmatched_closer(code) {
         Some((offset, bracket)) => {
-            let (line, column) = place_of(offset);
+            let (line, column) = place_of(code, offset);
             (format!("SyntaxError: '{bracket}' closes nothing"), line, column)
         }
         None => {
-            let (line, column) = place_of(code.trim_end().len());
+            let (line, column) = place_of(code, code.trim_end().len());
             ("SyntaxError: unexpected end of the script".to_owned(), line, column)
         }
     }
+}
+
+/// Line and column of a byte offset, which count from 1.
+fn place_of(code: &str, offset: usize) -> (usize, usize) {
+    let before = code.get(..offset).unwrap_or(code);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
 fn strict(wrapping: &Wrapping) -> bool {

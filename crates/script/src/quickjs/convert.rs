@@ -9,7 +9,7 @@ use super::runtime_state::LimitHit;
 use super::text::meta_text;
 use super::value::{PendingException, Val};
 use crate::view::is_small;
-use crate::{MetaReply, PayloadReply, Reply, ScriptOutput};
+use crate::{MetaReply, PayloadReply, Reply, ScriptOutput, UndefinedMeta};
 
 /// Why a result could not be read.
 #[derive(Debug)]
@@ -175,6 +175,7 @@ impl QuickJsResultReader<'_> {
         let spent = |budget: &mut ConversionBudget, text: &str| budget.spend(text.len() + name.len());
         let text = match value {
             None => Text::default(),
+            Some(value) if value.is_undefined() && shared.undefined_meta == UndefinedMeta::Absent => Text::default(),
             Some(value) if value.is_string() => {
                 let budget = &mut self.budget;
                 let share = |text: &str| {

@@ -14,7 +14,7 @@ use thalweg_kit::clock;
 use super::keys::Keys;
 use super::lazy::LazyStates;
 use super::value::Ctx;
-use crate::{Cache, CacheFull, CallWatch, ComputedKey, Console, Environment, ScriptLimits};
+use crate::{Cache, CacheFull, CallWatch, ComputedKey, Console, Environment, ScriptLimits, UndefinedMeta};
 
 /// A limit that was reached in a way that the script may have caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub(super) struct RuntimeState {
     pub console: Arc<dyn Console>,
     pub cache: Arc<Cache>,
     pub computed: &'static [ComputedKey],
+    pub undefined_meta: UndefinedMeta,
     pub clock: CallTimer,
     /// All visible effects of a call go through it.
     pub watch: CallWatch,
@@ -59,6 +60,7 @@ impl RuntimeState {
             console: environment.console.clone(),
             cache: environment.cache.clone(),
             computed: environment.computed,
+            undefined_meta: environment.undefined_meta,
             clock: CallTimer::new(environment.limits.timeout, environment.watch.clone()),
             watch: environment.watch.clone(),
             hit: Cell::new(None),

@@ -60,6 +60,7 @@ impl Bench {
             console: lines.clone(),
             cache: cache.clone(),
             computed: COMPUTED,
+            undefined_meta: crate::UndefinedMeta::Text,
             watch: CallWatch::default(),
         };
         let scripts: Vec<Script> = scripts
@@ -181,6 +182,7 @@ fn what_compiles_and_what_does_not() {
             console: Arc::new(Lines::default()),
             cache: Arc::new(Cache::new(1)),
             computed: &[],
+            undefined_meta: crate::UndefinedMeta::Text,
             watch: CallWatch::default(),
         };
         QuickJs::new(&[script], environment)

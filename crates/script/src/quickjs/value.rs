@@ -201,6 +201,10 @@ impl Val {
         matches!(self.tag(), qjs::JS_TAG_NULL | qjs::JS_TAG_UNDEFINED)
     }
 
+    pub fn is_undefined(&self) -> bool {
+        self.tag() == qjs::JS_TAG_UNDEFINED
+    }
+
     pub fn is_object(&self) -> bool {
         self.tag() == qjs::JS_TAG_OBJECT
     }

@@ -156,3 +156,39 @@ fn a_message_that_cannot_be_stopped_is_removed_and_the_flow_goes_on_in_order() {
         (5, 4, 1)
     );
 }
+
+#[test]
+fn metadata_set_to_undefined_is_absent() {
+    for (code, result) in [
+        ("msg.meta.a = undefined; return msg", "1 "),
+        ("msg.meta.a = undefined; msg.meta.b = 2; return msg", "1 b=2"),
+        ("msg.meta.b = undefined; return msg", "1 a=1"),
+        ("msg.meta = {a: undefined, b: 2}; return msg", "1 b=2"),
+        ("msg.meta = {...msg.meta, c: msg.payload.none}; return msg", "1 a=1"),
+        (
+            "return {payload: 1, meta: {a: undefined, b: null, c: [undefined]}}",
+            "1 b=<nil>,c=[<nil>]",
+        ),
+        ("return [{payload: 1, meta: {a: undefined}}]", "1 "),
+        ("msg.meta.a = undefined; msg.meta.a = 3; return msg", "1 a=3"),
+        ("msg.meta.a = null; return msg", "1 a=<nil>"),
+        // One after the other is not taken for the other.
+        ("msg.meta.a = msg.payload === 1 ? undefined : null; return msg", "1 "),
+    ] {
+        for engine in ["auto", "quickjs", "verify"] {
+            let settings = format!("scripting: {{engine: {engine}}}\n");
+            let (messages, _) = run_within(&settings, code, vec![raw("1"), raw("1"), raw("1")]);
+            assert_eq!(
+                messages.iter().map(shown).collect::<Vec<_>>(),
+                [result; 3],
+                "{code} {engine}"
+            );
+        }
+    }
+    let code = "msg.meta.a = msg.payload === 1 ? undefined : null; return msg";
+    let (messages, _) = run(code, ["1", "2", "1", "2"].map(raw).into());
+    assert_eq!(
+        messages.iter().map(shown).collect::<Vec<_>>(),
+        ["1 ", "2 a=<nil>", "1 ", "2 a=<nil>"]
+    );
+}

@@ -8,7 +8,9 @@ use smallvec::SmallVec;
 use thalweg_config::{ComponentNode, Fields, Node, ValueKind, kind, nearest};
 use thalweg_flow::{ParseContext, ProcessorSpec};
 use thalweg_record::{Text, Value};
-use thalweg_script::{ExpressionDependencies, FreeVariable, Script, ScriptForm, reach};
+use thalweg_script::{
+    ExpressionDependencies, FreeVariable, Script, ScriptForm, only_word, reach, without_final_semicolons,
+};
 
 use super::values::SourceValues;
 use super::{Expression, ExpressionBody, Plan, StreamProcessorSpec, Trigger};
@@ -208,6 +210,7 @@ impl ExpressionReader<'_, '_> {
     }
 
     fn code(&mut self, node: &Node, path: &str, code: &str) -> (SmallVec<[usize; 4]>, ExpressionBody) {
+        let code = &*without_final_semicolons(code);
         let ExpressionDependencies { names, is_repeatable } = reach(code).unwrap_or_else(|| {
             self.unread.push(node.clone());
             ExpressionDependencies::default()
@@ -225,7 +228,7 @@ impl ExpressionReader<'_, '_> {
             return (needs, ExpressionBody::Refused(why));
         }
         if let [(name, source)] = variables.as_slice()
-            && code.trim() == name.as_str()
+            && only_word(code) == Some(name.as_str())
         {
             return (needs, ExpressionBody::Source(*source));
         }

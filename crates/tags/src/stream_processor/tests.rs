@@ -4,7 +4,7 @@ use thalweg_record::{BalanceCounts, FlowBalance, MetaMap, Metadata};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
-use crate::tag_processor::tests::with_config;
+use crate::tag_processor::tests::{with_config, with_settings};
 
 const LEFT: &str = "umh.v1.acme.berlin._raw.press.left";
 const RIGHT: &str = "umh.v1.acme.berlin._raw.press.right";
@@ -630,4 +630,92 @@ fn an_endless_expression_ends_and_the_others_run() {
         ["n {\"value\":3,\"timestamp_ms\":1}"]
     );
     assert_eq!(run.counts().dropped(DropReason::ScriptTimeout), 1);
+}
+
+#[test]
+fn an_expression_may_end_with_a_semicolon() {
+    for engine in ["auto", "quickjs", "verify"] {
+        for (expression, value) in [
+            ("left + 1;", "4"),
+            ("left + 1 ; ;\n", "4"),
+            ("left;", "3"),
+            ("left; // the torque; in Nm", "3"),
+            ("left * 2 /* twice; */ ; /* at the end */", "6"),
+            ("{a: left};", "{\"a\":3}"),
+            ("';' + left;", "\";3\""),
+            ("';'", "\";\""),
+            ("`${{left}};`;", "\"3;\""),
+            ("/;/.test(';');", "true"),
+        ] {
+            let text = thalweg_record::json::to_string(&Value::text(expression));
+            let settings = format!("scripting: {{engine: {engine}}}\n");
+            let spec = with_settings(&settings, &yaml(&format!("x: {text}")), |node, context| {
+                Some(config::read(node, context))
+            });
+            let mut run = Run::with(spec.unwrap_or_else(|mistakes| panic!("{expression}: {mistakes:?}")));
+            assert_eq!(
+                shown(&run.batch(vec![left(1, 3)])),
+                [format!("x {{\"value\":{value},\"timestamp_ms\":1}}")],
+                "{expression} {engine}"
+            );
+        }
+    }
+    let mut run = Run::new("x: 'left;'");
+    let large = sample(LEFT, 1, Value::U64(u64::MAX));
+    assert_eq!(
+        shown(&run.batch(vec![large])),
+        ["x {\"value\":18446744073709551615,\"timestamp_ms\":1}"],
+        "the name of a source is its value, with every digit"
+    );
+}
+
+#[test]
+fn what_is_no_expression_is_refused_at_its_place() {
+    let place = "failed to compile JavaScript expression of x: SyntaxError: ";
+    for (expression, column, why) in [
+        (
+            "return left",
+            1,
+            "an expression has no return; write only the value (line 1, column 1)",
+        ),
+        (
+            "return left;",
+            1,
+            "an expression has no return; write only the value (line 1, column 1)",
+        ),
+        (
+            "import('fs')",
+            1,
+            "import() is not available: scripts have no modules (line 1, column 1)",
+        ),
+        (
+            "left + import (left)",
+            8,
+            "import() is not available: scripts have no modules (line 1, column 8)",
+        ),
+        (
+            "(() => import('fs'))()",
+            8,
+            "import() is not available: scripts have no modules (line 1, column 8)",
+        ),
+        (
+            "`${import('fs')}`",
+            4,
+            "import() is not available: scripts have no modules (line 1, column 4)",
+        ),
+        ("left; right", 5, "Unexpected token ';' (line 1, column 5)"),
+    ] {
+        let text = thalweg_record::json::to_string(&Value::text(expression));
+        let found = mistakes(&yaml(&format!("x: {text}")));
+        let expected = format!("flow.yaml:10:{}: {place}{why}", 12 + column);
+        assert_eq!(found, [expected], "{expression}");
+    }
+    for expression in [
+        "left.import(1)",
+        "({import() { return left }}).import()",
+        "((f) => f)({import: left})",
+    ] {
+        let text = thalweg_record::json::to_string(&Value::text(expression));
+        Run::new(&format!("x: {text}"));
+    }
 }

@@ -114,10 +114,37 @@ fn only_a_whole_expression_compiles() {
         ("left) + (left", 1, 5),
         ("left)}; }); (function () { return ({a: (left", 1, 5),
         ("...left", 1, 1),
+        ("return left", 1, 1),
+        ("// the sum\n  return left + left;", 2, 3),
+        ("left + import('fs')", 1, 8),
         ("010", 1, 1),
     ] {
         let (found_line, found_column, text) = engine(&["left"], code, EngineMode::Auto).map(|_| ()).unwrap_err();
         assert_eq!((found_line, found_column), (line, column), "{code}: {text}");
         assert!(text.starts_with("SyntaxError: "), "{code}: {text}");
+    }
+}
+
+/// A promise that nothing fulfils would be the value of the call.
+#[test]
+fn a_script_that_imports_is_refused_in_every_form() {
+    let expression = ScriptForm::Expression(Arc::from([]));
+    for (form, code, column) in [
+        (ScriptForm::Body, "import('fs'); return msg", 1),
+        (ScriptForm::Body, "let msg = 1; return import('fs')", 21),
+        (ScriptForm::Condition, "import('fs')", 1),
+        (ScriptForm::Condition, "let a = 1; import('fs')", 12),
+        (expression, "[import('fs')]", 2),
+    ] {
+        let script = Script {
+            stage: "defaults".to_owned(),
+            form,
+            code: code.to_owned(),
+        };
+        let errors = QuickJs::check(&[script]);
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let expected =
+            format!("SyntaxError: import() is not available: scripts have no modules (line 1, column {column})");
+        assert_eq!(texts, [expected], "{code}");
     }
 }

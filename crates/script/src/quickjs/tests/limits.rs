@@ -233,6 +233,7 @@ fn too_little_memory_is_told_at_start() {
         console: Arc::new(Lines::default()),
         cache: Arc::new(Cache::new(1)),
         computed: &[],
+        undefined_meta: crate::UndefinedMeta::Text,
         watch: CallWatch::default(),
     };
     let error = QuickJs::new(&[], environment).unwrap_err();
