@@ -85,12 +85,18 @@ impl Sketch {
             return self.add_count(0.0, count as f64);
         }
         let (low, high) = (low.clamp(least, greatest), high.min(greatest));
+        let (shares, each) = shares(count);
+        let point = |share: u32| low + (high - low) * ((f64::from(share) + 0.5) / f64::from(shares));
+        let bin = |share: u32| bin_at(point(share));
+        let [first, last] = [0, shares - 1].map(|share| (point(share) / BINS_PER_OCTAVE).exp2().min(f64::MAX));
+        match is_negative {
+            false => self.note_ends(first, last),
+            true => self.note_ends(-last, -first),
+        }
         let store = match is_negative {
             false => &mut self.positive,
             true => &mut self.negative,
         };
-        let (shares, each) = shares(count);
-        let bin = |share: u32| bin_at(low + (high - low) * ((f64::from(share) + 0.5) / f64::from(shares)));
         // A fast path for narrow buckets, which most exponential histograms have.
         if bin(0) == bin(shares - 1) {
             return store.add(bin(0), count as f64);

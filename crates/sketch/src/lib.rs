@@ -6,6 +6,9 @@
 //! buckets are such multiples. Each sign keeps at most [`BINS_MAX`] bins; smaller values, 17 decades below the largest,
 //! count in the lowest bin.
 //!
+//! A sketch also knows its least and its greatest value where they lie within what the outermost bins stand for, so that no
+//! quantile lies outside of the values. They are fields of their own, which other implementations skip.
+//!
 //! Values that are not finite have no bin and are left out: an infinity in the outermost bin would collapse all other
 //! values into one bin, and readers could not distinguish it from the largest double. Magnitudes below 2.3e-308 count
 //! as zero.
@@ -33,12 +36,35 @@ use store::SketchBinStore;
 use thalweg_kit::wire::WireError;
 
 /// A sketch that can be reused: a cleared one keeps its memory, so refilling it allocates nothing.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Sketch {
     positive: SketchBinStore,
     /// The magnitudes of negative values.
     negative: SketchBinStore,
     zeros: f64,
+    /// The least value, or less: of a sketch without this field, the value that its lowest bin stands for.
+    least: f64,
+    /// The greatest value, or more.
+    greatest: f64,
+}
+
+impl Default for Sketch {
+    fn default() -> Sketch {
+        Sketch {
+            positive: SketchBinStore::default(),
+            negative: SketchBinStore::default(),
+            zeros: 0.0,
+            least: f64::INFINITY,
+            greatest: f64::NEG_INFINITY,
+        }
+    }
+}
+
+/// Sketches with the same counts are equal.
+impl PartialEq for Sketch {
+    fn eq(&self, other: &Sketch) -> bool {
+        self.positive == other.positive && self.negative == other.negative && self.zeros == other.zeros
+    }
 }
 
 /// Why bytes cannot be merged.
@@ -74,6 +100,7 @@ impl Sketch {
         if !(magnitude <= f64::MAX && count > 0.0) {
             return;
         }
+        self.note_ends(value, value);
         if magnitude <= VALUE_MIN {
             self.zeros += count;
             return;
@@ -90,6 +117,31 @@ impl Sketch {
     pub fn merge(&mut self, other: &EncodedSketch<'_>) {
         other.add_to(&mut self.positive, &mut self.negative);
         self.zeros += other.zeros;
+        if let Some((least, greatest)) = other.ends {
+            self.note_ends(least, greatest);
+        }
+    }
+
+    /// Notes that values between these were counted.
+    #[inline]
+    fn note_ends(&mut self, least: f64, greatest: f64) {
+        self.least = self.least.min(least);
+        self.greatest = self.greatest.max(greatest);
+    }
+
+    /// What the outermost bins stand for; `None` if the sketch is empty.
+    fn outermost(&self) -> Option<(f64, f64)> {
+        outermost(self.negative.range(), self.zeros, self.positive.range())
+    }
+
+    /// The least value, if the lowest bin stands for a lesser one, and the greatest value, if the highest bin stands
+    /// for a greater one.
+    fn clamps(&self) -> (Option<f64>, Option<f64>) {
+        let Some((lowest, highest)) = self.outermost() else {
+            return (None, None);
+        };
+        let least = (lowest < self.least).then_some(self.least);
+        (least, (highest > self.greatest).then_some(self.greatest))
     }
 
     /// Adds the counts of an encoded sketch. Adds nothing if the bytes are not a sketch.
@@ -109,8 +161,16 @@ impl Sketch {
 
     /// The quantile `part`, from 0 to 1; `None` if the sketch is empty or `part` is out of range.
     ///
-    /// Of `n` values it is the one with the rank `part * (n - 1)`, rounded down.
+    /// Of `n` values it is the one with the rank `part * (n - 1)`, rounded down. It is not below the least or above the
+    /// greatest value.
     pub fn quantile(&self, part: f64) -> Option<f64> {
+        let of_bin = self.quantile_of_bins(part)?;
+        let (least, greatest) = self.clamps();
+        let above = least.map_or(of_bin, |least| of_bin.max(least));
+        Some(greatest.map_or(above, |greatest| above.min(greatest)))
+    }
+
+    fn quantile_of_bins(&self, part: f64) -> Option<f64> {
         if self.is_empty() || !(0.0..=1.0).contains(&part) {
             return None;
         }
@@ -135,12 +195,23 @@ impl Sketch {
         self.positive.clear();
         self.negative.clear();
         self.zeros = 0.0;
+        (self.least, self.greatest) = (f64::INFINITY, f64::NEG_INFINITY);
     }
 
     /// Allocated memory, without the size of the type.
     pub fn allocated_bytes(&self) -> usize {
         self.positive.allocated_bytes() + self.negative.allocated_bytes()
     }
+}
+
+/// What the outermost bins stand for, given the bins of negative values, the count of zeros, and the positive bins.
+fn outermost(negative: Option<(i32, i32)>, zeros: f64, positive: Option<(i32, i32)>) -> Option<(f64, f64)> {
+    let below = negative.map(|(low, high)| (-value_of(high), -value_of(low)));
+    let zero = (zeros > 0.0).then_some((0.0, 0.0));
+    let above = positive.map(|(low, high)| (value_of(low), value_of(high)));
+    let (lowest, _) = below.or(zero).or(above)?;
+    let (_, highest) = above.or(zero).or(below)?;
+    Some((lowest, highest))
 }
 
 /// Checks that a sketch survives encoding and decoding.

@@ -51,6 +51,11 @@ impl SketchBinStore {
         self.low
     }
 
+    /// The outermost bins with a count.
+    pub fn range(&self) -> Option<(i32, i32)> {
+        (!self.is_empty()).then_some((self.low, self.high))
+    }
+
     /// The counts from the lowest bin with a count to the highest.
     pub fn counts(&self) -> &[f64] {
         self.bins.get(self.live()).unwrap_or_default()

@@ -93,6 +93,42 @@ fn quantiles_are_near_values() {
 }
 
 #[test]
+fn quantiles_of_one_value_are_that_value() {
+    for value in [7.0, -7.0, 0.1, 1e300, -1e-300, 0.0] {
+        let sketch = of(&[value, value]);
+        for sketch in [read(&bytes(&sketch)).unwrap(), sketch] {
+            for part in [0.0, 0.5, 1.0] {
+                let found = sketch.quantile(part).unwrap();
+                // A bin may stand for a value within the values: that of one value is exact on one side.
+                assert_eq!(found, value, "{part}");
+            }
+        }
+    }
+}
+
+/// Other programs may use the same fields for something else, or write sketches without them.
+#[test]
+fn ends_that_no_bin_has_are_not_used() {
+    let bins = |values: &[f64]| {
+        let whole = ProtoSketch::decode(&bytes(&of(values))[..]).unwrap();
+        whole.encode_to_vec()
+    };
+    let plain = bins(&[3.0, 5.0]);
+    let usual: Vec<Option<f64>> = [0.0, 1.0].map(|part| read(&plain).unwrap().quantile(part)).into();
+    for end in [f64::NAN, f64::INFINITY, -1.0, 0.0, 2.9, 3.5, 1e300] {
+        for key in [0x71, 0x79] {
+            let odd = [&plain[..], &[key], &end.to_le_bytes()].concat();
+            let found: Vec<Option<f64>> = [0.0, 1.0].map(|part| read(&odd).unwrap().quantile(part)).into();
+            assert_eq!(found, usual, "{end}");
+        }
+    }
+    // A bin that another sketch has, too, stands for all of its values.
+    let mut merged = read(&plain).unwrap();
+    merged.merge_bytes(&bytes(&of(&[3.0, 5.0]))).unwrap();
+    assert_eq!(vec![merged.quantile(0.0), merged.quantile(1.0)], usual);
+}
+
+#[test]
 fn what_has_no_bin_is_left_out_and_what_is_tiny_is_zero() {
     let mut sketch = of(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
     sketch.add_count(1.0, 0.0);
@@ -301,6 +337,26 @@ proptest! {
         let found = of(&values).quantile(part).unwrap();
         let exact = exact(&mut values, part);
         prop_assert!((found - exact).abs() <= 0.010_000_1 * exact.abs(), "{found} {exact}");
+        // The values are sorted now.
+        let (least, greatest) = (values[0], values[values.len() - 1]);
+        prop_assert!(least <= found && found <= greatest, "{least} {found} {greatest}");
+        let again = read(&bytes(&of(&values))).unwrap();
+        prop_assert_eq!(again.quantile(part), Some(found));
+    }
+
+    #[test]
+    fn quantiles_of_a_histogram_are_between_its_ends(
+        bounds in proptest::collection::btree_set(-1000_i32..1000, 1..6),
+        counts in proptest::collection::vec(0_i64..20, 7),
+        part in 0.0..=1.0,
+    ) {
+        let bounds: Vec<f64> = bounds.into_iter().map(f64::from).collect();
+        let (least, greatest) = (bounds[0] - 10.0, bounds[bounds.len() - 1] + 10.0);
+        let mut sketch = Sketch::default();
+        sketch.add_histogram(&bounds, &counts[..=bounds.len()], Some(least), Some(greatest));
+        if let Some(found) = sketch.quantile(part) {
+            prop_assert!(least <= found && found <= greatest, "{least} {found} {greatest}");
+        }
     }
 
     #[test]

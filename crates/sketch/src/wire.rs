@@ -12,18 +12,23 @@
 //! }
 //! ```
 //!
+//! Fields 14 and 15, which the public format does not have, are the least and the greatest value, each only if the
+//! outermost bin stands for a value beyond it.
+//!
 //! Both forms of a store are read. Only the contiguous form is written, from the first bin with a count to the last.
 //! The sparse form is smaller for few bins, but some public implementations do not read it and take the sketch for
 //! empty.
 
-use super::mapping::{GAMMA, INDEX_MAX, INDEX_MIN};
+use super::mapping::{GAMMA, INDEX_MAX, INDEX_MIN, VALUE_MIN};
 use super::store::SketchBinStore;
-use super::{Sketch, SketchError};
+use super::{Sketch, SketchError, outermost};
 use thalweg_kit::varint;
 use thalweg_kit::wire::{END, FieldKey, WireCursor, WireResult, bytes, fixed64, number, once, zigzag};
 
 /// The relative tolerance for gamma: its lowest bits depend on how it is computed.
 const GAMMA_TOLERANCE: f64 = 1e-12;
+/// The most by which a value differs from what its bin stands for.
+const END_TOLERANCE: f64 = 0.011;
 /// The highest count. No sum of such counts overflows.
 const COUNT_MAX: f64 = 1e30;
 
@@ -33,6 +38,8 @@ mod sketch {
     pub const POSITIVE: FieldKey = bytes(2);
     pub const NEGATIVE: FieldKey = bytes(3);
     pub const ZEROS: FieldKey = fixed64(4);
+    pub const LEAST: FieldKey = fixed64(14);
+    pub const GREATEST: FieldKey = fixed64(15);
 }
 mod mapping {
     use super::*;
@@ -59,6 +66,8 @@ pub struct EncodedSketch<'a> {
     positive: EncodedBins<'a>,
     negative: EncodedBins<'a>,
     pub(super) zeros: f64,
+    /// The least and the greatest value, or what the outermost bins stand for.
+    pub(super) ends: Option<(f64, f64)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,20 +84,31 @@ impl<'a> EncodedSketch<'a> {
     pub fn read(sketch: &'a [u8]) -> std::result::Result<EncodedSketch<'a>, SketchError> {
         let mut at = WireCursor::new(sketch);
         let (mut mapping, mut positive, mut negative, mut zeros) = (None, None, None, 0.0);
+        let (mut least, mut greatest) = (None, None);
         loop {
             match at.key()? {
                 sketch::MAPPING => once(&mut mapping, at.message()?)?,
                 sketch::POSITIVE => once(&mut positive, at.message()?)?,
                 sketch::NEGATIVE => once(&mut negative, at.message()?)?,
                 sketch::ZEROS => zeros = count(&mut at)?,
+                sketch::LEAST => least = Some(f64::from_bits(at.fixed64()?)),
+                sketch::GREATEST => greatest = Some(f64::from_bits(at.fixed64()?)),
                 END => break,
                 key => pass_over(&mut at, key, 4)?,
             }
         }
+        let (positive, negative) = (EncodedBins::read(positive)?, EncodedBins::read(negative)?);
+        let ends = outermost(negative.range, zeros, positive.range).map(|(lowest, highest)| {
+            // Another program may use these fields for something else.
+            let least = least.filter(|least| lowest < *least && is_near(*least, lowest));
+            let greatest = greatest.filter(|greatest| *greatest < highest && is_near(*greatest, highest));
+            (least.unwrap_or(lowest), greatest.unwrap_or(highest))
+        });
         let encoded = EncodedSketch {
-            positive: EncodedBins::read(positive)?,
-            negative: EncodedBins::read(negative)?,
+            positive,
+            negative,
             zeros,
+            ends,
         };
         match mapping {
             Some(mapping) => check_mapping(mapping)?,
@@ -255,6 +275,11 @@ fn without_zeros(counts: &[[u8; 8]]) -> Option<(usize, &[[u8; 8]])> {
     counts.get(first..=last).map(|counts| (first, counts))
 }
 
+/// Whether a bin that stands for one value can have the other.
+fn is_near(value: f64, of_bin: f64) -> bool {
+    (value - of_bin).abs() <= (of_bin.abs() * END_TOLERANCE).max(VALUE_MIN)
+}
+
 fn is_count(count: f64) -> bool {
     (0.0..=COUNT_MAX).contains(&count)
 }
@@ -279,7 +304,7 @@ impl Sketch {
     /// Appends the encoded sketch. Equal sketches have equal bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (positive, negative) = (self.positive.encoded_len(), self.negative.encoded_len());
-        out.reserve(32 + positive + negative);
+        out.reserve(64 + positive + negative);
         put_key(sketch::MAPPING, out);
         out.push(9);
         put_double(mapping::GAMMA, GAMMA, out);
@@ -295,6 +320,12 @@ impl Sketch {
         }
         if self.zeros > 0.0 {
             put_double(sketch::ZEROS, self.zeros, out);
+        }
+        let (least, greatest) = self.clamps();
+        for (key, end) in [(sketch::LEAST, least), (sketch::GREATEST, greatest)] {
+            if let Some(end) = end {
+                put_double(key, end, out);
+            }
         }
     }
 }
