@@ -148,6 +148,11 @@ impl CheckedConfig {
                 logging::LogTarget::Stdout
             },
             add_timestamp: logger.add_timestamp,
+            names: logging::LineNames {
+                level: logger.level_name.clone(),
+                time: logger.timestamp_name.clone(),
+                message: logger.message_name.clone(),
+            },
             static_fields: logger.static_fields.iter().cloned().collect(),
             only_errors_of: &[],
         }

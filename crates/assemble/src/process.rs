@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::join_all;
@@ -36,6 +36,7 @@ pub struct Process {
     events: Arc<EventsService>,
     logins: Logins,
     list: tokio::sync::Mutex<Option<Node>>,
+    shutdown_delay: Duration,
     shutdown_timeout: Duration,
     /// The token of the event store's namespace `default`, if it was created now.
     pub new_events_token: Option<crate::GeneratedToken>,
@@ -248,6 +249,7 @@ impl Process {
             logins,
             list: tokio::sync::Mutex::new(reload::list_of(&config.root).cloned()),
             config: config.root.clone(),
+            shutdown_delay: config.shutdown_delay,
             shutdown_timeout: config.shutdown_timeout,
             new_events_token,
             _lake_dir: lake_dir,
@@ -313,28 +315,31 @@ impl Process {
         join_all(self.flows.iter().map(Flow::ended)).await;
     }
 
-    /// Stops inputs, delivers messages in flight, closes tables and the listener. All steps share `shutdown_timeout`.
+    /// Stops inputs, delivers messages in flight, closes tables and the listener. All steps share `shutdown_timeout`, without
+    /// the time of `shutdown_delay`, in which the counts can be read.
     /// Afterwards unfinished work is abandoned, except for steps with a grace of their own.
     pub async fn stop(self) -> ShutdownReport {
-        let deadline = clock::now() + self.shutdown_timeout;
-        let left = || deadline.saturating_duration_since(clock::now());
+        let mut deadline = clock::now() + self.shutdown_timeout;
+        let left = |deadline: Instant| deadline.saturating_duration_since(clock::now());
         let handles: Vec<_> = self.flows.iter().map(Flow::handle).collect();
-        join_all(self.flows.into_iter().map(|flow| flow.stop(left()))).await;
+        join_all(self.flows.into_iter().map(|flow| flow.stop(left(deadline)))).await;
         if let Some(dead_letter) = self.dead_letter {
-            dead_letter.stop(left()).await;
+            dead_letter.stop(left(deadline)).await;
         }
         // The dead letter output settles failed messages, so the counts are final only now.
         let flows = handles.iter().map(|handle| handle.stop_report()).collect();
-        self.ingest.stop(left()).await;
-        self.lake.stop(left()).await;
+        self.ingest.stop(left(deadline)).await;
+        self.lake.stop(left(deadline)).await;
         let tables = self.board.tables();
+        tokio::time::sleep(self.shutdown_delay).await;
+        deadline += self.shutdown_delay;
         // Subscriptions must not delay the listener.
-        self.events.stop(left().max(LISTENER_GRACE)).await;
+        self.events.stop(left(deadline).max(LISTENER_GRACE)).await;
         if let Some(console) = self.console {
-            let _cut_off = tokio::time::timeout(left().max(LISTENER_GRACE), console.stop()).await;
+            let _cut_off = tokio::time::timeout(left(deadline).max(LISTENER_GRACE), console.stop()).await;
         }
         // Requests append and settle until the listener is closed.
-        self.store.stop(left().max(LOG_GRACE)).await;
+        self.store.stop(left(deadline).max(LOG_GRACE)).await;
         ShutdownReport { flows, tables }
     }
 }
@@ -373,14 +378,16 @@ mod tests {
     }
 
     fn ready(data_dir: &std::path::Path) -> (u16, String) {
-        let (address, _) = DataDir::holder(data_dir).unwrap().http.unwrap();
+        get(data_dir, "/ready").unwrap()
+    }
+
+    /// `None` if nobody listens.
+    fn get(data_dir: &std::path::Path, path: &str) -> Option<(u16, String)> {
+        let (address, _) = DataDir::holder(data_dir)?.http?;
         let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
         let agent: ureq::Agent = config.build().into();
-        let mut response = agent.get(format!("http://{address}/ready")).call().unwrap();
-        (
-            response.status().as_u16(),
-            response.body_mut().read_to_string().unwrap(),
-        )
+        let mut response = agent.get(format!("http://{address}{path}")).call().ok()?;
+        Some((response.status().as_u16(), response.body_mut().read_to_string().ok()?))
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -410,5 +417,35 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         process.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_last_counts_can_be_read_for_as_long_as_the_file_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "data_dir: {}\nhttp: {{address: 127.0.0.1:0}}\nshutdown_delay: 2s\nshutdown_timeout: 1s\n\
+             input: {{generate: {{mapping: root = 1, count: 3, interval: ''}}}}\noutput: {{drop: {{}}}}\n",
+            folder.path().display()
+        );
+        let loaded = load(&SourceText::new("f.yaml", text), &|_| None, &LoadOptions::default());
+        let checked = CheckedConfig::check_with(loaded, Components::new());
+        assert_eq!(checked.diagnostics.to_string(), "");
+        let process = Process::start(checked, "").await.unwrap();
+        process.ended().await;
+        let begin = clock::now();
+        let stopping = tokio::spawn(process.stop());
+        let mut answers = 0;
+        while !stopping.is_finished() {
+            let data_dir = folder.path().to_owned();
+            let answer = tokio::task::spawn_blocking(move || get(&data_dir, "/metrics")).await.unwrap();
+            if let Some((200, text)) = answer {
+                let counts = text.lines().any(|line| line.starts_with("thalweg_flow_out_total") && line.ends_with(" 3"));
+                assert!(counts, "{text}");
+                answers += 1;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(stopping.await.unwrap().flows.iter().all(|flow| flow.unacknowledged == 0));
+        assert!(answers > 0 && begin.elapsed() >= Duration::from_secs(2), "{answers} answers");
     }
 }

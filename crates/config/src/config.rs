@@ -27,7 +27,7 @@ use crate::describe::{FieldDoc, describe};
 use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
 use crate::kind;
-use crate::node::Node;
+use crate::node::{Key, Node};
 
 /// The effective configuration of a process.
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ pub struct Config {
     pub auth: AuthConfig,
     pub logger: LoggerConfig,
     pub metrics: MetricsConfig,
+    /// How long a stop keeps `/metrics` there after everything is delivered.
+    pub shutdown_delay: Duration,
     pub shutdown_timeout: Duration,
     pub log: Option<Node>,
     pub queues: Option<Node>,
@@ -79,7 +81,11 @@ impl Config {
         let query = f.node("query", kind::MAPPING);
         let logger = LoggerConfig::read(f.fields("logger"));
         let metrics = MetricsConfig::read(f.fields("metrics"));
+        let shutdown_delay = f.duration("shutdown_delay", "0s");
         let shutdown_timeout = f.duration("shutdown_timeout", "20s");
+        read_tracer(&mut f);
+        // Unit tests of mappings, for another command.
+        f.node("tests", kind::LIST);
         f.finish();
         Config {
             root: root.clone(),
@@ -93,6 +99,7 @@ impl Config {
             auth,
             logger,
             metrics,
+            shutdown_delay,
             shutdown_timeout,
             log,
             queues,
@@ -126,6 +133,19 @@ impl Default for Config {
     /// The configuration of an empty file.
     fn default() -> Config {
         Config::read(&Node::empty_map(), &Diagnostics::new(""))
+    }
+}
+
+/// No traces are sent, which is what `none` means.
+fn read_tracer(f: &mut Fields<'_>) {
+    let Some(node) = f.node("tracer", kind::MAPPING) else {
+        return;
+    };
+    let names_none = |(key, _): (&Key, &Node)| key.as_str() == "none";
+    match node.as_map() {
+        Some(map) if map.iter().all(names_none) => {}
+        Some(_) => f.diags().warn(&node, "it has no effect: this version sends no traces"),
+        None => f.diags().error(&node, "expected a mapping such as {none: {}}"),
     }
 }
 

@@ -50,6 +50,7 @@ async fn main() {
         level: logging::level(&std::env::var("LEVEL").unwrap_or_else(|_| "INFO".to_owned())).unwrap(),
         format: logging::LineFormat::Logfmt,
         target: logging::LogTarget::Stderr,
+        names: Default::default(),
         add_timestamp: true,
         static_fields: Default::default(),
         only_errors_of: &[],

@@ -33,12 +33,31 @@ pub enum LogTarget {
     Stderr,
 }
 
+/// What the parts of a line are called.
+#[derive(Clone, Debug)]
+pub struct LineNames {
+    pub level: String,
+    pub time: String,
+    pub message: String,
+}
+
+impl Default for LineNames {
+    fn default() -> LineNames {
+        LineNames {
+            level: "level".to_owned(),
+            time: "time".to_owned(),
+            message: "msg".to_owned(),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct LoggingOptions {
     pub level: LevelFilter,
     pub format: LineFormat,
     pub target: LogTarget,
     pub add_timestamp: bool,
+    pub names: LineNames,
     pub static_fields: BTreeMap<String, String>,
     /// Modules of which only errors are logged, at any level.
     pub only_errors_of: &'static [&'static str],
@@ -163,13 +182,13 @@ impl LineLayer {
             }
         };
         if self.options.add_timestamp {
-            pair("time", &timestamp());
+            pair(&self.options.names.time, &timestamp());
         }
-        pair("level", level_name(level));
+        pair(&self.options.names.level, level_name(level));
         for (name, value) in &self.options.static_fields {
             pair(name, value);
         }
-        pair("msg", &fields.message);
+        pair(&self.options.names.message, &fields.message);
         for (name, value) in &fields.others {
             pair(name, value);
         }
@@ -181,13 +200,14 @@ impl LineLayer {
         for (name, value) in &self.options.static_fields {
             object.insert(name.clone(), value.as_str().into());
         }
-        object.insert("level".to_owned(), level_name(level).into());
-        object.insert("msg".to_owned(), fields.message.as_str().into());
+        let names = &self.options.names;
+        object.insert(names.level.clone(), level_name(level).into());
+        object.insert(names.message.clone(), fields.message.as_str().into());
         for (name, value) in &fields.others {
             object.insert((*name).to_owned(), value.as_str().into());
         }
         if self.options.add_timestamp {
-            object.insert("time".to_owned(), timestamp().into());
+            object.insert(names.time.clone(), timestamp().into());
         }
         serde_json::Value::Object(object).to_string()
     }
@@ -251,6 +271,7 @@ mod tests {
                 format,
                 target: LogTarget::Stderr,
                 add_timestamp: false,
+                names: LineNames::default(),
                 static_fields,
                 only_errors_of: &[],
             },
@@ -307,6 +328,28 @@ mod tests {
             directives(LevelFilter::WARN, &["a::b"]),
             "error,opcua=off,thalweg=warn,a::b=error"
         );
+    }
+
+    #[test]
+    fn the_parts_of_a_line_have_the_names_that_are_set() {
+        let fields = EventFields {
+            message: "started".to_owned(),
+            others: Vec::new(),
+        };
+        let mut log = lines(LineFormat::Logfmt);
+        log.options.add_timestamp = true;
+        log.options.names = LineNames {
+            level: "severity".to_owned(),
+            time: "@timestamp".to_owned(),
+            message: "message".to_owned(),
+        };
+        let line = log.logfmt(Level::INFO, &fields);
+        assert!(line.starts_with("@timestamp=2"), "{line}");
+        assert!(line.ends_with(" severity=info @service=thalweg message=started"), "{line}");
+        let json: serde_json::Value = serde_json::from_str(&log.json(Level::INFO, &fields)).unwrap();
+        assert_eq!(json["severity"], "info");
+        assert_eq!(json["message"], "started");
+        assert!(json["@timestamp"].as_str().unwrap().starts_with('2'), "{json}");
     }
 
     #[test]

@@ -247,6 +247,7 @@ fn start_logging(options: &ServeOptions) {
         },
         target: logging::LogTarget::Stderr,
         add_timestamp: true,
+        names: logging::LineNames::default(),
         static_fields: BTreeMap::new(),
         only_errors_of: &[],
     });

@@ -142,6 +142,10 @@ pub struct LoggerConfig {
     pub level: LogLevel,
     pub format: LogFormat,
     pub add_timestamp: bool,
+    /// What the level, the time and the message are called in a line.
+    pub level_name: String,
+    pub timestamp_name: String,
+    pub message_name: String,
     /// Added to every line.
     pub static_fields: Vec<(String, String)>,
 }
@@ -156,7 +160,10 @@ impl LoggerConfig {
             "json" => LogFormat::Json,
             _ => LogFormat::Logfmt,
         };
-        let add_timestamp = f.bool("add_timestamp", false);
+        let add_timestamp = f.bool("add_timestamp", true);
+        let [level_name, timestamp_name, message_name] =
+            [("level_name", "level"), ("timestamp_name", "time"), ("message_name", "msg")]
+                .map(|(field, default)| line_name(&mut f, field, default));
         let given = f.has("static_fields");
         let mut static_fields = f.string_map("static_fields");
         if !given {
@@ -167,9 +174,22 @@ impl LoggerConfig {
             level,
             format,
             add_timestamp,
+            level_name,
+            timestamp_name,
+            message_name,
             static_fields,
         }
     }
+}
+
+/// A name in log lines: logfmt allows no spaces, quotes or equals signs in it.
+fn line_name(f: &mut Fields<'_>, field: &str, default: &str) -> String {
+    let name = f.string(field, default);
+    let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
+    if name.is_empty() || name.contains(is_bad) {
+        f.error(field, format!("expected a name without spaces, quotes and \"=\", got {}", quoted(&name)));
+    }
+    name
 }
 
 #[derive(Debug, Clone)]
@@ -186,6 +206,7 @@ impl MetricsConfig {
         let use_histogram_timing = prometheus.bool("use_histogram_timing", false);
         prometheus.finish();
         let mapping = f.string("mapping", "");
+        f.legacy("none", "has no effect: /metrics is always there, and costs little until it is read");
         f.finish();
         MetricsConfig {
             use_histogram_timing,

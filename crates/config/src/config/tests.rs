@@ -33,11 +33,42 @@ fn an_empty_file_gives_the_defaults() {
     let logger = &config.logger;
     assert_eq!(
         (logger.level, logger.format, logger.add_timestamp),
-        (LogLevel::Info, LogFormat::Logfmt, false)
+        (LogLevel::Info, LogFormat::Logfmt, true)
+    );
+    assert_eq!(
+        (&*logger.level_name, &*logger.timestamp_name, &*logger.message_name),
+        ("level", "time", "msg")
     );
     assert_eq!(logger.static_fields, [("@service".to_owned(), "thalweg".to_owned())]);
     assert!(!config.metrics.use_histogram_timing && config.metrics.mapping.is_empty());
     assert!(config.auth.tokens.is_empty() && config.auth.users_file.is_none());
+}
+
+/// What files for the reference system may have, and what is said of it.
+#[test]
+fn sections_of_other_programs_are_accepted_and_what_has_no_effect_is_told() {
+    for (text, expected) in [
+        ("tests: [{name: a, environment: {}}]\n", ""),
+        ("tracer: {none: {}}\n", ""),
+        (
+            "tracer: {jaeger: {agent_address: 'localhost:6831'}}\n",
+            "f.yaml:1:9: warning: tracer: it has no effect: this version sends no traces\n",
+        ),
+        (
+            "metrics: {none: {}}\n",
+            "f.yaml:1:11: warning: metrics.none has no effect: /metrics is always there, and costs little until it is read\n",
+        ),
+        ("tracer: none\n", "f.yaml:1:9: tracer: expected a mapping such as {none: {}}\n"),
+        (
+            "logger: {level_name: 'a b'}\n",
+            "f.yaml:1:22: logger.level_name: expected a name without spaces, quotes and \"=\", got \"a b\"\n",
+        ),
+    ] {
+        assert_eq!(run(text).1, expected, "{text}");
+    }
+    let (config, _) = run("shutdown_delay: 3s\n");
+    assert_eq!(config.shutdown_delay, Duration::from_secs(3));
+    assert_eq!(run("{}").0.shutdown_delay, Duration::ZERO);
 }
 
 #[test]
@@ -57,7 +88,7 @@ auth:
     - {name: dev, sha256: 9F86D081884C7D659A2FEAA0C55AD015A3BF4F1B2B0B822CD15D6C15B0F00A08, roles: [read]}
   users_file: users
 scripting: {engine: verify, timeout: 2s}
-logger: {level: debug, format: json, static_fields: {site: 7}}
+logger: {level: debug, format: json, static_fields: {site: 7}, timestamp_name: '@timestamp', message_name: message}
 metrics: {prometheus: {use_histogram_timing: true}, mapping: root = this}
 dead_letter: {file: {path: x}}
 cache_resources: [{label: c, memory: {}}]
@@ -79,6 +110,10 @@ shutdown_timeout: 1m
     assert_eq!(config.scripting.stream_timeout, Duration::from_secs(2));
     assert_eq!(config.logger.level, LogLevel::Debug);
     assert_eq!(config.logger.static_fields, [("site".to_owned(), "7".to_owned())]);
+    assert_eq!(
+        (&*config.logger.timestamp_name, &*config.logger.message_name),
+        ("@timestamp", "message")
+    );
     assert_eq!(config.dead_letter.unwrap().path, "root.dead_letter");
     let cache = config.resources.find(ComponentKind::Cache, "c").unwrap();
     assert_eq!(
