@@ -20,6 +20,8 @@ const PYTHON_PACKAGES: &[&str] = &[
     "opentelemetry-exporter-otlp-proto-grpc==1.45.2",
     "opentelemetry-exporter-otlp-proto-http==1.45.2",
     "opentelemetry-sdk==1.45.2",
+    "pandas==3.1.1",
+    "polars==2.1.0",
     "pyarrow==26.0.1",
     "schemathesis==4.32.5",
 ];

@@ -5,6 +5,10 @@
 //! JSON to typed bounds. A bound is never tighter than the data: texts may be truncated, timestamps are rounded
 //! outwards to milliseconds, and a column whose bounds are not reliable (NaN, infinities) has none. The bounds of other
 //! programs are widened accordingly.
+//!
+//! Some readers take a missing bound for null, so that no filter matches the file. They expect bounds of the columns
+//! that a table names in [`INDEXED_COLUMNS_KEY`], so [`bounded_columns`] names only those whose bounds are always
+//! there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +24,9 @@ use super::schema::{ColumnType, TableSchema};
 
 /// The number of columns with statistics: the first ones of the schema, as Delta counts them.
 pub const INDEXED_COLUMNS: usize = 32;
+
+/// The table property with the columns of which readers may expect statistics.
+pub const INDEXED_COLUMNS_KEY: &str = "delta.dataSkippingStatsColumns";
 
 const TICKS_PER_MILLI: i64 = 10_000;
 const MICROS_PER_MILLI: i64 = 1_000;
@@ -43,10 +50,27 @@ pub struct ColumnStats {
 /// A lower or upper bound.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ColumnBound {
-    /// Longs and integers, dates in days, timestamps in microseconds.
+    /// Longs and integers, dates in days, timestamps in microseconds, booleans as 0 and 1.
     Int(i64),
     Float(f64),
     Text(Box<str>),
+}
+
+/// The columns of a new table that have bounds in each file in which they have values, as the value of
+/// [`INDEXED_COLUMNS_KEY`]. `columns` are those that the table always had: a file that is older than a column has no
+/// statistics of it.
+///
+/// Doubles are left out because a NaN or an infinity has no bounds in JSON, booleans because files of earlier versions
+/// have no bounds of them, and skipping by two values is of no use.
+pub fn bounded_columns(columns: &TableSchema, partitions: &[&str]) -> String {
+    let has_bounds = |kind: &ColumnType| {
+        use ColumnType::*;
+        matches!(kind, Date | Timestamp | Long | Integer | String)
+    };
+    let first = columns.columns.iter().take(INDEXED_COLUMNS);
+    let bounded = first.filter(|column| !partitions.contains(&column.name.as_str()) && has_bounds(&column.kind));
+    let names: Vec<&str> = bounded.map(|column| column.name.as_str()).collect();
+    names.join(",")
 }
 
 impl FileStats {
@@ -195,6 +219,7 @@ impl MergedColumnStats {
 impl ColumnBounds {
     fn of(stats: &Statistics) -> Option<ColumnBounds> {
         Some(match stats {
+            Statistics::Boolean(s) => ColumnBounds::Int((*s.min_opt()?).into(), (*s.max_opt()?).into()),
             Statistics::Int32(s) => ColumnBounds::Int((*s.min_opt()?).into(), (*s.max_opt()?).into()),
             Statistics::Int64(s) => ColumnBounds::Int(*s.min_opt()?, *s.max_opt()?),
             Statistics::Double(s) => ColumnBounds::Float(*s.min_opt()?, *s.max_opt()?),
@@ -224,6 +249,7 @@ impl ColumnBounds {
                 (millis_text(min.div_euclid(MICROS_PER_MILLI)), millis_text(max_millis))
             }
             (ColumnType::Long | ColumnType::Integer, ColumnBounds::Int(min, max)) => ((*min).into(), (*max).into()),
+            (ColumnType::Boolean, ColumnBounds::Int(min, max)) => ((*min != 0).into(), (*max != 0).into()),
             (ColumnType::Double, ColumnBounds::Float(min, max)) if min.is_finite() && max.is_finite() => {
                 ((*min).into(), (*max).into())
             }
@@ -244,6 +270,10 @@ fn count_of(value: &Sent) -> Option<u64> {
 fn parse_bound(value: &Sent, kind: &ColumnType) -> Option<ColumnBound> {
     Some(match kind {
         ColumnType::Long | ColumnType::Integer => ColumnBound::Int(value.as_i64()?),
+        ColumnType::Boolean => match value {
+            Sent::Bool(value) => ColumnBound::Int((*value).into()),
+            _ => return None,
+        },
         ColumnType::Date => ColumnBound::Int(Date32Type::parse(value.as_str()?)?.into()),
         ColumnType::Timestamp => ColumnBound::Int(TimestampMicrosecondType::parse(value.as_str()?)?),
         ColumnType::Double => ColumnBound::Float(value.as_f64()?),
@@ -256,7 +286,7 @@ fn parse_bound(value: &Sent, kind: &ColumnType) -> Option<ColumnBound> {
 mod tests {
     use super::*;
     use crate::schema::TableColumn;
-    use arrow::array::{Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+    use arrow::array::{BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
     use parquet::arrow::ArrowWriter;
     use parquet::file::properties::WriterProperties;
 
@@ -268,22 +298,25 @@ mod tests {
                 TableColumn::new("time", ColumnType::Timestamp),
                 TableColumn::new("v", ColumnType::Double),
                 TableColumn::new("t", ColumnType::String),
+                TableColumn::new("flag", ColumnType::Boolean),
                 TableColumn::new("absent", ColumnType::String),
             ],
         }
     }
 
     fn written(values: Vec<Option<f64>>) -> FileStats {
-        let schema = schema();
-        let arrow = Arc::new(schema.arrow().project(&[1, 2, 3, 4]).unwrap());
+        let (schema, values_len) = (schema(), values.len());
+        let arrow = Arc::new(schema.arrow().project(&[1, 2, 3, 4, 5]).unwrap());
         let n = Int64Array::from_iter((0..values.len()).map(|i| (i != 1).then_some(i as i64 + i64::MAX - 9)));
         let time = TimestampMicrosecondArray::from_iter_values((0..values.len()).map(|i| i as i64 * 1_001 - 1));
         let text = StringArray::from_iter_values((0..values.len()).map(|i| format!("{i}{}", "é".repeat(100))));
+        let flag = BooleanArray::from_iter((0..values_len).map(|i| (i != 1).then_some(i > 1)));
         let columns: Vec<arrow::array::ArrayRef> = vec![
             Arc::new(n),
             Arc::new(time.with_timezone("UTC")),
             Arc::new(Float64Array::from(values)),
             Arc::new(text),
+            Arc::new(flag),
         ];
         let batch = RecordBatch::try_new(arrow.clone(), columns).unwrap();
         let properties = WriterProperties::builder().set_max_row_group_row_count(Some(2)).build();
@@ -320,7 +353,31 @@ mod tests {
             panic!("no bound")
         };
         assert!(max.len() <= 70 && **max > *format!("2{}", "é".repeat(100)));
+        assert_eq!(
+            (&of("flag").min, &of("flag").max, of("flag").nulls),
+            (&Some(ColumnBound::Int(0)), &Some(ColumnBound::Int(1)), Some(1))
+        );
         assert_eq!(of("absent").nulls, Some(3));
+    }
+
+    /// A column whose bounds may be missing is not among them: readers that expect bounds take missing ones for null.
+    #[test]
+    fn columns_of_which_statistics_are_promised_have_them_whatever_their_values() {
+        let names = bounded_columns(&schema(), &["date"]);
+        assert_eq!(names, "n,time,t,absent");
+        let stats = written(vec![Some(f64::NAN), None, Some(f64::INFINITY)]);
+        for name in names.split(',') {
+            let stats = stats.column(name).unwrap();
+            assert!(
+                stats.min.is_some() && stats.max.is_some() || stats.nulls == Some(3),
+                "{name}"
+            );
+        }
+        let mut many = schema();
+        let more = (0..40).map(|n| TableColumn::new(&format!("c{n}"), ColumnType::Long));
+        many.columns.extend(more);
+        let names = bounded_columns(&many, &["date"]);
+        assert!(names.ends_with(",c24"), "{names}");
     }
 
     #[test]

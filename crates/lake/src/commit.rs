@@ -24,8 +24,10 @@ pub(crate) use health::{HealthComponent, TableHealth};
 pub(crate) use staged::StagedFile;
 use thalweg_columns::attributes::{AttributeBindings, AttributePromotion};
 use thalweg_columns::rows::attribute_columns::AttributeSource;
-use thalweg_delta::actions::{Action, Add, CommitInfo, Metadata, Remove, Txn};
+use thalweg_columns::tables::spec_of;
+use thalweg_delta::actions::{Action, Add, CommitInfo, Remove, Txn};
 use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::{INDEXED_COLUMNS_KEY, bounded_columns};
 use thalweg_delta::store::FaultKind;
 use thalweg_delta::{CommitOutcome, DeltaError, DeltaLog, Snapshot};
 use thalweg_kit::backoff::Backoff;
@@ -237,6 +239,7 @@ impl Committer {
     fn replacing(&self, files: &FileReplacement) -> Vec<Action> {
         let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(CommitInfo::of(files.operation, now))];
+        actions.extend(self.new_metadata(&self.snapshot.schema));
         actions.extend(self.renewed(now));
         let added = |path: &str| files.added.iter().any(|add| add.path == path);
         let removed = files.removed.iter().filter(|path| !added(path));
@@ -344,7 +347,7 @@ impl Committer {
     fn actions(&self, files: &[PendingFile], placed: &[Add], taken: &[CommittedOffset]) -> Vec<Action> {
         let now = self.log.now_ms();
         let mut actions = vec![Action::CommitInfo(CommitInfo::of("WRITE", now))];
-        actions.extend(self.new_columns());
+        actions.extend(self.new_metadata(&self.schema));
         // A commit with log offsets already has all of them.
         if !taken.iter().any(|taken| taken.application.starts_with(OF_LOGS)) {
             actions.extend(self.renewed(now));
@@ -355,13 +358,24 @@ impl Committer {
         actions
     }
 
-    fn new_columns(&self) -> Option<Action> {
-        (self.schema != *self.snapshot.schema).then(|| {
-            Action::Metadata(Metadata {
-                schema_string: self.schema.to_delta(),
-                ..self.snapshot.metadata.clone()
-            })
+    /// The metadata with the columns of `schema`, if the table has other ones.
+    fn new_metadata(&self, schema: &TableSchema) -> Option<Action> {
+        let property = self.new_property();
+        (*schema != *self.snapshot.schema || property.is_some()).then(|| {
+            let mut metadata = self.snapshot.metadata.clone();
+            metadata.schema_string = schema.to_delta();
+            metadata.configuration.extend(property);
+            Action::Metadata(metadata)
         })
+    }
+
+    /// The columns that have statistics, for a table of an earlier version, which does not name them. If another
+    /// program has named some, they stay.
+    fn new_property(&self) -> Option<(String, String)> {
+        let is_known = self.snapshot.metadata.configuration.contains_key(INDEXED_COLUMNS_KEY);
+        let spec = spec_of(self.table()).filter(|_| !is_known)?;
+        let bounded = bounded_columns(&(spec.columns)(), spec.partitions);
+        Some((INDEXED_COLUMNS_KEY.to_owned(), bounded))
     }
 
     /// Reads the commits of other writers.

@@ -10,10 +10,11 @@ use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
 use thalweg_delta::actions::{Action, CommitInfo};
 use thalweg_delta::schema::TableSchema;
+use thalweg_delta::stats::{INDEXED_COLUMNS_KEY, bounded_columns};
 use thalweg_delta::store::LakeStorage;
 use thalweg_delta::{self, CommitOutcome, DeltaError, DeltaLog, Snapshot, SnapshotDetail};
 
-/// The Delta properties of new tables.
+/// The Delta properties of new tables, but [`INDEXED_COLUMNS_KEY`].
 const CONFIGURATION: [(&str, &str); 4] = [
     ("delta.checkpointInterval", "100"),
     ("delta.logRetentionDuration", "interval 7 days"),
@@ -154,7 +155,9 @@ pub(crate) async fn create(
         source,
     };
     let now = log.now_ms();
-    let metadata = thalweg_delta::new_metadata(columns, partitions, &CONFIGURATION, now);
+    let mut metadata = thalweg_delta::new_metadata(columns, partitions, &CONFIGURATION, now);
+    let bounded = bounded_columns(columns, partitions);
+    metadata.configuration.insert(INDEXED_COLUMNS_KEY.to_owned(), bounded);
     let mut actions = vec![Action::CommitInfo(CommitInfo::of("CREATE TABLE", now))];
     actions.extend(thalweg_delta::creation(metadata));
     let outcome = log.commit(0, &actions).await;

@@ -19,14 +19,16 @@ pub(super) enum PageBounds {
     Integers(i32, i32),
     Doubles(f64, f64),
     Booleans(bool, bool),
-    /// There is no upper bound if no truncated text is above all values.
-    Texts(TextBound, Option<TextBound>),
+    Texts(TextBound, TextBound),
 }
 
 impl PageBounds {
-    /// The texts must be UTF-8.
-    pub fn of_texts(least: &[u8], greatest: &[u8]) -> PageBounds {
-        PageBounds::Texts(lower(least), upper(greatest))
+    /// `is_text`: the values are UTF-8, and so are their bounds.
+    pub fn of_texts(least: &[u8], greatest: &[u8], is_text: bool) -> PageBounds {
+        match is_text {
+            true => PageBounds::Texts(lower(least), upper(greatest)),
+            false => PageBounds::Texts(lower_bytes(least), upper_bytes(greatest)),
+        }
     }
 
     /// The bounds of texts that may have been truncated already.
@@ -36,7 +38,7 @@ impl PageBounds {
             // Truncation ends at a character boundary, so it may drop up to three more bytes.
             is_exact: bytes.len() <= TEXT_BYTES_MAX - 4,
         };
-        PageBounds::Texts(bound(least), Some(bound(greatest)))
+        PageBounds::Texts(bound(least), bound(greatest))
     }
 
     /// Combines two bounds of one column, which have the same type.
@@ -49,7 +51,7 @@ impl PageBounds {
             (Booleans(a, b), Booleans(c, d)) => Booleans(a & c, b | d),
             (Texts(a, b), Texts(c, d)) => {
                 let least = if c.bytes < a.bytes { c } else { a };
-                let greatest = b.zip(d).map(|(b, d)| if d.bytes > b.bytes { d } else { b });
+                let greatest = if d.bytes > b.bytes { d } else { b };
                 Texts(least, greatest)
             }
             (known, _) => known,
@@ -64,20 +66,20 @@ impl PageBounds {
             (Integers(a, b), Integers(c, d)) => a <= c && b <= d,
             (Doubles(a, b), Doubles(c, d)) => a <= c && b <= d,
             (Booleans(a, b), Booleans(c, d)) => a <= c && b <= d,
-            (Texts(a, Some(b)), Texts(c, Some(d))) => a.bytes <= c.bytes && b.bytes <= d.bytes,
+            (Texts(a, b), Texts(c, d)) => a.bytes <= c.bytes && b.bytes <= d.bytes,
             _ => false,
         }
     }
 
-    /// The bounds in the encoding of the page index; `None` if there is no upper bound.
-    pub fn bytes(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        Some(match self {
+    /// The bounds in the encoding of the page index.
+    pub fn bytes(&self) -> (Vec<u8>, Vec<u8>) {
+        match self {
             PageBounds::Longs(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
             PageBounds::Integers(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
             PageBounds::Doubles(least, greatest) => (least.to_le_bytes().into(), greatest.to_le_bytes().into()),
             PageBounds::Booleans(least, greatest) => (vec![u8::from(*least)], vec![u8::from(*greatest)]),
-            PageBounds::Texts(least, greatest) => (least.bytes.clone(), greatest.as_ref()?.bytes.clone()),
-        })
+            PageBounds::Texts(least, greatest) => (least.bytes.clone(), greatest.bytes.clone()),
+        }
     }
 
     pub fn statistics(self, nulls: u64) -> Statistics {
@@ -91,10 +93,9 @@ impl PageBounds {
             PageBounds::Doubles(least, greatest) => of::<DoubleType>(least, greatest, nulls).into(),
             PageBounds::Booleans(least, greatest) => of::<BoolType>(least, greatest, nulls).into(),
             PageBounds::Texts(least, greatest) => {
-                let (is_least_exact, is_greatest_exact) =
-                    (least.is_exact, greatest.as_ref().is_some_and(|bound| bound.is_exact));
-                let greatest = greatest.map(|bound| ByteArray::from(bound.bytes));
-                ValueStatistics::new(Some(ByteArray::from(least.bytes)), greatest, None, Some(nulls), false)
+                let (is_least_exact, is_greatest_exact) = (least.is_exact, greatest.is_exact);
+                let (least, greatest) = (ByteArray::from(least.bytes), ByteArray::from(greatest.bytes));
+                ValueStatistics::new(Some(least), Some(greatest), None, Some(nulls), false)
                     .with_min_is_exact(is_least_exact)
                     .with_max_is_exact(is_greatest_exact)
                     .into()
@@ -119,25 +120,68 @@ fn lower(text: &[u8]) -> TextBound {
     }
 }
 
-fn upper(text: &[u8]) -> Option<TextBound> {
+fn upper(text: &[u8]) -> TextBound {
     let Some(cut) = cut(text) else {
-        return Some(TextBound {
+        return TextBound {
             bytes: text.to_vec(),
             is_exact: true,
-        });
+        };
     };
     // The least text above all texts with this prefix.
     let mut rest = cut;
     while let Some(last) = rest.chars().next_back() {
         rest = rest.get(..rest.len() - last.len_utf8()).unwrap_or_default();
-        let next = (u32::from(last) + 1..).map_while(|code| (code <= 0x10_ffff).then(|| char::from_u32(code)));
-        if let Some(next) = next.take(0x801).flatten().next() {
-            let mut bytes = rest.as_bytes().to_vec();
-            bytes.extend_from_slice(next.encode_utf8(&mut [0; 4]).as_bytes());
-            return Some(TextBound { bytes, is_exact: false });
+        if let Some(bytes) = above(rest.as_bytes(), last) {
+            return TextBound { bytes, is_exact: false };
         }
     }
-    None
+    upper_beyond_greatest(text)
+}
+
+/// The bound of a text that begins with more greatest characters than bounds have: no truncated text is above it.
+fn upper_beyond_greatest(text: &[u8]) -> TextBound {
+    let greatest = char::MAX.encode_utf8(&mut [0; 4]).as_bytes().to_vec();
+    let run = text.chunks(4).take_while(|bytes| *bytes == greatest).count() * 4;
+    let (run, rest) = text.split_at(run);
+    let next = rest.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next());
+    match next.and_then(|next| above(run, next)) {
+        Some(bytes) => TextBound { bytes, is_exact: false },
+        None => TextBound {
+            bytes: text.to_vec(),
+            is_exact: true,
+        },
+    }
+}
+
+/// The text `before` with the character after `last`; `None` if there is none.
+fn above(before: &[u8], last: char) -> Option<Vec<u8>> {
+    let next = (u32::from(last) + 1..).map_while(|code| (code <= 0x10_ffff).then(|| char::from_u32(code)));
+    let next = next.take(0x801).flatten().next()?;
+    let mut bytes = before.to_vec();
+    bytes.extend_from_slice(next.encode_utf8(&mut [0; 4]).as_bytes());
+    Some(bytes)
+}
+
+/// The bounds of bytes that are no text are truncated at any byte.
+fn lower_bytes(bytes: &[u8]) -> TextBound {
+    TextBound {
+        bytes: bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes).to_vec(),
+        is_exact: bytes.len() <= TEXT_BYTES_MAX,
+    }
+}
+
+fn upper_bytes(bytes: &[u8]) -> TextBound {
+    let cut = bytes.get(..TEXT_BYTES_MAX).filter(|_| bytes.len() > TEXT_BYTES_MAX);
+    let at = cut.and_then(|cut| cut.iter().rposition(|byte| *byte < u8::MAX));
+    let Some((before, last)) = at.and_then(|at| bytes.get(..at).zip(bytes.get(at))) else {
+        return TextBound {
+            bytes: bytes.to_vec(),
+            is_exact: true,
+        };
+    };
+    let mut bytes = before.to_vec();
+    bytes.push(last + 1);
+    TextBound { bytes, is_exact: false }
 }
 
 #[cfg(test)]
@@ -146,39 +190,64 @@ mod tests {
 
     use super::*;
 
-    fn ends(least: &str, greatest: &str) -> (String, Option<String>) {
-        let PageBounds::Texts(least, greatest) = PageBounds::of_texts(least.as_bytes(), greatest.as_bytes()) else {
+    fn ends(least: &str, greatest: &str) -> (String, String) {
+        let bounds = PageBounds::of_texts(least.as_bytes(), greatest.as_bytes(), true);
+        let PageBounds::Texts(least, greatest) = bounds else {
             panic!()
         };
         let text = |bound: TextBound| String::from_utf8(bound.bytes).unwrap();
-        (text(least), greatest.map(text))
+        (text(least), text(greatest))
     }
 
     #[test]
     fn long_texts_are_cut_below_and_above() {
         let long = "b".repeat(65);
-        assert_eq!(ends(&long, &long), ("b".repeat(64), Some("b".repeat(63) + "c")));
+        assert_eq!(ends(&long, &long), ("b".repeat(64), "b".repeat(63) + "c"));
         let wide = format!("{}ää", "x".repeat(63));
-        assert_eq!(ends(&wide, &wide), ("x".repeat(63), Some("x".repeat(62) + "y")));
+        assert_eq!(ends(&wide, &wide), ("x".repeat(63), "x".repeat(62) + "y"));
         let last = "\u{10ffff}".repeat(20);
-        assert_eq!(ends("a", &last), ("a".to_owned(), None));
+        assert_eq!(ends("a", &last), ("a".to_owned(), last.clone()));
+        let beyond_last = format!("{last}more");
+        assert_eq!(ends("a", &beyond_last).1, format!("{last}n"));
         let before_last = format!("a{last}");
-        assert_eq!(ends("a", &before_last).1.as_deref(), Some("b"));
+        assert_eq!(ends("a", &before_last).1, "b");
         let surrogates = "\u{d7ff}".repeat(30);
-        assert_eq!(ends("", &surrogates).1, Some("\u{d7ff}".repeat(20) + "\u{e000}"));
+        assert_eq!(ends("", &surrogates).1, "\u{d7ff}".repeat(20) + "\u{e000}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_cut_at_any_byte() {
+        let of = |bytes: &[u8]| PageBounds::of_texts(bytes, bytes, false).bytes();
+        let sketch = [&[0x0a, 0x09, 0x09, 0xfd, 0x4a][..], &[0xff; 75]].concat();
+        assert_eq!(of(&sketch), (sketch[..64].to_vec(), vec![0x0a, 0x09, 0x09, 0xfd, 0x4b]));
+        assert_eq!(
+            of(&[0xff; 80]),
+            (vec![0xff; 64], vec![0xff; 80]),
+            "no shorter bytes are above"
+        );
+        assert_eq!(of(&[0xff, 0]), (vec![0xff, 0], vec![0xff, 0]));
     }
 
     proptest! {
         #[test]
-        fn texts_lie_between_their_bounds(texts in prop::collection::vec("[ab]{60,70}|\\PC{0,40}", 1..8)) {
-            let bounds = texts.iter().map(|text| PageBounds::of_texts(text.as_bytes(), text.as_bytes()));
-            let PageBounds::Texts(least, Some(greatest)) = bounds.reduce(PageBounds::and).unwrap() else {
-                return Ok(());
+        fn texts_lie_between_their_bounds(texts in prop::collection::vec("[ab]{60,70}|\\PC{0,40}|\u{10ffff}{14,20}a{0,2}", 1..8)) {
+            let bounds = texts.iter().map(|text| PageBounds::of_texts(text.as_bytes(), text.as_bytes(), true));
+            let PageBounds::Texts(least, greatest) = bounds.reduce(PageBounds::and).unwrap() else {
+                panic!()
             };
             for text in &texts {
                 prop_assert!(least.bytes.as_slice() <= text.as_bytes() && text.as_bytes() <= greatest.bytes.as_slice());
             }
             prop_assert!(std::str::from_utf8(&greatest.bytes).is_ok());
+        }
+
+        #[test]
+        fn bytes_lie_between_their_bounds(all in prop::collection::vec(prop::collection::vec(250_u8.., 60..70), 1..8)) {
+            let bounds = all.iter().map(|bytes| PageBounds::of_texts(bytes, bytes, false));
+            let (least, greatest) = bounds.reduce(PageBounds::and).unwrap().bytes();
+            for bytes in &all {
+                prop_assert!(least <= *bytes && *bytes <= greatest && least.len() <= TEXT_BYTES_MAX);
+            }
         }
     }
 }

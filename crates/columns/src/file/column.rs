@@ -421,7 +421,8 @@ pub(super) fn put_ranks(pages: &mut ColumnChunkWriter<'_>, ranks: &[u32], texts:
         begin(pages, rows.len(), &levels);
         put_ids(pages.body(), present, width);
         let text = |rank: u32| texts.get(rank as usize).copied().unwrap_or_default();
-        let bounds = ends(present).map(|(least, greatest)| PageBounds::of_texts(text(least), text(greatest)));
+        let is_text = pages.is_text();
+        let bounds = ends(present).map(|(least, greatest)| PageBounds::of_texts(text(least), text(greatest), is_text));
         let nulls = rows.len() - present.len();
         pages.page(rows.len(), nulls, Encoding::RLE_DICTIONARY, bounds)?;
     }
@@ -484,7 +485,8 @@ pub(super) fn put_texts(
             }
         }
         let bounds = least.text.zip(greatest.text);
-        let bounds = bounds.map(|(least, greatest)| PageBounds::of_texts(least, greatest));
+        let is_text = pages.is_text();
+        let bounds = bounds.map(|(least, greatest)| PageBounds::of_texts(least, greatest, is_text));
         pages.page(count, count - present, Encoding::PLAIN, bounds)?;
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Writes the pages of one column chunk, and the statistics and indexes for readers.
 
 use bytes::Bytes;
-use parquet::basic::{BoundaryOrder, Compression, Encoding, Type};
+use parquet::basic::{BoundaryOrder, Compression, ConvertedType, Encoding, LogicalType, Type};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::{BoolType, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::errors::{ParquetError, Result};
@@ -128,6 +128,12 @@ impl<'p> ColumnChunkWriter<'p> {
         self.column.physical_type()
     }
 
+    /// Whether byte arrays are UTF-8.
+    pub fn is_text(&self) -> bool {
+        self.column.converted_type() == ConvertedType::UTF8
+            || matches!(self.column.logical_type_ref(), Some(LogicalType::String))
+    }
+
     /// Whether rows may be null.
     pub fn is_nullable(&self) -> bool {
         self.column.max_def_level() > 0
@@ -187,11 +193,11 @@ impl<'p> ColumnChunkWriter<'p> {
             self.index.append(true, Vec::new(), Vec::new(), nulls as i64);
             return;
         }
-        let Some((bounds, (least, greatest))) = bounds.and_then(|bounds| bounds.bytes().map(|ends| (bounds, ends)))
-        else {
+        let Some(bounds) = bounds else {
             self.index.to_invalid();
             return;
         };
+        let (least, greatest) = bounds.bytes();
         self.index.append(false, least, greatest, nulls as i64);
         self.is_ascending &= self.last.as_ref().is_none_or(|last| bounds.follows(last));
         self.bounds = Some(match self.bounds.take() {

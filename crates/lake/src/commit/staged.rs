@@ -63,7 +63,8 @@ impl Committer {
         loop {
             let names = rows.names(&self.bindings);
             self.schema.columns.extend(self.bindings.admit(names));
-            let Some(columns) = self.new_columns() else {
+            let has_new = self.schema != *self.snapshot.schema;
+            let Some(columns) = self.new_metadata(&self.schema).filter(|_| has_new) else {
                 return Ok(());
             };
             let now = self.log.now_ms();

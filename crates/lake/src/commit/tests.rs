@@ -10,6 +10,7 @@ use super::*;
 use crate::opening;
 use thalweg_columns::tables::LOGS;
 use thalweg_delta::SnapshotDetail;
+use thalweg_delta::actions::Metadata;
 use thalweg_delta::schema::TableColumn;
 use thalweg_delta::store::flaky::{Faults, Flaky};
 use thalweg_delta::store::{LakeStorage, ScratchOptions, SyncedStore};
@@ -172,6 +173,74 @@ async fn columns_that_another_writer_added_while_an_answer_was_lost_stay_in_the_
         }
         assert_eq!((table.version, table.rows), (3, 2));
     }
+}
+
+/// The columns that a table names as those with statistics.
+fn named_columns(table: &Snapshot) -> Option<&str> {
+    let value = table.metadata.configuration.get(INDEXED_COLUMNS_KEY);
+    value.map(String::as_str)
+}
+
+/// A table of an earlier version, without the property, or with `property`.
+async fn older_table(folder: &TempDir, property: Option<&str>) -> (Committer, DeltaLog) {
+    let site = LakeStorage::folder(&folder.path().join("lake"), SyncedStore::new());
+    let mut committer = committer(&site, Arc::new(TableHealth::default())).await;
+    let log = committer.log.clone();
+    let mut metadata = committer.snapshot.metadata.clone();
+    metadata.configuration.remove(INDEXED_COLUMNS_KEY);
+    let named = property.map(|property| (INDEXED_COLUMNS_KEY.to_owned(), property.to_owned()));
+    metadata.configuration.extend(named);
+    let actions = [
+        Action::Metadata(metadata),
+        Action::Add(add("date=2031-05-06/old.parquet")),
+    ];
+    log.commit(1, &actions).await.unwrap();
+    log.refresh(&mut committer.snapshot).await.unwrap();
+    (committer, log)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_names_the_columns_with_statistics_from_its_next_commit_on() {
+    let bounded = bounded_columns(&(LOGS.columns)(), LOGS.partitions);
+    assert!(
+        bounded.starts_with("resource_service_name,time_unix_nano,time,"),
+        "{bounded}"
+    );
+    for (is_merge, property) in [(false, None), (true, None), (false, Some("body")), (true, Some("body"))] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut committer, log) = older_table(&folder, property).await;
+        assert_eq!(named_columns(&committer.snapshot), property);
+        let committing = std::thread::spawn(move || match is_merge {
+            false => assert!(committer.commit(&OneRow::new("a"), &taken(1)).is_ok()),
+            true => {
+                let merged = FileReplacement {
+                    operation: "OPTIMIZE",
+                    kind: "compact",
+                    removed: vec!["date=2031-05-06/old.parquet".into()],
+                    added: vec![add("date=2031-05-06/new.parquet")],
+                    changes_data: false,
+                };
+                assert!(matches!(committer.replace(&merged), Ok(true)));
+            }
+        });
+        tokio::task::spawn_blocking(move || committing.join().unwrap())
+            .await
+            .unwrap();
+        let table = log.load(SnapshotDetail::Counts).await.unwrap().unwrap();
+        assert_eq!(table.version, 2, "no commit of its own");
+        let expected = property.unwrap_or(&bounded);
+        assert_eq!(named_columns(&table), Some(expected), "what others named stays");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_table_names_the_columns_with_statistics() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = LakeStorage::folder(&folder.path().join("lake"), SyncedStore::new());
+    let committer = committer(&site, Arc::new(TableHealth::default())).await;
+    let named = named_columns(&committer.snapshot).unwrap();
+    assert_eq!(named, bounded_columns(&(LOGS.columns)(), LOGS.partitions));
+    assert!(!named.split(',').any(|name| ["date", "overflow", ""].contains(&name)));
 }
 
 /// A folder for staged rows that is blocked by a file until the fault was noticed.
