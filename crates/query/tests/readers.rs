@@ -1,6 +1,7 @@
 //! Reads every table of a lake with the public packages `duckdb` and `deltalake` after each change: new rows, new
 //! attribute names, merged files, expired rows, deleted files, and files rewritten by `deltalake`. They must find the
-//! same rows and values as Thalweg.
+//! same rows and values as Thalweg, and a deep verification must find no damage. With filters, they and `pandas` and
+//! `polars` must find the rows that they find in the whole table.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../tests/python/ask.rs"]
@@ -17,6 +18,8 @@ use serde_json::Value;
 use engines::{Engines, Rows};
 use plant::{Plant, compact_alone};
 use thalweg_columns::tables::{EVENTS, LOGS, METRICS, METRICS_ROLLUP, TAGS, TAGS_ROLLUP, TRACES, TableSpec};
+use thalweg_delta::store::{LakeStorage, SyncedStore};
+use thalweg_lake::inspect::{Lake, VerifyOptions, verify};
 use thalweg_lake::maintenance::MaintenanceTask;
 
 const TABLES: [&str; 7] = [
@@ -29,9 +32,17 @@ const TABLES: [&str; 7] = [
     "tags_rollup",
 ];
 
-/// All engines agree on every row of every table. Returns the rows.
+/// All engines agree on every row of every table, and no file is damaged. Returns the rows.
 async fn agree(engines: &Engines, moment: &str) -> Vec<Rows> {
     let mut all = Vec::new();
+    let site = LakeStorage::folder(engines.lake(), SyncedStore::new());
+    let lake = Lake::open(&site).await.unwrap();
+    for table in TABLES {
+        let (options, mut progress) = (VerifyOptions { deep: true }, |_, _| {});
+        let verified = verify(&lake, table, options, &mut progress).await.unwrap();
+        assert!(verified.files > 0 && verified.rows > 0, "{moment}: {table}");
+        assert!(verified.findings.is_empty(), "{moment}: {:?}", verified.findings);
+    }
     let others = engines.others(&TABLES).await;
     for (table, others) in TABLES.iter().zip(others) {
         let own = engines.own(table).await;
@@ -124,6 +135,39 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
 }
 
 const SPECS: [&TableSpec; 7] = [&LOGS, &METRICS, &TRACES, &TAGS, &EVENTS, &METRICS_ROLLUP, &TAGS_ROLLUP];
+
+/// A filter that another program evaluates on the statistics in the Delta log must not lose rows, whatever the values.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn filters_of_others_find_what_they_find_in_the_whole_table() {
+    let mut plant = Plant::new().await;
+    let engines = Engines::of(plant.data_dir());
+    for round in 0..2 {
+        plant.round(round, false).await;
+    }
+    plant.numbers(&["1.5", "3", "NaN", "5"]).await;
+    plant.numbers(&["Infinity", "4", "-0.0"]).await;
+    plant.numbers(&["-Infinity", "Infinity", "NaN"]).await;
+    plant.numbers(&["2", "2.5"]).await;
+    plant.roll_up(&engines).await;
+    let (mut wrong, mut types) = (Vec::new(), 0);
+    for (table, found) in TABLES.iter().zip(engines.filter(&TABLES).await) {
+        for reader in ["deltalake", "pandas", "polars", "duckdb"] {
+            let asked = found["asked"][reader].as_u64().unwrap();
+            assert!(asked >= 100, "{table}: {reader} was asked {asked} times");
+        }
+        types += found["types"].as_array().unwrap().len();
+        wrong.extend(
+            found["wrong"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|text| format!("{table}: {text}")),
+        );
+    }
+    assert!(types > 25, "columns of many types: {types}");
+    assert!(wrong.is_empty(), "{} filters: {wrong:#?}", wrong.len());
+    plant.close().await;
+}
 
 /// Checks Thalweg's use of the row order: each day separately, where the files are few enough to rely on it.
 async fn orders_hold(engines: &Engines, moment: &str) {

@@ -17,7 +17,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, PageIndexPolicy, ParquetMetaD
 
 use super::keys::{KeyRows, SortKeys, dictionary, key_type};
 use super::merge::MergeError;
-use crate::file::{SourceColumn, is_sorted};
+use crate::file::{SourceColumn, footer, is_sorted};
 use crate::tables::TableSpec;
 use thalweg_delta::schema::{ColumnType, TableSchema};
 
@@ -91,7 +91,7 @@ impl OpenParquetFile<'_> {
             let options = ArrowReaderOptions::new()
                 .with_skip_arrow_metadata(true)
                 .with_page_index_policy(PageIndexPolicy::Optional);
-            let found = ArrowReaderMetadata::load(&file, options.clone())?;
+            let found = footer::load(&file, options.clone())?;
             let schema = as_read(spec, table, found.schema(), found.metadata(), reading);
             let options = options.with_schema(Arc::new(schema));
             Ok((file, ArrowReaderMetadata::try_new(found.metadata().clone(), options)?))

@@ -19,7 +19,7 @@ use super::input::{KeyedBatch, PIECE_ROWS, RowChecksum, broken};
 use super::keys::SortKeys;
 use super::merge::{FileSink, MergeError, MergeOutput, MergeResult};
 use super::merge_iterator::RowRun;
-use crate::file::{FileRules, FileWriter, rows_of_group};
+use crate::file::{FileRules, FileWriter, footer, rows_of_group};
 use crate::tables::TableSpec;
 use thalweg_delta::schema::{TableColumn, TableSchema};
 
@@ -87,7 +87,8 @@ impl RewriteJob<'_> {
         let open = || -> Result<RewriteInput, ParquetError> {
             let file = File::open(self.input)?;
             let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-            let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
+            let metadata = footer::load(&file, options)?;
+            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
             let groups = builder.metadata().row_groups();
             let bytes: i64 = groups.iter().map(|group| group.total_byte_size()).sum();
             let rows: i64 = groups.iter().map(|group| group.num_rows()).sum();

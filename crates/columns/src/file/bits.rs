@@ -98,7 +98,7 @@ pub(super) fn differences(values: &[i64], out: &mut Vec<u8>) {
 pub(super) const PADDING: usize = 16;
 
 /// Reads a varint and advances `at`.
-fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+pub(super) fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let (value, len) = varint::read(bytes.get(*at..)?).ok()?;
     *at += len;
     Some(value)

@@ -8,6 +8,7 @@ mod bits;
 mod bounds;
 mod column;
 mod copy;
+pub mod footer;
 mod pages;
 mod source;
 #[cfg(test)]

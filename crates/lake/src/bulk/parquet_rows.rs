@@ -74,7 +74,8 @@ pub(super) fn read(
 fn open(file: File) -> Result<(ParquetRecordBatchReader, u64), BulkError> {
     // Arrow types of the writer add nothing to the types of the file.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let opened = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(|error| wrong(&error))?;
+    let metadata = thalweg_columns::file::footer::load(&file, options).map_err(|error| wrong(&error))?;
+    let opened = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
     let total = u64::try_from(opened.metadata().file_metadata().num_rows()).unwrap_or_default();
     let reader = opened
         .with_batch_size(BATCH_ROWS)

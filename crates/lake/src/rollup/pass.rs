@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 
 use super::Resolution;
 use super::file_writer::RollupFileWriter;
@@ -16,6 +16,7 @@ use super::windows::{LOOKBACK_NANOS, PointData, PointKind, RollupWindow, RollupW
 use thalweg_columns::compaction::{
     KeyedBatch, MergeError, MergeInput, MergeIterator, MergeReadOptions, RevisionFilter, RowRun, SortKeys,
 };
+use thalweg_columns::file::footer;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::schema::TableSchema;
 
@@ -279,7 +280,9 @@ pub(super) fn touch(
         error: error.to_string(),
     };
     let file = File::open(path).map_err(|error| broken(&error))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| broken(&error))?;
+    // A file of another writer may be here until it is rewritten.
+    let metadata = footer::load(&file, ArrowReaderOptions::new()).map_err(|error| broken(&error))?;
+    let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
     let mask = ProjectionMask::columns(builder.parquet_schema(), [of_table.id, TIME]);
     let reader = builder.with_projection(mask).build().map_err(|error| broken(&error))?;
     for rows in reader {

@@ -73,10 +73,11 @@ impl ParquetFile {
             error,
         })?;
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
-        let metadata = ArrowReaderMetadata::load(&file, options).map_err(|error| ParquetFileError::Parquet {
-            name: name.to_owned(),
-            error,
-        })?;
+        let metadata =
+            thalweg_columns::file::footer::load(&file, options).map_err(|error| ParquetFileError::Parquet {
+                name: name.to_owned(),
+                error,
+            })?;
         Ok(ParquetFile {
             name: name.to_owned(),
             file,

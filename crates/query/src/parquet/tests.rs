@@ -143,6 +143,33 @@ fn foreign(rows: &RecordBatch) -> ParquetFile {
     ParquetFile::of("foreign.parquet", file).unwrap()
 }
 
+/// As parquet-go 0.25 writes it, which leaves out zeros, and as writers do that give all row groups the same ordinal.
+#[test]
+fn a_file_whose_row_groups_have_odd_ordinals_is_read() {
+    let numbers = Arc::new(Int64Array::from_iter_values(0..10)) as ArrayRef;
+    let rows = RecordBatch::try_from_iter([("n", numbers)]).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(4)).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    let usual = writer.into_inner().unwrap();
+    for is_first_absent in [true, false] {
+        let odd = thalweg_columns::file::footer::with_odd_ordinals(&usual, is_first_absent).unwrap();
+        assert_ne!(odd, usual);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&odd).unwrap();
+        let opened = ParquetFile::of("odd.parquet", file).unwrap();
+        let info = stats(&opened);
+        assert_eq!((info.rows, info.row_groups.len()), (10, 3));
+        let wanted = Cat {
+            filter: Some("n > 3".to_owned()),
+            ..Cat::default()
+        };
+        let mut out = Vec::new();
+        assert_eq!(cat(&opened, &wanted, &mut out).unwrap(), 6);
+        assert!(out.starts_with(b"{\"n\":4}\n"));
+    }
+}
+
 /// A row group that is skipped by the statistics of another program has no matching row.
 #[test]
 fn a_filter_finds_in_files_of_others_what_reading_all_of_them_finds() {

@@ -8,8 +8,9 @@ use arrow::array::{Array as _, AsArray as _, UInt32Array};
 use arrow::compute::{concat_batches, take_record_batch};
 use arrow::datatypes::Int64Type;
 use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use datafusion::parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use datafusion::parquet::file::properties::WriterProperties;
+use thalweg_columns::file::footer::{self, with_odd_ordinals};
 use thalweg_delta::actions::{Action, Add, Remove};
 use thalweg_delta::{DeltaLog, FileEntry, SnapshotDetail};
 
@@ -88,7 +89,9 @@ fn stats_of(rows: &RecordBatch) -> String {
 /// Replaces one file by another with its rows in any order.
 fn rewritten(lake: &Path, file: &FileEntry, random: &mut u64) -> Add {
     let path = lake.join("tags").join(&*file.path);
-    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
+    let opened = File::open(path).unwrap();
+    let metadata = footer::load(&opened, ArrowReaderOptions::new()).unwrap();
+    let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, metadata);
     let schema = reader.schema().clone();
     let batches: Vec<RecordBatch> = reader.build().unwrap().map(Result::unwrap).collect();
     let rows = concat_batches(&schema, &batches).unwrap();
@@ -103,7 +106,11 @@ fn rewritten(lake: &Path, file: &FileEntry, random: &mut u64) -> Add {
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).unwrap();
     writer.write(&rows).unwrap();
-    let bytes = writer.into_inner().unwrap();
+    let mut bytes = writer.into_inner().unwrap();
+    // Some writers leave out the ordinal of the first row group, others write only zeros.
+    if next(random, 2) == 0 {
+        bytes = with_odd_ordinals(&bytes, next(random, 2) == 0).unwrap();
+    }
     let (folder, _) = file.path.rsplit_once('/').unwrap();
     let path = format!("{folder}/part-{}.parquet", next(random, 1 << 30));
     std::fs::write(lake.join("tags").join(&path), &bytes).unwrap();

@@ -11,6 +11,7 @@ use crate::ask::ask;
 const SCRIPT: &str = "../../tests/python/read_table.py";
 const OPTIMIZE: &str = "../../tests/python/optimize.py";
 const CHECKPOINT: &str = "../../tests/python/checkpoint.py";
+const FILTERS: &str = "../../tests/python/filters.py";
 
 /// As documented in docs/how-to/tags.md.
 const NEWEST_OF_METRICS: &str =
@@ -32,6 +33,10 @@ impl Engines {
             own: Engine::open(data_dir, QueryOptions::default(), QueryMetrics::unregistered()).unwrap(),
             lake: thalweg_lake::folder(data_dir),
         }
+    }
+
+    pub fn lake(&self) -> &Path {
+        &self.lake
     }
 
     pub async fn ask(&self, sql: &str) -> Vec<Value> {
@@ -112,6 +117,12 @@ impl Engines {
             );
             assert!(self.lake.join(&file).exists(), "{file}");
         }
+    }
+
+    /// Lets other programs read tables with filters on all columns of simple types. Returns for each table how many
+    /// filters each program was asked for, and which of them lost rows.
+    pub async fn filter(&self, tables: &[&'static str]) -> Vec<Value> {
+        self.run_on(FILTERS, tables).await
     }
 
     /// The result of a script of the other program for each table.

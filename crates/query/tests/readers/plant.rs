@@ -175,6 +175,35 @@ impl Plant {
         .await;
     }
 
+    /// Adds points of a gauge with these values, as JSON texts, and of a monotonic sum, in a file of their own.
+    pub async fn numbers(&self, values: &[&str]) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        let arrival = i64::try_from(now).unwrap();
+        let point = |value: &&str| json!({"timeUnixNano": arrival.to_string(), "asDouble": value});
+        let points: Vec<Value> = values.iter().map(point).collect();
+        let sum = json!({"dataPoints": points, "aggregationTemporality": 2, "isMonotonic": true});
+        let metrics = json!([{"name": "odd", "gauge": {"dataPoints": points}}, {"name": "rising", "sum": sum}]);
+        let request = json!({"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]});
+        let head = EntryHead {
+            signal: Signal::Metrics,
+            form: EntryForm::Request(PayloadEncoding::Json),
+            compression: PayloadCompression::None,
+            arrival,
+            records: 2 * values.len() as u32,
+            cut_values_at: None,
+            rejected: RejectedRecords::NONE,
+            peer: "",
+        };
+        let mut entry = Vec::new();
+        head.encode(&mut entry);
+        entry.extend_from_slice(request.to_string().as_bytes());
+        let (_, partition) = FED[1];
+        let writer = &self.writers[1];
+        let rows = writer.tables()[0].rows + 2 * values.len() as u64;
+        self.append(partition, arrival, &[&entry]).await;
+        eventually("rows are in their table", async || writer.tables()[0].rows == rows).await;
+    }
+
     /// Rows of each table that the log feeds.
     pub fn rows(&self) -> usize {
         let (all, old) = self.rounds;

@@ -81,7 +81,7 @@ fn open(subject: &VerifyTarget<'_>, entry: &FileEntry, seen: &mut FileCheck) -> 
     let options = ArrowReaderOptions::new()
         .with_skip_arrow_metadata(true)
         .with_page_index_policy(PageIndexPolicy::Optional);
-    let metadata = ArrowReaderMetadata::load(&file, options).map_err(|error| unreadable(&error))?;
+    let metadata = file::footer::load(&file, options).map_err(|error| unreadable(&error))?;
     let footer = metadata.metadata();
     seen.rows = footer.file_metadata().num_rows().unsigned_abs();
     let found = &mut seen.findings;

@@ -1,7 +1,7 @@
 //! Verifies the page index: readers skip pages by it, and no checksum covers it.
 //!
 //! Every page is read separately. The index must have its exact number of rows and nulls and its exact bounds. Only the
-//! bounds of truncated long texts may be wider.
+//! bounds of truncated long texts and bytes may be wider.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ type IndexFindings = Vec<(&'static str, String)>;
 
 /// Texts up to this length are not truncated.
 const TEXT_BYTES_MAX: usize = 64;
-/// Truncation ends at a character boundary.
-const CUT_BYTES_MIN: usize = TEXT_BYTES_MAX - 3;
+/// The longest character.
+const CHARACTER_BYTES_MAX: usize = 4;
 
 /// Checks every chunk that has an index.
 pub(super) fn look_at(file: &File, footer: &ParquetMetaData, found: &mut IndexFindings) {
@@ -165,21 +165,28 @@ fn are_ends<T: PartialOrd>(values: &[T], least: Option<&T>, greatest: Option<&T>
     are_within && values.contains(least) && values.contains(greatest)
 }
 
-/// Whether these are the bounds of the texts, exactly or after truncation.
+/// Whether these are the bounds of the texts or bytes, exactly or after truncation. How far bounds are truncated is the
+/// writer's choice: at a character or at any byte, and earlier versions cut bytes as if they were texts.
 fn are_around(values: &[ByteArray], least: Option<&[u8]>, greatest: Option<&[u8]>) -> bool {
     let texts = || values.iter().map(ByteArray::data);
     let (Some(first), Some(last)) = (texts().min(), texts().max()) else {
         return least.is_none() && greatest.is_none();
     };
     let is_least = least.is_some_and(|least| {
-        let is_cut = first.len() > TEXT_BYTES_MAX && least.len() >= CUT_BYTES_MIN && first.starts_with(least);
+        let is_cut = first.len() > TEXT_BYTES_MAX && first.starts_with(least);
         least == first || is_cut
     });
     let is_greatest = greatest.is_some_and(|greatest| {
-        let is_cut = last.len() > TEXT_BYTES_MAX && greatest.len() <= TEXT_BYTES_MAX && greatest > last;
+        let is_cut = last.len() > TEXT_BYTES_MAX && greatest > last && is_raised_prefix(greatest, last);
         greatest == last || is_cut
     });
     is_least && is_greatest
+}
+
+/// Whether a bound is the beginning of a text, with its last character or byte raised.
+fn is_raised_prefix(bound: &[u8], text: &[u8]) -> bool {
+    let shared = bound.iter().zip(text).take_while(|(a, b)| a == b).count();
+    bound.len().saturating_sub(shared) <= CHARACTER_BYTES_MAX
 }
 
 fn is_in_order(bounds: &ColumnIndexMetaData) -> bool {
@@ -280,7 +287,22 @@ mod tests {
         let (cut, above) = ("x".repeat(64), "x".repeat(63) + "y");
         assert!(around(&[&long], &cut, &above));
         assert!(!around(&[&long], &cut, &cut), "it is not above");
-        assert!(!around(&[&long], &("x".repeat(10)), &above), "it was cut too early");
+        assert!(!around(&[&long], &("x".repeat(62) + "w"), &above), "it is no prefix");
+        assert!(!around(&[&long], &cut, "y01234"), "more than a character differs");
+        assert!(!around(&["xxx"], "xx", "xxx"), "a short text is not cut");
+    }
+
+    #[test]
+    fn bytes_may_be_cut_anywhere() {
+        // A sketch begins with its mapping, whose fourth byte is no UTF-8.
+        let sketch = [&[0x0a, 0x09, 0x09, 0xfd, 0x4a][..], &[0xff; 75]].concat();
+        let values = [ByteArray::from(sketch.clone())];
+        let around = |least: &[u8], greatest: &[u8]| are_around(&values, Some(least), Some(greatest));
+        assert!(around(&sketch[..3], &[0x0a, 0x09, 0x0a]), "cut as a text");
+        assert!(around(&sketch[..64], &[0x0a, 0x09, 0x09, 0xfd, 0x4b]), "cut as bytes");
+        assert!(around(&[], &sketch), "a bound may be empty or whole");
+        assert!(!around(&sketch[..3], &[0x0a, 0x09, 0x09, 0xfd]), "it is not above");
+        assert!(!around(&[0x0a, 0x09, 0x08], &[0x0a, 0x09, 0x0a]), "it is no prefix");
     }
 
     #[test]

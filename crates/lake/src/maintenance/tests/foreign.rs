@@ -6,8 +6,10 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::Int64Type;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::properties::WriterProperties;
 
 use super::*;
+use thalweg_columns::file::footer::with_odd_ordinals;
 use thalweg_delta::actions::{Action, Add, Remove};
 
 /// Does what `optimize` of another Delta writer does: merges all files into one without sorting. Without statistics the
@@ -31,9 +33,11 @@ async fn optimize(lake: &Path, stats: Option<String>, leave_out: &str) -> String
         }));
     }
     let rows = in_no_order(&concat_batches(&batches[0].schema(), &batches).unwrap());
-    let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), None).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(7)).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(properties)).unwrap();
     writer.write(&rows).unwrap();
-    let bytes = writer.into_inner().unwrap();
+    // Some writers leave out the ordinal of the first row group.
+    let bytes = with_odd_ordinals(&writer.into_inner().unwrap(), true).unwrap();
     let (folder, _) = files[0].path.rsplit_once('/').unwrap();
     let path = format!("{folder}/part-00001-c000.zstd.parquet");
     std::fs::write(log.table().join(&path), &bytes).unwrap();
