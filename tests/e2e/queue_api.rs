@@ -11,7 +11,7 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 use thalweg_tests::receiver::{Authority, Receiver};
 use thalweg_tests::servers::{free_port, python};
-use thalweg_tests::thalweg::{Finished, run};
+use thalweg_tests::thalweg::{Finished, binary, run};
 use thalweg_tests::{Api, Thalweg, eventually};
 
 const LOG: &str = "log: {min_free: 16MiB, commit: {spare: 1}}\n";
@@ -127,6 +127,41 @@ fn every_answer_is_one_that_the_document_describes() {
         "{}",
         thalweg.process.stderr()
     );
+}
+
+/// The output of `thalweg queue` on a terminal of its own where these steps are typed, and whether it succeeded.
+fn at_terminal(folder: &Path, url: &str, arguments: &[&str], steps: &Value) -> (bool, String) {
+    let typed = Command::new(python().unwrap())
+        .arg(thalweg_tests::beside("python/at_terminal.py"))
+        .arg(steps.to_string())
+        .arg(binary())
+        .args(["queue", "--url", url])
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    (typed.status.success(), String::from_utf8_lossy(&typed.stdout).into_owned())
+}
+
+#[test]
+fn whoever_sits_at_a_terminal_is_asked_before_messages_are_dropped() {
+    let thalweg = start("queues: {auto_create: false}\n");
+    let (folder, url) = (thalweg.folder.path(), format!("http://{}", thalweg.address().unwrap()));
+    done(queue(folder, &url, &["create", "pumps"]));
+    done(queue(folder, &url, &["produce", "pumps", "one", "two"]));
+    let answers = |text: &str| {
+        let question = "All messages of the queue pumps will be dropped. Continue? [y/N] ";
+        json!([{"expect": question}, {"send": text}])
+    };
+    let (went_on, shown) = at_terminal(folder, &url, &["purge", "pumps"], &answers("n\n"));
+    assert!(!went_on && shown.contains("nothing was changed"), "{shown}");
+    let (went_on, shown) = at_terminal(folder, &url, &["purge", "pumps"], &answers("y\n"));
+    assert!(went_on && shown.contains("2 messages dropped"), "{shown}");
+    let (went_on, shown) = at_terminal(folder, &url, &["purge", "pumps", "--yes"], &json!([]));
+    assert!(went_on && shown.contains("0 messages dropped"), "{shown}");
+    let question = json!([{"expect": "0 dead letters of the queue pumps will be deleted. Continue?"}, {"send": "\n"}]);
+    let (went_on, shown) = at_terminal(folder, &url, &["dlq", "purge", "pumps", "--all"], &question);
+    assert!(!went_on && shown.contains("nothing was changed"), "{shown}");
 }
 
 #[test]

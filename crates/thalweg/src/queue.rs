@@ -33,8 +33,12 @@ pub fn main(options: &QueueOptions) -> Result<ExitCode> {
         QueueCommand::Show(queue) => show(&client, &queue.name, as_json)?,
         QueueCommand::Produce(produce) => produce::run(&client, produce, as_json)?,
         QueueCommand::Consume(consume) => consume::run(&client, consume, as_json)?,
-        QueueCommand::Dlq(command) => dlq::run(&client, command, as_json)?,
+        QueueCommand::Dlq(command) => return dlq::run(&client, command, as_json),
         QueueCommand::Purge(queue) => {
+            let what = format!("All messages of the queue {} will be dropped.", queue.name);
+            if !out::is_meant(what, queue.yes)? {
+                return Ok(ExitCode::FAILURE);
+            }
             let answer = client.post(&of(&queue.name, ":purge"), &json!({}))?;
             tell(as_json, &answer, || format!("{} messages dropped", answer["purged"]))?;
         }

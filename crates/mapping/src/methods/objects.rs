@@ -67,7 +67,7 @@ fn names(path: &[PathSegment]) -> impl Iterator<Item = &str> {
     path.iter().map(|segment| segment.name.as_str())
 }
 
-fn first_name<'p>(path: &'p [PathSegment]) -> &'p str {
+fn first_name(path: &[PathSegment]) -> &str {
     path.first().map_or("", |segment| segment.name.as_str())
 }
 

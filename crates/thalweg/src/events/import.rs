@@ -29,8 +29,7 @@ pub fn run(options: &EventsImport) -> Result<ExitCode> {
             );
             return Ok(ExitCode::from(USAGE));
         }
-        if !is_meant()? {
-            out::complain("nothing was changed");
+        if !out::ask("All messages of the namespace will be removed first.")? {
             return Ok(ExitCode::FAILURE);
         }
     }
@@ -84,21 +83,6 @@ fn look_at_beginning(source: &mut impl BufRead) -> Result<()> {
         Some(0x1f) => bail!("the file is compressed; add --gzip. Nothing was changed"),
         Some(_) => bail!("the file has no JSON object in its first line, so it is not an export; nothing was changed"),
     }
-}
-
-fn is_meant() -> Result<bool> {
-    let mut stderr = io::stderr().lock();
-    let _ = write!(
-        stderr,
-        "All messages of the namespace will be removed first. Continue? [y/N] "
-    );
-    let _ = stderr.flush();
-    let mut answer = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .context("cannot read the answer")?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 /// The last event of an import.

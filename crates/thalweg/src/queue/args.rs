@@ -66,7 +66,7 @@ pub enum QueueCommand {
     #[command(subcommand)]
     Dlq(DlqCommand),
     /// Drop all messages of a queue
-    Purge(QueueName),
+    Purge(QueuePurge),
     /// Refuse producers, consumers or both, until --resume
     Pause(QueuePause),
 }
@@ -75,6 +75,24 @@ pub enum QueueCommand {
 pub struct QueueName {
     /// The queue
     pub name: String,
+}
+
+#[derive(Args)]
+pub struct QueuePurge {
+    /// The queue
+    pub name: String,
+    /// Do not ask for confirmation on a terminal
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Args)]
+pub struct DlqPurge {
+    #[command(flatten)]
+    pub select: DlqSelect,
+    /// Do not ask for confirmation on a terminal
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Args)]
@@ -151,7 +169,7 @@ pub enum DlqCommand {
     /// Send dead letters again
     Resend(DlqResend),
     /// Delete dead letters
-    Purge(DlqSelect),
+    Purge(DlqPurge),
 }
 
 #[derive(Args)]

@@ -1,6 +1,7 @@
 //! `thalweg queue dlq`: dead letters of a queue.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ const PAGE: u64 = 1000;
 /// Letters resent or purged by one request.
 const PART: usize = 1000;
 
-pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<()> {
+pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<ExitCode> {
     match command {
         DlqCommand::List(list) => {
             let letters = json!({"messages": letters(client, list)?});
@@ -35,25 +36,38 @@ pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<
                     body.insert(name.to_owned(), value.as_str().into());
                 }
             }
-            let resent = in_parts(client, &resend.select, "resend", &body)?;
+            let ids = ids(client, &resend.select)?;
+            let resent = in_parts(client, &resend.select.name, &ids, "resend", &body)?;
             tell(as_json, &json!({"resent": resent}), || {
                 format!("{resent} messages sent again")
             })
         }
-        DlqCommand::Purge(select) => {
-            let purged = in_parts(client, select, "purge", &Map::new())?;
+        DlqCommand::Purge(purge) => {
+            let ids = ids(client, &purge.select)?;
+            // Ids that somebody has typed are meant.
+            let what = format!("{} dead letters of the queue {} will be deleted.", ids.len(), purge.select.name);
+            if !out::is_meant(what, purge.yes || !purge.select.ids.is_empty())? {
+                return Ok(ExitCode::FAILURE);
+            }
+            let purged = in_parts(client, &purge.select.name, &ids, "purge", &Map::new())?;
             tell(as_json, &json!({"purged": purged}), || {
                 format!("{purged} dead letters deleted")
             })
         }
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Many letters take many commits, so they are processed in parts with a progress line. Letters that die meanwhile are
 /// not included: a letter that is sent again may die again at once.
-fn in_parts(client: &QueueClient, select: &DlqSelect, action: &str, more: &Map<String, Value>) -> Result<u64> {
-    let path = of(&select.name, &format!("/dlq:{action}"));
-    let ids = ids(client, select)?;
+fn in_parts(
+    client: &QueueClient,
+    queue: &str,
+    ids: &[String],
+    action: &str,
+    more: &Map<String, Value>,
+) -> Result<u64> {
+    let path = of(queue, &format!("/dlq:{action}"));
     let shown = ids.len() > PART && std::io::stderr().is_terminal();
     let mut done = 0;
     for part in ids.chunks(PART) {
