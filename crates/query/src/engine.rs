@@ -1,6 +1,7 @@
 //! Runs queries. Concurrency, duration and total memory are limited, and query threads have a lower priority than the
 //! threads that ingest data.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +44,7 @@ use crate::error::QueryError;
 use crate::guard::{QueryCancellation, guard};
 use crate::memory_watchdog::{MemoryWatchdog, WatchdogRegistration};
 use crate::metrics::{QueryMetrics, ScanCounts};
-use crate::{arenas, functions, statement, versions, wait_for};
+use crate::{arenas, exact, functions, repeated_names, statement, versions, wait_for};
 
 /// Result batches that wait for the reader.
 const BATCHES_AHEAD: usize = 2;
@@ -195,7 +196,9 @@ impl Engine {
         let mut scalar_functions = in_memory.scalar_functions().clone().unwrap_or_default();
         scalar_functions.extend(crate::templates::functions());
         scalar_functions.push(crate::sketches::quantile_function());
-        let mut aggregate_functions = in_memory.aggregate_functions().clone().unwrap_or_default();
+        let aggregate_functions = in_memory.aggregate_functions().clone().unwrap_or_default();
+        let mut aggregate_functions = exact::aggregate_functions(aggregate_functions)
+            .map_err(|e| broken("queries cannot be set up", e.to_string()))?;
         aggregate_functions.push(crate::sketches::merge_function());
         let planners = in_memory.expr_planners().take().unwrap_or_default();
         let in_memory = in_memory
@@ -204,6 +207,7 @@ impl Engine {
             // Lambdas cannot be bounded.
             .with_higher_order_functions(Vec::new())
             .with_aggregate_functions(aggregate_functions)
+            .with_analyzer_rules(exact::analyzer_rules())
             .build();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("query")
@@ -504,19 +508,22 @@ impl QueryTask {
             .build();
         // Sets the value of `now()`.
         state.mark_start_execution();
-        if let Some(sql) = sql_of(&mut statement) {
+        if let Some(sql) = statement::sql_of(&mut statement) {
             versions::open(sql, &tables, &state, query.params.as_ref()).await?;
         }
         let names = self.check_tables(&state, &statement, &tables).await?;
         if functions::may_use(&query.sql)
-            && let Some(sql) = sql_of(&mut statement)
+            && let Some(sql) = statement::sql_of(&mut statement)
         {
-            let mut schemas = Vec::new();
-            for name in &names {
-                let table = tables.open(name).await.map_err(QueryError::of_planning)?;
-                schemas.extend(table.map(|table| table.schema.clone()));
+            let mut schemas = HashMap::new();
+            for name in names {
+                let table = tables.open(&name).await.map_err(QueryError::of_planning)?;
+                schemas.extend(table.map(|table| (name, table.schema.clone())));
             }
             functions::rewrite(sql, &schemas)?;
+        }
+        if let Some(sql) = statement::sql_of(&mut statement) {
+            repeated_names::rename(sql);
         }
         let plan = state
             .statement_to_plan(statement)
@@ -552,7 +559,10 @@ impl QueryTask {
         let rows = self.inner.options.memory_bytes / BATCH_PART / row_bytes.max(1);
         let usual = state.config().batch_size();
         let batch_rows = ConfigNonZeroUsize::try_new(rows.clamp(BATCH_ROWS_MIN.min(usual), usual))?;
-        state.config_mut().options_mut().execution.batch_size = batch_rows;
+        let options = state.config_mut().options_mut();
+        options.execution.batch_size = batch_rows;
+        options.optimizer.enable_topk_aggregation &= !exact::floats::are_aggregated(&plan)?;
+        let state = exact::dynamic_filters::restricted(state, &plan)?;
         let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
         let plan = guard(plan, &self.watch, &budget)?;
         budget.planned(expressions.count);
@@ -652,14 +662,6 @@ async fn whole<T>(work: impl Future<Output = Result<T, QueryError>>) -> Result<T
     }
 }
 
-fn sql_of(statement: &mut Statement) -> Option<&mut datafusion::sql::sqlparser::ast::Statement> {
-    match statement {
-        Statement::Statement(sql) => Some(sql),
-        Statement::Explain(explain) => sql_of(&mut explain.statement),
-        _ => None,
-    }
-}
-
 /// Sums what the scans of a plan read and skipped.
 fn scanned(plan: &dyn ExecutionPlan) -> ScanCounts {
     let children = plan.children();
@@ -711,8 +713,10 @@ fn session_config(limits: &QueryOptions) -> SessionConfig {
         .min(limits.memory_bytes / (2 * sorts));
     // The operators would repeat the value of a scalar subquery for each row; a join checks its width first.
     options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
-    // Clients that read Arrow streams may not support views.
-    options.optimizer.expand_views_at_output = true;
+    // `exact::output` does this without mixing up columns.
+    options.optimizer.expand_views_at_output = false;
+    // It loses the table of an attribute that two tables are joined by.
+    options.optimizer.enable_leaf_expression_pushdown = false;
     config
 }
 

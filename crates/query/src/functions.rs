@@ -1,24 +1,61 @@
 //! Rewrites functions to existing columns and expressions before planning.
 //!
 //! `attr('name')`, `resource('name')` and `scope('name')` read an attribute by its original name, from its column or
-//! from the overflow map, whichever a row uses. `time_bucket(width, time [, origin])` is the start of the bucket that
-//! contains a time.
+//! from the overflow map, whichever a row uses; beside other tables, `l.attr('name')` reads that of `l`. Attributes are texts:
+//! arithmetic and the aggregate functions of numbers get their numbers, and null for what is none.
+//! `time_bucket(width, time [, origin])` is the start of the bucket that contains a time.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Select, SelectItem, Statement, Value,
-    VisitMut, VisitorMut,
+    BinaryOperator, CastKind, DataType as SqlType, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArguments, Ident, ObjectName, Query, Select, SelectItem, SetExpr, Statement, TableFactor, TableWithJoins,
+    UnaryOperator, Value, VisitMut, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use std::sync::Arc;
-use thalweg_delta::schema::TableSchema;
+use thalweg_delta::schema::{ColumnType, TableSchema};
 
 use crate::error::QueryError;
 
 const ATTRIBUTE_FUNCTIONS: [&str; 3] = ["attr", "resource", "scope"];
 const TIME_BUCKET: &str = "time_bucket";
+
+/// Aggregate functions of numbers. `min` and `max` are not among them: they compare texts, too.
+const NUMERIC_AGGREGATES: [&str; 30] = [
+    "sum",
+    "avg",
+    "mean",
+    "median",
+    "stddev",
+    "stddev_pop",
+    "stddev_samp",
+    "var",
+    "var_pop",
+    "var_population",
+    "var_samp",
+    "var_sample",
+    "covar",
+    "covar_pop",
+    "covar_samp",
+    "corr",
+    "regr_slope",
+    "regr_intercept",
+    "regr_count",
+    "regr_r2",
+    "regr_avgx",
+    "regr_avgy",
+    "regr_sxx",
+    "regr_syy",
+    "regr_sxy",
+    "percentile_cont",
+    "quantile_cont",
+    "approx_percentile_cont",
+    "approx_percentile_cont_with_weight",
+    "approx_median",
+];
 
 /// Whether a statement may use one of the functions; most do not.
 pub fn may_use(sql: &str) -> bool {
@@ -26,44 +63,111 @@ pub fn may_use(sql: &str) -> bool {
     lower.contains(TIME_BUCKET) || ATTRIBUTE_FUNCTIONS.iter().any(|name| lower.contains(name))
 }
 
-/// Replaces the functions in a statement over tables with these schemas.
-pub fn rewrite(statement: &mut Statement, schemas: &[Arc<TableSchema>]) -> Result<(), QueryError> {
-    match statement.visit(&mut Rewriter { schemas }) {
+/// Replaces the functions in a statement over tables with these schemas, and makes numbers of attributes where only a number
+/// makes sense.
+pub fn rewrite(statement: &mut Statement, schemas: &HashMap<String, Arc<TableSchema>>) -> Result<(), QueryError> {
+    let mut rewriter = Rewriter {
+        schemas,
+        scopes: Vec::new(),
+    };
+    match statement.visit(&mut rewriter) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
     }
 }
 
 struct Rewriter<'a> {
-    schemas: &'a [Arc<TableSchema>],
+    schemas: &'a HashMap<String, Arc<TableSchema>>,
+    /// The tables of the SELECTs that enclose the current position, innermost last.
+    scopes: Vec<Vec<TableInScope>>,
+}
+
+/// A table of a FROM clause.
+struct TableInScope {
+    /// Its alias, or else its name.
+    name: Ident,
+    /// `None`: a subquery, a WITH table or a function.
+    schema: Option<Arc<TableSchema>>,
 }
 
 impl VisitorMut for Rewriter<'_> {
     type Break = QueryError;
 
+    /// ORDER BY stands outside the SELECT whose tables it reads.
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<QueryError> {
+        let tables = match query.body.as_ref() {
+            SetExpr::Select(select) => self.tables(select),
+            _ => Vec::new(),
+        };
+        self.scopes.push(tables);
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _query: &mut Query) -> ControlFlow<QueryError> {
+        self.scopes.pop();
+        ControlFlow::Continue(())
+    }
+
     /// Result columns keep the name that was written.
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<QueryError> {
         for item in &mut select.projection {
             if let SelectItem::UnnamedExpr(expr) = item
-                && called(expr).is_some()
+                && let Some(call) = called(expr)
             {
-                let alias = Ident::with_quote('"', expr.to_string());
+                let alias = Ident::with_quote('"', call.unqualified());
                 *item = SelectItem::ExprWithAlias {
                     expr: expr.clone(),
                     alias,
                 };
             }
         }
+        self.scopes.push(self.tables(select));
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_select(&mut self, _select: &mut Select) -> ControlFlow<QueryError> {
+        self.scopes.pop();
+        ControlFlow::Continue(())
+    }
+
+    /// Before the operands are rewritten, so that attributes are still known as such.
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<QueryError> {
+        match expr {
+            Expr::Function(function) if is_numeric(function) => {
+                if let FunctionArguments::List(list) = &mut function.args {
+                    for arg in &mut list.args {
+                        if let FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) = arg {
+                            self.to_number(value);
+                        }
+                    }
+                }
+                for sort in &mut function.within_group {
+                    self.to_number(&mut sort.expr);
+                }
+            }
+            Expr::BinaryOp { left, op, right } if is_arithmetic(op) => {
+                let is_with_interval = |side: &Expr| matches!(side, Expr::Interval(_));
+                if !is_with_interval(left) && !is_with_interval(right) {
+                    self.to_number(left);
+                    self.to_number(right);
+                }
+            }
+            Expr::UnaryOp {
+                op: UnaryOperator::Minus,
+                expr: value,
+            } => self.to_number(value),
+            _ => {}
+        }
         ControlFlow::Continue(())
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<QueryError> {
-        let Some((name, function)) = called(expr) else {
+        let Some(call) = called(expr) else {
             return ControlFlow::Continue(());
         };
-        let text = match name {
-            TIME_BUCKET => time_bucket(function),
-            source => attribute(source, function, self.schemas),
+        let text = match call.name {
+            TIME_BUCKET => time_bucket(call.function),
+            _ => self.attribute(&call),
         };
         match text.and_then(|text| parse_expr(&text)) {
             Ok(replacement) => {
@@ -75,15 +179,217 @@ impl VisitorMut for Rewriter<'_> {
     }
 }
 
+impl Rewriter<'_> {
+    fn tables(&self, select: &Select) -> Vec<TableInScope> {
+        let mut tables = Vec::new();
+        for from in &select.from {
+            self.add_tables(from, &mut tables);
+        }
+        tables
+    }
+
+    fn add_tables(&self, from: &TableWithJoins, tables: &mut Vec<TableInScope>) {
+        let joined = from.joins.iter().map(|join| &join.relation);
+        for relation in std::iter::once(&from.relation).chain(joined) {
+            match relation {
+                TableFactor::NestedJoin { table_with_joins, .. } => self.add_tables(table_with_joins, tables),
+                TableFactor::Table { name, alias, .. } => {
+                    let Some(own) = name.0.last().and_then(|part| part.as_ident()) else {
+                        continue;
+                    };
+                    let named = alias.as_ref().map_or(own, |alias| &alias.name);
+                    tables.push(TableInScope {
+                        name: named.clone(),
+                        schema: self.schemas.get(&normalized(own)).cloned(),
+                    });
+                }
+                TableFactor::Derived { alias: Some(alias), .. } => tables.push(TableInScope {
+                    name: alias.name.clone(),
+                    schema: None,
+                }),
+                _ => {}
+            }
+        }
+    }
+
+    /// `attr('name')` as an expression of the column and the overflow map.
+    fn attribute(&self, call: &AttributeCall<'_>) -> Result<String, QueryError> {
+        let source = call.name;
+        let [name] = arguments(call.function)[..] else {
+            return Err(QueryError::plan(format!(
+                "{source}() takes one argument, the name of an attribute in quotes"
+            )));
+        };
+        let Some(name) = text_literal(name) else {
+            return Err(QueryError::plan(format!(
+                "{source}({name}): the name must be a text in single quotes"
+            )));
+        };
+        let key = format!("{source}.{name}").replace('\'', "''");
+        let read = |prefix: &str, column: Option<String>| match column {
+            None => format!("{prefix}\"overflow\"['{key}']"),
+            Some(column) => format!("coalesce({prefix}\"{column}\", {prefix}\"overflow\"['{key}'])"),
+        };
+        if let Some(table) = self.table_of(call)? {
+            let schema = table.schema.as_ref();
+            let column = schema.and_then(|schema| bound_column(schema, source, name));
+            return Ok(read(&format!("{}.", table.name), column));
+        }
+        // One table, or one below: its columns have the names of all tables of the statement.
+        let mut columns: Vec<String> = self
+            .schemas
+            .values()
+            .filter_map(|schema| bound_column(schema, source, name))
+            .collect();
+        columns.sort();
+        columns.dedup();
+        match &columns[..] {
+            [] => Ok(read("", None)),
+            [column] => Ok(read("", Some(column.clone()))),
+            [first, .., last] => Err(QueryError::plan(format!(
+                "{source}('{name}') is {first} in one of the tables and {last} in another; use the columns"
+            ))),
+        }
+    }
+
+    /// The table whose attribute is read, if it has to be named.
+    fn table_of(&self, call: &AttributeCall<'_>) -> Result<Option<&TableInScope>, QueryError> {
+        if let Some(qualifier) = call.qualifier {
+            let all = self.scopes.iter().rev().flatten();
+            let found = all
+                .clone()
+                .find(|table| normalized(&table.name) == normalized(qualifier));
+            return match found {
+                Some(table) => Ok(Some(table)),
+                None => {
+                    let names: BTreeSet<String> = all.map(|table| table.name.to_string()).collect();
+                    Err(QueryError::plan(format!(
+                        "{}: there is no table {qualifier} here; the tables are: {}",
+                        call.function,
+                        names.into_iter().collect::<Vec<_>>().join(", ")
+                    )))
+                }
+            };
+        }
+        let Some(tables) = self.scopes.last().filter(|tables| tables.len() > 1) else {
+            return Ok(None);
+        };
+        let with_attributes: Vec<_> = tables.iter().filter(|table| table.schema.is_some()).collect();
+        match with_attributes[..] {
+            [] => Ok(None),
+            [one] => Ok(Some(one)),
+            [first, ..] => Err(QueryError::plan(format!(
+                "{}: several tables have attributes; name the one that is meant: {}.{}",
+                call.function,
+                first.name,
+                call.unqualified()
+            ))),
+        }
+    }
+
+    /// Makes a number of an attribute, null if it is none.
+    fn to_number(&self, value: &mut Expr) {
+        if self.is_attribute(value) {
+            let inner = std::mem::replace(value, Expr::Identifier(Ident::new("")));
+            *value = Expr::Cast {
+                kind: CastKind::TryCast,
+                expr: Box::new(inner),
+                data_type: SqlType::Double(ExactNumberInfo::None),
+                array: false,
+                format: None,
+            };
+        }
+    }
+
+    /// Whether an expression is an attribute that is stored as text.
+    fn is_attribute(&self, expr: &Expr) -> bool {
+        let column = match expr {
+            Expr::Nested(inner) => return self.is_attribute(inner),
+            Expr::Identifier(name) => name,
+            Expr::CompoundIdentifier(parts) => match parts.last() {
+                Some(name) => name,
+                None => return false,
+            },
+            _ => return called(expr).is_some_and(|call| call.name != TIME_BUCKET),
+        };
+        let name = normalized(column);
+        let is_text = |schema: &Arc<TableSchema>| {
+            let columns = schema.columns.iter();
+            columns
+                .filter(|column| column.name == name && column.binding().is_some())
+                .any(|column| column.kind == ColumnType::String)
+        };
+        self.schemas.values().any(is_text)
+    }
+}
+
+/// The column of an attribute in a table.
+fn bound_column(schema: &TableSchema, source: &str, name: &str) -> Option<String> {
+    let column = schema
+        .columns
+        .iter()
+        .find(|column| column.binding() == Some((source, name)));
+    column.map(|column| column.name.clone())
+}
+
+fn normalized(name: &Ident) -> String {
+    match name.quote_style {
+        Some(_) => name.value.clone(),
+        None => name.value.to_ascii_lowercase(),
+    }
+}
+
+/// Whether a function takes numbers only.
+fn is_numeric(function: &Function) -> bool {
+    let name = function.name.to_string().to_ascii_lowercase();
+    NUMERIC_AGGREGATES.contains(&name.as_str())
+}
+
+fn is_arithmetic(operator: &BinaryOperator) -> bool {
+    use BinaryOperator::{Divide, Minus, Modulo, Multiply, Plus};
+    matches!(operator, Plus | Minus | Multiply | Divide | Modulo)
+}
+
+/// A call of a function of this module.
+struct AttributeCall<'a> {
+    name: &'static str,
+    /// The table before the name: `l.attr('x')`.
+    qualifier: Option<&'a Ident>,
+    function: &'a Function,
+}
+
+impl AttributeCall<'_> {
+    /// The call without its table.
+    fn unqualified(&self) -> String {
+        match self.qualifier {
+            None => self.function.to_string(),
+            Some(_) => {
+                let mut function = self.function.clone();
+                function.name = ObjectName::from(vec![Ident::new(self.name)]);
+                function.to_string()
+            }
+        }
+    }
+}
+
 /// The function that an expression calls, if it is one of this module.
-fn called(expr: &Expr) -> Option<(&'static str, &Function)> {
+fn called(expr: &Expr) -> Option<AttributeCall<'_>> {
     let Expr::Function(function) = expr else { return None };
-    let name = function.name.to_string();
-    let known = ATTRIBUTE_FUNCTIONS.into_iter().chain([TIME_BUCKET]);
-    Some((
-        known.into_iter().find(|known| name.eq_ignore_ascii_case(known))?,
+    let (qualifier, name) = match &function.name.0[..] {
+        [name] => (None, name.as_ident()?),
+        [table, name] => (Some(table.as_ident()?), name.as_ident()?),
+        _ => return None,
+    };
+    let known = |known: &&'static str| name.value.eq_ignore_ascii_case(known);
+    let name = match qualifier {
+        None => ATTRIBUTE_FUNCTIONS.into_iter().chain([TIME_BUCKET]).find(known)?,
+        Some(_) => ATTRIBUTE_FUNCTIONS.into_iter().find(known)?,
+    };
+    Some(AttributeCall {
+        name,
+        qualifier,
         function,
-    ))
+    })
 }
 
 fn arguments(function: &Function) -> Vec<&Expr> {
@@ -102,39 +408,6 @@ fn text_literal(expr: &Expr) -> Option<&str> {
     match &value.value {
         Value::SingleQuotedString(text) | Value::DoubleQuotedString(text) => Some(text),
         _ => None,
-    }
-}
-
-fn attribute(source: &str, function: &Function, schemas: &[Arc<TableSchema>]) -> Result<String, QueryError> {
-    let [name] = arguments(function)[..] else {
-        return Err(QueryError::plan(format!(
-            "{source}() takes one argument, the name of an attribute in quotes"
-        )));
-    };
-    let Some(name) = text_literal(name) else {
-        return Err(QueryError::plan(format!(
-            "{source}({name}): the name must be a text in single quotes"
-        )));
-    };
-    let bound = |schema: &Arc<TableSchema>| {
-        let column = schema
-            .columns
-            .iter()
-            .find(|column| column.binding() == Some((source, name)));
-        column.map(|column| column.name.clone())
-    };
-    let mut columns: Vec<String> = schemas.iter().filter_map(bound).collect();
-    columns.sort();
-    columns.dedup();
-    let overflow = format!("\"overflow\"['{}']", format!("{source}.{name}").replace('\'', "''"));
-    match &columns[..] {
-        [] => Ok(overflow),
-        [column] => Ok(format!("coalesce(\"{column}\", {overflow})")),
-        several => Err(QueryError::plan(format!(
-            "{source}('{name}') is {} in one of the tables and {} in another; use the columns",
-            several.first().map_or("", String::as_str),
-            several.last().map_or("", String::as_str)
-        ))),
     }
 }
 
@@ -201,8 +474,10 @@ mod tests {
                 TableColumn::attribute("attr_a_b".into(), "attr", "a.b"),
             ],
         };
+        let schema = Arc::new(schema);
+        let schemas = ["tags", "logs"].map(|table| (table.to_owned(), schema.clone()));
         let mut statement = Parser::parse_sql(&GenericDialect {}, sql).unwrap().remove(0);
-        rewrite(&mut statement, &[Arc::new(schema)])?;
+        rewrite(&mut statement, &HashMap::from(schemas))?;
         Ok(statement.to_string())
     }
 
@@ -224,6 +499,50 @@ mod tests {
                 .unwrap_err()
                 .message
                 .contains("one argument")
+        );
+    }
+
+    #[test]
+    fn a_table_before_the_function_tells_whose_attribute_it_is() {
+        let read = |table: &str| format!("coalesce({table}.\"attr_a_b\", {table}.\"overflow\"['attr.a.b'])");
+        assert_eq!(
+            rewritten("SELECT l.attr('a.b'), t.attr('a.b') FROM logs l JOIN tags AS t ON l.attr('a.b') = t.attr('a.b') ORDER BY t.attr('a.b')")
+                .unwrap(),
+            format!(
+                "SELECT {l} AS \"attr('a.b')\", {t} AS \"attr('a.b')\" FROM logs l JOIN tags AS t ON {l} = {t} ORDER BY {t}",
+                l = read("l"),
+                t = read("t")
+            )
+        );
+        // The only table that has attributes need not be named.
+        assert_eq!(
+            rewritten("SELECT 1 FROM logs l, (SELECT 1 AS x) AS s WHERE attr('a.b') = '1'").unwrap(),
+            format!("SELECT 1 FROM logs l, (SELECT 1 AS x) AS s WHERE {} = '1'", read("l"))
+        );
+        // An outer table.
+        assert_eq!(
+            rewritten("SELECT 1 FROM logs l WHERE EXISTS (SELECT 1 FROM tags t WHERE l.attr('a.b') = '1')").unwrap(),
+            format!(
+                "SELECT 1 FROM logs l WHERE EXISTS (SELECT 1 FROM tags t WHERE {} = '1')",
+                read("l")
+            )
+        );
+        assert_eq!(
+            rewritten("SELECT attr('a.b') FROM logs l, tags t").unwrap_err().message,
+            "attr('a.b'): several tables have attributes; name the one that is meant: l.attr('a.b')"
+        );
+        assert_eq!(
+            rewritten("SELECT x.attr('a.b') FROM logs l, tags").unwrap_err().message,
+            "x.attr('a.b'): there is no table x here; the tables are: l, tags"
+        );
+    }
+
+    #[test]
+    fn numbers_are_made_of_attributes_where_only_numbers_make_sense() {
+        assert_eq!(
+            rewritten("SELECT avg(attr_a_b), max(attr_a_b), sum(attr('x')), tag * 2 FROM tags WHERE t.attr_a_b + 1 > -attr_a_b").unwrap(),
+            "SELECT avg(TRY_CAST(attr_a_b AS DOUBLE)), max(attr_a_b), sum(TRY_CAST(\"overflow\"['attr.x'] AS DOUBLE)), \
+             tag * 2 FROM tags WHERE TRY_CAST(t.attr_a_b AS DOUBLE) + 1 > -TRY_CAST(attr_a_b AS DOUBLE)"
         );
     }
 

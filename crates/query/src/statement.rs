@@ -7,7 +7,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Select, Statement as Sql, Visit as _
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 
 use crate::error::QueryError;
-use crate::{expansion, nesting};
+use crate::{expansion, nesting, precedence};
 
 /// Longer texts are refused.
 pub const SQL_BYTES_MAX: usize = 128 << 10;
@@ -27,7 +27,7 @@ pub fn parse(sql: &str) -> Result<Statement, QueryError> {
     let parser = DFParserBuilder::new(sql).with_dialect(&GenericDialect {}).build();
     let statements = parser.and_then(|mut parser| parser.parse_statements());
     let mut statements = statements.map_err(QueryError::of_planning)?;
-    let statement = statements
+    let mut statement = statements
         .pop_front()
         .ok_or_else(|| QueryError::parse("the query is empty"))?;
     if !statements.is_empty() {
@@ -35,7 +35,19 @@ pub fn parse(sql: &str) -> Result<Statement, QueryError> {
     }
     check(&statement)?;
     check_depth(&statement)?;
+    if let Some(sql) = sql_of(&mut statement) {
+        precedence::correct(sql);
+    }
     Ok(statement)
+}
+
+/// The statement of SQL, also below EXPLAIN.
+pub fn sql_of(statement: &mut Statement) -> Option<&mut Sql> {
+    match statement {
+        Statement::Statement(sql) => Some(sql),
+        Statement::Explain(explain) => sql_of(&mut explain.statement),
+        _ => None,
+    }
 }
 
 /// Limits nesting and repetition. A chain such as `a OR b OR c` is nested too: each operator contains all before it.

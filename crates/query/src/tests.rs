@@ -4,6 +4,7 @@ mod cancelled;
 mod foreign;
 mod sketches;
 mod turns;
+mod values;
 mod versions;
 
 use std::path::Path;

@@ -246,6 +246,11 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     (super::concatenation::NAME, Exact(sum)),
     (super::conversion::CAST, AtMost(sizes::conversion)),
     (super::conversion::CASE, Inputs(1)),
+    // Put into plans by `crate::exact`.
+    ("+", Plain),
+    ("-", Plain),
+    ("*", Plain),
+    (crate::exact::floats::CANONICAL, Plain),
 ];
 
 /// The aggregate operator reserves their states. As window functions they are charged by [`super::windows`].

@@ -33,7 +33,8 @@ pub fn function_names() -> Vec<String> {
         .filter(|(_, size)| !matches!(size, function_list::ResultBound::Refused));
     let scalar = scalar
         .map(|(name, _)| *name)
-        .filter(|name| ![concatenation::NAME, conversion::CAST, conversion::CASE].contains(name));
+        .filter(|name| ![concatenation::NAME, conversion::CAST, conversion::CASE].contains(name))
+        .filter(|name| !crate::exact::PLANNED_FUNCTIONS.contains(name));
     let others = function_list::AGGREGATE.iter().chain(function_list::WINDOW).copied();
     scalar.chain(others).map(str::to_owned).collect()
 }

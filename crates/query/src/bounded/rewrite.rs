@@ -19,6 +19,7 @@ use super::budget::Budget;
 use super::measure::{TYPE_PARTS_MAX, scalar_bytes, type_size};
 use super::{concatenation, conversion, function_list, like, scalar, substitution, windows};
 use crate::error::QueryError;
+use crate::exact::similar;
 
 /// Limit for plan nodes. A common table expression counts once for each place that names it.
 const NODES_MAX: usize = 4_096;
@@ -170,8 +171,15 @@ fn bound_expr(expr: Expr, schema: &DFSchema, budget: &Budget) -> Result<Transfor
             Transformed::yes(like::bound(like, constant, budget)?)
         }
         Expr::SimilarTo(like) => {
-            check_constant_pattern("SIMILAR TO", &like.pattern, budget)?;
-            Transformed::no(Expr::SimilarTo(like))
+            let pattern = literal(&like.pattern).cloned();
+            let Some(pattern) = pattern else {
+                return refuse("the pattern of SIMILAR TO must be a text in quotes".to_owned());
+            };
+            let comparison = similar::comparison(like, pattern.try_as_str().flatten())?;
+            if let Expr::BinaryExpr(binary) = &comparison {
+                check_constant_pattern("SIMILAR TO", &binary.right, budget)?;
+            }
+            Transformed::yes(comparison)
         }
         other => Transformed::no(other),
     })
@@ -226,7 +234,6 @@ fn check_pattern(expr: &Expr, budget: &Budget) -> Result<()> {
             right,
             ..
         }) => right,
-        Expr::SimilarTo(Like { pattern, .. }) => pattern,
         Expr::Like(Like { pattern, .. }) => {
             let pattern = literal(pattern).and_then(|pattern| pattern.try_as_str()).flatten();
             return pattern.map_or(Ok(()), |pattern| budget.check_like(pattern));
@@ -293,8 +300,9 @@ fn bound_window(call: WindowFunction, schema: &DFSchema, budget: &Budget) -> Res
             if !function_list::WINDOW.contains(&function.name()) {
                 return not_here(function.name());
             }
-            match gives_values {
-                true => WindowFunctionDefinition::WindowUDF(windows::function(&function, budget)),
+            let look_around = windows::LookAround::of(&function, &params);
+            match gives_values || look_around != windows::LookAround::Known {
+                true => WindowFunctionDefinition::WindowUDF(windows::function(&function, budget, look_around)),
                 false => WindowFunctionDefinition::WindowUDF(function),
             }
         }

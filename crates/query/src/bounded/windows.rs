@@ -15,15 +15,16 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::expr::{AggregateFunctionParams, WindowFunctionParams};
+use datafusion::logical_expr::expr::{AggregateFunctionParams, NullTreatment, WindowFunctionParams};
 use datafusion::logical_expr::function::{
     AccumulatorArgs, ExpressionArgs, PartitionEvaluatorArgs, StateFieldsArgs, WindowUDFFieldArgs,
 };
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::window_state::WindowAggState;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, GroupsAccumulator, LimitEffect, PartitionEvaluator,
-    ReversedUDAF, ReversedUDWF, SetMonotonicity, Signature, StatisticsArgs, WindowUDF, WindowUDFImpl,
+    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, Expr, GroupsAccumulator, LimitEffect,
+    PartitionEvaluator, ReversedUDAF, ReversedUDWF, SetMonotonicity, Signature, StatisticsArgs, WindowUDF,
+    WindowUDFImpl,
 };
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Literal;
@@ -54,11 +55,39 @@ pub fn growing(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUD
     }))
 }
 
-pub fn function(function: &Arc<WindowUDF>, budget: &Budget) -> Arc<WindowUDF> {
+pub fn function(function: &Arc<WindowUDF>, budget: &Budget, look_around: LookAround) -> Arc<WindowUDF> {
     Arc::new(WindowUDF::new_from_impl(ChargedWindowFunction {
         inner: function.clone(),
         charges: Arc::new(Charges::new(budget)),
+        look_around,
     }))
+}
+
+/// Which rows around the current one `lead` and `lag` read, as far as the library knows it.
+///
+/// With IGNORE NULLS its `WindowShiftEvaluator` loses count when it evaluates row by row, and a LIMIT cuts the rows that it
+/// looks for; so it gets whole partitions. Its `lag` with a negative offset reads rows behind a LIMIT, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LookAround {
+    Known,
+    /// No LIMIT may cut rows before.
+    Following,
+    /// All rows of a partition at once.
+    Partition,
+}
+
+impl LookAround {
+    pub fn of(function: &WindowUDF, params: &WindowFunctionParams) -> LookAround {
+        if !["lead", "lag"].contains(&function.name()) {
+            return LookAround::Known;
+        }
+        let offset = params.args.get(1);
+        match (params.null_treatment, offset) {
+            (Some(NullTreatment::IgnoreNulls), _) => LookAround::Partition,
+            (_, None | Some(Expr::Literal(ScalarValue::Int64(Some(0..)), _))) => LookAround::Known,
+            _ => LookAround::Following,
+        }
+    }
 }
 
 /// The charges for the copies of one function in two generations: the older one is released when the younger one is
@@ -355,11 +384,12 @@ impl Accumulator for GrowingAccumulator {
 struct ChargedWindowFunction {
     inner: Arc<WindowUDF>,
     charges: Arc<Charges>,
+    look_around: LookAround,
 }
 
 impl PartialEq for ChargedWindowFunction {
     fn eq(&self, other: &ChargedWindowFunction) -> bool {
-        self.inner == other.inner
+        (self.look_around, &self.inner) == (other.look_around, &other.inner)
     }
 }
 
@@ -398,6 +428,7 @@ impl WindowUDFImpl for ChargedWindowFunction {
             constant_bytes: constants.map(|constant| scalar_bytes(constant.value())).sum(),
             inner: self.inner.inner().partition_evaluator(args)?,
             charges: self.charges.clone(),
+            needs_partition: self.look_around == LookAround::Partition,
         }))
     }
 
@@ -423,6 +454,7 @@ impl WindowUDFImpl for ChargedWindowFunction {
                 ReversedUDWF::Reversed(Arc::new(WindowUDF::new_from_impl(ChargedWindowFunction {
                     inner,
                     charges: self.charges.clone(),
+                    look_around: self.look_around,
                 })))
             }
             other => other,
@@ -434,7 +466,10 @@ impl WindowUDFImpl for ChargedWindowFunction {
     }
 
     fn limit_effect(&self, args: &[Arc<dyn PhysicalExpr>]) -> LimitEffect {
-        self.inner.inner().limit_effect(args)
+        match self.look_around {
+            LookAround::Known => self.inner.inner().limit_effect(args),
+            LookAround::Following | LookAround::Partition => LimitEffect::Unknown,
+        }
     }
 }
 
@@ -444,6 +479,7 @@ struct ChargedEvaluator {
     charges: Arc<Charges>,
     /// Each row may return the default value.
     constant_bytes: usize,
+    needs_partition: bool,
 }
 
 #[warn(clippy::missing_trait_methods)]
@@ -478,7 +514,7 @@ impl PartitionEvaluator for ChargedEvaluator {
     }
 
     fn supports_bounded_execution(&self) -> bool {
-        self.inner.supports_bounded_execution()
+        !self.needs_partition && self.inner.supports_bounded_execution()
     }
 
     fn uses_window_frame(&self) -> bool {

@@ -1,0 +1,49 @@
+//! Answers are right or an error. The library's planner and functions differ from SQL in a few places without a word: integers
+//! wrap, NaN and `-0.0` are compared by their bits, patterns of `SIMILAR TO` are not translated, columns of one name collide.
+//! Each module here takes one of them; the rules run after the library has resolved types and before it folds constants.
+
+mod arithmetic;
+pub mod dynamic_filters;
+mod expressions;
+mod extremes;
+pub mod floats;
+mod output;
+mod percentile;
+pub mod similar;
+mod sum;
+mod texts;
+
+pub use output::unused as unused_name;
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::logical_expr::AggregateUDF;
+use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::analyzer::resolve_grouping_function::ResolveGroupingFunction;
+use datafusion::optimizer::analyzer::type_coercion::TypeCoercion;
+
+/// The functions that the rules put into plans. No query can call them by name.
+pub const PLANNED_FUNCTIONS: [&str; 4] = ["+", "-", "*", floats::CANONICAL];
+
+/// The library's rules and those of this module.
+pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+    vec![
+        Arc::new(ResolveGroupingFunction::new()),
+        Arc::new(texts::NumbersInTexts),
+        Arc::new(TypeCoercion::new()),
+        Arc::new(arithmetic::CheckedArithmetic),
+        Arc::new(floats::CanonicalFloats),
+        Arc::new(output::OutputColumns),
+    ]
+}
+
+/// The aggregate functions that replace those of the same name.
+pub fn aggregate_functions(all: Vec<Arc<AggregateUDF>>) -> Result<Vec<Arc<AggregateUDF>>> {
+    let [min, max] = extremes::functions();
+    let own = [sum::function(), percentile::function()?, min, max];
+    let is_own = |known: &Arc<AggregateUDF>| own.iter().any(|own| own.name() == known.name());
+    let mut kept: Vec<_> = all.into_iter().filter(|known| !is_own(known)).collect();
+    kept.extend(own);
+    Ok(kept)
+}
