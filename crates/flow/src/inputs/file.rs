@@ -3,15 +3,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::UNIX_EPOCH;
 
 use thalweg_config::{ComponentNode, Fields};
 use thalweg_kit::blocking;
+use thalweg_record::{AckResult, Message};
 
 use super::codec::InputCodec;
 use super::stdin::read_stream;
 use crate::BoxFuture;
-use crate::component::{BuildContext, BuildError};
+use crate::component::{BuildContext, BuildError, Component};
 use crate::input::{Input, InputContext, InputError};
 use crate::parse::ParseContext;
 use crate::registry::InputSpec;
@@ -20,6 +22,31 @@ use crate::registry::InputSpec;
 struct FileInput {
     paths: Vec<String>,
     codec: InputCodec,
+    delete_on_finish: bool,
+}
+
+/// A file that is deleted when it is read to its end and every message of it has been acknowledged. The reader and every
+/// batch hold it, and whoever is last decides.
+struct FinishedFile {
+    path: PathBuf,
+    component: Component,
+    is_whole: AtomicBool,
+    was_given_up: AtomicBool,
+}
+
+impl Drop for FinishedFile {
+    fn drop(&mut self) {
+        if !*self.is_whole.get_mut() || *self.was_given_up.get_mut() {
+            return;
+        }
+        // At once: after the last message the process may end.
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            self.component.warn_limited("not_deleted", 1, || {
+                let path = self.path.display();
+                format!("cannot delete {path}, which was read to its end; it will be read again: {error}")
+            });
+        }
+    }
 }
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
@@ -32,8 +59,13 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
         );
     }
     let codec = InputCodec::read(&mut fields);
+    let delete_on_finish = fields.bool("delete_on_finish", false);
     fields.finish();
-    Some(Arc::new(FileInput { paths, codec }))
+    Some(Arc::new(FileInput {
+        paths,
+        codec,
+        delete_on_finish,
+    }))
 }
 
 impl InputSpec for FileInput {
@@ -48,7 +80,7 @@ impl Input for FileInput {
             for pattern in &self.paths {
                 for path in find(pattern.clone(), &context).await? {
                     if !context.stop.is_cancelled() {
-                        read_file(&path, &self.codec, &context).await?;
+                        self.read(&path, &context).await?;
                     }
                 }
             }
@@ -57,7 +89,39 @@ impl Input for FileInput {
     }
 }
 
-async fn read_file(path: &Path, codec: &InputCodec, context: &InputContext) -> Result<(), InputError> {
+impl FileInput {
+    async fn read(&self, path: &Path, context: &InputContext) -> Result<(), InputError> {
+        let file = self.delete_on_finish.then(|| {
+            Arc::new(FinishedFile {
+                path: path.to_owned(),
+                component: context.component.clone(),
+                is_whole: AtomicBool::new(false),
+                was_given_up: AtomicBool::new(false),
+            })
+        });
+        let settle = || {
+            let file = file.clone();
+            move |result| {
+                if let (Some(file), AckResult::Nacked) = (file, result) {
+                    file.was_given_up.store(true, Ordering::Relaxed);
+                }
+            }
+        };
+        let is_whole = read_file(path, &self.codec, context, settle).await?;
+        if let Some(file) = file {
+            file.is_whole.store(is_whole, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether the whole file was passed on.
+async fn read_file<S: FnOnce(AckResult) + Send + 'static>(
+    path: &Path,
+    codec: &InputCodec,
+    context: &InputContext,
+    settle: impl Fn() -> S,
+) -> Result<bool, InputError> {
     let unreadable = |error| InputError(format!("cannot read {}: {error}", path.display()));
     let file = tokio::fs::File::open(path).await.map_err(unreadable)?;
     let modified = file.metadata().await.ok().and_then(|metadata| metadata.modified().ok());
@@ -66,12 +130,13 @@ async fn read_file(path: &Path, codec: &InputCodec, context: &InputContext) -> R
         .map(|since| since.as_secs().to_string());
     context.connection.up();
     let name = path.display().to_string();
-    let read = read_stream(file, codec, context, |message| {
+    let mark = |message: &mut Message| {
         message.meta.set("path", name.as_str());
         message
             .meta
             .set("mod_time_unix", modified.as_deref().unwrap_or_default());
-    });
+    };
+    let read = read_stream(file, codec, context, mark, settle);
     read.await.map_err(unreadable)
 }
 

@@ -72,7 +72,9 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
 
 /// An empty text means no mapping; the outer `None` is a mistake, which is reported.
 fn optional_mapping(node: &Node, context: &ParseContext<'_>) -> Option<Option<Mapping>> {
-    let text = node.expect_text().map_err(|error| context.diagnostics.error(node, error));
+    let text = node
+        .expect_text()
+        .map_err(|error| context.diagnostics.error(node, error));
     match text.ok()? {
         "" => Some(None),
         text => {
@@ -103,7 +105,11 @@ impl LogSpec {
         let mut fields: Vec<String> = named
             .map(|(name, value)| format!("{name}={:?}", rendered(value, messages, index)))
             .collect();
-        match self.fields_mapping.as_ref().map(|mapping| mapping.evaluate(messages, index)) {
+        match self
+            .fields_mapping
+            .as_ref()
+            .map(|mapping| mapping.evaluate(messages, index))
+        {
             Some(Ok(Some(Value::Object(object)))) => {
                 fields.extend(object.iter().map(|(name, value)| format!("{name}={:?}", shown(value))));
             }
@@ -157,7 +163,10 @@ mod tests {
         let spec = LogSpec {
             level: "INFO",
             message: Arc::new(Interpolation::compile("").unwrap()),
-            fields: Arc::new(vec![("size".to_owned(), Interpolation::compile("${! batch_size() }").unwrap())]),
+            fields: Arc::new(vec![(
+                "size".to_owned(),
+                Interpolation::compile("${! batch_size() }").unwrap(),
+            )]),
             fields_mapping: Some(Mapping::compile(mapping).unwrap()),
         };
         spec.fields(&[Message::raw(payload.to_owned())], 0)
@@ -175,6 +184,9 @@ mod tests {
             r#"size="1" fields_mapping="<it makes no object>""#
         );
         let failed = fields("root.a = throw(\"why\")", "{}");
-        assert!(failed.starts_with(r#"size="1" fields_mapping="<"#) && failed.contains("why"), "{failed}");
+        assert!(
+            failed.starts_with(r#"size="1" fields_mapping="<"#) && failed.contains("why"),
+            "{failed}"
+        );
     }
 }

@@ -26,6 +26,44 @@ fn codecs_cut_files_into_messages() {
 }
 
 #[test]
+fn a_file_is_deleted_when_all_of_it_has_arrived() {
+    let world = World::new();
+    std::fs::write(world.path("kept.txt"), "a\n").unwrap();
+    for (name, content) in [("1.txt", "a\nb\n"), ("2.txt", ""), ("3.txt", "too long a line\nc\n")] {
+        std::fs::write(world.path(name), content).unwrap();
+    }
+    let report = world.run(
+        "
+input: {file: {paths: [DIR/1.txt, 'DIR/[23].txt'], delete_on_finish: true, max_buffer: 4}}
+pipeline: {processors: [{mapping: 'root = if content().string() == \"b\" { deleted() }'}]}
+output: {kept: {}}
+",
+    );
+    assert!(report.counts.adds_up(), "{report:?}");
+    assert_eq!(world.texts("out"), ["a", "c"]);
+    let names = std::fs::read_dir(world.path("")).unwrap();
+    let left: Vec<String> = names
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".txt"))
+        .collect();
+    assert_eq!(left, ["kept.txt"]);
+}
+
+#[test]
+fn a_file_whose_messages_were_given_up_stays() {
+    let world = World::new();
+    std::fs::write(world.path("in.txt"), "a\nb\n").unwrap();
+    let running = world
+        .start("input: {file: {paths: [DIR/in.txt], delete_on_finish: true}}\noutput: {kept: {open_fails: 1000000}}\n");
+    crate::harness::until("all of it is read", || world.metric("input_received", "") == 2.0);
+    let report = world.stop(running, std::time::Duration::from_millis(50));
+    assert_eq!(report.unacknowledged, 2, "{report:?}");
+    assert_eq!(std::fs::read_to_string(world.path("in.txt")).unwrap(), "a\nb\n");
+    world.run("input: {file: {paths: [DIR/in.txt], delete_on_finish: true}}\noutput: {kept: {}}\n");
+    assert!(!world.path("in.txt").exists());
+}
+
+#[test]
 fn a_broker_feeds_one_flow_from_several_with_the_processors_of_each() {
     let world = World::new();
     let running = world.start(
