@@ -78,11 +78,12 @@ async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -
     }
 }
 
-/// Accepts `application/grpc` with or without a `+proto` suffix.
+/// Accepts `application/grpc` with or without a `+proto` suffix, in any case.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(header::CONTENT_TYPE)
-        .map_or(&b""[..], HeaderValue::as_bytes);
+        .map_or(&b""[..], HeaderValue::as_bytes)
+        .to_ascii_lowercase();
     kind.strip_prefix(b"application/grpc")
         .is_some_and(|rest| rest.is_empty() || rest == b"+proto" || rest.starts_with(b";"))
 }

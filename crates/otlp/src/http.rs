@@ -19,6 +19,7 @@ use crate::reply;
 /// The log position of the entry, for clients that want to wait until queries see it.
 const POSITION: &str = "thalweg-position";
 const PROTO: &str = "application/x-protobuf";
+const JSON_WORD: &[u8] = b"json";
 
 const PATHS: [(&str, Signal); 3] = [
     ("/v1/logs", Signal::Logs),
@@ -42,14 +43,7 @@ async fn answer(receiver: Arc<OtlpReceiver>, signal: Signal, request: Request) -
         protocol: "http",
         peer: String::new(),
     };
-    // A request of another type is refused in protobuf, which most senders read.
-    let kind = parts.headers.get(header::CONTENT_TYPE);
-    let is_json = kind.is_some_and(|kind| kind.as_bytes().windows(4).any(|part| part == b"json"));
-    let encoding = if is_json {
-        PayloadEncoding::Json
-    } else {
-        PayloadEncoding::Proto
-    };
+    let encoding = encoding_of_answer(&parts.headers);
     match take(&receiver, &asked, &parts.headers, body).await {
         Ok(taken) => {
             receiver.count(&asked, "ok");
@@ -80,6 +74,21 @@ async fn take(
         held,
     };
     receiver.take(asked, came).await
+}
+
+/// The encoding of the request. One of another type is refused in JSON if its type says so (`text/json`), and else in
+/// protobuf, which most senders read.
+fn encoding_of_answer(headers: &HeaderMap) -> PayloadEncoding {
+    encoding_of(headers).unwrap_or_else(|_| {
+        let kind = headers.get(header::CONTENT_TYPE);
+        let mut parts = kind
+            .into_iter()
+            .flat_map(|kind| kind.as_bytes().windows(JSON_WORD.len()));
+        match parts.any(|part| part.eq_ignore_ascii_case(JSON_WORD)) {
+            true => PayloadEncoding::Json,
+            false => PayloadEncoding::Proto,
+        }
+    })
 }
 
 fn encoding_of(headers: &HeaderMap) -> Result<PayloadEncoding, Refusal> {
@@ -146,5 +155,27 @@ fn media_type(encoding: PayloadEncoding) -> &'static str {
     match encoding {
         PayloadEncoding::Proto => PROTO,
         PayloadEncoding::Json => JSON,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_the_encoding_of_its_request_whatever_the_case() {
+        for (kind, expected) in [
+            (JSON, PayloadEncoding::Json),
+            ("Application/JSON", PayloadEncoding::Json),
+            ("APPLICATION/JSON; Charset=utf-8", PayloadEncoding::Json),
+            ("Text/Json", PayloadEncoding::Json),
+            (PROTO, PayloadEncoding::Proto),
+            ("Application/X-Protobuf", PayloadEncoding::Proto),
+            ("text/plain", PayloadEncoding::Proto),
+        ] {
+            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]);
+            assert_eq!(encoding_of_answer(&headers), expected, "{kind}");
+        }
+        assert_eq!(encoding_of_answer(&HeaderMap::new()), PayloadEncoding::Proto);
     }
 }

@@ -191,7 +191,8 @@ fn render(verb: char, spec: &FormatSpec, value: &Value) -> EvalResult<String> {
         's' => match (value, view::text(value)) {
             (_, Some(text)) => Ok(cut(spec, &text)),
             (Value::Array(_) | Value::Object(_), None) => general(spec, value),
-            _ => refuse("a string"),
+            // As `string()` shows it: numbers with all their digits.
+            _ => Ok(cut(spec, &view::to_text(value)?)),
         },
         'q' => match (view::text(value), view::integer(value)) {
             (Some(text), _) => Ok(json::to_string(&Value::text(cut(spec, &text)))),

@@ -65,7 +65,13 @@ fn values_that_nest_too_deeply_are_refused_where_they_are_built() {
     let chain = format!("root = 1{}", ".(v -> [v])".repeat(5_000));
     let message = "the value is nested up to 512 levels deeper than its parts; split it with `let`";
     assert_eq!(compile_error(&chain).message, message);
-    for nests in [".enumerated()", ".key_values()", ".string().parse_csv()", ".append([])", ".assign({})"] {
+    for nests in [
+        ".enumerated()",
+        ".key_values()",
+        ".string().parse_csv()",
+        ".append([])",
+        ".assign({})",
+    ] {
         let chain = format!("root = [1]{}", nests.repeat(5_000));
         assert_eq!(compile_error(&chain).message, message, "{nests}");
     }

@@ -129,9 +129,14 @@ fn format_prints_as_go_does() {
             "\"%d\".format(5.5)",
             "error: format: %d takes a whole number, not number; %v takes anything",
         ),
+        ("\"%s\".format(7)", "\"7\""),
         (
-            "\"%s\".format(5)",
-            "error: format: %s takes a string, not number; %v takes anything",
+            "\"%s %s %s %s\".format(1500000.0, 0.5, 12345678901234567890, -1)",
+            "\"1500000 0.5 12345678901234567890 -1\"",
+        ),
+        (
+            "\"%s %s %5s|%.2s\".format(true, null, 7, 1234)",
+            "\"true null     7|12\"",
         ),
         (
             "\"%d\".format(\"x\")",
