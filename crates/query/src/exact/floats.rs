@@ -11,11 +11,11 @@ use datafusion::arrow::array::{ArrayRef, AsArray as _};
 use datafusion::arrow::datatypes::{DataType, FieldRef, Float32Type, Float64Type};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result, ScalarValue, exec_err};
-use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::common::{Column, DFSchema, Result, ScalarValue, exec_err};
+use datafusion::logical_expr::expr::{InSubquery, ScalarFunction};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable as _, LogicalPlan, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
-    ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ExprSchemable as _, LogicalPlan, LogicalPlanBuilder, Operator, ReturnFieldArgs,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion::optimizer::AnalyzerRule;
 
@@ -129,6 +129,7 @@ fn canonical_expr(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
             made |= canonical_arguments(&mut list.list, schema);
             Transformed::new_transformed(Expr::InList(list), made)
         }
+        Expr::InSubquery(membership) => in_subquery(membership, schema),
         Expr::AggregateFunction(mut call) if compares_bits(call.func.name(), call.params.distinct) => {
             let made = canonical_arguments(&mut call.params.args, schema);
             Transformed::new_transformed(Expr::AggregateFunction(call), made)
@@ -144,6 +145,26 @@ fn canonical_expr(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
             Transformed::new_transformed(Expr::WindowFunction(call), made)
         }
         other => Transformed::no(other),
+    }
+}
+
+/// Makes the value and the column of the subquery canonical.
+fn in_subquery(mut membership: InSubquery, schema: &DFSchema) -> Transformed<Expr> {
+    let inner = membership.subquery.subquery.as_ref();
+    let Some((table, field)) = inner.schema().iter().next() else {
+        return Transformed::no(Expr::InSubquery(membership));
+    };
+    let mut column = Expr::Column(Column::from((table, field)));
+    let is_float = make_key(&mut column, inner.schema());
+    let column = column.alias(field.name());
+    let projected = LogicalPlanBuilder::from(inner.clone()).project([column]);
+    match projected.and_then(LogicalPlanBuilder::build) {
+        Ok(plan) if is_float => {
+            membership.subquery.subquery = Arc::new(plan);
+            make_key(&mut membership.expr, schema);
+            Transformed::yes(Expr::InSubquery(membership))
+        }
+        _ => Transformed::no(Expr::InSubquery(membership)),
     }
 }
 

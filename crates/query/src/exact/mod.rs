@@ -7,6 +7,7 @@ pub mod dynamic_filters;
 mod expressions;
 mod extremes;
 pub mod floats;
+mod null_lists;
 mod output;
 mod percentile;
 pub mod similar;
@@ -32,6 +33,7 @@ pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         Arc::new(ResolveGroupingFunction::new()),
         Arc::new(texts::NumbersInTexts),
         Arc::new(TypeCoercion::new()),
+        Arc::new(null_lists::NullsInLists),
         Arc::new(arithmetic::CheckedArithmetic),
         Arc::new(floats::CanonicalFloats),
         Arc::new(output::OutputColumns),

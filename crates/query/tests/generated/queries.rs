@@ -116,7 +116,7 @@ impl Sql {
                 self.pick(&["floor", "ceil", "round"]),
                 self.column(table, &["e"])
             ),
-            6 => format!("cast({} as double)", self.column(table, &["k", "i"])),
+            6 => format!("(cast({} as double) + 0.0)", self.column(table, &["k", "i"])),
             7 => format!("-{}", self.column(table, &["d", "e"])),
             8 => format!(
                 "nullif({}, {})",
@@ -143,7 +143,10 @@ impl Sql {
                 self.below(3)
             ),
             6 => format!("replace({}, 'a', 'xx')", self.text(table, depth - 1)),
-            7 => format!("cast({} as varchar)", self.column(table, &["k", "i", "o", "day"])),
+            7 => format!(
+                "(cast({} as varchar) || '')",
+                self.column(table, &["k", "i", "o", "day"])
+            ),
             8 => format!("coalesce({}, 'none')", self.text(table, depth - 1)),
             _ => format!("{}['{}']", self.column(table, &["m"]), self.pick(&["p", "q", "r"])),
         }
