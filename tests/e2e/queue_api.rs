@@ -140,7 +140,10 @@ fn at_terminal(folder: &Path, url: &str, arguments: &[&str], steps: &Value) -> (
         .current_dir(folder)
         .output()
         .unwrap();
-    (typed.status.success(), String::from_utf8_lossy(&typed.stdout).into_owned())
+    (
+        typed.status.success(),
+        String::from_utf8_lossy(&typed.stdout).into_owned(),
+    )
 }
 
 #[test]

@@ -437,15 +437,29 @@ mod tests {
         let mut answers = 0;
         while !stopping.is_finished() {
             let data_dir = folder.path().to_owned();
-            let answer = tokio::task::spawn_blocking(move || get(&data_dir, "/metrics")).await.unwrap();
+            let answer = tokio::task::spawn_blocking(move || get(&data_dir, "/metrics"))
+                .await
+                .unwrap();
             if let Some((200, text)) = answer {
-                let counts = text.lines().any(|line| line.starts_with("thalweg_flow_out_total") && line.ends_with(" 3"));
+                let counts = text
+                    .lines()
+                    .any(|line| line.starts_with("thalweg_flow_out_total") && line.ends_with(" 3"));
                 assert!(counts, "{text}");
                 answers += 1;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        assert!(stopping.await.unwrap().flows.iter().all(|flow| flow.unacknowledged == 0));
-        assert!(answers > 0 && begin.elapsed() >= Duration::from_secs(2), "{answers} answers");
+        assert!(
+            stopping
+                .await
+                .unwrap()
+                .flows
+                .iter()
+                .all(|flow| flow.unacknowledged == 0)
+        );
+        assert!(
+            answers > 0 && begin.elapsed() >= Duration::from_secs(2),
+            "{answers} answers"
+        );
     }
 }

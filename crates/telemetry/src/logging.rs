@@ -345,7 +345,10 @@ mod tests {
         };
         let line = log.logfmt(Level::INFO, &fields);
         assert!(line.starts_with("@timestamp=2"), "{line}");
-        assert!(line.ends_with(" severity=info @service=thalweg message=started"), "{line}");
+        assert!(
+            line.ends_with(" severity=info @service=thalweg message=started"),
+            "{line}"
+        );
         let json: serde_json::Value = serde_json::from_str(&log.json(Level::INFO, &fields)).unwrap();
         assert_eq!(json["severity"], "info");
         assert_eq!(json["message"], "started");

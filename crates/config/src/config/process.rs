@@ -161,9 +161,12 @@ impl LoggerConfig {
             _ => LogFormat::Logfmt,
         };
         let add_timestamp = f.bool("add_timestamp", true);
-        let [level_name, timestamp_name, message_name] =
-            [("level_name", "level"), ("timestamp_name", "time"), ("message_name", "msg")]
-                .map(|(field, default)| line_name(&mut f, field, default));
+        let [level_name, timestamp_name, message_name] = [
+            ("level_name", "level"),
+            ("timestamp_name", "time"),
+            ("message_name", "msg"),
+        ]
+        .map(|(field, default)| line_name(&mut f, field, default));
         let given = f.has("static_fields");
         let mut static_fields = f.string_map("static_fields");
         if !given {
@@ -187,7 +190,13 @@ fn line_name(f: &mut Fields<'_>, field: &str, default: &str) -> String {
     let name = f.string(field, default);
     let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
     if name.is_empty() || name.contains(is_bad) {
-        f.error(field, format!("expected a name without spaces, quotes and \"=\", got {}", quoted(&name)));
+        f.error(
+            field,
+            format!(
+                "expected a name without spaces, quotes and \"=\", got {}",
+                quoted(&name)
+            ),
+        );
     }
     name
 }
@@ -206,7 +215,10 @@ impl MetricsConfig {
         let use_histogram_timing = prometheus.bool("use_histogram_timing", false);
         prometheus.finish();
         let mapping = f.string("mapping", "");
-        f.legacy("none", "has no effect: /metrics is always there, and costs little until it is read");
+        f.legacy(
+            "none",
+            "has no effect: /metrics is always there, and costs little until it is read",
+        );
         f.finish();
         MetricsConfig {
             use_histogram_timing,

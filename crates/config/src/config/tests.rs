@@ -58,7 +58,10 @@ fn sections_of_other_programs_are_accepted_and_what_has_no_effect_is_told() {
             "metrics: {none: {}}\n",
             "f.yaml:1:11: warning: metrics.none has no effect: /metrics is always there, and costs little until it is read\n",
         ),
-        ("tracer: none\n", "f.yaml:1:9: tracer: expected a mapping such as {none: {}}\n"),
+        (
+            "tracer: none\n",
+            "f.yaml:1:9: tracer: expected a mapping such as {none: {}}\n",
+        ),
         (
             "logger: {level_name: 'a b'}\n",
             "f.yaml:1:22: logger.level_name: expected a name without spaces, quotes and \"=\", got \"a b\"\n",

@@ -45,7 +45,11 @@ pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<
         DlqCommand::Purge(purge) => {
             let ids = ids(client, &purge.select)?;
             // Ids that somebody has typed are meant.
-            let what = format!("{} dead letters of the queue {} will be deleted.", ids.len(), purge.select.name);
+            let what = format!(
+                "{} dead letters of the queue {} will be deleted.",
+                ids.len(),
+                purge.select.name
+            );
             if !out::is_meant(what, purge.yes || !purge.select.ids.is_empty())? {
                 return Ok(ExitCode::FAILURE);
             }
@@ -60,13 +64,7 @@ pub fn run(client: &QueueClient, command: &DlqCommand, as_json: bool) -> Result<
 
 /// Many letters take many commits, so they are processed in parts with a progress line. Letters that die meanwhile are
 /// not included: a letter that is sent again may die again at once.
-fn in_parts(
-    client: &QueueClient,
-    queue: &str,
-    ids: &[String],
-    action: &str,
-    more: &Map<String, Value>,
-) -> Result<u64> {
+fn in_parts(client: &QueueClient, queue: &str, ids: &[String], action: &str, more: &Map<String, Value>) -> Result<u64> {
     let path = of(queue, &format!("/dlq:{action}"));
     let shown = ids.len() > PART && std::io::stderr().is_terminal();
     let mut done = 0;
