@@ -20,7 +20,7 @@ use parquet::file::statistics::Statistics;
 use serde_json::{Map, Value};
 use thalweg_record::{Ticks, Value as Sent, json};
 
-use super::schema::{ColumnType, TableSchema};
+use super::schema::{ColumnType, TableColumn, TableSchema};
 
 /// The number of columns with statistics: the first ones of the schema, as Delta counts them.
 pub const INDEXED_COLUMNS: usize = 32;
@@ -81,29 +81,14 @@ impl FileStats {
     /// Delta's JSON for a newly written file. Columns of `schema` that the file lacks count as all null.
     pub fn delta_json(schema: &TableSchema, partitions: &[&str], file: &ParquetMetaData) -> String {
         let rows = file.file_metadata().num_rows();
-        let written: HashMap<&str, usize> = file
-            .file_metadata()
-            .schema_descr()
-            .columns()
-            .iter()
-            .enumerate()
-            .filter(|(_, leaf)| leaf.path().parts().len() == 1)
-            .map(|(index, leaf)| (leaf.name(), index))
-            .collect();
         let (mut min, mut max, mut nulls) = (Map::new(), Map::new(), Map::new());
-        for column in schema
-            .columns
-            .iter()
-            .take(INDEXED_COLUMNS)
-            .filter(|c| !partitions.contains(&c.name.as_str()))
-        {
-            let Some(&leaf) = written.get(column.name.as_str()) else {
+        for (column, merged) in merged_columns(schema, partitions, file) {
+            let Some(merged) = merged else {
                 if !column.kind.is_nested() {
                     nulls.insert(column.name.clone(), rows.into());
                 }
                 continue;
             };
-            let merged = MergedColumnStats::of(file, leaf);
             if let Some(count) = merged.nulls {
                 nulls.insert(column.name.clone(), count.into());
             }
@@ -113,6 +98,32 @@ impl FileStats {
             }
         }
         serde_json::json!({"numRecords": rows, "minValues": min, "maxValues": max, "nullCount": nulls}).to_string()
+    }
+
+    /// The exact statistics of a file, of which [`FileStats::delta_json`] is made.
+    pub fn of_footer(schema: &TableSchema, partitions: &[&str], file: &ParquetMetaData) -> FileStats {
+        let columns = merged_columns(schema, partitions, file).filter_map(|(column, merged)| {
+            let Some(merged) = merged else {
+                let rows = u64::try_from(file.file_metadata().num_rows()).ok();
+                return (!column.kind.is_nested()).then(|| ColumnStats {
+                    column: column.name.as_str().into(),
+                    min: None,
+                    max: None,
+                    nulls: rows,
+                });
+            };
+            let (min, max) = merged.bounds.and_then(|bounds| bounds.exact(&column.kind)).unzip();
+            Some(ColumnStats {
+                column: column.name.as_str().into(),
+                min,
+                max,
+                nulls: merged.nulls,
+            })
+        });
+        FileStats {
+            columns: columns.collect(),
+            rows: u64::try_from(file.file_metadata().num_rows()).ok(),
+        }
     }
 
     /// Parses Delta's JSON; what does not fit the schema is dropped. `names` shares column names between files.
@@ -181,6 +192,25 @@ impl ColumnBound {
     }
 }
 
+/// The columns that have statistics in the log, with what the file has of each; `None` if it lacks the column.
+fn merged_columns<'a>(
+    schema: &'a TableSchema,
+    partitions: &'a [&str],
+    file: &'a ParquetMetaData,
+) -> impl Iterator<Item = (&'a TableColumn, Option<MergedColumnStats>)> {
+    let leaves = file.file_metadata().schema_descr().columns().iter().enumerate();
+    let written: HashMap<&str, usize> = leaves
+        .filter(|(_, leaf)| leaf.path().parts().len() == 1)
+        .map(|(index, leaf)| (leaf.name(), index))
+        .collect();
+    let indexed = schema.columns.iter().take(INDEXED_COLUMNS);
+    let indexed = indexed.filter(|column| !partitions.contains(&column.name.as_str()));
+    indexed.map(move |column| {
+        let leaf = written.get(column.name.as_str());
+        (column, leaf.map(|leaf| MergedColumnStats::of(file, *leaf)))
+    })
+}
+
 /// The statistics of one column over all row groups.
 struct MergedColumnStats {
     nulls: Option<u64>,
@@ -237,6 +267,21 @@ impl ColumnBounds {
             (Some(ColumnBounds::Int(a, b)), ColumnBounds::Int(c, d)) => ColumnBounds::Int(a.min(c), b.max(d)),
             (Some(ColumnBounds::Float(a, b)), ColumnBounds::Float(c, d)) => ColumnBounds::Float(a.min(c), b.max(d)),
             (Some(ColumnBounds::Text(a, b)), ColumnBounds::Text(c, d)) => ColumnBounds::Text(a.min(c), b.max(d)),
+            _ => return None,
+        })
+    }
+
+    /// The bounds of the types that have some in the log.
+    fn exact(self, kind: &ColumnType) -> Option<(ColumnBound, ColumnBound)> {
+        use ColumnType::{Boolean, Double, Integer, Long, String, Timestamp};
+        Some(match (kind, self) {
+            (Timestamp | Long | Integer | Boolean, ColumnBounds::Int(min, max)) => {
+                (ColumnBound::Int(min), ColumnBound::Int(max))
+            }
+            (Double, ColumnBounds::Float(min, max)) if min.is_finite() && max.is_finite() => {
+                (ColumnBound::Float(min), ColumnBound::Float(max))
+            }
+            (String, ColumnBounds::Text(min, max)) => (ColumnBound::Text(min), ColumnBound::Text(max)),
             _ => return None,
         })
     }
@@ -305,6 +350,11 @@ mod tests {
     }
 
     fn written(values: Vec<Option<f64>>) -> FileStats {
+        let json = FileStats::delta_json(&schema(), &["date"], &footer_of(values));
+        FileStats::parse(&json, &schema(), &mut HashMap::new())
+    }
+
+    fn footer_of(values: Vec<Option<f64>>) -> ParquetMetaData {
         let (schema, values_len) = (schema(), values.len());
         let arrow = Arc::new(schema.arrow().project(&[1, 2, 3, 4, 5]).unwrap());
         let n = Int64Array::from_iter((0..values.len()).map(|i| (i != 1).then_some(i as i64 + i64::MAX - 9)));
@@ -322,12 +372,26 @@ mod tests {
         let properties = WriterProperties::builder().set_max_row_group_row_count(Some(2)).build();
         let mut writer = ArrowWriter::try_new(Vec::new(), arrow, Some(properties)).unwrap();
         writer.write(&batch).unwrap();
-        let footer = writer.close().unwrap();
-        FileStats::parse(
-            &FileStats::delta_json(&schema, &["date"], &footer),
-            &schema,
-            &mut HashMap::new(),
-        )
+        writer.close().unwrap()
+    }
+
+    /// Another program cuts the last time off to milliseconds, and its bound contains it all the same.
+    #[test]
+    fn the_bounds_of_a_footer_are_exact_and_those_of_every_writer_contain_them() {
+        let exact = FileStats::of_footer(&schema(), &["date"], &footer_of(vec![Some(1.5), None, Some(-2.0)]));
+        let of = |name| exact.column(name).unwrap();
+        let micros = |micros| Some(ColumnBound::Int(micros));
+        assert_eq!(
+            (of("time").min.clone(), of("time").max.clone()),
+            (micros(-1), micros(2_001))
+        );
+        assert_eq!(
+            (&of("absent").max, of("absent").nulls, exact.rows),
+            (&None, Some(3), Some(3))
+        );
+        let cut = r#"{"maxValues":{"time":"1970-01-01T00:00:00.002Z"}}"#;
+        let cut = FileStats::parse(cut, &schema(), &mut HashMap::new());
+        assert_eq!(cut.column("time").unwrap().max, micros(2_999));
     }
 
     #[test]

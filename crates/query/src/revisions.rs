@@ -16,6 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use thalweg_columns::tables::{METRICS_ROLLUP, TAGS_ROLLUP, TableSpec};
 use thalweg_delta::FileEntry;
 
+use crate::exact;
 use crate::table::LakeTable;
 
 const NUMBER: &str = "__revision";
@@ -85,10 +86,9 @@ pub async fn newest(
         .build()?;
     match state.as_any().downcast_ref::<SessionState>() {
         Some(own) => {
-            // The plan is part of another plan, so its texts stay views like those of the other parts.
-            let mut config = own.config().clone();
-            config.options_mut().optimizer.expand_views_at_output = false;
-            let within = SessionStateBuilder::new_from_existing(own.clone()).with_config(config);
+            // Its texts stay views like those of the other parts.
+            let within = SessionStateBuilder::new_from_existing(own.clone());
+            let within = within.with_analyzer_rules(exact::analyzer_rules_of_parts());
             within.build().create_physical_plan(&plan).await
         }
         None => state.create_physical_plan(&plan).await,

@@ -29,6 +29,13 @@ pub const PLANNED_FUNCTIONS: [&str; 4] = ["+", "-", "*", floats::CANONICAL];
 
 /// The library's rules and those of this module.
 pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+    let mut rules = analyzer_rules_of_parts();
+    rules.push(Arc::new(output::OutputColumns));
+    rules
+}
+
+/// The same for a plan that is part of another one, which expects the columns as they are.
+pub fn analyzer_rules_of_parts() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
     vec![
         Arc::new(ResolveGroupingFunction::new()),
         Arc::new(texts::NumbersInTexts),
@@ -36,7 +43,6 @@ pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
         Arc::new(null_lists::NullsInLists),
         Arc::new(arithmetic::CheckedArithmetic),
         Arc::new(floats::CanonicalFloats),
-        Arc::new(output::OutputColumns),
     ]
 }
 

@@ -160,8 +160,7 @@ fn columns(table: &TableSchema, metadata: &ArrowReaderMetadata, found: &mut File
 fn statistics(subject: &VerifyTarget<'_>, entry: &FileEntry, footer: &ParquetMetaData, found: &mut FileFindings) {
     let snapshot = subject.snapshot;
     let partitions: Vec<&str> = snapshot.metadata.partition_columns.iter().map(String::as_str).collect();
-    let json = FileStats::delta_json(&snapshot.schema, &partitions, footer);
-    let of_footer = FileStats::parse(&json, &snapshot.schema, &mut HashMap::new());
+    let of_footer = FileStats::of_footer(&snapshot.schema, &partitions, footer);
     for said in &entry.stats.columns {
         if let Some(has) = of_footer.column(&said.column) {
             compare(said, has, found);
