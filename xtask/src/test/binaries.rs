@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::shell::{cargo, describe};
 
-/// Number of binaries that run at a time. On two cores, three of them leave little time unused.
-const LANES: usize = 3;
-/// These start first, in this order: the longest, then those that wait most, so that they wait beside the others. What needs
-/// the cores comes after them. The parts of a name are those that are printed.
+/// Number of binaries that run at a time.
+const LANES: usize = 2;
+/// These start first, in this order: the longest, then those that wait most, so that they wait beside it. What needs the cores
+/// comes after them. The names are those that are printed.
 const FIRST: [&str; 7] = [
     LONGEST,
     "assemble: simulation",
