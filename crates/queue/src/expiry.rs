@@ -130,8 +130,17 @@ struct ExpiryCheck {
 struct RunningExpiryCheck<'a> {
     aging: &'a ExpiryCheck,
     maintenance: &'a MaintenanceSchedule,
+    /// When it began: what expired since then it may have missed.
+    began: Micros,
     next: Option<Micros>,
     _alone: MutexGuard<'a, ()>,
+}
+
+impl RunningExpiryCheck<'_> {
+    /// The check is done, and the next message expires at this time.
+    fn next_at(&mut self, due: Micros) {
+        self.next = Some(due.max(self.began + GATHER));
+    }
 }
 
 impl Drop for RunningExpiryCheck<'_> {
@@ -164,7 +173,8 @@ impl ExpiryCheck {
             return None;
         }
         let alone = self.looking.lock().await;
-        if clock.now() < self.at() {
+        let began = clock.now();
+        if began < self.at() {
             return None;
         }
         // Messages that are stored meanwhile lower it again.
@@ -172,6 +182,7 @@ impl ExpiryCheck {
         Some(RunningExpiryCheck {
             aging: self,
             maintenance,
+            began,
             next: None,
             _alone: alone,
         })
@@ -192,7 +203,7 @@ impl Queue {
                 due = due.min(self.move_over_expired(group, partition, part).await);
             }
         }
-        looking.next = Some(due.max(self.clock.now() + GATHER));
+        looking.next_at(due);
         true
     }
 
@@ -204,7 +215,7 @@ impl Queue {
             return false;
         };
         let due = self.retain().await;
-        looking.next = Some(due.max(self.clock.now() + GATHER));
+        looking.next_at(due);
         true
     }
 
