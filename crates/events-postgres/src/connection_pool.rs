@@ -172,9 +172,10 @@ impl ConnectionPool {
         let cannot = |why: &ConnectError| {
             EventsError::Unavailable(format!("cannot reach the database at {}: {why}", database.place))
         };
+        // Before the attempt, so that connections abandoned meanwhile include this one.
+        let mut given_up = self.given_up.subscribe();
         let connected = database.connect().await.connected;
         let (client, connection) = connected.map_err(|why| cannot(&why))?;
-        let mut given_up = self.given_up.subscribe();
         tokio::spawn(async move {
             tokio::select! {
                 ended = connection => {

@@ -52,38 +52,43 @@ impl Drop for ListenSession {
 pub(crate) async fn listen(core: Weak<StoreCore>) {
     let mut pauses = PAUSES;
     let mut was_lost = false;
-    // The server that did not answer.
-    let mut silent: Option<String> = None;
+    // The server of the last session; empty before the first.
+    let mut server = String::new();
+    // Whether that server did not answer since then.
+    let mut is_silent = false;
     loop {
         let Some(strong) = core.upgrade() else { return };
         let database = strong.links.database.clone();
         drop(strong);
         let (connected, was_silent) = connect(&database).await;
-        if let Some(before) = &silent {
-            let is_another = connected.as_ref().is_ok_and(|listening| listening.server != *before);
-            if was_silent || is_another {
-                let Some(strong) = core.upgrade() else { return };
-                strong.links.give_up();
-            }
+        let is_given_up = match &connected {
+            Ok(listening) => is_silent && (was_silent || listening.server != server),
+            // Nobody lets it in, and a host is silent: pending requests may be at that one.
+            Err(_) => was_silent,
+        };
+        if is_given_up {
+            let Some(strong) = core.upgrade() else { return };
+            strong.links.give_up();
         }
         let was_connected = connected.is_ok();
         let lost = match connected {
             Ok(mut listening) => {
-                silent = None;
+                server = std::mem::take(&mut listening.server);
                 pauses.reset();
                 if was_lost {
                     tracing::info!(database = database.place, "the database is reachable again");
                 }
                 let lost = follow(&core, &mut listening).await;
-                if let Some(ListenError::Silent(_)) = &lost {
-                    silent = Some(listening.server.clone());
-                }
+                is_silent = matches!(lost, Some(ListenError::Silent(_)));
                 lost
             }
-            Err(why) => Some(ListenError::Ended(format!(
-                "cannot reach the database at {}: {why}",
-                database.place
-            ))),
+            Err(why) => {
+                is_silent |= was_silent || matches!(why, ConnectError::Silent(_));
+                Some(ListenError::Ended(format!(
+                    "cannot reach the database at {}: {why}",
+                    database.place
+                )))
+            }
         };
         let (Some(strong), Some(ListenError::Ended(why) | ListenError::Silent(why))) = (core.upgrade(), lost) else {
             return;

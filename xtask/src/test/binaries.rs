@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::shell::{cargo, describe};
 
 /// Number of binaries that run at a time.
-const LANES: usize = 2;
+const LANES: usize = 3;
 /// These start first, in this order: the longest, then those that wait most, so that they wait beside it. What needs the cores
 /// comes after them. The names are those that are printed.
 const FIRST: [&str; 7] = [

@@ -189,24 +189,29 @@ impl Server {
 
     /// Like a machine that hangs: the kernel accepts connections and nobody answers. `false` resumes.
     pub fn freeze(&self, is_frozen: bool) {
-        let postgres = self.postgres.as_ref().unwrap().id().to_string();
-        let signal = |process: &str| {
-            let signal = if is_frozen { "STOP" } else { "CONT" };
-            let _gone_by_now = Command::new("sh")
-                .args(["-c", &format!("kill -{signal} {process}")])
-                .status();
-        };
+        let name = if is_frozen { "STOP" } else { "CONT" };
+        let postgres = self.postmaster();
         // The postmaster first, so that no new process is missed.
-        signal(&postgres);
+        signal(name, &postgres);
         for process in std::fs::read_dir("/proc").unwrap() {
             let process = process.unwrap().file_name().into_string().unwrap();
             // After the name, which may contain any characters, come the state and the parent.
             let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
             let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
             if parent == Some(postgres.as_str()) {
-                signal(&process);
+                signal(name, &process);
             }
         }
+    }
+
+    /// Nobody new is let in, and this backend ends. The others go on.
+    pub fn close_and_end(&self, backend: &str) {
+        signal("STOP", &self.postmaster());
+        signal("TERM", backend);
+    }
+
+    fn postmaster(&self) -> String {
+        self.postgres.as_ref().unwrap().id().to_string()
     }
 
     /// Runs SQL as an operator would, and returns the output.
@@ -243,6 +248,12 @@ impl Drop for Server {
         }
         self.kill();
     }
+}
+
+fn signal(name: &str, process: &str) {
+    let _gone_by_now = Command::new("sh")
+        .args(["-c", &format!("kill -{name} {process}")])
+        .status();
 }
 
 fn is_root() -> bool {

@@ -256,6 +256,35 @@ async fn who_waits_for_a_database_that_says_nothing_any_more_is_told_and_it_goes
     assert_eq!(kept.iter().filter(|data| *data == "2").count(), 1, "{kept:?}");
 }
 
+/// Whoever listens to the database cannot find that it is silent by a poll if its connection was lost before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_is_told_too_when_the_database_falls_silent_while_nobody_listens_to_it() {
+    let server = Server::start();
+    let store = open(&server).await;
+    create(&store, "one").await;
+    let namespace = store.namespace("one").await.unwrap();
+    write(&namespace, "a-1", "1").await.unwrap();
+    let mut listens = String::new();
+    until("it listens", || {
+        let polls = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%tokens_change FROM namespaces WHERE id = ANY%' \
+                     AND pid <> pg_backend_pid()";
+        listens = server.sql(polls);
+        !listens.is_empty()
+    })
+    .await;
+    server.close_and_end(&listens);
+    until("it is lost", || matches!(store.health(), Health::ReadOnly(_))).await;
+    // The other connection is as good as before.
+    write(&namespace, "a-1", "2").await.unwrap();
+    server.freeze(true);
+    let told = tokio::time::timeout(PATIENCE, write(&namespace, "a-1", "3")).await;
+    let why = told.expect("it waits for ever").unwrap_err();
+    assert!(matches!(why, EventsError::Unavailable(_)), "{why}");
+    server.freeze(false);
+    until("it is healthy", || store.health() == Health::Healthy).await;
+    write(&namespace, "a-1", "4").await.unwrap();
+}
+
 /// A locked table, as during a change of its columns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_locked_is_waited_for_ten_seconds_on_ten_connections_and_then_told() {
