@@ -487,7 +487,9 @@ fn measure(binary: &Path, name: &str, durability: &str, connections: usize, load
                 thread.spawn_scoped(scope, move || worker(number))
             })
             .collect::<std::io::Result<_>>()?;
-        while load == Load::Fanout && done.load(Relaxed) == 0 && !workers.iter().any(|worker| worker.is_finished()) {
+        // A thousand connections take a while, and requests come after the last one.
+        let begins_late = load == Load::Fanout || load.is_many_at_once();
+        while begins_late && done.load(Relaxed) == 0 && !workers.iter().any(|worker| worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(10));
         }
         std::thread::sleep(Duration::from_secs_f64(effort.warm_up_seconds));
