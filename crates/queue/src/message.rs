@@ -121,6 +121,7 @@ impl Message {
     }
 
     /// What a group must know to deliver it. `hint` is where it was found.
+    #[inline]
     pub fn passing(&self, group: &str, filter: Option<&str>, hint: u32) -> MessageMeta {
         MessageMeta {
             offset: self.offset,
@@ -132,6 +133,7 @@ impl Message {
         }
     }
 
+    #[inline]
     pub fn expires_at(&self) -> Option<Micros> {
         let ttl = i64::try_from(self.ttl_ms?).ok()?.checked_mul(1000)?;
         // A time in the past is due at once, and the lifetime begins when the message is stored.

@@ -194,7 +194,8 @@ impl MemoryStoreInner {
         Some((piece, piece.slots.get(at % PIECE)?))
     }
 
-    #[inline]
+    // It is part of the loop of a claim: a call would write the message twice.
+    #[inline(always)]
     fn get(&self, offset: Offset, clock: &dyn Clock) -> Option<Message> {
         let (piece, slot) = self.slot(offset)?;
         let payload = slot.payload.clone();
