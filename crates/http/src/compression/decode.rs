@@ -231,10 +231,12 @@ pub fn decoded_pieces(coding: ContentCoding, body: Body) -> Body {
         },
         Err(error) => return Body::from_stream(stream::iter([Err::<Bytes, _>(error)])),
     };
-    Body::from_stream(stream::unfold(pieces, |mut pieces| async move {
+    let pieces = stream::unfold(pieces, |mut pieces| async move {
         let piece = pieces.next().await?;
         Some((piece, pieces))
-    }))
+    });
+    // A body may be asked again after its end.
+    Body::from_stream(pieces.fuse())
 }
 
 struct DecodedPieces {

@@ -75,10 +75,12 @@ impl AnswerEncoder {
                 has_given: false,
                 _room: room,
             };
-            Body::from_stream(stream::unfold(pieces, |mut pieces| async move {
+            let pieces = stream::unfold(pieces, |mut pieces| async move {
                 let piece = pieces.next().await?;
                 Some((piece, pieces))
-            }))
+            });
+            // A body may be asked again after its end.
+            Body::from_stream(pieces.fuse())
         })
     }
 }
@@ -146,6 +148,8 @@ struct EncodedPieces {
 impl EncodedPieces {
     async fn next(&mut self) -> Option<Result<Bytes, axum::Error>> {
         loop {
+            // The body has ended, and may not be asked again.
+            self.encoder.as_ref()?;
             if std::mem::take(&mut self.has_given) {
                 tokio::task::yield_now().await;
             }

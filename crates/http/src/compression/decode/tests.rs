@@ -59,6 +59,7 @@ async fn by_pieces(coding: ContentCoding, pieces: Vec<Bytes>) -> (Vec<u8>, Optio
             Err(failed) => error = Some(DecodeError::of(&failed).unwrap().clone()),
         }
     }
+    assert!(body.next().await.is_none(), "it may be asked again");
     (out, error)
 }
 

@@ -71,6 +71,8 @@ async fn what_is_short_or_not_accepted_or_compressed_already_stays_as_it_is() {
 async fn each_event_of_a_stream_leaves_at_once_and_whole() {
     for coding in CODINGS {
         let (mut sender, events) = mpsc::unbounded::<Result<Bytes, Infallible>>();
+        // Like the streams of faces, it may not be asked again after its end.
+        let events = stream::unfold(events, |mut events| async move { Some((events.next().await?, events)) });
         let response = ample().encode(Some(coding), Response::new(Body::from_stream(events)));
         let mut sent = response.into_body().into_data_stream();
         let (mut arrives, arrived) = mpsc::unbounded::<Result<Bytes, Infallible>>();
@@ -89,6 +91,7 @@ async fn each_event_of_a_stream_leaves_at_once_and_whole() {
         }
         drop(arrives);
         assert!(client.next().await.is_none(), "the body ends properly");
+        assert!(sent.next().await.is_none(), "it may be asked again");
     }
 }
 
