@@ -97,25 +97,31 @@ async fn expired(expires: Option<i64>) {
 /// Authenticates the caller and checks that the path accepts the method.
 pub(crate) async fn admit(server: &EventsApiServer, request: &Parts, method: &Method) -> Result<Caller> {
     server.must_go_on()?;
-    let token = query_value(request.uri.query(), "token");
-    let store = server.store()?.as_ref();
-    let caller = authenticate(store, server.options.test_mode, &request.headers, token.as_deref()).await?;
+    let token = token_of(request);
+    let caller = match server.options.test_mode {
+        true => {
+            let name = token.as_ref().map_or(DEFAULT, Token::namespace);
+            as_anyone(server.opened_store().await?.as_ref(), name).await?
+        }
+        // Without one that can be a token there is nothing to wait for.
+        false => authenticate(token?, server).await?,
+    };
     match request.method == *method {
         true => Ok(caller),
         false => Err(Problem::method(method)),
     }
 }
 
-/// `query` is the token in the address, which takes precedence unless it is empty.
-async fn authenticate(store: &dyn Store, test_mode: bool, headers: &HeaderMap, query: Option<&str>) -> Result<Caller> {
-    let token = match query.filter(|token| !token.is_empty()) {
-        Some(token) => parse(token),
-        None => from_header(headers).and_then(parse),
-    };
-    if test_mode {
-        return as_anyone(store, token.ok().as_ref().map_or(DEFAULT, Token::namespace)).await;
+/// The token in the address takes precedence unless it is empty.
+fn token_of(request: &Parts) -> Result<Token> {
+    match query_value(request.uri.query(), "token").filter(|token| !token.is_empty()) {
+        Some(token) => parse(&token),
+        None => from_header(&request.headers).and_then(parse),
     }
-    let token = token?;
+}
+
+async fn authenticate(token: Token, server: &EventsApiServer) -> Result<Caller> {
+    let store = server.opened_store().await?;
     let grant = store.authorize(&token).await.map_err(Problem::of("get namespace"))?;
     let Some(grant) = grant else {
         return Err(Problem::unauthorized(token.namespace()));

@@ -12,6 +12,7 @@ use axum::http::{HeaderValue, Method, Response};
 use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{BackupPieces, EventsError};
+use thalweg_http::compression::accepted_coding;
 use thalweg_kit::byte_budget::ByteReservation;
 
 use crate::EventsApiServer;
@@ -31,7 +32,7 @@ struct BackupDownload {
 pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Response<Body> {
     let (parts, _) = request.into_parts();
     match begin(&server, &parts).await {
-        Ok(response) => response,
+        Ok(response) => server.encoded(accepted_coding(&parts.headers), response),
         Err(problem) => server.refuse(&problem),
     }
 }

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures::stream;
 use thalweg_events::{EventsError, ImportRecord, Namespace};
 use thalweg_http::body::{ROOM_PATIENCE, drain};
+use thalweg_http::compression::{body_coding, decoded_pieces};
 use thalweg_kit::clock;
 use tokio::sync::watch;
 
@@ -69,6 +70,7 @@ async fn begin(server: &Arc<EventsApiServer>, request: Request) -> Result<Respon
     let caller = admit(server, &parts, &Method::POST).await?;
     caller.may(RequiredScope::Write)?;
     let namespace = caller.namespace()?.clone();
+    let coding = body_coding(&parts.headers)?;
     let waiting = async {
         let memory = server.memory.for_import(ROOM_PATIENCE).await;
         if memory.is_none() {
@@ -84,6 +86,10 @@ async fn begin(server: &Arc<EventsApiServer>, request: Request) -> Result<Respon
         clear(server, &namespace).await?;
     }
     let (tell, told) = watch::channel(Progress::default());
+    let body = match coding {
+        None => body,
+        Some(coding) => decoded_pieces(coding, body),
+    };
     let lines = LineReader::new(body.into_data_stream(), server.options.message_bytes_max + LINE_MORE);
     let (own, ended) = (server.clone(), caller.ended());
     // Runs while the client sends, whether it reads or not.

@@ -29,9 +29,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use axum::routing::any;
 use thalweg_events::{Health, Store, Subscriptions};
+use thalweg_http::compression::{ContentCoding, accepted_coding};
 use thalweg_telemetry::{MetricGroup, Metrics};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -65,6 +66,8 @@ pub struct EventsApiOptions {
     /// The memory budget, in bytes, of all requests together while they are read and processed. A request that finds no
     /// room waits for some, and after a while is refused. The largest request always fits alone, whatever the budget.
     pub memory_bytes: usize,
+    /// How long requests wait for a store that is being opened.
+    pub opening_patience: Duration,
     /// A subscription that is idle for this long gets a heartbeat.
     pub heartbeat: Duration,
     /// The newest messages of a namespace, and their bytes, that are cached for all its subscribers. A subscriber that
@@ -84,6 +87,7 @@ impl Default for EventsApiOptions {
             open_admin: false,
             message_bytes_max: 16 << 20,
             memory_bytes: 512 << 20,
+            opening_patience: Duration::from_secs(10),
             heartbeat: Duration::from_secs(15),
             recent_messages: 4096,
             recent_bytes: 4 << 20,
@@ -96,6 +100,8 @@ impl Default for EventsApiOptions {
 pub struct EventsApiServer {
     /// Empty until the store is recovered.
     store: OnceLock<Arc<dyn Store>>,
+    /// Cancelled when there is a store.
+    opened: CancellationToken,
     options: EventsApiOptions,
     metrics: Arc<Metrics>,
     meters: Arc<ApiMetrics>,
@@ -116,11 +122,12 @@ impl EventsApiServer {
         server
     }
 
-    /// Answers that the store is recovering until [`EventsApiServer::open`].
+    /// Requests wait for [`EventsApiServer::open`]. Those that wait for too long are refused: the store is recovering.
     pub fn starting(options: EventsApiOptions, metrics: Arc<Metrics>) -> Arc<EventsApiServer> {
         let meters = ApiMetrics::register(&metrics, options.metrics_per_namespace);
         Arc::new(EventsApiServer {
             store: OnceLock::new(),
+            opened: CancellationToken::new(),
             feeds: NamespaceTailers::new(&options),
             memory: Arc::new(MemoryBudget::new(options.memory_bytes, options.message_bytes_max)),
             options,
@@ -133,10 +140,11 @@ impl EventsApiServer {
         })
     }
 
-    /// Calls are processed from now on. A second store is ignored.
+    /// Calls are processed from now on, those that wait first. A second store is ignored.
     pub fn open(self: &Arc<EventsApiServer>, store: Arc<dyn Store>) {
         if self.store.set(store.clone()).is_ok() {
             store_metrics::register(self, &store);
+            self.opened.cancel();
         }
     }
 
@@ -163,6 +171,18 @@ impl EventsApiServer {
     fn store(&self) -> Result<&Arc<dyn Store>> {
         let recovering = || Problem::unavailable("The store is recovering");
         self.store.get().ok_or_else(recovering)
+    }
+
+    /// The store, as soon as it is open. Clients may call once the server says that it lives, which is earlier.
+    async fn opened_store(&self) -> Result<&Arc<dyn Store>> {
+        if self.store.get().is_none() {
+            tokio::select! {
+                () = self.opened.cancelled() => {}
+                () = self.stopping.cancelled() => return Err(Problem::stopping()),
+                () = tokio::time::sleep(self.options.opening_patience) => {}
+            }
+        }
+        self.store()
     }
 
     fn must_go_on(&self) -> Result<()> {
@@ -223,7 +243,10 @@ impl EventsApiServer {
             .route("/health", any(|| async { json("{\"status\":\"ok\"}\n".to_owned()) }))
             .route("/version", any(move || async move { json(version.clone()) }))
             .route("/ready", any(move || async move { ready.ready() }))
-            .route("/metrics", any(move || async move { metrics.of_metrics().await }))
+            .route(
+                "/metrics",
+                any(move |headers: HeaderMap| async move { metrics.of_metrics(&headers).await }),
+            )
             .fallback(move || async move {
                 let problem = Problem::new(EventsApiErrorKind::NotFound, "Endpoint not found");
                 unknown.refuse(&problem)
@@ -231,11 +254,19 @@ impl EventsApiServer {
     }
 
     /// Rendered on another thread, so that `/ready` and `/health` do not wait for it.
-    async fn of_metrics(&self) -> Response<Body> {
+    async fn of_metrics(&self, headers: &HeaderMap) -> Response<Body> {
         match self.metrics.text_aside().await {
-            Some(text) => of_type("text/plain; version=0.0.4; charset=utf-8", text),
+            Some(text) => {
+                let text = of_type("text/plain; version=0.0.4; charset=utf-8", text);
+                self.encoded(accepted_coding(headers), text)
+            }
             None => Problem::unavailable("The metrics could not be rendered").answer(),
         }
+    }
+
+    /// The response in the coding that the client accepts.
+    fn encoded(&self, accepted: Option<ContentCoding>, response: Response<Body>) -> Response<Body> {
+        self.memory.encoder.encode(accepted, response)
     }
 
     fn ready(&self) -> Response<Body> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use thalweg_http::compression::AnswerEncoder;
 use thalweg_kit::byte_budget::{ByteBudget, ByteReservation};
 
 use crate::problem::Result;
@@ -17,8 +18,12 @@ const ANSWER_SMALL_MAX: usize = 1 << 20;
 /// The memory of an import, in largest messages: a batch, a line, what is made from it, and what was read with it.
 const IMPORT_MESSAGES: usize = 4;
 
-/// The budget in quarters: for small calls, so that they never wait for large ones; for large calls; for imports, which
-/// take long; and, in two halves, for responses and events on their way to clients, which may be slow.
+/// Enough to compress one response.
+const ENCODERS_MIN: usize = 2 << 20;
+
+/// The budget in quarters: for small calls, so that they never wait for large ones, and for the compression of responses;
+/// for large calls; for imports, which take long; and, in two halves, for responses and events on their way to clients,
+/// which may be slow.
 pub(crate) struct MemoryBudget {
     small: ByteBudget,
     large: ByteBudget,
@@ -26,6 +31,7 @@ pub(crate) struct MemoryBudget {
     small_answers: ByteBudget,
     large_answers: ByteBudget,
     import_bytes: usize,
+    pub encoder: AnswerEncoder,
 }
 
 /// Waits until this much is free. A request larger than the pool takes all of it.
@@ -45,12 +51,13 @@ async fn take_within(pool: &ByteBudget, bytes: usize, patience: Duration) -> Opt
 impl MemoryBudget {
     pub fn new(bytes: usize, message_bytes_max: usize) -> MemoryBudget {
         MemoryBudget {
-            small: ByteBudget::clamping(bytes / 4),
+            small: ByteBudget::clamping(bytes / 4 - bytes / 16),
             large: ByteBudget::clamping(bytes / 4),
             imports: ByteBudget::clamping(bytes / 4),
             small_answers: ByteBudget::clamping(bytes / 8),
             large_answers: ByteBudget::clamping(bytes / 8),
             import_bytes: IMPORT_MESSAGES * message_bytes_max.max(16 << 20),
+            encoder: AnswerEncoder::new((bytes / 16).max(ENCODERS_MIN)),
         }
     }
 
@@ -58,6 +65,25 @@ impl MemoryBudget {
     pub async fn for_call(&self, bytes: usize, patience: Duration) -> Option<ByteReservation> {
         let share = if bytes > SMALL_MAX { &self.large } else { &self.small };
         take_within(share, 2 * bytes, patience).await
+    }
+
+    /// For a body that has so many bytes after decompression, and the text made from it. `held` is the room of the
+    /// compressed body. `None`: there was no more room for as long as `patience`.
+    pub async fn for_decoded_call(
+        &self,
+        held: Option<ByteReservation>,
+        bytes: usize,
+        patience: Duration,
+    ) -> Option<ByteReservation> {
+        match held {
+            Some(held) if held.covers(2 * bytes) => Some(held),
+            // It grows where it is: what others hold in the same share may be what it waits for.
+            Some(mut held) if held.bytes() > 2 * SMALL_MAX || bytes <= SMALL_MAX => {
+                let more = (2 * bytes).saturating_sub(held.bytes());
+                held.grow_within(more, patience).await.then_some(held)
+            }
+            _none_or_small => self.for_call(bytes, patience).await,
+        }
     }
 
     /// For a backup: what it reads at once, and what is made from it.

@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 use axum::body::Body;
-use axum::http::{Method, Response, StatusCode};
+use axum::http::header::ACCEPT_ENCODING;
+use axum::http::{HeaderValue, Method, Response, StatusCode};
 use thalweg_events::{EventsError, ExpectedVersion};
 use thalweg_http::answer;
+use thalweg_http::compression::UnknownCoding;
 
 use crate::error_kind::EventsApiErrorKind;
 use crate::json_text::text;
@@ -116,7 +118,18 @@ impl Problem {
     }
 
     pub fn answer(&self) -> Response<Body> {
-        answer::refusal(self.kind.facts(), answer::JSON, self.text())
+        let mut response = answer::refusal(self.kind.facts(), answer::JSON, self.text());
+        if self.kind == EventsApiErrorKind::UnsupportedEncoding {
+            let accepted = HeaderValue::from_static("gzip, zstd");
+            response.headers_mut().insert(ACCEPT_ENCODING, accepted);
+        }
+        response
+    }
+}
+
+impl From<UnknownCoding> for Problem {
+    fn from(error: UnknownCoding) -> Problem {
+        Problem::new(EventsApiErrorKind::UnsupportedEncoding, error.to_string())
     }
 }
 

@@ -24,6 +24,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use thalweg_events::EventsError;
 use thalweg_events::json::Json;
+use thalweg_http::compression::{accepted_coding, body_coding};
 use thalweg_kit::blocking;
 
 use crate::args::CallArgs;
@@ -56,7 +57,7 @@ pub(crate) struct RpcCall<'a> {
 
 pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Response<Body> {
     server.meters.request();
-    let method = request.method().clone();
+    let (method, accepted) = (request.method().clone(), accepted_coding(request.headers()));
     let done = AssertUnwindSafe(respond(&server, request)).catch_unwind().await;
     let response = match done.unwrap_or_else(|_| Err(Problem::bug())) {
         Ok(RpcResponse::Text(text)) => json_body(Body::from(text)),
@@ -65,7 +66,7 @@ pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Re
         Err(problem) => server.refuse(&problem),
     };
     log_answer(&method, "/rpc", &response);
-    response
+    server.encoded(accepted, response)
 }
 
 fn json_body(body: Body) -> Response<Body> {
@@ -78,8 +79,9 @@ fn json_body(body: Body) -> Response<Body> {
 async fn respond(server: &Arc<EventsApiServer>, request: Request) -> Result<RpcResponse> {
     let (parts, body) = request.into_parts();
     let caller = admit(server, &parts, &Method::POST).await?;
+    let coding = body_coding(&parts.headers)?;
     let read = tokio::select! {
-        read = body::read(&server.memory, body) => read?,
+        read = body::read(&server.memory, body, coding) => read?,
         () = server.stopping.cancelled() => return Err(Problem::stopping()),
     };
     // From here on a call is completed even when the server stops.

@@ -21,6 +21,7 @@ use axum::http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CACHE_CONTROL, CONNECTION,
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use futures::stream;
+use thalweg_http::compression::accepted_coding;
 
 pub(crate) use tailer::NamespaceTailers;
 
@@ -55,12 +56,19 @@ pub(crate) async fn answer(server: Arc<EventsApiServer>, request: Request) -> Re
 async fn begin(server: &Arc<EventsApiServer>, request: &Parts) -> Response<Body> {
     match subscribe(server, request).await {
         Ok(subscription) => {
+            let sends_messages = subscription.sends_messages();
             // Boxed because it is moved in and out with each chunk.
             let chunks = stream::unfold(Box::new(subscription), |mut subscription| async move {
                 let chunk = subscription.chunk().await?;
                 Some((Ok::<_, Infallible>(chunk), subscription))
             });
-            event_stream(Body::from_stream(chunks))
+            let events = event_stream(Body::from_stream(chunks));
+            match sends_messages {
+                true => server.encoded(accepted_coding(&request.headers), events),
+                // Some clients of pokes forget the first half of an event that they read in two pieces, and what
+                // decompresses for them cuts events wherever its buffer ends.
+                false => events,
+            }
         }
         Err(SubscribeError::Plain(message)) => {
             server.meters.refused("INVALID_REQUEST");

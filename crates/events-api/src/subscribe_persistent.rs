@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures::stream;
 use thalweg_events::subscription::{Lease, NAME_BYTES_MAX, Nack};
 use thalweg_events::{DeliveredMessage, EventsError, FetchRequest, FetchedMessages, Namespace};
+use thalweg_http::compression::accepted_coding;
 use thalweg_kit::clock;
 use tokio::time::Instant;
 
@@ -61,7 +62,8 @@ pub(crate) async fn answer(server: &Arc<EventsApiServer>, request: &Parts, subsc
                 let chunk = consumer.chunk().await?;
                 Some((Ok::<_, Infallible>(chunk), consumer))
             });
-            event_stream(Body::from_stream(chunks))
+            let events = event_stream(Body::from_stream(chunks));
+            server.encoded(accepted_coding(&request.headers), events)
         }
         Err(problem) => server.refuse(&problem),
     }

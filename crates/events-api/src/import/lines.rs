@@ -3,6 +3,7 @@
 use axum::body::BodyDataStream;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
+use thalweg_http::compression::DecodeError;
 
 use super::ImportError;
 use crate::error_kind::EventsApiErrorKind;
@@ -72,10 +73,11 @@ impl LineReader {
             }
             match self.body.next().await {
                 Some(Ok(more)) => self.buffer.extend_from_slice(&more),
-                Some(Err(_)) => {
+                Some(Err(error)) => {
+                    let ended_early = || "the request ended early".to_owned();
                     return Err(ImportError {
                         kind: EventsApiErrorKind::ReadError,
-                        message: "the request ended early".to_owned(),
+                        message: DecodeError::of(&error).map_or_else(ended_early, DecodeError::to_string),
                         line: 0,
                     });
                 }

@@ -79,6 +79,11 @@ pub(super) struct SubscriberCursor {
 }
 
 impl SubscriberCursor {
+    /// Whether the subscriber gets whole messages, not pokes.
+    pub fn sends_messages(&self) -> bool {
+        self.data.is_some()
+    }
+
     pub fn begin(
         server: &EventsApiServer,
         namespace: &Arc<dyn Namespace>,

@@ -15,6 +15,15 @@ pub struct Answer {
     pub text: String,
 }
 
+/// A response whose body need not be text.
+#[derive(Debug)]
+pub struct RawAnswer {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
 impl Client {
     pub async fn connect(address: &str) -> Client {
         Client(BufReader::new(TcpStream::connect(address).await.unwrap()))
@@ -26,6 +35,12 @@ impl Client {
 
     /// Sends a request and reads the complete response.
     pub async fn send(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+        self.begin(method, path, headers, body).await;
+        self.answer().await
+    }
+
+    /// Sends a request.
+    pub async fn begin(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {}\r\n\r\n",
             body.len()
@@ -33,25 +48,29 @@ impl Client {
         self.write(head.as_bytes()).await;
         // A server that refuses the request may close before everything is sent.
         let _ = self.0.get_mut().write_all(body).await;
-        self.answer().await
     }
 
     pub async fn answer(&mut self) -> Answer {
-        let (status, headers) = self.head().await;
-        let mut text = Vec::new();
-        if let Some(len) = headers.get("content-length") {
-            text.resize(len.parse().unwrap(), 0);
-            self.0.read_exact(&mut text).await.unwrap();
-        } else {
-            while let Some(chunk) = self.chunk().await {
-                text.extend_from_slice(chunk.as_bytes());
-            }
-        }
+        let RawAnswer { status, headers, body } = self.raw_answer().await;
         Answer {
             status,
             headers,
-            text: String::from_utf8(text).unwrap(),
+            text: String::from_utf8(body).unwrap(),
         }
+    }
+
+    pub async fn raw_answer(&mut self) -> RawAnswer {
+        let (status, headers) = self.head().await;
+        let mut body = Vec::new();
+        if let Some(len) = headers.get("content-length") {
+            body.resize(len.parse().unwrap(), 0);
+            self.0.read_exact(&mut body).await.unwrap();
+        } else {
+            while let Some(chunk) = self.piece().await {
+                body.extend_from_slice(&chunk);
+            }
+        }
+        RawAnswer { status, headers, body }
     }
 
     pub async fn head(&mut self) -> (u16, BTreeMap<String, String>) {
@@ -72,15 +91,20 @@ impl Client {
         (status, headers.collect())
     }
 
-    /// A chunk of a body; `None` at its proper end.
+    /// A chunk of a body, which is text; `None` at its proper end.
     pub async fn chunk(&mut self) -> Option<String> {
+        self.piece().await.map(|chunk| String::from_utf8(chunk).unwrap())
+    }
+
+    /// A chunk of a body; `None` at its proper end.
+    pub async fn piece(&mut self) -> Option<Vec<u8>> {
         let mut size = String::new();
         assert!(self.0.read_line(&mut size).await.unwrap() > 0, "the body is cut off");
         let len = usize::from_str_radix(size.trim(), 16).unwrap();
         let mut chunk = vec![0; len + 2];
         self.0.read_exact(&mut chunk).await.unwrap();
         chunk.truncate(len);
-        (len > 0).then(|| String::from_utf8(chunk).unwrap())
+        (len > 0).then_some(chunk)
     }
 
     /// Whether the server closes without a response.

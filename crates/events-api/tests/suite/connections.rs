@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use thalweg_console::HttpLimits;
 use thalweg_events_api::{EventsApiOptions, EventsApiServer};
 use thalweg_telemetry::Metrics;
+use tokio::io::AsyncBufReadExt as _;
 use tokio::net::TcpStream;
 
 use crate::client::Client;
@@ -176,9 +177,70 @@ async fn one_connection_too_many_is_told_so_in_json() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_store_is_recovering_the_server_says_that_it_lives_and_is_not_ready() {
+async fn requests_that_come_while_the_store_is_being_opened_are_answered_when_it_is() {
     let metrics = Arc::new(Metrics::new(false));
     let server = EventsApiServer::starting(EventsApiOptions::default(), metrics.clone());
+    let (_running, address) = serve(&server, limits(), &metrics).await;
+    let header = format!("authorization: Bearer {TOKEN}\r\n");
+    let line = r#"{"stream":"t","type":"T","pos":0,"gpos":7,"time":"2026-01-15T10:00:00Z"}"#;
+    let requests = [
+        ("POST", "/rpc", r#"["sys.version"]"#),
+        ("POST", "/rpc", r#"["stream.write","s",{"type":"t","data":{}}]"#),
+        ("POST", "/import", line),
+        ("GET", "/subscribe?all=true", ""),
+        ("GET", "/api/v1/events/backup", ""),
+    ];
+    let mut waiting = Vec::new();
+    for (method, path, body) in requests {
+        let mut client = Client::connect(&address).await;
+        client.begin(method, path, &header, body.as_bytes()).await;
+        waiting.push(client);
+    }
+    // Others are answered meanwhile, as well as those who will never be admitted.
+    for (method, path, headers, status) in [
+        ("GET", "/health", "", 200),
+        ("GET", "/ready", "", 503),
+        ("POST", "/rpc", "", 401),
+        ("POST", "/rpc", "authorization: Bearer x\r\n", 401),
+    ] {
+        let answer = Client::connect(&address).await.send(method, path, headers, b"").await;
+        assert_eq!(answer.status, status, "{method} {path}");
+    }
+    for client in &mut waiting {
+        let early = tokio::time::timeout(Duration::from_millis(20), client.0.fill_buf()).await;
+        assert!(early.is_err(), "it is not answered yet");
+    }
+    server.open(Double::open().await);
+    for (client, (_, path, _)) in waiting.iter_mut().zip(requests) {
+        assert_eq!(client.head().await.0, 200, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_the_wait_for_a_store_that_is_being_opened() {
+    let metrics = Arc::new(Metrics::new(false));
+    let server = EventsApiServer::starting(EventsApiOptions::default(), metrics.clone());
+    let (_running, address) = serve(&server, limits(), &metrics).await;
+    let mut client = Client::connect(&address).await;
+    let header = format!("authorization: Bearer {TOKEN}\r\n");
+    client.begin("POST", "/rpc", &header, br#"["sys.version"]"#).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.stop();
+    let answer = client.answer().await;
+    assert!(
+        answer.status == 503 && answer.text.contains("The server is shutting down"),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_store_is_recovering_for_long_the_server_says_that_it_lives_and_is_not_ready() {
+    let metrics = Arc::new(Metrics::new(false));
+    let options = EventsApiOptions {
+        opening_patience: Duration::from_millis(50),
+        ..EventsApiOptions::default()
+    };
+    let server = EventsApiServer::starting(options, metrics.clone());
     let (_running, address) = serve(&server, limits(), &metrics).await;
     let header = format!("authorization: Bearer {TOKEN}\r\n");
     let ask = |method: &'static str, path: &'static str| {

@@ -5,6 +5,7 @@ mod any_bytes;
 mod backups;
 mod calls;
 mod client;
+mod compressed;
 mod connections;
 mod double;
 mod face;
