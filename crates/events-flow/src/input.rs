@@ -385,7 +385,7 @@ impl InputSession<'_> {
         }
         let messages: Vec<Message> = page.events.iter().map(message).collect();
         let (number, tell) = (self.cursor.sent(to), self.tell.clone());
-        let ack = context.sink.enter(count, move |outcome| {
+        let ack = context.sink.enter_redeliverable(count, move |outcome| {
             let _ = tell.send((number, outcome));
         });
         // The flow has ended, so only the stop remains to wait for.

@@ -141,8 +141,14 @@ impl Sink {
         Ack::enter(&self.balance, n, self.entering(n, settle))
     }
 
-    /// As [`Sink::enter`], for an input that handles permanently rejected messages itself if no dead letter accepts
-    /// them: `refused` receives each such message and the reason, and returns whether it recognises the message.
+    /// As [`Sink::enter`], for a source that delivers again what is not confirmed, also to the next run: messages that a
+    /// stop gives up stay in flight instead of being dropped.
+    pub fn enter_redeliverable(&self, n: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
+        Ack::enter_redeliverable(&self.balance, n, self.entering(n, settle))
+    }
+
+    /// As [`Sink::enter_redeliverable`], for an input that handles permanently rejected messages itself if no dead letter
+    /// accepts them: `refused` receives each such message and the reason, and returns whether it recognises the message.
     pub fn enter_refusable(
         &self,
         n: usize,

@@ -6,7 +6,8 @@
 //! lost (a panic, a forgotten path) counts its messages as dropped and nacks: no message disappears silently.
 //!
 //! With a durable buffer there are two parts. Storing ends the first ([`Ack::kept`]), reading begins the second
-//! ([`Ack::resume`]). In between, and when the second is given up, the messages stay in flight.
+//! ([`Ack::resume`]). In between, and when the second is given up, the messages stay in flight. So do messages that a
+//! stop gives up, if their source delivers again what is not confirmed ([`Ack::enter_redeliverable`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +42,8 @@ enum OriginKind {
     Source {
         settle: Mutex<Option<SettleFn>>,
         refuse: Option<RefuseFn>,
+        /// Whether the source delivers again what is not confirmed, also to the next run.
+        redelivers: bool,
     },
     Several(Vec<Arc<AckOrigin>>),
 }
@@ -50,6 +53,13 @@ impl AckOrigin {
         match &self.of {
             OriginKind::Source { refuse, .. } => refuse.as_ref().is_some_and(|refuse| refuse(message, error)),
             OriginKind::Several(origins) => origins.iter().any(|origin| origin.refuse(message, error)),
+        }
+    }
+
+    fn redelivers(&self) -> bool {
+        match &self.of {
+            OriginKind::Source { redelivers, .. } => *redelivers,
+            OriginKind::Several(origins) => origins.iter().all(|origin| origin.redelivers()),
         }
     }
 }
@@ -93,11 +103,22 @@ impl Ack {
     /// A batch of `count` messages enters the flow; `settle` is called with the outcome, on the thread that ends it.
     pub fn enter(balance: &Arc<FlowBalance>, count: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         balance.enter(count as u64);
-        Ack::new(balance, count, false, None, Box::new(settle))
+        Ack::new(balance, count, false, None, false, Box::new(settle))
     }
 
-    /// Like [`Ack::enter`], for a source that handles messages refused for good: `refuse` is called with each and the
-    /// reason, and returns whether the source handles it.
+    /// Like [`Ack::enter`], for a source that delivers again what is not confirmed: what a stop gives up is not lost,
+    /// and stays in flight.
+    pub fn enter_redeliverable(
+        balance: &Arc<FlowBalance>,
+        count: usize,
+        settle: impl FnOnce(AckResult) + Send + 'static,
+    ) -> Ack {
+        balance.enter(count as u64);
+        Ack::new(balance, count, false, None, true, Box::new(settle))
+    }
+
+    /// Like [`Ack::enter_redeliverable`], for a source that handles messages refused for good: `refuse` is called with
+    /// each and the reason, and returns whether the source handles it.
     pub fn enter_refusable(
         balance: &Arc<FlowBalance>,
         count: usize,
@@ -105,13 +126,13 @@ impl Ack {
         settle: impl FnOnce(AckResult) + Send + 'static,
     ) -> Ack {
         balance.enter(count as u64);
-        Ack::new(balance, count, false, Some(Box::new(refuse)), Box::new(settle))
+        Ack::new(balance, count, false, Some(Box::new(refuse)), true, Box::new(settle))
     }
 
     /// Messages that a buffer has stored continue. The buffer has them until `settle` is called with `Acked`.
     pub fn resume(balance: &Arc<FlowBalance>, count: usize, settle: impl FnOnce(AckResult) + Send + 'static) -> Ack {
         balance.resume(count as u64);
-        Ack::new(balance, count, true, None, Box::new(settle))
+        Ack::new(balance, count, true, None, false, Box::new(settle))
     }
 
     fn new(
@@ -119,6 +140,7 @@ impl Ack {
         count: usize,
         buffered: bool,
         refuse: Option<RefuseFn>,
+        redelivers: bool,
         settle: SettleFn,
     ) -> Ack {
         let origin = AckOrigin {
@@ -126,6 +148,7 @@ impl Ack {
             of: OriginKind::Source {
                 settle: Mutex::new(Some(settle)),
                 refuse,
+                redelivers,
             },
         };
         Ack {
@@ -257,8 +280,14 @@ impl Ack {
     }
 
     /// The remaining messages will not be delivered in this run: counted as dropped with reason `shutdown`, and nacked.
-    /// Those that a buffer has stay in flight, because the next run delivers them.
+    /// Those that a buffer has stay in flight, because the next run delivers them; so do those that a stop gives up and
+    /// that their source delivers again.
     pub fn given_up(self) {}
+
+    /// Whether the next run gets the messages from their source.
+    fn comes_again(&self) -> bool {
+        self.balance.is_stopping() && !self.origins.is_empty() && self.origins.iter().all(|origin| origin.redelivers())
+    }
 
     fn take(&mut self, n: usize) -> u64 {
         let n = n as u64;
@@ -277,6 +306,7 @@ impl Drop for Ack {
         if self.count > 0 {
             match self.buffered {
                 true => self.balance.keep(self.count),
+                false if self.comes_again() => {}
                 false => self.balance.lose(DropReason::Shutdown, self.count),
             }
             for origin in &self.origins {
@@ -316,6 +346,41 @@ mod tests {
         assert_eq!(*log.lock(), [AckResult::Acked]);
         let counts = balance.snapshot();
         assert!(counts.adds_up() && counts.out == 4 && counts.in_flight == 0);
+    }
+
+    /// What comes again is not lost: after a stop it is in flight.
+    #[test]
+    fn what_a_stop_gives_up_stays_in_flight_if_its_source_delivers_it_again() {
+        let (balance, log) = (Arc::new(FlowBalance::default()), Arc::new(Mutex::new(Vec::new())));
+        let again = |n| {
+            let log = log.clone();
+            Ack::enter_redeliverable(&balance, n, move |outcome| log.lock().push(outcome))
+        };
+        again(1).given_up();
+        assert_eq!(
+            balance.snapshot().dropped(DropReason::Shutdown),
+            1,
+            "it enters again, in this run"
+        );
+        balance.stops();
+        again(3).given_up();
+        let mut joined = again(4);
+        joined.merge_all((0..40).map(|_| again(1)));
+        // Refers to many batches, so the parts share one origin.
+        joined.split(10).given_up();
+        joined.delivered();
+        let counts = balance.snapshot();
+        assert_eq!((counts.in_flight, counts.dropped_total(), counts.out), (13, 1, 34));
+        Ack::enter_refusable(&balance, 5, |_, _| false, |_| {}).given_up();
+        assert_eq!(balance.snapshot().in_flight, 18);
+        // Part of the messages comes from a source that does not: no one knows which ones these are.
+        let mut mixed = again(2);
+        mixed.merge(enter(&balance, 1, &Arc::default()));
+        mixed.given_up();
+        let counts = balance.snapshot();
+        assert!(counts.adds_up());
+        assert_eq!((counts.in_flight, counts.dropped(DropReason::Shutdown)), (18, 4));
+        assert!(log.lock().contains(&AckResult::Nacked));
     }
 
     #[test]

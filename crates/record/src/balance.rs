@@ -3,6 +3,8 @@
 //! All counts of a flow change under one lock, once per batch, so that a reader at any instant sees sums that add up.
 //! `in_flight` is not computed from the others: the [`Ack`](crate::Ack)s carry it, so the sum is a real check.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 
 thalweg_kit::meaning_table! {
@@ -98,11 +100,22 @@ impl std::fmt::Display for BalanceCounts {
 #[derive(Debug, Default)]
 pub struct FlowBalance {
     counts: Mutex<BalanceCounts>,
+    /// Whether the flow gives up what it has, because its time is over.
+    is_stopping: AtomicBool,
 }
 
 impl FlowBalance {
     pub fn snapshot(&self) -> BalanceCounts {
         *self.counts.lock()
+    }
+
+    /// From now on, messages that are given up and that their source delivers again stay in flight.
+    pub fn stops(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
     }
 
     pub(crate) fn enter(&self, n: u64) {

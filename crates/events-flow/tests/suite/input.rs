@@ -54,6 +54,7 @@ fn what_was_not_acked_comes_again() {
     world.runtime.block_on(flow.stop(std::time::Duration::from_millis(50)));
     let report = handle.stop_report();
     assert!(report.unacknowledged > 0 || report.counts.out == 1, "{}", report.counts);
+    assert_eq!(report.counts.dropped_total(), 0, "what comes again is not lost");
     *world.kept.room.lock() = None;
     let flow = world.start(&text);
     until("the others", || {

@@ -224,6 +224,7 @@ impl FlowHandle {
     /// An essential part failed: stops the input and ends the flow.
     pub(crate) fn fault(&self, why: String) {
         self.fail(why);
+        self.balance.stops();
         self.stop.cancel();
         self.ended.cancel();
     }

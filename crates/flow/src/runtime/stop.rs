@@ -17,8 +17,9 @@ const LET_GO: Duration = Duration::from_millis(200);
 impl Flow {
     /// Stops in order: the input, the queues, the processors with the messages they hold back, the output. With a
     /// buffer, the messages in front of it are stored, and stored messages wait for the next start. Messages that are
-    /// not acknowledged within `time` are given up (counted as dropped with reason `shutdown`); then this returns
-    /// within two seconds, even if a processor or the output cannot be interrupted.
+    /// not acknowledged within `time` are given up: they stay in flight if their source delivers them again, and else are
+    /// dropped with reason `shutdown`. Then this returns within two seconds, even if a processor or the output cannot be
+    /// interrupted.
     pub async fn stop(mut self, time: Duration) -> StopReport {
         let deadline = clock::tokio_now() + time;
         self.stop.cancel();
@@ -36,6 +37,7 @@ impl Flow {
             ended([&mut self.delivery]).await;
         };
         if timeout_at(deadline, orderly).await.is_err() {
+            self.handle.balance.stops();
             self.give_up.cancel();
             if let Some(buffer) = &self.buffer {
                 buffer.entrance.close();
