@@ -32,8 +32,11 @@ pub type TopicDescriptions = BTreeMap<String, Result<TopicDescription, RDKafkaEr
 /// The state of a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupDescription {
-    /// Its members are assigned these partitions.
-    Stable(BTreeSet<(String, i32)>),
+    /// Its members, by their ids, are assigned these partitions.
+    Stable {
+        members: BTreeSet<String>,
+        assigned: BTreeSet<(String, i32)>,
+    },
     /// It has no members, or a rebalance is in progress.
     Unsettled,
 }
@@ -130,6 +133,20 @@ pub fn describe_group<C: ClientContext>(
     }
 }
 
+/// Returns the id of this member in its group; `None` before it has joined.
+pub fn member_id<C: ClientContext>(client: &Client<C>) -> Option<String> {
+    // SAFETY: the client outlives the call; the text ends with a zero, belongs to the caller, and is freed once.
+    unsafe {
+        let id = bindings::rd_kafka_memberid(client.native_ptr());
+        if id.is_null() {
+            return None;
+        }
+        let text = CStr::from_ptr(id).to_string_lossy().into_owned();
+        bindings::rd_kafka_mem_free(client.native_ptr(), id.cast());
+        Some(text).filter(|text| !text.is_empty())
+    }
+}
+
 /// # Safety
 /// The description must be valid while this runs.
 unsafe fn topic_description(
@@ -175,9 +192,13 @@ unsafe fn group_description(
         if bindings::rd_kafka_ConsumerGroupDescription_state(group) != STABLE {
             return Ok(GroupDescription::Unsettled);
         }
-        let mut assigned = BTreeSet::new();
+        let (mut members, mut assigned) = (BTreeSet::new(), BTreeSet::new());
         for index in 0..bindings::rd_kafka_ConsumerGroupDescription_member_count(group) {
             let member = bindings::rd_kafka_ConsumerGroupDescription_member(group, index);
+            let id = bindings::rd_kafka_MemberDescription_consumer_id(member);
+            if !id.is_null() {
+                members.insert(CStr::from_ptr(id).to_string_lossy().into_owned());
+            }
             let assignment = bindings::rd_kafka_MemberDescription_assignment(member);
             if assignment.is_null() {
                 continue;
@@ -188,7 +209,7 @@ unsafe fn group_description(
                 (topic.to_string_lossy().into_owned(), partition.partition)
             }));
         }
-        Ok(GroupDescription::Stable(assigned))
+        Ok(GroupDescription::Stable { members, assigned })
     }
 }
 

@@ -8,7 +8,7 @@ use thalweg_config::{Fields, Node, kind};
 const PORT: u16 = 9092;
 const LISTED: &str = "localhost:9092";
 
-/// Reads `addresses` (or `seed_brokers`), `client_id`, `tls` and `sasl` of the components `kafka`.
+/// Reads `addresses` (or `seed_brokers`), `client_id`, `rack_id`, `tls` and `sasl` of the components `kafka`.
 pub fn read(fields: &mut Fields<'_>) -> ClientConfig {
     let (name, other) = match fields.has("addresses") || !fields.has("seed_brokers") {
         true => ("addresses", "seed_brokers"),
@@ -27,6 +27,9 @@ pub fn read(fields: &mut Fields<'_>) -> ClientConfig {
     }
     let mut client = client(&listed);
     client.set("client.id", fields.string("client_id", "thalweg"));
+    if let Some(rack) = fields.opt_string("rack_id") {
+        client.set("client.rack", rack);
+    }
     let encrypted = tls(fields, &mut client);
     let authenticated = sasl(fields, &mut client);
     let protocol = match (encrypted, authenticated) {
@@ -202,7 +205,8 @@ fn sasl(fields: &mut Fields<'_>, client: &mut ClientConfig) -> bool {
     true
 }
 
-fn either(fields: &mut Fields<'_>, name: &str, other: &str) -> String {
+/// Reads a text that has two names, of which at most one is given.
+pub fn either(fields: &mut Fields<'_>, name: &str, other: &str) -> String {
     let (given, also) = (fields.string(name, ""), fields.string(other, ""));
     if !given.is_empty() && !also.is_empty() {
         fields.error(other, format!("{name} means the same; keep only one"));

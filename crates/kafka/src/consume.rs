@@ -9,16 +9,18 @@ mod commit_metadata;
 mod consumer_thread;
 mod coverage;
 mod identity;
+mod lag;
 mod metrics;
 mod poll_error;
 mod probe;
 mod prober;
 mod starting_point;
+mod topic_selection;
 mod tracker;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -26,16 +28,18 @@ use rdkafka::ClientConfig;
 use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::BorrowedMessage;
-use thalweg_flow::{InputContext, InputError};
+use thalweg_flow::{Batching, InputContext, InputError};
 use thalweg_kit::threads;
-use thalweg_record::{Batch, FilterReason, Message};
+use thalweg_record::{AckResult, Batch, FilterReason, Message};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use callbacks::ConsumerCallbacks;
 use consumer_thread::ConsumerThread;
+use lag::PartitionEnds;
 pub use metrics::{ConsumerMetrics, INPUT_KAFKA, INPUT_KAFKA_METRICS, INPUT_UNS, INPUT_UNS_METRICS};
-use poll_error::AuthorizationFailure;
+use poll_error::BrokerRefusal;
+pub use topic_selection::TopicSelection;
 use tracker::OffsetTracker;
 
 use crate::link::BrokerLink;
@@ -45,20 +49,35 @@ pub const FETCHED_AHEAD: u64 = 16 << 20;
 /// Maximum time for the last commit and leaving the group, after the flow has settled everything.
 const FAREWELL: Duration = Duration::from_secs(8);
 
+/// Where a group begins in a partition of which it has committed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartOffset {
+    Earliest,
+    Latest,
+    /// The partition is not read until something is committed.
+    Committed,
+}
+
 /// What the consumer reads, and how.
 #[derive(Clone)]
 pub struct ConsumerOptions {
     pub client: ClientConfig,
     pub addresses: String,
-    pub topics: Vec<String>,
+    pub topics: TopicSelection,
     pub commit_period: Duration,
+    /// Batches are collected up to one of these limits; without them they contain what is there.
+    pub batching: Option<Batching>,
+    /// Maximum records of a partition in the flow.
+    pub checkpoint_limit: Option<usize>,
+    /// Whether records that the flow gives back are read again; else they are committed.
+    pub replays_nacks: bool,
     group: String,
-    starts_from_oldest: bool,
+    start: StartOffset,
 }
 
 impl ConsumerOptions {
-    /// Options of a member of `group`. `starts_from_oldest` says where it starts if the group has committed nothing.
-    pub fn new(mut client: ClientConfig, group: &str, starts_from_oldest: bool) -> ConsumerOptions {
+    /// Options of a member of `group`.
+    pub fn new(mut client: ClientConfig, group: &str, topics: TopicSelection, start: StartOffset) -> ConsumerOptions {
         client
             .set("group.id", group)
             // Applies when records were deleted before they were read: continue with the oldest one. The starting
@@ -75,6 +94,8 @@ impl ConsumerOptions {
             .set("topic.metadata.refresh.interval.ms", "10000")
             // Reaching the end of a partition shows that it can be read.
             .set("enable.partition.eof", "true")
+            // The statistics are the only place where the client reports where a partition ends.
+            .set("statistics.interval.ms", "3000")
             // The client reports offset resets only in its log.
             .set_log_level(RDKafkaLogLevel::Info)
             // Refill the fetch queue soon after it has room.
@@ -82,10 +103,13 @@ impl ConsumerOptions {
         ConsumerOptions {
             addresses: client.get("bootstrap.servers").unwrap_or_default().to_owned(),
             client,
-            topics: Vec::new(),
+            topics,
             commit_period: Duration::from_secs(1),
+            batching: None,
+            checkpoint_limit: None,
+            replays_nacks: true,
             group: group.to_owned(),
-            starts_from_oldest,
+            start,
         }
     }
 }
@@ -118,9 +142,14 @@ struct ConsumerState {
     probe_now: AtomicBool,
     /// The client reported an offset reset; the first record after it has not arrived yet.
     was_reset: AtomicBool,
-    /// Missing permissions, as the client reported them.
-    denied: Mutex<Option<AuthorizationFailure>>,
-    topics: usize,
+    /// Why the broker refuses this client, as the client reported it.
+    refused: Mutex<Option<BrokerRefusal>>,
+    /// The number of topics that are read.
+    topics: AtomicUsize,
+    /// Whether partitions are assigned by hand and not by the group.
+    is_assigned_by_hand: bool,
+    /// Where partitions end.
+    ends: Mutex<PartitionEnds>,
     /// When the unanswered commits were sent, the oldest first.
     commits: Mutex<VecDeque<Instant>>,
 }
@@ -154,10 +183,14 @@ pub async fn run(
         holding: AtomicBool::new(false),
         probe_now: AtomicBool::new(false),
         was_reset: AtomicBool::new(false),
-        denied: Mutex::default(),
-        topics: options.topics.len(),
+        refused: Mutex::default(),
+        topics: AtomicUsize::new(options.topics.names().len()),
+        is_assigned_by_hand: matches!(options.topics, TopicSelection::Partitions(_)),
+        ends: Mutex::default(),
         commits: Mutex::default(),
     });
+    lag::export(&shared, &context.component);
+    let replays_nacks = options.replays_nacks;
     let (out, mut fetched) = mpsc::channel(1);
     let (end, ended) = oneshot::channel();
     let (runtime, of_thread) = (Handle::current(), shared.clone());
@@ -171,7 +204,7 @@ pub async fn run(
     spawned.map_err(|error| InputError(format!("cannot start the thread that reads from Kafka: {error}")))?;
 
     let leaving = ThreadStopGuard(&shared);
-    if let StopReason::ThreadEnded = pass_on(&mut fetched, &shared, &context).await {
+    if let StopReason::ThreadEnded = pass_on(&mut fetched, &shared, &context, replays_nacks).await {
         let why = ended.await.ok().and_then(Result::err);
         let why = why.unwrap_or_else(|| "the thread that reads from Kafka has failed; restart the process".to_owned());
         context.connection.given_up(&why);
@@ -208,6 +241,7 @@ async fn pass_on(
     fetched: &mut mpsc::Receiver<FetchedBatch>,
     shared: &Arc<ConsumerState>,
     context: &InputContext,
+    replays_nacks: bool,
 ) -> StopReason {
     loop {
         let next = async {
@@ -227,10 +261,15 @@ async fn pass_on(
         else {
             return StopReason::ThreadEnded;
         };
-        let shared = shared.clone();
-        let mut ack = context.sink.enter(messages.len() + filtered, move |outcome| {
-            shared.tracker.lock().settled(number, outcome);
-        });
+        let (shared, stop) = (shared.clone(), context.stop.clone());
+        let mut ack = context
+            .sink
+            .enter_redeliverable(messages.len() + filtered, move |outcome| {
+                // What a stop gives up comes again in any case.
+                let comes_again = replays_nacks || stop.is_cancelled();
+                let outcome = if comes_again { outcome } else { AckResult::Acked };
+                shared.tracker.lock().settled(number, outcome);
+            });
         ack.filtered(FilterReason::KeyMismatch, filtered);
         if messages.is_empty() {
             ack.delivered();

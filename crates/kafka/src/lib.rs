@@ -8,11 +8,13 @@
 mod admin;
 mod cluster;
 mod consume;
+mod header_list;
 mod headers;
 mod input;
 mod link;
 mod output;
 mod produce;
+mod text_bytes;
 mod uns;
 
 use thalweg_flow::ComponentRegistry;

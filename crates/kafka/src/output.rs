@@ -4,28 +4,26 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rdkafka::ClientConfig;
-use rdkafka::message::{Header, OwnedHeaders};
-use thalweg_config::{ComponentNode, Fields, kind};
+use thalweg_config::{ComponentNode, Fields, Node, kind};
 use thalweg_flow::{
     Batching, BoxFuture, BuildContext, BuildError, OpenError, Output, OutputContext, OutputSpec, ParseContext,
     Rejection, WriteError,
 };
-use thalweg_mapping::Interpolation;
+use thalweg_mapping::{Interpolation, RenderedValue};
 use thalweg_record::{DropReason, Message, Payload};
 use tokio::sync::OnceCell;
 
-use crate::cluster;
 use crate::input::TOMBSTONE;
-use crate::produce::{self, Producer, ProducerRecord, RecordEncoder};
+use crate::produce::{self, Producer, ProducerRecord, RecordEncoder, RecordKey};
+use crate::{cluster, header_list, text_bytes};
 
 const IN_FLIGHT: i64 = 10;
 const IN_FLIGHT_MAX: i64 = 1000;
 const MESSAGE_BYTES: &str = "1MB";
 const IN_FLIGHT_BYTES: &str = "64MiB";
+/// This much of a wrong value is shown.
+const SHOWN_CHARS: usize = 40;
 const COMPRESSIONS: [&str; 4] = ["none", "gzip", "snappy", "lz4"];
-
-/// Metadata that only one stage uses.
-const INTERNAL: [&str; 2] = ["_initialMetadata", "_incomingKeys"];
 
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
@@ -33,6 +31,7 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     produce::settle(&mut client);
     let topic = fields.required_node("topic", kind::INTERPOLATED);
     let key = fields.node("key", kind::INTERPOLATED);
+    let time = time(&mut fields);
     let mut metadata = fields.fields("metadata");
     let exclude = metadata.string_list("exclude_prefixes");
     metadata.finish();
@@ -51,14 +50,38 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
         Some(text)
     });
     let key = key.map(|node| context.interpolation(&node));
+    let time = time.map(|(name, node)| Some((name, context.interpolation(&node)?)));
     let (topic, key) = (topic?, key.map_or(Some(None), |key| key.map(Some))?);
+    // A key that is empty in the file is none.
+    let key = key.filter(|key| key.is_static() != Some(""));
+    let time = time.map_or(Some(None), |time| time.map(Some))?;
     Some(Arc::new(KafkaOutputSpec {
         client,
-        records: Arc::new(KafkaRecordEncoder { topic, key, exclude }),
+        records: Arc::new(KafkaRecordEncoder {
+            topic,
+            key,
+            time,
+            exclude,
+        }),
         max_in_flight: usize::try_from(max_in_flight).unwrap_or(1),
         bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
         batching,
     }))
+}
+
+/// The fields that give the time of a record, with their units in milliseconds.
+const TIMES: [(&str, i64); 2] = [("timestamp_ms", 1), ("timestamp", 1000)];
+
+/// Reads the time of records: the name of the field, and its text.
+fn time(fields: &mut Fields<'_>) -> Option<(&'static str, Node)> {
+    let [ms, seconds] = TIMES.map(|(name, _)| Some((name, fields.node(name, kind::INTERPOLATED)?)));
+    if ms.is_some() && seconds.is_some() {
+        fields.error(
+            "timestamp",
+            "timestamp_ms means the same in milliseconds; keep only one",
+        );
+    }
+    ms.or(seconds)
 }
 
 /// Reads how many brokers must have a record before it is confirmed, and whether a resent record is deduplicated.
@@ -154,44 +177,72 @@ pub fn write(producer: &OnceCell<Producer>, messages: Arc<Vec<Message>>) -> BoxF
 struct KafkaRecordEncoder {
     topic: Interpolation,
     key: Option<Interpolation>,
+    /// The name of the field, and its text.
+    time: Option<(&'static str, Interpolation)>,
     exclude: Vec<String>,
 }
 
 impl RecordEncoder for KafkaRecordEncoder {
     fn record(&self, messages: &[Message], index: usize) -> Result<ProducerRecord, Rejection> {
-        let refused = |error: String| Rejection::permanent(index, DropReason::OutputRejected, error);
-        let render = |name: &str, text: &Interpolation| {
-            let rendered = text.render(messages, index);
-            rendered.map_err(|error| refused(format!("{name}: {error}")))
-        };
-        let topic = render("topic", &self.topic)?;
-        cluster::check_topic(&topic).map_err(refused)?;
-        let key = self.key.as_ref().map(|key| render("key", key)).transpose()?;
         let Some(message) = messages.get(index) else {
-            return Err(refused("there is no such message".to_owned()));
+            return Err(refused(index, "there is no such message".to_owned()));
         };
+        let topic = self.topic.render(messages, index);
+        let topic = topic.map_err(|error| refused(index, format!("topic: {error}")))?;
+        cluster::check_topic(&topic).map_err(|error| refused(index, error))?;
         let is_excluded = |name: &str| self.exclude.iter().any(|prefix| name.starts_with(prefix));
         Ok(ProducerRecord {
             topic,
-            key,
-            headers: headers(message, is_excluded),
+            key: self.key(messages, index, header_list::is_escaped(&message.meta))?,
+            time_ms: self.time_ms(messages, index)?,
+            headers: header_list::of_message(message, is_excluded),
             value: value(message),
         })
     }
 }
 
-/// Returns the metadata as headers, except excluded names.
-pub fn headers(message: &Message, is_excluded: impl Fn(&str) -> bool) -> OwnedHeaders {
-    let mut headers = OwnedHeaders::new();
-    for (name, value) in message.meta.iter() {
-        if !INTERNAL.contains(&name) && !is_excluded(name) {
-            headers = headers.insert(Header {
-                key: name,
-                value: Some(value.as_bytes()),
-            });
-        }
+fn refused(index: usize, error: String) -> Rejection {
+    Rejection::permanent(index, DropReason::OutputRejected, error)
+}
+
+impl KafkaRecordEncoder {
+    /// Returns no key if its expression gives null or nothing. An empty text is a key.
+    fn key(&self, messages: &[Message], index: usize, is_escaped: bool) -> Result<Option<RecordKey>, Rejection> {
+        let Some(key) = &self.key else { return Ok(None) };
+        let rendered = key.render_optional(messages, index);
+        let rendered = rendered.map_err(|error| refused(index, format!("key: {error}")))?;
+        Ok(rendered.map(|value| match value {
+            RenderedValue::Text(text) if is_escaped => RecordKey::Bytes(text_bytes::bytes_of(&text).into()),
+            RenderedValue::Text(text) => RecordKey::Text(text),
+            RenderedValue::Bytes(bytes) => RecordKey::Bytes(bytes),
+        }))
     }
-    headers
+
+    /// Returns no time if its expression gives null, nothing or an empty text.
+    fn time_ms(&self, messages: &[Message], index: usize) -> Result<Option<i64>, Rejection> {
+        let Some((name, text)) = &self.time else {
+            return Ok(None);
+        };
+        let rendered = text.render_optional(messages, index);
+        let rendered = rendered.map_err(|error| refused(index, format!("{name}: {error}")))?;
+        let Some(rendered) = rendered else { return Ok(None) };
+        let text = String::from_utf8_lossy(rendered.as_bytes());
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        let unit_ms = TIMES
+            .iter()
+            .find(|(known, _)| known == name)
+            .map_or(1, |(_, unit_ms)| *unit_ms);
+        let number = text.trim().parse::<i64>().ok().filter(|number| *number >= 0);
+        let time_ms = number.and_then(|number| number.checked_mul(unit_ms));
+        time_ms.map(Some).ok_or_else(|| {
+            let unit = if unit_ms == 1 { "milliseconds" } else { "seconds" };
+            let shown: String = text.chars().take(SHOWN_CHARS).collect();
+            let error = format!("{name}: expected {unit} since 1970 as a whole number, got \"{shown}\"");
+            Rejection::permanent(index, DropReason::InvalidValue, error)
+        })
+    }
 }
 
 /// Returns the payload. A tombstone has none, because an empty value would not delete its key.
@@ -205,5 +256,75 @@ pub fn value(message: &Message) -> Option<Bytes> {
         None
     } else {
         Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoder(key: &str, time: Option<(&'static str, &str)>) -> KafkaRecordEncoder {
+        let compile = |text: &str| Interpolation::compile(text).unwrap();
+        KafkaRecordEncoder {
+            topic: compile("t"),
+            key: Some(compile(key)),
+            time: time.map(|(name, text)| (name, compile(text))),
+            exclude: vec!["kafka_".to_owned()],
+        }
+    }
+
+    fn key(text: &str, message: Message) -> Option<Vec<u8>> {
+        let record = encoder(text, None).record(&[message], 0).ok().unwrap();
+        record.key.map(|key| key.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_key_is_what_its_expression_gives() {
+        for (text, expected) in [
+            ("${! json(\"id\") }", None),
+            ("${! json(\"none\") }", None),
+            ("${! meta(\"none\") }", None),
+            ("${! @none }", None),
+            ("${! nothing() }", None),
+            ("${! json(\"empty\") }", Some(&b""[..])),
+            ("${! json(\"n\") }", Some(b"7")),
+            ("${! json(\"text\") }", Some(b"null")),
+            ("plant-${! json(\"id\") }", Some(b"plant-null")),
+            ("${! json(\"bytes\").decode(\"base64\") }", Some(b"\xff\x00")),
+        ] {
+            let message = Message::raw(r#"{"id": null, "empty": "", "n": 7, "text": "null", "bytes": "/wA="}"#);
+            assert_eq!(key(text, message).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn private_characters_are_bytes_only_in_messages_that_were_read_so() {
+        let mut message = Message::raw("x");
+        message.meta.set("kafka_key", "\u{f7e9}1");
+        let text = "${! @kafka_key }-";
+        assert_eq!(key(text, message.clone()).unwrap(), "\u{f7e9}1-".as_bytes());
+        message.meta.set(text_bytes::ESCAPED, "true");
+        assert_eq!(key(text, message).unwrap(), b"\xe91-");
+    }
+
+    #[test]
+    fn the_time_of_a_record_may_be_set() {
+        let time = |name: &'static str, text: &str| {
+            let mut message = Message::raw("{}");
+            message.meta.set("ms", " 1700000000123 ");
+            let record = encoder("k", Some((name, text))).record(&[message], 0);
+            record.map(|record| record.time_ms)
+        };
+        assert_eq!(time("timestamp_ms", "${! @ms }").ok().unwrap(), Some(1_700_000_000_123));
+        assert_eq!(time("timestamp", "1700000000").ok().unwrap(), Some(1_700_000_000_000));
+        for absent in ["${! @none }", "${! json(\"none\") }", "", " "] {
+            assert_eq!(time("timestamp_ms", absent).ok().unwrap(), None, "{absent}");
+        }
+        for wrong in ["-1", "1.5", "soon", "9223372036854775807"] {
+            let rejection = time("timestamp", wrong).err().unwrap();
+            assert_eq!(rejection.permanent, Some(DropReason::InvalidValue), "{wrong}");
+            let error = format!("timestamp: expected seconds since 1970 as a whole number, got \"{wrong}\"");
+            assert_eq!(rejection.error.as_str(), error);
+        }
     }
 }

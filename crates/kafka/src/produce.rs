@@ -11,6 +11,7 @@ mod topic_metadata;
 mod topics;
 mod write;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -30,10 +31,49 @@ use write::WriteRequest;
 
 use crate::link::BrokerLink;
 
+/// The key of a record. Most keys are texts, which cost no copy.
+#[derive(Clone, Debug)]
+pub enum RecordKey {
+    Text(Text),
+    Bytes(Arc<[u8]>),
+}
+
+impl RecordKey {
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            RecordKey::Text(text) => text.as_bytes(),
+            RecordKey::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Equal bytes are the same key, whatever they were made of.
+impl Ord for RecordKey {
+    fn cmp(&self, other: &RecordKey) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl PartialOrd for RecordKey {
+    fn partial_cmp(&self, other: &RecordKey) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for RecordKey {
+    fn eq(&self, other: &RecordKey) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for RecordKey {}
+
 /// The record of a message.
 pub struct ProducerRecord {
     pub topic: Text,
-    pub key: Option<Text>,
+    pub key: Option<RecordKey>,
+    /// Milliseconds since 1970; `None` means the time of sending.
+    pub time_ms: Option<i64>,
     pub headers: OwnedHeaders,
     /// `None` means a tombstone.
     pub value: Option<Bytes>,

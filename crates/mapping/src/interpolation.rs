@@ -2,16 +2,32 @@
 
 use std::sync::Arc;
 
-use thalweg_record::{Message, Text};
+use thalweg_record::{Message, Text, Value};
 
 use crate::context::EvalContext;
-use crate::error::{EvalResult, SyntaxError};
+use crate::error::{EvalResult, Fault, SyntaxError};
 use crate::expr::Expr;
 use crate::expr_value::ExprValue;
 use crate::host::Host;
 use crate::parser::Parser;
 use crate::view;
 use crate::{CompileError, Compiler, RunError};
+
+/// What the text of a field gives for one message, if the field need not be text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RenderedValue {
+    Text(Text),
+    Bytes(Arc<[u8]>),
+}
+
+impl RenderedValue {
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            RenderedValue::Text(text) => text.as_bytes(),
+            RenderedValue::Bytes(bytes) => bytes,
+        }
+    }
+}
 
 /// A compiled text. Clones share it, and any number of threads may render it concurrently.
 #[derive(Clone)]
@@ -64,12 +80,28 @@ impl Interpolation {
         }
     }
 
+    /// Like [`Interpolation::render`], for a field whose absence has a meaning: returns `None` if the text is one
+    /// expression that gives null, nothing or deleted. Bytes stay bytes if the text is one expression.
+    pub fn render_optional(&self, batch: &[Message], index: usize) -> Result<Option<RenderedValue>, RunError> {
+        match (&*self.0.pieces, batch.get(index)) {
+            ([TemplatePart::Meta(key)], Some(message)) => Ok(message.meta.text(key).map(RenderedValue::Text)),
+            ([TemplatePart::Expr(expr)], Some(_)) => self.value(expr, batch, index).map_err(run_error),
+            _ => self.render(batch, index).map(|text| Some(RenderedValue::Text(text))),
+        }
+    }
+
+    fn value(&self, expr: &Expr, batch: &[Message], index: usize) -> EvalResult<Option<RenderedValue>> {
+        let mut context = EvalContext::new(&*self.0.host, batch, index, false)?;
+        Ok(match expr.eval(&mut context)? {
+            ExprValue::Value(Value::Null) | ExprValue::Deleted | ExprValue::Nothing => None,
+            ExprValue::Value(Value::Bytes(bytes)) => Some(RenderedValue::Bytes(bytes)),
+            ExprValue::Value(value) => Some(RenderedValue::Text(view::to_text(&value)?)),
+        })
+    }
+
     /// Appends the text for one message. After an error, `out` may contain a part of it.
     pub fn render_into(&self, batch: &[Message], index: usize, out: &mut String) -> Result<(), RunError> {
-        self.write(batch, index, out).map_err(|fault| RunError {
-            line: None,
-            message: fault.to_string(),
-        })
+        self.write(batch, index, out).map_err(run_error)
     }
 
     fn write(&self, batch: &[Message], index: usize, out: &mut String) -> EvalResult<()> {
@@ -92,6 +124,13 @@ impl Interpolation {
 }
 
 const NULL: &str = "null";
+
+fn run_error(fault: Fault) -> RunError {
+    RunError {
+        line: None,
+        message: fault.to_string(),
+    }
+}
 
 impl std::fmt::Debug for Interpolation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

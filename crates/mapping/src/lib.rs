@@ -32,7 +32,7 @@ mod view;
 pub use compiler::Compiler;
 pub use error::{CompileError, RunError};
 pub use host::{Host, NamedCounters, system};
-pub use interpolation::Interpolation;
+pub use interpolation::{Interpolation, RenderedValue};
 pub use limits::{ELEMENTS_MAX, NESTING_MAX, TEXT_BYTES_MAX, VALUE_DEPTH_MAX, WORK_BYTES_MAX};
 pub use mapping::{Mapping, MappingOutcome};
 

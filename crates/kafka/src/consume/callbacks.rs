@@ -9,7 +9,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{Offset, Statistics, TopicPartitionList};
 use thalweg_kit::clock;
 
 use super::ConsumerState;
@@ -31,28 +31,16 @@ impl ClientContext for ConsumerCallbacks {
     fn error(&self, error: KafkaError, reason: &str) {
         self.0.link.error(&error, reason);
     }
+
+    fn stats(&self, statistics: Statistics) {
+        self.0.ends.lock().report(&statistics);
+    }
 }
 
 impl ConsumerContext for ConsumerCallbacks {
     fn pre_rebalance(&self, consumer: &BaseConsumer<ConsumerCallbacks>, rebalance: &Rebalance<'_>) {
         match rebalance {
-            Rebalance::Assign(partitions) => {
-                // The permissions that were missing have been granted.
-                *self.0.denied.lock() = None;
-                let mut tracker = self.0.tracker.lock();
-                of(partitions).for_each(|partition| tracker.assigned(partition));
-                drop(tracker);
-                // The client would start at the committed offset, even if it belongs to a deleted topic of the same
-                // name. Nothing is fetched until the starting point is known: the partition is paused before the
-                // assignment, and again after it in case the client did not know it yet. The offset is a number,
-                // because for any other start the client would query the broker, and seek to the answer whenever it
-                // arrives, overriding a seek made meanwhile and skipping all records in between.
-                let _ = consumer.pause(partitions);
-                for mut partition in partitions.elements() {
-                    let _ = partition.set_offset(Offset::Offset(0));
-                }
-                self.0.probe_now.store(true, Ordering::Relaxed);
-            }
+            Rebalance::Assign(partitions) => self.0.before_assignment(consumer, partitions),
             Rebalance::Revoke(partitions) => self.revoked(consumer, partitions),
             Rebalance::Error(_) => {}
         }
@@ -67,19 +55,26 @@ impl ConsumerContext for ConsumerCallbacks {
 
     fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
         self.0.answered();
-        let failed = result.err().map(|error| reason(&error));
+        let failed = result.err();
         for element in offsets.elements() {
-            let error = element.error().err().map(|error| reason(&error));
-            let Some(why) = error.or_else(|| failed.clone()) else {
+            let error = element.error().err();
+            let Some(error) = error.as_ref().or(failed.as_ref()) else {
                 continue;
             };
             let partition = TopicPartition {
                 topic: element.topic().into(),
                 number: element.partition(),
             };
-            self.0.tracker.lock().uncommitted(&partition);
+            let is_held = self.0.tracker.lock().uncommitted(&partition);
             let TopicPartition { topic, number } = partition;
+            let is_passing = !self.0.is_assigned_by_hand && is_of_rebalance(error.rdkafka_error_code());
+            if !is_held || is_passing {
+                let component = self.0.link.component.title();
+                tracing::debug!(component, "{topic}, partition {number}, was not committed: {error}");
+                continue;
+            }
             self.0.link.component.warn_limited("commit", 1, || {
+                let why = reason(error);
                 format!("the commit of {topic}, partition {number}, failed and is retried: {why}")
             });
         }
@@ -103,7 +98,43 @@ impl ConsumerCallbacks {
     }
 }
 
+/// Whether the commit or the request belongs to a generation of the group that has just ended. Each rebalance has such
+/// answers, and the next generation does what they refuse.
+pub fn is_of_rebalance(error: Option<RDKafkaErrorCode>) -> bool {
+    use RDKafkaErrorCode::{IllegalGeneration, RebalanceInProgress, UnknownMemberId};
+    matches!(error, Some(RebalanceInProgress | IllegalGeneration | UnknownMemberId))
+}
+
 impl ConsumerState {
+    /// Partitions are going to be assigned to this member. The client would start at the committed offset, even if it
+    /// belongs to a deleted topic of the same name. Nothing is fetched until the starting point is known: the partition
+    /// is paused before the assignment, and again after it in case the client did not know it yet. The offset is a
+    /// number, because for any other start the client would query the broker, and seek to the answer whenever it
+    /// arrives, overriding a seek made meanwhile and skipping all records in between.
+    fn before_assignment(&self, consumer: &BaseConsumer<ConsumerCallbacks>, partitions: &TopicPartitionList) {
+        // What the broker refused has been granted.
+        *self.refused.lock() = None;
+        let mut tracker = self.tracker.lock();
+        of(partitions).for_each(|partition| tracker.assigned(partition));
+        drop(tracker);
+        let _ = consumer.pause(partitions);
+        for mut partition in partitions.elements() {
+            let _ = partition.set_offset(Offset::Offset(0));
+        }
+        self.probe_now.store(true, Ordering::Relaxed);
+    }
+
+    /// Assigns partitions without the group, as the group does it.
+    pub fn assign_by_hand(
+        &self,
+        consumer: &BaseConsumer<ConsumerCallbacks>,
+        partitions: &TopicPartitionList,
+    ) -> KafkaResult<()> {
+        self.before_assignment(consumer, partitions);
+        consumer.assign(partitions)?;
+        consumer.pause(partitions)
+    }
+
     /// Handles an offset reset: the next offset does not exist, and the partition continues elsewhere.
     fn reset(&self, partition: &TopicPartition, at: Option<i64>) {
         let TopicPartition { topic, number } = partition;
@@ -151,7 +182,9 @@ impl ConsumerState {
             Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NoOffset) => self.answered(),
             Err(error) => {
                 self.answered();
-                due.iter().for_each(|(partition, ..)| tracker.uncommitted(partition));
+                for (partition, ..) in &due {
+                    tracker.uncommitted(partition);
+                }
                 self.link.component.warn_limited("commit", 1, || {
                     format!("the commit failed and is retried: {}", reason(&error))
                 });

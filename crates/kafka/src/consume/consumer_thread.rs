@@ -1,6 +1,7 @@
 //! The thread that drives the client: it collects batches while the flow has room for them, and keeps the group
 //! membership alive while there is none.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,13 +13,12 @@ use thalweg_kit::{clock, threads};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::batch_builder::BatchBuilder;
+use super::batch_builder::{BatchBuilder, BatchLimits};
 use super::callbacks::ConsumerCallbacks;
 use super::poll_error::{self, ChecksumFailures, PollAction};
 use super::prober::Prober;
 use super::tracker::{SeekPosition, TopicPartition};
 use super::{ConsumerOptions, ConsumerState, FetchedBatch, RecordDecoder};
-use crate::admin::PinnedTopic;
 use crate::link::reason;
 
 /// An empty poll ends after this time, which also bounds the delay of the thread's other work.
@@ -30,22 +30,27 @@ const HOLD_AFTER: Duration = Duration::from_secs(5);
 const LAST_COMMIT: Duration = Duration::from_secs(3);
 /// Maximum time for the seeks of one round; the remaining partitions follow in the next round.
 const SEEK: Duration = Duration::from_secs(5);
+/// For this long, a partition that cannot be moved to its position is no warning.
+const SEEK_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between attempts to read records with a wrong checksum; it grows with each attempt.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub struct ConsumerThread<C> {
-    /// Dropped first, because they belong to the client.
-    _topics: Vec<PinnedTopic>,
     consumer: Arc<BaseConsumer<ConsumerCallbacks>>,
     shared: Arc<ConsumerState>,
     convert: C,
     out: mpsc::Sender<FetchedBatch>,
     commit_period: Duration,
+    limits: BatchLimits,
     runtime: Handle,
     prober: Prober,
     gathered: BatchBuilder,
     damage: ChecksumFailures,
+    /// Partitions that are paused until the flow has confirmed more of them.
+    throttled: BTreeSet<TopicPartition>,
     last_commit: Instant,
+    /// Since when some partition cannot be moved to its position.
+    seeking_since: Option<Instant>,
     /// Since when the flow has accepted nothing.
     blocked_since: Option<Instant>,
 }
@@ -60,12 +65,8 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         runtime: Handle,
     ) -> ConsumerThread<C> {
         let consumer = Arc::new(consumer);
-        let known = options
-            .topics
-            .iter()
-            .filter_map(|topic| PinnedTopic::of(consumer.client(), topic));
         ConsumerThread {
-            _topics: known.collect(),
+            limits: BatchLimits::new(options.batching, options.checkpoint_limit),
             commit_period: options.commit_period,
             prober: Prober::new(consumer.clone(), shared.clone(), options, runtime.clone()),
             consumer,
@@ -75,7 +76,9 @@ impl<C: RecordDecoder> ConsumerThread<C> {
             runtime,
             gathered: BatchBuilder::default(),
             damage: ChecksumFailures::default(),
+            throttled: BTreeSet::new(),
             last_commit: clock::now(),
+            seeking_since: None,
             blocked_since: None,
         }
     }
@@ -128,6 +131,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
             self.commit();
         }
         self.read_again();
+        self.unthrottle();
         if self.last_commit.elapsed() >= self.commit_period {
             self.last_commit = clock::now();
             self.commit();
@@ -139,13 +143,18 @@ impl<C: RecordDecoder> ConsumerThread<C> {
     fn read_again(&mut self) {
         let mut tracker = self.shared.tracker.lock();
         let mut rewinds = tracker.rewinds();
-        if !rewinds.is_empty() && self.gathered.len() > 0 {
+        let is_read_again =
+            |partition: &TopicPartition| rewinds.binary_search_by(|(other, _)| other.cmp(partition)).is_ok();
+        if self.gathered.spans.iter().any(|span| is_read_again(&span.partition)) {
             // The collected batch is newer than the records to be read again.
             tracker.unsent(&std::mem::take(&mut self.gathered).spans);
             rewinds = tracker.rewinds();
         }
         drop(tracker);
         let begun = clock::now();
+        if rewinds.is_empty() {
+            self.seeking_since = None;
+        }
         for (partition, start) in rewinds {
             let TopicPartition { topic, number } = &partition;
             let offset = match start {
@@ -162,12 +171,57 @@ impl<C: RecordDecoder> ConsumerThread<C> {
                 Ok(()) => {
                     self.shared.tracker.lock().rewound(&partition, start);
                     self.resume_one(topic, *number);
+                    self.throttled.remove(&partition);
                 }
-                // This fails while the partition is assigned but not fetched yet: the next round tries again.
-                Err(error) => self.shared.link.component.warn_limited("seek", 1, || {
-                    format!("{topic}, partition {number}, cannot be read from {offset:?} yet: {error}")
-                }),
+                // This fails while the partition is assigned but not fetched yet: the next round tries again. Each
+                // rebalance has such a moment, so a short one is no warning.
+                Err(error) => {
+                    let since = *self.seeking_since.get_or_insert_with(clock::now);
+                    if since.elapsed() >= SEEK_PATIENCE {
+                        self.shared.link.component.warn_limited("seek", 1, || {
+                            format!("{topic}, partition {number}, cannot be read from {offset:?} yet: {error}")
+                        });
+                    }
+                }
             }
+        }
+    }
+
+    /// Pauses partitions of which the flow has as much as it may have.
+    fn throttle(&mut self, partitions: impl Iterator<Item = TopicPartition>) {
+        if self.limits.checkpoint() == usize::MAX {
+            return;
+        }
+        let mut list = TopicPartitionList::new();
+        let tracker = self.shared.tracker.lock();
+        for partition in partitions.filter(|partition| tracker.in_flight(partition) >= self.limits.checkpoint()) {
+            list.add_partition(&partition.topic, partition.number);
+            self.throttled.insert(partition);
+        }
+        drop(tracker);
+        if list.count() > 0 {
+            self.unless_done(self.consumer.pause(&list), "paused");
+        }
+    }
+
+    /// Resumes partitions of which the flow has confirmed enough.
+    fn unthrottle(&mut self) {
+        if self.throttled.is_empty() {
+            return;
+        }
+        let mut list = TopicPartitionList::new();
+        let (tracker, limit) = (self.shared.tracker.lock(), self.limits.checkpoint());
+        self.throttled.retain(|partition| {
+            let stays = tracker.in_flight(partition) >= limit;
+            // One that is to be read from elsewhere is resumed when it is there.
+            if !stays && tracker.wants(partition) {
+                list.add_partition(&partition.topic, partition.number);
+            }
+            stays
+        });
+        drop(tracker);
+        if list.count() > 0 && !self.shared.holding.load(Ordering::Relaxed) {
+            self.unless_done(self.consumer.resume(&list), "resumed");
         }
     }
 
@@ -189,10 +243,10 @@ impl<C: RecordDecoder> ConsumerThread<C> {
     /// Reads the available records, up to a batch, and passes them on.
     fn gather(&mut self, room: mpsc::OwnedPermit<FetchedBatch>) -> Result<(), String> {
         self.resume();
-        let mut timeout = POLL;
+        let mut timeout = self.gathered.rest(&self.limits).unwrap_or(POLL).min(POLL);
         let mut begun = None;
         let mut next = PollAction::GoOn;
-        while !self.gathered.is_full() && next == PollAction::GoOn {
+        while !self.gathered.is_full(&self.limits) && next == PollAction::GoOn {
             match self.poll(timeout)? {
                 Some(found) => next = found,
                 None => break,
@@ -203,7 +257,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         if let Some(begun) = begun {
             self.shared.meters.batch_time.observe(begun.elapsed());
         }
-        if self.gathered.len() > 0 {
+        if self.gathered.is_ripe(&self.limits) {
             self.pass_on(room);
         }
         if next == PollAction::ReadAgain {
@@ -226,7 +280,8 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         match self.consumer.poll(timeout) {
             None => Ok(None),
             Some(Ok(record)) => {
-                self.gathered.add(&record, &self.shared, &mut self.convert);
+                self.gathered
+                    .add(&record, &self.shared, &mut self.convert, &self.limits);
                 Ok(Some(PollAction::GoOn))
             }
             Some(Err(error)) => poll_error::after(
@@ -265,6 +320,7 @@ impl<C: RecordDecoder> ConsumerThread<C> {
             filtered,
             number,
         });
+        self.throttle(spans.into_iter().map(|span| span.partition));
     }
 
     /// Fetches nothing but stays a member of the group.
@@ -289,8 +345,9 @@ impl<C: RecordDecoder> ConsumerThread<C> {
         if self.shared.holding.swap(false, Ordering::Relaxed) {
             // The others follow when they have been moved to their positions.
             let mut read = TopicPartitionList::new();
-            for TopicPartition { topic, number } in self.shared.tracker.lock().read() {
-                read.add_partition(&topic, number);
+            let partitions = self.shared.tracker.lock().read();
+            for TopicPartition { topic, number } in partitions.iter().filter(|one| !self.throttled.contains(*one)) {
+                read.add_partition(topic, *number);
             }
             self.unless_done(self.consumer.resume(&read), "resumed");
         }

@@ -5,7 +5,7 @@
 //! | the partitions | then |
 //! |---|---|
 //! | are all assigned to this or other members | covered |
-//! | have no member while the group rebalances | waiting: nothing is reported for [`SETTLING_MAX`], then the input is not connected |
+//! | are not this member's while it joins, or while the group rebalances | waiting: the input is not connected, which the log reports after [`SETTLING_MAX`] |
 //! | have no member although the group is stable | the client refreshes its topics; after [`OWN_NONE`], or [`OWN_SOME`] if this member has other partitions, it resubscribes, and the input is not connected |
 //! | cannot be queried | as if they were covered |
 //!
@@ -23,6 +23,9 @@ pub const OWN_NONE: Duration = Duration::from_secs(3);
 pub const OWN_SOME: Duration = Duration::from_secs(30);
 /// Between two new subscriptions.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
+
+const SETTLING: &str = "the consumer group has assigned no partitions to this member yet; it waits for members that have \
+                        died until their session_timeout is over, and for members that hang";
 
 #[derive(Debug, Default)]
 pub struct CoverageMonitor {
@@ -48,8 +51,8 @@ pub enum GroupCoverage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoverageAction {
     Connected,
-    /// It is too early to decide.
-    Wait,
+    /// It is too early for a warning: why the input is not connected.
+    Wait(&'static str),
     /// The client must refresh its topics.
     Refresh,
     /// Why the input is not connected, and whether to resubscribe.
@@ -70,10 +73,9 @@ impl CoverageMonitor {
                 self.bare_since = None;
                 let since = *self.settling_since.get_or_insert(now);
                 match now.saturating_duration_since(since) < SETTLING_MAX {
-                    true => CoverageAction::Wait,
+                    true => CoverageAction::Wait(SETTLING),
                     false => CoverageAction::Down {
-                        why: "the consumer group has assigned no partitions yet; check whether a member hangs"
-                            .to_owned(),
+                        why: SETTLING.to_owned(),
                         subscribe: false,
                     },
                 }
@@ -138,7 +140,10 @@ mod tests {
     #[test]
     fn a_group_that_settles_is_waited_for_and_told_of_in_the_end() {
         let (mut coverage, begun) = (CoverageMonitor::default(), clock::now());
-        assert_eq!(coverage.found(GroupCoverage::Settling, begun), CoverageAction::Wait);
+        assert_eq!(
+            coverage.found(GroupCoverage::Settling, begun),
+            CoverageAction::Wait(SETTLING)
+        );
         let late = coverage.found(GroupCoverage::Settling, begun + SETTLING_MAX);
         assert!(
             matches!(late, CoverageAction::Down { subscribe: false, .. }),
@@ -150,7 +155,7 @@ mod tests {
         );
         assert_eq!(
             coverage.found(GroupCoverage::Settling, begun + SETTLING_MAX),
-            CoverageAction::Wait
+            CoverageAction::Wait(SETTLING)
         );
     }
 

@@ -5,18 +5,20 @@
 //! | a record set with a wrong checksum | it is read again a few times; then the input ends, because the client would skip it |
 //! | a compression that this build does not support | the input ends, because the client would skip the records |
 //! | the client gave up | the input ends |
-//! | missing permissions | shown until something is read, or the group assigns partitions |
+//! | missing permissions, a `session_timeout` that the broker does not take | shown until something is read, or the group assigns partitions |
+//! | an answer to a generation of the group that has ended | nothing: each rebalance has such answers |
 //! | anything else | logged; the client retries by itself |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use thalweg_record::{CacheLimits, Remembered};
 
 use super::ConsumerState;
-use super::callbacks::ConsumerCallbacks;
+use super::callbacks::{ConsumerCallbacks, is_of_rebalance};
 use super::tracker::{OffsetRange, TopicPartition};
 use crate::link::{died_of, reason};
 
@@ -63,30 +65,30 @@ impl ChecksumFailures {
     }
 }
 
-/// Missing permissions. The client reports them once, without the topic.
+/// Why the broker refuses this client. The client reports it once, without the topic.
 #[derive(Debug)]
-pub struct AuthorizationFailure {
+pub struct BrokerRefusal {
     pub why: String,
     /// Topics that were read since.
     read: BTreeSet<Arc<str>>,
 }
 
 impl ConsumerState {
-    /// Records were read from these topics. Once all topics were read, no permission is missing.
+    /// Records were read from these topics. Once all topics were read, nothing is refused.
     pub fn read_of<'t>(&self, topics: impl Iterator<Item = &'t Arc<str>>) {
-        let mut denied = self.denied.lock();
-        if let Some(AuthorizationFailure { read, .. }) = &mut *denied {
+        let mut refused = self.refused.lock();
+        if let Some(BrokerRefusal { read, .. }) = &mut *refused {
             read.extend(topics.cloned());
-            if read.len() >= self.topics {
-                *denied = None;
+            if read.len() >= self.topics.load(Ordering::Relaxed) {
+                *refused = None;
             }
         }
     }
 
     /// A partition was read to its end; the topic is unknown.
     fn read_to_end(&self) {
-        if self.topics == 1 {
-            *self.denied.lock() = None;
+        if self.topics.load(Ordering::Relaxed) == 1 {
+            *self.refused.lock() = None;
         }
     }
 }
@@ -116,11 +118,18 @@ pub fn after(
         )),
         KafkaError::MessageConsumption(RDKafkaErrorCode::BadMessage) => damaged(shared, gathered, damage),
         KafkaError::MessageConsumption(
-            RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::GroupAuthorizationFailed,
+            RDKafkaErrorCode::TopicAuthorizationFailed
+            | RDKafkaErrorCode::GroupAuthorizationFailed
+            | RDKafkaErrorCode::InvalidSessionTimeout,
         ) => {
-            let why = denied(error, &shared.link.heard());
+            let why = refusal(error, &shared.link.heard());
             let read = BTreeSet::new();
-            *shared.denied.lock() = Some(AuthorizationFailure { why, read });
+            *shared.refused.lock() = Some(BrokerRefusal { why, read });
+            Ok(PollAction::GoOn)
+        }
+        _ if is_of_rebalance(error.rdkafka_error_code()) => {
+            let component = shared.link.component.title();
+            tracing::debug!(component, "the group has moved on: {why}");
             Ok(PollAction::GoOn)
         }
         _ => {
@@ -131,8 +140,13 @@ pub fn after(
     }
 }
 
-fn denied(error: &KafkaError, heard: &str) -> String {
+fn refusal(error: &KafkaError, heard: &str) -> String {
     let cure = match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::InvalidSessionTimeout) => {
+            return "the broker does not take this session_timeout; set one between its group.min.session.timeout.ms and \
+                    group.max.session.timeout.ms"
+                .to_owned();
+        }
         Some(RDKafkaErrorCode::GroupAuthorizationFailed) => "the right to read in this consumer_group",
         _ => "the right to describe and read all of its topics",
     };

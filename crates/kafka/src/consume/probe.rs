@@ -1,22 +1,24 @@
 //! One query of the brokers, on its own thread: which topics exist, where newly assigned partitions start, and whether
 //! the group reads all partitions. The thread that drives the client must not wait for any of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::{Offset, TopicPartitionList};
+use regex::RegexSet;
 use thalweg_kit::clock;
 
-use super::ConsumerState;
 use super::callbacks::ConsumerCallbacks;
 use super::commit_metadata::CommitMetadata;
 use super::coverage::GroupCoverage;
 use super::identity::{IdentityMatch, TopicIdentities};
 use super::starting_point::{CommittedOffset, StartingPoint, TopicHistory};
 use super::tracker::{PartitionStart, SeekPosition, TopicPartition};
+use super::{ConsumerState, StartOffset, TopicSelection};
 use crate::admin::{self, GroupDescription, TopicDescription, TopicDescriptions};
 use crate::link::{ANSWER, reason};
 
@@ -24,17 +26,27 @@ use crate::link::{ANSWER, reason};
 const BEGINNINGS: Duration = Duration::from_secs(5);
 /// Maximum unread partitions that are named.
 const TOLD_MAX: usize = 3;
+/// Maximum time to find the ends of partitions that are not fetched.
+const ENDS: Duration = Duration::from_secs(1);
 
 /// What to query.
 pub struct ConsumerProbe {
     pub topics: Vec<String>,
     pub group: String,
-    pub starts_from_oldest: bool,
+    pub start: StartOffset,
+    /// The selection, if the list of topics is to be queried.
+    pub list: Option<RegexSet>,
+    /// Whether the topics are those that expressions select: one that is gone is not missing.
+    pub are_selected: bool,
+    /// The partitions that are assigned by hand.
+    pub by_hand: BTreeMap<String, BTreeSet<i32>>,
 }
 
 /// The results.
 #[derive(Default)]
 pub struct ConsumerProbeReport {
+    /// The topics that expressions select, if they were listed.
+    pub listed: Option<Vec<String>>,
     pub topics: TopicDescriptions,
     /// Why nothing can be read, or not everything.
     pub wrong: Option<String>,
@@ -60,7 +72,21 @@ impl ConsumerProbe {
         identities: &TopicIdentities,
     ) -> ConsumerProbeReport {
         let mut findings = ConsumerProbeReport::default();
-        match self.describe(consumer, shared) {
+        let listed = self.list.as_ref().map(|patterns| list(consumer, shared, patterns));
+        let topics = match listed {
+            None => self.topics.clone(),
+            Some(Ok(listed)) => findings.listed.insert(listed).clone(),
+            Some(Err(why)) => {
+                findings.wrong = Some(why);
+                return findings;
+            }
+        };
+        if topics.is_empty() {
+            findings.wrong =
+                Some("no topic matches the expressions in topics; one that does is read once it exists".to_owned());
+            return findings;
+        }
+        match describe(consumer, shared, &topics) {
             Ok(topics) => findings.topics = topics,
             Err(why) => {
                 findings.wrong = Some(why);
@@ -70,7 +96,7 @@ impl ConsumerProbe {
         findings.wrong = findings
             .topics
             .iter()
-            .find_map(|(name, topic)| trouble(name, *topic.as_ref().err()?));
+            .find_map(|(name, topic)| self.trouble(name, topic.as_ref()));
         // A member that leaves the group waits for this probe.
         let is_leaving = || shared.draining.load(Ordering::Relaxed);
         if is_leaving() {
@@ -82,22 +108,29 @@ impl ConsumerProbe {
         if is_leaving() {
             return findings;
         }
-        findings.found = self.find(consumer, shared, &findings.topics);
+        find_ends(consumer, shared);
+        findings.found = match self.by_hand.is_empty() {
+            true => self.find(consumer, shared, &findings.topics),
+            false => Some(GroupCoverage::Covered),
+        };
         findings
     }
 
-    fn describe(
-        &self,
-        consumer: &BaseConsumer<ConsumerCallbacks>,
-        shared: &ConsumerState,
-    ) -> Result<TopicDescriptions, String> {
-        let client = consumer.client();
-        let metadata = shared.link.ask(client, self.topics.first().map(String::as_str))?;
-        let topics = admin::describe_topics(client, &metadata, &self.topics, ANSWER);
-        topics.map_err(|error| {
-            let (topics, why) = (self.topics.join(", "), reason(&error));
-            format!("the broker does not describe {topics}, retrying: {why}")
-        })
+    /// Returns why a topic cannot be read, or not all of its partitions.
+    fn trouble(&self, topic: &str, found: Result<&TopicDescription, &RDKafkaErrorCode>) -> Option<String> {
+        match found {
+            Err(RDKafkaErrorCode::UnknownTopicOrPartition) if self.are_selected => None,
+            Err(error) => trouble(topic, *error),
+            Ok(description) => {
+                let last = self.by_hand.get(topic)?.last().copied()?;
+                let count = description.partitions;
+                (last >= count).then(|| {
+                    format!(
+                        "the topic {topic} has {count} partitions and no partition {last}; it is read once it exists"
+                    )
+                })
+            }
+        }
     }
 
     /// Finds the starting points of newly assigned partitions. Also returns why this failed for some.
@@ -108,6 +141,7 @@ impl ConsumerProbe {
         identities: &TopicIdentities,
         topics: &TopicDescriptions,
     ) -> (Vec<(PartitionStart, StartingPoint)>, Option<String>) {
+        let mut wrong = None;
         let mut unplaced: BTreeMap<String, Vec<(TopicPartition, u64)>> = BTreeMap::new();
         for (partition, assignment) in shared.tracker.lock().unplaced() {
             let of_topic = unplaced.entry(partition.topic.to_string()).or_default();
@@ -125,13 +159,21 @@ impl ConsumerProbe {
                 appeared: identities.appeared(name, now),
                 partitions,
             };
+            let before = placed.len();
             if let Err(error) = self.place_in(consumer, &unplaced, begun, &mut placed) {
                 let why = reason(&error);
                 let why = format!("cannot determine where to start reading {name}, retrying: {why}");
                 return (placed, Some(why));
             }
+            if self.start == StartOffset::Committed && placed.len() - before < partitions.len() {
+                let group = &self.group;
+                wrong = Some(format!(
+                    "the group {group} has committed no offset in some partitions of {name}, which are not read; commit one, or set \
+                     start_offset to earliest or latest"
+                ));
+            }
         }
-        (placed, None)
+        (placed, wrong)
     }
 
     fn place_in(
@@ -153,10 +195,17 @@ impl ConsumerProbe {
             now,
             commits: &commits,
             appeared,
-            starts_from_oldest: self.starts_from_oldest,
+            starts_from_oldest: self.start != StartOffset::Latest,
         };
         for (partition, assignment) in partitions {
             let (beginning, mark) = topic.beginning(partition.number);
+            if self.start == StartOffset::Committed && beginning.is_uncommitted() {
+                continue;
+            }
+            // A seek in a partition that does not exist would only take time.
+            if self.by_hand.contains_key(name) && partition.number >= now.partitions {
+                continue;
+            }
             let (start, is_to_be_committed) = match beginning {
                 StartingPoint::Committed { offset, is_marked } => (SeekPosition::At(offset), !is_marked),
                 // A new topic starts with this offset. Querying its oldest offset was rejected, because the response
@@ -203,8 +252,15 @@ impl ConsumerProbe {
         if others.is_empty() {
             return Some(GroupCoverage::Covered);
         }
+        let own_id = admin::member_id(consumer.client());
         let assigned = match admin::describe_group(consumer.client(), &self.group, ANSWER) {
-            Ok(GroupDescription::Stable(assigned)) => assigned,
+            // The group does not know this member yet: the partitions may belong to one that has died.
+            Ok(GroupDescription::Stable { members, .. })
+                if own_none && !own_id.as_ref().is_some_and(|id| members.contains(id)) =>
+            {
+                return Some(GroupCoverage::Settling);
+            }
+            Ok(GroupDescription::Stable { assigned, .. }) => assigned,
             // This member's partitions are read; the others are being assigned.
             Ok(GroupDescription::Unsettled) if own_none => return Some(GroupCoverage::Settling),
             Ok(GroupDescription::Unsettled) | Err(_) => return None,
@@ -224,6 +280,48 @@ impl ConsumerProbe {
                 own_none,
             },
         })
+    }
+}
+
+/// Returns the topics that the expressions select. Blocks.
+fn list(
+    consumer: &BaseConsumer<ConsumerCallbacks>,
+    shared: &ConsumerState,
+    patterns: &RegexSet,
+) -> Result<Vec<String>, String> {
+    let metadata = shared.link.ask(consumer.client(), None)?;
+    TopicSelection::matching(patterns, metadata.topics().iter().map(MetadataTopic::name))
+}
+
+fn describe(
+    consumer: &BaseConsumer<ConsumerCallbacks>,
+    shared: &ConsumerState,
+    topics: &[String],
+) -> Result<TopicDescriptions, String> {
+    let client = consumer.client();
+    let metadata = shared.link.ask(client, topics.first().map(String::as_str))?;
+    admin::describe_topics(client, &metadata, topics, ANSWER).map_err(|error| {
+        let told: Vec<&str> = topics.iter().take(TOLD_MAX).map(String::as_str).collect();
+        let (topics, why) = (told.join(", "), reason(&error));
+        format!("the broker does not describe {topics}, retrying: {why}")
+    })
+}
+
+/// Queries where partitions end while fetching is on hold: the client does not learn it then.
+fn find_ends(consumer: &BaseConsumer<ConsumerCallbacks>, shared: &ConsumerState) {
+    if !shared.holding.load(Ordering::Relaxed) {
+        return;
+    }
+    let begun = clock::now();
+    let partitions = shared.tracker.lock().read();
+    for partition in &partitions {
+        let rest = ENDS.saturating_sub(begun.elapsed());
+        if rest.is_zero() {
+            return;
+        }
+        if let Ok(end) = end(consumer, partition, rest) {
+            shared.ends.lock().found(partition, end);
+        }
     }
 }
 
@@ -256,7 +354,12 @@ fn commits(
     for (partition, _) in assigned.iter().filter(|(partition, _)| partition.number >= count) {
         asked.add_partition(topic, partition.number);
     }
-    let known = consumer.committed_offsets(asked, timeout)?;
+    let known = match consumer.committed_offsets(asked, timeout) {
+        Ok(known) => known,
+        // Nobody has joined or committed under this name yet.
+        Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupIdNotFound) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
     let mut commits = Vec::new();
     // SAFETY: the list is valid and unchanged until the end of this function.
     for element in unsafe { admin::partitions(known.ptr()) } {

@@ -2,39 +2,51 @@
 //! sets the starting points of partitions, moves partitions to a recreated topic, and resubscribes when the group
 //! assigns nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
+use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode;
 use thalweg_kit::{blocking, clock};
 use tokio::runtime::Handle;
 
 use super::callbacks::ConsumerCallbacks;
-use super::coverage::{CoverageAction, CoverageMonitor};
+use super::coverage::{CoverageAction, CoverageMonitor, GroupCoverage};
 use super::identity::{IdentityMatch, TopicIdentities};
 use super::probe::{ConsumerProbe, ConsumerProbeReport};
 use super::starting_point::StartingPoint;
 use super::tracker::{PartitionStart, TopicPartition};
-use super::{ConsumerOptions, ConsumerState};
-use crate::admin::TopicId;
+use super::{ConsumerOptions, ConsumerState, StartOffset, TopicSelection};
+use crate::admin::{PinnedTopic, TopicId};
 
 /// Interval while all is well. For this long, records of a recreated topic may be read at offsets of the old topic;
 /// they are then read again at their own offsets.
 const EVERY: Duration = Duration::from_secs(2);
 /// Interval while something is wrong.
 const SOON: Duration = Duration::from_secs(1);
+/// Interval of the queries for all topics of the cluster, which expressions need.
+const LIST_EVERY: Duration = Duration::from_secs(10);
 /// Maximum wait for a running probe at the end: it shares the client, which leaves the group when its last reference is
 /// dropped.
 const LAST_LOOK: Duration = Duration::from_secs(3);
 
 pub struct Prober {
+    /// Dropped first, because they belong to the client.
+    pinned: BTreeMap<String, PinnedTopic>,
     consumer: Arc<BaseConsumer<ConsumerCallbacks>>,
     shared: Arc<ConsumerState>,
-    probe: Arc<ConsumerProbe>,
     runtime: Handle,
+    group: String,
+    start: StartOffset,
+    selection: TopicSelection,
+    /// The topics that are read; `None` until expressions have been compared with the topics of the cluster.
+    names: Option<Vec<String>>,
+    last_list: Option<Instant>,
+    is_assigned: bool,
     identities: TopicIdentities,
     coverage: CoverageMonitor,
     last: Option<Instant>,
@@ -55,15 +67,21 @@ impl Prober {
         options: ConsumerOptions,
         runtime: Handle,
     ) -> Prober {
+        let names = match &options.topics {
+            TopicSelection::Patterns(_) => None,
+            TopicSelection::Names(_) | TopicSelection::Partitions(_) => Some(options.topics.names()),
+        };
         Prober {
+            pinned: BTreeMap::new(),
             consumer,
             shared,
-            probe: Arc::new(ConsumerProbe {
-                topics: options.topics,
-                group: options.group,
-                starts_from_oldest: options.starts_from_oldest,
-            }),
             runtime,
+            group: options.group,
+            start: options.start,
+            selection: options.topics,
+            names,
+            last_list: None,
+            is_assigned: false,
             identities: TopicIdentities::default(),
             coverage: CoverageMonitor::default(),
             last: None,
@@ -75,10 +93,54 @@ impl Prober {
         }
     }
 
-    pub fn subscribe(&self) -> Result<(), String> {
-        let topics: Vec<&str> = self.probe.topics.iter().map(String::as_str).collect();
-        let subscribed = self.consumer.subscribe(&topics);
-        subscribed.map_err(|error| format!("cannot subscribe to {}: {error}", topics.join(", ")))
+    pub fn subscribe(&mut self) -> Result<(), String> {
+        let names = self.names.as_deref().unwrap_or_default();
+        for name in names {
+            if !self.pinned.contains_key(name)
+                && let Some(topic) = PinnedTopic::of(self.consumer.client(), name)
+            {
+                self.pinned.insert(name.clone(), topic);
+            }
+        }
+        let subscribed = match &self.selection {
+            TopicSelection::Partitions(_) if self.is_assigned => Ok(()),
+            TopicSelection::Partitions(partitions) => {
+                let mut list = TopicPartitionList::new();
+                for (topic, numbers) in partitions {
+                    for number in numbers {
+                        list.add_partition(topic, *number);
+                    }
+                }
+                self.is_assigned = true;
+                self.shared.assign_by_hand(&self.consumer, &list)
+            }
+            TopicSelection::Names(_) | TopicSelection::Patterns(_) if names.is_empty() => {
+                self.consumer.unsubscribe();
+                Ok(())
+            }
+            TopicSelection::Names(_) | TopicSelection::Patterns(_) => {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                self.consumer.subscribe(&names)
+            }
+        };
+        subscribed.map_err(|error| format!("cannot subscribe to {}: {error}", names.join(", ")))
+    }
+
+    /// The topics that the expressions select are others than before.
+    fn select(&mut self, listed: Vec<String>) -> Result<(), String> {
+        if self.names.as_ref() == Some(&listed) {
+            return Ok(());
+        }
+        // What has come since the first list is read from its first record.
+        for name in listed
+            .iter()
+            .filter(|name| self.names.as_ref().is_some_and(|known| !known.contains(name)))
+        {
+            self.identities.missing(name);
+        }
+        self.shared.topics.store(listed.len(), Ordering::Relaxed);
+        self.names = Some(listed);
+        self.subscribe()
     }
 
     /// Returns `true` if starting points were found.
@@ -122,7 +184,7 @@ impl Prober {
     fn begin(&mut self) {
         self.last = Some(clock::now());
         self.shared.link.forget_doubt();
-        let (consumer, shared, probe) = (self.consumer.clone(), self.shared.clone(), self.probe.clone());
+        let (consumer, shared, probe) = (self.consumer.clone(), self.shared.clone(), self.probe());
         let identities = self.identities.clone();
         let (answer, running) = mpsc::sync_channel(1);
         self.running = Some(running);
@@ -133,8 +195,31 @@ impl Prober {
         });
     }
 
+    fn probe(&mut self) -> ConsumerProbe {
+        let list = match &self.selection {
+            TopicSelection::Patterns(patterns) if self.last_list.is_none_or(|last| last.elapsed() >= LIST_EVERY) => {
+                self.last_list = Some(clock::now());
+                Some(patterns.clone())
+            }
+            _ => None,
+        };
+        let by_hand = match &self.selection {
+            TopicSelection::Partitions(partitions) => partitions.clone(),
+            TopicSelection::Names(_) | TopicSelection::Patterns(_) => BTreeMap::new(),
+        };
+        ConsumerProbe {
+            topics: self.names.clone().unwrap_or_default(),
+            group: self.group.clone(),
+            start: self.start,
+            list,
+            are_selected: matches!(self.selection, TopicSelection::Patterns(_)),
+            by_hand,
+        }
+    }
+
     /// Returns `true` if partitions were placed.
-    fn act(&mut self, findings: ConsumerProbeReport) -> bool {
+    fn act(&mut self, mut findings: ConsumerProbeReport) -> bool {
+        let selected = findings.listed.take().map(|listed| self.select(listed));
         self.place(&findings.placed);
         self.compare(&findings);
         let is_missing = |topic: &Result<_, _>| *topic == Err(RDKafkaErrorCode::UnknownTopicOrPartition);
@@ -145,29 +230,37 @@ impl Prober {
         };
         let has_appeared = self.is_missing && !is_missing;
         self.is_missing = is_missing;
-        let mut wrong = findings.wrong;
-        if has_appeared {
+        let mut wrong = findings.wrong.or_else(|| selected?.err());
+        if has_appeared && wrong.is_none() {
             // The group learns of the topic now instead of at the client's next metadata refresh.
-            wrong = wrong.or_else(|| self.subscribe().err());
+            wrong = self.subscribe().err();
         }
         // Reported by fetches: the permission to describe a topic does not include reading it.
-        let denied = self.shared.denied.lock().as_ref().map(|denied| denied.why.clone());
-        wrong = wrong.or(denied);
-        match wrong {
+        let refused = self.shared.refused.lock().as_ref().map(|refused| refused.why.clone());
+        match wrong.or(refused) {
             Some(why) => self.down(&why),
-            None => match findings.found.map(|found| self.coverage.found(found, clock::now())) {
-                None | Some(CoverageAction::Connected) => self.up(),
-                Some(CoverageAction::Wait) => self.is_well = false,
-                Some(CoverageAction::Refresh) => {
-                    self.is_well = false;
-                    if let Err(why) = self.subscribe() {
-                        self.down(&why);
-                    }
-                }
-                Some(CoverageAction::Down { why, subscribe }) => self.not_given(&why, subscribe),
-            },
+            None => self.cover(findings.found),
         }
         !findings.placed.is_empty()
+    }
+
+    fn cover(&mut self, found: Option<GroupCoverage>) {
+        match found.map(|found| self.coverage.found(found, clock::now())) {
+            None | Some(CoverageAction::Connected) => self.up(),
+            Some(CoverageAction::Wait(why)) => {
+                self.is_well = false;
+                self.shared.meters.connected.set(0);
+                self.shared.link.connection.progress(why);
+                self.down_since.get_or_insert_with(clock::now);
+            }
+            Some(CoverageAction::Refresh) => {
+                self.is_well = false;
+                if let Err(why) = self.subscribe() {
+                    self.down(&why);
+                }
+            }
+            Some(CoverageAction::Down { why, subscribe }) => self.not_given(&why, subscribe),
+        }
     }
 
     fn place(&mut self, placed: &[(PartitionStart, StartingPoint)]) {

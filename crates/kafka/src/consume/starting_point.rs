@@ -38,6 +38,16 @@ pub enum StartingPoint {
     Newest,
 }
 
+impl StartingPoint {
+    /// Whether the group has committed nothing of the partition.
+    pub fn is_uncommitted(self) -> bool {
+        match self {
+            StartingPoint::Committed { .. } | StartingPoint::Recreated { .. } => false,
+            StartingPoint::First | StartingPoint::Oldest | StartingPoint::Newest => true,
+        }
+    }
+}
+
 /// A topic, and what is known about it.
 #[derive(Clone, Debug)]
 pub struct TopicHistory<'c> {

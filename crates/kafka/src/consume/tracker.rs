@@ -63,6 +63,8 @@ struct PartitionState {
     open: VecDeque<InFlightRange>,
     /// The position to seek to; until that is done, records of the partition are not wanted.
     rewind: Option<SeekPosition>,
+    /// Whether records were read that are not sent yet.
+    is_gathered: bool,
     /// The missing offset after a reset; reported with the first record that arrives instead.
     lost: Option<i64>,
 }
@@ -84,6 +86,17 @@ pub struct PartitionStart {
     pub start: SeekPosition,
     /// Whether to commit the starting point: the group has committed nothing, or without a topic id.
     pub is_to_be_committed: bool,
+}
+
+/// How far a partition was read and confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionProgress {
+    /// The offset after the last record that was sent; `None` before the first one.
+    pub next: Option<i64>,
+    /// All records below are confirmed; `None` while there are none.
+    pub confirmed: Option<i64>,
+    /// Whether records were read that are not sent yet.
+    pub is_gathered: bool,
 }
 
 /// A discontinuity in the offsets of a partition.
@@ -190,6 +203,31 @@ impl OffsetTracker {
         self.epoch
     }
 
+    /// Returns `None` until the starting point of the partition is known.
+    pub fn progress(&self, partition: &TopicPartition) -> Option<PartitionProgress> {
+        let held = self.held.get(partition).filter(|held| held.mark.is_some())?;
+        let first = held.open.front().map(|first| first.from);
+        Some(PartitionProgress {
+            next: held.next,
+            confirmed: held.floor.or(first),
+            is_gathered: held.is_gathered,
+        })
+    }
+
+    /// A record of the partition was read, and will be sent.
+    pub fn gathered(&mut self, partition: &TopicPartition) {
+        if let Some(held) = self.held.get_mut(partition) {
+            held.is_gathered = true;
+        }
+    }
+
+    /// The number of offsets between the confirmed one and the last one that was sent.
+    pub fn in_flight(&self, partition: &TopicPartition) -> usize {
+        let open = self.held.get(partition).map(|held| &held.open);
+        let ends = open.and_then(|open| Some((open.front()?.from, open.back()?.to)));
+        ends.map_or(0, |(from, to)| usize::try_from(to - from).unwrap_or_default())
+    }
+
     /// Returns the partitions whose records are wanted now.
     pub fn read(&self) -> Vec<TopicPartition> {
         let read = self.held.iter().filter(|(_, held)| held.is_read());
@@ -207,10 +245,13 @@ impl OffsetTracker {
     pub fn sent(&mut self, spans: &[OffsetRange]) -> u64 {
         self.number += 1;
         for span in spans {
-            let held = self.held.get_mut(&span.partition);
-            let Some(held) = held.filter(|held| held.is_read()) else {
+            let Some(held) = self.held.get_mut(&span.partition) else {
                 continue;
             };
+            held.is_gathered = false;
+            if !held.is_read() {
+                continue;
+            }
             if held.next.is_some_and(|next| span.from < next) {
                 *held = PartitionState {
                     assignment: held.assignment,
@@ -269,6 +310,7 @@ impl OffsetTracker {
     pub fn unsent(&mut self, spans: &[OffsetRange]) {
         for span in spans {
             if let Some(held) = self.held.get_mut(&span.partition) {
+                held.is_gathered = false;
                 held.rewind
                     .get_or_insert(SeekPosition::At(held.next.unwrap_or(span.from)));
             }
@@ -301,11 +343,10 @@ impl OffsetTracker {
         }
     }
 
-    /// A commit failed: it is due again.
-    pub fn uncommitted(&mut self, partition: &TopicPartition) {
-        if let Some(held) = self.held.get_mut(partition) {
-            held.committed = None;
-        }
+    /// A commit failed: it is due again. Returns `false` if the partition was given back meanwhile.
+    pub fn uncommitted(&mut self, partition: &TopicPartition) -> bool {
+        let held = self.held.get_mut(partition);
+        held.map(|held| held.committed = None).is_some()
     }
 
     /// Makes all committed offsets due again.

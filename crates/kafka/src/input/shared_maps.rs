@@ -6,6 +6,7 @@
 //! waste memory in later stages. A map belongs to one series, so keys are hashed into a fixed number of series instead
 //! of one map per key.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -13,7 +14,9 @@ use thalweg_record::{CacheLimits, MetaMap, Metadata, Remembered, Text};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::TOMBSTONE;
+use crate::header_list::{self, EMPTY_KEY};
 use crate::headers::{self, RecordHeader, RecordWithHeaders};
+use crate::text_bytes::{self, ESCAPED};
 
 const KEY: &str = "kafka_key";
 const TOPIC: &str = "kafka_topic";
@@ -47,6 +50,8 @@ pub struct SharedMaps {
     strangers: u64,
     /// Scratch buffer: the key, which is the content of a record's shared map.
     place: Vec<u8>,
+    /// Whether the metadata of a header is the JSON list of the values of its name.
+    as_lists: bool,
 }
 
 impl Default for SharedMaps {
@@ -56,11 +61,19 @@ impl Default for SharedMaps {
             seen: Remembered::within(CacheLimits::entries(SEEN_MAX)),
             strangers: 0,
             place: Vec::new(),
+            as_lists: false,
         }
     }
 }
 
 impl SharedMaps {
+    pub fn new(as_lists: bool) -> SharedMaps {
+        SharedMaps {
+            as_lists,
+            ..SharedMaps::default()
+        }
+    }
+
     pub fn metadata(&mut self, record: &impl RecordWithHeaders) -> Metadata {
         let mut place = std::mem::take(&mut self.place);
         place.clear();
@@ -79,7 +92,11 @@ impl SharedMaps {
         });
         self.place = place;
         let mut meta = Metadata::shared(map);
-        add_own(&mut meta, record, !has_headers);
+        let headers = match has_any && !has_headers {
+            true => header_list::entries(headers(record), self.as_lists),
+            false => Vec::new(),
+        };
+        add_own(&mut meta, record, headers);
         meta
     }
 
@@ -123,22 +140,23 @@ impl SharedMaps {
         record: &impl RecordWithHeaders,
         series: u64,
     ) -> Arc<MetaMap> {
-        let headers = headers.map(|header| (Text::from(&*header.name), text(header.value.unwrap_or_default())));
+        let headers = header_list::entries(headers, self.as_lists);
         let own = [
             (TOPIC, record.topic().into()),
             (PARTITION, number(record.partition().into())),
             (TOMBSTONE, Text::new_static(tombstone(record))),
         ];
         let own = own.map(|(name, text)| (Text::new_static(name), text));
-        let map = Arc::new(MetaMap::new(headers.chain(own), Some(series)));
-        self.maps.insert(place.into(), map.clone(), weight(place));
+        let map = Arc::new(MetaMap::new(headers.into_iter().chain(own), Some(series)));
+        self.maps.insert(place.into(), map.clone(), weight(place, &map));
         map
     }
 }
 
-/// The texts are stored twice, and in a vector whose capacity may be twice its length.
-fn weight(place: &[u8]) -> usize {
-    ENTRY_BYTES + 3 * place.len()
+/// The texts are stored in a vector whose capacity may be twice its length. They may be longer than the bytes that they
+/// were made of.
+fn weight(place: &[u8], map: &MetaMap) -> usize {
+    ENTRY_BYTES + place.len() + 2 * place.len().max(map.text_bytes())
 }
 
 /// The unit of ordering: a key together with some others, or the partition if there is no key.
@@ -172,6 +190,7 @@ fn write_headers(place: &mut Vec<u8>, record: &impl RecordWithHeaders) -> bool {
             return false;
         }
         write(place, header.name.as_bytes());
+        place.push(u8::from(header.value.is_some()));
         write(place, value);
     }
     true
@@ -191,45 +210,33 @@ fn headers<R: RecordWithHeaders>(record: &R) -> impl Iterator<Item = RecordHeade
         TOPIC | PARTITION | OFFSET | TOMBSTONE => true,
         KEY => has_key,
         TIMESTAMP_MS | TIMESTAMP_UNIX => has_time,
-        _ => false,
+        _ => header_list::is_reserved(name),
     };
     headers::of(record).filter(move |header| !is_hidden(&header.name))
 }
 
-/// Up to this many headers are set one by one, without collecting them.
-const HEADERS_FEW: usize = 32;
-
-/// Adds the metadata of this record alone.
-fn add_own(meta: &mut Metadata, record: &impl RecordWithHeaders, with_headers: bool) {
+/// Adds the metadata of this record alone, with the entries of its headers if no shared map has them.
+fn add_own(meta: &mut Metadata, record: &impl RecordWithHeaders, headers: Vec<(Text, Text)>) {
     let time_ms = record.timestamp().to_millis();
-    let headers_max = match with_headers {
-        true => headers::count(record),
-        false => 0,
-    };
-    meta.reserve(headers_max + 1 + usize::from(record.key().is_some()) + 2 * usize::from(time_ms.is_some()));
-    if with_headers {
-        let entries = headers(record).map(|header| (Text::from(&*header.name), text(header.value.unwrap_or_default())));
-        match headers_max <= HEADERS_FEW {
-            true => entries.for_each(|(key, value): (Text, Text)| meta.set(key, value)),
-            // Setting each separately would search and shift the sorted entries each time.
-            false => meta.set_all(entries.collect()),
-        }
+    let key = record.key().map(text_bytes::text_of);
+    meta.reserve(headers.len() + 1 + usize::from(key.is_some()) + 2 * usize::from(time_ms.is_some()));
+    if !headers.is_empty() {
+        meta.set_all(headers);
     }
     // In the order of their names, in which they are stored.
-    if let Some(key) = record.key() {
-        meta.set(Text::new_static(KEY), text(key));
+    if let Some(key) = key {
+        if key.is_empty() {
+            meta.set(Text::new_static(EMPTY_KEY), Text::new_static("true"));
+        }
+        if matches!(key, Cow::Owned(_)) {
+            meta.set(Text::new_static(ESCAPED), Text::new_static("true"));
+        }
+        meta.set(Text::new_static(KEY), Text::from(&*key));
     }
     meta.set(Text::new_static(OFFSET), number(record.offset()));
     if let Some(ms) = time_ms {
         meta.set(Text::new_static(TIMESTAMP_MS), number(ms));
         meta.set(Text::new_static(TIMESTAMP_UNIX), number(ms.div_euclid(1000)));
-    }
-}
-
-fn text(bytes: &[u8]) -> Text {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.into(),
-        Err(_) => String::from_utf8_lossy(bytes).into(),
     }
 }
 
@@ -239,7 +246,7 @@ fn number(number: i64) -> Text {
     write!(digits, "{number}").expect("no number of 64 bits has more digits and a sign");
     let len = usize::try_from(digits.position()).unwrap_or_default();
     let written = digits.get_ref().get(..len).unwrap_or_default();
-    text(written)
+    std::str::from_utf8(written).unwrap_or_default().into()
 }
 
 #[cfg(test)]

@@ -31,7 +31,6 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Headers as _;
 use rdkafka::producer::{BaseRecord, Producer as _, PurgeConfig};
 use thalweg_flow::{BoxFuture, WriteError, all_but};
 use thalweg_kit::backoff::Backoff;
@@ -46,7 +45,8 @@ use super::probe::{ProducerProbe, ProducerProbeReport, StalledWrite};
 use super::retry_decision::{RetryDecision, fate};
 use super::topics::{Gate, TopicGates};
 use super::write::{WaitingKeys, WriteRequest, WriteState};
-use super::{ProducerClient, ProducerRecord, RecordEncoder, connect, drop_aside};
+use super::{ProducerClient, ProducerRecord, RecordEncoder, RecordKey, connect, drop_aside};
+use crate::headers;
 use crate::link::{BrokerLink, died_of};
 
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -282,7 +282,8 @@ impl ProducerTask {
         // If the topic gets more partitions, the order is kept until that is noticed.
         out.partition = self.encode.needs_one_partition().then_some(0);
         out.payload = record.value.as_deref();
-        out.key = record.key.as_ref().map(|key| key.as_bytes());
+        out.key = record.key.as_ref().map(RecordKey::as_bytes);
+        out.timestamp = record.time_ms;
         let Err((error, _)) = self.client.send(out) else {
             write.sent(index, bytes);
             return None;
@@ -685,10 +686,8 @@ pub fn not_one_partition(topic: &str, partitions: usize) -> Option<String> {
 
 /// The bytes of a record that the client copies.
 fn bytes(record: &ProducerRecord) -> usize {
-    let headers = record.headers.iter();
-    let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
     let value = record.value.as_ref().map_or(0, |value| value.len());
-    value + record.key.as_ref().map_or(0, |key| key.len()) + headers.sum::<usize>()
+    value + record.key.as_ref().map_or(0, |key| key.as_bytes().len()) + headers::bytes(&record.headers)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use thalweg_flow::{Rejection, WriteError};
 use thalweg_record::{DropReason, Message, Text};
 use tokio::sync::oneshot;
 
-use super::RecordEncoder;
+use super::{RecordEncoder, RecordKey};
 
 /// A write as called.
 pub struct WriteRequest {
@@ -37,7 +37,7 @@ pub struct WriteState {
 
 /// Waiting records, by topic and key: records with the same key are in one partition. Without a key, all records of a
 /// topic count as one.
-pub type WaitingKeys = BTreeSet<(Text, Option<Text>)>;
+pub type WaitingKeys = BTreeSet<(Text, Option<RecordKey>)>;
 
 impl WriteState {
     pub fn new(place: u64, job: WriteRequest) -> WriteState {

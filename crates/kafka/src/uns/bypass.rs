@@ -77,7 +77,7 @@ impl Bypass {
 metric_group! {
     pub OUTPUT_UNS_METRICS("Output `uns`", COMPONENT_LABELS) {
         CONTRACT_BYPASSED = MetricDoc::counter(
-            "output_uns_contract_bypassed",
+            "thalweg_uns_output_contract_bypassed_total",
             "Messages that are written without a check of their contract.",
         )
         .with_labels(&["reason"]);

@@ -1,6 +1,7 @@
 //! The input `uns`: records whose key matches one of the expressions. Headers become metadata; the records of one key
 //! mostly have the same headers, so their messages share it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -8,14 +9,17 @@ use rdkafka::message::{BorrowedMessage, Message as _};
 use regex::bytes::RegexSet;
 use thalweg_config::{ComponentNode, Fields, Node, kind};
 use thalweg_flow::{BoxFuture, BuildContext, BuildError, Input, InputContext, InputError, InputSpec, ParseContext};
+use thalweg_kit::re2;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Text, key};
 
 use super::TOPIC;
 use super::shared_metadata::SharedMetadata;
 use crate::cluster;
-use crate::consume::{self, ConsumerMetrics, ConsumerOptions, INPUT_UNS, RecordDecoder};
-use crate::headers;
+use crate::consume::{self, ConsumerMetrics, ConsumerOptions, INPUT_UNS, RecordDecoder, StartOffset, TopicSelection};
+use crate::header_list;
+use crate::headers::{self, RecordHeader};
 use crate::input::{TOMBSTONE, payload};
+use crate::text_bytes::{self, ESCAPED};
 
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
@@ -39,10 +43,9 @@ pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc
     let is_bytes = fields.one_of("metadata_format", &["string", "bytes"], "string") == "bytes";
     let keys = wanted.set(&fields);
     fields.finish();
-    let mut options = ConsumerOptions::new(client, &group, true);
-    options.topics = vec![topic];
+    let topics = TopicSelection::Names(vec![topic]);
     Some(Arc::new(UnsInputSpec {
-        options,
+        options: ConsumerOptions::new(client, &group, topics, StartOffset::Earliest),
         keys: keys?,
         is_bytes,
     }))
@@ -58,12 +61,15 @@ struct KeyPatterns {
 impl KeyPatterns {
     fn add(&mut self, node: &Node, fields: &Fields<'_>) {
         let text = node.expect_text().map(str::to_owned);
-        let checked = text.and_then(|text| match regex::bytes::Regex::new(&text) {
-            Ok(_) => Ok(text),
-            Err(error) => Err(format!(
-                "\"{text}\" is no regular expression: {}",
-                last_line(&error.to_string())
-            )),
+        let checked = text.and_then(|text| {
+            let pattern = re2::without_quotes(&text);
+            match regex::bytes::Regex::new(&pattern) {
+                Ok(_) => Ok(pattern.into_owned()),
+                Err(error) => Err(format!(
+                    "\"{text}\" is no regular expression: {}",
+                    last_line(&error.to_string())
+                )),
+            }
         });
         match checked {
             Ok(text) => self.texts.push(text),
@@ -172,8 +178,6 @@ impl UnsRecordDecoder {
     }
 
     fn read(&self, key: &[u8], record: &BorrowedMessage<'_>) -> MetaMap {
-        let headers = headers::of(record);
-        let headers = headers.map(|header| (Text::from(&*header.name), self.text(header.value.unwrap_or_default())));
         let (topic, record_topic) = (self.text(key), Text::from(record.topic()));
         let own = [
             (Text::new_static("kafka_msg_key"), topic.clone()),
@@ -181,15 +185,35 @@ impl UnsRecordDecoder {
             (Text::new_static(key::UMH_TOPIC), topic),
         ];
         // The series of a message follows from its topic.
-        MetaMap::new(headers.chain(own), None)
+        MetaMap::new(self.headers(key, record).into_iter().chain(own), None)
+    }
+
+    fn headers(&self, key: &[u8], record: &BorrowedMessage<'_>) -> Vec<(Text, Text)> {
+        let headers = headers::of(record).filter(|header| !header_list::is_reserved(&header.name));
+        let mut is_escaped = false;
+        let mut entries: Vec<(Text, Text)> = if self.is_bytes {
+            let entry = |header: RecordHeader<'_>| {
+                // Names are texts in either format.
+                is_escaped |= matches!(header.name, Cow::Owned(_));
+                (Text::from(&*header.name), self.text(header.value.unwrap_or_default()))
+            };
+            headers.map(entry).collect()
+        } else {
+            is_escaped = matches!(text_bytes::text_of(key), Cow::Owned(_));
+            header_list::entries(headers, false)
+        };
+        if is_escaped {
+            entries.push((Text::new_static(ESCAPED), Text::new_static("true")));
+        }
+        entries
     }
 
     fn text(&self, bytes: &[u8]) -> Text {
         match std::str::from_utf8(bytes) {
-            Ok(text) => text.into(),
+            Ok(text) if self.is_bytes => text.into(),
             // Metadata is text: invalid UTF-8 is kept as base64 if bytes are requested.
             Err(_) if self.is_bytes => BASE64_STANDARD.encode(bytes).into(),
-            Err(_) => String::from_utf8_lossy(bytes).into(),
+            _ => Text::from(&*text_bytes::text_of(bytes)),
         }
     }
 }
@@ -197,10 +221,54 @@ impl UnsRecordDecoder {
 fn as_they_came(record: &BorrowedMessage<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     for header in headers::of(record) {
+        out.push(u8::from(header.value.is_some()));
         for part in [header.name.as_bytes(), header.value.unwrap_or_default()] {
             out.extend_from_slice(&part.len().to_le_bytes());
             out.extend_from_slice(part);
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_config::Diagnostics;
+
+    use super::*;
+
+    fn keys(list: &str) -> Result<RegexSet, String> {
+        let (node, diagnostics) = (Node::parse(list).unwrap(), Diagnostics::new("flow.yaml"));
+        let fields = Fields::new(&node, &diagnostics);
+        let mut wanted = KeyPatterns::default();
+        for pattern in node.get("umh_topics").and_then(Node::as_seq).unwrap_or_default() {
+            wanted.add(pattern, &fields);
+        }
+        wanted.set(&fields).ok_or_else(|| diagnostics.to_string())
+    }
+
+    /// Files of the reference system quote topics, whose dots would match anything.
+    #[test]
+    fn quoted_topics_match_themselves_alone() {
+        let keys = keys(r"umh_topics: ['^\Qumh.v1.plant._raw.a+b\E$', '\Q.c', 'line[0-9]\Q.\Etemp']").unwrap();
+        for (key, is_matched) in [
+            ("umh.v1.plant._raw.a+b", true),
+            ("umh_v1.plant._raw.a+b", false),
+            ("umh.v1.plant._raw.aab", false),
+            ("plant.c", true),
+            ("plant_c", false),
+            ("line7.temp", true),
+            ("line7_temp", false),
+        ] {
+            assert_eq!(keys.is_match(key.as_bytes()), is_matched, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_told_as_it_was_written() {
+        let mistake = keys(r"umh_topics: ['\Qa.b\E(', 'c']").unwrap_err();
+        assert!(
+            mistake.contains(r#""\Qa.b\E(" is no regular expression: unclosed group"#),
+            "{mistake}"
+        );
+    }
 }

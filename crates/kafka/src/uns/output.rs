@@ -21,9 +21,9 @@ use super::bypass;
 use super::contract::{self, ContractVerdict, VersionedContract};
 use super::registry::SchemaRegistryClient;
 use super::{TOPIC, topic_setup};
-use crate::cluster;
-use crate::output::{headers, value, write};
-use crate::produce::{self, Producer, ProducerRecord, RecordEncoder};
+use crate::output::{value, write};
+use crate::produce::{self, Producer, ProducerRecord, RecordEncoder, RecordKey};
+use crate::{cluster, header_list};
 
 const BATCHING: Batching = Batching {
     count: 100,
@@ -185,12 +185,13 @@ impl RecordEncoder for UnsRecordEncoder {
             // So many contracts arrived meanwhile that the cached result of this one was evicted.
             return Err(Rejection::temporary(index, bypass.why.as_str()));
         }
-        let headers = headers(message, |name| name.starts_with("kafka_") || OWN.contains(&name));
+        let headers = header_list::of_message(message, |name| name.starts_with("kafka_") || OWN.contains(&name));
         Ok(ProducerRecord {
             topic: Text::new_static(TOPIC),
             headers: self.own_headers(headers, &verdict),
             value: value(message),
-            key: Some(key),
+            key: Some(RecordKey::Text(key)),
+            time_ms: None,
         })
     }
 }

@@ -36,8 +36,10 @@ impl SharedMetadata {
     }
 
     pub fn insert(&mut self, key: &[u8], headers: Vec<u8>, map: Arc<MetaMap>) {
-        // The key is stored once by itself and three times in the metadata; headers are stored raw and in the metadata.
-        let bytes = ENTRY_BYTES + 4 * key.len() + 3 * headers.len();
+        // The key and the headers are stored by themselves and in the metadata, whose texts may be longer than they are
+        // and lie in a vector whose capacity may be twice its length.
+        let own = key.len() + headers.len();
+        let bytes = ENTRY_BYTES + own + 2 * map.text_bytes().max(own);
         self.entries
             .insert(key.into(), SharedMetadataEntry { headers, map }, bytes);
     }

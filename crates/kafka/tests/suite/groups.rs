@@ -39,6 +39,8 @@ fn nothing_is_committed_that_the_flow_has_in_hand() {
     assert_eq!(broker.committed("g"), [] as [i64; 0]);
     let report = world.abandon(running);
     assert_eq!(report.unacknowledged, 50);
+    // They come again, so none is lost.
+    assert_eq!((report.counts.in_flight, report.counts.dropped_total()), (50, 0));
     assert_eq!(broker.committed("g"), [] as [i64; 0]);
     world.kept.shut(false);
     let running = world.start(&(input(&broker) + "output: {kept: {}}"));
@@ -185,7 +187,7 @@ fn a_flow_that_is_full_stops_the_fetching_and_keeps_its_place_in_the_group() {
     broker.produce("t", &numbered(0..COUNT));
     let running = world
         .start(&(input(&broker) + "buffer: {memory: {limit: 1000000}}\npipeline: {threads: 1}\noutput: {kept: {}}"));
-    let received = || world.metric("input_kafka_records_received") as usize;
+    let received = || world.metric("thalweg_kafka_input_records_received_total") as usize;
     let mut before = 0;
     until("nothing more is fetched", || {
         // Fetches follow each other far faster.
@@ -222,7 +224,7 @@ fn a_flow_that_is_full_gives_partitions_to_a_member_that_comes() {
     until("nothing more is fetched", || {
         // Fetches follow each other far faster.
         std::thread::sleep(Duration::from_secs(1));
-        let received = first.metric("input_kafka_records_received") as usize;
+        let received = first.metric("thalweg_kafka_input_records_received_total") as usize;
         std::mem::replace(&mut before, received) == before && before > 0
     });
     let two = second.start(&flow);

@@ -31,6 +31,54 @@ fn mistakes_are_told_with_their_places() {
             "t.yaml:1:85: input.kafka.fetch_buffer_bytes: expected 2 MB to 1 GB\n",
         ),
         (
+            "input: {kafka: {addresses: [a], topics: [t, \"u:0-3\"], consumer_group: g}}",
+            "input.kafka.topics: some entries name partitions and some do not",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [\"t:0:5\"], consumer_group: g}}",
+            "t.yaml:1:41: input.kafka.topics: \"t:0:5\": an offset cannot be set here",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [\"a(\"], regexp_topics: true, consumer_group: g}}",
+            "t.yaml:1:41: input.kafka.topics: \"a(\" is no regular expression: unclosed group\n",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, session_timeout: 2s}}",
+            "input.kafka.heartbeat_interval: it must be shorter than session_timeout",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, session_timeout: 1h}}",
+            "t.yaml:1:82: input.kafka.session_timeout: expected 1s to 30m\n",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, start_offset: latest, start_from_oldest: true}}",
+            "input.kafka.start_from_oldest: start_offset says the same; keep only one\n",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, start_offset: newest}}",
+            "t.yaml:1:79: input.kafka.start_offset: expected one of earliest, latest, committed, got the text \"newest\", did you mean \"latest\"?\n",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, group_instance_id: a, instance_id: b}}",
+            "input.kafka.instance_id: group_instance_id means the same; keep only one\n",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, checkpoint_limit: 0}}",
+            "input.kafka.checkpoint_limit: expected a whole number",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, timeout: 1s}}",
+            "t.yaml:1:74: input.kafka.timeout: expected 2s to 5m\n",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, fetch_max_bytes: 1}}",
+            "t.yaml:1:82: input.kafka.fetch_max_bytes: expected 1 kB to 1 GB\n",
+        ),
+        (
+            "input: {kafka: {addresses: [a], topics: [t], consumer_group: g, batching: {byte_size: 1GiB}}}",
+            "a batch has at most 16 MiB",
+        ),
+        (
             "input: {uns: {brokers: a}}",
             "t.yaml:1:15: unknown field \"brokers\" in input.uns",
         ),
@@ -55,6 +103,10 @@ fn mistakes_are_told_with_their_places() {
         (
             "output: {kafka: {addresses: [a], topic: t, key: \"${! nonsense() }\"}}",
             "t.yaml:2:54: ",
+        ),
+        (
+            "output: {kafka: {addresses: [a], topic: t, timestamp: 1, timestamp_ms: 2}}",
+            "t.yaml:2:55: output.kafka.timestamp: timestamp_ms means the same in milliseconds; keep only one\n",
         ),
         (
             "output: {kafka: {addresses: [a], topic: t, ack_replicas: false, idempotent_write: true}}",
@@ -86,4 +138,31 @@ fn a_legacy_topic_is_one_more_expression() {
         told.contains("warning") && told.contains("input.uns.topic is one more of umh_topics"),
         "{told}"
     );
+}
+
+/// The fields of files of the reference system, each with the value of its documentation.
+#[test]
+fn the_fields_of_other_files_are_taken_and_the_client_takes_their_values() {
+    let world = World::new();
+    for fields in [
+        "topics: [a, 'b,c'], start_offset: committed, multi_header: true",
+        "topics: ['b:0-3', 'c:1'], start_from_oldest: false",
+        "topics: ['^a', 'b$'], regexp_topics: true, start_offset: latest",
+        "topics: [a], rack_id: r, timeout: 10s, fetch_max_bytes: 50MiB, checkpoint_limit: 1024, auto_replay_nacks: true",
+        "topics: [a], batching: {count: 0, byte_size: 0, period: '', check: '', processors: []}",
+        "topics: [a], batching: {count: 100, period: 1s}, commit_period: 5s",
+        "topics: [a], session_timeout: 1m, heartbeat_interval: 3s, instance_id: x",
+        "topics: [a], session_timeout: 30m, group_instance_id: x",
+    ] {
+        let text = format!(
+            "input: {{kafka_franz: {{seed_brokers: [localhost:1], consumer_group: g, {fields}}}}}\noutput: {{kept: {{}}}}"
+        );
+        assert_eq!(world.check(&text), "", "{fields}");
+        // An input whose client refuses its settings ends.
+        let running = world.start(&text);
+        let is_told = || running.trouble().contains("no broker answers") || running.handle.failure().is_some();
+        crate::world::until("it looks for its broker", is_told);
+        assert_eq!(running.handle.failure(), None, "{fields}");
+        world.stop(running);
+    }
 }

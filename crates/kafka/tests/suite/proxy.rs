@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -14,6 +14,7 @@ pub struct Proxy {
     connections: Arc<Mutex<Vec<TcpStream>>>,
     /// By request type.
     requests: Requests,
+    is_dead: Arc<AtomicBool>,
 }
 
 type Requests = Arc<Mutex<BTreeMap<i16, usize>>>;
@@ -54,6 +55,12 @@ impl Proxy {
         }
     }
 
+    /// Ends all connections and takes no more: for the broker, its client has died without a word.
+    pub fn die(&self) {
+        self.is_dead.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
     pub fn start(broker: &str, text: &str, times: usize) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -67,9 +74,15 @@ impl Proxy {
         let open = connections.clone();
         let requests = Requests::default();
         let counted = requests.clone();
+        let is_dead = Arc::new(AtomicBool::new(false));
+        let dies = is_dead.clone();
         std::thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, server) = (client.unwrap(), TcpStream::connect(&broker));
+                let client = client.unwrap();
+                if dies.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let server = TcpStream::connect(&broker);
                 // The broker may be gone when the test ends.
                 let Ok(server) = server else { continue };
                 open.lock().push(client.try_clone().unwrap());
@@ -82,6 +95,7 @@ impl Proxy {
             address,
             connections,
             requests,
+            is_dead,
         }
     }
 }

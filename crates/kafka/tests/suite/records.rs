@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::broker::{Broker, numbered};
+use crate::raw::{self, RawRecord};
 use crate::world::{World, until};
 
 #[test]
@@ -113,7 +114,7 @@ fn many_records_come_through_in_the_order_of_their_keys() {
         last[key] = n;
     }
     assert_eq!(broker.committed("g").iter().sum::<i64>(), COUNT as i64);
-    assert!(world.metric("input_kafka_records_received") >= COUNT as f64);
+    assert!(world.metric("thalweg_kafka_input_records_received_total") >= COUNT as f64);
 }
 
 #[test]
@@ -220,7 +221,7 @@ fn a_record_whose_header_has_a_name_that_is_no_text_becomes_a_message_and_those_
         world.stop(running);
         let messages = world.kept.0.messages.lock();
         let said = |name: &str| messages[0].meta.get(name).map(|value| value.to_string());
-        assert_eq!(said("caf\u{fffd}").as_deref(), Some("1"), "{input}");
+        assert_eq!(said("caf\u{f7e9}").as_deref(), Some("1"), "{input}");
         assert_eq!(said("unit").as_deref(), Some("bar"), "{input}");
         assert_eq!(*messages[1].bytes(), *b"after", "{input}");
     }
@@ -228,32 +229,90 @@ fn a_record_whose_header_has_a_name_that_is_no_text_becomes_a_message_and_those_
 
 /// Writes a record with headers whose names are any bytes.
 fn produce_raw(address: &str, headers: &[(&[u8], &[u8])]) {
-    use rdkafka::bindings::rd_kafka_header_add;
-    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+    let headers = headers
+        .iter()
+        .map(|(name, value)| (name.to_vec(), Some(value.to_vec())));
+    let record = RawRecord {
+        key: Some(b"umh.v1.acme._raw.a".to_vec()),
+        value: b"hostile".to_vec(),
+        headers: headers.collect(),
+        time_ms: 1_700_000_000_000,
+    };
+    raw::produce(address, "t", &[record]);
+}
 
-    let all = rdkafka::message::OwnedHeaders::new();
-    let native = std::ptr::from_ref(all.as_borrowed()).cast_mut().cast();
-    for (name, value) in headers {
-        // SAFETY: this function owns the headers; name and value are copied.
-        let error = unsafe {
-            rd_kafka_header_add(
-                native,
-                name.as_ptr().cast(),
-                name.len() as isize,
-                value.as_ptr().cast(),
-                value.len() as isize,
-            )
-        };
-        assert_eq!(error as i32, 0);
+fn record(key: Option<&[u8]>, value: &str, headers: &[(&[u8], Option<&[u8]>)]) -> RawRecord {
+    let header = |(name, value): &(&[u8], Option<&[u8]>)| (name.to_vec(), value.map(<[u8]>::to_vec));
+    RawRecord {
+        key: key.map(<[u8]>::to_vec),
+        value: value.as_bytes().to_vec(),
+        headers: headers.iter().map(header).collect(),
+        time_ms: 1_234_567_890_123,
     }
-    let producer: BaseProducer = rdkafka::ClientConfig::new()
-        .set("bootstrap.servers", address)
-        .create()
-        .unwrap();
-    let record = BaseRecord::to("t")
-        .key("umh.v1.acme._raw.a")
-        .payload("hostile")
-        .headers(all);
-    producer.send(record).map_err(|(error, _)| error).unwrap();
-    producer.flush(std::time::Duration::from_secs(30)).unwrap();
+}
+
+/// A compacted topic is copied only if keys are what they were: absent, empty, or bytes.
+#[test]
+fn a_copy_has_the_keys_headers_and_times_of_its_original() {
+    let (world, broker) = (World::new(), Broker::with_topics("from,to"));
+    let records = [
+        record(None, "no key", &[]),
+        record(Some(b""), "empty key", &[(b"a", Some(b"1"))]),
+        record(
+            Some(b"null"),
+            "a text",
+            &[(b"a", Some(b"1")), (b"b", Some(b"2")), (b"a", Some(b"3"))],
+        ),
+        record(
+            Some(b"\xff\0\x80k"),
+            "bytes",
+            &[(b"e", Some(b"")), (b"n", None), (b"caf\xe9", Some(b"\xfe\xff"))],
+        ),
+        record(
+            Some("\u{f7e9}".as_bytes()),
+            "private",
+            &[(b"p", Some("\u{f7e9}".as_bytes()))],
+        ),
+    ];
+    raw::produce(&broker.address, "from", &records);
+    let running = world.start(&format!(
+        "input: {{kafka: {{addresses: [{0}], topics: [from], consumer_group: g}}}}
+output:
+  kafka:
+    addresses: [{0}]
+    topic: to
+    key: '${{! if meta(\"kafka_empty_key\") == \"true\" {{ \"\" }} else {{ meta(\"kafka_key\") }} }}'
+    timestamp_ms: '${{! meta(\"kafka_timestamp_ms\") }}'
+    metadata: {{exclude_prefixes: [kafka_]}}
+    max_in_flight: 1",
+        broker.address
+    ));
+    until("all are copied", || running.handle.counts().out == records.len() as u64);
+    world.stop(running);
+    let mut copies = raw::consume(&broker.address, "to", records.len());
+    // Those without a key have no order.
+    copies.sort_by_key(|copy| records.iter().position(|record| record.value == copy.value));
+    assert_eq!(copies, records);
+}
+
+#[test]
+fn a_key_that_is_null_or_missing_is_no_key() {
+    let (world, broker) = (World::new(), Broker::with_topics("t"));
+    let messages = [
+        r#"{"n":0,"key":null}"#,
+        r#"{"n":1}"#,
+        r#"{"n":2,"key":"null"}"#,
+        r#"{"n":3,"key":""}"#,
+    ];
+    world.send(
+        &messages.map(str::to_owned),
+        &format!(
+            "output: {{kafka: {{addresses: [{}], topic: t, key: '${{! json(\"key\") }}', max_in_flight: 1}}}}",
+            broker.address
+        ),
+    );
+    let mut records = raw::consume(&broker.address, "t", messages.len());
+    records.sort_by(|a, b| a.value.cmp(&b.value));
+    let keys: Vec<Option<Vec<u8>>> = records.into_iter().map(|record| record.key).collect();
+    assert_eq!(keys, [None, None, Some(b"null".to_vec()), Some(Vec::new())]);
 }

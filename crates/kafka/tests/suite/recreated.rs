@@ -48,7 +48,7 @@ fn is_recreated_while_it_is_read(topic: &str, old: usize, new: usize) {
     kafka.produce(topic, &records("new", new));
     until("the new topic is read whole", || distinct(&world, "new") == new);
     until("its end is committed", || committed(kafka, topic) == [new as i64]);
-    assert_eq!(world.metric("input_kafka_topics_recreated"), 1.0);
+    assert_eq!(world.metric("thalweg_kafka_input_topics_recreated_total"), 1.0);
     let told = warnings(&[topic, "was deleted and recreated"]);
     assert_eq!(told.len(), 1, "{told:?}");
     world.stop(running);
@@ -144,7 +144,7 @@ fn after_retention_has_overtaken_it_a_group_that_began_at_the_end_goes_on_at_the
     let running = world.start(&flow);
     until("what there is is read", || distinct(&world, "there") == 150);
     world.stop(running);
-    assert_eq!(world.metric("input_kafka_offset_resets"), 1.0);
+    assert_eq!(world.metric("thalweg_kafka_input_offset_resets_total"), 1.0);
     assert_eq!(committed(kafka, topic), [300]);
 }
 

@@ -341,7 +341,7 @@ fn an_input_without_the_right_to_read_is_not_connected_until_it_has_it() {
         told.contains("Topic authorization failed") && told.contains("the right to"),
         "{told}"
     );
-    assert_eq!(world.metric("input_kafka_connected"), 0.0);
+    assert_eq!(world.metric("thalweg_kafka_input_connected"), 0.0);
     cluster.clear_request_errors(RDKafkaApiKey::Fetch);
     World::new().send(
         &["1".to_owned()],
@@ -403,12 +403,12 @@ fn what_was_deleted_before_it_was_read_is_told_and_reading_goes_on() {
     assert_eq!(broker.committed("g"), [5]);
     broker.produce("t", &numbered(5..20));
     broker.delete_before("t", 15);
-    assert_eq!(world.metric("input_kafka_offset_resets"), 0.0);
+    assert_eq!(world.metric("thalweg_kafka_input_offset_resets_total"), 0.0);
     let running = world.start(&flow);
     world.wait_for(10);
     until("all is committed", || broker.committed("g") == [20]);
     world.stop(running);
-    assert_eq!(world.metric("input_kafka_offset_resets"), 1.0);
+    assert_eq!(world.metric("thalweg_kafka_input_offset_resets_total"), 1.0);
     assert_eq!(world.kept.texts()[5..], ["15", "16", "17", "18", "19"]);
 }
 

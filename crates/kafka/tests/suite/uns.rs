@@ -255,7 +255,7 @@ fn deletions_under_a_versioned_contract_cross_a_bridge() {
     assert_eq!(records[0]["headers"]["data_contract_name"], "_pump");
     let reason = &records[2]["headers"]["data_contract_bypass_reason"];
     assert_eq!(reason, "the message has no payload: it deletes its key");
-    assert_eq!(world.metric("output_uns_contract_bypassed"), 2.0);
+    assert_eq!(world.metric("thalweg_uns_output_contract_bypassed_total"), 2.0);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn that_contracts_are_not_checked_is_told_once_and_counted_for_each_message() {
     let messages: Vec<String> = (0..300).map(|n| message("umh.v1.acme._pump_v1.x", json!(n))).collect();
     let report = world.send(&messages, &output(&broker, &url));
     assert_eq!(report.counts.out, 300);
-    assert_eq!(world.metric("output_uns_contract_bypassed"), 300.0);
+    assert_eq!(world.metric("thalweg_uns_output_contract_bypassed_total"), 300.0);
     let told = warnings(&[&url, "pass unchecked"]);
     assert_eq!(told.len(), 1, "{told:?}");
 

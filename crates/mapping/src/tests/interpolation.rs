@@ -3,7 +3,7 @@
 use thalweg_record::Message;
 
 use super::{compiler, interpolation};
-use crate::Interpolation;
+use crate::{Interpolation, RenderedValue};
 
 fn render(text: &str, document: &str) -> String {
     let mut message = Message::raw(document.to_owned());
@@ -60,6 +60,38 @@ fn a_failing_expression_fails_the_message() {
     assert_eq!(render("${! throw(\"no\") }", ""), "error: no");
     let error = interpolation("${! @a }-").render(&[], 0).unwrap_err();
     assert_eq!(error.to_string(), "there is no message 0 in a batch of 0");
+}
+
+/// `null` is a text in a text, and nothing where nothing has a meaning.
+#[test]
+fn what_gives_null_is_absent_if_it_is_all_there_is() {
+    let mut message = Message::raw(r#"{"a": "x", "n": null, "e": ""}"#);
+    message.meta.set("m", "1");
+    let messages = [message];
+    for (text, expected) in [
+        ("${! @m }", Some("1")),
+        ("${! @none }", None),
+        ("${! meta(\"none\") }", None),
+        ("${! json(\"n\") }", None),
+        ("${! this.none }", None),
+        ("${! nothing() }", None),
+        ("${! deleted() }", None),
+        ("${! if false { 1 } }", None),
+        ("${! json(\"a\") }", Some("x")),
+        ("${! json(\"e\") }", Some("")),
+        ("${! \"null\" }", Some("null")),
+        ("-${! @none }", Some("-null")),
+        ("", Some("")),
+        ("plain", Some("plain")),
+    ] {
+        let rendered = interpolation(text).render_optional(&messages, 0).unwrap();
+        let expected = expected.map(|text| RenderedValue::Text(text.into()));
+        assert_eq!(rendered, expected, "{text}");
+    }
+    let bytes = interpolation("${! \"/4A=\".decode(\"base64\") }").render_optional(&messages, 0).unwrap();
+    assert_eq!(bytes.unwrap().as_bytes(), b"\xff\x80");
+    assert!(interpolation("${! throw(\"no\") }").render_optional(&messages, 0).is_err());
+    assert!(interpolation("${! @m }").render_optional(&[], 0).is_err());
 }
 
 #[test]

@@ -400,3 +400,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn progress_is_told_from_the_starting_point_on() {
+    let mut tracker = OffsetTracker::default();
+    tracker.assigned(partition(0));
+    assert_eq!(tracker.progress(&partition(0)), None);
+    place(&mut tracker, 0, SeekPosition::Oldest, false);
+    let progress = |tracker: &OffsetTracker| {
+        let progress = tracker.progress(&partition(0)).unwrap();
+        (progress.next, progress.confirmed, tracker.in_flight(&partition(0)))
+    };
+    assert_eq!(progress(&tracker), (None, None, 0));
+    let first = tracker.sent(&[span(0, 5, 8)]);
+    let second = tracker.sent(&[span(0, 8, 10)]);
+    assert_eq!(progress(&tracker), (Some(10), Some(5), 5));
+    tracker.settled(second, AckResult::Acked);
+    assert_eq!(progress(&tracker), (Some(10), Some(5), 5), "the first one is open");
+    tracker.settled(first, AckResult::Acked);
+    assert_eq!(progress(&tracker), (Some(10), Some(10), 0));
+}

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders, OwnedMessage, Timestamp};
@@ -20,13 +20,13 @@ fn record(key: Option<&str>, offset: i64, headers: &[(&str, Option<&[u8]>)]) -> 
 /// The expected metadata of a record by name; the last header of a name counts, and an empty value means none.
 fn said(record: &OwnedMessage) -> BTreeMap<String, String> {
     let mut said = BTreeMap::new();
-    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let exact = |bytes: &[u8]| text_bytes::text_of(bytes).into_owned();
     for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
-        said.insert(header.key.to_owned(), lossy(header.value.unwrap_or_default()));
+        said.insert(header.key.to_owned(), exact(header.value.unwrap_or_default()));
     }
     let mut add = |name: &str, text: String| drop(said.insert(name.to_owned(), text));
     if let Some(key) = record.key() {
-        add("kafka_key", lossy(key));
+        add("kafka_key", exact(key));
     }
     add("kafka_topic", record.topic().to_owned());
     add("kafka_partition", record.partition().to_string());
@@ -36,8 +36,40 @@ fn said(record: &OwnedMessage) -> BTreeMap<String, String> {
         add("kafka_timestamp_unix", ms.div_euclid(1000).to_string());
     }
     add("kafka_tombstone_message", record.payload().is_none().to_string());
+    if record.key() == Some(b"") {
+        add("kafka_empty_key", "true".to_owned());
+    }
+    let seen = visible(record);
+    let is_wrong = |bytes: &[u8]| std::str::from_utf8(bytes).is_err();
+    let has_wrong = |(_, value): &(String, Option<Vec<u8>>)| value.as_deref().is_some_and(is_wrong);
+    if record.key().is_some_and(is_wrong) || seen.iter().any(has_wrong) {
+        add("kafka_escaped_bytes", "true".to_owned());
+    }
+    let names: BTreeSet<&String> = seen.iter().map(|(name, _)| name).collect();
+    let is_empty = |(_, value): &(String, Option<Vec<u8>>)| value.as_deref().unwrap_or_default().is_empty();
+    if names.len() < seen.len() || seen.iter().any(is_empty) {
+        let list = seen.iter().map(|(name, value)| (name, value.as_deref().map(exact)));
+        add(
+            "kafka_headers",
+            serde_json::to_string(&list.collect::<Vec<_>>()).unwrap(),
+        );
+    }
     said.retain(|_, text| !text.is_empty());
     said
+}
+
+/// The headers that were not written by an earlier reading.
+fn visible(record: &OwnedMessage) -> Vec<(String, Option<Vec<u8>>)> {
+    let (has_key, has_time) = (record.key().is_some(), record.timestamp().to_millis().is_some());
+    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+    let headers = headers.filter(|header| match header.key {
+        "kafka_key" => !has_key,
+        "kafka_timestamp_ms" | "kafka_timestamp_unix" => !has_time,
+        name => !name.starts_with("kafka_"),
+    });
+    headers
+        .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+        .collect()
 }
 
 fn texts(meta: &Metadata) -> BTreeMap<String, String> {
@@ -199,9 +231,40 @@ fn many_headers_are_a_step_for_each() {
         };
         let exponent = thalweg_record::growth::exponent(500, make, |record| {
             let mut meta = Metadata::default();
-            add_own(&mut meta, &record, true);
+            add_own(&mut meta, &record, header_list::entries(headers(&record), false));
             meta
         });
         assert!(exponent < thalweg_record::growth::LINEAR, "{exponent}");
+    }
+}
+
+#[test]
+fn with_lists_each_header_is_the_list_of_its_values() {
+    let mut shared = SharedMaps::new(true);
+    let headers = [("b", Some(&b"1"[..])), ("b", None), ("a", Some(b"x"))];
+    // The second time from a shared map.
+    for offset in 0..3 {
+        let meta = shared.metadata(&record(None, offset, &headers));
+        assert_eq!(meta.get("b").unwrap(), r#"["1",null]"#);
+        assert_eq!(meta.get("a").unwrap(), r#"["x"]"#);
+        assert_eq!(
+            meta.get("kafka_headers").unwrap(),
+            r#"[["b","1"],["b",null],["a","x"]]"#
+        );
+    }
+}
+
+#[test]
+fn a_header_that_is_null_is_not_one_that_is_empty() {
+    let mut shared = SharedMaps::default();
+    for offset in 0..6 {
+        let value = (offset % 2 == 0).then_some(&b""[..]);
+        let meta = shared.metadata(&record(None, offset, &[("a", value)]));
+        let expected = if offset % 2 == 0 {
+            r#"[["a",""]]"#
+        } else {
+            r#"[["a",null]]"#
+        };
+        assert_eq!(meta.get("kafka_headers").unwrap(), expected);
     }
 }

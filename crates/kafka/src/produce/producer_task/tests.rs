@@ -24,7 +24,8 @@ impl RecordEncoder for ByText {
         let mut parts = text.split(' ').map(str::to_owned);
         Ok(ProducerRecord {
             topic: parts.next().unwrap().into(),
-            key: parts.next().map(Text::from),
+            key: parts.next().map(|key| RecordKey::Text(key.into())),
+            time_ms: None,
             value: parts.next().map(Bytes::from),
             headers: parts.next().iter().fold(OwnedHeaders::new(), |headers, value| {
                 headers.insert(Header {
@@ -332,7 +333,7 @@ fn what_was_sent_again_and_is_given_up_is_told() {
     let overtaking = || {
         let (mut write, _) = write(1, &["t k newer"]);
         write.wanted.clear();
-        let mut late = WaitingKeys::from([("t".into(), Some("k".into()))]);
+        let mut late = WaitingKeys::from([("t".into(), Some(RecordKey::Text("k".into())))]);
         assert_eq!(write.overtakers(&ByText, &mut late), [0]);
         write
     };
