@@ -81,7 +81,7 @@ impl SignalEntryDecoder {
             EntryForm::Request(PayloadEncoding::Proto) => payload,
             EntryForm::Request(PayloadEncoding::Json) => {
                 proto.clear();
-                let limits = JsonLimits::new(usize::MAX, usize::MAX);
+                let limits = JsonLimits::stored();
                 to_proto(head.signal, payload, &limits, &mut proto).map_err(|error| error.to_string())?;
                 &proto
             }

@@ -45,7 +45,7 @@ messages! {
     status { MESSAGE = bytes 2, CODE = number 3, }
     metric {
         NAME = bytes 1, DESCRIPTION = bytes 2, UNIT = bytes 3, GAUGE = bytes 5, SUM = bytes 7, HISTOGRAM = bytes 9,
-        EXPONENTIAL_HISTOGRAM = bytes 10, SUMMARY = bytes 11,
+        EXPONENTIAL_HISTOGRAM = bytes 10, SUMMARY = bytes 11, METADATA = bytes 12,
     }
     /// The fields that the five kinds of metric data share.
     data { POINTS = bytes 1, TEMPORALITY = number 2, IS_MONOTONIC = number 3, }
@@ -80,4 +80,18 @@ pub mod unpacked {
     pub const BUCKETS: FieldKey = fixed64(6);
     pub const BOUNDS: FieldKey = fixed64(7);
     pub const COUNTS: FieldKey = number(2);
+}
+
+/// Keys of fields that OTLP had before version 1. What they hold would be lost, so a request with one is refused.
+pub mod before_version_1 {
+    use super::*;
+
+    /// Of a group: `instrumentation_library_logs`, `…_metrics`, `…_spans`.
+    pub const LIBRARY_SCOPES: FieldKey = bytes(1000);
+    /// Of a metric.
+    pub const INT_GAUGE: FieldKey = bytes(4);
+    pub const INT_SUM: FieldKey = bytes(6);
+    pub const INT_HISTOGRAM: FieldKey = bytes(8);
+    /// Of points that are not exponential: their attributes.
+    pub const LABELS: FieldKey = bytes(1);
 }

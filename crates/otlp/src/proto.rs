@@ -231,6 +231,8 @@ pub struct Metric {
     pub unit: String,
     #[prost(oneof = "Data", tags = "5, 7, 9, 10, 11")]
     pub data: Option<Data>,
+    #[prost(message, repeated, tag = "12")]
+    pub metadata: Vec<Pair>,
 }
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Data {

@@ -5,8 +5,8 @@
 use thalweg_columns::rows::record_limits::{RecordLimits, RejectionReason};
 
 use super::fields::{
-    any, buckets, data, event, exemplar, exponential_point, group, histogram_point, link, list, log, map, metric,
-    number_point, pair, quantile, request, resource, scope, scoped, span, status, summary_point, unpacked,
+    any, before_version_1, buckets, data, event, exemplar, exponential_point, group, histogram_point, link, list, log,
+    map, metric, number_point, pair, quantile, request, resource, scope, scoped, span, status, summary_point, unpacked,
 };
 use thalweg_kit::wire::{END, FieldKey, WireCursor, WireResult, once};
 use thalweg_lake::Signal;
@@ -21,6 +21,10 @@ pub struct ValidationReport {
     /// Rejected records for each of [`RejectionReason::ALL`].
     pub reasons: [u32; RejectionReason::ALL.len()],
 }
+
+/// The error for a field of an old version, which would otherwise be skipped like any unknown field, with its records.
+pub(super) const TOO_OLD: &str =
+    "a field belongs to OTLP before version 1, and its content would be lost; update the sender";
 
 /// Validates the bytes of a request.
 pub fn walk(signal: Signal, bytes: &[u8], limits: &RecordLimits) -> WireResult<ValidationReport> {
@@ -84,6 +88,7 @@ impl RequestValidator<'_> {
             match at.key()? {
                 group::SCOPES => self.scope(at.message()?, seen)?,
                 group::RESOURCE | group::SCHEMA_URL => drop(at.bytes()?),
+                before_version_1::LIBRARY_SCOPES => return Err(at.malformed(TOO_OLD)),
                 END => return Ok(()),
                 key => at.skip(key, group::KNOWN)?,
             }
@@ -236,7 +241,7 @@ impl RequestValidator<'_> {
         let (mut given, mut kind) = (None, END);
         loop {
             match at.key()? {
-                metric::NAME | metric::DESCRIPTION | metric::UNIT => drop(at.bytes()?),
+                metric::NAME | metric::DESCRIPTION | metric::UNIT | metric::METADATA => drop(at.bytes()?),
                 key @ (metric::GAUGE
                 | metric::SUM
                 | metric::HISTOGRAM
@@ -244,6 +249,9 @@ impl RequestValidator<'_> {
                 | metric::SUMMARY) => {
                     once(&mut given, at.message()?)?;
                     kind = key;
+                }
+                before_version_1::INT_GAUGE | before_version_1::INT_SUM | before_version_1::INT_HISTOGRAM => {
+                    return Err(at.malformed(TOO_OLD));
                 }
                 END => break,
                 key => at.skip(key, metric::KNOWN)?,
@@ -287,6 +295,7 @@ impl RequestValidator<'_> {
                 }
                 number_point::EXEMPLARS => self.exemplar(at.message()?, seen)?,
                 number_point::FLAGS => drop(at.number()?),
+                before_version_1::LABELS => return Err(at.malformed(TOO_OLD)),
                 END => return Ok(true),
                 key => at.skip(key, number_point::KNOWN)?,
             }
@@ -314,6 +323,7 @@ impl RequestValidator<'_> {
                 unpacked::BOUNDS => bounds.next(f64::from_bits(at.fixed64()?)),
                 of::EXEMPLARS => self.exemplar(at.message()?, seen)?,
                 of::FLAGS => drop(at.number()?),
+                before_version_1::LABELS => return Err(at.malformed(TOO_OLD)),
                 END => break,
                 key => at.skip(key, of::KNOWN)?,
             }
@@ -363,6 +373,7 @@ impl RequestValidator<'_> {
                 of::START | of::TIME | of::SUM => drop(at.fixed64()?),
                 of::QUANTILES => self.quantile(at.message()?)?,
                 of::FLAGS => drop(at.number()?),
+                before_version_1::LABELS => return Err(at.malformed(TOO_OLD)),
                 END => return Ok(is_right),
                 key => at.skip(key, of::KNOWN)?,
             }
@@ -523,6 +534,7 @@ const COUNT_MAX: u64 = i64::MAX as u64;
 mod tests {
     use super::*;
     use crate::json::{JsonLimits, to_proto};
+    use thalweg_kit::wire::WireWriter;
 
     /// A list of `count` attributes as JSON.
     fn attributes(count: usize) -> String {
@@ -575,6 +587,43 @@ mod tests {
             assert_eq!(walked.rejected, [0], "{name}");
             assert_eq!(walked.reasons[RejectionReason::TooManyAttributes as usize], 1, "{name}");
         }
+    }
+
+    #[test]
+    fn fields_before_version_1_are_refused_where_their_content_would_be_lost() {
+        /// A request with this inner message below the given fields.
+        fn nested(fields: &[u32]) -> Vec<u8> {
+            let mut out = WireWriter::new();
+            match fields {
+                [] => out.number(15, 1),
+                [field, rest @ ..] => out.bytes(*field, &nested(rest)),
+            }
+            out.finish()
+        }
+        let refused = |signal, fields: &[u32]| {
+            walk(signal, &nested(fields), &RecordLimits::default())
+                .unwrap_err()
+                .what
+        };
+        for signal in Signal::ALL {
+            assert_eq!(refused(signal, &[1, 1000]), TOO_OLD, "instrumentation_library_…");
+        }
+        for kind in [4, 6, 8] {
+            assert_eq!(refused(Signal::Metrics, &[1, 2, 2, kind]), TOO_OLD, "int_…");
+        }
+        for kind in [5, 7, 9, 11] {
+            assert_eq!(refused(Signal::Metrics, &[1, 2, 2, kind, 1, 1]), TOO_OLD, "labels");
+        }
+        // Attributes of an exponential point have the number that labels had elsewhere.
+        let exponential = nested(&[1, 2, 2, 10, 1, 1]);
+        assert_eq!(
+            walk(Signal::Metrics, &exponential, &RecordLimits::default())
+                .unwrap()
+                .records,
+            1
+        );
+        // Unknown fields are skipped as ever.
+        assert!(walk(Signal::Logs, &nested(&[1, 1001]), &RecordLimits::default()).is_ok());
     }
 
     #[test]

@@ -367,6 +367,43 @@ async fn rejected_records_are_told_and_the_others_are_stored() {
     );
 }
 
+/// A sender that is told "accepted" deletes its batch.
+#[tokio::test]
+async fn json_of_which_nothing_would_be_taken_is_refused_and_not_accepted() {
+    let world = World::new(ReceiverOptions::default()).await;
+    for (path, body, told) in [
+        (
+            "/v1/logs",
+            r#"{"resourceLog":[]}"#,
+            "byte 1: an object has a member that OTLP does not define, and no resourceLogs",
+        ),
+        (
+            "/v1/traces",
+            r#"{"resourceSpans":[{"instrumentationLibrarySpans":[]}]}"#,
+            "byte 49: a field belongs to OTLP before version 1",
+        ),
+        (
+            "/v1/metrics",
+            r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"m","intGauge":{}}]}]}]}"#,
+            "a field belongs to OTLP before version 1",
+        ),
+    ] {
+        let answer = world.post(path, &[JSON], body.as_bytes()).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
+        let status: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        let message = status["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("otlp.malformed: ") && message.contains(told),
+            "{message}"
+        );
+    }
+    let nothing = world
+        .post("/v1/logs", &[JSON], br#"{"resourceLogs":[],"later":1}"#)
+        .await;
+    assert_eq!((nothing.status, nothing.text().as_str()), (StatusCode::OK, "{}"));
+    assert!(world.log.entries.lock().await.is_empty());
+}
+
 #[tokio::test]
 async fn what_is_refused_is_told_in_the_words_of_both_protocols() {
     let options = ReceiverOptions {
@@ -381,8 +418,10 @@ async fn what_is_refused_is_told_in_the_words_of_both_protocols() {
     let bomb = gzip(&vec![0; 1_900_000]);
     let large = vec![0x7a; 3_000];
     type Case<'a> = (&'a [(&'a str, &'a str)], &'a [u8], u16, u8, &'a str);
-    let cases: [Case<'_>; 5] = [
+    let cases: [Case<'_>; 6] = [
         (&[], &[0x0a, 9, 1], 400, 3, "otlp.malformed"),
+        // Field 1000, which held the records before version 1.
+        (&[], &[0x0a, 3, 0xc2, 0x3e, 0], 400, 3, "otlp.malformed"),
         (&[("encoding", "gzip")], &request, 400, 3, "otlp.malformed"),
         (&[("encoding", "gzip")], &bomb, 413, 8, "otlp.decoded_too_large"),
         (&[("encoding", "br")], &request, 415, 12, "otlp.encoding"),

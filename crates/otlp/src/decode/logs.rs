@@ -1,5 +1,6 @@
 //! Decodes log records.
 
+use super::times::further_time;
 use super::value::AnyValueKind;
 use super::{OtlpDecoder, RequestDecoder};
 use crate::fields::log;
@@ -71,9 +72,7 @@ impl RequestDecoder<'_, '_> {
             }
         }
         self.put_time(row, time, observed, &TIME);
-        if let Ok(observed) = i64::try_from(observed)
-            && observed > 0
-        {
+        if let Some(observed) = further_time(observed, &mut self.decoder.read.changed) {
             self.chunk.longs(table::OBSERVED).push(row, observed);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Decodes metric points.
 
+use super::times::further_time;
 use super::value::{AnyValueKind, name_and_value};
 use super::{OtlpDecoder, RequestDecoder};
 use crate::fields::{
@@ -47,7 +48,7 @@ struct PointHeader {
 impl RequestDecoder<'_, '_> {
     pub(super) fn metric(&mut self, mut at: WireCursor<'_>) -> WireResult<()> {
         let (mut name, mut unit, mut description): (&[u8], &[u8], &[u8]) = (&[], &[], &[]);
-        let mut given = None;
+        let (mut given, mut entries_left_out) = (None, 0);
         loop {
             match at.key()? {
                 metric::NAME => name = at.bytes()?,
@@ -58,12 +59,27 @@ impl RequestDecoder<'_, '_> {
                 | metric::HISTOGRAM
                 | metric::EXPONENTIAL_HISTOGRAM
                 | metric::SUMMARY) => given = Some((key, at.message()?)),
+                metric::METADATA => {
+                    at.message()?;
+                    entries_left_out += 1;
+                }
                 END => break,
                 key => at.skip(key, 0)?,
             }
         }
+        self.decoder.read.changed.metadata_left_out += entries_left_out;
         let Some((key, points)) = given else { return Ok(()) };
         let (temporality, is_monotonic) = about(points)?;
+        // An enum of protobuf has 32 bits.
+        let temporality = match (temporality as u32, key) {
+            (_, metric::GAUGE | metric::SUMMARY) | (0, _) => "",
+            (1, _) => "delta",
+            (2, _) => "cumulative",
+            _ => {
+                self.decoder.read.changed.enums_unknown += 1;
+                ""
+            }
+        };
         let kind = match key {
             metric::GAUGE => "gauge",
             metric::SUM => "sum",
@@ -76,11 +92,7 @@ impl RequestDecoder<'_, '_> {
             metric: Metric {
                 name,
                 kind,
-                temporality: match temporality {
-                    1 => "delta",
-                    2 => "cumulative",
-                    _ => "",
-                },
+                temporality,
                 is_monotonic: (key == metric::SUM).then_some(is_monotonic),
                 unit,
             },
@@ -137,9 +149,7 @@ impl RequestDecoder<'_, '_> {
             _ => self.number_point(row, at)?,
         };
         self.put_time(row, point.time, 0, &TIME);
-        if let Ok(start) = i64::try_from(point.start)
-            && start > 0
-        {
+        if let Some(start) = further_time(point.start, &mut self.decoder.read.changed) {
             self.chunk.longs(table::START).push(row, start);
         }
         if point.flags != 0 {
@@ -316,8 +326,8 @@ impl RequestDecoder<'_, '_> {
         loop {
             match at.key()? {
                 exemplar::TIME => {
-                    let time = at.fixed64()?;
-                    if let (Some(column), Ok(time)) = (members.get_mut(member::TIME), i64::try_from(time)) {
+                    let time = further_time(at.fixed64()?, &mut read.changed);
+                    if let (Some(column), Some(time)) = (members.get_mut(member::TIME), time) {
                         column.push_long(row, time);
                     }
                 }

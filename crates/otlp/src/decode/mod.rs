@@ -118,6 +118,7 @@ impl<'a> RequestDecoder<'a, '_> {
                         let OtlpDecoder { resource, read, .. } = &mut *self.decoder;
                         attributes::read_into(resource, pair, read)?;
                     }
+                    resource::DROPPED => self.count_dropped(at.number()?),
                     END => break,
                     key => at.skip(key, 0)?,
                 }
@@ -161,6 +162,7 @@ impl<'a> RequestDecoder<'a, '_> {
                         let OtlpDecoder { scope, read, .. } = &mut *self.decoder;
                         attributes::read_into(scope, pair, read)?;
                     }
+                    scope::DROPPED => self.count_dropped(at.number()?),
                     END => break,
                     key => at.skip(key, 0)?,
                 }
@@ -209,6 +211,11 @@ impl<'a> RequestDecoder<'a, '_> {
             put_text(self.chunk, column, rows.clone(), text, read);
         }
         Ok(())
+    }
+
+    /// The sender has dropped attributes of a resource or a scope. Rows have no column for their number.
+    fn count_dropped(&mut self, attributes: u64) {
+        self.decoder.read.changed.dropped_counts_left_out += u64::from(attributes as u32 > 0);
     }
 
     /// Whether the next record gets a row.

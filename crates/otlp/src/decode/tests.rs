@@ -546,6 +546,133 @@ fn names_beyond_those_that_have_columns_cost_no_column() {
     assert_eq!(rows(&chunk), of_logs(&request));
 }
 
+/// What has no place in a row, and changes nothing else in it.
+#[test]
+fn what_has_no_column_is_counted() {
+    const BEYOND: u64 = 1 << 63;
+    let resource = |dropped| {
+        Some(proto::Resource {
+            dropped,
+            ..Default::default()
+        })
+    };
+    let scope = |dropped| {
+        Some(proto::Scope {
+            dropped,
+            ..Default::default()
+        })
+    };
+    let decoded = |signal, request: Vec<u8>| {
+        let mut chunk = MemtableChunk::new(spec(signal));
+        let changed = OtlpDecoder::default().decode(&request, &arrival(signal), &mut chunk);
+        (changed.unwrap(), rows(&chunk))
+    };
+    let logs = |observed_time, of_resource, of_scope| {
+        let log = proto::Log {
+            time: NOW as u64,
+            observed_time,
+            severity_number: 99,
+            ..Default::default()
+        };
+        let scopes = vec![proto::ScopeLogs {
+            scope: scope(of_scope),
+            records: vec![log],
+            ..Default::default()
+        }];
+        let groups = vec![proto::ResourceLogs {
+            resource: resource(of_resource),
+            scopes,
+            ..Default::default()
+        }];
+        decoded(Signal::Logs, proto::Logs { groups }.encode_to_vec())
+    };
+    let (changed, rows) = logs(BEYOND, 7, 2);
+    let expected = RowChangeCounts {
+        stamps_out_of_range: 1,
+        dropped_counts_left_out: 2,
+        ..RowChangeCounts::default()
+    };
+    assert_eq!(changed, expected);
+    assert_eq!(rows[0]["severity_number"], "99", "a number needs no name");
+    assert_eq!(rows[0].get("observed_time_unix_nano"), None);
+    assert_eq!(logs(1, 0, 0).0, RowChangeCounts::default());
+
+    let span = proto::Span {
+        start: NOW as u64,
+        end: BEYOND,
+        kind: 6,
+        status: Some(proto::Status {
+            code: -1,
+            ..Default::default()
+        }),
+        events: vec![proto::Event {
+            time: u64::MAX,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let scopes = vec![proto::ScopeSpans {
+        records: vec![span],
+        ..Default::default()
+    }];
+    let groups = vec![proto::ResourceSpans {
+        scopes,
+        ..Default::default()
+    }];
+    let (changed, rows) = decoded(Signal::Traces, proto::Traces { groups }.encode_to_vec());
+    let expected = RowChangeCounts {
+        stamps_out_of_range: 2,
+        enums_unknown: 2,
+        ..RowChangeCounts::default()
+    };
+    assert_eq!(changed, expected);
+    assert_eq!(
+        (rows[0]["kind"].as_str(), rows[0]["status_code"].as_str()),
+        ("unspecified", "unset")
+    );
+
+    let point = proto::NumberPoint {
+        start: BEYOND,
+        time: NOW as u64,
+        exemplars: vec![proto::Exemplar {
+            time: BEYOND,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let sum = proto::Sum {
+        points: vec![point],
+        temporality: 3,
+        is_monotonic: true,
+    };
+    let pair = Pair {
+        key: "a".to_owned(),
+        value: None,
+    };
+    let metric = proto::Metric {
+        data: Some(Data::Sum(sum)),
+        metadata: vec![pair.clone(), pair],
+        ..Default::default()
+    };
+    let scopes = vec![proto::ScopeMetrics {
+        records: vec![metric],
+        ..Default::default()
+    }];
+    let groups = vec![proto::ResourceMetrics {
+        scopes,
+        ..Default::default()
+    }];
+    let (changed, rows) = decoded(Signal::Metrics, proto::Metrics { groups }.encode_to_vec());
+    let expected = RowChangeCounts {
+        stamps_out_of_range: 2,
+        enums_unknown: 1,
+        metadata_left_out: 2,
+        ..RowChangeCounts::default()
+    };
+    assert_eq!(changed, expected);
+    assert_eq!((rows.len(), rows[0].get("temporality")), (1, None));
+}
+
 #[test]
 fn what_is_not_as_it_was_sent_is_counted() {
     let log = proto::Log {
@@ -589,8 +716,7 @@ fn what_is_not_as_it_was_sent_is_counted() {
         keys_repeated: 1,
         times_replaced: 1,
         values_cut: 1,
-        durations_negative: 0,
-        stamps_out_of_range: 0,
+        ..RowChangeCounts::default()
     };
     assert_eq!(changed, expected);
     let row = rows(&chunk).remove(0);

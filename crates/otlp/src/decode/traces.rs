@@ -1,10 +1,12 @@
 //! Decodes spans.
 
+use super::times::further_time;
 use super::value::{AnyValueKind, AnyValueReader, name_and_value};
 use super::{OtlpDecoder, RequestDecoder};
 use crate::fields::{event, link, span, status};
 use thalweg_columns::ids::span::fingerprint;
 use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::rows::change_counts::RowChangeCounts;
 use thalweg_columns::rows::column_data::ColumnData;
 use thalweg_columns::rows::text::hex;
 use thalweg_columns::rows::times::TimeColumns;
@@ -59,9 +61,10 @@ impl RequestDecoder<'_, '_> {
         self.chunk.lists(table::LINKS).close_if_any(row);
         self.put_time(row, start, 0, &TIME);
         self.put_end(row, start, end);
-        let kind = kind_name(kind);
+        let changed = &mut self.decoder.read.changed;
+        let (kind, status) = (known(&KINDS, kind, changed), known(&STATUS_CODES, code, changed));
         self.chunk.texts(table::KIND).push(row, kind.as_bytes());
-        self.chunk.texts(table::STATUS).push(row, status_name(code).as_bytes());
+        self.chunk.texts(table::STATUS).push(row, status.as_bytes());
         self.put_text(row, table::NAME, name);
         if !self.decoder.is_without_ids {
             self.put_fingerprint(row, kind, name);
@@ -71,7 +74,7 @@ impl RequestDecoder<'_, '_> {
 
     /// Writes the end and the duration of a span, both by the sender's clock.
     fn put_end(&mut self, row: usize, start: u64, end: u64) {
-        let Some(end_time) = i64::try_from(end).ok().filter(|end| *end > 0) else {
+        let Some(end_time) = further_time(end, &mut self.decoder.read.changed) else {
             return;
         };
         self.chunk.longs(table::END).push(row, end_time);
@@ -116,7 +119,11 @@ impl RequestDecoder<'_, '_> {
         };
         loop {
             match at.key()? {
-                event::TIME => put_positive(time, row, at.fixed64()?),
+                event::TIME => {
+                    if let Some(when) = further_time(at.fixed64()?, &mut read.changed) {
+                        time.push_long(row, when);
+                    }
+                }
                 event::NAME => name.push_text(row, &read.text(at.bytes()?)),
                 event::DROPPED => dropped.push_long(row, (at.number()? as u32).into()),
                 event::ATTRIBUTES => put_pair(attributes, at.message()?, read)?,
@@ -162,12 +169,6 @@ impl RequestDecoder<'_, '_> {
     }
 }
 
-fn put_positive(column: &mut ColumnData, row: usize, time: u64) {
-    if let Some(time) = i64::try_from(time).ok().filter(|time| *time > 0) {
-        column.push_long(row, time);
-    }
-}
-
 fn put_id(column: &mut ColumnData, row: usize, id: &[u8], len: usize, read: &mut AnyValueReader) {
     let mut digits = [0; 32];
     match id.len() {
@@ -196,21 +197,13 @@ fn close(column: &mut ColumnData, row: usize) {
     }
 }
 
-fn kind_name(kind: u64) -> &'static str {
-    match kind {
-        1 => "internal",
-        2 => "server",
-        3 => "client",
-        4 => "producer",
-        5 => "consumer",
-        _ => "unspecified",
-    }
-}
+/// The names of an enum's numbers, from 0.
+const KINDS: [&str; 6] = ["unspecified", "internal", "server", "client", "producer", "consumer"];
+const STATUS_CODES: [&str; 3] = ["unset", "ok", "error"];
 
-fn status_name(code: u64) -> &'static str {
-    match code {
-        1 => "ok",
-        2 => "error",
-        _ => "unset",
-    }
+/// The name of a number, which has 32 bits as in protobuf. One that OTLP does not define is counted, and named like none.
+fn known<const N: usize>(names: &[&'static str; N], number: u64, changed: &mut RowChangeCounts) -> &'static str {
+    let name = names.get(number as u32 as usize).copied();
+    changed.enums_unknown += u64::from(name.is_none());
+    name.unwrap_or(names[0])
 }

@@ -14,6 +14,8 @@ use FieldEncoding::*;
 pub struct MessageSchema {
     /// The bytes reserved for the encoded length.
     pub width: usize,
+    /// Of a message that exists for its one list: the error if it has unknown members instead.
+    pub without_list: Option<&'static str>,
     pub fields: &'static [FieldSchema],
 }
 
@@ -53,6 +55,8 @@ pub enum FieldEncoding {
     Uint64s,
     /// A field of another signal's request.
     OfAnotherSignal,
+    /// A field that OTLP had before version 1.
+    BeforeVersion1,
 }
 
 const fn field(name: &'static str, key: FieldKey, shape: FieldEncoding) -> FieldSchema {
@@ -73,8 +77,36 @@ const fn choice(name: &'static str, key: FieldKey, shape: FieldEncoding) -> Fiel
     }
 }
 
+const fn too_old(name: &'static str) -> FieldSchema {
+    field(name, 0, BeforeVersion1)
+}
+
 const fn message(width: usize, fields: &'static [FieldSchema]) -> MessageSchema {
-    MessageSchema { width, fields }
+    MessageSchema {
+        width,
+        without_list: None,
+        fields,
+    }
+}
+
+/// The error for an object without this list.
+macro_rules! without {
+    ($list:literal) => {
+        Some(concat!(
+            "an object has a member that OTLP does not define, and no ",
+            $list,
+            "; correct the name"
+        ))
+    };
+}
+
+/// A message that is useless without its one list.
+const fn envelope(width: usize, without_list: Option<&'static str>, fields: &'static [FieldSchema]) -> MessageSchema {
+    MessageSchema {
+        width,
+        without_list,
+        fields,
+    }
 }
 
 /// The export request of a signal.
@@ -86,24 +118,27 @@ pub fn request_of(signal: Signal) -> &'static MessageSchema {
     }
 }
 
-static LOGS: MessageSchema = message(
+static LOGS: MessageSchema = envelope(
     0,
+    without!("resourceLogs"),
     &[
         field("resourceLogs", request::GROUPS, Many(&RESOURCE_LOGS)),
         field("resourceMetrics", 0, OfAnotherSignal),
         field("resourceSpans", 0, OfAnotherSignal),
     ],
 );
-static METRICS: MessageSchema = message(
+static METRICS: MessageSchema = envelope(
     0,
+    without!("resourceMetrics"),
     &[
         field("resourceMetrics", request::GROUPS, Many(&RESOURCE_METRICS)),
         field("resourceLogs", 0, OfAnotherSignal),
         field("resourceSpans", 0, OfAnotherSignal),
     ],
 );
-static TRACES: MessageSchema = message(
+static TRACES: MessageSchema = envelope(
     0,
+    without!("resourceSpans"),
     &[
         field("resourceSpans", request::GROUPS, Many(&RESOURCE_SPANS)),
         field("resourceLogs", 0, OfAnotherSignal),
@@ -111,28 +146,34 @@ static TRACES: MessageSchema = message(
     ],
 );
 
-static RESOURCE_LOGS: MessageSchema = message(
+static RESOURCE_LOGS: MessageSchema = envelope(
     3,
+    without!("scopeLogs"),
     &[
         field("resource", group::RESOURCE, One(&RESOURCE)),
         field("scopeLogs", group::SCOPES, Many(&SCOPE_LOGS)),
         field("schemaUrl", group::SCHEMA_URL, Text),
+        too_old("instrumentationLibraryLogs"),
     ],
 );
-static RESOURCE_METRICS: MessageSchema = message(
+static RESOURCE_METRICS: MessageSchema = envelope(
     3,
+    without!("scopeMetrics"),
     &[
         field("resource", group::RESOURCE, One(&RESOURCE)),
         field("scopeMetrics", group::SCOPES, Many(&SCOPE_METRICS)),
         field("schemaUrl", group::SCHEMA_URL, Text),
+        too_old("instrumentationLibraryMetrics"),
     ],
 );
-static RESOURCE_SPANS: MessageSchema = message(
+static RESOURCE_SPANS: MessageSchema = envelope(
     3,
+    without!("scopeSpans"),
     &[
         field("resource", group::RESOURCE, One(&RESOURCE)),
         field("scopeSpans", group::SCOPES, Many(&SCOPE_SPANS)),
         field("schemaUrl", group::SCHEMA_URL, Text),
+        too_old("instrumentationLibrarySpans"),
     ],
 );
 static RESOURCE: MessageSchema = message(
@@ -142,28 +183,35 @@ static RESOURCE: MessageSchema = message(
         field("droppedAttributesCount", resource::DROPPED, Uint32),
     ],
 );
-static SCOPE_LOGS: MessageSchema = message(
+static SCOPE_LOGS: MessageSchema = envelope(
     3,
+    without!("logRecords"),
     &[
         field("scope", scoped::SCOPE, One(&SCOPE)),
         field("logRecords", scoped::RECORDS, Many(&LOG)),
         field("schemaUrl", scoped::SCHEMA_URL, Text),
+        too_old("instrumentationLibrary"),
+        too_old("logs"),
     ],
 );
-static SCOPE_METRICS: MessageSchema = message(
+static SCOPE_METRICS: MessageSchema = envelope(
     3,
+    without!("metrics"),
     &[
         field("scope", scoped::SCOPE, One(&SCOPE)),
         field("metrics", scoped::RECORDS, Many(&METRIC)),
         field("schemaUrl", scoped::SCHEMA_URL, Text),
+        too_old("instrumentationLibrary"),
     ],
 );
-static SCOPE_SPANS: MessageSchema = message(
+static SCOPE_SPANS: MessageSchema = envelope(
     3,
+    without!("spans"),
     &[
         field("scope", scoped::SCOPE, One(&SCOPE)),
         field("spans", scoped::RECORDS, Many(&SPAN)),
         field("schemaUrl", scoped::SCHEMA_URL, Text),
+        too_old("instrumentationLibrary"),
     ],
 );
 static SCOPE: MessageSchema = message(
@@ -261,7 +309,7 @@ static STATUS: MessageSchema = message(
     ],
 );
 
-static METRIC: MessageSchema = message(
+pub static METRIC: MessageSchema = message(
     2,
     &[
         field("name", metric::NAME, Text),
@@ -276,32 +324,51 @@ static METRIC: MessageSchema = message(
             One(&EXPONENTIAL_HISTOGRAM),
         ),
         choice("summary", metric::SUMMARY, One(&SUMMARY)),
+        field("metadata", metric::METADATA, Many(&PAIR)),
+        too_old("intGauge"),
+        too_old("doubleGauge"),
+        too_old("intSum"),
+        too_old("doubleSum"),
+        too_old("intHistogram"),
+        too_old("doubleHistogram"),
+        too_old("doubleSummary"),
     ],
 );
-static SUM: MessageSchema = message(
+static SUM: MessageSchema = envelope(
     2,
+    without!("dataPoints"),
     &[
         field("dataPoints", data::POINTS, Many(&NUMBER_POINT)),
         field("aggregationTemporality", data::TEMPORALITY, Enum(&TEMPORALITIES)),
         field("isMonotonic", data::IS_MONOTONIC, Bool),
     ],
 );
-static GAUGE: MessageSchema = message(2, &[field("dataPoints", data::POINTS, Many(&NUMBER_POINT))]);
-static HISTOGRAM: MessageSchema = message(
+static GAUGE: MessageSchema = envelope(
     2,
+    without!("dataPoints"),
+    &[field("dataPoints", data::POINTS, Many(&NUMBER_POINT))],
+);
+static HISTOGRAM: MessageSchema = envelope(
+    2,
+    without!("dataPoints"),
     &[
         field("dataPoints", data::POINTS, Many(&HISTOGRAM_POINT)),
         field("aggregationTemporality", data::TEMPORALITY, Enum(&TEMPORALITIES)),
     ],
 );
-static EXPONENTIAL_HISTOGRAM: MessageSchema = message(
+static EXPONENTIAL_HISTOGRAM: MessageSchema = envelope(
     2,
+    without!("dataPoints"),
     &[
         field("dataPoints", data::POINTS, Many(&EXPONENTIAL_POINT)),
         field("aggregationTemporality", data::TEMPORALITY, Enum(&TEMPORALITIES)),
     ],
 );
-static SUMMARY: MessageSchema = message(2, &[field("dataPoints", data::POINTS, Many(&SUMMARY_POINT))]);
+static SUMMARY: MessageSchema = envelope(
+    2,
+    without!("dataPoints"),
+    &[field("dataPoints", data::POINTS, Many(&SUMMARY_POINT))],
+);
 
 static NUMBER_POINT: MessageSchema = message(
     2,
@@ -313,6 +380,8 @@ static NUMBER_POINT: MessageSchema = message(
         field("asInt", number_point::INT, Sfixed64),
         field("exemplars", number_point::EXEMPLARS, Many(&EXEMPLAR)),
         field("flags", number_point::FLAGS, Uint32),
+        too_old("labels"),
+        too_old("value"),
     ],
 );
 static HISTOGRAM_POINT: MessageSchema = message(
@@ -329,6 +398,7 @@ static HISTOGRAM_POINT: MessageSchema = message(
         field("flags", histogram_point::FLAGS, Uint32),
         field("min", histogram_point::MIN, Double),
         field("max", histogram_point::MAX, Double),
+        too_old("labels"),
     ],
 );
 static EXPONENTIAL_POINT: MessageSchema = message(
@@ -367,6 +437,7 @@ static SUMMARY_POINT: MessageSchema = message(
         field("sum", summary_point::SUM, Double),
         field("quantileValues", summary_point::QUANTILES, Many(&QUANTILE)),
         field("flags", summary_point::FLAGS, Uint32),
+        too_old("labels"),
     ],
 );
 static QUANTILE: MessageSchema = message(
@@ -385,6 +456,8 @@ static EXEMPLAR: MessageSchema = message(
         field("asInt", exemplar::INT, Sfixed64),
         field("spanId", exemplar::SPAN_ID, Id),
         field("traceId", exemplar::TRACE_ID, Id),
+        too_old("filteredLabels"),
+        too_old("value"),
     ],
 );
 

@@ -6,8 +6,9 @@
 //! for records apply as for any request.
 //!
 //! Beyond the mapping, senders may write names in snake case, enums by name, and base64 in either alphabet. A member of
-//! another signal or an unknown enum value is refused rather than skipped, so that no data is lost silently. Members
-//! that OTLP does not define are skipped, as in protobuf.
+//! another signal, a name from before version 1 and an unknown enum value are refused rather than skipped, so that no data
+//! is lost silently. Members that OTLP does not define are skipped, as in protobuf, unless they stand where the records
+//! should be.
 
 mod message_schema;
 mod scalar;
@@ -35,6 +36,8 @@ pub struct JsonLimits {
     depth: usize,
     /// Size of the request as protobuf.
     output_bytes: usize,
+    /// Whether the request was accepted earlier, perhaps by a version that refused less.
+    is_stored: bool,
 }
 
 /// Upper bound of the nesting whatever the configuration says: each level takes stack space.
@@ -48,6 +51,15 @@ impl JsonLimits {
         JsonLimits {
             depth: nesting.saturating_mul(4).saturating_add(16).min(DEPTH_MAX),
             output_bytes,
+            is_stored: false,
+        }
+    }
+
+    /// Without limits, for a request that was accepted: it becomes rows whatever would be refused today.
+    pub fn stored() -> JsonLimits {
+        JsonLimits {
+            is_stored: true,
+            ..JsonLimits::new(usize::MAX, usize::MAX)
         }
     }
 }

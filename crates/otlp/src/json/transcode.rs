@@ -1,9 +1,10 @@
 //! Translates JSON objects to protobuf messages, driven by the OTLP schema.
 
-use super::message_schema::{ANY, FieldEncoding, FieldSchema, MessageSchema, request_of};
+use super::message_schema::{ANY, FieldEncoding, FieldSchema, METRIC, MessageSchema, request_of};
 use super::scalar::{self, JsonInteger};
 use super::write::{ProtoWriter, WIDE, width_of};
 use super::{JsonError, JsonLimits, JsonResult, TOO_LARGE};
+use crate::validate::TOO_OLD;
 use thalweg_kit::json_tokens::{JsonLiteral, JsonString, JsonTokenizer, unescape};
 use thalweg_lake::Signal;
 
@@ -11,9 +12,19 @@ use thalweg_lake::Signal;
 /// sender nests so deep.
 const GUESSED_DEPTH: usize = 32;
 
+/// No metric of the request has points.
+const NO_KIND: &str =
+    "a metric has a member that OTLP does not define, and no points of a known kind; correct the name";
+
 pub struct JsonTranscoder<'a, 'o> {
     tokens: JsonTokenizer<'a>,
     out: ProtoWriter<'o>,
+    /// Nothing that was accepted earlier is refused.
+    is_stored: bool,
+    /// An unknown member of a metric that has no known kind of points.
+    unknown_kind: Option<usize>,
+    /// Whether a metric has a known kind of points.
+    has_kind: bool,
     /// Buffer for unescaped texts that are not written as text, and for unescaped names.
     scratch: Vec<u8>,
     output_bytes: usize,
@@ -24,6 +35,9 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
         JsonTranscoder {
             tokens: JsonTokenizer::new(json, limits.depth),
             out: ProtoWriter::new(out),
+            is_stored: limits.is_stored,
+            unknown_kind: None,
+            has_kind: false,
             scratch: Vec::new(),
             output_bytes: limits.output_bytes,
         }
@@ -39,7 +53,12 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
     }
 
     pub fn request(&mut self, signal: Signal) -> JsonResult<()> {
-        self.message(request_of(signal))
+        self.message(request_of(signal))?;
+        // A kind that OTLP does not have yet must not cost the metrics of the other kinds.
+        match self.unknown_kind.filter(|_| !self.has_kind && !self.is_stored) {
+            Some(offset) => Err(JsonError { offset, what: NO_KIND }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the signal of the first member that belongs to a request.
@@ -64,14 +83,17 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
     fn message(&mut self, of: &'static MessageSchema) -> JsonResult<()> {
         self.tokens.object()?;
         let (mut given, mut chosen, mut next, mut is_first) = (0_u32, false, 0, true);
+        let (mut unknown, mut has_list) = (None, false);
         while self.tokens.more(b'}', is_first)? {
             is_first = false;
             let offset = self.tokens.offset();
             let Some((index, field)) = self.member(of, next)? else {
+                unknown.get_or_insert(offset);
                 self.tokens.skip()?;
                 continue;
             };
             next = index + 1;
+            has_list |= matches!(field.shape, FieldEncoding::Many(_));
             if self.tokens.null()? {
                 continue;
             }
@@ -87,7 +109,30 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
                 return Err(self.too_large());
             }
         }
-        Ok(())
+        self.has_kind |= chosen && std::ptr::eq(of, &METRIC);
+        match unknown {
+            Some(offset) => self.unknown_member(of, offset, has_list, chosen),
+            None => Ok(()),
+        }
+    }
+
+    /// OTLP has unknown members skipped. One that stands where the records should be is a wrong name, and to skip it
+    /// would answer "accepted" to a request of which nothing is stored.
+    #[cold]
+    fn unknown_member(
+        &mut self,
+        of: &'static MessageSchema,
+        offset: usize,
+        has_list: bool,
+        has_choice: bool,
+    ) -> JsonResult<()> {
+        if std::ptr::eq(of, &METRIC) && !has_choice {
+            self.unknown_kind.get_or_insert(offset);
+        }
+        match of.without_list.filter(|_| !has_list && !self.is_stored) {
+            Some(what) => Err(JsonError { offset, what }),
+            None => Ok(()),
+        }
     }
 
     /// Finds the field of the next member, and its index in the message; `None` if it is unknown.
@@ -178,6 +223,8 @@ impl<'a, 'o> JsonTranscoder<'a, 'o> {
             FieldEncoding::OfAnotherSignal => {
                 return Err(self.tokens.wrong("a request of one signal has a member of another"));
             }
+            FieldEncoding::BeforeVersion1 if self.is_stored => self.tokens.skip()?,
+            FieldEncoding::BeforeVersion1 => return Err(self.tokens.wrong(TOO_OLD)),
             _ => self.number(field)?,
         }
         Ok(())

@@ -238,6 +238,7 @@ fn metric(d: &mut Dice) -> Metric {
         description: text(d),
         unit: text(d),
         data,
+        metadata: attributes(d),
     }
 }
 

@@ -36,6 +36,20 @@ pub struct Style {
 /// A member of an object: its name, and its value as JSON, absent if it is the default.
 pub type Member = (&'static str, Option<String>);
 
+/// The lists for which their objects exist.
+const LISTS: [&str; 10] = [
+    "resourceLogs",
+    "resourceMetrics",
+    "resourceSpans",
+    "scopeLogs",
+    "scopeMetrics",
+    "scopeSpans",
+    "logRecords",
+    "metrics",
+    "spans",
+    "dataPoints",
+];
+
 impl Style {
     pub fn plain() -> Style {
         Style {
@@ -63,6 +77,18 @@ impl Style {
     }
 
     pub fn object(&mut self, members: Vec<Member>) -> String {
+        // An unknown member in place of the records is refused.
+        let lacks_list = |(name, value): &Member| LISTS.contains(name) && value.is_none();
+        let may_have_unknown = !members.iter().any(lacks_list);
+        self.object_with(members, may_have_unknown)
+    }
+
+    /// An object without members that OTLP does not define.
+    pub fn known_object(&mut self, members: Vec<Member>) -> String {
+        self.object_with(members, false)
+    }
+
+    fn object_with(&mut self, members: Vec<Member>, may_have_unknown: bool) -> String {
         let mut all: Vec<(String, String)> = Vec::new();
         for (name, value) in members {
             let name = match self.is(4) {
@@ -75,7 +101,7 @@ impl Style {
                 None => {}
             }
         }
-        if self.is(4) {
+        if may_have_unknown && self.is(4) {
             let unknown = [
                 r#"{"a":[1,{"b":null}],"c":"\u00e9\"}"}"#,
                 "[]",

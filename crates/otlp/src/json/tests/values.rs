@@ -310,6 +310,132 @@ fn null_is_absent_as_a_member_and_as_a_value_of_a_list_and_nothing_else() {
     assert_eq!(what(value(r#"{"boolValue":"true"}"#)), "expected true or false");
 }
 
+/// A wrong name would otherwise be answered with "accepted", and nothing would be stored.
+#[test]
+fn an_unknown_member_in_place_of_the_records_is_refused() {
+    for (signal, json, at, list) in [
+        (Signal::Logs, r#"{"resourceLog":[{"scopeLogs":[]}]}"#, 1, "resourceLogs"),
+        (Signal::Logs, r#"{"a":1,"logs":[]}"#, 1, "resourceLogs"),
+        (Signal::Traces, r#"{"spans":[{}]}"#, 1, "resourceSpans"),
+        (Signal::Metrics, r#"{ "Resource_Metrics":[]}"#, 2, "resourceMetrics"),
+        (Signal::Logs, r#"{"resourceLogs":[{"scopelogs":[]}]}"#, 18, "scopeLogs"),
+        (
+            Signal::Traces,
+            r#"{"resourceSpans":[{"scopeSpans":[]},{"scope_span":1}]}"#,
+            37,
+            "scopeSpans",
+        ),
+        (
+            Signal::Metrics,
+            r#"{"resourceMetrics":[{"scopeMetric":{}}]}"#,
+            21,
+            "scopeMetrics",
+        ),
+        (
+            Signal::Logs,
+            r#"{"resourceLogs":[{"scopeLogs":[{"records":[]}]}]}"#,
+            32,
+            "logRecords",
+        ),
+        (
+            Signal::Traces,
+            r#"{"resourceSpans":[{"scopeSpans":[{"span":[]}]}]}"#,
+            34,
+            "spans",
+        ),
+        (
+            Signal::Metrics,
+            r#"{"resourceMetrics":[{"scopeMetrics":[{"metric":[]}]}]}"#,
+            38,
+            "metrics",
+        ),
+    ] {
+        let refused = proto_of(signal, json).unwrap_err();
+        let expected =
+            format!("byte {at}: an object has a member that OTLP does not define, and no {list}; correct the name");
+        assert_eq!(refused.to_string(), expected, "{json}");
+    }
+    let metrics = |metrics: &str| {
+        proto_of(
+            Signal::Metrics,
+            &format!(r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":{metrics}}}]}}]}}"#),
+        )
+    };
+    assert!(what(metrics(r#"[{"name":"m","sum":{"points":[]}}]"#)).contains("no dataPoints"));
+    assert!(what(metrics(r#"[{"name":"m","guage":{"dataPoints":[]}}]"#)).contains("no points of a known kind"));
+    // A kind of a later version costs no metric of a known one, whichever comes first.
+    for mixed in [
+        r#"[{"name":"m","newKind":{}},{"name":"n","gauge":{}}]"#,
+        r#"[{"name":"n","gauge":{}},{"name":"m","newKind":{}}]"#,
+    ] {
+        assert!(metrics(mixed).is_ok(), "{mixed}");
+    }
+}
+
+/// Anything else may be there in later versions.
+#[test]
+fn other_unknown_members_are_skipped() {
+    for json in [
+        r#"{"x":1,"resourceLogs":[]}"#,
+        r#"{"resourceLogs":[{"x":{},"scopeLogs":[{"logRecords":[{"x":[]}],"x":1,"scope":{"x":1}}],"resource":{"entityRefs":[]}}]}"#,
+    ] {
+        assert!(proto_of(Signal::Logs, json).is_ok(), "{json}");
+    }
+}
+
+#[test]
+fn names_before_version_1_are_refused_and_do_not_spoil_what_is_stored() {
+    let log = |members: &str| format!(r#"{{"resourceLogs":[{{"scopeLogs":[{{"logRecords":[{{}}]{members}}}]}}]}}"#);
+    let metric = |members: &str| {
+        format!(r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"metrics":[{{"name":"m"{members}}}]}}]}}]}}"#)
+    };
+    let point = |kind: &str, members: &str| metric(&format!(r#","{kind}":{{"dataPoints":[{{{members}}}]}}"#));
+    let old = [
+        (
+            Signal::Logs,
+            r#"{"resourceLogs":[{"instrumentationLibraryLogs":[]}]}"#.to_owned(),
+        ),
+        (
+            Signal::Logs,
+            r#"{"resource_logs":[{"instrumentation_library_logs":[{}]}]}"#.to_owned(),
+        ),
+        (
+            Signal::Metrics,
+            r#"{"resourceMetrics":[{"instrumentationLibraryMetrics":[]}]}"#.to_owned(),
+        ),
+        (
+            Signal::Traces,
+            r#"{"resourceSpans":[{"instrumentationLibrarySpans":[]}]}"#.to_owned(),
+        ),
+        (Signal::Logs, log(r#","logs":[{}]"#)),
+        (Signal::Logs, log(r#","instrumentationLibrary":{"name":"a"}"#)),
+        (Signal::Metrics, metric(r#","intGauge":{"dataPoints":[]}"#)),
+        (Signal::Metrics, metric(r#","gauge":{},"double_sum":{}"#)),
+        (Signal::Metrics, point("sum", r#""labels":[]"#)),
+        (Signal::Metrics, point("gauge", r#""value":1.5"#)),
+        (Signal::Metrics, point("histogram", r#""labels":[]"#)),
+        (Signal::Metrics, point("summary", r#""labels":[]"#)),
+        (Signal::Metrics, point("sum", r#""exemplars":[{"filteredLabels":[]}]"#)),
+    ];
+    for (signal, json) in &old {
+        let refused = what(proto_of(*signal, json));
+        assert!(refused.contains("before version 1"), "{json}: {refused}");
+        let mut stored = Vec::new();
+        assert_eq!(
+            to_proto(*signal, json.as_bytes(), &JsonLimits::stored(), &mut stored),
+            Ok(()),
+            "{json}"
+        );
+    }
+    let typing = br#"{"resourceLog":[{}]}"#;
+    assert_eq!(
+        to_proto(Signal::Logs, typing, &JsonLimits::stored(), &mut Vec::new()),
+        Ok(())
+    );
+    // An absent member is none.
+    assert!(proto_of(Signal::Logs, &log(r#","logs":null"#)).is_ok());
+}
+
 #[test]
 fn members_of_another_signal_are_not_lost_in_silence() {
     let refused = proto_of(Signal::Logs, r#"{"resourceSpans":[{}]}"#).unwrap_err();

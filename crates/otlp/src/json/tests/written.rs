@@ -242,9 +242,11 @@ fn metric(s: &mut Style, of: &Metric) -> String {
         ("description", text(s, &of.description)),
         ("unit", text(s, &of.unit)),
     ];
-    if let Some((name, data)) = data {
-        members.push((name, Some(s.object(data))));
-    }
+    members.push(("metadata", all(s, &of.metadata, pair)));
+    let Some((name, data)) = data else {
+        return s.known_object(members);
+    };
+    members.push((name, Some(s.object(data))));
     s.object(members)
 }
 
