@@ -286,6 +286,51 @@ fn not_a_number_and_infinity_are_dropped_by_name_and_lose_nothing_else() {
     assert!(log.contains("invalid_value") && log.contains("NaN"), "{log}");
 }
 
+/// A tag that is bad and has no value is a row with its status, directly and through a script that would compute with
+/// the missing value.
+#[test]
+fn a_bad_tag_without_a_value_is_a_row_with_its_status() {
+    let server = Server::start(Kind::Simulator, &["--port", "0", "--types", "--fast-nodes", "1"]).unwrap();
+    let input = format!(
+        "input:\n  opcua:\n    endpoint: {}\n    nodeIDs: [\"ns=3;s=TypesBadWithoutValue\", \"ns=3;s=TypesDouble\"]\n    \
+         subscribeEnabled: true\n",
+        server.endpoint
+    );
+    let script = TO_TABLE.replace(
+        "return msg;",
+        "msg.payload = msg.payload * 2 + 1;\n          return msg;",
+    );
+    for (output, value) in [("output:\n  lake: {table: tags}\n", 0.1), (&script, 1.2)] {
+        let mut thalweg = Thalweg::start(&format!("{input}{output}")).unwrap();
+        let rows = eventually(|| {
+            let rows = thalweg.sql(
+                "select attr_opcua_tag_name as name, quality, value, value_text, value_type from tags order by 1",
+            )?;
+            anyhow::ensure!(rows.len() == 2, "{rows:?}");
+            Ok(rows)
+        })
+        .unwrap();
+        let (bad, good) = (&rows[0], &rows[1]);
+        assert_eq!(
+            (&bad["name"], &bad["value_type"]),
+            (&"BadWithoutValue".into(), &"null".into())
+        );
+        assert_eq!(
+            bad["quality"].to_string().trim_matches('"'),
+            0x8031_0000_u32.to_string()
+        );
+        assert!(bad["value"].is_null() && bad["value_text"].is_null(), "{bad}");
+        let balance = thalweg.balance().unwrap();
+        assert_eq!((balance.dropped, balance.filtered), (0, 0), "{balance:?}");
+        assert_eq!(
+            (&good["name"], good["value"].as_f64()),
+            (&"Double".into(), Some(value)),
+            "{good}"
+        );
+        thalweg.stop().unwrap();
+    }
+}
+
 /// Directly from the input, the table stores them unchanged.
 #[test]
 fn the_table_holds_not_a_number_and_infinity() {

@@ -76,6 +76,8 @@ pub struct BuildContext {
     /// The label of the flow's input, otherwise its path. Tables store it as the source of the messages.
     pub source: Arc<str>,
     pub data_dir: PathBuf,
+    /// [`OutputSpec::stores_bad_values`](crate::OutputSpec::stores_bad_values) of the flow's output.
+    pub stores_bad_values: bool,
     pub(crate) scope: FlowScope,
 }
 

@@ -166,6 +166,10 @@ impl OutputSpec for ProcessedOutputSpec {
             driven: OnceLock::new(),
         }))
     }
+
+    fn stores_bad_values(&self) -> bool {
+        self.output.stores_bad_values()
+    }
 }
 
 struct ProcessedOutput {

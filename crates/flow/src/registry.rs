@@ -45,6 +45,11 @@ pub trait ProcessorSpec: Send + Sync {
 /// A checked output configuration.
 pub trait OutputSpec: Send + Sync {
     fn build(&self, context: &BuildContext) -> Result<Arc<dyn Output>, BuildError>;
+
+    /// Whether a message that has a status and no value is stored as that, so that inputs pass it on by default.
+    fn stores_bad_values(&self) -> bool {
+        false
+    }
 }
 
 type Factory<S> = Box<dyn Fn(&ComponentNode, &mut ParseContext<'_>) -> Option<Arc<S>> + Send + Sync>;

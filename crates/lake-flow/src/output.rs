@@ -103,6 +103,11 @@ impl OutputSpec for LakeOutputSpec {
             opened: OnceCell::new(),
         }))
     }
+
+    /// The table `tags` has a column for the status.
+    fn stores_bad_values(&self) -> bool {
+        self.fed == OutputTable::Tags
+    }
 }
 
 struct LakeOutput {

@@ -78,6 +78,11 @@ impl ClientDeadband {
         Some(ClientDeadband { threshold, last: None })
     }
 
+    /// The tag has lost its value, so the next one passes, whatever it is.
+    pub fn forget(&mut self) {
+        self.last = None;
+    }
+
     /// Whether a value passes; values that are not numbers always pass.
     pub fn passes(&mut self, value: &Value, status: u32) -> bool {
         let Some(number) = Number::of(value) else { return true };

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use crate::assign::Assigner;
 use crate::backoff::backoff_from;
 use crate::browse::{BrowseContext, Browser};
-use crate::config::InputConfig;
+use crate::config::{BadValues, InputConfig};
 use crate::connect::Connector;
 use crate::directory::{DirectoryEntry, InputDirectory};
 use crate::failures::NodeFailures;
@@ -52,6 +52,11 @@ struct OpcUaInputSpec {
 impl InputSpec for OpcUaInputSpec {
     fn build(&self, context: &BuildContext) -> Result<Box<dyn Input>, BuildError> {
         Ok(Box::new(OpcUaInput {
+            passes_bad_values: match self.config.bad_values {
+                BadValues::Auto => context.stores_bad_values,
+                BadValues::Drop => false,
+                BadValues::Pass => true,
+            },
             config: self.config.clone(),
             directory: self.directory.clone(),
             first_retry: self.first_retry,
@@ -61,6 +66,7 @@ impl InputSpec for OpcUaInputSpec {
 }
 
 struct OpcUaInput {
+    passes_bad_values: bool,
     config: Arc<InputConfig>,
     directory: Arc<InputDirectory>,
     first_retry: Duration,
@@ -99,6 +105,7 @@ impl OpcUaInput {
         let changed = Arc::new(Notify::new());
         let links = ConnectionContext {
             config: config.clone(),
+            passes_bad_values: self.passes_bad_values,
             component: context.component.clone(),
             connector: Arc::new(Connector::with_keys_in(&self.keys, config.connection.clone())),
             table: table.clone(),

@@ -31,6 +31,17 @@ impl TagType {
         }
     }
 
+    /// The kind of the values that a data type announces, for a tag that has had none. Arrays are not known from it.
+    pub fn of_data_type(data_type: Option<&NodeId>) -> TagType {
+        let built_in = data_type.and_then(types::built_in);
+        match data_type {
+            Some(_) if built_in == Some(types::BOOLEAN) => TagType::Bool,
+            // Enumerations are encoded as Int32.
+            Some(id) if types::is_numeric(id) || built_in == Some(types::INT32) => TagType::Number,
+            _ => TagType::String,
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             TagType::Number => "number",

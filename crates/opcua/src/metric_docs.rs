@@ -77,7 +77,10 @@ metric_group! {
             "Values that belong to no tag, came twice or found no room, by reason.",
         )
         .with_labels(&["reason"]);
-        STATUS_ONLY = MetricDoc::counter("thalweg_opcua_status_only_total", "Notifications without a value.");
+        STATUS_ONLY = MetricDoc::counter(
+            "thalweg_opcua_status_only_total",
+            "Notifications without a value: filtered, or passed on as a status alone.",
+        );
         OVERFLOWS = MetricDoc::counter(
             "thalweg_opcua_overflows_total",
             "Values marked by the server as following lost ones.",

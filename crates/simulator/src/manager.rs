@@ -112,13 +112,17 @@ impl SimulatorNodeManager {
         if !matches!(request.index_range, NumericRange::None) {
             return Err(StatusCode::BadWriteNotSupported);
         }
-        let value = request.value.value.as_ref().filter(|value| self.fits(node, value));
-        let value = value.ok_or(StatusCode::BadTypeMismatch)?;
+        // A bad status may come alone: the node has no value until the next write.
+        match &request.value.value {
+            Some(value) if self.fits(node, value) => {}
+            None if request.value.status().is_bad() => {}
+            _ => return Err(StatusCode::BadTypeMismatch),
+        }
         let Content::Writable(cell) = content else {
             return Ok(());
         };
         let stored = DataValue {
-            value: Some(value.clone()),
+            value: request.value.value.clone(),
             status: request.value.status,
             source_timestamp: Some(request.value.source_timestamp.unwrap_or_else(DateTime::now)),
             ..DataValue::default()

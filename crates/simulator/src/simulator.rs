@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use opcua::types::{AttributeId, DataValue, DateTime};
 use opcua_server::{Server, ServerHandle};
 use thalweg_kit::{blocking, files, threads};
 use tokio::net::{TcpListener, TcpSocket};
@@ -265,6 +266,21 @@ impl Simulator {
     /// serves it again. Its folder still lists it, and its items continue. Returns false if there is no such node.
     pub fn hide(&self, node: &str, hide: bool) -> bool {
         self.space.hide(node, hide)
+    }
+
+    /// Gives a writable node (such as `ns=3;s=TypesWritableDouble`) a value with a status, or a status alone, and reports
+    /// it to its monitored items. Returns false if there is no such node.
+    pub fn set(&self, node: &str, value: DataValue) -> bool {
+        let Some(id) = self.space.put(node, &value) else {
+            return false;
+        };
+        let reported = DataValue {
+            server_timestamp: Some(DateTime::now()),
+            ..value
+        };
+        let reported = std::iter::once((reported, &id, AttributeId::Value));
+        self.server.subscriptions().notify_data_change(reported);
+        true
     }
 
     /// With the option `hold`: starts the changes. Returns false if they have already started.

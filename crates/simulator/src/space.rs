@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 use crate::{SimulatorOptions, ValueType};
 use clock::{Clock, StartCell, StartTime};
 use series::Series;
-use types::{OPAQUE_ENCODING, POINT_ENCODING, TypedNodeTable};
+use types::{Content, OPAQUE_ENCODING, POINT_ENCODING, TypedNodeTable};
 
 pub(crate) use references::{ReferenceEntry, ReferenceKind, ReferenceTarget};
 
@@ -134,6 +134,19 @@ impl PlcAddressSpace {
 
     pub(crate) fn is_hidden(&self, node: Node) -> bool {
         self.hidden.read().contains(&node)
+    }
+
+    /// Stores a value, a status or both in a writable node, and returns its identifier; `None` if there is no such node.
+    pub(crate) fn put(&self, id: &str, value: &DataValue) -> Option<NodeId> {
+        let id: NodeId = id.parse().ok()?;
+        let Node::Typed(index) = self.find(&id)? else {
+            return None;
+        };
+        let Content::Writable(cell) = &self.types()?.node(index)?.content else {
+            return None;
+        };
+        *cell.write() = value.clone();
+        Some(id)
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -39,10 +39,15 @@ pub(crate) enum Provenance {
     Input,
     /// From a script.
     Script,
+    /// From nowhere: the input has a status and no value. What scripts make of null is no measurement.
+    Absent,
 }
 
 /// Converts a payload. The error says why that is impossible, as one sentence.
 pub(crate) fn convert(value: &Value, datatype: Datatype, provenance: Provenance) -> Result<Value, String> {
+    if provenance == Provenance::Absent {
+        return Ok(Value::Null);
+    }
     match datatype {
         Datatype::Any => any(value),
         Datatype::String => Ok(Value::text(text(value, provenance))),
@@ -250,7 +255,7 @@ fn number_as_text(value: &Value, provenance: Provenance) -> String {
         _ => false,
     };
     match (provenance, number_seen(value)) {
-        (Provenance::Untouched, _) | (_, None) => own(),
+        (Provenance::Untouched | Provenance::Absent, _) | (_, None) => own(),
         _ if beyond_exact => own(),
         (Provenance::Input, Some(number)) => g_form(number),
         (Provenance::Script, Some(number)) => number_text(number),

@@ -24,6 +24,7 @@ use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, MetricDoc, metric_group};
 
 use self::algorithm::{AlgorithmSettings, AlgorithmState, Point, PointVerdict, SettingsKey};
 use self::config::{DownsamplerConfig, LatePolicy, SeriesPolicy, is_crossed};
+use crate::lost_value::lacks_value;
 use crate::metrics::{MESSAGES_ERRORED, MESSAGES_PROCESSED};
 use crate::time::whole_ms;
 
@@ -275,6 +276,9 @@ impl Downsampler {
                 Some(v) => Some(v),
                 None => {
                     self.counters.errored.inc();
+                    if lacks_value(&message) {
+                        self.lost(&topic, output);
+                    }
                     return output.messages.push(message);
                 }
             },
@@ -295,6 +299,18 @@ impl Downsampler {
             Some(v) => self.number(topic, Point { t: sample.time_ms, v }, message, now, output),
             None => self.other(&topic, sample, message, output),
         }
+    }
+
+    /// The tag has lost its value. What is held back goes on before, and the next value after it, even if it is the same.
+    fn lost(&mut self, topic: &Text, output: &mut BatchOutput) {
+        let Some(series) = self.series.get_mut(topic) else {
+            return;
+        };
+        if let Some(held) = series.held.take() {
+            output.release(held);
+        }
+        series.state = AlgorithmState::new(series.choice.settings);
+        series.last = None;
     }
 
     /// The policy for a message: the configured one, with the message's own overrides.

@@ -16,6 +16,7 @@ mod classic_to_core;
 mod computed;
 mod datatype;
 mod downsampler;
+mod lost_value;
 mod metrics;
 mod nodered;
 mod results;

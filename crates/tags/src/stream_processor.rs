@@ -32,6 +32,7 @@ use self::metadata::ResultMetadata;
 pub(crate) use self::metrics::STREAM_PROCESSOR_METRICS;
 use self::metrics::StreamProcessorMetrics;
 use self::values::SourceValues;
+use crate::lost_value::lacks_value;
 use crate::scripting::{ScriptMetrics, Scripts};
 
 /// Results that are passed on together, unless one message has more. Each message may run every expression, and no
@@ -215,6 +216,12 @@ impl StreamProcessor {
             made.foreign += 1;
             return;
         };
+        if lacks_value(message) {
+            // The source says so itself, and the last value is still the last one.
+            made.taken += 1;
+            made.silent += 1;
+            return;
+        }
         let (value, time_ms) = match sample(&message.payload) {
             Ok(sample) => sample,
             Err((reason, error)) => return made.fail(message, reason, error.to_owned()),

@@ -21,6 +21,7 @@ use thalweg_telemetry::{COMPONENT_LABELS, IntCounter, metric_group};
 use self::finish::Finisher;
 use self::result_cache::ResultCache;
 use crate::datatype::Provenance;
+use crate::lost_value::lacks_value;
 use crate::metrics::{MESSAGES_DROPPED, MESSAGES_ERRORED, MESSAGES_PROCESSED};
 use crate::scripting::{self, ScriptMetrics};
 
@@ -102,6 +103,8 @@ struct StageItem {
     raw: Option<Payload>,
     /// A script set the payload, possibly to the same value.
     is_set: bool,
+    /// It came with a status and without a value.
+    lacks_value: bool,
 }
 
 impl Processor for TagProcessor {
@@ -161,6 +164,7 @@ impl TagProcessor {
                 break;
             };
             let provenance = match whole.computes {
+                _ if lacks_value(message) => Provenance::Absent,
                 None => Provenance::Input,
                 Some(script) => match compute(script, message, program) {
                     Some(provenance) => provenance,
@@ -301,6 +305,7 @@ fn compute(script: usize, message: &mut Message, program: &mut dyn Program) -> O
 
 impl StageItem {
     fn new(mut message: Message) -> StageItem {
+        let lacks_value = lacks_value(&message);
         let raw = match &message.payload {
             // Every stage and the value itself need the parsed form, so it is created once.
             Payload::Raw(_) | Payload::Sample { .. } => {
@@ -314,6 +319,7 @@ impl StageItem {
             origin: None,
             raw,
             is_set: false,
+            lacks_value,
         }
     }
 
@@ -328,6 +334,7 @@ impl StageItem {
             origin: self.origin.clone(),
             raw: self.raw.clone(),
             is_set: self.is_set,
+            lacks_value: self.lacks_value,
         }
     }
 
@@ -395,6 +402,9 @@ impl StageItem {
     }
 
     fn provenance(&self, scripted: bool) -> Provenance {
+        if self.lacks_value {
+            return Provenance::Absent;
+        }
         match (self.is_set, scripted) {
             (true, _) => Provenance::Script,
             (false, true) => Provenance::Input,

@@ -86,6 +86,10 @@ impl OutputSpec for BrokerOutputSpec {
             next: AtomicUsize::new(0),
         }))
     }
+
+    fn stores_bad_values(&self) -> bool {
+        self.children.iter().any(|child| child.spec.stores_bad_values())
+    }
 }
 
 #[derive(Clone)]

@@ -56,6 +56,7 @@ impl DeadLetterOutput {
             component: component.clone(),
             source: "dead_letter".into(),
             data_dir: environment.data_dir.clone(),
+            stores_bad_values: false,
             scope: FlowScope {
                 balance: Arc::default(),
                 failures: FailurePolicy::Drop,

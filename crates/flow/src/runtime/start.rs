@@ -187,6 +187,7 @@ fn build(
         component: component.clone(),
         source: source.clone(),
         data_dir: environment.data_dir.clone(),
+        stores_bad_values: spec.output.spec.stores_bad_values(),
         scope: scope.clone(),
     };
 

@@ -31,6 +31,18 @@ pub(crate) struct InputConfig {
     pub deadband_rules: Vec<DeadbandRule>,
     pub browse: BrowseConfig,
     pub tag_group_mode: TagGroupMode,
+    pub bad_values: BadValues,
+}
+
+/// What becomes of a notification that says a tag is not good and has no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadValues {
+    /// It passes where the flow ends in the table `tags`, which shows that a tag is bad.
+    Auto,
+    /// It is filtered.
+    Drop,
+    /// It is a message with its status and the value null.
+    Pass,
 }
 
 /// How the group of a tag is derived from its path.
@@ -107,6 +119,11 @@ fn read(fields: &mut Fields<'_>) -> Option<InputConfig> {
         "reference" => TagGroupMode::Reference,
         _ => TagGroupMode::Clean,
     };
+    let bad_values = match fields.one_of("bad_values", &["auto", "drop", "pass"], "auto") {
+        "drop" => BadValues::Drop,
+        "pass" => BadValues::Pass,
+        _ => BadValues::Auto,
+    };
     Some(InputConfig {
         connection: connection?,
         nodes: nodes?,
@@ -125,6 +142,7 @@ fn read(fields: &mut Fields<'_>) -> Option<InputConfig> {
         deadband_rules,
         browse,
         tag_group_mode,
+        bad_values,
     })
 }
 

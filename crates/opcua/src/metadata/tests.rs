@@ -134,3 +134,18 @@ fn the_heartbeat_is_a_tag_of_its_own() {
     assert_eq!(map.get("opcua_attr_nodeid").unwrap(), "i=2258");
     assert_eq!(map.get("opcua_attr_datatype").unwrap(), "time.Time");
 }
+
+#[test]
+fn a_data_type_announces_the_kind_of_its_values() {
+    let of = |id: u32| TagType::of_data_type(Some(&NodeId::new(0, id)));
+    assert_eq!(of(1), TagType::Bool);
+    // SByte to Double, Number, Enumeration, Counter, Duration.
+    for id in (2..=11).chain([26, 29, 289, 290]) {
+        assert_eq!(of(id), TagType::Number, "{id}");
+    }
+    for id in [12, 13, 15, 19, 22, 24, 294, 9999] {
+        assert_eq!(of(id), TagType::String, "{id}");
+    }
+    assert_eq!(TagType::of_data_type(Some(&NodeId::new(2, 10u32))), TagType::String);
+    assert_eq!(TagType::of_data_type(None), TagType::String);
+}

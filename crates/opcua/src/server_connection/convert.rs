@@ -9,12 +9,12 @@ use thalweg_flow::ShardedMessages;
 use thalweg_record::{Message, MetaMap, Metadata, Payload, Ticks, Value, ValueQuality};
 
 use super::age_histogram::{AgeBin, AgeHistogram};
-use super::items::{ItemIndex, ItemTable};
+use super::items::{Item, ItemIndex, ItemTable};
 use super::marks::MarksCache;
 use crate::config::TagGroupMode;
 use crate::gaps::{Gap, Gaps, NO_GAP};
 use crate::metadata::{self, TagType};
-use crate::node_table::{NO_NODE, NodeTable};
+use crate::node_table::{NO_NODE, NodeIndex, NodeTable};
 use crate::value::answers::ClientHandleValue;
 use crate::value::{DataValue, ValueContent, status};
 
@@ -25,8 +25,10 @@ const METADATA_KEPT_MAX: usize = 250_000;
 #[derive(Debug)]
 pub(super) struct ConvertedBatch {
     pub messages: ShardedMessages,
-    /// Notifications without a value.
+    /// Notifications without a value that are filtered.
     pub without_value: usize,
+    /// Messages that have a status and no value.
+    pub bad_values: usize,
     pub too_large: usize,
     pub suppressed: usize,
     pub overflows: usize,
@@ -50,6 +52,8 @@ impl ConvertedBatch {
 pub(super) struct Converter {
     table: Arc<RwLock<NodeTable>>,
     mode: TagGroupMode,
+    /// Whether a status without a value becomes a message.
+    passes_bad_values: bool,
     heartbeat: Option<Heartbeat>,
     marks: MarksCache,
     ages: AgeHistogram,
@@ -62,10 +66,11 @@ struct Heartbeat {
 }
 
 impl Converter {
-    pub fn new(table: Arc<RwLock<NodeTable>>, mode: TagGroupMode) -> Converter {
+    pub fn new(table: Arc<RwLock<NodeTable>>, mode: TagGroupMode, passes_bad_values: bool) -> Converter {
         Converter {
             table,
             mode,
+            passes_bad_values,
             heartbeat: None,
             marks: MarksCache::default(),
             ages: AgeHistogram::default(),
@@ -97,6 +102,7 @@ impl Converter {
         let mut converted = ConvertedBatch {
             messages: parts,
             without_value: 0,
+            bad_values: 0,
             too_large: 0,
             suppressed: 0,
             overflows: 0,
@@ -138,7 +144,7 @@ impl Converter {
         keep_all: bool,
         converted: &mut ConvertedBatch,
     ) {
-        let Some((item, deadband)) = items.with_deadband(index) else {
+        let Some((item, mut deadband)) = items.with_deadband(index) else {
             return;
         };
         let DataValue {
@@ -155,13 +161,24 @@ impl Converter {
         }
         let value = match content {
             ValueContent::Value(value) => value,
-            ValueContent::Nothing => return converted.without_value += 1,
             ValueContent::TooLarge => return converted.too_large += 1,
+            ValueContent::Nothing => {
+                if let Some(deadband) = &mut deadband {
+                    deadband.forget();
+                }
+                // The server's clock without a time is no sign of life.
+                if !self.passes_bad_values || status::is_good(stamps.status) || item.node == NO_NODE {
+                    return converted.without_value += 1;
+                }
+                converted.bad_values += 1;
+                Value::Null
+            }
         };
+        let has_value = !matches!(value, Value::Null);
         if deadband.is_some_and(|deadband| !deadband.passes(&value, stamps.status)) {
             return converted.suppressed += 1;
         }
-        if !stamps.source_time.is_missing() {
+        if has_value && !stamps.source_time.is_missing() {
             item.last_time = stamps.source_time;
             self.ages.add(stamps.source_time);
             converted.newest = Some(
@@ -173,19 +190,15 @@ impl Converter {
         if item.node == NO_NODE {
             return self.heartbeat_message(value, stamps, converted);
         }
-        let tag_type = if wrapped { TagType::String } else { TagType::of(&value) };
-        let shared = match &item.meta {
-            Some(meta) => meta.clone(),
-            None => {
-                let meta = metadata::of_node(table, item.node, tag_type, self.mode);
-                item.tag_type = tag_type;
-                if keep_all || item.seen {
-                    item.meta = Some(meta.clone());
-                }
-                item.seen = true;
-                meta
-            }
+        let tag_type = match value {
+            Value::Null if item.is_typed => item.tag_type,
+            Value::Null => TagType::of_data_type(table.data_type(item.node)),
+            _ if wrapped => TagType::String,
+            ref value => TagType::of(value),
         };
+        let shared = shared_metadata(item, tag_type, has_value, keep_all, |node| {
+            metadata::of_node(table, node, tag_type, self.mode)
+        });
         let gap = match item.gap {
             NO_GAP => None,
             number => gaps.take(number),
@@ -201,7 +214,7 @@ impl Converter {
         let copy = self
             .heartbeat
             .as_ref()
-            .filter(|heartbeat| heartbeat.item == index)
+            .filter(|heartbeat| heartbeat.item == index && has_value)
             .map(|_| value.clone());
         converted.messages.push(Message::new(Payload::Value(value), meta));
         if let Some(copy) = copy {
@@ -222,6 +235,30 @@ impl Converter {
     }
 }
 
+/// Returns the metadata that a tag's messages share. What was made for a tag without a value is made again for its first
+/// value, if that has another type than the node announced.
+#[inline]
+fn shared_metadata(
+    item: &mut Item,
+    tag_type: TagType,
+    has_value: bool,
+    keep_all: bool,
+    make: impl FnOnce(NodeIndex) -> Arc<MetaMap>,
+) -> Arc<MetaMap> {
+    let is_wrong = !item.is_typed && tag_type != item.tag_type;
+    item.is_typed |= has_value;
+    if let Some(meta) = item.meta.as_ref().filter(|_| !is_wrong) {
+        return meta.clone();
+    }
+    let meta = make(item.node);
+    item.tag_type = tag_type;
+    if keep_all || item.seen {
+        item.meta = Some(meta.clone());
+    }
+    item.seen = true;
+    meta
+}
+
 /// Returns the gap from the previous value to the one with the overflow bit.
 fn overflow_gap(last: Ticks, now: Ticks) -> Gap {
     let to = if now.is_missing() { Ticks::now() } else { now };
@@ -230,107 +267,4 @@ fn overflow_gap(last: Ticks, now: Ticks) -> Gap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::items::{AcquisitionMode, MonitoringStage};
-    use super::*;
-    use crate::node_table::{DiscoveredNode, NodeKind};
-    use opcua::types::NodeId;
-
-    const OVERFLOW: u32 = 0x480;
-
-    fn setup(tags: u32) -> (Converter, ItemTable, Gaps) {
-        let mut table = NodeTable::default();
-        let mut items = ItemTable::default();
-        for i in 0..tags {
-            let found = DiscoveredNode {
-                id: &NodeId::new(1, i),
-                name: "Tag",
-                class: NodeKind::Variable,
-                parent: NO_NODE,
-            };
-            items.add(table.add(&found).unwrap(), AcquisitionMode::Monitor);
-        }
-        let table = Arc::new(RwLock::new(table));
-        (Converter::new(table, TagGroupMode::Clean), items, Gaps::default())
-    }
-
-    fn value(handle: u32, time: i64, status: u32) -> ClientHandleValue {
-        let stamps = ValueQuality {
-            source_time: Ticks(time),
-            status,
-            ..ValueQuality::NONE
-        };
-        let value = DataValue {
-            content: ValueContent::Value(Value::I32(1)),
-            stamps,
-            wrapped: false,
-        };
-        (handle, value)
-    }
-
-    #[test]
-    fn values_that_belong_to_no_tag_are_counted() {
-        let (mut converter, mut items, mut gaps) = setup(3);
-        items.set_way(1, AcquisitionMode::Nowhere);
-        items.set_way(2, AcquisitionMode::Nowhere);
-        if let Some(item) = items.get_mut(2) {
-            // Failed temporarily, and retried later: its last response is a message.
-            item.stage = MonitoringStage::Failed;
-        }
-        let mut values = [0, 1, 2, 3, 4, u32::MAX].map(|handle| value(handle, 1, 0)).to_vec();
-        let converted = converter.convert(&mut values, &mut items, &mut gaps, ShardedMessages::new(1, 4));
-        assert_eq!((converted.messages.len(), converted.unknown), (2, 4));
-    }
-
-    /// Three changes of each of two tags in one batch, a value without a time, and a notification without a value.
-    #[test]
-    fn values_of_a_batch_are_counted_by_their_own_times() {
-        let (mut converter, mut items, mut gaps) = setup(2);
-        let now = Ticks::now().0;
-        let seconds = |n: i64| now - n * 10_000_000;
-        let mut values: Vec<ClientHandleValue> = [1, 2]
-            .into_iter()
-            .flat_map(|handle| [30, 20, 10].map(|age| value(handle, seconds(age), 0)))
-            .collect();
-        values.push(value(1, Ticks::MISSING.0, 0));
-        let mut none = value(2, seconds(5), 0x8000_0000);
-        none.1.content = ValueContent::Nothing;
-        values.push(none);
-        let converted = converter.convert(&mut values, &mut items, &mut gaps, ShardedMessages::new(1, 8));
-        assert_eq!((converted.messages.len(), converted.without_value), (7, 1));
-        let ages: Vec<(Ticks, u64)> = converted.ages.iter().map(|aged| (aged.oldest, aged.values)).collect();
-        assert_eq!(ages, [30, 20, 10].map(|age| (Ticks(seconds(age)), 2)));
-        assert_eq!(converted.newest, Some(Ticks(seconds(10))));
-    }
-
-    #[test]
-    fn an_overflow_in_an_open_gap_is_marked_with_it() {
-        let (mut converter, mut items, mut gaps) = setup(1);
-        items.set_gap(
-            &mut gaps,
-            Gap {
-                from: Ticks(100),
-                to: Ticks(200),
-            },
-            |_| true,
-        );
-        let mut values = vec![value(1, 300, OVERFLOW), value(1, 400, 0)];
-        let converted = converter.convert(&mut values, &mut items, &mut gaps, ShardedMessages::new(1, 4));
-        let mark = |i: usize, key: &str| {
-            converted
-                .messages
-                .iter()
-                .nth(i)
-                .unwrap()
-                .meta
-                .get(key)
-                .map(|value| value.into_owned())
-        };
-        let text = |time: i64| Some(crate::value::ticks::micros_text(Ticks(time)));
-        assert_eq!(
-            (mark(0, "opcua_gap_from"), mark(0, "opcua_gap_to")),
-            (text(100), text(300))
-        );
-        assert_eq!(mark(1, "opcua_gap"), None);
-    }
-}
+mod tests;

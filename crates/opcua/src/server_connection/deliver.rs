@@ -49,7 +49,8 @@ impl ServerConnection {
             .convert(&mut self.values, &mut self.items, &mut self.gaps, parts);
         let metrics = &self.context.metrics;
         metrics.values_suppressed.inc_by(converted.suppressed as u64);
-        metrics.status_only.inc_by(converted.without_value as u64);
+        let status_only = converted.without_value + converted.bad_values;
+        metrics.status_only.inc_by(status_only as u64);
         metrics.overflows.inc_by(converted.overflows as u64);
         metrics.discarded(DiscardReason::UnknownItem, converted.unknown);
         for gap in &converted.gaps {
@@ -297,8 +298,7 @@ impl ServerConnection {
         Ok(())
     }
 
-    /// Updates node states: a node that cannot be read has failed until it can be read again; its bad responses without
-    /// a value are not messages.
+    /// Updates node states: a node that cannot be read has failed until it can be read again, and is not read meanwhile.
     fn note_read_states(&mut self) {
         let table = self.context.table.clone();
         let mut changed: Vec<(ItemIndex, u32)> = Vec::new();
@@ -365,6 +365,6 @@ fn failure_of(value: &DataValue) -> Option<u32> {
         StatusCode::BadIndexRangeInvalid,
     ];
     let status = value.stamps.status;
-    let concerns = OF_THE_NODE.iter().any(|code| code.bits() == status);
+    let concerns = status::is_one_of(status, &OF_THE_NODE);
     (concerns && value.content == ValueContent::Nothing).then_some(status)
 }

@@ -70,6 +70,8 @@ pub(super) struct Item {
     pub last_time: Ticks,
     pub meta: Option<Arc<MetaMap>>,
     pub tag_type: TagType,
+    /// Whether `tag_type` is that of a value, and not only that of the node's data type.
+    pub is_typed: bool,
     /// Whether a value has arrived: with very many tags, metadata is kept only from the second value.
     pub seen: bool,
 }
@@ -106,6 +108,7 @@ impl ItemTable {
             last_time: Ticks::MISSING,
             meta: None,
             tag_type: TagType::Number,
+            is_typed: false,
             seen: false,
         });
         if node != NO_NODE {

@@ -69,6 +69,8 @@ use items::ItemTable;
 #[derive(Clone)]
 pub(crate) struct ConnectionContext {
     pub config: Arc<InputConfig>,
+    /// Whether a status without a value becomes a message.
+    pub passes_bad_values: bool,
     pub component: Component,
     pub connector: Arc<Connector>,
     pub table: Arc<RwLock<NodeTable>>,
@@ -188,7 +190,7 @@ impl ServerConnection {
             facts: None,
             items: ItemTable::default(),
             gaps: Gaps::default(),
-            converter: Converter::new(context.table.clone(), config.tag_group_mode),
+            converter: Converter::new(context.table.clone(), config.tag_group_mode, context.passes_bad_values),
             types: StructureRegistry::standard(),
             type_learner: TypeLearner::new(),
             paths_final: false,

@@ -30,7 +30,7 @@ impl SubscriptionTransfer {
     /// Returns whether the subscription belongs to this session: from now on, or since an earlier call whose response
     /// was unusable.
     pub fn is_good(&self) -> bool {
-        !status::is_bad(self.status) || self.status == StatusCode::BadNothingToDo.bits()
+        !status::is_bad(self.status) || status::is_one_of(self.status, &[StatusCode::BadNothingToDo])
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) async fn republish(
     match session.call_raw(request, REQUEST_TIMEOUT).await {
         Ok(body) => Ok(RepublishOutcome::Message(body)),
         Err(error @ CallError::Closed(_)) => Err(error),
-        Err(CallError::Refused(status)) if status == StatusCode::BadMessageNotAvailable.bits() => {
+        Err(CallError::Refused(status)) if status::is_one_of(status, &[StatusCode::BadMessageNotAvailable]) => {
             Ok(RepublishOutcome::NotAvailable)
         }
         Err(CallError::Refused(status)) if status::says_no_subscription(status) => Ok(RepublishOutcome::NoSubscription),

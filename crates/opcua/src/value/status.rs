@@ -9,9 +9,10 @@ const OVERFLOW: u32 = 0x0000_0080;
 const INFO_RESERVED: u32 = 0x0000_0800;
 const CODE: u32 = 0xFFFF_0000;
 
-/// `<sentence> <name> (0x<HEX>)`; a code that the specification does not list, or one with further bits: `0x<HEX>`.
+/// `<sentence> <name> (0x<HEX>)`, with all bits in the number and without those of the info part in the name; a code
+/// that the specification does not list: `0x<HEX>`.
 pub(crate) fn text(status: u32) -> String {
-    match SubStatusCode::from_value(status) {
+    match SubStatusCode::from_value(status & CODE) {
         Some(known) => format!("{} Status{} (0x{status:X})", known.description().trim(), known.name()),
         None => format!("0x{status:X}"),
     }
@@ -29,13 +30,18 @@ pub(crate) fn is_bad(status: u32) -> bool {
     status & SEVERITY >= BAD
 }
 
+/// Good whatever the info bits say.
+pub(crate) fn is_good(status: u32) -> bool {
+    status & SEVERITY == 0
+}
+
 /// Returns whether values were lost in the server's queue just before or after this one. Some servers set the bit
 /// without the info type that it requires.
 pub(crate) fn is_overflow(status: u32) -> bool {
     status & (INFO_RESERVED | OVERFLOW) == OVERFLOW
 }
 
-fn is_one_of(status: u32, codes: &[StatusCode]) -> bool {
+pub(crate) fn is_one_of(status: u32, codes: &[StatusCode]) -> bool {
     codes.iter().any(|code| code.bits() == status & CODE)
 }
 
@@ -172,8 +178,25 @@ mod tests {
             "An unexpected error occurred. StatusBadUnexpectedError (0x80010000)"
         );
         assert!(text(0x8034_0000).ends_with(" StatusBadNodeIdUnknown (0x80340000)"));
-        assert_eq!(text(0x0000_0480), "0x480");
         assert_eq!(text(0xBEEF_0000), "0xBEEF0000");
+    }
+
+    #[test]
+    fn info_bits_take_no_status_its_name_and_change_no_severity() {
+        // Overflow, limit and historian bits, and a changed structure.
+        for info in [0x480, 0x80, 0x100, 0x401, 0x8000, 0xFFFF] {
+            let good = format!("The operation succeeded. StatusGood (0x{info:X})");
+            assert_eq!(text(info), good);
+            assert!(is_good(info) && !is_bad(info));
+            let uncertain = text(0x4090_0000 | info);
+            let tail = format!(" StatusUncertainLastUsableValue (0x{:X})", 0x4090_0000 | info);
+            assert!(uncertain.ends_with(&tail), "{uncertain}");
+            assert!(!is_good(0x4090_0000 | info) && !is_bad(0x4090_0000 | info));
+            let bad = text(0x8031_0000 | info);
+            assert!(bad.ends_with(&format!(" StatusBadNoCommunication (0x{:X})", 0x8031_0000 | info)));
+            assert!(!is_good(0x8031_0000 | info) && is_bad(0x8031_0000 | info));
+            assert_eq!(text(0xBEEF_0000 | info), format!("0x{:X}", 0xBEEF_0000 | info));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use opcua::types::DataValue;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use thalweg_config::SourceText;
@@ -87,6 +88,11 @@ impl Plant {
         assert!(self.simulator.hide(node, hide), "there is a node {node}");
     }
 
+    /// Gives a writable node a value or a status, or both.
+    pub fn set(&self, node: &str, value: DataValue) {
+        assert!(self.simulator.set(node, value), "{node} is writable");
+    }
+
     /// Returns the number of monitored items of all live subscriptions of the server.
     pub async fn monitored_items(&self) -> u64 {
         self.simulator.stats().await.unwrap().monitored_items
@@ -132,7 +138,8 @@ impl Output for Keep {
     }
 }
 
-struct KeepSpec(Arc<Mutex<Vec<Message>>>, watch::Receiver<bool>);
+/// The last part: whether it stores a status without a value.
+struct KeepSpec(Arc<Mutex<Vec<Message>>>, watch::Receiver<bool>, bool);
 
 impl OutputSpec for KeepSpec {
     fn build(&self, _: &BuildContext) -> Result<Arc<dyn Output>, BuildError> {
@@ -140,6 +147,10 @@ impl OutputSpec for KeepSpec {
             messages: self.0.clone(),
             gate: self.1.clone(),
         }))
+    }
+
+    fn stores_bad_values(&self) -> bool {
+        self.2
     }
 }
 
@@ -170,13 +181,23 @@ pub async fn collect_retrying(endpoint: &str, fields: &str) -> Collector {
 }
 
 async fn collect_with(endpoint: &str, fields: &str, data: Arc<TempDir>, first_retry: Duration) -> Collector {
+    collect_into("keep: {}", endpoint, fields, data, first_retry)
+}
+
+/// Starts a collector whose output is `output`: `keep`, or `table`, which is like the table `tags`.
+pub fn collect_for(output: &str, endpoint: &str, fields: &str) -> Collector {
+    let data = Arc::new(tempfile::tempdir().unwrap());
+    collect_into(output, endpoint, fields, data, Duration::from_secs(60))
+}
+
+fn collect_into(output: &str, endpoint: &str, fields: &str, data: Arc<TempDir>, first_retry: Duration) -> Collector {
     let nodes = if fields.contains("nodeIDs") {
         ""
     } else {
         "nodeIDs: [\"ns=3;s=OpcPlc\"], "
     };
     let yaml = format!(
-        "data_dir: {}\ninput: {{opcua: {{endpoint: \"{endpoint}\", {nodes}reconnectIntervalInSeconds: 1, {fields}}}}}\noutput: {{keep: {{}}}}\n",
+        "data_dir: {}\ninput: {{opcua: {{endpoint: \"{endpoint}\", {nodes}reconnectIntervalInSeconds: 1, {fields}}}}}\noutput: {{{output}}}\n",
         data.path().display()
     );
     let source = SourceText {
@@ -189,10 +210,12 @@ async fn collect_with(endpoint: &str, fields: &str, data: Arc<TempDir>, first_re
     let (gate, gate_open) = watch::channel(true);
     let mut registry = ComponentRegistry::new();
     thalweg_opcua::register_retrying_after(&mut registry, directory.clone(), first_retry);
-    let kept = messages.clone();
-    registry.output("keep", "", move |_, _| {
-        Some(Arc::new(KeepSpec(kept.clone(), gate_open.clone())))
-    });
+    for (name, stores_bad_values) in [("keep", false), ("table", true)] {
+        let (kept, gate_open) = (messages.clone(), gate_open.clone());
+        registry.output(name, "", move |_, _| {
+            Some(Arc::new(KeepSpec(kept.clone(), gate_open.clone(), stores_bad_values)))
+        });
+    }
     let mut context = ParseContext::new(&loaded.diagnostics, &registry, &loaded.config);
     let spec = loaded
         .config

@@ -2,7 +2,9 @@
 
 use thalweg_record::{FilterReason, Message};
 
-use crate::harness::{Plant, SimulatorOptions, collect, meta, open, payload};
+use opcua::types::{DataValue, StatusCode, Variant};
+
+use crate::harness::{Collector, Plant, SimulatorOptions, collect, collect_for, meta, open, payload};
 
 /// Name, payload, tag type and data type of the simulator's nodes.
 const EXPECTED: &[(&str, &str, &str, &str)] = &[
@@ -145,6 +147,121 @@ async fn polling_delivers_every_type_in_its_form() {
         .await;
     assert_eq!(collector.metric("items_monitored"), 0.0);
     collector.stop().await;
+    plant.stop().await;
+}
+
+const WRITABLE: &str = "ns=3;s=TypesWritableDouble";
+const ONE_NODE: &str = "nodeIDs: [\"ns=3;s=TypesWritableDouble\"], browse: {maxDepth: 0}";
+
+fn good(value: f64) -> DataValue {
+    DataValue::from(Variant::Double(value))
+}
+
+fn status_alone(status: StatusCode) -> DataValue {
+    DataValue {
+        status: Some(status),
+        ..DataValue::default()
+    }
+}
+
+/// Payloads and the last words of the status of one tag, in order of arrival.
+fn story(collector: &Collector) -> Vec<String> {
+    let of_one = collector.of(WRITABLE);
+    let one = |message: &Message| {
+        let status = meta(message, "opcua_attr_statuscode");
+        format!(
+            "{} {}",
+            payload(message),
+            status.split(" Status").last().unwrap_or_default()
+        )
+    };
+    of_one.iter().map(one).collect()
+}
+
+/// The device of a tag comes and goes: the status and each value after it arrive, even if the value is the same.
+async fn comes_and_goes(plant: &Plant, collector: &Collector) {
+    let steps = [
+        (good(1.5), "1.5 Good (0x0)"),
+        (
+            status_alone(StatusCode::BadNoCommunication),
+            "null BadNoCommunication (0x80310000)",
+        ),
+        (good(1.5), "1.5 Good (0x0)"),
+        (
+            status_alone(StatusCode::BadNoCommunication),
+            "null BadNoCommunication (0x80310000)",
+        ),
+        (good(2.5), "2.5 Good (0x0)"),
+    ];
+    for (set, expected) in steps {
+        plant.set(WRITABLE, set);
+        collector
+            .until(expected, |c| story(c).last().map(String::as_str) == Some(expected))
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tag_that_turns_bad_without_a_value_passes_as_a_status_on_request() {
+    for (fields, refuse_filters) in [
+        ("subscribeEnabled: true", false),
+        ("subscribeEnabled: true", true),
+        ("pollRate: 50", false),
+    ] {
+        let plant = Plant::start(SimulatorOptions {
+            types: true,
+            refuse_filters,
+            ..open()
+        })
+        .await;
+        let collector = collect(&plant.endpoint(), &format!("{fields}, bad_values: pass, {ONE_NODE}")).await;
+        collector.until("the first value", |c| c.count() > 0).await;
+        comes_and_goes(&plant, &collector).await;
+        let bad = collector
+            .of(WRITABLE)
+            .into_iter()
+            .find(|message| payload(message) == "null")
+            .unwrap();
+        assert_eq!(meta(&bad, "opcua_tag_type"), "number");
+        assert_eq!(meta(&bad, "opcua_tag_name"), "WritableDouble");
+        assert!(collector.metric("status_only_total") >= 2.0);
+        let counts = collector.stop().await;
+        assert_eq!(counts.filtered(FilterReason::NoValue), 0, "{fields}");
+        plant.stop().await;
+    }
+}
+
+/// Without a word about it, the table gets what it can store, and no other output changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_status_without_a_value_passes_by_itself_only_to_what_stores_it() {
+    let plant = Plant::start(SimulatorOptions { types: true, ..open() }).await;
+    let nested = "broker: {outputs: [{keep: {}}, {table: {}, processors: [{mapping: 'root = this'}]}]}";
+    for (output, field, passes) in [
+        ("table: {}", "bad_values: auto", true),
+        (nested, "bad_values: auto", true),
+        ("table: {}", "bad_values: drop", false),
+        ("keep: {}", "bad_values: auto", false),
+        ("keep: {}", "bad_values: pass", true),
+    ] {
+        plant.set(WRITABLE, good(0.5));
+        let fields = format!("subscribeEnabled: true, {field}, {ONE_NODE}");
+        let collector = collect_for(output, &plant.endpoint(), &fields);
+        collector.until("the first value", |c| !story(c).is_empty()).await;
+        plant.set(WRITABLE, status_alone(StatusCode::BadDeviceFailure));
+        collector
+            .until("the status", |c| c.metric("status_only_total") >= 1.0)
+            .await;
+        plant.set(WRITABLE, good(0.75));
+        collector
+            .until("the next value", |c| story(c).iter().any(|one| one.starts_with("0.75")))
+            .await;
+        let bad = story(&collector)
+            .iter()
+            .any(|one| one.starts_with("null BadDeviceFailure"));
+        assert_eq!(bad, passes, "{output}, {field}: {:?}", story(&collector));
+        let counts = collector.stop().await;
+        assert_eq!(counts.filtered(FilterReason::NoValue) > 0, !passes, "{output}, {field}");
+    }
     plant.stop().await;
 }
 

@@ -135,6 +135,62 @@ async fn writable_nodes_take_values_of_their_type_and_tell_subscribers() {
     simulator.shutdown().await;
 }
 
+/// A client and the process itself make a node bad without a value, and good again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writable_node_turns_bad_without_a_value_and_tells_subscribers() {
+    let simulator = simulate(SimulatorOptions {
+        types: true,
+        ..SimulatorOptions::default()
+    })
+    .await;
+    let client = Client::connect(&simulator).await;
+    let subscription = client.subscribe(20).await;
+    let items = vec![item("TypesWritableDouble", 1, 10, ExtensionObject::null())];
+    client.monitor(subscription, items).await;
+    client.wait_for_values(1, 1).await;
+    let alone = |status| DataValue {
+        status: Some(status),
+        ..DataValue::default()
+    };
+    let request = |status| WriteValue {
+        node_id: node("TypesWritableDouble"),
+        attribute_id: AttributeId::Value as u32,
+        index_range: NumericRange::None,
+        value: alone(status),
+    };
+    let write = [
+        request(StatusCode::BadNoCommunication),
+        request(StatusCode::UncertainInitialValue),
+    ];
+    let written = client.session.write(&write).await.unwrap();
+    assert_eq!(written, [StatusCode::Good, StatusCode::BadTypeMismatch]);
+    client.wait_for_values(1, 2).await;
+    assert!(simulator.set("ns=3;s=TypesWritableDouble", DataValue::from(Variant::Double(2.5))));
+    client.wait_for_values(1, 3).await;
+    assert!(simulator.set("ns=3;s=TypesWritableDouble", alone(StatusCode::BadDeviceFailure)));
+    client.wait_for_values(1, 4).await;
+    let seen: Vec<(Option<Variant>, StatusCode)> = client.received.lock()[&1]
+        .iter()
+        .map(|value| (value.value.clone(), value.status()))
+        .collect();
+    let expected = [
+        (Some(Variant::Double(0.0)), StatusCode::Good),
+        (None, StatusCode::BadNoCommunication),
+        (Some(Variant::Double(2.5)), StatusCode::Good),
+        (None, StatusCode::BadDeviceFailure),
+    ];
+    assert_eq!(seen, expected);
+    let read = client.value("TypesWritableDouble").await;
+    assert_eq!(
+        (read.value.clone(), read.status()),
+        (None, StatusCode::BadDeviceFailure)
+    );
+    for node in ["ns=3;s=FastUInt1", "ns=3;s=TypesDouble", "ns=3;s=Nothing"] {
+        assert!(!simulator.set(node, alone(StatusCode::BadDeviceFailure)), "{node}");
+    }
+    simulator.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_of_names_leads_to_a_node() {
     let simulator = simulate(SimulatorOptions {

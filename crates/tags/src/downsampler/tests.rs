@@ -2,7 +2,7 @@
 
 use thalweg_config::{LoadOptions, SourceText, load};
 use thalweg_flow::{BuildContext, ComponentRegistry, FlowSpec, Input, InputSpec, ParseContext, StageContext};
-use thalweg_record::{BalanceCounts, FlowBalance};
+use thalweg_record::{BalanceCounts, FlowBalance, ValueQuality};
 
 use super::config::read;
 use super::*;
@@ -172,6 +172,43 @@ fn what_is_no_sample_passes_and_what_has_no_value_too() {
     assert_eq!(out.len(), 5, "all but the second");
     assert_eq!(run.downsampler.counters.errored.get(), 1);
     assert_eq!(run.downsampler.counters.passed_through.get(), 3);
+}
+
+/// What a tag that has lost its value becomes: a status and null.
+fn lost(time_ms: i64) -> Message {
+    let stamps = ValueQuality {
+        status: 0x8031_0000,
+        ..ValueQuality::NONE
+    };
+    let map = number(0, 0.0).meta.shared_map().clone();
+    let value = Value::Null;
+    Message::new(Payload::Sample { value, time_ms }, Metadata::stamped(map, stamps))
+}
+
+/// Otherwise a reader would see the tag as bad until its value is another one.
+#[test]
+fn the_first_value_after_a_lost_one_passes_and_what_is_held_back_passes_before() {
+    let mut run = Run::new("      default: {deadband: {threshold: 5}}\n");
+    let out = run.batch(vec![
+        number(1, 7.0),
+        number(2, 7.0),
+        lost(3),
+        number(4, 7.0),
+        number(5, 7.0),
+    ]);
+    assert_eq!(times(&out), [1, 3, 4]);
+    let text = |time_ms| sample(TOPIC, time_ms, Value::text("on"));
+    assert_eq!(
+        times(&run.batch(vec![text(6), text(7), lost(8), text(9), text(10)])),
+        [6, 8, 9]
+    );
+    let mut run = Run::new("      default: {swinging_door: {threshold: 0.1}}\n");
+    let out = run.batch(vec![number(0, 0.0), number(1000, 1.0), lost(2000), number(3000, 3.0)]);
+    assert_eq!(times(&out), [0, 1000, 2000, 3000]);
+    // A null of another source changes nothing.
+    let mut run = Run::new("      default: {deadband: {threshold: 5}}\n");
+    let null = sample(TOPIC, 2, Value::Null);
+    assert_eq!(times(&run.batch(vec![number(1, 7.0), null, number(3, 7.0)])), [1, 2]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Scenarios: from YAML and samples to results and mass balance.
 
-use thalweg_record::{BalanceCounts, FlowBalance, MetaMap, Metadata};
+use thalweg_record::{BalanceCounts, FlowBalance, MetaMap, Metadata, ValueQuality};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::*;
@@ -470,6 +470,31 @@ fn messages_that_are_no_samples_of_a_source_have_their_fate() {
     ] {
         assert_eq!(run.metric(name), expected, "{name}");
     }
+}
+
+#[test]
+fn a_source_that_has_lost_its_value_runs_nothing_and_is_no_mistake() {
+    let mut run = Run::new("copy: left\nsum: left + right");
+    let stamps = ValueQuality {
+        status: 0x8031_0000,
+        ..ValueQuality::NONE
+    };
+    let map = MetaMap::new([(key::UMH_TOPIC.into(), LEFT.into())], Some(1));
+    let payload = Payload::Sample {
+        value: Value::Null,
+        time_ms: 2,
+    };
+    let lost = Message::new(payload, Metadata::stamped(Arc::new(map), stamps));
+    let results = run.batch(vec![left(1, 3), lost, right(3, 4)]);
+    assert_eq!(
+        shown(&results),
+        [
+            "copy {\"value\":3,\"timestamp_ms\":1}",
+            "sum {\"value\":7,\"timestamp_ms\":3}"
+        ]
+    );
+    let counts = run.counts();
+    assert_eq!((counts.filtered(FilterReason::NoValue), counts.dropped_total()), (1, 0));
 }
 
 #[test]

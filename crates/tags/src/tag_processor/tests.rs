@@ -181,6 +181,72 @@ fn values_after_a_gap_cost_no_script_and_say_so_as_before() {
     }
 }
 
+/// An OPC UA notification with a status and no value.
+fn without_value(status: u32) -> Message {
+    let map = opcua(Value::Null).meta.shared_map().clone();
+    let stamps = ValueQuality {
+        source_time: Ticks::from_unix_millis(1000),
+        server_time: Ticks::from_unix_millis(2000),
+        status,
+    };
+    let details = QualityDetails::new(
+        Some("No communication. StatusBadNoCommunication (0x80310000)".into()),
+        None,
+    );
+    Message::new(Payload::Value(Value::Null), Metadata::marked(map, stamps, details))
+}
+
+/// Scripts compute with null as with 0, which nobody has measured.
+#[test]
+fn a_bad_tag_without_a_value_gets_its_topic_and_stays_without_a_value() {
+    const BAD: u32 = 0x8031_0000;
+    const UNCERTAIN: u32 = 0x4092_0000;
+    let null = r#"{"value":null,"timestamp_ms":1000}"#;
+    for code in [
+        "return msg;",
+        "msg.payload = msg.payload * 1.8 + 32; return msg;",
+        "if (msg.payload === null) msg.payload = 'none'; return msg;",
+        "msg.meta.datatype = 'number'; return msg;",
+        "msg.meta.datatype = 'string'; return msg;",
+        "msg.meta.datatype = 'bool'; return msg;",
+        "return {payload: msg.payload + 1, meta: {...msg.meta, n: '1'}};",
+    ] {
+        let script = block("defaults", &format!("{PLACE} {code}"));
+        let mut processor = processor(&format!("{script}      timestampSource: source\n"));
+        // The later ones are memoized where that is possible.
+        for status in [BAD, UNCERTAIN, BAD] {
+            let out = run(&mut processor, vec![without_value(status)]);
+            assert_eq!(out.results.len(), 1, "{code}: {:?}", out.failed);
+            let (result, meta) = (text(&out.results[0]), &out.results[0].meta);
+            assert_eq!(result, null, "{code}");
+            assert_eq!(meta.get("umh_topic").unwrap(), "umh.v1.ent.site._raw.temp", "{code}");
+            assert_eq!(meta.stamps().unwrap().status, status);
+            assert!(meta.get(key::STATUS_CODE).unwrap().contains("StatusBadNoCommunication"));
+        }
+    }
+    let script = format!("{PLACE} return [msg, {{payload: 7, meta: {{...msg.meta, tag_name: 'b'}}}}];");
+    let mut processor = processor(&format!(
+        "{}      timestampSource: source\n",
+        block("defaults", &script)
+    ));
+    let out = run(&mut processor, vec![without_value(BAD)]);
+    assert_eq!(out.results.iter().map(text).collect::<Vec<_>>(), [null, null]);
+}
+
+#[test]
+fn a_null_that_is_no_lost_value_is_what_it_was() {
+    let mut processor = processor(&format!(
+        "{}      timestampSource: source\n",
+        block("defaults", &format!("{PLACE} return msg;"))
+    ));
+    for null in [opcua(Value::Null), without_value(0x480)] {
+        let out = run(&mut processor, vec![null]);
+        assert_eq!(text(&out.results[0]), r#"{"value":"<nil>","timestamp_ms":1000}"#);
+    }
+    let out = run(&mut processor, vec![raw("null", &[("timestamp_ms", "5")])]);
+    assert_eq!(text(&out.results[0]), r#"{"value":"<nil>","timestamp_ms":5}"#);
+}
+
 #[test]
 fn stages_run_in_order_and_see_each_other() {
     let yaml = r#"

@@ -49,6 +49,7 @@ fn defaults_are_those_of_the_documentation() {
         (25, 0, true)
     );
     assert_eq!(config.tag_group_mode, TagGroupMode::Clean);
+    assert_eq!(config.bad_values, BadValues::Auto);
     assert_eq!(config.connection.session_timeout, Duration::from_secs(10));
     assert_eq!(config.connection.reconnect_interval, Duration::from_secs(5));
     assert!(config.connection.security.is_none());
@@ -85,6 +86,7 @@ deadbandRules:
   - {pattern: "ns=2;s=P*", type: absolute, value: 4}
 browse: {maxDepth: 3, maxNodes: 10, include: ["A.*"], exclude: ["*.B"], properties: false}
 tagGroupMode: reference
+bad_values: pass
 "#;
     let (config, _) = parse(yaml).unwrap();
     assert_eq!(config.nodes.len(), 3);
@@ -96,6 +98,7 @@ tagGroupMode: reference
     assert_eq!(config.deadband_rules[1].deadband, Deadband::Absolute(4.0));
     assert!(config.deadband_rules[0].pattern.is_match("Plant.Line.Temp1"));
     assert_eq!(config.tag_group_mode, TagGroupMode::Reference);
+    assert_eq!(config.bad_values, BadValues::Pass);
     assert!(config.browse.include.unwrap().is_match("A.b.c"));
 }
 
@@ -141,6 +144,7 @@ fn contradictions_and_bad_values_are_refused() {
         ("connections: 17", "from 1 to 16"),
         ("publishRequests: 1", "from 2 to 16"),
         ("samplingInterval: -1", "0 or more milliseconds"),
+        ("bad_values: keep", "expected one of auto, drop, pass"),
     ] {
         let text = error(&format!("{LEAST}{yaml}\n"));
         assert!(text.contains(part), "{yaml}: {text}");
