@@ -9,7 +9,7 @@ use thalweg_queue::QueueErrorKind;
 use thalweg_telemetry::Access;
 
 use crate::examples;
-use crate::problem::{ProblemKind, Result};
+use crate::problem::{ProblemKind, RequestErrorKind, Result};
 use crate::request::ApiRequest;
 use crate::response;
 use crate::routes::{BASE, ENDPOINTS, Endpoint, EndpointBody};
@@ -136,11 +136,14 @@ fn responses(endpoint: &Endpoint) -> Value {
 /// The error answers of a request, by status; the description of each lists its codes.
 fn refusals(endpoint: &Endpoint) -> Map<String, Value> {
     let too_large = QueueErrorKind::MessageTooLarge;
-    let is_added = endpoint.body != EndpointBody::None && !endpoint.errors.contains(&too_large);
+    let has_body = endpoint.body != EndpointBody::None;
+    let is_added = has_body && !endpoint.errors.contains(&too_large);
+    let unread = ProblemKind::Request(RequestErrorKind::UnsupportedEncoding);
     let own = endpoint.errors.iter().chain(is_added.then_some(&too_large));
     let kinds = own
         .copied()
         .map(ProblemKind::Queue)
+        .chain(has_body.then_some(unread))
         .chain(schemas::ANY_REQUEST.iter().copied());
     let mut by_status: Map<String, Value> = Map::new();
     for facts in kinds.map(ProblemKind::facts) {

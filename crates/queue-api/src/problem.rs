@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use thalweg_http::answer;
+use thalweg_http::compression::UnknownCoding;
 use thalweg_kit::error_facts::ErrorFacts;
 use thalweg_queue::{QueueError, QueueErrorKind};
 
@@ -21,6 +23,8 @@ thalweg_kit::error_kinds! {
         // The answer of the listener.
         RequestTimeout = "request_timeout", 408, Later,
             "The body arrived too slowly; send it over a faster line or in parts.";
+        UnsupportedEncoding = "unsupported_encoding", 415, Never,
+            "The body is compressed in a way that is not read; send it as gzip, as zstd or uncompressed.";
         Internal = "internal", 500, Later,
             "A bug in the program ended the request; the log of the process has the reason; report it.";
     }
@@ -111,6 +115,15 @@ impl Problem {
     }
 }
 
+impl From<UnknownCoding> for Problem {
+    fn from(error: UnknownCoding) -> Problem {
+        Problem::new(
+            ProblemKind::Request(RequestErrorKind::UnsupportedEncoding),
+            error.to_string(),
+        )
+    }
+}
+
 impl From<QueueError> for Problem {
     fn from(error: QueueError) -> Problem {
         Problem {
@@ -130,6 +143,11 @@ impl From<thalweg_queue::IdError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = self.to_json().to_string();
-        answer::refusal_after(self.kind.facts(), self.retry_after, answer::PROBLEM_JSON, body)
+        let mut response = answer::refusal_after(self.kind.facts(), self.retry_after, answer::PROBLEM_JSON, body);
+        if self.kind == ProblemKind::Request(RequestErrorKind::UnsupportedEncoding) {
+            let accepted = HeaderValue::from_static("gzip, zstd");
+            response.headers_mut().insert(header::ACCEPT_ENCODING, accepted);
+        }
+        response
     }
 }

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use thalweg_http::body::{BodyFault, BodyRules, collect};
+use thalweg_http::body::{BodyFault, BodyRules, ROOM_PATIENCE, collect};
+use thalweg_http::compression::{ContentCoding, DecodeError, body_coding, decode, decoded_len};
+use thalweg_kit::blocking;
 use thalweg_kit::byte_budget::{ByteBudget, ByteReservation};
 use thalweg_queue::names::{NameKind, check_name};
 use thalweg_queue::settings::{GroupMode, GroupSettings};
@@ -17,6 +19,9 @@ use crate::problem::{Problem, Result};
 
 /// Maximum size of a body without messages.
 pub const SMALL_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes that are decompressed in the time in which one is read.
+const DECODING_COST: usize = 64;
 
 /// State shared by all requests.
 pub struct ApiState {
@@ -141,13 +146,24 @@ impl ApiRequest {
         }
     }
 
-    /// The body, if it has at most `limit` bytes; `limit_of` says in an error what is limited and how to stay below it.
+    /// The body, if it has at most `limit` bytes, also after decompression; `limit_of` says in an error what is limited and
+    /// how to stay below it.
     pub async fn body(&mut self, limit: usize, limit_of: &str) -> Result<Bytes> {
+        let coding = body_coding(&self.headers)?;
         let body = self.body.get_mut().map(std::mem::take).unwrap_or_default();
         let room = self.shared.bodies.reservation();
         let read = collect(body, BodyRules::up_to(limit), room).await;
         let bodies_max = self.shared.bodies.max();
-        let (whole, room) = read.map_err(|fault| problem_of(fault, limit_of, bodies_max))?;
+        let (mut whole, mut room) = read.map_err(|fault| problem_of(fault, limit_of, bodies_max))?;
+        if let Some(coding) = coding {
+            let len = decompressed_len(coding, &whole, limit).map_err(|error| undecodable(error, limit_of))?;
+            // What it becomes replaces the compressed body.
+            if !room.grow_within(len.saturating_sub(whole.len()), ROOM_PATIENCE).await {
+                return Err(Problem::too_many_bodies(bodies_max));
+            }
+            let decoded = blocking::work(len, || decode(coding, &whole, len));
+            whole = decoded.map_err(|error| undecodable(error, limit_of))?;
+        }
         self.memory = Some(room);
         Ok(whole)
     }
@@ -170,6 +186,22 @@ fn problem_of(fault: BodyFault, limit_of: &str, bodies_max: usize) -> Problem {
         BodyFault::NoRoom { .. } => Problem::too_many_bodies(bodies_max),
         // The listener replaces the answer to a body that is too slow for it.
         BodyFault::EndedEarly(_) | BodyFault::TooSlow { .. } => Problem::invalid("the body ends early; send it again"),
+    }
+}
+
+/// Counted before there is memory for it.
+fn decompressed_len(coding: ContentCoding, packed: &Bytes, limit: usize) -> std::result::Result<usize, DecodeError> {
+    let cost = packed.len().saturating_mul(DECODING_COST);
+    blocking::work(cost, || decoded_len(coding, packed, limit))
+}
+
+fn undecodable(error: DecodeError, limit_of: &str) -> Problem {
+    match error {
+        DecodeError::TooLarge { limit } => Problem::too_large(format!(
+            "the body has more than {limit} bytes after decompression, {limit_of}"
+        )),
+        DecodeError::Ratio => Problem::too_large(error.to_string()),
+        DecodeError::Malformed { .. } | DecodeError::Window => Problem::invalid(error.to_string()),
     }
 }
 

@@ -1,8 +1,11 @@
 //! The router on a real socket, with queues on a real log in a folder: statuses, codes, headers, and what a client
 //! sees.
 
+use std::io::Write as _;
+
 use crate::support::{Server, json_lines};
 use serde_json::{Value, json};
+use thalweg_queue::settings::QueueSettings;
 
 #[test]
 fn a_message_is_produced_claimed_and_settled_once() {
@@ -543,6 +546,61 @@ fn bodies_over_their_limits_are_refused_and_the_server_goes_on() {
         .is_problem(400, "invalid_config", &[]);
     server.get("/queues/%ff").is_problem(404, "not_found", &[]);
     server.get("/queues/..%2f").is_problem(400, "invalid_config", &[]);
+}
+
+/// The body as gzip and as zstd.
+fn packed(body: &[u8]) -> [(&'static str, Vec<u8>); 2] {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(body).unwrap();
+    [
+        ("gzip", gzip.finish().unwrap()),
+        ("zstd", zstd::bulk::compress(body, 3).unwrap()),
+    ]
+}
+
+#[test]
+fn a_compressed_body_is_the_body_within_the_same_limits() {
+    let server = Server::start();
+    let settings = QueueSettings {
+        partitions: 1,
+        max_message_size: 100_000,
+        ..QueueSettings::default()
+    };
+    server.create_with("q", settings);
+    let send = |path: &str, coding: &str, body: &[u8]| server.send("POST", path, &[("content-encoding", coding)], body);
+    let numbers: String = (0..10_000).map(|n| format!("{n} ")).collect();
+    let lines = json_lines(&[json!({"text": "a"}), json!({"text": "b"})]);
+    for (coding, body) in packed(numbers.as_bytes()) {
+        assert_eq!(send("/queues/q/messages", coding, &body).status, 201);
+    }
+    for (coding, body) in packed(lines.as_bytes()) {
+        assert_eq!(send("/queues/q/messages:batch", coding, &body).status, 201);
+    }
+    let texts: Vec<Value> = server
+        .claim_all("q", "g")
+        .iter()
+        .map(|message| message["text"].clone())
+        .collect();
+    assert_eq!(texts, [numbers.as_str(), &numbers, "a", "b", "a", "b"]);
+    for (coding, body) in packed(&[numbers.as_bytes(), numbers.as_bytes(), numbers.as_bytes()].concat()) {
+        let refused = send("/queues/q/messages", coding, &body);
+        refused.is_problem(413, "message_too_large", &[]);
+        assert!(
+            refused.detail().contains("100000 bytes after decompression"),
+            "{}",
+            refused.detail()
+        );
+        let cut = send("/queues/q/messages", coding, &body[..body.len() / 2]);
+        cut.is_problem(400, "invalid_config", &[]);
+        assert!(
+            cut.detail().starts_with(&format!("the body is no {coding} after ")),
+            "{}",
+            cut.detail()
+        );
+    }
+    let unread = send("/queues/q/messages", "br", b"abc");
+    unread.is_problem(415, "unsupported_encoding", &[]);
+    assert_eq!(unread.headers["accept-encoding"], "gzip, zstd");
 }
 
 #[test]
