@@ -22,6 +22,7 @@ use datafusion::execution::object_store::ObjectStoreRegistry;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::planner::ExprPlanner;
 use datafusion::physical_plan::metrics::MetricValue;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
@@ -44,7 +45,7 @@ use crate::error::QueryError;
 use crate::guard::{QueryCancellation, guard};
 use crate::memory_watchdog::{MemoryWatchdog, WatchdogRegistration};
 use crate::metrics::{QueryMetrics, ScanCounts};
-use crate::{arenas, exact, functions, repeated_names, statement, versions, wait_for};
+use crate::{arenas, exact, functions, json, repeated_names, statement, versions, wait_for};
 
 /// Result batches that wait for the reader.
 const BATCHES_AHEAD: usize = 2;
@@ -196,11 +197,13 @@ impl Engine {
         let mut scalar_functions = in_memory.scalar_functions().clone().unwrap_or_default();
         scalar_functions.extend(crate::templates::functions());
         scalar_functions.push(crate::sketches::quantile_function());
+        scalar_functions.extend(json::functions::all());
         let aggregate_functions = in_memory.aggregate_functions().clone().unwrap_or_default();
         let mut aggregate_functions = exact::aggregate_functions(aggregate_functions)
             .map_err(|e| broken("queries cannot be set up", e.to_string()))?;
         aggregate_functions.push(crate::sketches::merge_function());
-        let planners = in_memory.expr_planners().take().unwrap_or_default();
+        let mut planners: Vec<Arc<dyn ExprPlanner>> = vec![Arc::new(json::operators::JsonOperators)];
+        planners.extend(in_memory.expr_planners().take().unwrap_or_default());
         let in_memory = in_memory
             .with_expr_planners(planners::bounded(planners))
             .with_scalar_functions(rewrite::scalar_functions(scalar_functions))
@@ -512,18 +515,19 @@ impl QueryTask {
             versions::open(sql, &tables, &state, query.params.as_ref()).await?;
         }
         let names = self.check_tables(&state, &statement, &tables).await?;
-        if functions::may_use(&query.sql)
-            && let Some(sql) = statement::sql_of(&mut statement)
-        {
-            let mut schemas = HashMap::new();
-            for name in names {
-                let table = tables.open(&name).await.map_err(QueryError::of_planning)?;
-                schemas.extend(table.map(|table| (name, table.schema.clone())));
-            }
-            functions::rewrite(sql, &schemas)?;
-        }
         if let Some(sql) = statement::sql_of(&mut statement) {
-            repeated_names::rename(sql);
+            let has_functions = functions::may_use(&query.sql);
+            let mut schemas = HashMap::new();
+            if has_functions || repeated_names::has_columns_beside_all(sql) {
+                for name in names {
+                    let table = tables.open(&name).await.map_err(QueryError::of_planning)?;
+                    schemas.extend(table.map(|table| (name, table.schema.clone())));
+                }
+            }
+            if has_functions {
+                functions::rewrite(sql, &schemas)?;
+            }
+            repeated_names::rename(sql, &schemas);
         }
         let plan = state
             .statement_to_plan(statement)
@@ -553,7 +557,7 @@ impl QueryTask {
         budget: Budget,
     ) -> datafusion::common::Result<PlannedQuery> {
         let plan = rewrite::bound(plan, &budget)?;
-        let plan = conversion::bound(state.optimize(&plan)?)?;
+        let plan = conversion::bound(exact::floats::with_canonical_keys(state.optimize(&plan)?)?)?;
         let expressions = rewrite::expressions(&plan, &budget)?;
         let row_bytes = expressions.constant_bytes + expressions.count * EXPRESSION_BYTES;
         let rows = self.inner.options.memory_bytes / BATCH_PART / row_bytes.max(1);

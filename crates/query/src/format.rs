@@ -305,7 +305,8 @@ fn base64_column(column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     )))
 }
 
-fn json_column(field: &FieldRef, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+/// Each value as JSON text.
+pub(crate) fn json_column(field: &FieldRef, column: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     let options = EncoderOptions::default().with_encoder_factory(Arc::new(LosslessEncoderFactory(BytesAs::Base64)));
     let mut encoder = make_encoder(field, column, &options)?;
     let mut texts = StringBuilder::new();

@@ -2,7 +2,8 @@
 //!
 //! `attr('name')`, `resource('name')` and `scope('name')` read an attribute by its original name, from its column or
 //! from the overflow map, whichever a row uses; beside other tables, `l.attr('name')` reads that of `l`. Attributes are texts:
-//! arithmetic and the aggregate functions of numbers get their numbers, and null for what is none.
+//! arithmetic and the aggregate functions of numbers get their numbers, and null for what is none; `min` and `max` order numbers
+//! by their value.
 //! `time_bucket(width, time [, origin])` is the start of the bucket that contains a time.
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,11 +20,12 @@ use std::sync::Arc;
 use thalweg_delta::schema::{ColumnType, TableSchema};
 
 use crate::error::QueryError;
+use crate::exact::attribute_extremes;
 
 const ATTRIBUTE_FUNCTIONS: [&str; 3] = ["attr", "resource", "scope"];
 const TIME_BUCKET: &str = "time_bucket";
 
-/// Aggregate functions of numbers. `min` and `max` are not among them: they compare texts, too.
+/// Aggregate functions of numbers. `min` and `max` are not among them: they have an order for texts, too.
 const NUMERIC_AGGREGATES: [&str; 30] = [
     "sum",
     "avg",
@@ -56,6 +58,11 @@ const NUMERIC_AGGREGATES: [&str; 30] = [
     "approx_percentile_cont_with_weight",
     "approx_median",
 ];
+
+/// Whether an aggregate function takes numbers only.
+pub fn takes_numbers(function: &str) -> bool {
+    NUMERIC_AGGREGATES.contains(&function)
+}
 
 /// Whether a statement may use one of the functions; most do not.
 pub fn may_use(sql: &str) -> bool {
@@ -145,6 +152,13 @@ impl VisitorMut for Rewriter<'_> {
                     self.to_number(&mut sort.expr);
                 }
             }
+            Expr::Function(function) => {
+                if let Some(name) = extreme_of_attributes(function)
+                    && arguments(function).iter().any(|value| self.is_attribute(value))
+                {
+                    function.name = ObjectName::from(vec![Ident::new(name)]);
+                }
+            }
             Expr::BinaryOp { left, op, right } if is_arithmetic(op) => {
                 let is_with_interval = |side: &Expr| matches!(side, Expr::Interval(_));
                 if !is_with_interval(left) && !is_with_interval(right) {
@@ -165,11 +179,11 @@ impl VisitorMut for Rewriter<'_> {
         let Some(call) = called(expr) else {
             return ControlFlow::Continue(());
         };
-        let text = match call.name {
+        let replacement = match call.name {
             TIME_BUCKET => time_bucket(call.function),
-            _ => self.attribute(&call),
+            _ => self.attribute(&call).and_then(|text| parse_expr(&text)),
         };
-        match text.and_then(|text| parse_expr(&text)) {
+        match replacement {
             Ok(replacement) => {
                 *expr = replacement;
                 ControlFlow::Continue(())
@@ -339,13 +353,20 @@ fn normalized(name: &Ident) -> String {
     }
 }
 
-/// Whether a function takes numbers only.
 fn is_numeric(function: &Function) -> bool {
-    let name = function.name.to_string().to_ascii_lowercase();
-    NUMERIC_AGGREGATES.contains(&name.as_str())
+    takes_numbers(&function.name.to_string().to_ascii_lowercase())
 }
 
-fn is_arithmetic(operator: &BinaryOperator) -> bool {
+/// The function in place of `min` and `max` for attributes.
+fn extreme_of_attributes(function: &Function) -> Option<&'static str> {
+    match function.name.to_string().to_ascii_lowercase().as_str() {
+        "min" => Some(attribute_extremes::MIN),
+        "max" => Some(attribute_extremes::MAX),
+        _ => None,
+    }
+}
+
+pub fn is_arithmetic(operator: &BinaryOperator) -> bool {
     use BinaryOperator::{Divide, Minus, Modulo, Multiply, Plus};
     matches!(operator, Plus | Minus | Multiply | Divide | Modulo)
 }
@@ -411,22 +432,23 @@ fn text_literal(expr: &Expr) -> Option<&str> {
     }
 }
 
-fn time_bucket(function: &Function) -> Result<String, QueryError> {
-    let arguments = arguments(function);
-    let (width, rest) = match &arguments[..] {
-        [width, time] => (width, time.to_string()),
-        [width, time, origin] => (width, format!("{time}, {origin}")),
-        _ => {
-            return Err(QueryError::plan(
-                "time_bucket(width, time [, origin]) takes two or three arguments",
-            ));
-        }
-    };
-    let width = match text_literal(width) {
-        Some(text) => format!("INTERVAL '{}'", interval(text).replace('\'', "''")),
-        None => width.to_string(),
-    };
-    Ok(format!("date_bin({width}, {rest})"))
+/// `date_bin` with the width as an interval. The other arguments stay as they are.
+fn time_bucket(function: &Function) -> Result<Expr, QueryError> {
+    if !matches!(arguments(function).len(), 2 | 3) {
+        return Err(QueryError::plan(
+            "time_bucket(width, time [, origin]) takes two or three arguments",
+        ));
+    }
+    let mut made = function.clone();
+    made.name = ObjectName::from(vec![Ident::new("date_bin")]);
+    if let FunctionArguments::List(list) = &mut made.args
+        && let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(width))) = list.args.first_mut()
+        && let Some(text) = text_literal(width)
+    {
+        let width_text = format!("INTERVAL '{}'", interval(text).replace('\'', "''"));
+        *width = parse_expr(&width_text)?;
+    }
+    Ok(Expr::Function(made))
 }
 
 /// Converts `5m` or `1h30m` to SQL; other texts are left to the planner.
@@ -541,7 +563,7 @@ mod tests {
     fn numbers_are_made_of_attributes_where_only_numbers_make_sense() {
         assert_eq!(
             rewritten("SELECT avg(attr_a_b), max(attr_a_b), sum(attr('x')), tag * 2 FROM tags WHERE t.attr_a_b + 1 > -attr_a_b").unwrap(),
-            "SELECT avg(TRY_CAST(attr_a_b AS DOUBLE)), max(attr_a_b), sum(TRY_CAST(\"overflow\"['attr.x'] AS DOUBLE)), \
+            "SELECT avg(TRY_CAST(attr_a_b AS DOUBLE)), attribute_max(attr_a_b), sum(TRY_CAST(\"overflow\"['attr.x'] AS DOUBLE)), \
              tag * 2 FROM tags WHERE TRY_CAST(t.attr_a_b AS DOUBLE) + 1 > -TRY_CAST(attr_a_b AS DOUBLE)"
         );
     }

@@ -1,5 +1,9 @@
+//! Puts operators in the order of the SQL standard and of PostgreSQL where the parser has another one, which would be another
+//! answer without an error.
+//!
 //! `a IS DISTINCT FROM b AND c` is `(a IS DISTINCT FROM b) AND c`. The parser reads `b AND c` as the right operand (its
-//! `parse_infix` takes a whole expression there), which for conditions is another answer without an error.
+//! `parse_infix` takes a whole expression there). And `a -> 'b' = c` is `(a -> 'b') = c`: for the parser the operators of JSON
+//! bind less than comparisons, and less than `||`.
 //!
 //! An operand of a lower precedence is otherwise always in parentheses, so one that is not is moved out.
 
@@ -21,18 +25,31 @@ impl VisitorMut for Corrector {
 
     /// Innermost first, so that an operand is in order already.
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        let Some(operand) = last_operand(expr) else {
-            return ControlFlow::Continue(());
-        };
-        let nothing = || Expr::Identifier(Ident::new(""));
-        let mut whole = std::mem::replace(operand, nothing());
-        // The first part of the operand takes its place, and the operator takes the place of the first part.
-        let place = first_part(&mut whole);
-        *operand = std::mem::replace(place, nothing());
-        *place = std::mem::replace(expr, nothing());
-        *expr = whole;
+        if is_json_operator(expr) {
+            correct_json(expr);
+        } else if let Some(operand) = last_operand(expr) {
+            let whole = emptied(operand, first_part);
+            take_place(expr, whole, first_part);
+        }
         ControlFlow::Continue(())
     }
+}
+
+fn nothing() -> Expr {
+    Expr::Identifier(Ident::new(""))
+}
+
+/// Takes an operand out of its operator and leaves a part of it there. The part leaves its place in the operand empty.
+fn emptied(operand: &mut Expr, part: fn(&mut Expr) -> &mut Expr) -> Expr {
+    let mut whole = std::mem::replace(operand, nothing());
+    *operand = std::mem::replace(part(&mut whole), nothing());
+    whole
+}
+
+/// Puts the operator into the empty place of its operand, which takes the place of the operator.
+fn take_place(expr: &mut Expr, mut whole: Expr, part: fn(&mut Expr) -> &mut Expr) {
+    *part(&mut whole) = std::mem::replace(expr, nothing());
+    *expr = whole;
 }
 
 /// The last operand of an operator that binds closer than the operator in this operand.
@@ -74,6 +91,147 @@ fn first_part(expr: &mut Expr) -> &mut Expr {
     }
 }
 
+pub fn is_json_operator(expr: &Expr) -> bool {
+    use BinaryOperator::{Arrow, HashArrow, HashLongArrow, LongArrow, Question};
+    let Expr::BinaryOp { op, .. } = expr else { return false };
+    matches!(op, Arrow | LongArrow | HashArrow | HashLongArrow | Question)
+}
+
+/// Moves comparisons out of the operands of an operator of JSON, first out of the right one.
+fn correct_json(expr: &mut Expr) {
+    if let Some(right) = operand_of(expr, OperandSide::Right)
+        && is_weaker(right, OperandSide::Right)
+    {
+        let whole = emptied(right, first_of_weaker);
+        take_place(expr, whole, first_of_weaker);
+    }
+    let operator = first_of_weaker(expr);
+    if let Some(left) = operand_of(operator, OperandSide::Left)
+        && is_weaker(left, OperandSide::Left)
+    {
+        let whole = emptied(left, last_of_weaker);
+        take_place(operator, whole, last_of_weaker);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum OperandSide {
+    Left,
+    Right,
+}
+
+fn operand_of(expr: &mut Expr, side: OperandSide) -> Option<&mut Expr> {
+    match (expr, side) {
+        (Expr::BinaryOp { left, .. }, OperandSide::Left) => Some(left),
+        (Expr::BinaryOp { right, .. }, OperandSide::Right) => Some(right),
+        _ => None,
+    }
+}
+
+/// Whether an operand on this side of an operator of JSON binds less. What binds alike goes from left to right.
+fn is_weaker(expr: &Expr, side: OperandSide) -> bool {
+    match expr {
+        Expr::BinaryOp { op, .. } => is_comparison(op) || side == OperandSide::Right && binds_alike(op),
+        Expr::Like { .. }
+        | Expr::ILike { .. }
+        | Expr::SimilarTo { .. }
+        | Expr::Between { .. }
+        | Expr::IsDistinctFrom(..)
+        | Expr::IsNotDistinctFrom(..) => true,
+        Expr::InList { .. }
+        | Expr::InSubquery { .. }
+        | Expr::IsNull(_)
+        | Expr::IsNotNull(_)
+        | Expr::IsTrue(_)
+        | Expr::IsNotTrue(_)
+        | Expr::IsFalse(_)
+        | Expr::IsNotFalse(_)
+        | Expr::IsUnknown(_)
+        | Expr::IsNotUnknown(_)
+        | Expr::AnyOp { .. }
+        | Expr::AllOp { .. } => side == OperandSide::Right,
+        _ => false,
+    }
+}
+
+fn is_comparison(operator: &BinaryOperator) -> bool {
+    use BinaryOperator::{
+        Eq, Gt, GtEq, Lt, LtEq, NotEq, PGILikeMatch, PGLikeMatch, PGNotILikeMatch, PGNotLikeMatch, PGRegexIMatch,
+        PGRegexMatch, PGRegexNotIMatch, PGRegexNotMatch, Spaceship,
+    };
+    matches!(
+        operator,
+        Eq | NotEq
+            | Lt
+            | LtEq
+            | Gt
+            | GtEq
+            | Spaceship
+            | PGLikeMatch
+            | PGILikeMatch
+            | PGNotLikeMatch
+            | PGNotILikeMatch
+            | PGRegexMatch
+            | PGRegexIMatch
+            | PGRegexNotMatch
+            | PGRegexNotIMatch
+    )
+}
+
+fn binds_alike(operator: &BinaryOperator) -> bool {
+    use BinaryOperator::{BitwiseAnd, BitwiseOr, BitwiseXor, PGBitwiseShiftLeft, PGBitwiseShiftRight, StringConcat};
+    matches!(
+        operator,
+        StringConcat | BitwiseAnd | BitwiseOr | BitwiseXor | PGBitwiseShiftLeft | PGBitwiseShiftRight
+    )
+}
+
+/// The operand that a chain of weaker operators begins with.
+fn first_of_weaker(expr: &mut Expr) -> &mut Expr {
+    if !is_weaker(expr, OperandSide::Right) {
+        return expr;
+    }
+    match expr {
+        Expr::BinaryOp { left: first, .. }
+        | Expr::Like { expr: first, .. }
+        | Expr::ILike { expr: first, .. }
+        | Expr::SimilarTo { expr: first, .. }
+        | Expr::Between { expr: first, .. }
+        | Expr::InList { expr: first, .. }
+        | Expr::InSubquery { expr: first, .. }
+        | Expr::AnyOp { left: first, .. }
+        | Expr::AllOp { left: first, .. }
+        | Expr::IsDistinctFrom(first, _)
+        | Expr::IsNotDistinctFrom(first, _)
+        | Expr::IsNull(first)
+        | Expr::IsNotNull(first)
+        | Expr::IsTrue(first)
+        | Expr::IsNotTrue(first)
+        | Expr::IsFalse(first)
+        | Expr::IsNotFalse(first)
+        | Expr::IsUnknown(first)
+        | Expr::IsNotUnknown(first) => first_of_weaker(first),
+        part => part,
+    }
+}
+
+/// The operand that a chain of weaker operators ends with.
+fn last_of_weaker(expr: &mut Expr) -> &mut Expr {
+    if !is_weaker(expr, OperandSide::Left) {
+        return expr;
+    }
+    match expr {
+        Expr::BinaryOp { right: last, .. }
+        | Expr::Like { pattern: last, .. }
+        | Expr::ILike { pattern: last, .. }
+        | Expr::SimilarTo { pattern: last, .. }
+        | Expr::Between { high: last, .. }
+        | Expr::IsDistinctFrom(_, last)
+        | Expr::IsNotDistinctFrom(_, last) => last_of_weaker(last),
+        part => part,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use datafusion::sql::sqlparser::dialect::GenericDialect;
@@ -94,6 +252,70 @@ mod tests {
                 expr,
             } => format!("(NOT {})", shown(expr)),
             other => other.to_string(),
+        }
+    }
+
+    /// With parentheses around all that the operators of JSON and comparisons combine.
+    fn shown_json(expr: &Expr) -> String {
+        match expr {
+            Expr::BinaryOp { left, op, right } => format!("({} {op} {})", shown_json(left), shown_json(right)),
+            Expr::Like { expr, pattern, .. } => format!("({} LIKE {})", shown_json(expr), shown_json(pattern)),
+            Expr::IsNull(value) => format!("({} IS NULL)", shown_json(value)),
+            Expr::Between { expr, low, high, .. } => {
+                format!(
+                    "({} BETWEEN {} AND {})",
+                    shown_json(expr),
+                    shown_json(low),
+                    shown_json(high)
+                )
+            }
+            Expr::InList { expr, list, .. } => format!("({} IN {})", shown_json(expr), list.len()),
+            Expr::UnaryOp { op, expr } => format!("({op} {})", shown_json(expr)),
+            other => other.to_string(),
+        }
+    }
+
+    #[test]
+    fn operators_of_json_bind_as_in_postgresql() {
+        for (sql, ordered) in [
+            ("a -> 'b' = c", "((a -> 'b') = c)"),
+            ("c = a ->> 'b'", "(c = (a ->> 'b'))"),
+            ("a -> 'b' ->> 'c' = 'x'", "(((a -> 'b') ->> 'c') = 'x')"),
+            ("a -> 'b' = c -> 'd'", "((a -> 'b') = (c -> 'd'))"),
+            (
+                "a ->> 'b' = 'x' AND c ->> 'd' > 2",
+                "(((a ->> 'b') = 'x') AND ((c ->> 'd') > 2))",
+            ),
+            ("NOT a ->> 'b' = 'x' OR d", "((NOT ((a ->> 'b') = 'x')) OR d)"),
+            ("a ->> 'b' LIKE 'x%'", "((a ->> 'b') LIKE 'x%')"),
+            ("c LIKE a ->> 'b'", "(c LIKE (a ->> 'b'))"),
+            ("a ->> 'b' IS NULL", "((a ->> 'b') IS NULL)"),
+            ("c LIKE a ->> 'b' IS NULL", "((c LIKE (a ->> 'b')) IS NULL)"),
+            ("a ->> 'b' BETWEEN 1 AND 2", "((a ->> 'b') BETWEEN 1 AND 2)"),
+            ("c BETWEEN 1 AND a ->> 'b'", "(c BETWEEN 1 AND (a ->> 'b'))"),
+            ("a ->> 'b' IN ('x', 'y')", "((a ->> 'b') IN 2)"),
+            ("a -> 1 + 1", "(a -> (1 + 1))"),
+            ("a ->> 'b' || 'c'", "((a ->> 'b') || 'c')"),
+            ("a ->> 'b' || 'c' = 'd'", "(((a ->> 'b') || 'c') = 'd')"),
+            ("a #> '{b}' = c", "((a #> '{b}') = c)"),
+            ("a ->> (b = c)", "(a ->> (b = c))"),
+            (
+                "a -> 'b' ->> 'c' LIKE 'x' AND d",
+                "((((a -> 'b') ->> 'c') LIKE 'x') AND d)",
+            ),
+        ] {
+            let mut statement = Parser::parse_sql(&GenericDialect {}, &format!("SELECT {sql}"))
+                .unwrap()
+                .remove(0);
+            correct(&mut statement);
+            let Statement::Query(query) = &statement else {
+                panic!("{sql}")
+            };
+            let select = query.body.as_select().unwrap();
+            let datafusion::sql::sqlparser::ast::SelectItem::UnnamedExpr(expr) = &select.projection[0] else {
+                panic!("{sql}")
+            };
+            assert_eq!(shown_json(expr), ordered, "{sql}");
         }
     }
 

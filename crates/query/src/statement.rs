@@ -5,9 +5,11 @@ use std::ops::ControlFlow;
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::ast::{Expr, Select, Statement as Sql, Visit as _, Visitor};
 use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::ParserError;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use crate::error::QueryError;
-use crate::{expansion, nesting, precedence};
+use crate::{expansion, nesting, precedence, repeated_names};
 
 /// Longer texts are refused.
 pub const SQL_BYTES_MAX: usize = 128 << 10;
@@ -24,7 +26,9 @@ pub fn parse(sql: &str) -> Result<Statement, QueryError> {
         )));
     }
     nesting::check(sql)?;
-    let parser = DFParserBuilder::new(sql).with_dialect(&GenericDialect {}).build();
+    let parser = DFParserBuilder::new(tokens(sql)?)
+        .with_dialect(&GenericDialect {})
+        .build();
     let statements = parser.and_then(|mut parser| parser.parse_statements());
     let mut statements = statements.map_err(QueryError::of_planning)?;
     let mut statement = statements
@@ -37,8 +41,21 @@ pub fn parse(sql: &str) -> Result<Statement, QueryError> {
     check_depth(&statement)?;
     if let Some(sql) = sql_of(&mut statement) {
         precedence::correct(sql);
+        repeated_names::name_operators(sql);
     }
     Ok(statement)
+}
+
+/// The tokens of a text. A single `?` is the operator of JSON: parameters are `$1` or `$name`.
+fn tokens(sql: &str) -> Result<Vec<TokenWithSpan>, QueryError> {
+    let tokens = Tokenizer::new(&GenericDialect {}, sql).tokenize_with_location();
+    let mut tokens = tokens.map_err(|error| QueryError::of_planning(ParserError::from(error).into()))?;
+    for token in &mut tokens {
+        if matches!(&token.token, Token::Placeholder(name) if name == "?") {
+            token.token = Token::Question;
+        }
+    }
+    Ok(tokens)
 }
 
 /// The statement of SQL, also below EXPLAIN.

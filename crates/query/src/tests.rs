@@ -2,6 +2,7 @@
 
 mod cancelled;
 mod foreign;
+mod json;
 mod sketches;
 mod turns;
 mod values;

@@ -236,6 +236,19 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("log_template", Inputs(2)),
     ("log_fingerprint", Plain),
     ("sketch_quantile", Plain),
+    ("json_get", AtMost(sizes::json_text)),
+    ("json_get_json", AtMost(sizes::json_text)),
+    ("json_as_text", AtMost(sizes::json_text)),
+    ("json_get_str", AtMost(sizes::json_text)),
+    ("json_get_array", AtMost(sizes::json_list)),
+    ("json_object_keys", AtMost(sizes::json_list)),
+    ("json_get_int", AtMost(sizes::json_number)),
+    ("json_get_float", AtMost(sizes::json_number)),
+    ("json_get_bool", AtMost(sizes::json_number)),
+    ("json_length", AtMost(sizes::json_number)),
+    ("json_contains", AtMost(sizes::json_number)),
+    ("json_has_key", AtMost(sizes::json_number)),
+    ("to_json", AtMost(sizes::to_json)),
     // Their lambdas are evaluated for all elements of all lists at once, with each constant and each column repeated
     // for every element. The arguments do not reveal that size.
     ("array_any_match", Refused),
@@ -251,6 +264,7 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("-", Plain),
     ("*", Plain),
     (crate::exact::floats::CANONICAL, Plain),
+    (crate::exact::floats::CANONICAL_LIST, Inputs(1)),
 ];
 
 /// The aggregate operator reserves their states. As window functions they are charged by [`super::windows`].
@@ -295,6 +309,8 @@ pub const AGGREGATE: &[&str] = &[
     "grouping",
     "nth_value",
     crate::sketches::MERGE,
+    crate::exact::attribute_extremes::MIN,
+    crate::exact::attribute_extremes::MAX,
 ];
 
 /// Window functions that return numbers, and those that return values of other rows, which are charged.

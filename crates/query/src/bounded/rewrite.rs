@@ -100,6 +100,17 @@ pub fn call(expr: Expr) -> Result<Expr> {
     }
 }
 
+/// Bounds the call of a function that is on the list.
+pub fn bounded_call(expr: Expr) -> Expr {
+    match expr {
+        Expr::ScalarFunction(call) => {
+            let func = scalar::bounded(&call.func).unwrap_or(call.func);
+            Expr::ScalarFunction(ScalarFunction { func, ..call })
+        }
+        other => other,
+    }
+}
+
 /// Checks the size before other code walks the plan, because duplicates can nest and grow exponentially.
 fn check_size(plan: &LogicalPlan) -> Result<()> {
     let mut nodes = 0;

@@ -151,6 +151,41 @@ pub fn conversion(call: &FunctionCall<'_>) -> usize {
     }
 }
 
+/// `to_json(value)`
+pub fn to_json(call: &FunctionCall<'_>) -> usize {
+    let texts = call.each(0, |array| text_bytes(array));
+    call.text_bytes(|row| texts.get(row))
+}
+
+/// The JSON that a function reads: a text, or a list, map or structure that becomes one.
+fn json_bytes(call: &FunctionCall<'_>) -> PerRow {
+    match call.args.first() {
+        Some(value) if value.data_type().is_nested() => call.each(0, |array| text_bytes(array)),
+        _ => call.texts(0),
+    }
+}
+
+/// A part of a JSON text. A list, map or structure is written as a whole before.
+pub fn json_text(call: &FunctionCall<'_>) -> usize {
+    let texts = json_bytes(call);
+    call.text_bytes(|row| texts.get(row))
+}
+
+/// The elements or names of a JSON text, the shortest of which have two bytes with their comma.
+pub fn json_list(call: &FunctionCall<'_>) -> usize {
+    let texts = json_bytes(call);
+    call.text_bytes(|row| texts.get(row).saturating_mul(1 + size_of::<i32>()))
+}
+
+/// A number from a JSON text, and the time to read the text.
+pub fn json_number(call: &FunctionCall<'_>) -> usize {
+    // Bytes that are read in the time to write one.
+    const READ_PER_BYTE: usize = 8;
+    let texts = json_bytes(call);
+    let is_written = call.args.first().is_some_and(|value| value.data_type().is_nested());
+    call.text_bytes(|row| texts.get(row) / if is_written { 1 } else { READ_PER_BYTE })
+}
+
 /// `repeat(text, n)`
 pub fn repeat(call: &FunctionCall<'_>) -> usize {
     let (texts, times) = (call.texts(0), call.numbers(1));

@@ -15,16 +15,12 @@ use datafusion::arrow::array::ArrayRef;
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::logical_expr::expr::{AggregateFunctionParams, NullTreatment, WindowFunctionParams};
-use datafusion::logical_expr::function::{
-    AccumulatorArgs, ExpressionArgs, PartitionEvaluatorArgs, StateFieldsArgs, WindowUDFFieldArgs,
-};
-use datafusion::logical_expr::utils::AggregateOrderSensitivity;
+use datafusion::logical_expr::expr::{NullTreatment, WindowFunctionParams};
+use datafusion::logical_expr::function::{AccumulatorArgs, ExpressionArgs, PartitionEvaluatorArgs, WindowUDFFieldArgs};
 use datafusion::logical_expr::window_state::WindowAggState;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, Expr, GroupsAccumulator, LimitEffect,
-    PartitionEvaluator, ReversedUDAF, ReversedUDWF, SetMonotonicity, Signature, StatisticsArgs, WindowUDF,
-    WindowUDFImpl,
+    Accumulator, AggregateUDF, Documentation, Expr, LimitEffect, PartitionEvaluator, ReversedUDWF, Signature,
+    WindowUDF, WindowUDFImpl,
 };
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Literal;
@@ -32,6 +28,7 @@ use parking_lot::Mutex;
 
 use super::budget::Budget;
 use super::measure::{array_bytes, scalar_bytes};
+use crate::delegating_aggregate::{AggregateParts, delegating};
 
 pub const STRING_AGG: &str = "string_agg";
 /// Rows that operators hold at a time, over several batches and threads.
@@ -39,20 +36,20 @@ const ROWS_HELD: usize = 1 << 17;
 
 /// A charged wrapper of an aggregate used as a window function.
 pub fn aggregate(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUDF> {
-    Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
-        inner: function.clone(),
+    let charged = ChargedAggregate {
         charges: Arc::new(Charges::new(budget)),
         is_window: true,
-    }))
+    };
+    delegating(function.clone(), charged)
 }
 
 /// A wrapper of an aggregate whose state is one value that is copied as it grows.
 pub fn growing(function: &Arc<AggregateUDF>, budget: &Budget) -> Arc<AggregateUDF> {
-    Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
-        inner: function.clone(),
+    let charged = ChargedAggregate {
         charges: Arc::new(Charges::new(budget)),
         is_window: false,
-    }))
+    };
+    delegating(function.clone(), charged)
 }
 
 pub fn function(function: &Arc<WindowUDF>, budget: &Budget, look_around: LookAround) -> Arc<WindowUDF> {
@@ -136,16 +133,16 @@ impl Charges {
     }
 }
 
-#[derive(Debug)]
+/// Two of them are equal if their functions are, whatever they have charged.
+#[derive(Clone, Debug)]
 struct ChargedAggregate {
-    inner: Arc<AggregateUDF>,
     charges: Arc<Charges>,
     is_window: bool,
 }
 
 impl PartialEq for ChargedAggregate {
     fn eq(&self, other: &ChargedAggregate) -> bool {
-        (self.is_window, &self.inner) == (other.is_window, &other.inner)
+        self.is_window == other.is_window
     }
 }
 
@@ -153,7 +150,7 @@ impl Eq for ChargedAggregate {}
 
 impl Hash for ChargedAggregate {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.inner.hash(state);
+        self.is_window.hash(state);
     }
 }
 
@@ -171,129 +168,17 @@ impl ChargedAggregate {
     }
 }
 
-impl AggregateUDFImpl for ChargedAggregate {
-    fn name(&self) -> &str {
-        self.inner.name()
+impl AggregateParts for ChargedAggregate {
+    fn accumulator(&self, inner: &AggregateUDF, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        Ok(self.charged(inner.accumulator(args)?))
     }
 
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
+    fn sliding_accumulator(&self, inner: &AggregateUDF, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        Ok(self.charged(inner.create_sliding_accumulator(args)?))
     }
 
-    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arg_types)
-    }
-
-    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        Ok(self.charged(self.inner.accumulator(args)?))
-    }
-
-    fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        Ok(self.charged(self.inner.create_sliding_accumulator(args)?))
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn schema_name(&self, params: &AggregateFunctionParams) -> Result<String> {
-        self.inner.schema_name(params)
-    }
-
-    fn human_display(&self, params: &AggregateFunctionParams) -> Result<String> {
-        self.inner.human_display(params)
-    }
-
-    fn window_function_schema_name(&self, params: &WindowFunctionParams) -> Result<String> {
-        self.inner.window_function_schema_name(params)
-    }
-
-    fn display_name(&self, params: &AggregateFunctionParams) -> Result<String> {
-        self.inner.display_name(params)
-    }
-
-    fn window_function_display_name(&self, params: &WindowFunctionParams) -> Result<String> {
-        self.inner.window_function_display_name(params)
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        self.inner.state_fields(args)
-    }
-
-    fn with_beneficial_ordering(self: Arc<Self>, ordering: bool) -> Result<Option<Arc<dyn AggregateUDFImpl>>> {
-        let inner = self.inner.inner().clone().with_beneficial_ordering(ordering)?;
-        Ok(inner.map(|inner| {
-            Arc::new(ChargedAggregate {
-                inner: Arc::new(AggregateUDF::new_from_shared_impl(inner)),
-                charges: self.charges.clone(),
-                is_window: self.is_window,
-            }) as Arc<dyn AggregateUDFImpl>
-        }))
-    }
-
-    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        self.inner.order_sensitivity()
-    }
-
-    fn reverse_expr(&self) -> ReversedUDAF {
-        match self.inner.reverse_udf() {
-            ReversedUDAF::Reversed(inner) => {
-                ReversedUDAF::Reversed(Arc::new(AggregateUDF::new_from_impl(ChargedAggregate {
-                    inner,
-                    charges: self.charges.clone(),
-                    is_window: self.is_window,
-                })))
-            }
-            other => other,
-        }
-    }
-
-    fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
-        !self.is_window && self.inner.groups_accumulator_supported(args)
-    }
-
-    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
-        self.inner.create_groups_accumulator(args)
-    }
-
-    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(arg_types)
-    }
-
-    fn return_field(&self, arg_fields: &[FieldRef]) -> Result<FieldRef> {
-        self.inner.return_field(arg_fields)
-    }
-
-    fn is_nullable(&self) -> bool {
-        self.inner.is_nullable()
-    }
-
-    fn is_descending(&self) -> Option<bool> {
-        self.inner.is_descending()
-    }
-
-    fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
-        self.inner.default_value(data_type)
-    }
-
-    fn supports_null_handling_clause(&self) -> bool {
-        self.inner.supports_null_handling_clause()
-    }
-
-    fn supports_within_group_clause(&self) -> bool {
-        self.inner.supports_within_group_clause()
-    }
-
-    fn set_monotonicity(&self, data_type: &DataType) -> SetMonotonicity {
-        self.inner.inner().set_monotonicity(data_type)
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
-    }
-
-    fn value_from_stats(&self, args: &StatisticsArgs<'_>) -> Option<ScalarValue> {
-        self.inner.value_from_stats(args)
+    fn has_groups_accumulator(&self, inner: &AggregateUDF, args: AccumulatorArgs<'_>) -> bool {
+        !self.is_window && inner.groups_accumulator_supported(args)
     }
 }
 

@@ -45,7 +45,7 @@ fn checked(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Operator::Plus | Operator::Minus | Operator::Multiply if wraps(kind(left), kind(right)) => *op,
             _ => return Ok(Transformed::no(expr)),
         },
-        Expr::Negative(value) if kind(value).is_some_and(|kind| kind.is_signed_integer()) => {
+        Expr::Negative(value) if kind(value).is_some_and(|kind| negation_wraps(&kind)) => {
             return Ok(Transformed::yes(call(None, vec![*value.clone()])));
         }
         _ => return Ok(Transformed::no(expr)),
@@ -66,6 +66,10 @@ fn wraps(left: Option<DataType>, right: Option<DataType>) -> bool {
         | (Some(Timestamp(..)), Some(Timestamp(..))) => true,
         _ => false,
     }
+}
+
+fn negation_wraps(kind: &DataType) -> bool {
+    kind.is_signed_integer() || matches!(kind, DataType::Duration(_) | DataType::Interval(_))
 }
 
 fn call(operator: Option<Operator>, args: Vec<Expr>) -> Expr {

@@ -7,108 +7,39 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray as _, BooleanArray, Float64Array};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, FieldRef, Float64Type};
-use datafusion::common::{Result, ScalarValue, exec_err};
+use datafusion::arrow::datatypes::{DataType, Float64Type};
+use datafusion::common::{Result, exec_err};
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
-use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
-use datafusion::logical_expr::utils::AggregateOrderSensitivity;
-use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Documentation, EmitTo, GroupsAccumulator, ReversedUDAF,
-    SetMonotonicity, Signature, StatisticsArgs,
-};
+use datafusion::logical_expr::function::AccumulatorArgs;
+use datafusion::logical_expr::{AggregateUDF, EmitTo, GroupsAccumulator};
 
 use super::floats::canonical;
+use crate::delegating_aggregate::{AggregateParts, delegating};
 
 /// The functions, which replace the library's.
 pub fn functions() -> [Arc<AggregateUDF>; 2] {
-    [(min_udaf(), false), (max_udaf(), true)]
-        .map(|(inner, is_max)| Arc::new(AggregateUDF::new_from_impl(Extreme { inner, is_max })))
+    [(min_udaf(), false), (max_udaf(), true)].map(|(inner, is_max)| delegating(inner, ExtremeOfDoubles { is_max }))
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Extreme {
-    inner: Arc<AggregateUDF>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ExtremeOfDoubles {
     is_max: bool,
 }
 
-impl AggregateUDFImpl for Extreme {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, given: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(given)
-    }
-
-    fn coerce_types(&self, given: &[DataType]) -> Result<Vec<DataType>> {
-        self.inner.coerce_types(given)
-    }
-
-    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.inner.accumulator(args)
-    }
-
-    fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.inner.create_sliding_accumulator(args)
-    }
-
-    fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
-        self.inner.groups_accumulator_supported(args)
-    }
-
-    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
+impl AggregateParts for ExtremeOfDoubles {
+    fn groups_accumulator(
+        &self,
+        inner: &AggregateUDF,
+        args: AccumulatorArgs<'_>,
+    ) -> Result<Box<dyn GroupsAccumulator>> {
         match args.return_type() {
             kind @ (DataType::Float64 | DataType::Float32) => Ok(Box::new(GroupedExtremes {
                 kind: kind.clone(),
                 is_max: self.is_max,
                 extremes: Vec::new(),
             })),
-            _ => self.inner.create_groups_accumulator(args),
+            _ => inner.create_groups_accumulator(args),
         }
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        self.inner.state_fields(args)
-    }
-
-    fn is_nullable(&self) -> bool {
-        self.inner.is_nullable()
-    }
-
-    fn is_descending(&self) -> Option<bool> {
-        self.inner.is_descending()
-    }
-
-    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
-        self.inner.order_sensitivity()
-    }
-
-    fn reverse_expr(&self) -> ReversedUDAF {
-        ReversedUDAF::Identical
-    }
-
-    fn default_value(&self, kind: &DataType) -> Result<ScalarValue> {
-        self.inner.default_value(kind)
-    }
-
-    fn set_monotonicity(&self, kind: &DataType) -> SetMonotonicity {
-        self.inner.inner().set_monotonicity(kind)
-    }
-
-    fn value_from_stats(&self, args: &StatisticsArgs<'_>) -> Option<ScalarValue> {
-        self.inner.value_from_stats(args)
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
     }
 }
 

@@ -1,13 +1,13 @@
 //! Doubles that are equal in SQL and differ in their bits: `0.0` and `-0.0`, and NaN with another sign or payload.
 //!
-//! Comparisons and groups of the library know the two zeros. Its DISTINCT aggregates, windows, lists of `IN`, `nullif` and
-//! joins over several columns compare bits, and nothing knows that NaN has a sign, which `0.0 / 0.0` and
+//! Comparisons and groups of the library know the two zeros. Its DISTINCT aggregates, windows, lists of `IN`, `nullif`, functions
+//! that look for elements of lists, and joins over several columns compare bits, and nothing knows that NaN has a sign, which `0.0 / 0.0` and
 //! `Infinity - Infinity` set on most machines. So results are made canonical where they are computed, and columns where bits
 //! are compared. Its aggregation for `ORDER BY … LIMIT` panics on NaN and is not used for doubles.
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray as _};
+use datafusion::arrow::array::{Array as _, ArrayRef, AsArray as _, make_array};
 use datafusion::arrow::datatypes::{DataType, FieldRef, Float32Type, Float64Type};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
@@ -20,6 +20,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 
 use super::expressions::rewritten;
+use crate::bounded::rewrite;
 
 /// The same value with the bits that all equal values get.
 pub fn canonical(value: f64) -> f64 {
@@ -50,9 +51,31 @@ pub fn are_aggregated(plan: &LogicalPlan) -> Result<bool> {
 }
 
 pub const CANONICAL: &str = "canonical float";
+/// The same for the elements of lists.
+pub const CANONICAL_LIST: &str = "canonical floats";
 
-/// The function that returns its first argument unless it equals the second.
-const COMPARING: &str = "nullif";
+/// Functions that compare their arguments, or the elements of these.
+const COMPARING: [&str; 19] = [
+    "nullif",
+    "array_has",
+    "array_has_all",
+    "array_has_any",
+    "array_position",
+    "array_positions",
+    "array_remove",
+    "array_remove_n",
+    "array_remove_all",
+    "array_replace",
+    "array_replace_n",
+    "array_replace_all",
+    "array_distinct",
+    "array_union",
+    "array_intersect",
+    "array_except",
+    "array_min",
+    "array_max",
+    "array_sort",
+];
 
 /// Functions that return NaN for numbers.
 const MAKING_NAN: [&str; 14] = [
@@ -70,8 +93,13 @@ impl AnalyzerRule for CanonicalFloats {
 
     fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
         let plan = rewritten(plan, |expr, schema| Ok(canonical_expr(expr, schema)))?;
-        Ok(plan.transform_up_with_subqueries(keys)?.data)
+        with_canonical_keys(plan)
     }
+}
+
+/// Makes the keys of joins canonical that the optimizer makes of subqueries: `EXISTS (… WHERE y.d = x.d)`.
+pub fn with_canonical_keys(plan: LogicalPlan) -> Result<LogicalPlan> {
+    Ok(plan.transform_up_with_subqueries(keys)?.data)
 }
 
 /// Keys of joins that set operations make, and keys of a sort after which others decide.
@@ -120,7 +148,7 @@ fn canonical_expr(expr: Expr, schema: &DFSchema) -> Transformed<Expr> {
             result(expr, schema)
         }
         Expr::ScalarFunction(ref call) if MAKING_NAN.contains(&call.name()) => result(expr, schema),
-        Expr::ScalarFunction(mut call) if call.name() == COMPARING => {
+        Expr::ScalarFunction(mut call) if COMPARING.contains(&call.name()) => {
             let made = canonical_arguments(&mut call.args, schema);
             Transformed::new_transformed(Expr::ScalarFunction(call), made)
         }
@@ -199,7 +227,7 @@ fn canonical_arguments(args: &mut [Expr], schema: &DFSchema) -> bool {
 }
 
 fn is_canonical(expr: &Expr) -> bool {
-    matches!(expr, Expr::ScalarFunction(call) if call.func.inner().is::<CanonicalFloat>())
+    matches!(expr, Expr::ScalarFunction(call) if [CANONICAL, CANONICAL_LIST].contains(&call.name()))
 }
 
 /// Makes an expression canonical if it is a double.
@@ -213,17 +241,45 @@ fn make_key(expr: &mut Expr, schema: &DFSchema) -> bool {
 }
 
 fn make(expr: &mut Expr, schema: &DFSchema, keeps_name: bool) -> bool {
-    let is_float = matches!(expr.get_type(schema), Ok(DataType::Float32 | DataType::Float64));
-    if !is_float || is_canonical(expr) {
+    let Some(kind) = expr.get_type(schema).ok().filter(has_floats) else {
         return false;
+    };
+    if is_canonical(expr) {
+        // A value with the name of a column is no second column.
+        if keeps_name || !has_name_of_value(expr) {
+            return false;
+        }
+        *expr = as_computed(std::mem::take(expr));
     }
     let function = Arc::new(ScalarUDF::new_from_impl(CanonicalFloat {
         keeps_name,
+        is_list: kind.is_nested(),
         signature: Signature::any(1, Volatility::Immutable),
     }));
-    let value = std::mem::take(expr);
-    *expr = Expr::ScalarFunction(ScalarFunction::new_udf(function, vec![value]));
+    let call = Expr::ScalarFunction(ScalarFunction::new_udf(function, vec![std::mem::take(expr)]));
+    // Lists can be long, so the memory for a copy is reserved.
+    *expr = rewrite::bounded_call(call);
     true
+}
+
+/// A float, or a list of them.
+fn has_floats(kind: &DataType) -> bool {
+    match kind {
+        DataType::Float32 | DataType::Float64 => true,
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            has_floats(item.data_type())
+        }
+        _ => false,
+    }
+}
+
+/// Whether a canonical value has the name of what it is made of.
+fn has_name_of_value(expr: &Expr) -> bool {
+    let Expr::ScalarFunction(call) = expr else { return false };
+    call.func
+        .inner()
+        .downcast_ref::<CanonicalFloat>()
+        .is_some_and(|made| made.keeps_name)
 }
 
 /// An operand as it was before it was made canonical.
@@ -241,12 +297,13 @@ fn as_computed(expr: Expr) -> Expr {
 struct CanonicalFloat {
     /// Whether its column has the name of the value.
     keeps_name: bool,
+    is_list: bool,
     signature: Signature,
 }
 
 impl ScalarUDFImpl for CanonicalFloat {
     fn name(&self) -> &str {
-        CANONICAL
+        if self.is_list { CANONICAL_LIST } else { CANONICAL }
     }
 
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
@@ -279,20 +336,35 @@ impl ScalarUDFImpl for CanonicalFloat {
         let Some(value) = args.args.first() else {
             return exec_err!("a canonical float has one value");
         };
-        let array = value.to_array(args.number_rows)?;
-        let made: ArrayRef =
-            match array.data_type() {
-                DataType::Float64 => Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(canonical)),
-                DataType::Float32 => {
-                    Arc::new(array.as_primitive::<Float32Type>().unary::<_, Float32Type>(
-                        |value| match value.is_nan() {
-                            true => f32::NAN,
-                            false => value + 0.0,
-                        },
-                    ))
-                }
-                other => return exec_err!("{other} is no float"),
-            };
-        Ok(ColumnarValue::Array(made))
+        match value {
+            ColumnarValue::Array(array) => Ok(ColumnarValue::Array(canonical_array(array)?)),
+            ColumnarValue::Scalar(constant) => {
+                let made = canonical_array(&constant.to_array()?)?;
+                Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&made, 0)?))
+            }
+        }
     }
+}
+
+fn canonical_array(array: &ArrayRef) -> Result<ArrayRef> {
+    Ok(match array.data_type() {
+        DataType::Float64 => Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(canonical)),
+        DataType::Float32 => {
+            let canonical = |value: f32| match value.is_nan() {
+                true => f32::NAN,
+                false => value + 0.0,
+            };
+            Arc::new(array.as_primitive::<Float32Type>().unary::<_, Float32Type>(canonical))
+        }
+        kind if has_floats(kind) => {
+            let data = array.to_data();
+            let items = data.child_data().iter().map(|items| {
+                let items = canonical_array(&make_array(items.clone()))?;
+                Ok(items.to_data())
+            });
+            let items = items.collect::<Result<Vec<_>>>()?;
+            make_array(data.into_builder().child_data(items).build()?)
+        }
+        other => return exec_err!("{other} has no floats"),
+    })
 }

@@ -3,16 +3,20 @@
 //! Each module here takes one of them; the rules run after the library has resolved types and before it folds constants.
 
 mod arithmetic;
+pub mod attribute_extremes;
 pub mod dynamic_filters;
 mod expressions;
 mod extremes;
 pub mod floats;
+mod integers;
+mod native_sums;
 mod null_lists;
+mod ordered_doubles;
 mod output;
 mod percentile;
 pub mod similar;
-mod sum;
 mod texts;
+mod totals;
 
 pub use output::unused as unused_name;
 
@@ -25,7 +29,7 @@ use datafusion::optimizer::analyzer::resolve_grouping_function::ResolveGroupingF
 use datafusion::optimizer::analyzer::type_coercion::TypeCoercion;
 
 /// The functions that the rules put into plans. No query can call them by name.
-pub const PLANNED_FUNCTIONS: [&str; 4] = ["+", "-", "*", floats::CANONICAL];
+pub const PLANNED_FUNCTIONS: [&str; 5] = ["+", "-", "*", floats::CANONICAL, floats::CANONICAL_LIST];
 
 /// The library's rules and those of this module.
 pub fn analyzer_rules() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
@@ -49,7 +53,16 @@ pub fn analyzer_rules_of_parts() -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
 /// The aggregate functions that replace those of the same name.
 pub fn aggregate_functions(all: Vec<Arc<AggregateUDF>>) -> Result<Vec<Arc<AggregateUDF>>> {
     let [min, max] = extremes::functions();
-    let own = [sum::function(), percentile::function()?, min, max];
+    let [attribute_min, attribute_max] = attribute_extremes::functions();
+    let own = [
+        totals::sum(),
+        totals::average(),
+        percentile::function()?,
+        min,
+        max,
+        attribute_min,
+        attribute_max,
+    ];
     let is_own = |known: &Arc<AggregateUDF>| own.iter().any(|own| own.name() == known.name());
     let mut kept: Vec<_> = all.into_iter().filter(|known| !is_own(known)).collect();
     kept.extend(own);

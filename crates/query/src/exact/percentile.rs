@@ -10,15 +10,17 @@ use datafusion::arrow::array::{
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef, Float64Type};
 use datafusion::common::types::logical_float64;
 use datafusion::common::{DataFusionError, Result, ScalarValue, exec_err, plan_err};
+use datafusion::functions_aggregate::percentile_cont::percentile_cont_udaf;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Coercion, Documentation, EmitTo, GroupsAccumulator, Signature,
-    TypeSignatureClass, Volatility,
+    Accumulator, AggregateUDF, Coercion, EmitTo, GroupsAccumulator, Signature, TypeSignatureClass, Volatility,
 };
 use datafusion::physical_expr::expressions::Literal;
 
 use super::floats::canonical;
+use super::ordered_doubles::OrderedDoubles;
+use crate::delegating_aggregate::{AggregateParts, delegating};
 
 /// Replaces the library's function.
 pub fn function() -> Result<Arc<AggregateUDF>> {
@@ -31,66 +33,50 @@ pub fn function() -> Result<Arc<AggregateUDF>> {
     };
     let signature = Signature::coercible(vec![number(), number()], Volatility::Immutable)
         .with_parameter_names(vec!["expr", "percentile"])?;
-    let inner = datafusion::functions_aggregate::percentile_cont::percentile_cont_udaf();
-    Ok(Arc::new(AggregateUDF::new_from_impl(ExactPercentile {
-        signature,
-        inner,
-    })))
+    Ok(delegating(percentile_cont_udaf(), ExactPercentile { signature }))
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ExactPercentile {
     signature: Signature,
-    inner: Arc<AggregateUDF>,
 }
 
-impl AggregateUDFImpl for ExactPercentile {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
+impl AggregateParts for ExactPercentile {
+    fn signature<'a>(&'a self, _inner: &'a AggregateUDF) -> &'a Signature {
         &self.signature
     }
 
-    fn return_type(&self, _given: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Float64)
-    }
-
-    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
+    fn state_fields(&self, inner: &AggregateUDF, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
         let values = Field::new_list_field(DataType::Float64, true);
-        let name = format_state_name(args.name, self.name());
+        let name = format_state_name(args.name, inner.name());
         Ok(vec![Arc::new(Field::new_list(name, values, true))])
     }
 
-    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+    fn accumulator(&self, _inner: &AggregateUDF, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
         Ok(Box::new(PercentileValues {
             wanted: WantedPercentile::of(&args)?,
-            values: Vec::new(),
+            values: OrderedDoubles::default(),
         }))
     }
 
-    fn groups_accumulator_supported(&self, _args: AccumulatorArgs<'_>) -> bool {
+    fn sliding_accumulator(&self, inner: &AggregateUDF, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        self.accumulator(inner, args)
+    }
+
+    fn has_groups_accumulator(&self, _inner: &AggregateUDF, _args: AccumulatorArgs<'_>) -> bool {
         true
     }
 
-    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
+    fn groups_accumulator(
+        &self,
+        _inner: &AggregateUDF,
+        args: AccumulatorArgs<'_>,
+    ) -> Result<Box<dyn GroupsAccumulator>> {
         Ok(Box::new(GroupedPercentileValues {
             wanted: WantedPercentile::of(&args)?,
             groups: Vec::new(),
+            held: 0,
         }))
-    }
-
-    fn supports_within_group_clause(&self) -> bool {
-        true
-    }
-
-    fn documentation(&self) -> Option<&Documentation> {
-        self.inner.documentation()
     }
 }
 
@@ -117,21 +103,25 @@ impl WantedPercentile {
         })
     }
 
-    /// Interpolates between the two values next to the position `percentile * (n - 1)`.
+    /// The percentile of values in any order.
     fn among(self, values: &mut Vec<f64>) -> Option<f64> {
         values.iter_mut().for_each(|value| *value = canonical(*value));
         values.sort_unstable_by(f64::total_cmp);
         if self.is_distinct {
             values.dedup_by(|a, b| a.to_bits() == b.to_bits());
         }
-        let last = values.len().checked_sub(1)?;
+        self.between(values.len(), |at| values.get(at).copied())
+    }
+
+    /// Interpolates between the two values next to the position `percentile * (n - 1)`. `at` gives those of an ascending order.
+    fn between(self, count: usize, at: impl Fn(usize) -> Option<f64>) -> Option<f64> {
+        let last = count.checked_sub(1)?;
         let position = self.percentile * last as f64;
         let (before, after) = (position.floor(), position.ceil());
         let weight = position - before;
         let at = |index: f64| {
             let index = (index as usize).min(last);
-            let index = if self.is_descending { last - index } else { index };
-            values.get(index).copied()
+            at(if self.is_descending { last - index } else { index })
         };
         let (low, high) = (at(before)?, at(after)?);
         Some(match weight == 0.0 || low == high {
@@ -157,9 +147,8 @@ fn lists(states: &[ArrayRef]) -> Result<&ListArray> {
 }
 
 /// Memory for the values is reserved after a batch, so a batch that does not fit must not end the process.
-fn reserve(values: &mut Vec<f64>, more: usize) -> Result<()> {
-    let failed = |error| DataFusionError::ResourcesExhausted(format!("percentile_cont: {error}"));
-    values.try_reserve(more).map_err(failed)
+fn no_memory(error: std::collections::TryReserveError) -> DataFusionError {
+    DataFusionError::ResourcesExhausted(format!("percentile_cont: {error}"))
 }
 
 fn state(groups: Vec<Vec<f64>>) -> ArrayRef {
@@ -175,14 +164,17 @@ fn state(groups: Vec<Vec<f64>>) -> ArrayRef {
 #[derive(Debug)]
 struct PercentileValues {
     wanted: WantedPercentile,
-    values: Vec<f64>,
+    values: OrderedDoubles,
 }
 
 impl Accumulator for PercentileValues {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let values = doubles(values.first())?;
-        reserve(&mut self.values, values.len())?;
-        self.values.extend(values.iter().flatten());
+        self.values.reserve(values.len()).map_err(no_memory)?;
+        values
+            .iter()
+            .flatten()
+            .for_each(|value| self.values.add(canonical(value)));
         Ok(())
     }
 
@@ -196,11 +188,8 @@ impl Accumulator for PercentileValues {
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         for value in doubles(values.first())?.iter().flatten() {
-            let bits = canonical(value).to_bits();
-            let at = self.values.iter().position(|known| canonical(*known).to_bits() == bits);
-            match at {
-                Some(at) => drop(self.values.swap_remove(at)),
-                None => return exec_err!("percentile_cont: {value} leaves a window that it is not in"),
+            if !self.values.remove(canonical(value)) {
+                return exec_err!("percentile_cont: {value} leaves a window that it is not in");
             }
         }
         Ok(())
@@ -212,17 +201,20 @@ impl Accumulator for PercentileValues {
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
         // A window goes on with all of its values.
-        let mut values = self.values.clone();
-        Ok(ScalarValue::Float64(self.wanted.among(&mut values)))
+        self.values.sort();
+        Ok(ScalarValue::Float64(match self.wanted.is_distinct {
+            true => self.wanted.among(&mut self.values.all()),
+            false => self.wanted.between(self.values.len(), |at| self.values.at(at)),
+        }))
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        let lists = state(vec![std::mem::take(&mut self.values)]);
+        let lists = state(vec![std::mem::take(&mut self.values).all()]);
         Ok(vec![ScalarValue::try_from_array(&lists, 0)?])
     }
 
     fn size(&self) -> usize {
-        size_of::<PercentileValues>() + 2 * self.values.capacity() * size_of::<f64>()
+        size_of::<PercentileValues>() + self.values.bytes()
     }
 }
 
@@ -231,6 +223,28 @@ impl Accumulator for PercentileValues {
 struct GroupedPercentileValues {
     wanted: WantedPercentile,
     groups: Vec<Vec<f64>>,
+    /// How many values all groups have room for.
+    held: usize,
+}
+
+impl GroupedPercentileValues {
+    fn extend(&mut self, group: usize, values: impl ExactSizeIterator<Item = Option<f64>>) -> Result<()> {
+        let Some(group) = self.groups.get_mut(group) else {
+            return Ok(());
+        };
+        let before = group.capacity();
+        group.try_reserve(values.len()).map_err(no_memory)?;
+        group.extend(values.flatten());
+        self.held += group.capacity() - before;
+        Ok(())
+    }
+
+    fn taken(&mut self, emit_to: EmitTo) -> Vec<Vec<f64>> {
+        let groups = emit_to.take_needed(&mut self.groups);
+        let held: usize = groups.iter().map(Vec::capacity).sum();
+        self.held = self.held.saturating_sub(held);
+        groups
+    }
 }
 
 impl GroupsAccumulator for GroupedPercentileValues {
@@ -245,8 +259,8 @@ impl GroupsAccumulator for GroupedPercentileValues {
         let values = doubles(values.first())?;
         for (at, (value, group)) in values.iter().zip(groups).enumerate() {
             let is_wanted = filter.is_none_or(|filter| filter.is_valid(at) && filter.value(at));
-            if let (Some(value), true, Some(group)) = (value, is_wanted, self.groups.get_mut(*group)) {
-                group.push(value);
+            if let (Some(value), true) = (value, is_wanted) {
+                self.extend(*group, std::iter::once(Some(value)))?;
             }
         }
         Ok(())
@@ -255,23 +269,21 @@ impl GroupsAccumulator for GroupedPercentileValues {
     fn merge_batch(&mut self, states: &[ArrayRef], groups: &[usize], count: usize) -> Result<()> {
         self.groups.resize_with(count, Vec::new);
         for (values, group) in lists(states)?.iter().zip(groups) {
-            if let (Some(values), Some(group)) = (values, self.groups.get_mut(*group)) {
-                let values = doubles(Some(&values))?;
-                reserve(group, values.len())?;
-                group.extend(values.iter().flatten());
+            if let Some(values) = values {
+                self.extend(*group, doubles(Some(&values))?.iter())?;
             }
         }
         Ok(())
     }
 
     fn evaluate(&mut self, emit_to: EmitTo) -> Result<ArrayRef> {
-        let mut groups = emit_to.take_needed(&mut self.groups);
+        let mut groups = self.taken(emit_to);
         let all = groups.iter_mut().map(|values| self.wanted.among(values));
         Ok(Arc::new(all.collect::<Float64Array>()))
     }
 
     fn state(&mut self, emit_to: EmitTo) -> Result<Vec<ArrayRef>> {
-        Ok(vec![state(emit_to.take_needed(&mut self.groups))])
+        Ok(vec![state(self.taken(emit_to))])
     }
 
     fn convert_to_state(&self, values: &[ArrayRef], filter: Option<&BooleanArray>) -> Result<Vec<ArrayRef>> {
@@ -283,7 +295,6 @@ impl GroupsAccumulator for GroupedPercentileValues {
     }
 
     fn size(&self) -> usize {
-        let values: usize = self.groups.iter().map(Vec::capacity).sum();
-        values * size_of::<f64>() + self.groups.capacity() * size_of::<Vec<f64>>()
+        self.held * size_of::<f64>() + self.groups.capacity() * size_of::<Vec<f64>>()
     }
 }

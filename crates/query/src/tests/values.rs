@@ -26,7 +26,7 @@ async fn odd_values(data_dir: &Path) -> Writer {
     writer
 }
 
-async fn json_rows(engine: &Engine, sql: &str) -> Json {
+pub(super) async fn json_rows(engine: &Engine, sql: &str) -> Json {
     let answer = engine
         .execute(sql)
         .await
@@ -37,7 +37,7 @@ async fn json_rows(engine: &Engine, sql: &str) -> Json {
 }
 
 /// The values of a query with one column.
-async fn column(engine: &Engine, sql: &str) -> Vec<Json> {
+pub(super) async fn column(engine: &Engine, sql: &str) -> Vec<Json> {
     let rows = json_rows(engine, sql).await;
     let rows = rows.as_array().unwrap().iter();
     rows.map(|row| row.as_object().unwrap().values().next().unwrap().clone())
@@ -89,6 +89,14 @@ async fn integers_out_of_range_are_errors_and_never_other_numbers() {
         "SELECT cast(255 AS tinyint unsigned) + cast(1 AS tinyint unsigned)",
         "SELECT cast(0 AS bigint unsigned) - cast(1 AS bigint unsigned)",
         "SELECT sum(cast(18446744073709551615 AS bigint unsigned)) FROM tags",
+        "SELECT sum(cast('99999999999999999999999999999999999999' AS decimal(38, 0))) FROM tags",
+        "SELECT unit, sum(cast('99999999999999999999999999999999999999' AS decimal(38, 0))) FROM tags GROUP BY unit",
+        "SELECT avg(cast('99999999999999999999999999999999999999' AS decimal(38, 0))) FROM tags",
+        "SELECT unit, avg(cast('99999999999999999999999999999999999999' AS decimal(38, 0))) FROM tags GROUP BY unit",
+        "SELECT sum(interval '2000000000 months') FROM tags",
+        "SELECT unit, sum(interval '2000000000 days') FROM tags GROUP BY unit",
+        "SELECT sum(v) OVER (ORDER BY k) FROM (VALUES (1, interval '2000000000 months'), (2, interval '200000000 months')) AS t(k, v)",
+        "SELECT -v FROM (VALUES (interval '-2147483648 months')) AS t(v)",
     ] {
         let refused = error(&engine, sql).await;
         assert_eq!(refused.code(), "sql.execute", "{sql}: {refused}");
@@ -111,6 +119,32 @@ async fn integers_out_of_range_are_errors_and_never_other_numbers() {
     let distinct = "SELECT sum(DISTINCT v) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS s \
                     FROM (VALUES (1, 5), (2, 5), (3, 7)) AS t(k, v) ORDER BY k";
     assert_eq!(text(&engine, distinct).await, "s\n5\n5\n12\n");
+    for (sql, expected) in [
+        // Longer than a duration in between, and as an average.
+        (
+            "SELECT arrow_cast(avg(v), 'Int64') AS v FROM (SELECT arrow_cast(value_int, 'Duration(Second)') AS v FROM tags \
+             WHERE value_int > 5 OR value_int = 1)",
+            "4611686018427387904",
+        ),
+        (
+            "SELECT avg(cast(v AS decimal(10, 2))) AS v FROM (VALUES (1.00), (2.00), (2.01)) AS t(v)",
+            "1.670000",
+        ),
+        (
+            "SELECT avg(DISTINCT cast(v AS decimal(10, 2))) AS v FROM (VALUES (1), (1), (2)) AS t(v)",
+            "1.500000",
+        ),
+        (
+            "SELECT sum(DISTINCT cast(v AS decimal(10, 2))) AS v FROM (VALUES (1), (1), (2)) AS t(v)",
+            "3.00",
+        ),
+        (
+            "SELECT sum(v) = interval '2 months 1 day' AS v FROM (VALUES (interval '1 day'), (interval '2 months')) AS t(v)",
+            "true",
+        ),
+    ] {
+        assert_eq!(text(&engine, sql).await, format!("v\n{expected}\n"), "{sql}");
+    }
     // What the message says.
     assert_eq!(
         text(
@@ -206,6 +240,28 @@ async fn zeros_are_equal_and_nan_is_above_all_numbers() {
             "SELECT count(*) FROM tags a JOIN tags b ON a.value = b.value AND a.source = b.source WHERE a.value = 0",
             json!(4),
         ),
+        ("SELECT array_has([0.0, 1.5], -0.0)", json!(true)),
+        ("SELECT count(*) FROM tags WHERE array_has([0.0], value)", json!(2)),
+        ("SELECT count(*) FROM tags WHERE array_has([value], 0.0)", json!(2)),
+        ("SELECT array_position([1.5, 0.0], -0.0)", json!(2)),
+        ("SELECT array_length(array_distinct([0.0, -0.0, 1.5]))", json!(2)),
+        ("SELECT array_length(array_remove_all([0.0, -0.0, 1.5], 0.0))", json!(1)),
+        ("SELECT array_has_any([0.0], [-0.0])", json!(true)),
+        ("SELECT array_has_all([[0.0]], [[-0.0]])", json!(true)),
+        (
+            "SELECT count(DISTINCT [v]) FROM (VALUES (0.0), (-0.0)) AS t(v)",
+            json!(1),
+        ),
+        ("SELECT max(value) FROM tags", json!("NaN")),
+        ("SELECT min(value) FROM tags", json!("-Infinity")),
+        (
+            "SELECT count(*) FROM tags x WHERE EXISTS (SELECT 1 FROM (VALUES (-0.0), (1.5)) AS y(v) WHERE y.v = x.value)",
+            json!(3),
+        ),
+        (
+            "SELECT count(*) FROM tags x WHERE NOT EXISTS (SELECT 1 FROM (VALUES (0.0), (1.5)) AS y(v) WHERE y.v = x.value) AND value = 0",
+            json!(0),
+        ),
         (
             "SELECT count(*) FROM (SELECT -0.0 AS v, 1 AS w INTERSECT SELECT 0.0, 1)",
             json!(1),
@@ -266,6 +322,12 @@ async fn percentiles_are_interpolated_exactly() {
     assert_eq!(column(&engine, &only("1", "")).await, [4_000_000.0]);
     let grouped = format!("SELECT {} {values} GROUP BY g ORDER BY g", percentile("0.75", ""));
     assert_eq!(column(&engine, &grouped).await, [3_000_000.0, 8.0]);
+    let sliding = "SELECT percentile_cont(v, 0.5) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS p, \
+                   percentile_cont(v, 1.0) OVER (ORDER BY k) AS q FROM (VALUES (1, 5.0), (2, -0.0), (3, 7.0), (4, NULL), (5, 1.0)) AS t(k, v) ORDER BY k";
+    assert_eq!(
+        text(&engine, sliding).await,
+        "p,q\n2.5,5.0\n5.0,5.0\n3.5,7.0\n4.0,7.0\n1.0,7.0\n"
+    );
     let distinct = "SELECT percentile_cont(DISTINCT v, 0.5) FROM (VALUES (1), (1), (1), (4)) AS t(v)";
     assert_eq!(column(&engine, distinct).await, [2.5]);
     let wrong = error(&engine, &only("1.5", "")).await;
@@ -319,6 +381,34 @@ async fn columns_of_one_name_are_told_apart() {
             "{select}"
         );
     }
+    let key =
+        "SELECT value_int, cast(value_int AS varchar) FROM tags WHERE value_int > 0 GROUP BY 1, 2 ORDER BY 2 LIMIT 2";
+    assert_eq!(
+        json_rows(&engine, key).await,
+        json!([{"value_int": 1, "value_int_1": "1"}, {"value_int": 5, "value_int_1": "5"}])
+    );
+    for (sql, expected) in [
+        (
+            "SELECT cast(value_int AS double) FROM tags WHERE value_int IS NOT NULL ORDER BY cast(value_int AS varchar) LIMIT 2",
+            json!([-1.0, -9_223_372_036_854_775_808.0]),
+        ),
+        (
+            "SELECT cast(value_int AS varchar) FROM tags WHERE value_int IS NOT NULL ORDER BY value_int / 2 LIMIT 1",
+            json!(["-9223372036854775808"]),
+        ),
+        (
+            "SELECT DISTINCT cast(value_int AS varchar) FROM tags WHERE value_int > 0 ORDER BY cast(value_int AS varchar) LIMIT 2",
+            json!(["1", "5"]),
+        ),
+        (
+            "SELECT value_int::varchar FROM tags WHERE value_int > 0 GROUP BY value_int, value_int::varchar ORDER BY value_int LIMIT 2",
+            json!(["1", "5"]),
+        ),
+    ] {
+        assert_eq!(Json::from(column(&engine, sql).await), expected, "{sql}");
+    }
+    let twice = json_rows(&engine, "SELECT *, tag FROM tags WHERE tag = 'x'").await;
+    assert_eq!((&twice[0]["tag"], &twice[0]["tag_1"]), (&json!("x"), &json!("x")));
     let all = json_rows(&engine, &format!("SELECT a.*, b.* {both}")).await;
     let row = all[0].as_object().unwrap();
     assert_eq!((&row["value_text"], &row["value_text_1"]), (&json!("x"), &json!("x")));
@@ -403,7 +493,18 @@ async fn attributes_are_numbers_where_numbers_are_asked_for() {
         ("median(attr_dur)", json!(5.25)),
         ("percentile_cont(1) within group (order by attr_dur)", json!(100.0)),
         ("max(try_cast(attr_dur as double))", json!(100.0)),
+        ("count(*) filter (where 5 between attr_dur and 9)", json!(2)),
+        ("count(*) filter (where 100 in (attr_dur, 7))", json!(1)),
+        ("count(*) filter (where attr_dur in (9, null))", json!(1)),
+        (
+            "count(*) filter (where case attr_dur when 9 then true when 100 then true else false end)",
+            json!(2),
+        ),
+        // Numbers are ordered by their value and before other texts.
         ("max(attr_dur)", json!("odd")),
+        ("min(attr_dur)", json!("-1")),
+        ("max(attr_dur) filter (where attr_dur <> 'odd')", json!("100")),
+        ("max(distinct attr('dur')) filter (where attr_dur < 50)", json!("9")),
     ] {
         assert_eq!(
             column(&engine, &format!("SELECT {of} FROM tags")).await,
@@ -411,6 +512,23 @@ async fn attributes_are_numbers_where_numbers_are_asked_for() {
             "{of}"
         );
     }
+    for (condition, expected) in [
+        ("attr_dur IN (SELECT n FROM (VALUES (9), (100), (5)) AS v(n))", 2),
+        ("value_int IN (SELECT attr_dur FROM tags)", 0),
+        ("value_int + 8 IN (SELECT attr('dur') FROM tags)", 1),
+        ("value_int + 8 NOT IN (SELECT attr_dur FROM tags WHERE attr_dur > 0)", 5),
+    ] {
+        let sql = format!("SELECT count(*) FROM tags WHERE {condition}");
+        assert_eq!(column(&engine, &sql).await, [expected], "{condition}");
+    }
+    let windows = "SELECT max(attr_dur) OVER (ORDER BY value_int ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS m, \
+                   min(attr_dur) OVER (PARTITION BY unit) AS n FROM tags WHERE attr_dur <> 'odd' ORDER BY value_int";
+    assert_eq!(text(&engine, windows).await, "m,n\n9,-1\n100,-1\n100,-1\n1.5,-1\n");
+    let grouped = "SELECT value_int > 2 AS g, max(attr_dur), min(attr('dur')) AS m FROM tags GROUP BY 1 ORDER BY 1";
+    assert_eq!(
+        text(&engine, grouped).await,
+        "g,max(tags.attr_dur),m\nfalse,100,-1\ntrue,odd,1.5\n"
+    );
     let joined = "SELECT a.attr('dur'), b.attr('dur') FROM tags a JOIN tags b ON a.attr('dur') = b.attr('dur') WHERE a.value_int = b.value_int ORDER BY a.value_int LIMIT 1";
     assert_eq!(
         json_rows(&engine, joined).await,

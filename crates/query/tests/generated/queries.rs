@@ -12,7 +12,7 @@ pub struct GeneratedQuery {
 impl GeneratedQuery {
     pub fn new(seed: u64) -> GeneratedQuery {
         let mut made = Sql(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bf0_3635);
-        let (sql, is_ordered) = match made.below(10) {
+        let (sql, is_ordered) = match made.below(12) {
             0 => (made.rows(), false),
             1 | 2 => (made.groups(), false),
             3 => (made.joined(), false),
@@ -21,6 +21,8 @@ impl GeneratedQuery {
             6 => (made.first_rows(), true),
             7 => (made.first_values(), true),
             8 => (made.set_operation(), false),
+            9 => (made.names_of_casts(), true),
+            10 => (made.json(), false),
             _ => (made.subquery(), false),
         };
         GeneratedQuery { seed, sql, is_ordered }
@@ -213,6 +215,10 @@ impl Sql {
                 let list = self.pick(&["(0.0, 1.5)", "(-0.0)", "(cast('NaN' as double), 2.0)", "(null, 1.5)"]);
                 format!("{} {} {list}", self.column(table, &["d"]), self.pick(&["in", "not in"]))
             }
+            6 if self.one_in(2) => {
+                let list = self.pick(&["[0.0, 1.5]", "[-0.0]", "[-2.25, cast('NaN' as double)]"]);
+                format!("array_has({list}, {})", self.column(table, &["d"]))
+            }
             6 => format!("{} is {}null", self.value(table, 0), self.pick(&["", "not "])),
             7 => format!(
                 "{} between {} and {}",
@@ -264,7 +270,7 @@ impl Sql {
             _ => format!(
                 "{}({})",
                 self.pick(&["median", "stddev", "var_pop"]),
-                self.column(table, &["e"])
+                self.column(table, &["e", "k", "i"])
             ),
         };
         match self.one_in(5) && !call.starts_with("percentile") {
@@ -381,7 +387,6 @@ impl Sql {
     }
 
     fn first_rows(&mut self) -> String {
-        // The library adds what is sorted by to the columns, and a cast has the name of its value.
         let values = self.several(3, |sql| sql.value("", 1)).into_iter().enumerate();
         let values: Vec<String> = values.map(|(at, value)| format!("{value} as c{at}")).collect();
         let values = values.join(", ");
@@ -393,6 +398,52 @@ impl Sql {
             "select {values} from a{filter} order by {by}, id limit {}{offset}",
             1 + self.below(12)
         )
+    }
+
+    /// Casts beside their values, which have one name for the library: selected, grouped and sorted by.
+    fn names_of_casts(&mut self) -> String {
+        let column = self.column("", &["k", "i", "day", "e"]);
+        let cast = |kind: &str| format!("cast({column} as {kind})");
+        let first = cast(self.pick(&["varchar", "double", "bigint"])).replace("(day as double)", "(day as varchar)");
+        let first = first
+            .replace("(day as bigint)", "(day as date)")
+            .replace("(e as bigint)", "(e as double)");
+        let filter = self.filter("");
+        let limit = 1 + self.below(9);
+        match self.below(4) {
+            0 => format!(
+                "select {column}, {first}, count(*) from a{filter} group by 1, 2 order by 1 nulls last, 2 nulls last limit {limit}"
+            ),
+            1 => format!("select {first}, {column} from a{filter} order by {column} nulls first, id limit {limit}"),
+            2 => format!("select {first} from a{filter} order by {column} desc nulls last, id limit {limit}"),
+            _ => format!(
+                "select *, k, {first} from (select id, k, i, day, e from a{filter}) as x order by id limit {limit}"
+            ),
+        }
+    }
+
+    /// Values of JSON texts that are made of columns.
+    fn json(&mut self) -> String {
+        let text = "'{\"k\":' || coalesce(cast(k as varchar), 'null') || ',\"l\":[1,\"x\",{\"g\":\"' || coalesce(g, '') || '\"}]}'";
+        let path = self.pick(&[
+            "-> 'k'",
+            "->> 'k'",
+            "->> 'l'",
+            "-> 'l' -> 1",
+            "-> 'l' -> 2 ->> 'g'",
+            "-> 'l' ->> -3",
+            "-> 'none'",
+        ]);
+        let table = format!("(select id, g, k, {text} as j from a{}) as x", self.filter(""));
+        match self.below(4) {
+            0 => format!("select id, (j {path}) as v from {table}"),
+            1 => format!("select (j {path}) as v, count(*) from {table} group by 1"),
+            2 => format!("select id from {table} where (j {path}) is not null and g is not null"),
+            _ => format!(
+                "select id from {table} where (j ->> 'k') = {}",
+                self.pick(&["'1'", "'-2'", "'null'"])
+            ),
+        }
     }
 
     /// The first values or groups, which the library aggregates in a heap of its own.

@@ -122,6 +122,23 @@ const TOO_LARGE: &[(&str, &str, &str)] = &[
     ),
     ("map", "map(range(0, 70000), range(0, 70000))", "1120016 bytes"),
     ("CAST", "cast(range(0, 100000) as text)", "2500020 bytes"),
+    ("json_get", "json_get(range(0, 100000))", "2500020 bytes"),
+    ("json_get_json", "json_get_json(range(0, 100000))", "2500020 bytes"),
+    ("json_as_text", "json_as_text(range(0, 100000))", "2500020 bytes"),
+    ("json_get_str", "json_get_str(range(0, 100000))", "2500020 bytes"),
+    ("json_get_array", "json_get_array(range(0, 100000))", "12500036 bytes"),
+    (
+        "json_object_keys",
+        "json_object_keys(range(0, 100000))",
+        "12500036 bytes",
+    ),
+    ("json_get_int", "json_get_int(range(0, 100000))", "2500020 bytes"),
+    ("json_get_float", "json_get_float(range(0, 100000))", "2500020 bytes"),
+    ("json_get_bool", "json_get_bool(range(0, 100000))", "2500020 bytes"),
+    ("json_length", "json_length(range(0, 100000))", "2500020 bytes"),
+    ("json_contains", "json_contains(range(0, 100000), 0)", "2500020 bytes"),
+    ("json_has_key", "json_has_key(range(0, 100000), 'a')", "2500020 bytes"),
+    ("to_json", "to_json(range(0, 100000))", "2500020 bytes"),
 ];
 
 /// These return numbers of fixed width. Only their pattern can be too large.
