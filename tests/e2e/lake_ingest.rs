@@ -192,7 +192,7 @@ fn exit_codes_say_what_became_of_files() {
     let folder = folder.path();
     std::fs::write(
         folder.join("bad.ndjson"),
-        "{\"message\":\"a\"}\nno\n{\"ts\":\"noon\"}\n",
+        "{\"message\":\"a\",\"ts\":1763633471}\nno\n{\"ts\":\"noon\"}\n",
     )
     .unwrap();
     std::fs::write(folder.join("text.txt"), "Nov 20 something happened\n").unwrap();
@@ -234,6 +234,33 @@ fn exit_codes_say_what_became_of_files() {
         assert!(failed.stderr.contains(part), "{part}: {}", failed.stderr);
     }
     assert_eq!(sql(folder, "select count(*) as n from logs"), [json!({"n": 1})]);
+    // Columns that are not known are no failure of the file: nothing is added, and it says what to write.
+    std::fs::write(folder.join("other.csv"), "When,what\n20.11.2025,it runs\n").unwrap();
+    let unknown = ingest(folder, &["other.csv"]);
+    assert_eq!(unknown.status.code(), Some(3), "{}", unknown.stderr);
+    for part in [
+        "other.csv: ingest.missing_fields: 1 of 1 rows have no time, and 1 no body; the columns are When",
+        "--map When=time --map what=body and --time-format FORMAT; or add the rows as they are with --accept-missing",
+    ] {
+        assert!(unknown.stderr.contains(part), "{part}: {}", unknown.stderr);
+    }
+    let both = ingest(folder, &["other.csv", "missing"]);
+    assert_eq!(both.status.code(), Some(4), "{}", both.stderr);
+    assert_eq!(sql(folder, "select count(*) as n from logs"), [json!({"n": 1})]);
+    let named = ["--map", "When=time", "--map", "what=body", "--time-format", "%d.%m.%Y", "other.csv"];
+    assert_eq!(report(folder, &named, 0)["rows"], 1);
+    assert_eq!(report(folder, &["--accept-missing", "--again", "other.csv"], 0)["rows"], 1);
+    let found = sql(
+        folder,
+        "select time_source, attr_when, attr_what, body from logs where body is distinct from 'a' order by body",
+    );
+    assert_eq!(
+        found,
+        [
+            json!({"time_source": null, "attr_when": null, "attr_what": null, "body": "it runs"}),
+            json!({"time_source": "arrival", "attr_when": "20.11.2025", "attr_what": "it runs", "body": null}),
+        ]
+    );
     for wrong in [
         &["--map", "x", "bad.ndjson"][..],
         &["--table", "nothing", "bad.ndjson"],
@@ -328,7 +355,8 @@ fn files_come_in_beside_a_running_process_that_gets_new_columns_too() {
                 let rows =
                     (0..50).map(|n| format!("{{\"message\":\"file\",\"file.{file}\":\"{n}\",\"file_{file}\":1}}\n"));
                 std::fs::write(folder.path().join(&name), rows.collect::<String>()).unwrap();
-                let arguments = ["lake", "ingest", "--json", "--data-dir", data.to_str().unwrap(), &name];
+                let data = data.to_str().unwrap();
+                let arguments = ["lake", "ingest", "--json", "--accept-missing", "--data-dir", data, &name];
                 let finished = run(folder.path(), &arguments).unwrap();
                 assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
             }

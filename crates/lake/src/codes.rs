@@ -31,6 +31,8 @@ thalweg_kit::meaning_table! {
             "The format of the file is unclear or does not fit its name; rename the file, or set `--kind`.";
         Malformed = "ingest.malformed",
             "A row or a value of the file is too long, maybe because a quote is not closed; correct the named line.";
+        MissingFields = "ingest.missing_fields",
+            "Most rows of the file have no time or no body, because these have other names; add `--map`, or `--accept-missing`.";
         NoHeader = "ingest.no_header",
             "The first line of a CSV file does not have the names of its columns, separated by commas; add them.";
         Parquet = "ingest.parquet",

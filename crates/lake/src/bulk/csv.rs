@@ -64,7 +64,7 @@ pub(super) fn read(
             reading.bad(line, &bad, &as_text(&record))?;
         }
         count += 1;
-        if count % SETTLE_RECORDS == 0 && !reading.goes_on(rows) {
+        if count % SETTLE_RECORDS == 0 && !reading.goes_on_with(maker, rows) {
             break;
         }
     }

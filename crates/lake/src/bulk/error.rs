@@ -45,6 +45,11 @@ pub enum BulkError {
         why: String,
         quarantine: Option<PathBuf>,
     },
+    #[error(
+        "{code}: {advice}; or add the rows as they are with --accept-missing",
+        code = ImportCode::MissingFields
+    )]
+    MissingFields { advice: String },
     #[error("{code}: it changed while it was read; run it again when it is complete", code = ImportCode::Changed)]
     Changed,
     #[error("{0}")]
@@ -68,6 +73,11 @@ impl BulkError {
             self,
             BulkError::Open(_) | BulkError::Table(_) | BulkError::Folder { .. }
         )
+    }
+
+    /// Whether the file is fine, but the meaning of its columns is not known.
+    pub fn is_of_columns(&self) -> bool {
+        matches!(self, BulkError::MissingFields { .. })
     }
 }
 

@@ -19,6 +19,7 @@ use super::requests::{RequestDecoder, RequestRules};
 use super::tables::BulkTables;
 use super::{BulkOptions, BulkRequest, csv, file_name, parquet_rows};
 use crate::error::AppendError;
+use crate::named_rows::missing::MissingFields;
 use crate::named_rows::{BadRow, ColumnMapping, NamedRowBuilder, RowRules};
 use thalweg_columns::tables::{self, TableSpec};
 use thalweg_kit::threads;
@@ -67,6 +68,9 @@ impl FileImport<'_> {
         let spec = self.wanted.table.unwrap_or(&tables::LOGS);
         let places = ColumnMapping::new(spec, tables.promoted(spec)?, self.wanted.renamed.clone());
         let mut maker = NamedRowBuilder::new(places, self.rules());
+        if !self.wanted.accept_missing {
+            maker.note_missing();
+        }
         let Some(folder) = folder else {
             let mut rows = BulkMemtables::new(self.options.flush_bytes, None);
             self.rows(opened, requests, spec, &mut maker, &mut rows)?;
@@ -118,7 +122,10 @@ impl FileImport<'_> {
             )),
         }?;
         self.tell(rows);
-        Ok(())
+        match maker.missing().and_then(MissingFields::advice) {
+            Some(advice) => Err(BulkError::MissingFields { advice }),
+            None => Ok(()),
+        }
     }
 
     fn requests(
@@ -159,6 +166,13 @@ impl FileImport<'_> {
     pub fn goes_on(&self, rows: &mut BulkMemtables<'_>) -> bool {
         self.tell(rows);
         rows.settle()
+    }
+
+    /// The same where rows have names. Returns false also if so many rows lack a time or a body that the others need
+    /// not be read.
+    pub fn goes_on_with(&self, maker: &NamedRowBuilder, rows: &mut BulkMemtables<'_>) -> bool {
+        let is_hopeless = maker.missing().is_some_and(MissingFields::is_hopeless);
+        self.goes_on(rows) && !is_hopeless
     }
 
     fn tell(&self, rows: &BulkMemtables<'_>) {

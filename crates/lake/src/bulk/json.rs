@@ -97,7 +97,7 @@ impl<'a> BulkJsonReader<'a> {
             unsettled += line.len() + 1;
             if unsettled >= SETTLE_BYTES {
                 unsettled = 0;
-                if !reading.goes_on(rows) {
+                if !reading.goes_on_with(self.rows, rows) {
                     return Ok(());
                 }
             }
@@ -118,7 +118,7 @@ impl<'a> BulkJsonReader<'a> {
             unsettled += value.len();
             if unsettled >= SETTLE_BYTES {
                 unsettled = 0;
-                if !reading.goes_on(rows) {
+                if !reading.goes_on_with(self.rows, rows) {
                     break;
                 }
             }

@@ -104,6 +104,8 @@ pub struct BulkRequest {
     pub again: bool,
     /// Read files but write nothing.
     pub dry_run: bool,
+    /// Add the rows of a file even if most have no time or no body.
+    pub accept_missing: bool,
 }
 
 impl Default for BulkRequest {
@@ -117,6 +119,7 @@ impl Default for BulkRequest {
             bad_max: 1000,
             again: false,
             dry_run: false,
+            accept_missing: false,
         }
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn read(
         }
         let read = u128::from(size) * u128::from(done) / u128::from(total.max(1));
         reading.watched.bytes.store(read as u64, Ordering::Relaxed);
-        if !reading.goes_on(rows) {
+        if !reading.goes_on_with(maker, rows) {
             break;
         }
     }

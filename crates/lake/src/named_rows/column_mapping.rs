@@ -3,16 +3,15 @@
 //! | name | goes to |
 //! |---|---|
 //! | a column of the table | that column; for promoted ones, the attribute that it is bound to |
-//! | `timestamp`, `time`, `ts`, `@timestamp` | the time, unless there is a better one |
-//! | `message`, `msg`, `log`, `line` | the body of a log |
-//! | `severity`, `level` | the severity of a log |
+//! | a usual name of time, body, severity or service, in any spelling ([`super::known_names`]) | that role, unless there is a better name |
 //! | `chq_tsns`, `log_message`, `log_level`, `span_…` | the column to which the reference system's name corresponds |
 //! | `resource.x`, `scope.x`, `attr.x`, the same with `_` | the attribute `x` of the resource, scope or record |
+//! | a column of the table in another spelling | that column, if the value fits |
 //! | any other | an attribute of the record |
 //!
-//! If several columns could be the time, the body or the severity, the first in these lists is used, and the others
-//! become attributes.
+//! If several columns could have one role, the first in the lists is used, and the others become attributes.
 
+use super::known_names::{self, RoleName, role_of};
 use thalweg_columns::rows::attribute_columns::AttributeSource;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::schema::{ColumnType, TableSchema};
@@ -20,11 +19,13 @@ use thalweg_delta::schema::{ColumnType, TableSchema};
 /// The target of a column's values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ColumnTarget {
-    /// A candidate for a role; of a row's candidates the one with the lowest rank is used.
-    Best(FieldRole, u8),
+    /// A candidate for a role; of a row's candidates the best is used.
+    Role(RoleName),
     /// A fixed column, by its index in the table.
     Column(usize),
-    /// The same, for a column in nanoseconds where the file has milliseconds.
+    /// The same, by another spelling of its name: a value that does not fit becomes an attribute.
+    Spelled(usize),
+    /// A fixed column in nanoseconds where the file has milliseconds.
     Millis(usize),
     Attribute(AttributeSource, Box<str>),
     /// A map of attributes, whose names include their source.
@@ -33,34 +34,6 @@ pub(super) enum ColumnTarget {
     Made,
 }
 
-/// A role that one value of a row has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FieldRole {
-    Time,
-    Body,
-    Severity,
-}
-
-impl FieldRole {
-    pub const COUNT: usize = 3;
-}
-
-/// Names of the time, the best first. The first two are in nanoseconds, the third in milliseconds, whatever their
-/// magnitude.
-const TIMES: [&str; 7] = [
-    "time_unix_nano",
-    "chq_tsns",
-    "chq_timestamp",
-    "timestamp",
-    "time",
-    "ts",
-    "@timestamp",
-];
-pub(super) const OWN: usize = 0;
-pub(super) const THEIRS: usize = 1;
-pub(super) const THEIRS_MILLIS: usize = 2;
-const BODIES: [&str; 6] = ["body", "log_message", "message", "msg", "log", "line"];
-const SEVERITIES: [&str; 4] = ["severity_text", "log_level", "severity", "level"];
 /// Names of the reference system for columns of `traces`.
 const SPANS: [(&str, &str); 8] = [
     ("span_trace_id", "trace_id"),
@@ -78,7 +51,11 @@ const SPANS_IN_MILLIS: [(&str, &str); 2] = [
     ("span_duration", "duration_ns"),
 ];
 /// Columns that are derived when a row is stored.
-const MADE: [&str; 4] = ["date", "arrival_unix_nano", "fingerprint", "series_id"];
+const MADE: [&str; 3] = ["arrival_unix_nano", "fingerprint", "series_id"];
+/// Columns that accept few values, so that another spelling of their names may mean something else.
+const EXACT: [&str; 4] = ["kind", "status_code", "metric_type", "temporality"];
+/// Older names of the reference system for columns of `metrics`, without their prefix.
+const THEIR_METRICS: [(&str, &str); 2] = [("name", "metric_name"), ("value", "value")];
 const OVERFLOW: &str = "overflow";
 
 /// The column mapping of one table.
@@ -114,21 +91,28 @@ impl ColumnMapping {
     }
 
     pub(super) fn of(&self, name: &str) -> ColumnTarget {
-        let renamed = self.renamed.iter().find(|(old, _)| old == name);
-        self.of_renamed(renamed.map_or(name, |(_, new)| new))
+        match self.renamed(name) {
+            Some(target) => target,
+            None => self.of_name(name),
+        }
     }
 
-    fn of_renamed(&self, name: &str) -> ColumnTarget {
-        let rank = |names: &[&str]| names.iter().position(|known| *known == name);
-        let best = |best, names: &[&str]| Some(ColumnTarget::Best(best, u8::try_from(rank(names)?).ok()?));
-        if let Some(place) = best(FieldRole::Time, &TIMES) {
-            return place;
-        }
-        if self.has("body") {
-            let place = best(FieldRole::Body, &BODIES).or_else(|| best(FieldRole::Severity, &SEVERITIES));
-            if let Some(place) = place {
-                return place;
-            }
+    /// The target that the user gives to a name.
+    pub(super) fn renamed(&self, name: &str) -> Option<ColumnTarget> {
+        let (_, new) = self.renamed.iter().find(|(old, _)| old == name)?;
+        Some(match self.of_name(new) {
+            ColumnTarget::Role(role) => ColumnTarget::Role(RoleName {
+                is_mapped: true,
+                is_strict: true,
+                ..role
+            }),
+            target => target,
+        })
+    }
+
+    fn of_name(&self, name: &str) -> ColumnTarget {
+        if let Some(role) = role_of(name, self.has("body")) {
+            return ColumnTarget::Role(role);
         }
         if MADE.contains(&name) && self.has(name) {
             return ColumnTarget::Made;
@@ -147,7 +131,34 @@ impl ColumnMapping {
             .map(ColumnTarget::Column)
             .or_else(|| self.bound(name))
             .or_else(|| of_source(name))
+            .or_else(|| self.spelled(name).map(ColumnTarget::Spelled))
             .unwrap_or_else(|| ColumnTarget::Attribute(AttributeSource::Attr, name.into()))
+    }
+
+    /// The fixed column whose name this is in another spelling.
+    fn spelled(&self, name: &str) -> Option<usize> {
+        let ours = known_names::without_prefix(name).filter(|_| self.has("metric_name"));
+        let ours = ours.and_then(|name| THEIR_METRICS.iter().find(|(theirs, _)| *theirs == name));
+        if let Some((_, ours)) = ours {
+            return self.column(ours);
+        }
+        let plain = known_names::plain(name);
+        let is_it = |(column, kind, is_attribute): &(String, ColumnType, bool)| {
+            let is_flat = !matches!(
+                kind,
+                ColumnType::Array(_)
+                    | ColumnType::Struct(_)
+                    | ColumnType::TextMap
+                    | ColumnType::Date
+                    | ColumnType::Timestamp
+            );
+            is_flat
+                && !is_attribute
+                && !MADE.contains(&column.as_str())
+                && !EXACT.contains(&column.as_str())
+                && known_names::plain(column) == plain
+        };
+        self.columns.iter().position(is_it)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -168,6 +179,15 @@ impl ColumnMapping {
     pub fn kind(&self, column: usize) -> Option<(&str, &ColumnType)> {
         let (name, kind, _) = self.columns.get(column)?;
         Some((name, kind))
+    }
+
+    /// The length of the ids of a column; `None` if it has none.
+    pub(super) fn id_bytes(&self, column: usize) -> Option<usize> {
+        match self.kind(column)? {
+            ("trace_id", _) => Some(16),
+            (name, ColumnType::String) if name.ends_with("_id") => Some(8),
+            _ => None,
+        }
     }
 
     pub fn spec(&self) -> &'static TableSpec {
@@ -204,7 +224,8 @@ pub(super) fn of_source(name: &str) -> Option<ColumnTarget> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_columns::tables::{LOGS, METRICS, TRACES};
+    use crate::named_rows::known_names::{FieldRole, NumberUnit};
+    use thalweg_columns::tables::{LOGS, METRICS, TRACES, logs};
 
     fn places(spec: &'static TableSpec) -> ColumnMapping {
         let bound = |column: &str, source, name: &str| (column.to_owned(), source, name.to_owned());
@@ -226,29 +247,30 @@ mod tests {
         ColumnTarget::Attribute(source, name.into())
     }
 
+    fn role(spec: &'static TableSpec, name: &str) -> RoleName {
+        match places(spec).of(name) {
+            ColumnTarget::Role(role) => role,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
     #[test]
     fn names_of_logs_go_to_their_places() {
         let of = |name: &str| places(&LOGS).of(name);
-        assert_eq!(of("time_unix_nano"), ColumnTarget::Best(FieldRole::Time, 0));
+        let own = role(&LOGS, "time_unix_nano");
         assert_eq!(
-            (of("@timestamp"), of("when")),
-            (
-                ColumnTarget::Best(FieldRole::Time, 6),
-                ColumnTarget::Best(FieldRole::Time, 5)
-            )
+            (own.role, own.position, own.unit),
+            (FieldRole::Time, 0, NumberUnit::Nanos)
         );
-        assert_eq!(
-            (of("body"), of("line")),
-            (
-                ColumnTarget::Best(FieldRole::Body, 0),
-                ColumnTarget::Best(FieldRole::Body, 5)
-            )
-        );
-        assert_eq!(of("level"), ColumnTarget::Best(FieldRole::Severity, 3));
-        assert_eq!(
-            of("trace_id"),
-            ColumnTarget::Column(thalweg_columns::tables::logs::TRACE_ID)
-        );
+        let (theirs, mapped) = (role(&LOGS, "@timestamp"), role(&LOGS, "when"));
+        assert!(theirs.role == FieldRole::Time && !theirs.is_mapped && theirs.is_strict);
+        assert!(mapped.role == FieldRole::Time && mapped.is_mapped && mapped.position < theirs.position);
+        assert!(!role(&LOGS, "Timestamp").is_strict && !role(&LOGS, "created_at").is_strict);
+        let (body, line) = (role(&LOGS, "body"), role(&LOGS, "line"));
+        assert!(body.role == FieldRole::Body && line.role == FieldRole::Body && body.position < line.position);
+        assert_eq!(role(&LOGS, "level").role, FieldRole::Severity);
+        assert_eq!(of("trace_id"), ColumnTarget::Column(logs::TRACE_ID));
+        assert_eq!(of("TraceId"), ColumnTarget::Spelled(logs::TRACE_ID));
         assert_eq!(
             (of("fingerprint"), of("overflow")),
             (ColumnTarget::Made, ColumnTarget::Overflow)
@@ -263,10 +285,7 @@ mod tests {
             of("resource.host.name"),
             attribute(AttributeSource::Resource, "host.name")
         );
-        assert_eq!(
-            of("scope_name"),
-            ColumnTarget::Column(thalweg_columns::tables::logs::SCOPE_NAME)
-        );
+        assert_eq!(of("scope_name"), ColumnTarget::Column(logs::SCOPE_NAME));
         assert_eq!(of("usr"), attribute(AttributeSource::Attr, "user.name"));
         assert_eq!(
             (of("resource"), of("")),
@@ -285,8 +304,10 @@ mod tests {
     #[test]
     fn names_of_other_tables_go_to_theirs() {
         let spans = |name: &str| places(&TRACES).of(name);
-        use thalweg_columns::tables::traces;
+        use thalweg_columns::tables::{metrics, traces};
         assert_eq!(spans("span_trace_id"), ColumnTarget::Column(traces::TRACE_ID));
+        assert_eq!(spans("SpanId"), ColumnTarget::Spelled(traces::SPAN_ID));
+        assert_eq!(spans("Kind"), attribute(AttributeSource::Attr, "Kind"));
         assert_eq!(
             (spans("span_duration"), spans("duration_ns")),
             (
@@ -298,10 +319,8 @@ mod tests {
         assert_eq!(spans("message"), attribute(AttributeSource::Attr, "message"));
         let points = |name: &str| places(&METRICS).of(name);
         assert_eq!(points("series_id"), ColumnTarget::Made);
-        assert_eq!(
-            points("metric_name"),
-            ColumnTarget::Column(thalweg_columns::tables::metrics::NAME)
-        );
+        assert_eq!(points("metric_name"), ColumnTarget::Column(metrics::NAME));
+        assert_eq!(points("_cardinalhq.name"), ColumnTarget::Spelled(metrics::NAME));
         assert_eq!(points("level"), attribute(AttributeSource::Attr, "level"));
     }
 }

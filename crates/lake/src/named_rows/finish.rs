@@ -1,7 +1,8 @@
 //! Writes a buffered row to a chunk, with its derived values: time, fingerprint, and series id.
 
 use super::cell::CellValue;
-use super::column_mapping::FieldRole;
+use super::known_names::{FieldRole, SEVERITY_TEXT};
+use super::missing::FoundFields;
 use super::row_buffer::RowBuffer;
 use super::{BadRow, nested};
 use thalweg_columns::ids::series::{Metric, SeriesIdHasher};
@@ -43,7 +44,8 @@ enum NamedRowKind {
 const KINDS: [&str; 6] = ["unspecified", "internal", "server", "client", "producer", "consumer"];
 const CODES: [&str; 3] = ["unset", "ok", "error"];
 const TYPES: [&str; 5] = ["gauge", "sum", "histogram", "exponential_histogram", "summary"];
-const SERVICE: &str = "service.name";
+/// The attribute of the resource that names the service.
+pub(super) const SERVICE: &str = "service.name";
 /// The highest severity number.
 const SEVERITY_MAX: i32 = 24;
 
@@ -86,7 +88,7 @@ impl RowFinisher {
         chunk: &mut MemtableChunk,
         cut_at: Option<usize>,
         changed: &mut RowChangeCounts,
-    ) -> Result<(), BadRow> {
+    ) -> Result<FoundFields, BadRow> {
         let own = gathered.take_best(FieldRole::Time).and_then(|time| time.nanos);
         match self.table {
             NamedRowKind::Traces => check_span(gathered)?,
@@ -120,23 +122,33 @@ impl RowFinisher {
                 None => chunk.push_extra(row, source, name, text),
             }
         }
+        let found = FoundFields {
+            time: own.is_some_and(|own| own != 0) || self.observed(gathered).is_some(),
+            body: gathered
+                .best_of(FieldRole::Body)
+                .is_some_and(|body| !body.text.is_empty()),
+        };
         match self.table {
             NamedRowKind::Logs => self.log(gathered, chunk, row, cut_at, changed),
             NamedRowKind::Metrics => self.point(gathered, chunk, row),
             NamedRowKind::Traces => self.span(gathered, chunk, row, (own, changed)),
             NamedRowKind::Other => {}
         }
-        let observed = match self.table {
-            NamedRowKind::Logs => gathered.long_of(logs::OBSERVED).filter(|observed| *observed != 0),
-            _ => None,
-        };
+        let observed = self.observed(gathered);
         let sent = match own.filter(|own| *own != 0) {
             Some(own) => Some((own, None)),
             None => observed.map(|observed| (i128::from(observed), Some("observed"))),
         };
         let is_replaced = put_sent(chunk, row, &self.time, self.arrival, self.window, sent);
         changed.times_replaced += u64::from(is_replaced);
-        Ok(())
+        Ok(found)
+    }
+
+    fn observed(&self, gathered: &RowBuffer) -> Option<i64> {
+        match self.table {
+            NamedRowKind::Logs => gathered.long_of(logs::OBSERVED).filter(|observed| *observed != 0),
+            _ => None,
+        }
     }
 
     fn texts(&self, gathered: &RowBuffer, chunk: &mut MemtableChunk, row: usize, changed: &mut RowChangeCounts) {
@@ -201,7 +213,7 @@ impl RowFinisher {
             .parse()
             .ok()
             .filter(|number| (1..=SEVERITY_MAX).contains(number));
-        if let Some(number) = number.filter(|_| severity.rank > 0) {
+        if let Some(number) = number.filter(|_| severity.role.position != SEVERITY_TEXT) {
             if !has_number {
                 chunk.integers(logs::SEVERITY_NUMBER).push(row, number);
             }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::BadRow;
 use super::cell::{CellValue, text, write_hex};
 use thalweg_columns::rows::column_data::ColumnData;
 use thalweg_delta::schema::{ColumnType, TableColumn};
@@ -34,6 +35,38 @@ pub(super) fn pairs(json: &str, mut show: impl FnMut(&str, &str)) -> NestedResul
         show(name, &shown);
         Ok(())
     })
+}
+
+/// The number of members of an object, and the length of its longest name; `None` if it is none.
+pub(super) fn extent(json: &str) -> Option<(usize, usize)> {
+    if !json.starts_with('{') {
+        return None;
+    }
+    let (mut count, mut longest) = (0, 0);
+    let mut tokens = JsonTokenizer::new(json.as_bytes(), DEPTH_MAX);
+    let walked = members(&mut tokens, |tokens, name| {
+        count += 1;
+        longest = longest.max(name.len());
+        tokens.skip().map_err(|error| error.to_string())
+    });
+    walked.ok().map(|()| (count, longest))
+}
+
+/// Passes the members of an object to `put`, up to its first error.
+pub(super) fn each_member(
+    json: &str,
+    mut put: impl FnMut(&str, CellValue<'_>) -> Result<(), BadRow>,
+) -> Result<(), BadRow> {
+    let mut tokens = JsonTokenizer::new(json.as_bytes(), DEPTH_MAX);
+    let mut bad = Ok(());
+    let walked = members(&mut tokens, |tokens, name| {
+        let done = value(tokens, |cell, _| put(name, cell)).map_err(|error| error.to_string())?;
+        done.map_err(|error| {
+            bad = Err(error);
+            String::new()
+        })
+    });
+    bad.and_then(|()| walked.map_err(BadRow::line))
 }
 
 fn members(

@@ -3,12 +3,15 @@
 use std::ops::Range;
 
 use super::cell::CellValue;
-use super::column_mapping::FieldRole;
+use super::known_names::{DATE, FieldRole, RoleName};
+use super::time;
 use thalweg_columns::rows::attribute_columns::AttributeSource;
 
-/// A candidate for the time, the body or the severity of a row.
+/// A candidate for a role of a row.
 #[derive(Debug)]
 pub(super) struct Candidate {
+    pub role: RoleName,
+    /// The candidate with the lowest rank is used.
     pub rank: u8,
     pub name: String,
     pub text: String,
@@ -16,6 +19,42 @@ pub(super) struct Candidate {
     pub kind: Option<&'static str>,
     /// For a time.
     pub nanos: Option<i128>,
+}
+
+impl Candidate {
+    pub fn new(role: RoleName, name: &str, value: CellValue<'_>) -> Candidate {
+        let mut text = String::new();
+        value.write(&mut text);
+        Candidate {
+            role,
+            rank: if role.is_mapped { 0 } else { role.position + 1 },
+            name: name.to_owned(),
+            text,
+            kind: value.kind(),
+            nanos: None,
+        }
+    }
+
+    pub fn value(&self) -> CellValue<'_> {
+        match self.kind {
+            Some("map" | "array") => CellValue::Json(&self.text),
+            _ => CellValue::Text(&self.text),
+        }
+    }
+}
+
+/// A value of a column whose name is spelled otherwise.
+#[derive(Debug)]
+pub(super) struct DeferredValue {
+    pub column: usize,
+    pub name: String,
+    pub text: String,
+}
+
+impl DeferredValue {
+    pub fn value(&self) -> CellValue<'_> {
+        CellValue::Text(&self.text)
+    }
 }
 
 /// An attribute, as ranges of the row's texts.
@@ -40,6 +79,9 @@ pub(super) struct RowBuffer {
     attributes: Vec<RowAttribute>,
     all: String,
     bests: [Option<Candidate>; FieldRole::COUNT],
+    deferred: Vec<DeferredValue>,
+    /// Nanoseconds since midnight, of a column that is no time without its day.
+    pub time_of_day: Option<i128>,
     /// The number of values that were cut.
     pub cut: u64,
 }
@@ -56,6 +98,8 @@ impl RowBuffer {
         self.attributes.clear();
         self.all.clear();
         self.bests = Default::default();
+        self.deferred.clear();
+        self.time_of_day = None;
         self.cut = 0;
     }
 
@@ -102,43 +146,56 @@ impl RowBuffer {
         self.attributes.len()
     }
 
-    /// Keeps the better candidate and returns the other. A repeated candidate replaces the earlier one.
-    pub fn best(
-        &mut self,
-        best: FieldRole,
-        rank: u8,
-        name: &str,
-        value: CellValue<'_>,
-        nanos: Option<i128>,
-    ) -> Option<Candidate> {
-        let mut text = String::new();
-        value.write(&mut text);
-        let candidate = Candidate {
-            rank,
-            name: name.to_owned(),
-            text,
-            kind: value.kind(),
-            nanos,
-        };
-        let kept = self.bests.get_mut(best as usize)?;
+    /// Keeps the better candidate and returns the other. Of two names of one rank the first counts; a repeated name
+    /// replaces its earlier value.
+    pub fn best(&mut self, candidate: Candidate) -> Option<Candidate> {
+        let kept = self.bests.get_mut(candidate.role.role as usize)?;
         match kept {
-            Some(known) if known.rank < rank => Some(candidate),
-            _ => kept.replace(candidate).filter(|known| known.rank != rank),
+            Some(known) if known.name == candidate.name => {
+                *known = candidate;
+                None
+            }
+            Some(known) if known.rank <= candidate.rank => Some(candidate),
+            _ => kept.replace(candidate),
         }
     }
 
-    pub fn rank(&self, best: FieldRole) -> Option<u8> {
-        self.bests.get(best as usize)?.as_ref().map(|candidate| candidate.rank)
+    pub fn best_of(&self, role: FieldRole) -> Option<&Candidate> {
+        self.bests.get(role as usize)?.as_ref()
     }
 
-    pub fn best_text(&self, best: FieldRole) -> Option<&str> {
-        let candidate = self.bests.get(best as usize)?.as_ref();
-        candidate.map(|candidate| candidate.text.as_str())
+    /// Adds the time of day to a time that is a day alone.
+    pub fn join_date_and_time(&mut self) {
+        if let Some(of_day) = self.time_of_day
+            && let Some(Some(best)) = self.bests.get_mut(FieldRole::Time as usize)
+            && best.role.position == DATE
+            && (time::is_day(&best.text) || best.text.ends_with("T00:00:00Z"))
+        {
+            best.nanos = best.nanos.map(|nanos| nanos + of_day);
+        }
     }
 
-    pub fn best_name(&self, best: FieldRole) -> Option<&str> {
-        let candidate = self.bests.get(best as usize)?.as_ref();
-        candidate.map(|candidate| candidate.name.as_str())
+    /// Keeps a value until the end of the row.
+    pub fn defer(&mut self, column: usize, name: &str, write: impl FnOnce(&mut String)) {
+        let mut text = String::new();
+        write(&mut text);
+        let name = name.to_owned();
+        self.deferred.push(DeferredValue { column, name, text });
+    }
+
+    pub fn take_deferred(&mut self) -> Vec<DeferredValue> {
+        std::mem::take(&mut self.deferred)
+    }
+
+    /// Whether a column has a value.
+    pub fn has_column(&self, column: usize) -> bool {
+        let is_it = |of: &usize| *of == column;
+        self.longs.iter().any(|(of, _)| is_it(of))
+            || self.integers.iter().any(|(of, _)| is_it(of))
+            || self.doubles.iter().any(|(of, _)| is_it(of))
+            || self.booleans.iter().any(|(of, _)| is_it(of))
+            || self.texts.iter().any(|(of, _)| is_it(of))
+            || self.nested.iter().any(|(of, _)| is_it(of))
     }
 
     pub fn take_best(&mut self, best: FieldRole) -> Option<Candidate> {

@@ -1,6 +1,6 @@
 //! Parses times in files to nanoseconds since 1970, for any year.
 
-use jiff::civil::DateTime;
+use jiff::civil::{Date, DateTime, Time};
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
@@ -57,6 +57,29 @@ fn of_civil(time: DateTime) -> Option<i128> {
 pub fn of_number(text: &str) -> Option<i128> {
     scaled(text, unit_of)
 }
+
+/// Parses microseconds.
+pub fn of_micros(text: &str) -> Option<i128> {
+    scaled(text, |_| 1_000)
+}
+
+/// Parses a time of day to nanoseconds since midnight: `03:04:05.6`.
+pub fn of_day(text: &str) -> Option<i128> {
+    let text = text.trim();
+    let looks_so = text.len() <= TIME_OF_DAY_MAX && text.as_bytes().get(2) == Some(&b':');
+    let time: Time = looks_so.then(|| text.parse().ok()).flatten()?;
+    let seconds = i128::from(time.hour()) * 3600 + i128::from(time.minute()) * 60 + i128::from(time.second());
+    Some(seconds * SECOND + i128::from(time.subsec_nanosecond()))
+}
+
+/// Whether a text is a day without a time: `2024-01-02`.
+pub fn is_day(text: &str) -> bool {
+    let text = text.trim();
+    text.len() == 10 && text.parse::<Date>().is_ok()
+}
+
+/// The length of `03:04:05.123456789`.
+const TIME_OF_DAY_MAX: usize = 18;
 
 /// Parses milliseconds.
 pub fn of_millis(text: &str) -> Option<i128> {
@@ -169,6 +192,28 @@ mod tests {
         }
         assert!(check_format("%H:%M").unwrap_err().contains("does not determine a time"));
         check_format("%!").unwrap_err();
+    }
+
+    #[test]
+    fn a_day_and_a_time_of_day_are_told_apart() {
+        assert_eq!(
+            of_day(" 03:04:05.5 "),
+            Some((3 * 3600 + 4 * 60 + 5) * SECOND + SECOND / 2)
+        );
+        assert_eq!(of_day("23:59"), Some((24 * 3600 - 60) * SECOND));
+        for text in [
+            "",
+            "noon",
+            "2024-01-02",
+            "2024-01-02T03:04:05",
+            "25:00:00",
+            "3:4",
+            "é:00",
+        ] {
+            assert_eq!(of_day(text), None, "{text}");
+        }
+        assert!(is_day("2024-01-02") && !is_day("2024-01-02T03") && !is_day("1704164645") && !is_day("02.01.2024"));
+        assert_eq!(of_micros("1700000000123456.5"), Some(1_700_000_000_123_456_500));
     }
 
     proptest! {

@@ -18,7 +18,8 @@ Exit codes:
   0  all records are in their tables, now or since an earlier run
   1  the lake cannot be written
   2  wrong usage
-  3  some records or lines were rejected; bad lines are in lake/_thalweg/quarantine of the data folder
+  3  some records or lines were rejected; bad lines are in lake/_thalweg/quarantine of the data folder. Or most rows of
+     a file have no time or no body that is recognised, and none of them were added: --map, or --accept-missing
   4  some files failed, and none of their rows were added")]
     Ingest(Box<IngestOptions>),
     /// Show the state of the tables, their backlog in the log, and the process that holds them
@@ -204,6 +205,9 @@ pub struct IngestOptions {
     /// Bad lines that a file may have; with more, the file fails
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub max_bad: u64,
+    /// Add the rows of a file even if most have no time, which makes it that of now, or no body
+    #[arg(long)]
+    pub accept_missing: bool,
     /// Add files again that the tables already have
     #[arg(long)]
     pub again: bool,

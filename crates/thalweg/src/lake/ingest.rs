@@ -96,6 +96,7 @@ fn wanted(options: &IngestOptions) -> anyhow::Result<BulkRequest> {
         bad_max: options.max_bad,
         again: options.again,
         dry_run: options.dry_run,
+        accept_missing: options.accept_missing,
     })
 }
 
@@ -117,6 +118,8 @@ struct IngestSummary {
     bytes: u64,
     done: u64,
     failed: u64,
+    /// Files whose columns are not known; they count as failed, too.
+    unknown: u64,
     is_of_lake: bool,
     files: Vec<Value>,
 }
@@ -138,6 +141,7 @@ impl IngestSummary {
             }
             Err(error) => {
                 self.failed += 1;
+                self.unknown += u64::from(error.is_of_columns());
                 self.is_of_lake = error.is_of_lake();
                 out::complain(format_args!("thalweg: {name}: {error}"));
                 self.files.push(json!({"file": name, "error": error.to_string()}));
@@ -167,12 +171,18 @@ impl IngestSummary {
                 "{rows} rows, {rejected} rejected, {bytes}, {done} of {of} files, {per_second} rows/s{would}"
             ));
         }
-        Ok(match (self.is_of_lake, self.failed, self.rejected) {
-            (true, ..) => ExitCode::FAILURE,
-            (_, 1.., _) => ExitCode::from(SOME_FAILED),
-            (_, _, 1..) => ExitCode::from(SOME_REJECTED),
-            _ => ExitCode::SUCCESS,
-        })
+        Ok(
+            match (
+                self.is_of_lake,
+                self.failed - self.unknown,
+                self.rejected + self.unknown,
+            ) {
+                (true, ..) => ExitCode::FAILURE,
+                (_, 1.., _) => ExitCode::from(SOME_FAILED),
+                (_, _, 1..) => ExitCode::from(SOME_REJECTED),
+                _ => ExitCode::SUCCESS,
+            },
+        )
     }
 }
 
