@@ -10,13 +10,14 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::json::{LineDelimitedWriter, ReaderBuilder};
 use bytes::Bytes;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::{ArrowWriter, ProjectionMask};
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use serde::{Deserialize, Serialize};
 
 use super::actions::{Action, Add, Metadata, Protocol, Remove, Txn, decode};
+use super::footer;
 
 /// Actions converted at a time.
 const CHUNK: usize = 4096;
@@ -190,7 +191,8 @@ fn length(n: usize) -> i64 {
 
 /// The actions of one checkpoint file, written by any program.
 pub fn read(bytes: Bytes) -> Result<Vec<Action>, String> {
-    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(|e| e.to_string())?;
+    let metadata = footer::load(&bytes, ArrowReaderOptions::new()).map_err(|e| e.to_string())?;
+    let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, metadata);
     let columns = builder.parquet_schema();
     let known = schema();
     let leaves = (0..columns.num_columns()).filter(|&leaf| {
@@ -389,6 +391,24 @@ mod tests {
             }),
         ];
         assert_eq!(read(bytes).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_checkpoint_whose_row_groups_have_odd_ordinals_is_read() {
+        let actions: Vec<Action> = (0..50).map(|n| Action::Add(add(&format!("{n:02}")))).collect();
+        let properties = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(10))
+            .build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), schema(), Some(properties)).unwrap();
+        let mut decoder = ReaderBuilder::new(schema()).build_decoder().unwrap();
+        decoder.serialize(&actions).unwrap();
+        writer.write(&decoder.flush().unwrap().unwrap()).unwrap();
+        let usual = writer.into_inner().unwrap();
+        for is_first_absent in [true, false] {
+            let odd = footer::with_odd_ordinals(&usual, is_first_absent).unwrap();
+            assert_ne!(odd, usual);
+            assert_eq!(read(odd.into()).unwrap(), actions, "{is_first_absent}");
+        }
     }
 
     #[test]

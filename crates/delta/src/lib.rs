@@ -9,6 +9,7 @@
 pub mod actions;
 mod checkpoint;
 mod codes;
+pub mod footer;
 mod history;
 mod log;
 pub mod schema;
