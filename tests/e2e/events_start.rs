@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
+use thalweg_tests::api::Answer;
 use thalweg_tests::postgres::{Database, Server};
 use thalweg_tests::receiver::Authority;
 use thalweg_tests::servers::free_port;
@@ -365,7 +366,28 @@ fn pages_of_other_sites_reach_no_store_without_tokens() {
     assert_eq!(send("POST", "/rpc?token=ns_x", &[foreign]).status, 403);
     assert_eq!(send("POST", "/rpc", &[("host", "evil.example")]).status, 403);
     assert_eq!(open.call(json!(["stream.get", "s"])), json!([]), "nothing was written");
-    assert_eq!(send("POST", "/rpc", &[("origin", "http://localhost:3000")]).status, 200);
+    let friend = ("origin", "http://localhost:3000");
+    let answered = send("POST", "/rpc", &[friend]);
+    assert_eq!(answered.status, 200);
+    let told = |answer: &Answer| answer.headers.get("access-control-allow-origin").cloned();
+    assert_eq!(
+        told(&answered).unwrap(),
+        "http://localhost:3000",
+        "its page may read the response"
+    );
+    // A browser asks before it sends JSON.
+    let asks = [
+        friend,
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "content-type"),
+    ];
+    let preflight = send("OPTIONS", "/rpc", &asks);
+    assert_eq!(
+        (preflight.status, told(&preflight).unwrap().as_bytes()),
+        (200, &b"http://localhost:3000"[..])
+    );
+    let preflight = send("OPTIONS", "/rpc", &[&[foreign], &asks[1..]].concat());
+    assert_eq!((preflight.status, told(&preflight)), (403, None));
     assert_eq!(send("POST", "/rpc", &[]).status, 200);
     // If tokens are checked, a page cannot know the one in the address.
     let kept = Events::on_disk();

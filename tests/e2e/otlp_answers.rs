@@ -674,3 +674,72 @@ fn the_metrics_of_the_lake_have_their_names() {
     world.thalweg.records_are_accounted_for().unwrap();
     end(&mut world.thalweg);
 }
+
+const PORTAL: (&str, &str) = ("origin", "https://portal.example");
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a str> {
+    answer.headers.get(name).map(|value| value.to_str().unwrap())
+}
+
+/// A browser asks before it sends JSON, and gives the response to the page only if it is told that it may.
+#[test]
+fn pages_of_listed_origins_send_telemetry_and_no_others() {
+    let port = free_port().unwrap();
+    let yaml = format!(
+        "ingest:\n  otlp:\n    grpc: {{enabled: false}}\n    http:\n      address: 127.0.0.1:{port}\n      \
+         cors: {{enabled: true, allowed_origins: ['https://portal.example']}}\n"
+    );
+    let mut thalweg = Thalweg::start(&yaml).unwrap();
+    let http = Api::at_root(&format!("127.0.0.1:{port}"));
+    let asks = [
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "content-type,x-tenant"),
+    ];
+    for path in ["/v1/logs", "/v1/metrics", "/v1/traces"] {
+        let preflight = http.send("OPTIONS", path, &[&[PORTAL], &asks[..]].concat(), "");
+        assert_eq!(preflight.status, 200, "{preflight:?}");
+        assert_eq!(
+            header(&preflight, "access-control-allow-origin"),
+            Some("https://portal.example")
+        );
+        assert_eq!(
+            header(&preflight, "access-control-allow-headers"),
+            Some("content-type,x-tenant")
+        );
+        assert!(
+            header(&preflight, "access-control-allow-methods")
+                .unwrap()
+                .contains("POST")
+        );
+        let sent = http.send("POST", path, &[PORTAL, JSON, ("sec-fetch-site", "cross-site")], "{}");
+        assert_eq!((sent.status, sent.text.as_str()), (200, "{}"));
+        assert_eq!(
+            header(&sent, "access-control-allow-origin"),
+            Some("https://portal.example")
+        );
+        assert!(
+            header(&sent, "access-control-expose-headers")
+                .unwrap()
+                .contains("thalweg-position")
+        );
+        // A page reads why it is refused, too.
+        let wrong = http.send("POST", path, &[PORTAL, JSON], "{");
+        assert_eq!(wrong.status, 400);
+        assert_eq!(
+            header(&wrong, "access-control-allow-origin"),
+            Some("https://portal.example")
+        );
+        let other = ("origin", "https://other.example");
+        for (method, body) in [("OPTIONS", ""), ("POST", "{}")] {
+            let refused = http.send(method, path, &[&[other, JSON], &asks[..]].concat(), body);
+            assert_eq!(
+                (refused.status, header(&refused, "access-control-allow-origin")),
+                (403, None)
+            );
+            let cure = "add its origin to ingest.otlp.http.cors.allowed_origins";
+            assert!(refused.text.contains(cure), "{}", refused.text);
+        }
+    }
+    end(&mut thalweg);
+}

@@ -199,6 +199,7 @@ fn origins(options: &EventsServerOptions, server: &EventsApiServer) -> OriginPol
             false => HostNames::Any,
         },
         own_name: options.address.as_ref().map(|name| name.to_ascii_lowercase()),
+        setting: "--allow-origin".to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use thalweg_http::tls_server::ServerTls;
 use thalweg_telemetry::{HostNames, OriginPolicy};
 use tokio::net::TcpListener;
 
-use crate::{StartError, listen};
+use crate::{StartError, cors, listen};
 
 /// A bound address, and who may use it.
 pub struct BoundListener {
@@ -27,6 +27,7 @@ impl BoundListener {
     pub async fn open(config: &ListenerConfig, logins: &Logins) -> Result<BoundListener, StartError> {
         let admission = logins.authorizer();
         let tls = ServerTls::of_listener(config)?.map(Arc::new);
+        let (setting, allowed) = cors::of_listener(config)?;
         let (listener, address) = listen::bind(config.section, &config.address).await?;
         let protection = Protection {
             has_tls: tls.is_some(),
@@ -43,6 +44,8 @@ impl BoundListener {
         };
         let origins = Arc::new(OriginPolicy {
             names,
+            allowed,
+            setting,
             ..OriginPolicy::of_own_machine(&config.address)
         });
         Ok(BoundListener {
@@ -72,6 +75,7 @@ mod tests {
             key_file: None,
             insecure: false,
             max_connections: 1024,
+            cors: None,
         }
     }
 

@@ -26,8 +26,8 @@ pub enum StartError {
     Exposed { text: String },
     #[error(transparent)]
     Protection(#[from] ProtectionError),
-    #[error("http.cors.allowed_origins: {origin:?} is not an origin; write it like https://example.org, or * for all")]
-    Origin { origin: String },
+    #[error("{setting}: {origin:?} is not an origin; write it like https://example.org, or * for all")]
+    Origin { setting: String, origin: String },
     #[error("http.root_path: \"{path}\" cannot be used; choose a plain path such as /benthos")]
     RootPath { path: String },
     #[error("the path {path} is already served by Thalweg or by another component; choose another one")]

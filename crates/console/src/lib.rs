@@ -10,6 +10,7 @@ mod body;
 mod bound_listener;
 mod chunked_body;
 mod connection_slots;
+mod cors;
 mod debug;
 mod error;
 mod event_stream;
@@ -103,6 +104,7 @@ impl Console {
             Arc::new(origins),
             connection_slots::ConnectionSlots::new(limits.connections_max),
         );
+        let router = cors::around(router.clone(), &origins.allowed);
         let begin = |listener: TcpListener| {
             Ok(RunningListener::begin(serve::HttpListener {
                 address: listener.local_addr()?,
@@ -133,7 +135,7 @@ impl Console {
                 listener: door.listener,
                 address: door.address,
                 tls: door.tls,
-                router,
+                router: cors::around(router, &door.origins.allowed),
                 limits,
                 manners: ResponseStyle::default(),
                 meters: meters.clone(),

@@ -7,19 +7,18 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, Method, Uri, header};
+use axum::http::{HeaderValue, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use thalweg_config::HttpConfig;
 use thalweg_telemetry::{Access, ActingPaths, HostNames, HttpRoutes, LinkablePaths, Mount, OriginPolicy, host_of};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
-use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::body::BodyLimits;
 use crate::guard::{AccessGuard, AccessRequirement};
 use crate::refusal::{ListenerErrorKind, ProblemPaths, refusal};
-use crate::{ConsoleOptions, StartError, debug, health, page, refusal, status};
+use crate::{ConsoleOptions, StartError, cors, debug, health, page, refusal, status};
 
 /// Compressing smaller answers costs more than it saves.
 const COMPRESS_ABOVE_BYTES: u16 = 4096;
@@ -85,21 +84,13 @@ pub fn build(
     let all = all
         .fallback(not_found)
         .layer((from_fn_with_state(rules, around), DefaultBodyLimit::disable()));
-    Ok(match cors(allowed) {
-        Some(cors) => all.layer(cors),
-        None => all,
-    })
+    Ok(cors::around(all, allowed))
 }
 
 /// Which origins may send requests, and what a link on any page may open.
 pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<OriginPolicy, StartError> {
-    let allowed = match http.cors.enabled {
-        true => http.cors.allowed_origins.clone(),
-        false => Vec::new(),
-    };
-    if let Some(origin) = allowed.iter().find(|origin| HeaderValue::from_str(origin).is_err()) {
-        return Err(StartError::Origin { origin: origin.clone() });
-    }
+    let setting = cors::setting("http");
+    let allowed = cors::allowed(&setting, &http.cors)?;
     let root = root_path(&http.root_path)?.unwrap_or_default();
     let under_root = PLAIN.map(|path| format!("{root}{path}"));
     let links = PAGES
@@ -109,6 +100,7 @@ pub fn origins(http: &HttpConfig, others: &[Arc<dyn HttpRoutes>]) -> Result<Orig
         .chain(under_root.iter().map(String::as_str));
     Ok(OriginPolicy {
         allowed,
+        setting,
         own_name: host_of(&http.address).map(str::to_ascii_lowercase),
         links: LinkablePaths::new(links),
         acting: ActingPaths::new(
@@ -243,34 +235,6 @@ fn root_path(configured: &str) -> Result<Option<String>, StartError> {
     Ok(Some(path.to_owned()))
 }
 
-fn cors(origins: &[String]) -> Option<CorsLayer> {
-    if origins.is_empty() {
-        return None;
-    }
-    let origins = match origins.iter().any(|origin| origin == "*") {
-        true => AllowOrigin::any(),
-        false => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
-    };
-    let methods = [
-        Method::GET,
-        Method::HEAD,
-        Method::POST,
-        Method::PUT,
-        Method::PATCH,
-        Method::DELETE,
-    ];
-    // Clients choose the names after X-Prop-, so there is no list of all headers; only the origin matters. A wildcard
-    // would not cover Authorization.
-    let told = [header::LOCATION, header::RETRY_AFTER, header::WWW_AUTHENTICATE];
-    Some(
-        CorsLayer::new()
-            .allow_origin(origins)
-            .allow_methods(methods)
-            .allow_headers(AllowHeaders::mirror_request())
-            .expose_headers(told),
-    )
-}
-
 /// Rules that apply to every path.
 struct RequestRules {
     problems: ProblemPaths,
@@ -317,13 +281,5 @@ mod tests {
         for wrong in ["benthos", "/{x}", "/*y", "/a b", "/a//b", "/ä"] {
             assert!(root_path(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn an_origin_that_cannot_be_a_header_is_refused_at_start() {
-        let mut http = thalweg_config::Config::default().http;
-        http.cors.enabled = true;
-        http.cors.allowed_origins = vec!["https://a\nb".to_owned()];
-        assert!(matches!(origins(&http, &[]), Err(StartError::Origin { .. })));
     }
 }

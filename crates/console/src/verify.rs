@@ -9,7 +9,7 @@ use thalweg_config::{
 use thalweg_http::auth::{Logins, file_errors};
 use thalweg_http::tls_server::ServerTls;
 
-use crate::{StartError, listen, routes};
+use crate::{StartError, cors, listen, routes};
 
 /// What is refused, in one sentence with the cure.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,6 +101,9 @@ fn verify_door(door: &ListenerConfig, auth: &AuthConfig) -> Vec<VerifyError> {
     if let Err(error) = ServerTls::of_listener(door) {
         let field = error.unreadable_key().unwrap_or("cert_file");
         found.push(at(&format!("{section}.{field}"), format!("{section}.{error}")));
+    }
+    if let Err(error) = cors::of_listener(door) {
+        found.push(at(&cors::setting(section), error));
     }
     if let Some(address) = literal_address(&door.address) {
         let protection = Protection {

@@ -35,6 +35,8 @@ pub struct OriginPolicy {
     /// Paths that accept a token in the address (`?token=`), which proves that no page of another site caused the
     /// request.
     pub tokens_in_address: Vec<String>,
+    /// The setting that lists `allowed`, for the cure in a refusal; empty if the listener has none.
+    pub setting: String,
 }
 
 /// The host names under which a listener answers.
@@ -64,8 +66,8 @@ pub enum OriginRefusal {
     Host(&'static str),
     /// A host name that an outsider may control.
     Name,
-    /// A page of this origin, if it is known.
-    Page(Option<String>),
+    /// A page of this origin, if it is known, and the setting that could allow it.
+    Page { origin: Option<String>, setting: String },
     /// A browser that does not say which page it was.
     Silent,
     /// A browser that opens a path with side effects as a page.
@@ -157,12 +159,12 @@ impl OriginPolicy {
             };
             return match self.allows(origin) || is_own() {
                 true => Ok(()),
-                false => Err(OriginRefusal::Page(Some(origin.to_owned()))),
+                false => Err(self.page(Some(origin))),
             };
         }
         let is_link = is_read(request.method()) && self.links.have(request.uri().path());
         let referer = text(&header::REFERER).and_then(origin_of);
-        let from = || Err(OriginRefusal::Page(referer.map(str::to_owned)));
+        let from = || Err(self.page(referer));
         match text(&FETCH_SITE) {
             Some("same-origin" | "none") => return Ok(()),
             // A site includes all ports, so a page of another service on this machine is on the same site too.
@@ -189,6 +191,13 @@ impl OriginPolicy {
         match !is_browser || headers.contains_key(REQUESTED_WITH) {
             true => Ok(()),
             false => Err(OriginRefusal::Silent),
+        }
+    }
+
+    fn page(&self, origin: Option<&str>) -> OriginRefusal {
+        OriginRefusal::Page {
+            origin: origin.map(str::to_owned),
+            setting: self.setting.clone(),
         }
     }
 
@@ -222,12 +231,18 @@ impl fmt::Display for OriginRefusal {
                 f,
                 "without a login this listener answers only under localhost, an IP address or the host of its address; use one of them, or configure a login"
             ),
-            OriginRefusal::Page(Some(origin)) => write!(
-                f,
-                "a page of {} may not send this; add its origin to http.cors.allowed_origins, or send a token (Authorization: Bearer …)",
-                origin.chars().take(200).collect::<String>()
-            ),
-            OriginRefusal::Page(None) => write!(
+            OriginRefusal::Page {
+                origin: Some(origin),
+                setting,
+            } => {
+                let origin: String = origin.chars().take(200).collect();
+                write!(f, "a page of {origin} may not send this; ")?;
+                if !setting.is_empty() {
+                    write!(f, "add its origin to {setting}, or ")?;
+                }
+                write!(f, "send a token (Authorization: Bearer …)")
+            }
+            OriginRefusal::Page { origin: None, .. } => write!(
                 f,
                 "a page of another site may not send this; open the address yourself, or send a token (Authorization: Bearer …)"
             ),

@@ -91,6 +91,11 @@ fn what_a_start_would_refuse_is_found_at_its_place() {
             "is not an origin; write it like https://example.org",
         ),
         (
+            "ingest: {otlp: {http: {cors: {enabled: true, allowed_origins: [\"https://a.example/\"]}}}}",
+            "f.yaml:1:63: ",
+            "ingest.otlp.http.cors.allowed_origins: \"https://a.example/\" is not an origin",
+        ),
+        (
             "http: {root_path: \"/a b\"}",
             "f.yaml:1:19: ",
             "choose a plain path such as /benthos",
@@ -203,7 +208,15 @@ fn configuration(random: &mut Random) -> String {
     let ingest = match random.one_of(&[true, false]) {
         true => {
             let (grpc, second) = (listener(random, &all), listener(random, &all));
-            format!("ingest: {{otlp: {{grpc: {{{enabled}{grpc}}}, http: {{{second}}}}}}}\n")
+            let cors = random.one_of(&[
+                "",
+                "",
+                "",
+                ", cors: {enabled: true, allowed_origins: [\"*\"]}",
+                ", cors: {enabled: false, allowed_origins: [\"a.example\"]}",
+                ", cors: {enabled: true, allowed_origins: [\"a.example\"]}",
+            ]);
+            format!("ingest: {{otlp: {{grpc: {{{enabled}{grpc}}}, http: {{{second}{cors}}}}}}}\n")
         }
         false => String::new(),
     };

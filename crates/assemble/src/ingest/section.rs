@@ -28,7 +28,7 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> Option<Inge
     let mut fields = Fields::new(config.ingest.as_ref()?, diagnostics);
     let mut otlp = fields.fields("otlp");
     let grpc = ListenerConfig::read(GRPC.0, otlp.fields("grpc"), GRPC.1);
-    let http = ListenerConfig::read(HTTP.0, otlp.fields("http"), HTTP.1);
+    let http = ListenerConfig::read_for_pages(HTTP.0, otlp.fields("http"), HTTP.1);
     otlp.finish();
     let receiver = receiver(&mut fields);
     let nanos = |time: std::time::Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);

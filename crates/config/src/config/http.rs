@@ -35,6 +35,25 @@ pub struct CorsConfig {
     pub allowed_origins: Vec<String>,
 }
 
+impl CorsConfig {
+    pub(super) fn read(mut f: Fields<'_>) -> CorsConfig {
+        let cors = CorsConfig {
+            enabled: f.bool("enabled", false),
+            allowed_origins: f.string_list("allowed_origins"),
+        };
+        f.finish();
+        cors
+    }
+
+    /// The origins that are let in: none unless that is enabled.
+    pub fn allowed(&self) -> &[String] {
+        match self.enabled {
+            true => &self.allowed_origins,
+            false => &[],
+        }
+    }
+}
+
 /// A user of the reference system's `http.basic_auth`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BasicAuth {
@@ -70,12 +89,7 @@ impl HttpConfig {
         }
         let debug_endpoints = f.bool("debug_endpoints", false);
         let (cert_file, key_file) = tls_files(&mut f);
-        let mut cors_fields = f.fields("cors");
-        let cors = CorsConfig {
-            enabled: cors_fields.bool("enabled", false),
-            allowed_origins: cors_fields.string_list("allowed_origins"),
-        };
-        cors_fields.finish();
+        let cors = CorsConfig::read(f.fields("cors"));
         let insecure = f.bool("insecure", false);
         // Read even if it is not given, because only fields that were read are listed as valid names.
         let connections = max_connections(&mut f);

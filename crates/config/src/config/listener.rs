@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::http::{is_address, max_connections, tls_files};
+use super::http::{CorsConfig, is_address, max_connections, tls_files};
 use crate::fields::Fields;
 use crate::node::Node;
 
@@ -21,9 +21,20 @@ pub struct ListenerConfig {
     pub insecure: bool,
     /// Maximum open connections.
     pub max_connections: usize,
+    /// Which web pages of other origins may send requests; `None` if the protocol is not one that pages can speak.
+    pub cors: Option<CorsConfig>,
 }
 
 impl ListenerConfig {
+    /// Reads a listener whose protocol web pages can speak.
+    pub fn read_for_pages(section: &'static str, mut f: Fields<'_>, usual: &str) -> ListenerConfig {
+        let cors = CorsConfig::read(f.fields("cors"));
+        ListenerConfig {
+            cors: Some(cors),
+            ..ListenerConfig::read(section, f, usual)
+        }
+    }
+
     pub fn read(section: &'static str, mut f: Fields<'_>, usual: &str) -> ListenerConfig {
         let enabled = f.bool("enabled", true);
         let address = f.string("address", usual);
@@ -43,6 +54,7 @@ impl ListenerConfig {
             key_file,
             insecure,
             max_connections,
+            cors: None,
         }
     }
 }

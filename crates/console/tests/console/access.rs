@@ -302,7 +302,7 @@ async fn only_allowed_origins_may_read_and_write_from_other_pages() {
     let sent = send(&running, "POST", "/echo", &[friend], "x").await;
     assert_eq!(
         (sent.status, sent.header("access-control-expose-headers")),
-        (200, Some("location,retry-after,www-authenticate"))
+        (200, Some("location,retry-after,www-authenticate,thalweg-position"))
     );
     let refused = send(&running, "POST", "/echo", &[foe], "x").await;
     assert_eq!(

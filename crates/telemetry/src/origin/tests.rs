@@ -19,7 +19,29 @@ fn origins() -> OriginPolicy {
         links: LinkablePaths::new(["/", "/ping", "/console/"]),
         acting: ActingPaths::new(["/takes/{queue}/events", "/sql", "/subscribe"].map(str::to_owned)),
         tokens_in_address: vec!["/subscribe".to_owned()],
+        setting: "http.cors.allowed_origins".to_owned(),
     }
+}
+
+#[test]
+fn a_refused_page_is_told_the_setting_that_this_listener_has() {
+    let foreign = request("GET", "/metrics", &[("host", "localhost"), ("origin", "https://evil.example")]);
+    let refusal = |setting: &str| {
+        let policy = OriginPolicy {
+            setting: setting.to_owned(),
+            ..origins()
+        };
+        policy.judge(&foreign, false).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refusal("ingest.otlp.http.cors.allowed_origins"),
+        "a page of https://evil.example may not send this; add its origin to ingest.otlp.http.cors.allowed_origins, or \
+         send a token (Authorization: Bearer …)"
+    );
+    assert_eq!(
+        refusal(""),
+        "a page of https://evil.example may not send this; send a token (Authorization: Bearer …)"
+    );
 }
 
 fn is_answered(origins: &OriginPolicy, method: &str, path: &str, headers: &[(&str, &str)]) -> bool {
