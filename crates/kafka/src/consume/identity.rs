@@ -39,6 +39,11 @@ impl TopicIdentities {
         self.of(topic).was_missing = true;
     }
 
+    /// Forgets a name that nothing is read of any more.
+    pub fn forget(&mut self, topic: &str) {
+        self.topics.remove(topic);
+    }
+
     pub fn seen(&mut self, topic: &str, description: &TopicDescription) -> IdentityMatch {
         let seen = self.compare(topic, description);
         let identity = self.of(topic);
@@ -129,5 +134,7 @@ mod tests {
         }
         assert_eq!(identities.of("t").predecessors.len(), PREDECESSORS_MAX);
         assert_eq!(identities.seen("t", &description(98)), IdentityMatch::Outdated);
+        identities.forget("t");
+        assert!(identities.topics.is_empty());
     }
 }

@@ -6,12 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rdkafka::Statistics;
 use thalweg_flow::Component;
+use thalweg_kit::clock;
 
 use super::ConsumerState;
 use super::tracker::{OffsetTracker, TopicPartition};
+
+/// An end that was queried counts for this long if it is beyond the one that the client reports.
+const FOUND_COUNTS: Duration = Duration::from_secs(10);
 
 /// Where partitions end, by topic and number.
 #[derive(Debug, Default)]
@@ -25,11 +30,14 @@ struct PartitionEnd {
     oldest: i64,
     /// Whether the client has passed on all records up to the end.
     is_read: bool,
+    /// When the end was queried, if it was.
+    found: Option<Instant>,
 }
 
 impl PartitionEnds {
-    /// Takes over what the client reports.
+    /// Takes over what the client reports, which is all of its partitions.
     pub fn report(&mut self, statistics: &Statistics) {
+        let (now, before) = (clock::now(), std::mem::take(&mut self.0));
         for topic in statistics.topics.values() {
             for partition in topic.partitions.values() {
                 let ends = [partition.ls_offset, partition.hi_offset];
@@ -41,36 +49,39 @@ impl PartitionEnds {
                     end,
                     oldest: partition.lo_offset.max(0),
                     is_read,
+                    found: None,
                 };
                 let partition = TopicPartition {
                     topic: topic.topic.as_str().into(),
                     number: partition.partition,
                 };
-                self.0.insert(partition, end);
+                // While nothing is fetched, the client reports the end of the last fetch.
+                let is_newer = |known: &&PartitionEnd| {
+                    let found = known.found.map(|found| now.saturating_duration_since(found));
+                    known.end > end.end && found.is_some_and(|age| age < FOUND_COUNTS)
+                };
+                let newer = before.get(&partition).filter(is_newer).copied();
+                self.0.insert(partition, newer.unwrap_or(end));
             }
         }
     }
 
     /// Sets the end of a partition that is not fetched at the moment.
     pub fn found(&mut self, partition: &TopicPartition, end: i64) {
-        match self.0.get_mut(partition) {
-            // The client reports the old end until it fetches again.
-            Some(known) if end > known.end => {
-                known.end = end;
-                known.is_read = false;
-            }
-            Some(_) => {}
-            None => {
-                let (oldest, is_read) = (0, false);
-                self.0.insert(partition.clone(), PartitionEnd { end, oldest, is_read });
-            }
+        let known = self.0.get(partition).copied();
+        if known.is_none_or(|known| end >= known.end) {
+            let found = PartitionEnd {
+                end,
+                oldest: known.map_or(0, |known| known.oldest),
+                is_read: known.is_some_and(|known| known.is_read && known.end == end),
+                found: Some(clock::now()),
+            };
+            self.0.insert(partition.clone(), found);
         }
     }
 
-    /// Returns the lag of each partition that is read and whose end is known. Forgets all other partitions.
-    fn lags(&mut self, tracker: &OffsetTracker) -> Vec<(TopicPartition, i64)> {
-        self.0
-            .retain(|partition, _| tracker.has(&partition.topic, partition.number));
+    /// Returns the lag of each partition that is read and whose end is known.
+    fn lags(&self, tracker: &OffsetTracker) -> Vec<(TopicPartition, i64)> {
         let lags = self.0.iter().filter_map(|(partition, end)| {
             let progress = tracker.progress(partition)?;
             let confirmed = progress.confirmed.or(progress.next).unwrap_or(end.oldest);
@@ -173,32 +184,32 @@ mod tests {
         }
     }
 
-    fn lag(ends: &mut PartitionEnds, tracker: &OffsetTracker) -> Vec<i64> {
+    fn lag(ends: &PartitionEnds, tracker: &OffsetTracker) -> Vec<i64> {
         ends.lags(tracker).into_iter().map(|(_, lag)| lag).collect()
     }
 
     #[test]
     fn it_is_what_is_not_confirmed_and_ends_at_the_last_record() {
         let (mut ends, mut tracker) = (PartitionEnds::default(), tracker(10));
-        assert!(lag(&mut ends, &tracker).is_empty(), "the end is unknown");
+        assert!(lag(&ends, &tracker).is_empty(), "the end is unknown");
         // The marker of a transaction is at offset 19.
         ends.report(&statistics(20, 15, 3));
-        assert_eq!(lag(&mut ends, &tracker), [10]);
+        assert_eq!(lag(&ends, &tracker), [10]);
         let first = send(&mut tracker, 10, 15);
         tracker.settled(first, AckResult::Acked);
-        assert_eq!(lag(&mut ends, &tracker), [5]);
+        assert_eq!(lag(&ends, &tracker), [5]);
         let second = send(&mut tracker, 15, 19);
         ends.report(&statistics(20, 20, 0));
-        assert_eq!(lag(&mut ends, &tracker), [4], "they are in the flow");
+        assert_eq!(lag(&ends, &tracker), [4], "they are in the flow");
         tracker.settled(second, AckResult::Acked);
-        assert_eq!(lag(&mut ends, &tracker), [0]);
+        assert_eq!(lag(&ends, &tracker), [0]);
     }
 
     #[test]
     fn after_a_restart_behind_a_transaction_it_is_0() {
         let (mut ends, tracker) = (PartitionEnds::default(), tracker(19));
         ends.report(&statistics(20, 20, 0));
-        assert_eq!(lag(&mut ends, &tracker), [0]);
+        assert_eq!(lag(&ends, &tracker), [0]);
     }
 
     #[test]
@@ -206,11 +217,11 @@ mod tests {
         let (mut ends, mut tracker) = (PartitionEnds::default(), tracker(10));
         ends.report(&statistics(13, 13, 0));
         tracker.gathered(&partition());
-        assert_eq!(lag(&mut ends, &tracker), [3]);
+        assert_eq!(lag(&ends, &tracker), [3]);
         let sent = send(&mut tracker, 10, 13);
-        assert_eq!(lag(&mut ends, &tracker), [3]);
+        assert_eq!(lag(&ends, &tracker), [3]);
         tracker.settled(sent, AckResult::Acked);
-        assert_eq!(lag(&mut ends, &tracker), [0]);
+        assert_eq!(lag(&ends, &tracker), [0]);
     }
 
     #[test]
@@ -218,7 +229,14 @@ mod tests {
         let (mut ends, tracker) = (PartitionEnds::default(), tracker(10));
         ends.report(&statistics(13, 13, 0));
         ends.found(&partition(), 1000);
-        assert_eq!(lag(&mut ends, &tracker), [990]);
+        assert_eq!(lag(&ends, &tracker), [990]);
+        // The client knows only what it fetched.
+        ends.report(&statistics(13, 13, 0));
+        assert_eq!(lag(&ends, &tracker), [990]);
+        ends.report(&statistics(1001, 13, 0));
+        assert_eq!(lag(&ends, &tracker), [991]);
+        ends.report(&Statistics::default());
+        assert!(ends.0.is_empty(), "what the client does not have is forgotten");
     }
 
     #[test]
@@ -226,7 +244,6 @@ mod tests {
         let (mut ends, mut tracker) = (PartitionEnds::default(), tracker(10));
         ends.report(&statistics(13, 13, 0));
         tracker.revoked(&partition());
-        assert!(lag(&mut ends, &tracker).is_empty());
-        assert!(ends.0.is_empty());
+        assert!(lag(&ends, &tracker).is_empty());
     }
 }

@@ -30,6 +30,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(1);
 /// Interval of the queries for all topics of the cluster, which expressions need.
 const LIST_EVERY: Duration = Duration::from_secs(10);
+/// A topic that is no longer selected is forgotten after this time. The client may have answers about it for a while.
+const FORGET: Duration = Duration::from_secs(600);
 /// Maximum wait for a running probe at the end: it shares the client, which leaves the group when its last reference is
 /// dropped.
 const LAST_LOOK: Duration = Duration::from_secs(3);
@@ -46,6 +48,8 @@ pub struct Prober {
     /// The topics that are read; `None` until expressions have been compared with the topics of the cluster.
     names: Option<Vec<String>>,
     last_list: Option<Instant>,
+    /// Since when topics that were read are no longer selected.
+    gone: BTreeMap<String, Instant>,
     is_assigned: bool,
     identities: TopicIdentities,
     coverage: CoverageMonitor,
@@ -81,6 +85,7 @@ impl Prober {
             selection: options.topics,
             names,
             last_list: None,
+            gone: BTreeMap::new(),
             is_assigned: false,
             identities: TopicIdentities::default(),
             coverage: CoverageMonitor::default(),
@@ -128,6 +133,7 @@ impl Prober {
 
     /// The topics that the expressions select are others than before.
     fn select(&mut self, listed: Vec<String>) -> Result<(), String> {
+        self.forget(&listed);
         if self.names.as_ref() == Some(&listed) {
             return Ok(());
         }
@@ -141,6 +147,22 @@ impl Prober {
         self.shared.topics.store(listed.len(), Ordering::Relaxed);
         self.names = Some(listed);
         self.subscribe()
+    }
+
+    /// Forgets topics that have been gone for long: names may come and go without end.
+    fn forget(&mut self, listed: &[String]) {
+        let now = clock::now();
+        // They are sorted.
+        let is_gone = |name: &String| listed.binary_search(name).is_err();
+        self.gone.retain(|name, _| is_gone(name));
+        for name in self.pinned.keys().filter(|name| is_gone(name)) {
+            self.gone.entry(name.clone()).or_insert(now);
+        }
+        let is_over = |since: &mut Instant| now.saturating_duration_since(*since) >= FORGET;
+        for (name, _) in self.gone.extract_if(.., |_, since| is_over(since)) {
+            self.pinned.remove(&name);
+            self.identities.forget(&name);
+        }
     }
 
     /// Returns `true` if starting points were found.
