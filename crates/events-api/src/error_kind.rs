@@ -10,7 +10,7 @@ thalweg_kit::error_kinds! {
         InvalidRecord = "INVALID_RECORD", 200, Never,
             "A line of the import is no valid message; correct the line that the message names.";
         ReadError = "READ_ERROR", 200, Never,
-            "A line of the import is too long, its compression is damaged, or the request ended early; send the remaining lines again.";
+            "A line is too long, the compression is damaged, or the request ended early; send the remaining lines again.";
         ImportFailed = "IMPORT_FAILED", 200, Later,
             "The store, the token or the server ended the import; the imported messages stay, so send the remaining lines again.";
         InvalidRequest = "INVALID_REQUEST", 400, Never,
@@ -48,7 +48,7 @@ thalweg_kit::error_kinds! {
         PayloadTooLarge = "PAYLOAD_TOO_LARGE", 413, Never,
             "The request body is too large; send it in parts.";
         UnsupportedEncoding = "UNSUPPORTED_ENCODING", 415, Never,
-            "The request body is compressed in a way that the server does not read; send it as gzip, as zstd or uncompressed.";
+            "The body is compressed in a way that the server does not read; send it as gzip, as zstd or uncompressed.";
         InternalError = "INTERNAL_ERROR", 500, Later,
             "A bug in the program ended the request; the log of the process has the reason; report it.";
         BackendError = "BACKEND_ERROR", 500, Later,

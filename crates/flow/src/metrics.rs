@@ -38,9 +38,12 @@ metric_group! {
     pub(crate) BUFFER_METRICS("Every buffer", COMPONENT_LABELS) {
         BUFFER_RECEIVED = MetricDoc::counter("buffer_received", "Messages stored.");
         BUFFER_BATCH_RECEIVED = MetricDoc::counter("buffer_batch_received", "Batches stored.");
-        BUFFER_ERROR = MetricDoc::counter("buffer_error", "Messages that could not be stored at first, or at all.");
+        BUFFER_ERROR = MetricDoc::counter(
+            "thalweg_buffer_errors_total",
+            "Messages that could not be stored at first, or at all.",
+        );
         BUFFER_STORE_LATENCY = MetricDoc::timing(
-            "buffer_store_latency_ns",
+            "thalweg_buffer_store_latency_ns",
             "Time from the write of a batch to its commit.",
         );
         BUFFER_SENT = MetricDoc::counter("buffer_sent", "Messages read from the buffer and passed on.");
@@ -49,9 +52,9 @@ metric_group! {
             "buffer_latency_ns",
             "Time from the reading of a batch to its acknowledgement.",
         );
-        BUFFER_UP = MetricDoc::counter("buffer_connection_up", CONNECTIONS_MADE);
-        BUFFER_FAILED = MetricDoc::counter("buffer_connection_failed", CONNECTIONS_FAILED);
-        BUFFER_LOST = MetricDoc::counter("buffer_connection_lost", CONNECTIONS_LOST);
+        BUFFER_UP = MetricDoc::counter("thalweg_buffer_connections_made_total", CONNECTIONS_MADE);
+        BUFFER_FAILED = MetricDoc::counter("thalweg_buffer_connections_failed_total", CONNECTIONS_FAILED);
+        BUFFER_LOST = MetricDoc::counter("thalweg_buffer_connections_lost_total", CONNECTIONS_LOST);
     }
 }
 

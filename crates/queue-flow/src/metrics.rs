@@ -31,13 +31,13 @@ metric_group! {
             "mqtt_queue_delivery_latency_seconds",
             "Time from the append of a message, or from its due time, to its first delivery.",
         );
-        DEDUP_IDS = MetricDoc::gauge("mqtt_queue_dedup_ids", "Remembered dedup-ids.");
+        DEDUP_IDS = MetricDoc::gauge("thalweg_queue_dedup_ids", "Remembered dedup-ids.");
         DEDUP_BYTES = MetricDoc::gauge(
-            "mqtt_queue_dedup_bytes",
+            "thalweg_queue_dedup_bytes",
             "Memory that dedup-ids use of queues.dedup_memory.",
         );
         DEDUP_FORGOTTEN = MetricDoc::counter(
-            "mqtt_queue_dedup_forgotten_total",
+            "thalweg_queue_dedup_forgotten_total",
             "Dedup-ids forgotten within dedup_window for lack of memory; a repetition is stored again.",
         );
     }
@@ -52,7 +52,7 @@ metric_group! {
         EXPIRED = MetricDoc::counter("mqtt_queue_expired_total", "Messages whose time to live expired.");
         REDELIVERED = MetricDoc::counter("mqtt_queue_redelivered_total", "Deliveries after the first.");
         STATE_BYTES = MetricDoc::gauge(
-            "mqtt_queue_state_bytes",
+            "thalweg_queue_state_bytes",
             "Memory of the group's state, of queues.state_memory: leased, waiting and delayed messages.",
         );
         INFLIGHT = MetricDoc::gauge("mqtt_queue_inflight", "Messages leased to consumers.");

@@ -239,15 +239,15 @@ fn no_answer(url: &str, error: ureq::Error) -> anyhow::Error {
 
 metric_group! {
     pub(crate) WEBHOOK_METRICS("Webhooks of dead letters", &[]) {
-        SENT = MetricDoc::counter("mqtt_queue_webhook_sent_total", "Dead letters that dlq.webhook accepted.")
+        SENT = MetricDoc::counter("thalweg_queue_webhook_sent_total", "Dead letters that dlq.webhook accepted.")
             .with_labels(&["queue"]);
         FAILED = MetricDoc::counter(
-            "mqtt_queue_webhook_failed_total",
+            "thalweg_queue_webhook_failed_total",
             "Dead letters that dlq.webhook did not accept in 3 attempts.",
         )
         .with_labels(&["queue"]);
         DROPPED = MetricDoc::counter(
-            "mqtt_queue_webhook_dropped_total",
+            "thalweg_queue_webhook_dropped_total",
             "Dead letters that were not posted, because too many were waiting or they were gone before their turn.",
         )
         .with_labels(&["queue", "reason"]);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use thalweg_assemble::METRIC_SECTIONS;
-use thalweg_telemetry::MetricGroup;
+use thalweg_telemetry::{KEPT_NAMES, MetricGroup, PARTS};
 
 use super::{MADE, cell};
 
@@ -20,8 +20,13 @@ part of the process runs.
 
 ";
 
+const SCHEME: &str = "\
+A name is `thalweg_<part>_<what>`. A unit comes last: `_seconds` or `_bytes`, and `_ns` for a timing. A counter ends in
+`_total`, after its unit.";
+
 pub fn page() -> String {
     let mut text = format!("# Metrics\n\n{MADE}{INTRODUCTION}");
+    names(&mut text);
     for section in METRIC_SECTIONS {
         let _ = write!(text, "## {}\n\n", section.title);
         for group in section.groups {
@@ -29,6 +34,16 @@ pub fn page() -> String {
         }
     }
     text
+}
+
+/// The scheme of the names, and the names that do not have it.
+fn names(text: &mut String) {
+    let _ = write!(text, "## Names\n\n{SCHEME} The parts are {}.\n\n", quoted(&PARTS));
+    text.push_str("These names have another form, because others ask for them:\n\n");
+    for kept in KEPT_NAMES {
+        let _ = writeln!(text, "- {}: {}", kept.used_by, quoted(kept.names));
+    }
+    text.push('\n');
 }
 
 fn describe(group: &MetricGroup, text: &mut String) {
