@@ -654,3 +654,30 @@ fn servers_that_start_at_once_on_an_empty_database_share_it() {
         }
     }
 }
+
+/// The port answers before the store is open. Who has seen that the server lives may call.
+#[test]
+fn the_first_call_to_a_server_that_lives_is_answered() {
+    let database = Database::create();
+    let url = database.url();
+    for (on, storage) in [
+        ("disk", vec!["--data-dir", "data", "--min-free", "0"]),
+        ("database", vec!["--db-url", &url]),
+    ] {
+        let (folder, port) = (tempfile::tempdir().unwrap(), free_port().unwrap());
+        let mut command = Command::new(thalweg::binary());
+        command
+            .args(["events", "serve", "--token", TOKEN, "--port", &port.to_string()])
+            .args(storage)
+            .current_dir(folder.path());
+        let mut process = Process::start("events", folder.path(), &mut command).unwrap();
+        let api = Api::at_root(&format!("127.0.0.1:{port}"));
+        while api.try_send("GET", "/health", &[], "").is_err() {
+            process.check_running().unwrap();
+        }
+        let bearer = format!("Bearer {TOKEN}");
+        let write = r#"["stream.write","s",{"type":"t","data":{}}]"#;
+        let answer = api.send("POST", "/rpc", &[("authorization", &bearer)], write);
+        assert_eq!(answer.status, 200, "on {on}: {answer:?}");
+    }
+}
