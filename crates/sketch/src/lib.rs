@@ -7,7 +7,9 @@
 //! count in the lowest bin.
 //!
 //! A sketch also knows its least and its greatest value where they lie within what the outermost bins stand for, so that no
-//! quantile lies outside of the values. They are fields of their own, which other implementations skip.
+//! quantile lies outside of the values. They are fields of their own, which other implementations skip. If the values are
+//! of one bin, they are exact, so the quantile of one value is that value. Otherwise they are up to 0.4 % within the ends:
+//! numbers with few digits take a quarter of the space in compressed files.
 //!
 //! Values that are not finite have no bin and are left out: an infinity in the outermost bin would collapse all other
 //! values into one bin, and readers could not distinguish it from the largest double. Magnitudes below 2.3e-308 count
@@ -31,7 +33,7 @@ pub use mapping::GAMMA;
 pub use store::BINS_MAX;
 pub use wire::EncodedSketch;
 
-use mapping::{VALUE_MIN, bin_at, place, value_of};
+use mapping::{VALUE_MIN, bin_at, place, shortened_down, shortened_up, value_of};
 use store::SketchBinStore;
 use thalweg_kit::wire::WireError;
 
@@ -134,14 +136,27 @@ impl Sketch {
         outermost(self.negative.range(), self.zeros, self.positive.range())
     }
 
-    /// The least value, if the lowest bin stands for a lesser one, and the greatest value, if the highest bin stands
-    /// for a greater one.
+    /// The end of the values, if the lowest bin stands for a lesser one, and if the highest bin stands for a greater
+    /// one. Of values in several bins these are numbers a little within the ends, which have few digits.
     fn clamps(&self) -> (Option<f64>, Option<f64>) {
         let Some((lowest, highest)) = self.outermost() else {
             return (None, None);
         };
-        let least = (lowest < self.least).then_some(self.least);
-        (least, (highest > self.greatest).then_some(self.greatest))
+        let (mut least, mut greatest) = (self.least, self.greatest);
+        if lowest < highest {
+            match (self.negative.range(), self.positive.range()) {
+                (Some((_, bin)), _) => least = -shortened_down(-least, bin),
+                (None, Some((bin, _))) if self.zeros == 0.0 => least = shortened_up(least, bin),
+                (None, _) => {}
+            }
+            match (self.positive.range(), self.negative.range()) {
+                (Some((_, bin)), _) => greatest = shortened_down(greatest, bin),
+                (None, Some((bin, _))) if self.zeros == 0.0 => greatest = -shortened_up(-greatest, bin),
+                (None, _) => {}
+            }
+        }
+        let least = (lowest < self.least).then_some(least);
+        (least, (highest > self.greatest).then_some(greatest))
     }
 
     /// Adds the counts of an encoded sketch. Adds nothing if the bytes are not a sketch.

@@ -35,6 +35,28 @@ pub(super) fn value_of(index: i32) -> f64 {
     (low * (2.0 * GAMMA / (1.0 + GAMMA))).min(f64::MAX)
 }
 
+/// The greatest value of a bin.
+pub(super) fn bound_of(index: i32) -> f64 {
+    (f64::from(index) / BINS_PER_OCTAVE).exp2().min(f64::MAX)
+}
+
+/// The bits of a mantissa that a shortened value does not keep. It keeps 8, so it is less than 0.4 % away: a bin and the
+/// half of it that an end lies in remain.
+const CUT_BITS: u64 = (1 << 44) - 1;
+
+/// The least short number that is not below a value of the bin, or the bound of the bin if that is less.
+pub(super) fn shortened_up(value: f64, index: i32) -> f64 {
+    let short = f64::from_bits((value.to_bits() + CUT_BITS) & !CUT_BITS);
+    // Whatever the rounding of the bound is, the value itself is not left out.
+    value.max(short.min(bound_of(index)))
+}
+
+/// The greatest short number that is not above a value of the bin, or the bound of the bin if that is more.
+pub(super) fn shortened_down(value: f64, index: i32) -> f64 {
+    let short = f64::from_bits(value.to_bits() & !CUT_BITS);
+    value.min(short.max(bound_of(index - 1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +71,28 @@ mod tests {
         for (place, expected) in [(-1.5, -1), (-1.0, -1), (-0.5, 0), (0.0, 0), (0.5, 1), (1.0, 1)] {
             assert_eq!(bin_at(place), expected, "{place}");
         }
+    }
+
+    #[test]
+    fn what_is_shortened_stays_near_and_in_its_bin() {
+        for value in [1.0, 1.0001, 3.456_789, 99.99, 1e-9, 7e300, VALUE_MIN * 1.01] {
+            let index = bin_at(place(value));
+            let (up, down) = (shortened_up(value, index), shortened_down(value, index));
+            assert!(down <= value && value <= up, "{value}: {down} {up}");
+            assert!((up - down) / value < 0.008, "{value}: {down} {up}");
+            assert!(
+                up <= value.max(bound_of(index)) && down >= value.min(bound_of(index - 1)),
+                "{value}"
+            );
+            // So that the sketch of parts is that of the whole.
+            assert_eq!(
+                (shortened_up(up, index), shortened_down(down, index)),
+                (up, down),
+                "{value}"
+            );
+        }
+        assert!(shortened_up(f64::MAX, INDEX_MAX) == f64::MAX);
+        assert_eq!((shortened_up(1.0, 0), shortened_down(1.0, 0)), (1.0, 1.0));
     }
 
     #[test]

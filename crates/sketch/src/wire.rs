@@ -12,8 +12,8 @@
 //! }
 //! ```
 //!
-//! Fields 14 and 15, which the public format does not have, are the least and the greatest value, each only if the
-//! outermost bin stands for a value beyond it.
+//! Fields 14 and 15, which the public format does not have, are the least and the greatest value, or numbers shortly
+//! within them, each only if the outermost bin stands for a value beyond it.
 //!
 //! Both forms of a store are read. Only the contiguous form is written, from the first bin with a count to the last.
 //! The sparse form is smaller for few bins, but some public implementations do not read it and take the sketch for

@@ -214,11 +214,9 @@ pub(super) fn numbers<T: ParquetNumber>(
     order: &[u32],
     values: &[T],
     present: &ValidityBitmap,
-    may_be_few: bool,
 ) -> Result<()> {
-    let few = if may_be_few { few(order, values, present) } else { None };
     let mut gathered = OrderedValues::new();
-    let Some((numbers, ids)) = few else {
+    let Some((numbers, ids)) = few(order, values, present) else {
         for rows in order.chunks(PAGE_ROWS) {
             gathered.gather(rows, values, present);
             begin(pages, rows.len(), &gathered.levels);

@@ -56,16 +56,16 @@ pub(super) fn copy(
             let (values, present) = numbers::<i64>(pages, segments)?;
             match is_near {
                 true => column::near(pages, order, &values, &present),
-                false => column::numbers(pages, order, &values, &present, true),
+                false => column::numbers(pages, order, &values, &present),
             }
         }
         Type::INT32 => {
             let (values, present) = numbers::<i32>(pages, segments)?;
-            column::numbers(pages, order, &values, &present, true)
+            column::numbers(pages, order, &values, &present)
         }
         Type::DOUBLE => {
             let (values, present) = numbers::<f64>(pages, segments)?;
-            column::numbers(pages, order, &values, &present, false)
+            column::numbers(pages, order, &values, &present)
         }
         Type::BOOLEAN => {
             let (mut values, mut presence) = (Vec::new(), ValidityBuilder::default());

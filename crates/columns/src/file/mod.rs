@@ -8,7 +8,6 @@ mod bits;
 mod bounds;
 mod column;
 mod copy;
-pub mod footer;
 mod pages;
 mod source;
 #[cfg(test)]
@@ -31,6 +30,7 @@ pub use column::ValidityBitmap;
 pub use copy::SourceSegment;
 use pages::{ColumnChunkWriter, PageCompressor};
 pub use source::SourceColumn;
+pub use thalweg_delta::footer;
 
 const PAGE_BYTES: usize = 1 << 20;
 const PAGE_ROWS: usize = 20_000;
@@ -340,9 +340,9 @@ fn write_column(
             present,
             is_near: true,
         } => column::near(pages, order, values, present),
-        FileColumn::Longs { values, present, .. } => column::numbers(pages, order, values, present, true),
-        FileColumn::Integers(values, present) => column::numbers(pages, order, values, present, true),
-        FileColumn::Doubles(values, present) => column::numbers(pages, order, values, present, false),
+        FileColumn::Longs { values, present, .. } => column::numbers(pages, order, values, present),
+        FileColumn::Integers(values, present) => column::numbers(pages, order, values, present),
+        FileColumn::Doubles(values, present) => column::numbers(pages, order, values, present),
         FileColumn::Booleans(values, present) => column::booleans(pages, order, values, present),
         FileColumn::Dictionary { texts, ids } => column::dictionary(pages, order, breaks, texts, ids),
         FileColumn::Plain(rows) => column::plain(pages, order, breaks, rows),

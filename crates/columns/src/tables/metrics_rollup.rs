@@ -12,7 +12,8 @@ pub static METRICS_ROLLUP: TableSpec = TableSpec {
     partitions: &["resolution_s", "date"],
     sort: &["metric_name", "series_id", "time_unix_nano", "revision"],
     bound: &[],
-    plain: &["sketch"],
+    // Sketches of few distinct values are few.
+    plain: &[],
     near: &[
         "time_unix_nano",
         "time",

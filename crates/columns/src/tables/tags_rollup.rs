@@ -13,7 +13,8 @@ pub static TAGS_ROLLUP: TableSpec = TableSpec {
     // The order of the samples, so that one pass makes windows in order.
     sort: &["tag_id", "time_unix_nano", "revision"],
     bound: &[],
-    plain: &["sketch"],
+    // Sketches of few distinct values are few.
+    plain: &[],
     near: &[
         "time_unix_nano",
         "time",

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use super::sinks::{FolderFileSink, RemoteFileSink};
 use super::{MaintenanceJobError, MaintenanceWorker, ReplacementCommitter, SkippedFile};
 use crate::commit::FileReplacement;
+use crate::rollup;
 use thalweg_columns::compaction::{
     CompactionJob, CompactionKind, FileSink, InputRequirements, MergeError, MergeJob, MergeOutput, MergeResult,
     RewriteJob, needs_of,
@@ -65,7 +66,7 @@ impl MaintenanceWorker {
         }
         let needed: Vec<u64> = needs.iter().map(|needs| needs.memory).collect();
         // Rows of several buckets that wait for their row group, and the encoded row group.
-        let of_groups = 4 * self.rules().row_group_bytes as u64;
+        let of_groups = 4 * self.rules(spec).row_group_bytes as u64;
         let left = self.options.compaction.memory.saturating_sub(of_groups);
         let (kept, used) = job.fit(&needed, left);
         let is_kept = |(place, file)| kept.contains(&place).then_some(file);
@@ -117,11 +118,14 @@ impl MaintenanceWorker {
         }
     }
 
-    fn rules(&self) -> FileRules {
+    fn rules(&self, spec: &TableSpec) -> FileRules {
         let rules = FileRules::default();
         let part = usize::try_from(self.options.compaction.memory / 8).unwrap_or(usize::MAX);
         FileRules {
-            zstd_level: self.options.compaction.zstd_level,
+            zstd_level: match spec.has_revisions() {
+                true => self.options.compaction.zstd_level.max(rollup::ZSTD_LEVEL),
+                false => self.options.compaction.zstd_level,
+            },
             row_group_bytes: part.clamp(1 << 20, rules.row_group_bytes),
         }
     }
@@ -212,7 +216,7 @@ impl MaintenanceWorker {
                 spec,
                 table,
                 input,
-                rules: self.rules(),
+                rules: self.rules(spec),
                 memory: self.options.compaction.memory / 4,
                 is_stopped: &is_stopped,
             }
@@ -222,7 +226,7 @@ impl MaintenanceWorker {
                 table,
                 inputs: &inputs,
                 bucket: job.bucket,
-                rules: self.rules(),
+                rules: self.rules(spec),
                 target_bytes: self.options.compaction.target,
                 is_stopped: &is_stopped,
             }

@@ -152,7 +152,10 @@ impl RollupBuilder {
             late_since: None,
             last: LastPointCache::new(options.memory),
             options,
-            rules: FileRules::default(),
+            rules: FileRules {
+                zstd_level: super::ZSTD_LEVEL,
+                ..FileRules::default()
+            },
             health: Arc::default(),
             metrics,
             runtime,

@@ -1,5 +1,7 @@
 //! Compares the windows of a growing table with windows that are made of all points at once.
 
+mod sizes;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -139,23 +141,29 @@ impl World {
 
     /// Adds points to the table in a separate file.
     async fn send(&mut self, points: &[Sent], arrival: i64) {
+        let rows: Vec<Vec<u8>> = points.iter().map(row).collect();
+        self.send_rows(&rows, arrival).await;
+    }
+
+    /// The same for rows as JSON.
+    async fn send_rows(&mut self, rows: &[Vec<u8>], arrival: i64) {
         let head = EntryHead {
             signal: Signal::Metrics,
             form: EntryForm::Rows,
             compression: PayloadCompression::None,
             arrival,
-            records: points.len() as u32,
+            records: rows.len() as u32,
             cut_values_at: None,
             rejected: RejectedRecords::NONE,
             peer: "",
         };
         let mut entry = Vec::new();
         head.encode(&mut entry);
-        points.iter().for_each(|sent| put_row(&mut entry, &row(sent)));
+        rows.iter().for_each(|row| put_row(&mut entry, row));
         let mut records = Records::new();
         records.push(&RecordRef::of(1, &entry)).unwrap();
         self.log.append(WriteBatch::of(PARTITION, records)).await.unwrap();
-        self.rows += points.len() as u64;
+        self.rows += rows.len() as u64;
         let until = Instant::now() + Duration::from_secs(20);
         while self.writer.tables()[0].rows < self.rows {
             assert!(Instant::now() < until);

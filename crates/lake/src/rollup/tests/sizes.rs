@@ -1,0 +1,148 @@
+//! How much space the windows of an hour take beside the points that they are made of.
+
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+
+use super::*;
+
+const HOUR_OF_POINTS: i64 = BEGIN + HOUR;
+
+/// Points of an hour: the value of each series at each step.
+struct Points {
+    series: usize,
+    every_seconds: i64,
+    value: fn(&mut Dice, f64) -> f64,
+}
+
+/// A measured value with two decimals that moves a little.
+const MEASURED: fn(&mut Dice, f64) -> f64 = |dice, before| {
+    let step = (dice.below(2001) - 1000) as f64 / 1000.0 * 0.003 * before.max(1.0);
+    ((before + step) * 100.0).round() / 100.0
+};
+/// A whole number that is any of a few.
+const COUNTED: fn(&mut Dice, f64) -> f64 = |dice, _| dice.below(100) as f64;
+
+/// Compressed bytes without footers, also by column, and the number of rows.
+#[derive(Debug, Default)]
+struct Sizes {
+    rows: i64,
+    bytes: i64,
+    columns: BTreeMap<String, i64>,
+}
+
+impl Sizes {
+    async fn of(world: &World, table: &str, resolution: Option<&str>) -> Sizes {
+        let mut sizes = Sizes::default();
+        for file in world.table_called(table).await.files.values() {
+            if resolution.is_some_and(|wanted| file.partition[0].as_deref() != Some(wanted)) {
+                continue;
+            }
+            let path = world.folder.path().join(table).join(&*file.path);
+            let reader = SerializedFileReader::new(std::fs::File::open(path).unwrap()).unwrap();
+            for group in reader.metadata().row_groups() {
+                sizes.rows += group.num_rows();
+                for column in group.columns() {
+                    let name = column.column_path().parts()[0].clone();
+                    sizes.bytes += column.compressed_size();
+                    *sizes.columns.entry(name).or_default() += column.compressed_size();
+                }
+            }
+        }
+        sizes
+    }
+
+    fn column(&self, name: &str) -> i64 {
+        self.columns.get(name).copied().unwrap_or_default()
+    }
+}
+
+/// The points, and the windows of each resolution.
+async fn sizes_of(points: &Points) -> (Sizes, Vec<Sizes>) {
+    let mut world = World::new().await;
+    let mut dice = Dice(7);
+    let mut values: Vec<f64> = (0..points.series).map(|_| dice.below(100_000) as f64 / 100.0).collect();
+    let mut rows = Vec::new();
+    for second in (0..3600).step_by(points.every_seconds as usize) {
+        let time = HOUR_OF_POINTS + second * S;
+        for (series, value) in values.iter_mut().enumerate() {
+            *value = (points.value)(&mut dice, *value);
+            let row = serde_json::json!({
+                "metric_name": "load", "unit": "1", "metric_type": "gauge",
+                "attr_host": format!("node {series}"), "time_unix_nano": time, "value": *value,
+            });
+            rows.push(row.to_string().into_bytes());
+        }
+        if rows.len() >= 60_000 {
+            world.send_rows(&std::mem::take(&mut rows), time).await;
+        }
+    }
+    if !rows.is_empty() {
+        world.send_rows(&rows, HOUR_OF_POINTS + HOUR).await;
+    }
+    let mut rollups = world.rollups(64 << 20).await;
+    let run = move || {
+        for _ in Resolution::ALL {
+            rollups.run(HOUR_OF_POINTS + 3 * HOUR, &|| false).unwrap();
+        }
+    };
+    tokio::task::spawn_blocking(run).await.unwrap();
+    let mut windows = Vec::new();
+    for resolution in Resolution::ALL {
+        windows.push(Sizes::of(&world, "metrics_rollup", Some(&resolution.seconds().to_string())).await);
+    }
+    (Sizes::of(&world, "metrics", None).await, windows)
+}
+
+/// Shown with `--nocapture`.
+#[allow(clippy::print_stdout, reason = "the sizes are what one wants to see")]
+fn print(name: &str, points: &Sizes, windows: &[Sizes]) {
+    println!("{name}: {} points, {} bytes", points.rows, points.bytes);
+    for of in windows {
+        let values: i64 = ["sum", "min", "max", "first", "last"]
+            .iter()
+            .map(|name| of.column(name))
+            .sum();
+        let sketch = of.column("sketch");
+        println!(
+            "  {} windows, {} bytes: values {values}, sketches {sketch}",
+            of.rows, of.bytes
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_many_measured_points_take_less_space_than_these() {
+    let points = Points {
+        series: 50,
+        every_seconds: 1,
+        value: MEASURED,
+    };
+    let (points, windows) = sizes_of(&points).await;
+    print("measured", &points, &windows);
+    assert_eq!((points.rows, windows[0].rows), (50 * 3600, 50 * 360));
+    let all: i64 = windows.iter().map(|of| of.bytes).sum();
+    assert!(all < points.bytes, "{all} bytes of windows, {} of points", points.bytes);
+    for pair in windows.windows(2) {
+        assert!(pair[1].bytes < pair[0].bytes, "{pair:?}");
+    }
+}
+
+/// Where each window has one point, the five columns of values are five times that of the points. A sketch of one value
+/// adds what this value takes, and half as much for its bin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sketches_of_one_value_take_little_more_than_a_column_of_values() {
+    for (name, value) in [("measured", MEASURED), ("counted", COUNTED)] {
+        let points = Points {
+            series: 400,
+            every_seconds: 60,
+            value,
+        };
+        let (points, windows) = sizes_of(&points).await;
+        print(name, &points, &windows);
+        assert_eq!((points.rows, windows[0].rows), (400 * 60, 400 * 60));
+        let (sketches, sums) = (windows[0].column("sketch"), windows[0].column("sum"));
+        assert!(
+            sketches < sums * 8 / 5,
+            "{name}: {sketches} bytes of sketches, {sums} of sums"
+        );
+    }
+}
