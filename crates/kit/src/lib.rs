@@ -12,6 +12,7 @@ pub mod files;
 pub mod histogram;
 pub mod json_tokens;
 pub mod random;
+pub mod re2;
 pub mod simulation;
 pub mod threads;
 pub mod time;

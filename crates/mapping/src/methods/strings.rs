@@ -1,6 +1,7 @@
 //! Methods on strings: case, parts, replacement, regular expressions, formatting. UTF-8 bytes count as strings.
 
 use regex::Regex;
+use thalweg_kit::re2;
 use thalweg_record::{Text, Value};
 
 use super::{
@@ -204,7 +205,7 @@ pub(crate) enum PatternMethod {
 fn pattern(arguments: &mut Arguments) -> Result<PreparedArgument<Regex>, SyntaxError> {
     let at = arguments.at(0);
     PreparedArgument::new("pattern", arguments.value(0)?, at, |text| {
-        Regex::new(text).map_err(|error| format!("bad regular expression: {error}"))
+        Regex::new(&re2::without_quotes(text)).map_err(|error| format!("bad regular expression: {error}"))
     })
 }
 

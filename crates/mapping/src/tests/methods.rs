@@ -65,6 +65,10 @@ fn regular_expressions() {
     check_constant(&[
         ("\"foo123\".re_match(\"[0-9]+\")", "true"),
         ("\"foo\".re_match(\"^[0-9]+$\")", "false"),
+        // Quoted text stands for itself.
+        (r#""a.b".re_match("\\Qa.b\\E")"#, "true"),
+        (r#""a_b".re_match("\\Qa.b\\E")"#, "false"),
+        (r#""a.b(c".re_replace_all("\\Q.b(\\E", "-")"#, r#""a-c""#),
         (
             "\"John Smith\".re_replace_all(\"(\\\\w+) (\\\\w+)\", \"$2, $1\")",
             "\"Smith, John\"",
@@ -80,6 +84,7 @@ fn regular_expressions() {
     ]);
     check(&[
         ("\"abc\".re_match(this.p)", r#"{"p":"^a"}"#, "true"),
+        ("\"a+c\".re_match(this.p)", r#"{"p":"^\\Qa+\\E"}"#, "true"),
         ("[\"a\",\"b\"].map_each(x -> \"b\".re_match(x))", "", "[false,true]"),
     ]);
     assert!(super::eval("\"x\".re_match(\"(\" + \"\")", "").starts_with("error: bad regular expression: "));
