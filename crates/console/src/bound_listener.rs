@@ -61,10 +61,15 @@ impl BoundListener {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::routing::post;
     use sha2::{Digest as _, Sha256};
-    use thalweg_config::{AuthConfig, Pos, Role, TokenConfig, TokenSecret};
+    use thalweg_config::{AuthConfig, CorsConfig, Pos, Role, TokenConfig, TokenSecret};
+    use thalweg_telemetry::Metrics;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::{Console, HttpLimits, INGEST_LISTENERS};
 
     fn config(address: &str) -> ListenerConfig {
         ListenerConfig {
@@ -114,5 +119,62 @@ mod tests {
             error.ends_with("or allow it with ingest.otlp.grpc.insecure: true"),
             "{error}"
         );
+    }
+
+    /// The whole response to a request.
+    async fn answer(address: SocketAddr, head: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("{head}\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response.to_ascii_lowercase()
+    }
+
+    #[tokio::test]
+    async fn pages_of_listed_origins_ask_before_they_send_and_read_the_answer() {
+        let open = ListenerConfig {
+            section: "ingest.otlp.http",
+            cors: Some(CorsConfig {
+                enabled: true,
+                allowed_origins: vec!["https://portal.example".to_owned()],
+            }),
+            ..config("127.0.0.1:0")
+        };
+        let door = BoundListener::open(&open, &Logins::none()).await.unwrap();
+        let address = door.address;
+        let router = Router::new().route("/v1/logs", post(async || "{}"));
+        let metrics = Metrics::default();
+        let doors = Console::serve_doors(&INGEST_LISTENERS, vec![(door, router)], HttpLimits::default(), &metrics);
+        let asks = "OPTIONS /v1/logs HTTP/1.1\r\nAccess-Control-Request-Method: POST\r\n\
+                    Access-Control-Request-Headers: content-type,x-tenant";
+        let friend = "Origin: https://portal.example";
+        let preflight = answer(address, &format!("{asks}\r\n{friend}")).await;
+        for line in [
+            "http/1.1 200 ok",
+            "access-control-allow-origin: https://portal.example",
+            "access-control-allow-headers: content-type,x-tenant",
+            "access-control-max-age: 600",
+        ] {
+            assert!(preflight.contains(line), "{line}: {preflight}");
+        }
+        let sent = answer(address, &format!("POST /v1/logs HTTP/1.1\r\n{friend}")).await;
+        assert!(sent.starts_with("http/1.1 200 ok") && sent.ends_with("{}"), "{sent}");
+        assert!(
+            sent.contains("access-control-allow-origin: https://portal.example"),
+            "{sent}"
+        );
+        for head in [asks, "POST /v1/logs HTTP/1.1"] {
+            let refused = answer(address, &format!("{head}\r\nOrigin: https://other.example")).await;
+            assert!(refused.starts_with("http/1.1 403 "), "{refused}");
+            assert!(
+                refused.contains("add its origin to ingest.otlp.http.cors.allowed_origins"),
+                "{refused}"
+            );
+            assert!(!refused.contains("access-control-allow-origin"), "{refused}");
+        }
+        for door in doors {
+            door.stop().await;
+        }
     }
 }
