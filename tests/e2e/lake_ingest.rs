@@ -247,9 +247,20 @@ fn exit_codes_say_what_became_of_files() {
     let both = ingest(folder, &["other.csv", "missing"]);
     assert_eq!(both.status.code(), Some(4), "{}", both.stderr);
     assert_eq!(sql(folder, "select count(*) as n from logs"), [json!({"n": 1})]);
-    let named = ["--map", "When=time", "--map", "what=body", "--time-format", "%d.%m.%Y", "other.csv"];
+    let named = [
+        "--map",
+        "When=time",
+        "--map",
+        "what=body",
+        "--time-format",
+        "%d.%m.%Y",
+        "other.csv",
+    ];
     assert_eq!(report(folder, &named, 0)["rows"], 1);
-    assert_eq!(report(folder, &["--accept-missing", "--again", "other.csv"], 0)["rows"], 1);
+    assert_eq!(
+        report(folder, &["--accept-missing", "--again", "other.csv"], 0)["rows"],
+        1
+    );
     let found = sql(
         folder,
         "select time_source, attr_when, attr_what, body from logs where body is distinct from 'a' order by body",
@@ -356,7 +367,15 @@ fn files_come_in_beside_a_running_process_that_gets_new_columns_too() {
                     (0..50).map(|n| format!("{{\"message\":\"file\",\"file.{file}\":\"{n}\",\"file_{file}\":1}}\n"));
                 std::fs::write(folder.path().join(&name), rows.collect::<String>()).unwrap();
                 let data = data.to_str().unwrap();
-                let arguments = ["lake", "ingest", "--json", "--accept-missing", "--data-dir", data, &name];
+                let arguments = [
+                    "lake",
+                    "ingest",
+                    "--json",
+                    "--accept-missing",
+                    "--data-dir",
+                    data,
+                    &name,
+                ];
                 let finished = run(folder.path(), &arguments).unwrap();
                 assert_eq!(finished.status.code(), Some(0), "{}", finished.stderr);
             }
