@@ -30,6 +30,8 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn check(source: &str, error: &CompileError) {
-    let line = source.split('\n').nth(error.line - 1).expect("an error lies on a line of the source");
-    assert!(error.column <= line.chars().count() + 1, "{error} is beyond its line");
+    for mistake in error.all() {
+        let line = source.split('\n').nth(mistake.line - 1).expect("a mistake lies on a line of the source");
+        assert!(mistake.column <= line.chars().count() + 1, "{mistake} is beyond its line");
+    }
 }

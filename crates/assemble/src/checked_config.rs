@@ -1,15 +1,15 @@
 //! A configuration that was read and checked. All mistakes of its components are known, and nothing runs yet.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thalweg_config::{
     ComponentKind, ComponentNode, Config, Diagnostics, ListenerConfig, LoadOptions, LoadedConfig, LogFormat, LogLevel,
-    Node, Pos, SourceText, load, load_path, process_environment,
+    Node, Pos, SourceText, TokenSecret, load, load_path, process_environment,
 };
 use thalweg_console::ConfigLocation;
 use thalweg_flow::{FlowSpec, OutputSpec, ParseContext};
-use thalweg_telemetry::logging;
+use thalweg_telemetry::{LogFile, LogFileError, LogFileOptions, LogRotation, logging};
 
 use crate::components::Components;
 use crate::settings::{FlowRequirements, Settings};
@@ -107,22 +107,76 @@ impl CheckedConfig {
         }
     }
 
-    /// Checks what the listeners would refuse at a start, on this machine and for this user: login and TLS files,
-    /// addresses, origins. Only callers that start a process, or ask whether it would start, need this: `thalweg auth`
-    /// creates such files.
-    pub fn verify_listeners(&self) {
+    /// Checks what a start would refuse on this machine and for this user: login and TLS files (unless those may be
+    /// absent), addresses, origins, the file of the log. Only callers that start a process, or ask whether it would start,
+    /// need this: `thalweg auth` creates such files.
+    pub fn verify_start(&self) {
+        self.verify_log_file();
         let ingest = self.settings.ingest.iter();
         let doors: Vec<&ListenerConfig> = ingest.flat_map(|ingest| [&ingest.grpc, &ingest.http]).collect();
         for refused in thalweg_console::verify(&self.config.http, &self.config.auth, &doors) {
-            let pos = match refused.place {
-                ConfigLocation::Pos(pos) => pos,
-                ConfigLocation::Field(field) => place_of(&field, &self.config.root),
+            let pos = match &refused.place {
+                ConfigLocation::Pos(pos) => *pos,
+                ConfigLocation::Field(field) => place_of(field, &self.config.root),
             };
-            self.diagnostics.error_at(pos, refused.text);
+            match self.file_at(&refused.place).is_some_and(|file| !file.exists()) {
+                true => self.diagnostics.absent_at(pos, refused.text, ""),
+                false => self.diagnostics.error_at(pos, refused.text),
+            }
         }
     }
 
-    /// The logging options of the process.
+    /// The file that is named at a place.
+    fn file_at(&self, place: &ConfigLocation) -> Option<PathBuf> {
+        match place {
+            ConfigLocation::Pos(pos) => {
+                let mut tokens = self.config.auth.tokens.iter().filter(|token| token.pos == *pos);
+                tokens.find_map(|token| match &token.secret {
+                    TokenSecret::File(file) => Some(file.clone()),
+                    TokenSecret::Sha256(_) => None,
+                })
+            }
+            ConfigLocation::Field(field) => {
+                let mut node = &self.config.root;
+                for name in field.split('.') {
+                    node = node.get(name)?;
+                }
+                let names_file = field.ends_with("_file");
+                names_file.then(|| node.scalar_text().map(PathBuf::from)).flatten()
+            }
+        }
+    }
+
+    /// Checks the file of the log, as far as that is possible without making it.
+    fn verify_log_file(&self) {
+        let Some(file) = &self.config.logger.file else {
+            return;
+        };
+        let pos = place_of("logger.file.path", &self.config.root);
+        let parent = file.path.ancestors().skip(1).find(|folder| folder.exists());
+        if file.path.is_dir() {
+            let text = "it is a folder; name a file in it";
+            self.diagnostics.error_at(pos, format!("logger.file.path: {text}"));
+        } else if let Some(parent) = parent.filter(|parent| !parent.is_dir()) {
+            let text = format!("{} is a file, and no folder for another one", parent.display());
+            self.diagnostics
+                .error_at(pos, format!("logger.file.path: {text}; name another folder"));
+        }
+    }
+
+    /// Opens the file of the log, if the configuration has one.
+    pub fn log_file(&self) -> Result<Option<LogFile>, LogFileError> {
+        let Some(file) = &self.config.logger.file else {
+            return Ok(None);
+        };
+        let options = LogFileOptions {
+            path: file.path.clone(),
+            rotation: file.rotate.then_some(LogRotation { max_age: file.max_age }),
+        };
+        LogFile::open(options).map(Some)
+    }
+
+    /// The logging options of the process, without the file.
     pub fn logging(&self) -> logging::LoggingOptions {
         let logger = &self.config.logger;
         let level = match logger.level {
@@ -202,7 +256,7 @@ fn sections_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
 /// Reported only if there is no other mistake, which may be the reason.
 fn nothing_to_run(config: &Config, diagnostics: &Diagnostics) {
     let serves = config.queues.is_some() || config.events.is_some() || config.ingest.is_some();
-    if config.flows.is_empty() && !serves && !diagnostics.has_errors() {
+    if config.flows.is_empty() && !serves && !diagnostics.has_errors() && !diagnostics.has_unset() {
         diagnostics.error_at(
             thalweg_config::Pos::WHOLE_FILE,
             "nothing to run: add an input and an output, a list of flows, queues, events, or ingest",
@@ -239,6 +293,9 @@ fn fields_of_later_versions(config: &Config, diagnostics: &Diagnostics) {
 
 #[cfg(test)]
 mod listener_tests;
+
+#[cfg(test)]
+mod without_secrets_tests;
 
 #[cfg(test)]
 mod tests {

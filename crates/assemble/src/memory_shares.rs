@@ -151,7 +151,7 @@ pub(crate) fn of_flows(config: &Config) -> Vec<FlowShare<MemoryShare>> {
     let part = (config.memory.limit / 100 * FLOWS_PERCENT / count).max(FLOW_BYTES_MIN);
     let flows = config.flows.iter().map(|flow| {
         let (wanted, given) = match &flow.buffer {
-            BufferConfig::Memory { limit, given } if given.is_some() => (*limit, *given),
+            BufferConfig::Memory { limit, given, .. } if given.is_some() => (*limit, *given),
             BufferConfig::Memory { limit, .. } => (part.min(*limit), None),
             BufferConfig::None | BufferConfig::Queue(_) => (part.min(FLOW_BYTES), None),
         };

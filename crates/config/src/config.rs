@@ -18,8 +18,8 @@ pub use http::{
 };
 pub use listener::ListenerConfig;
 pub use process::{
-    LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, ScriptEngine,
-    ScriptingConfig,
+    LogFileConfig, LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig,
+    ScriptEngine, ScriptingConfig,
 };
 
 use crate::component::{ComponentKind, ComponentNode};

@@ -15,9 +15,11 @@ use crate::source::Pos;
 /// Maximum number of diagnostics; a file with more mistakes is not a configuration.
 const DIAGNOSTICS_MAX: usize = 1000;
 
-/// Replaces an unset variable in the parsed text. Messages about a value that contains it are dropped, because they
-/// would only repeat the report of the unset variable.
+/// Replaces an unset variable or an unreadable secret in the parsed text. Messages about a value that contains it are
+/// dropped, because they would only repeat that report.
 pub(crate) const UNSET: &str = "\u{E000}";
+/// The same, as it is in quotes.
+const UNSET_QUOTED: &str = "\\u{e000}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -66,6 +68,7 @@ impl fmt::Display for Diagnostic {
 pub struct Diagnostics {
     file: Arc<str>,
     chilled: bool,
+    allows_absent: bool,
     describing: bool,
     state: Mutex<DiagnosticsState>,
 }
@@ -73,6 +76,10 @@ pub struct Diagnostics {
 #[derive(Debug, Default)]
 struct DiagnosticsState {
     found: Vec<Diagnostic>,
+    /// Whether [`UNSET`] stands for something in the document.
+    has_unset: bool,
+    /// Where values begin and end that contain [`UNSET`], as far as they are known.
+    unset: Vec<(Pos, Pos)>,
     notes: Vec<Diagnostic>,
     omitted: usize,
     /// Maps a label to its first position and document path.
@@ -86,6 +93,7 @@ impl Diagnostics {
         Diagnostics {
             file: Arc::from(file.as_ref()),
             chilled: false,
+            allows_absent: false,
             describing: false,
             state: Mutex::default(),
         }
@@ -96,6 +104,18 @@ impl Diagnostics {
     pub fn with_chilled(mut self, chilled: bool) -> Diagnostics {
         self.chilled = chilled;
         self
+    }
+
+    /// With `allowed`, variables, secrets and files that are not on this machine are warnings.
+    #[must_use]
+    pub fn with_absent(mut self, allowed: bool) -> Diagnostics {
+        self.allows_absent = allowed;
+        self
+    }
+
+    /// Whether variables, secrets and files may be absent.
+    pub fn allows_absent(&self) -> bool {
+        self.allows_absent
     }
 
     pub(crate) fn describing() -> Diagnostics {
@@ -109,7 +129,8 @@ impl Diagnostics {
         self
     }
 
-    pub(crate) fn is_describing(&self) -> bool {
+    /// Whether fields are only being described; a reader that could go on without an end then stops.
+    pub fn is_describing(&self) -> bool {
         self.describing
     }
 
@@ -132,6 +153,34 @@ impl Diagnostics {
 
     pub fn warn_at(&self, pos: Pos, message: impl fmt::Display) {
         self.push(Severity::Warning, pos, message.to_string());
+    }
+
+    /// Something of the document that is not on this machine: a warning if that is allowed, or else an error, which may
+    /// have a cure.
+    pub fn absent_at(&self, pos: Pos, what: impl fmt::Display, cure: &str) {
+        match self.allows_absent {
+            true => self.warn_at(pos, format!("{what}; what depends on it is not checked")),
+            false => self.error_at(pos, format!("{what}{cure}")),
+        }
+    }
+
+    /// [`UNSET`] stands for something, which has been reported.
+    pub(crate) fn unset(&self) {
+        self.state().has_unset = true;
+    }
+
+    /// Whether a part of the document is not known, which has been reported.
+    pub fn has_unset(&self) -> bool {
+        self.state().has_unset
+    }
+
+    /// Values of the tree that contain [`UNSET`]: from now on, nothing that is found in them is reported.
+    pub(crate) fn leave_out_unset(&self, root: &Node) {
+        if self.has_unset() {
+            let mut found = Vec::new();
+            unset_values(root, &mut found);
+            self.state().unset = found;
+        }
     }
 
     /// A note, which is stored separately (see [`Diagnostics::notes`]).
@@ -168,10 +217,15 @@ impl Diagnostics {
 
     /// Adds a diagnostic created elsewhere, for example for a file that could not be read.
     pub fn add(&self, diagnostic: Diagnostic) {
-        if diagnostic.message.contains(UNSET) && self.has_errors() {
+        let mut state = self.state();
+        let pos = diagnostic.pos;
+        let is_within = |(start, end): &(Pos, Pos)| (*start..=*end).contains(&pos);
+        let quotes_unset = [UNSET, UNSET_QUOTED]
+            .iter()
+            .any(|mark| diagnostic.message.contains(mark));
+        if state.has_unset && (quotes_unset || state.unset.iter().any(is_within)) {
             return;
         }
-        let mut state = self.state();
         if state.found.len() < DIAGNOSTICS_MAX {
             state.found.push(diagnostic);
         } else {
@@ -179,10 +233,10 @@ impl Diagnostics {
         }
     }
 
-    /// Whether the node contains an unset variable or an unreadable secret, which is reported already. Without an error
-    /// the mark is just a character of the file.
+    /// Whether the node contains an unset variable or an unreadable secret, which is reported already. Without one the
+    /// mark is just a character of the file.
     pub(crate) fn is_told(&self, node: &Node) -> bool {
-        node.is_unset() && self.has_errors()
+        node.is_unset() && self.has_unset()
     }
 
     fn push(&self, severity: Severity, pos: Pos, message: String) {
@@ -265,6 +319,18 @@ impl fmt::Display for Diagnostics {
     }
 }
 
+fn unset_values(node: &Node, found: &mut Vec<(Pos, Pos)>) {
+    if node.is_unset() {
+        found.push((node.pos(), node.end_pos()));
+    }
+    let items = node.as_seq().into_iter().flatten();
+    let fields = node
+        .as_map()
+        .into_iter()
+        .flat_map(|map| map.iter().map(|(_, value)| value));
+    items.chain(fields).for_each(|below| unset_values(below, found));
+}
+
 fn with_path(node: &Node, message: &impl fmt::Display) -> String {
     let path = node.path();
     if path.is_empty() {
@@ -314,6 +380,7 @@ mod tests {
         assert_eq!(diags.error_count(), 1, "the character alone hides nothing");
         let diags = Diagnostics::new("flow.yaml");
         diags.error_at(Pos { line: 1, column: 1 }, "environment variable X is not set");
+        diags.unset();
         let node = Node::parse(&format!("a: {UNSET}")).unwrap();
         diags.error(node.get("a").unwrap(), "bad");
         diags.error_at(Pos { line: 1, column: 1 }, format!("got the text \"{UNSET}\""));

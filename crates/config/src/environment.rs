@@ -199,11 +199,12 @@ impl<'a> Replacer<'a> {
             Some(value) => Expansion::Replacement(end, value),
             None if self.in_comment(start) => Expansion::Text(end),
             None => {
-                let message = format!(
-                    "environment variable {name} is not set: set it, give a default as in \
-                     ${{{name}:value}}, or write ${{{{{name}}}}} for the literal text"
+                let message = format!("environment variable {name} is not set");
+                let cure = format!(
+                    ": set it, give a default as in ${{{name}:value}}, or write ${{{{{name}}}}} for the literal text"
                 );
-                self.diags.error_at(self.places.pos(start), message);
+                self.diags.absent_at(self.places.pos(start), message, &cure);
+                self.diags.unset();
                 Expansion::Replacement(end, UNSET.to_owned())
             }
         }
@@ -213,6 +214,7 @@ impl<'a> Replacer<'a> {
         if depth >= NESTING_MAX {
             let message = format!("defaults are nested more than {NESTING_MAX} deep");
             self.diags.error_at(self.places.pos(range.start), message);
+            self.diags.unset();
             return UNSET.to_owned();
         }
         let mut out = String::new();
@@ -237,6 +239,7 @@ impl<'a> Replacer<'a> {
         let mark = quoted(self.slice(start..mark_end));
         let message = format!("the template {mark} is not rendered: render the file first, or use ${{NAME}}");
         self.diags.error_at(self.places.pos(start), message);
+        self.diags.unset();
         Expansion::Replacement(mark_end, UNSET.to_owned())
     }
 

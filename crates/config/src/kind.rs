@@ -8,6 +8,8 @@ pub const TRUE_OR_FALSE: &str = "true or false";
 pub const WHOLE_NUMBER: &str = "whole number";
 pub const NUMBER: &str = "number";
 pub const DURATION: &str = "duration";
+/// The time between two of something, or a cron expression for the times at which it is due.
+pub const INTERVAL: &str = "duration or cron expression";
 pub const SIZE: &str = "size";
 pub const LIST: &str = "list";
 pub const MAPPING: &str = "mapping";

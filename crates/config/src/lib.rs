@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod batch_policy;
 mod component;
 mod config;
 mod describe;
@@ -27,11 +28,13 @@ mod secrets;
 mod source;
 mod units;
 
+pub use batch_policy::{BATCH_BYTES_MAX, BatchPolicy};
 pub use component::{ComponentKind, ComponentNode, common_fields};
 pub use config::{
     AuthConfig, BasicAuth, BufferConfig, CONNECTIONS_USUAL, Config, CorsConfig, FlowConfig, HttpConfig, ListenerConfig,
-    LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig, PipelineConfig,
-    Resources, Role, ScriptEngine, ScriptingConfig, TokenConfig, TokenSecret, is_login_name, sha256_from_hex,
+    LogFileConfig, LogFormat, LogLevel, LoggerConfig, MEMORY_MIN, MEMORY_NEEDED, MemoryConfig, MetricsConfig,
+    PipelineConfig, Resources, Role, ScriptEngine, ScriptingConfig, TokenConfig, TokenSecret, is_login_name,
+    sha256_from_hex,
 };
 pub use describe::{FieldDoc, describe};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};

@@ -21,6 +21,8 @@ pub struct LoadOptions {
     pub set: Vec<(String, String)>,
     /// Unknown fields are warnings.
     pub chilled: bool,
+    /// Variables, secrets and files that are not on this machine are warnings, and what depends on them is not checked.
+    pub allows_absent: bool,
     /// Every field that a reader asks for is recorded ([`Diagnostics::take_docs`]).
     pub describing: bool,
 }
@@ -34,7 +36,9 @@ pub struct LoadedConfig {
 
 /// Reads a configuration from its text. `env` returns the value of an environment variable.
 pub fn load(source: &SourceText, env: &dyn Fn(&str) -> Option<String>, options: &LoadOptions) -> LoadedConfig {
-    let mut diagnostics = Diagnostics::new(&source.name).with_chilled(options.chilled);
+    let mut diagnostics = Diagnostics::new(&source.name)
+        .with_chilled(options.chilled)
+        .with_absent(options.allows_absent);
     if options.describing {
         diagnostics = diagnostics.with_docs();
     }
@@ -76,10 +80,14 @@ fn document(
     let root = parse(&Arc::new(map), None, diags)?;
     if !matches!(root.kind(), ValueKind::Map | ValueKind::Null) {
         let message = "the file must be a mapping, with fields such as input, pipeline and output";
-        diags.error_at(root.pos(), format!("{message}; it is {}", root.describe()));
+        if !diags.is_told(&root) {
+            diags.error_at(root.pos(), format!("{message}; it is {}", root.describe()));
+        }
         return None;
     }
     let sets = options.set.iter();
     let root = sets.fold(root, |root, (path, value)| set(&root, path, value, diags));
-    Some(expand_files(&root, diags))
+    let root = expand_files(&root, diags);
+    diags.leave_out_unset(&root);
+    Some(root)
 }

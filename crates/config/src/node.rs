@@ -438,6 +438,16 @@ impl Node {
         self.text_offset(line, column).unwrap_or(self.0.pos)
     }
 
+    /// Position of the last character of the text, as exact as [`Node::text_pos`].
+    pub(crate) fn end_pos(&self) -> Pos {
+        let lines = self
+            .scalar_text()
+            .unwrap_or_default()
+            .trim_end_matches('\n')
+            .split('\n');
+        self.text_pos(lines.count(), usize::MAX)
+    }
+
     fn text_offset(&self, line: usize, column: usize) -> Option<Pos> {
         let scalar = self.as_scalar()?;
         let origin = scalar.origin.as_ref()?;

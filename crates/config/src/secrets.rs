@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 use crate::diagnostics::{Diagnostics, UNSET};
 use crate::names::quoted;
@@ -126,7 +127,12 @@ fn expand_scalar(node: &Node, scalar: &Scalar, diags: &Diagnostics) -> Option<Sc
             match read_secret(path) {
                 Ok(content) => text.push_str(&content),
                 Err(why) => {
-                    diags.error(node, format!("cannot read the file {}: {why}", quoted(path)));
+                    let message = format!("cannot read the file {}: {why}", quoted(path));
+                    match Path::new(path).exists() || path.is_empty() {
+                        true => diags.error(node, message),
+                        false => diags.absent_at(node.pos(), format!("{}: {message}", node.path()), ""),
+                    }
+                    diags.unset();
                     text.push_str(UNSET);
                 }
             }

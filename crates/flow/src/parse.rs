@@ -145,8 +145,10 @@ impl ParseContext<'_> {
     }
 }
 
-/// Reports a mistake in a mapping at its position in the file.
+/// Reports the mistakes of a mapping at their positions in the file.
 pub(crate) fn compile_error(node: &Node, error: &CompileError, diagnostics: &Diagnostics) {
-    let pos = node.text_pos(error.line, error.column);
-    diagnostics.error_at(pos, &error.message);
+    for mistake in error.all() {
+        let pos = node.text_pos(mistake.line, mistake.column);
+        diagnostics.error_at(pos, &mistake.message);
+    }
 }

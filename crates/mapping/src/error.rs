@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-/// Why a text is not a valid mapping. Positions count from 1 within the text; a caller that took the text from a file
-/// adds the file's offset.
+/// Why a text is not a valid mapping: its first mistake, and the others. Positions count from 1 within the text; a
+/// caller that took the text from a file adds the file's offset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {message}")]
 pub struct CompileError {
@@ -12,6 +12,15 @@ pub struct CompileError {
     /// In characters, not bytes.
     pub column: usize,
     pub message: String,
+    /// The further mistakes, in the order of the text; they have no others.
+    pub others: Vec<CompileError>,
+}
+
+impl CompileError {
+    /// Every mistake, in the order of the text.
+    pub fn all(&self) -> impl Iterator<Item = &CompileError> {
+        std::iter::once(self).chain(&self.others)
+    }
 }
 
 /// Why a mapping failed on a message. The message is unchanged.
@@ -48,13 +57,37 @@ impl SyntaxError {
         }
     }
 
-    pub fn place(self, source: &str) -> CompileError {
-        let before = source.get(..self.at).unwrap_or(source);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        CompileError {
-            line: before.matches('\n').count() + 1,
-            column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
-            message: self.message,
+    /// The mistakes of a text with their lines and columns.
+    pub fn place(mut mistakes: Vec<SyntaxError>, source: &str) -> CompileError {
+        mistakes.sort_by_key(|mistake| mistake.at);
+        mistakes.dedup_by(|a, b| (a.at, &a.message) == (b.at, &b.message));
+        let (mut line, mut line_start, mut passed) = (1, 0, 0);
+        let mut placed = mistakes.into_iter().map(|mistake| {
+            let at = mistake.at.min(source.len());
+            let between = source.get(passed..at).unwrap_or_default();
+            if let Some(newline) = between.rfind('\n') {
+                line += between.matches('\n').count();
+                line_start = passed + newline + 1;
+            }
+            passed = at;
+            CompileError {
+                line,
+                column: source.get(line_start..at).unwrap_or_default().chars().count() + 1,
+                message: mistake.message,
+                others: Vec::new(),
+            }
+        });
+        let first = placed.next();
+        let others = placed.collect();
+        match first {
+            Some(first) => CompileError { others, ..first },
+            // Nobody asks without a mistake.
+            None => CompileError {
+                line: 1,
+                column: 1,
+                message: "the text cannot be read".to_owned(),
+                others,
+            },
         }
     }
 }

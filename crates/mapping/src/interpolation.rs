@@ -9,7 +9,7 @@ use crate::error::{EvalResult, Fault, SyntaxError};
 use crate::expr::Expr;
 use crate::expr_value::ExprValue;
 use crate::host::Host;
-use crate::parser::Parser;
+use crate::parser::{MISTAKES_MAX, Parser};
 use crate::view;
 use crate::{CompileError, Compiler, RunError};
 
@@ -50,7 +50,7 @@ impl Interpolation {
     }
 
     pub(crate) fn build(compiler: &Compiler, text: &str) -> Result<Interpolation, CompileError> {
-        let pieces = parse(compiler, text).map_err(|fault| fault.place(text))?;
+        let pieces = parse(compiler, text).map_err(|found| SyntaxError::place(found, text))?;
         let host = compiler.host.clone();
         Ok(Interpolation(Arc::new(Template { pieces, host })))
     }
@@ -138,8 +138,10 @@ impl std::fmt::Debug for Interpolation {
     }
 }
 
-fn parse(compiler: &Compiler, text: &str) -> Result<Vec<TemplatePart>, SyntaxError> {
+/// All mistakes of the text, or its pieces.
+fn parse(compiler: &Compiler, text: &str) -> Result<Vec<TemplatePart>, Vec<SyntaxError>> {
     let mut pieces = Vec::new();
+    let mut mistakes = Vec::new();
     let mut literal = String::new();
     let mut at = 0;
     while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
@@ -166,7 +168,19 @@ fn parse(compiler: &Compiler, text: &str) -> Result<Vec<TemplatePart>, SyntaxErr
             pieces.push(TemplatePart::Literal(std::mem::take(&mut literal).into()));
         }
         let parser = Parser::new(compiler, text, at + "${!".len(), false);
-        let (expr, end) = parser.braced_expression()?;
+        let (expr, end) = match parser.braced_expression(&mut mistakes) {
+            Ok(found) => found,
+            Err(fault) => {
+                // What follows may be the rest of this expression, up to the next one.
+                let next = text.get(fault.at..).and_then(|rest| rest.find("${!"));
+                at = next.map_or(text.len(), |next| fault.at + next);
+                mistakes.push(fault);
+                if mistakes.len() >= MISTAKES_MAX {
+                    break;
+                }
+                continue;
+            }
+        };
         pieces.push(match expr {
             Expr::Meta(key) | Expr::NewMeta(key) => TemplatePart::Meta(key),
             other => TemplatePart::Expr(other),
@@ -176,5 +190,8 @@ fn parse(compiler: &Compiler, text: &str) -> Result<Vec<TemplatePart>, SyntaxErr
     if !literal.is_empty() {
         pieces.push(TemplatePart::Literal(literal.into()));
     }
-    Ok(pieces)
+    match mistakes.is_empty() {
+        true => Ok(pieces),
+        false => Err(mistakes),
+    }
 }

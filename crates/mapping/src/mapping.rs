@@ -6,6 +6,7 @@ use bytes::Bytes;
 use thalweg_record::{Message, Object, Payload, Value};
 
 use crate::context::EvalContext;
+use crate::error::SyntaxError;
 use crate::host::Host;
 use crate::parser::statements;
 use crate::path::Path;
@@ -44,7 +45,8 @@ impl Mapping {
     }
 
     pub(crate) fn build(compiler: &Compiler, source: &str, in_place: bool) -> Result<Mapping, CompileError> {
-        let statements = statements::parse(compiler, source, in_place).map_err(|fault| fault.place(source))?;
+        let statements =
+            statements::parse(compiler, source, in_place).map_err(|found| SyntaxError::place(found, source))?;
         Ok(Mapping(Arc::new(Program {
             statements,
             in_place,

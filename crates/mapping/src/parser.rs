@@ -3,6 +3,9 @@
 //! Line breaks end statements but not expressions: an expression continues while an operator or a dot follows, on any
 //! line. The parser resolves names (variables to slots, `name ->` queries to depths, functions and methods to code), so
 //! a mapping that compiles has no unknown name.
+//!
+//! Parsing goes on after a mistake, so that all mistakes of a text are told at once. A name or an argument that is wrong
+//! leaves the rest of its statement clear. After a statement that cannot be understood, `recovery` finds the next one.
 
 use thalweg_record::Text;
 
@@ -13,10 +16,12 @@ use crate::growth::growth;
 use crate::lexer::{Lexer, SpannedToken, Token};
 use crate::limits::{GROWTH_MAX, NESTING_MAX};
 use crate::operators::Op;
+use crate::path::Path;
 
 pub(crate) mod arguments;
 mod literals;
 mod postfix;
+mod recovery;
 pub(crate) mod statements;
 
 pub(crate) struct Parser<'s> {
@@ -33,7 +38,18 @@ pub(crate) struct Parser<'s> {
     in_match: bool,
     /// Whether `this` is the document under construction.
     in_place: bool,
+    /// What is wrong so far. Where the text is clear nonetheless, parsing goes on with a placeholder.
+    mistakes: Vec<SyntaxError>,
+    /// Where the text could first not be understood, so that a part of it was left out.
+    broken_at: Option<usize>,
+    /// The text exceeds a limit, and no more of it is read.
+    is_beyond_limits: bool,
+    /// A place and its line.
+    line: (usize, usize),
 }
+
+/// Maximum number of mistakes of one text; it is read no further after them.
+pub(crate) const MISTAKES_MAX: usize = 100;
 
 impl<'s> Parser<'s> {
     pub fn new(compiler: &'s Compiler, source: &'s str, at: usize, in_place: bool) -> Parser<'s> {
@@ -47,14 +63,37 @@ impl<'s> Parser<'s> {
             variables: Vec::new(),
             in_match: false,
             in_place,
+            mistakes: Vec::new(),
+            broken_at: None,
+            is_beyond_limits: false,
+            line: (0, 1),
         }
     }
 
-    /// Parses the expression of an interpolation. Returns it and the position after the closing brace.
-    pub fn braced_expression(mut self) -> Result<(Expr, usize), SyntaxError> {
-        let expression = self.whole_expression()?;
-        let end = self.expect("}", "after the expression of the interpolation")?;
-        Ok((expression, end.end))
+    /// Parses the expression of an interpolation. Returns it and the position after the closing brace. An error is
+    /// that of a text whose end is unknown; other mistakes are only added to `mistakes`.
+    pub fn braced_expression(mut self, mistakes: &mut Vec<SyntaxError>) -> Result<(Expr, usize), SyntaxError> {
+        let found = self.whole_expression().and_then(|expression| {
+            let end = self.expect("}", "after the expression of the interpolation")?;
+            Ok((expression, end.end))
+        });
+        let room = MISTAKES_MAX.saturating_sub(mistakes.len());
+        mistakes.extend(self.mistakes.into_iter().take(room));
+        found
+    }
+
+    /// Records a mistake after which parsing goes on.
+    fn note(&mut self, mistake: SyntaxError) {
+        if self.mistakes.len() < MISTAKES_MAX {
+            self.mistakes.push(mistake);
+        }
+    }
+
+    /// Records a mistake in an expression, and returns what stands for the expression from then on. It is no literal,
+    /// because those are checked where they are used, and would be a second mistake.
+    fn instead_of(&mut self, mistake: SyntaxError) -> Expr {
+        self.note(mistake);
+        Expr::Root(Path::default())
     }
 
     /// Parses an expression that is not part of another one.
@@ -64,7 +103,7 @@ impl<'s> Parser<'s> {
         if growth(&expression) > GROWTH_MAX {
             let message =
                 format!("the value is nested up to {GROWTH_MAX} levels deeper than its parts; split it with `let`");
-            return Err(SyntaxError::new(at, message));
+            return Ok(self.instead_of(SyntaxError::new(at, message)));
         }
         Ok(expression)
     }
@@ -143,10 +182,8 @@ impl<'s> Parser<'s> {
             return Ok(Lambda { named: false, body });
         }
         if matches!(name.as_str(), "this" | "root" | "true" | "false" | "null") {
-            return Err(SyntaxError::new(
-                next.start,
-                format!("`{name}` has a meaning already and cannot name a query's value"),
-            ));
+            let message = format!("`{name}` has a meaning already and cannot name a query's value");
+            self.note(SyntaxError::new(next.start, message));
         }
         self.take()?;
         self.take()?;
@@ -162,6 +199,7 @@ impl<'s> Parser<'s> {
     /// Runs `inner` one level deeper.
     fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, SyntaxError>) -> Result<T, SyntaxError> {
         if self.depth >= NESTING_MAX {
+            self.is_beyond_limits = true;
             let at = self.peek()?.start;
             return Err(SyntaxError::new(
                 at,
@@ -230,18 +268,25 @@ impl<'s> Parser<'s> {
         second.is_ok_and(|second| matches!(second.token, Token::Sign(found) if found == sign))
     }
 
-    fn variable(&self, name: &Text, at: usize) -> Result<Expr, SyntaxError> {
+    fn variable(&mut self, name: &Text, at: usize) -> Expr {
         match self.variables.iter().position(|known| known == name) {
-            Some(slot) => Ok(Expr::Variable(slot, name.clone())),
+            Some(slot) => Expr::Variable(slot, name.clone()),
             None => {
                 let known = self.variables.iter().map(Text::as_str);
                 let message = unknown("variable", name, known);
-                Err(SyntaxError::new(
-                    at,
-                    format!("{message}; a variable is set with `let {name} = ...` before it is used"),
-                ))
+                let message = format!("{message}; a variable is set with `let {name} = ...` before it is used");
+                self.instead_of(SyntaxError::new(at, message))
             }
         }
+    }
+
+    /// The slot of a variable that is set here.
+    fn slot(&mut self, name: Text) -> usize {
+        let known = self.variables.iter().position(|known| *known == name);
+        known.unwrap_or_else(|| {
+            self.variables.push(name);
+            self.variables.len() - 1
+        })
     }
 }
 

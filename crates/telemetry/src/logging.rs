@@ -1,7 +1,7 @@
 //! The log of the process: logfmt or JSON lines with the static fields of the configuration.
 //!
-//! Logging never blocks on the reader: a full pipe loses lines, and the next line that is written says how many are
-//! missing. A queue with a writer thread was rejected because the last lines of a process would be lost with it.
+//! Logging never blocks on the reader: a full pipe or a full disk loses lines, and the next line that is written says how
+//! many are missing. A queue with a writer thread was rejected because the last lines of a process would be lost with it.
 //!
 //! The layout is our own and small, because consumers of the reference system's logs match on it: `level=info
 //! @service=thalweg msg="..."` with further fields after the message.
@@ -20,17 +20,20 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+use crate::log_file::LogFile;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFormat {
     Logfmt,
     Json,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     Stdout,
     /// For processes that write data to stdout.
     Stderr,
+    File(LogFile),
 }
 
 /// What the parts of a line are called.
@@ -124,9 +127,10 @@ impl<S: Subscriber> Layer<S> for LineLayer {
         let mut fields = EventFields::default();
         event.record(&mut fields);
         let line = self.line(*event.metadata().level(), &fields);
-        match self.options.target {
+        match &self.options.target {
             LogTarget::Stdout => self.offer(&mut io::stdout().lock(), &line),
             LogTarget::Stderr => self.offer(&mut io::stderr().lock(), &line),
+            LogTarget::File(file) => self.append(file, &line),
         }
     }
 }
@@ -139,18 +143,7 @@ impl LineLayer {
             missing.lines += 1;
             return;
         }
-        let mut text = String::new();
-        if std::mem::take(&mut missing.is_cut) {
-            text.push('\n');
-        }
-        if missing.lines > 0 {
-            let fields = EventFields {
-                message: "lines of this log are missing, because nothing read them".to_owned(),
-                others: vec![("lines", std::mem::take(&mut missing.lines).to_string())],
-            };
-            text.push_str(&self.line(Level::WARN, &fields));
-        }
-        text.push_str(line);
+        let text = self.with_missing(&std::mem::take(&mut *missing), "nothing read them", line);
         for (n, piece) in text.as_bytes().chunks(PIECE_BYTES).enumerate() {
             if n > 0 && !takes_more(out) {
                 *missing = MissingLines { lines: 1, is_cut: true };
@@ -158,6 +151,45 @@ impl LineLayer {
             }
             let _ = out.write_all(piece);
         }
+    }
+
+    /// Appends a line to a file. A full disk loses lines, and nothing else.
+    fn append(&self, file: &LogFile, line: &str) {
+        let mut missing = self.missing.lock();
+        match file.append(&self.with_missing(&missing, "they could not be written", line)) {
+            Ok(complaint) => {
+                *missing = MissingLines::default();
+                if let Some(message) = complaint {
+                    let fields = EventFields {
+                        message,
+                        others: Vec::new(),
+                    };
+                    let _ = file.append(&self.line(Level::WARN, &fields));
+                }
+            }
+            Err(_) => {
+                missing.lines += 1;
+                // A part of it may be there.
+                missing.is_cut = true;
+            }
+        }
+    }
+
+    /// A line, after one that says how many are missing before it.
+    fn with_missing(&self, missing: &MissingLines, why: &str, line: &str) -> String {
+        let mut text = String::new();
+        if missing.is_cut {
+            text.push('\n');
+        }
+        if missing.lines > 0 {
+            let fields = EventFields {
+                message: format!("lines of this log are missing, because {why}"),
+                others: vec![("lines", missing.lines.to_string())],
+            };
+            text.push_str(&self.line(Level::WARN, &fields));
+        }
+        text.push_str(line);
+        text
     }
 
     /// The line with its line end.
@@ -317,6 +349,30 @@ mod tests {
             assert!(told[2].starts_with("yyy"));
             assert_eq!(told[3..], [format!("{missing}1").as_str(), "last"]);
         });
+    }
+
+    #[test]
+    fn a_full_disk_loses_lines_and_says_later_how_many() {
+        let full = crate::log_file::LogFileOptions {
+            path: "/dev/full".into(),
+            rotation: None,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flow.log");
+        let usable = crate::log_file::LogFileOptions {
+            path: path.clone(),
+            rotation: None,
+        };
+        let (full, usable) = (LogFile::open(full).unwrap(), LogFile::open(usable).unwrap());
+        let log = lines(LineFormat::Logfmt);
+        log.append(&usable, "before\n");
+        log.append(&full, "lost\n");
+        log.append(&full, "lost\n");
+        log.append(&usable, "after\n");
+        let told = std::fs::read_to_string(path).unwrap();
+        let missing = "level=warn @service=thalweg msg=\"lines of this log are missing, because they could not be written\" \
+                       lines=2";
+        assert_eq!(told, format!("before\n\n{missing}\nafter\n"));
     }
 
     #[test]

@@ -33,7 +33,14 @@ pub enum Command {
     /// Run the flows of a configuration file until Ctrl-C or until their inputs end
     Run(RunOptions),
     /// Check a configuration file and print every mistake with its position and remedy
-    #[command(visible_alias = "lint")]
+    #[command(
+        visible_alias = "lint",
+        after_help = "\
+Exit codes:
+  0  the file has no errors; it may have warnings
+  1  it has errors, or cannot be read
+  2  wrong usage"
+    )]
     Check(CheckOptions),
     /// Print the effective configuration: environment and -s applied, secrets masked
     Echo(ConfigFileOptions),
@@ -137,6 +144,13 @@ pub struct CheckOptions {
     /// Explain for each script how it runs (once for each tag, as native code, in QuickJS) and why
     #[arg(long)]
     pub explain: bool,
+    /// Check also on a machine that lacks the environment variables, secrets, logins and TLS files that the file names:
+    /// each is a warning, and what depends on it is not checked
+    #[arg(long, visible_alias = "skip-env-var-check")]
+    pub without_secrets: bool,
+    /// Print one JSON document to the standard output: whether the file is valid, and every mistake and warning
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

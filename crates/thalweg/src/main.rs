@@ -11,6 +11,8 @@ mod cli;
 mod demo;
 mod echo;
 mod events;
+#[cfg(test)]
+mod flag_names_tests;
 mod http;
 mod lake;
 mod lake_location;

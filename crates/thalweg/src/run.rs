@@ -88,6 +88,9 @@ fn start_logging(checked: &CheckedConfig, options: &RunOptions) -> anyhow::Resul
         logger.level = logging::level(name)
             .ok_or_else(|| anyhow::anyhow!("--log.level takes one of {}; got {name}", logging::LEVELS.join(", ")))?;
     }
+    if let Some(file) = checked.log_file()? {
+        logger.target = logging::LogTarget::File(file);
+    }
     logging::start(logger);
     Ok(())
 }

@@ -172,7 +172,7 @@ fn shape(kind: &str) -> Option<Value> {
     let components = |name: &str| json!({"type": ["array", "null"], "items": reference_of(name)});
     Some(match kind {
         kind::TEXT | kind::PROGRAM | kind::INTERPOLATED => scalar_or_null(),
-        kind::DURATION | kind::INTERPOLATED_DURATION => scalar_or_null(),
+        kind::DURATION | kind::INTERVAL | kind::INTERPOLATED_DURATION => scalar_or_null(),
         kind::TRUE_OR_FALSE => json!({"type": ["boolean", "string", "null"]}),
         kind::NUMBER => json!({"type": ["number", "string", "null"]}),
         kind::SIZE => json!({"type": ["string", "integer", "null"]}),

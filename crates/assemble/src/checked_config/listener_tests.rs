@@ -31,7 +31,7 @@ fn checked(text: &str, folder: &Path) -> CheckedConfig {
         &LoadOptions::default(),
     );
     assert_eq!(checked.diagnostics.to_string(), "", "for {text}");
-    checked.verify_listeners();
+    checked.verify_start();
     checked
 }
 
@@ -65,6 +65,16 @@ fn what_a_start_would_refuse_is_found_at_its_place() {
             "auth.users_file: cannot read",
         ),
         ("auth: {tokens_file: DIR/nonsense}", "f.yaml:1:21: ", "nonsense:1: "),
+        (
+            "logger: {file: {path: DIR}}",
+            "f.yaml:1:23: ",
+            "logger.file.path: it is a folder",
+        ),
+        (
+            "logger: {file: {path: DIR/token/a/thalweg.log}}",
+            "f.yaml:1:23: ",
+            "token is a file, and no folder for another one",
+        ),
         (
             "auth:\n  tokens:\n    - {name: a, file: DIR/token, roles: [read]}\n    - {name: b, file: DIR/empty, roles: [read]}",
             "f.yaml:4:7: ",

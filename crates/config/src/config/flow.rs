@@ -4,6 +4,7 @@
 
 use std::thread::available_parallelism;
 
+use crate::batch_policy::BatchPolicy;
 use crate::component::{ComponentKind, ComponentNode};
 use crate::diagnostics::Diagnostics;
 use crate::fields::Fields;
@@ -40,6 +41,7 @@ pub enum BufferConfig {
         limit: u64,
         /// Its position in the file, if it is given.
         given: Option<Pos>,
+        batch_policy: Option<BatchPolicy>,
     },
     /// Messages wait in a durable queue; the node has the queue's fields.
     Queue(Node),
@@ -158,8 +160,13 @@ fn read_buffer(node: &Node, diags: &Diagnostics) -> BufferConfig {
             let mut f = Fields::new(&component.body, diags);
             let limit = f.size("limit", MEMORY_BUFFER_BYTES);
             let given = f.has("limit").then(|| f.pos_of("limit"));
+            let batch_policy = f.opt_fields("batch_policy").and_then(BatchPolicy::read_switched);
             f.finish();
-            BufferConfig::Memory { limit, given }
+            BufferConfig::Memory {
+                limit,
+                given,
+                batch_policy,
+            }
         }
         "queue" => BufferConfig::Queue(component.body),
         name => {

@@ -1,5 +1,6 @@
 //! Settings of the process: memory, scripting limits, logging and metrics.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::fields::Fields;
@@ -148,7 +149,45 @@ pub struct LoggerConfig {
     pub message_name: String,
     /// Added to every line.
     pub static_fields: Vec<(String, String)>,
+    /// Lines go there instead of the standard output or error.
+    pub file: Option<LogFileConfig>,
 }
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFileConfig {
+    pub path: PathBuf,
+    /// The file is renamed when it is long.
+    pub rotate: bool,
+    /// Renamed files are deleted at this age; `None` keeps them.
+    pub max_age: Option<Duration>,
+}
+
+impl LogFileConfig {
+    /// `None` without a path.
+    fn read(mut f: Fields<'_>) -> Option<LogFileConfig> {
+        let path = f.string("path", "");
+        let rotate = f.bool("rotate", false);
+        let days = f.int_in("rotate_max_age_days", 0, 0..=MAX_AGE_DAYS).unsigned_abs();
+        if path.is_empty() && (f.has("rotate") || f.has("rotate_max_age_days")) {
+            let message = "has no effect without path; name a file, or remove it";
+            f.diags().warn(f.mapping(), message);
+        } else if days > 0 && !rotate {
+            f.diags().warn_at(
+                f.pos_of("rotate_max_age_days"),
+                "logger.file.rotate_max_age_days has no effect without rotate: true",
+            );
+        }
+        f.finish();
+        (!path.is_empty()).then(|| LogFileConfig {
+            path: PathBuf::from(path),
+            rotate,
+            max_age: (days > 0).then(|| Duration::from_secs(days * 24 * 3600)),
+        })
+    }
+}
+
+/// A hundred years.
+const MAX_AGE_DAYS: i64 = 36_500;
 
 impl LoggerConfig {
     pub(super) fn read(mut f: Fields<'_>) -> LoggerConfig {
@@ -172,6 +211,7 @@ impl LoggerConfig {
         if !given {
             static_fields.push(("@service".to_owned(), "thalweg".to_owned()));
         }
+        let file = LogFileConfig::read(f.fields("file"));
         f.finish();
         LoggerConfig {
             level,
@@ -181,6 +221,7 @@ impl LoggerConfig {
             timestamp_name,
             message_name,
             static_fields,
+            file,
         }
     }
 }

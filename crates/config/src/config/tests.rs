@@ -171,7 +171,8 @@ flows:
         config.flows[1].buffer,
         BufferConfig::Memory {
             limit: 524_288_000,
-            given: None
+            given: None,
+            batch_policy: None
         }
     ));
     assert!(config.flows[1].pipeline.threads >= 1);

@@ -48,6 +48,15 @@ pub(crate) struct CallArgument {
     pub at: usize,
 }
 
+/// What is wrong with the arguments of one call.
+pub(crate) struct CallMistakes(pub Vec<SyntaxError>);
+
+impl From<SyntaxError> for CallMistakes {
+    fn from(mistake: SyntaxError) -> CallMistakes {
+        CallMistakes(vec![mistake])
+    }
+}
+
 /// The arguments of one call, in the order of the parameters.
 pub(crate) struct Arguments {
     slots: Vec<Option<CallArgument>>,
@@ -65,52 +74,70 @@ impl Arguments {
         params: &[Param],
         variadic: bool,
         written: Vec<CallArgument>,
-    ) -> Result<Arguments, SyntaxError> {
-        let mut slots: Vec<Option<CallArgument>> = params.iter().map(|_| None).collect();
-        let mut rest = Vec::new();
+    ) -> Result<Arguments, CallMistakes> {
+        let mut bound = Arguments {
+            slots: params.iter().map(|_| None).collect(),
+            rest: Vec::new(),
+            call_at,
+        };
+        let mut mistakes = Vec::new();
         for (position, argument) in written.into_iter().enumerate() {
-            let at = argument.at;
-            let found = match &argument.name {
-                None => Some(position),
-                Some(name) => params.iter().position(|param| param.name == name),
-            };
-            let Some((slot, param)) = found.and_then(|found| Some((slots.get_mut(found)?, params.get(found)?))) else {
-                if let Some(name) = &argument.name {
-                    let names = params.iter().map(|param| param.name);
-                    return Err(SyntaxError::new(
-                        at,
-                        unknown(&format!("argument of {call}"), name, names),
-                    ));
-                }
-                if variadic {
-                    rest.push(plain(argument.value, at, call)?);
-                    continue;
-                }
-                let message = match params.len() {
-                    0 => format!("{call} takes no arguments"),
-                    count => format!("{call} takes at most {count} argument(s): {}", names(params)),
-                };
-                return Err(SyntaxError::new(at, message));
-            };
-            check_kind(call, param, &argument)?;
-            if slot.replace(argument).is_some() {
+            let added = bound.add(call, params, variadic, position, argument);
+            mistakes.extend(added.err());
+        }
+        // The name of a needed argument may be what is wrong with another one.
+        if mistakes.is_empty() {
+            let params = params.iter().zip(&bound.slots);
+            let missing = params.filter(|(param, slot)| param.is_needed && slot.is_none());
+            mistakes.extend(missing.map(|(param, _)| {
+                let message = format!("{call} needs the argument `{}`", param.name);
+                SyntaxError::new(call_at, message)
+            }));
+        }
+        match mistakes.is_empty() {
+            true => Ok(bound),
+            false => Err(CallMistakes(mistakes)),
+        }
+    }
+
+    /// Puts an argument where its name or position says.
+    fn add(
+        &mut self,
+        call: &str,
+        params: &[Param],
+        variadic: bool,
+        position: usize,
+        argument: CallArgument,
+    ) -> Result<(), SyntaxError> {
+        let at = argument.at;
+        let found = match &argument.name {
+            None => Some(position),
+            Some(name) => params.iter().position(|param| param.name == name),
+        };
+        let Some((slot, param)) = found.and_then(|found| Some((self.slots.get_mut(found)?, params.get(found)?))) else {
+            if let Some(name) = &argument.name {
+                let names = params.iter().map(|param| param.name);
                 return Err(SyntaxError::new(
                     at,
-                    format!("argument `{}` of {call} is given twice", param.name),
+                    unknown(&format!("argument of {call}"), name, names),
                 ));
             }
+            if variadic {
+                self.rest.push(plain(argument.value, at, call)?);
+                return Ok(());
+            }
+            let message = match params.len() {
+                0 => format!("{call} takes no arguments"),
+                count => format!("{call} takes at most {count} argument(s): {}", names(params)),
+            };
+            return Err(SyntaxError::new(at, message));
+        };
+        let fits = check_kind(call, param, &argument);
+        if slot.replace(argument).is_some() {
+            let message = format!("argument `{}` of {call} is given twice", param.name);
+            return Err(SyntaxError::new(at, message));
         }
-        let missing = params
-            .iter()
-            .zip(&slots)
-            .find(|(param, slot)| param.is_needed && slot.is_none());
-        if let Some((param, _)) = missing {
-            return Err(SyntaxError::new(
-                call_at,
-                format!("{call} needs the argument `{}`", param.name),
-            ));
-        }
-        Ok(Arguments { slots, rest, call_at })
+        fits
     }
 
     /// Returns the position of an argument, or of the call if it is not given.

@@ -3,6 +3,7 @@
 use thalweg_record::{Object, Text, Value};
 
 use super::Parser;
+use super::recovery::is_assignment;
 use crate::error::{SyntaxError, unknown};
 use crate::expr::{Expr, IfExpr, MatchExpr, MatchPattern};
 use crate::functions::{FUNCTIONS, FunctionNode};
@@ -18,7 +19,7 @@ impl Parser<'_> {
         match next.token {
             Token::Number(number) => Ok(Expr::Literal(number)),
             Token::Text(text) => Ok(Expr::Literal(Value::Text(text))),
-            Token::Variable(name) => self.variable(&name, at),
+            Token::Variable(name) => Ok(self.variable(&name, at)),
             Token::Meta(Some(key)) => Ok(Expr::NewMeta(key)),
             Token::Meta(None) => Ok(Expr::AllNewMeta),
             Token::Sign("(") => {
@@ -49,6 +50,11 @@ impl Parser<'_> {
             "if" => self.if_expression(),
             "match" => self.match_expression(),
             _ if is_call => self.function(name, at),
+            // The next statement, after one that is not complete.
+            "let" | "meta" if is_assignment(self.source.get(at..).unwrap_or_default()) => {
+                let message = format!("expected an expression, found `{name}`");
+                Err(SyntaxError::new(at, message))
+            }
             _ => match self.names.iter().rposition(|known| known == name) {
                 Some(depth) => Ok(Expr::Named(depth, name.clone())),
                 None => {
@@ -56,7 +62,7 @@ impl Parser<'_> {
                         "unknown name `{name}`: a field of the input is written `this.{name}`, a variable `${name}`, a \
                          metadata value `@{name}`, a text \"{name}\""
                     );
-                    Err(SyntaxError::new(at, message))
+                    Ok(self.instead_of(SyntaxError::new(at, message)))
                 }
             },
         }
@@ -65,13 +71,19 @@ impl Parser<'_> {
     fn function(&mut self, name: &Text, at: usize) -> Result<Expr, SyntaxError> {
         let Some(spec) = FUNCTIONS.iter().find(|spec| spec.name == name) else {
             let names = FUNCTIONS.iter().map(|spec| spec.name);
-            return Err(SyntaxError::new(at, unknown("function", name, names)));
+            let mistake = self.instead_of(SyntaxError::new(at, unknown("function", name, names)));
+            // They may have mistakes of their own.
+            self.arguments()?;
+            return Ok(mistake);
         };
         let written = self.arguments()?;
-        let mut arguments = Arguments::bind(&format!("function `{name}`"), at, spec.params, false, written)?;
-        Ok(match (spec.build)(&mut arguments, self.compiler)? {
-            FunctionNode::Expr(expr) => expr,
-            FunctionNode::Function(function) => Expr::Call(spec.name, Box::new(function)),
+        let call = format!("function `{name}`");
+        let bound = Arguments::bind(&call, at, spec.params, false, written);
+        let built = bound.and_then(|mut arguments| Ok((spec.build)(&mut arguments, self.compiler)?));
+        Ok(match built {
+            Ok(FunctionNode::Expr(expr)) => expr,
+            Ok(FunctionNode::Function(function)) => Expr::Call(spec.name, Box::new(function)),
+            Err(mistakes) => self.instead_of_call(mistakes),
         })
     }
 
@@ -105,7 +117,7 @@ impl Parser<'_> {
             if let Expr::Literal(literal) = &name
                 && !matches!(literal, Value::Text(_))
             {
-                return Err(SyntaxError::new(at, "the name of a member must be a string"));
+                self.note(SyntaxError::new(at, "the name of a member must be a string"));
             }
             self.expect(":", "after the member's name")?;
             members.push((name, self.expression()?));

@@ -3,7 +3,7 @@
 use thalweg_record::Text;
 
 use super::Parser;
-use super::arguments::{Arguments, CallArgument};
+use super::arguments::{Arguments, CallArgument, CallMistakes};
 use crate::error::{SyntaxError, unknown};
 use crate::expr::{Expr, PostfixChain, PostfixStep};
 use crate::lexer::Token;
@@ -56,14 +56,26 @@ impl Parser<'_> {
     fn method(&mut self, value: Expr, name: &Text, at: usize) -> Result<Expr, SyntaxError> {
         let Some(spec) = methods::all().find(|spec| spec.name == name) else {
             let names = methods::all().map(|spec| spec.name);
-            return Err(SyntaxError::new(at, unknown("method", name, names)));
+            let mistake = self.instead_of(SyntaxError::new(at, unknown("method", name, names)));
+            // They may have mistakes of their own.
+            self.arguments()?;
+            return Ok(mistake);
         };
         let written = self.arguments()?;
         let call = format!("method `{name}`");
-        let arguments = Arguments::bind(&call, at, spec.params, spec.variadic, written)?;
-        let mut method = spec.build(arguments)?;
+        let bound = Arguments::bind(&call, at, spec.params, spec.variadic, written);
+        let mut method = match bound.and_then(|arguments| Ok(spec.build(arguments)?)) {
+            Ok(method) => method,
+            Err(mistakes) => return Ok(self.instead_of_call(mistakes)),
+        };
         let value = with_zone_before(value, &mut method);
         Ok(with_step(value, PostfixStep::Method(spec.name, method)))
+    }
+
+    /// Like [`Parser::instead_of`], for a call.
+    pub(super) fn instead_of_call(&mut self, CallMistakes(mistakes): CallMistakes) -> Expr {
+        mistakes.into_iter().for_each(|mistake| self.note(mistake));
+        Expr::Root(Path::default())
     }
 
     /// Parses the parentheses and their contents.

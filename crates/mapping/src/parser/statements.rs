@@ -1,8 +1,10 @@
-//! Statements: assignments to `root`, metadata and variables, and `if` blocks of them.
+//! Statements: assignments to `root`, metadata and variables, and `if` blocks of them. One that cannot be understood is
+//! left out (`recovery`).
 
 use thalweg_record::Text;
 
-use super::Parser;
+use super::recovery::is_assignment;
+use super::{MISTAKES_MAX, Parser};
 use crate::Compiler;
 use crate::error::SyntaxError;
 use crate::expr::Expr;
@@ -11,33 +13,65 @@ use crate::limits::NESTING_MAX;
 use crate::path::{Path, PathSegment, is_plain};
 use crate::statement::Statement;
 
-/// Parses a whole mapping: statements, or one expression that becomes `root`.
-pub(crate) fn parse(compiler: &Compiler, source: &str, in_place: bool) -> Result<Vec<Statement>, SyntaxError> {
-    if matches!(Lexer::new(source, 0).next()?.token, Token::End) {
-        return Err(SyntaxError::new(0, "the mapping is empty; write `root = this`"));
+/// Parses a whole mapping: statements, or one expression that becomes `root`. The error has all mistakes.
+pub(crate) fn parse(compiler: &Compiler, source: &str, in_place: bool) -> Result<Vec<Statement>, Vec<SyntaxError>> {
+    if let Ok(Token::End) = Lexer::new(source, 0).next().map(|first| first.token) {
+        let empty = SyntaxError::new(0, "the mapping is empty; write `root = this`");
+        return Err(vec![empty]);
     }
-    let fault = match Parser::new(compiler, source, 0, in_place).mapping() {
-        Ok(statements) => return Ok(statements),
-        Err(fault) => fault,
-    };
-    match Parser::new(compiler, source, 0, in_place).single_expression() {
-        Ok(statement) => Ok(vec![statement]),
-        // Both attempts failed: report the one that got further.
-        Err(other) => Err(if other.at > fault.at { other } else { fault }),
+    let mut parser = Parser::new(compiler, source, 0, in_place);
+    let statements = parser.mapping();
+    let mut mistakes = parser.mistakes;
+    if let (Some(statements), true) = (statements, mistakes.is_empty()) {
+        return Ok(statements);
+    }
+    let mut single = Parser::new(compiler, source, 0, in_place);
+    let expression = single.single_expression();
+    match (expression, parser.broken_at) {
+        (Ok(statement), _) if single.mistakes.is_empty() => Ok(vec![statement]),
+        (_, None) => Err(mistakes),
+        (Ok(_), Some(_)) => Err(single.mistakes),
+        // Both attempts failed: what the one that got further found is more likely what was meant.
+        (Err(fault), Some(broken_at)) if single.mistakes.iter().chain([&fault]).all(|found| found.at > broken_at) => {
+            mistakes.retain(|mistake| mistake.at > fault.at);
+            mistakes.extend(single.mistakes);
+            mistakes.push(fault);
+            Err(mistakes)
+        }
+        (Err(_), Some(_)) => Err(mistakes),
     }
 }
 
 impl Parser<'_> {
-    fn mapping(mut self) -> Result<Vec<Statement>, SyntaxError> {
-        let statements = self.statements()?;
-        let next = self.take()?;
-        match next.token {
-            Token::End => Ok(statements),
-            other => Err(SyntaxError::new(next.start, format!("unexpected {}", other.show()))),
+    /// Parses all statements. A fault that ends it is recorded like any other.
+    fn mapping(&mut self) -> Option<Vec<Statement>> {
+        let mut all = Vec::new();
+        loop {
+            let parsed = self.statements().and_then(|statements| Ok((statements, self.take()?)));
+            match parsed {
+                Ok((statements, next)) => {
+                    all.extend(statements);
+                    match next.token {
+                        Token::End => return Some(all),
+                        // The brace may belong to what was left out.
+                        _ if self.broken_at.is_some() => {}
+                        other => {
+                            self.broken_at = Some(next.start);
+                            let message = format!("unexpected {}", other.show());
+                            self.note(SyntaxError::new(next.start, message));
+                        }
+                    }
+                }
+                Err(fault) => {
+                    self.broken_at.get_or_insert(fault.at);
+                    self.mistakes.push(fault);
+                    return None;
+                }
+            }
         }
     }
 
-    fn single_expression(mut self) -> Result<Statement, SyntaxError> {
+    fn single_expression(&mut self) -> Result<Statement, SyntaxError> {
         let value = self.whole_expression()?;
         let next = self.take()?;
         let message = match next.token {
@@ -50,14 +84,7 @@ impl Parser<'_> {
                     line: 1,
                 });
             }
-            Token::Sign("=") => match value {
-                Expr::This(path) => format!(
-                    "`this` is the input and cannot be assigned to: write `{} = ...`",
-                    path.show("root")
-                ),
-                Expr::Meta(key) | Expr::NewMeta(key) => format!("metadata is set with `meta {key} = ...`"),
-                _ => "only root, root.<path>, meta <key> and let <name> can be assigned to".to_owned(),
-            },
+            Token::Sign("=") => not_assignable(&value),
             Token::Sign("[") => "a value is not indexed with brackets; write `.index(0)`".to_owned(),
             other => format!(
                 "unexpected {} after the expression; in a mapping of several lines each assigns something, as in \
@@ -71,25 +98,57 @@ impl Parser<'_> {
     /// Parses statements up to a closing brace or the end.
     fn statements(&mut self) -> Result<Vec<Statement>, SyntaxError> {
         let mut statements = Vec::new();
+        // The statement before, and whether the next one needs a line break after it.
+        let (mut start, mut follows) = (None, false);
         loop {
-            let next = self.peek()?;
+            // Enough are known; the last one stands for the end of the reading.
+            if self.mistakes.len() >= MISTAKES_MAX
+                && let Some(last) = self.mistakes.pop()
+            {
+                return Err(last);
+            }
+            let from = self.lexer.at;
+            let next = match self.peek() {
+                Ok(next) => next.clone(),
+                Err(fault) => {
+                    self.recover(from, start.unwrap_or(from), fault)?;
+                    follows = false;
+                    continue;
+                }
+            };
             if matches!(next.token, Token::End | Token::Sign("}")) {
                 return Ok(statements);
             }
-            if !statements.is_empty() && !next.on_new_line {
-                let (at, found) = (next.start, next.token.show());
-                return Err(SyntaxError::new(
-                    at,
-                    format!("expected an operator or a line break, found {found}"),
-                ));
+            let mut misplaced = None;
+            if follows && !next.on_new_line {
+                let message = format!("expected an operator or a line break, found {}", next.token.show());
+                let fault = SyntaxError::new(next.start, message);
+                match &next.token {
+                    Token::Name(name) if matches!(name.as_str(), "root" | "meta" | "let" | "if") => self.note(fault),
+                    _ => misplaced = Some(fault),
+                }
+            } else {
+                start = Some(next.start);
             }
-            statements.push(self.statement()?);
+            follows = true;
+            match misplaced.map_or_else(|| self.statement(), Err) {
+                Ok(statement) => statements.push(statement),
+                Err(fault) => {
+                    let start = start.unwrap_or(next.start);
+                    self.recover(start, start, fault)?;
+                    follows = false;
+                }
+            }
         }
     }
 
     fn statement(&mut self) -> Result<Statement, SyntaxError> {
         let next = self.peek()?.clone();
         let (at, name) = (next.start, next.token);
+        let rest = self.source.get(at..).unwrap_or_default();
+        if matches!(name, Token::Meta(_)) && is_assignment(rest) {
+            return self.assignment_to_value();
+        }
         let Token::Name(name) = name else {
             return Err(SyntaxError::new(
                 at,
@@ -117,9 +176,12 @@ impl Parser<'_> {
                 at,
                 format!("`{name}` is not part of this language subset"),
             )),
+            "this" if is_assignment(rest) => self.assignment_to_value(),
             _ if self.second_is("=") => {
                 let message = format!("cannot assign to `{name}`: write `root.{name} = ...` or `let {name} = ...`");
-                Err(SyntaxError::new(at, message))
+                self.note(SyntaxError::new(at, message));
+                self.take()?;
+                self.left_out_assignment()
             }
             _ => Err(SyntaxError::new(
                 at,
@@ -128,8 +190,42 @@ impl Parser<'_> {
         }
     }
 
-    fn line(&self, at: usize) -> usize {
-        self.source.get(..at).unwrap_or_default().matches('\n').count() + 1
+    /// Parses `value = expression`, which is a mistake.
+    fn assignment_to_value(&mut self) -> Result<Statement, SyntaxError> {
+        let value = self.postfix()?;
+        let next = self.peek()?;
+        let mistake = SyntaxError::new(next.start, not_assignable(&value));
+        if !matches!(next.token, Token::Sign("=")) {
+            return Err(mistake);
+        }
+        self.note(mistake);
+        self.left_out_assignment()
+    }
+
+    /// Parses the rest of an assignment whose target is a mistake.
+    fn left_out_assignment(&mut self) -> Result<Statement, SyntaxError> {
+        self.expect("=", "before the value")?;
+        let value = self.whole_expression()?;
+        Ok(Statement::Root {
+            path: Path::default(),
+            value,
+            given: false,
+            line: 1,
+        })
+    }
+
+    /// The line of a place. It is counted from the place that was asked for before, so that all lines of a text cost as
+    /// much as reading it.
+    fn line(&mut self, at: usize) -> usize {
+        let (known_at, known_line) = self.line;
+        let between = self.source.get(known_at.min(at)..known_at.max(at)).unwrap_or_default();
+        let breaks = between.matches('\n').count();
+        let line = match at >= known_at {
+            true => known_line + breaks,
+            false => known_line.saturating_sub(breaks),
+        };
+        self.line = (at, line);
+        line
     }
 
     fn root_assignment(&mut self, at: usize) -> Result<Statement, SyntaxError> {
@@ -165,7 +261,7 @@ impl Parser<'_> {
             _ => None,
         };
         if key.as_ref().is_some_and(Text::is_empty) {
-            return Err(SyntaxError::new(next.start, "a metadata key cannot be empty"));
+            self.note(SyntaxError::new(next.start, "a metadata key cannot be empty"));
         }
         let next = self.peek()?;
         if !matches!(next.token, Token::Sign("=")) {
@@ -194,12 +290,9 @@ impl Parser<'_> {
             }
         };
         self.expect("=", "after the variable's name")?;
-        let value = self.whole_expression()?;
-        let known = self.variables.iter().position(|known| *known == name);
-        let slot = known.unwrap_or_else(|| {
-            self.variables.push(name);
-            self.variables.len() - 1
-        });
+        let value = self.whole_expression();
+        let slot = self.slot(name);
+        let value = value?;
         Ok(Statement::Let {
             slot,
             given: value.is_given(self.in_place),
@@ -232,7 +325,22 @@ impl Parser<'_> {
     fn block(&mut self) -> Result<Vec<Statement>, SyntaxError> {
         self.expect("{", "before the statements")?;
         let statements = self.statements()?;
-        self.expect("}", "after the statements")?;
+        // The brace may be in what was left out.
+        if self.broken_at.is_none() || self.next_is("}")? {
+            self.expect("}", "after the statements")?;
+        }
         Ok(statements)
+    }
+}
+
+/// What to write instead of an assignment to a value.
+fn not_assignable(value: &Expr) -> String {
+    match value {
+        Expr::This(path) => format!(
+            "`this` is the input and cannot be assigned to: write `{} = ...`",
+            path.show("root")
+        ),
+        Expr::Meta(key) | Expr::NewMeta(key) => format!("metadata is set with `meta {key} = ...`"),
+        _ => "only root, root.<path>, meta <key> and let <name> can be assigned to".to_owned(),
     }
 }

@@ -1,6 +1,6 @@
 //! Compile errors: the position, the mistake, and what to write instead.
 
-use super::compile_error;
+use super::{compile_error, compiler};
 
 #[test]
 fn errors_name_the_place_and_the_cure() {
@@ -273,6 +273,134 @@ fn arguments_are_checked_against_the_parameters() {
             "{source}"
         );
     }
+}
+
+/// `line:column` and the beginning of each mistake.
+fn mistakes(source: &str) -> Vec<String> {
+    let error = compile_error(source);
+    let shown = error.all().map(|mistake| {
+        let short: String = mistake.message.chars().take(24).collect();
+        format!("{}:{} {short}", mistake.line, mistake.column)
+    });
+    shown.collect()
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let cases: &[(&str, &[&str])] = &[
+        // Names and arguments, several in one statement and inside of each other.
+        (
+            "root.a = this.upcase() + foo\nroot.b = tmestamp(this.lenght())\nlet x = $y\nroot.c = $x",
+            &[
+                "1:15 unknown method `upcase`,",
+                "1:26 unknown name `foo`: a fi",
+                "2:10 unknown function `tmesta",
+                "2:24 unknown method `lenght`,",
+                "3:9 unknown variable `y`; th",
+            ],
+        ),
+        (
+            "root = this.replace_all(5, nw: 1).split(\",\", 2).index(\"a\")",
+            &[
+                "1:25 argument `old` of method",
+                "1:28 unknown argument of meth",
+                "1:46 method `split` takes at ",
+                "1:55 argument `index` of meth",
+            ],
+        ),
+        (
+            "root = range()",
+            &["1:8 function `range` needs t", "1:8 function `range` needs t"],
+        ),
+        // A statement that cannot be understood does not hide the next ones, and is no reason for others.
+        (
+            "root.a = (1\nroot.b = bar\nroot.c = 'x'\nroot.d = 5x\nroot.e = \"x\nroot.f = baz",
+            &[
+                "2:1 expected `)` to close th",
+                "2:10 unknown name `bar`: a fi",
+                "3:10 strings are written in d",
+                "4:10 this is not a number; nu",
+                "5:10 the string has no closin",
+                "6:10 unknown name `baz`: a fi",
+            ],
+        ),
+        (
+            "root = {\n  \"a\": this.x.(,\n  \"b\": foo\n}\nlet n = [1\nroot.c = $n\nmeta k = bar",
+            &[
+                "2:16 expected an expression, ",
+                "6:1 expected `]` or `,` in t",
+                "7:10 unknown name `bar`: a fi",
+            ],
+        ),
+        (
+            "if this.a.( {\n  let b = 1\n}\nroot.x = $b\nroot.y = bar",
+            &["2:3 expected an expression, ", "5:10 unknown name `bar`: a fi"],
+        ),
+        (
+            "if this.a {\n  root.a = 1 +\n  root.b = foo\n} else {\n  root.c = bar\n}\nroot.d = baz",
+            &[
+                "3:10 expected an operator or ",
+                "3:12 unknown name `foo`: a fi",
+                "5:12 unknown name `bar`: a fi",
+                "7:10 unknown name `baz`: a fi",
+            ],
+        ),
+        (
+            "if this.a { root.a = 1 + }\nroot.d = baz",
+            &["1:26 expected an expression, ", "2:10 unknown name `baz`: a fi"],
+        ),
+        // What is assigned to, and how.
+        (
+            "this.a = 1\nb = foo\n@c = 3\nroot.d = 1 root.e = bar\nimport \"x\"\nmap y {\n  root = this\n}\nroot.f = baz",
+            &[
+                "1:8 `this` is the input and ",
+                "2:1 cannot assign to `b`: wr",
+                "2:5 unknown name `foo`: a fi",
+                "3:4 metadata is set with `me",
+                "4:12 expected an operator or ",
+                "4:21 unknown name `bar`: a fi",
+                "5:1 `import` is not part of ",
+                "6:1 `map` is not part of thi",
+                "9:10 unknown name `baz`: a fi",
+            ],
+        ),
+        // One expression instead of statements.
+        (
+            "this.a.upcase() +\n  foo",
+            &["1:8 unknown method `upcase`,", "2:3 unknown name `foo`: a fi"],
+        ),
+        (
+            "root = [1,\n  foo,\n  bar\n]",
+            &["2:3 unknown name `foo`: a fi", "3:3 unknown name `bar`: a fi"],
+        ),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(mistakes(source), *expected, "{source}");
+    }
+    let texts = compiler()
+        .interpolation("${! foo }-${! 1 + }-${! bar.upcase() }-${! 1")
+        .unwrap_err();
+    let places: Vec<usize> = texts.all().map(|mistake| mistake.column).collect();
+    assert_eq!(places, [5, 19, 25, 29, 45], "{texts:?}");
+}
+
+#[test]
+fn a_flood_of_mistakes_ends_early() {
+    for line in [
+        "root.a = foo\n",
+        "root.a = (\n",
+        "}\n",
+        "root.a = 'x\n",
+        "if this.a {\n",
+    ] {
+        let error = compile_error(&line.repeat(100_000));
+        let count = error.all().count();
+        assert!((1..=100).contains(&count), "{line}: {count}");
+    }
+    let texts = compiler()
+        .interpolation(&"${! foo } ${! ( }".repeat(10_000))
+        .unwrap_err();
+    assert!(texts.all().count() <= 101, "{}", texts.all().count());
 }
 
 #[test]
