@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_config::{Fields, kind};
+use thalweg_config::{BATCH_BYTES_MAX, BatchPolicy, Fields};
 use thalweg_telemetry::IntCounter;
 
 use crate::component::Component;
@@ -20,44 +20,21 @@ pub struct Batching {
     pub period: Option<Duration>,
 }
 
-/// A batch is written at this size whatever the policy says, because collected messages wait outside of the flow's
-/// queue limits.
-const BYTES_MAX: usize = 16 << 20;
-const COUNT_MAX: i64 = 100_000;
+impl From<BatchPolicy> for Batching {
+    fn from(policy: BatchPolicy) -> Batching {
+        Batching {
+            count: policy.count,
+            byte_size: policy.byte_size,
+            period: policy.period,
+        }
+    }
+}
 
 impl Batching {
     /// Reads the field `batching` of an output; `None` if it is absent or has no effect.
-    pub fn read(fields: &mut Fields<'_>, context: &ParseContext<'_>) -> Option<Batching> {
-        let mut fields = fields.opt_fields("batching")?;
-        let count = usize::try_from(fields.int_in("count", 0, 0..=COUNT_MAX)).unwrap_or_default();
-        let byte_size = usize::try_from(fields.size("byte_size", "0")).unwrap_or(usize::MAX);
-        let period = fields.duration_or_empty("period", None);
-        if byte_size > BYTES_MAX {
-            fields.error("byte_size", format!("a batch has at most {} MiB", BYTES_MAX >> 20));
-        }
-        for later in ["check", "processors"] {
-            let given = fields.node(later, kind::EMPTY);
-            let empty = |node: &thalweg_config::Node| {
-                node.scalar_text().is_some_and(|text| text.trim().is_empty())
-                    || node.as_seq().is_some_and(<[_]>::is_empty)
-            };
-            if let Some(node) = given.filter(|node| !empty(node)) {
-                let instead = "remove it; processors of the pipeline or of the output do the same";
-                context
-                    .diagnostics
-                    .error(&node, format!("batching.{later}: not in this version; {instead}"));
-            }
-        }
-        fields.finish();
-        let period = period.filter(|period| !period.is_zero());
-        let policy = Batching {
-            count,
-            byte_size,
-            period,
-        };
-        // With a count of 1, each message is a batch immediately.
-        let holds_back = count > 1 || (count == 0 && (byte_size > 0 || period.is_some()));
-        holds_back.then_some(policy)
+    pub fn read(fields: &mut Fields<'_>, _: &ParseContext<'_>) -> Option<Batching> {
+        let policy = fields.opt_fields("batching").and_then(BatchPolicy::read);
+        policy.map(Batching::from)
     }
 
     /// Returns the limit that these amounts have reached.
@@ -65,7 +42,7 @@ impl Batching {
         let reached = |limit: usize, value: usize| limit > 0 && value >= limit;
         if reached(self.count, messages) {
             Some(BatchTrigger::Count)
-        } else if reached(self.byte_size, bytes) || bytes >= BYTES_MAX {
+        } else if reached(self.byte_size, bytes) || bytes >= BATCH_BYTES_MAX {
             Some(BatchTrigger::Size)
         } else {
             None
@@ -139,7 +116,7 @@ mod tests {
         assert_eq!(policy(0, 100).enough(5, 99), None);
         assert_eq!(policy(3, 100).enough(1, 100), Some(BatchTrigger::Size));
         assert_eq!(policy(0, 0).enough(1_000_000, 1000), None);
-        assert_eq!(policy(0, 0).enough(1, BYTES_MAX), Some(BatchTrigger::Size));
+        assert_eq!(policy(0, 0).enough(1, BATCH_BYTES_MAX), Some(BatchTrigger::Size));
         let both = Batching::both(Some(policy(3, 0)), Some(policy(9, 50)));
         assert_eq!(both, Some(policy(3, 50)));
         assert_eq!(Batching::both(None, Some(policy(9, 50))), Some(policy(9, 50)));

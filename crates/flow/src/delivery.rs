@@ -34,6 +34,8 @@ const JOINED_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Delivery {
     pub driven: OutputDriver,
     pub dead_letters: Option<DeadLetterSender>,
+    /// How messages are collected, beside what the output asks for.
+    pub policy: Option<Batching>,
     /// Whether the output is a buffer, from which the messages continue.
     pub buffers: bool,
     /// Notified when someone waits for collected messages to be written.
@@ -61,7 +63,8 @@ impl Delivery {
     async fn deliver(&self, queue: &mut queue::QueueReceiver<Batch>) -> Result<(), String> {
         let output = &self.driven.output;
         let mut writes = FuturesUnordered::new();
-        let mut held = BatchCollector::new(output.batching(), output.joins(), &self.driven.component);
+        let policy = Batching::both(output.batching(), self.policy);
+        let mut held = BatchCollector::new(policy, output.joins(), &self.driven.component);
         let mut more = true;
         while more || !writes.is_empty() {
             let free = writes.len() < output.max_in_flight();

@@ -132,6 +132,32 @@ impl OutputDriver {
         Ok(refused)
     }
 
+    /// Completes one attempt of a write and counts it, for a caller that repeats it.
+    pub async fn attempt(&self, write: WriteFuture, messages: &Arc<Vec<Message>>) -> Result<(), WriteError> {
+        let start = clock::now();
+        let result = write.await;
+        let failed = match &result {
+            Ok(()) => 0,
+            Err(WriteError::Some(rejections)) => rejections.len(),
+            Err(WriteError::Temporary(_) | WriteError::Permanent(_)) => messages.len(),
+        };
+        match &result {
+            Err(WriteError::Temporary(why)) => self.connection.write_failed(why),
+            Err(WriteError::Permanent(why)) => self.connection.given_up(why),
+            Err(WriteError::Some(rejections)) => match rejections.iter().find(|one| one.permanent.is_none()) {
+                Some(rejection) => self.connection.write_failed(&rejection.error),
+                None => self.connection.up(),
+            },
+            Ok(()) => self.connection.up(),
+        }
+        let written = messages.len().saturating_sub(failed);
+        self.metrics.error.inc_by(failed as u64);
+        self.metrics.sent.inc_by(written as u64);
+        self.metrics.batch_sent.inc_by(u64::from(written > 0));
+        self.metrics.latency.observe(start.elapsed());
+        result
+    }
+
     /// Repeats a write with the messages that failed temporarily, with doubling pauses, until every message is written
     /// or permanently rejected.
     pub async fn persist(

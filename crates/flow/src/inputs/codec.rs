@@ -2,20 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
-use thalweg_config::Fields;
 
-/// Default maximum size of a message of a stream (`max_buffer`).
-const MAX_BUFFER: &str = "64MiB";
-
-/// How a stream is split.
+/// Where a stream is split.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct InputCodec {
-    cut: Delimiter,
-    max_bytes: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Delimiter {
+pub(super) enum Delimiter {
     /// At line feeds; a carriage return before one belongs to it.
     Lines,
     At(Vec<u8>),
@@ -23,41 +13,25 @@ enum Delimiter {
     AllBytes,
 }
 
-impl InputCodec {
-    /// Reads the fields `codec` and `max_buffer`.
-    pub fn read(fields: &mut Fields<'_>) -> InputCodec {
-        let name = fields.string("codec", "lines");
-        let max_bytes = usize::try_from(fields.size("max_buffer", MAX_BUFFER)).unwrap_or(usize::MAX);
-        let cut = match name.as_str() {
-            "lines" => Delimiter::Lines,
-            "all-bytes" => Delimiter::AllBytes,
+impl Delimiter {
+    /// Reads the name of a codec.
+    pub fn of_codec(name: &str) -> Result<Delimiter, String> {
+        match name {
+            "lines" => Ok(Delimiter::Lines),
+            "all-bytes" => Ok(Delimiter::AllBytes),
             other => match other.strip_prefix("delim:") {
-                Some(delimiter) if !delimiter.is_empty() => Delimiter::At(delimiter.as_bytes().to_vec()),
-                _ => {
-                    fields.error(
-                        "codec",
-                        format!("unknown codec \"{other}\"; valid: lines, all-bytes, delim:x"),
-                    );
-                    Delimiter::Lines
-                }
+                Some(delimiter) if !delimiter.is_empty() => Ok(Delimiter::At(delimiter.as_bytes().to_vec())),
+                _ => Err(format!("unknown codec \"{other}\"; valid: lines, all-bytes, delim:x")),
             },
-        };
-        InputCodec { cut, max_bytes }
-    }
-
-    pub fn splitter(&self) -> Splitter {
-        Splitter {
-            codec: self.clone(),
-            buffer: BytesMut::new(),
-            searched: 0,
-            skipping: false,
         }
     }
 }
 
 /// Splits one stream.
-pub(super) struct Splitter {
-    codec: InputCodec,
+pub(super) struct DelimiterSplitter {
+    cut: Delimiter,
+    /// Maximum size of a message.
+    max_bytes: usize,
     buffer: BytesMut,
     /// No delimiter begins before this offset of the buffer.
     searched: usize,
@@ -73,7 +47,17 @@ pub(super) struct SplitMessages {
     pub too_large: usize,
 }
 
-impl Splitter {
+impl DelimiterSplitter {
+    pub fn new(cut: Delimiter, max_bytes: usize) -> DelimiterSplitter {
+        DelimiterSplitter {
+            cut,
+            max_bytes,
+            buffer: BytesMut::new(),
+            searched: 0,
+            skipping: false,
+        }
+    }
+
     pub fn push(&mut self, piece: &[u8]) -> SplitMessages {
         self.buffer.extend_from_slice(piece);
         let mut cuts = SplitMessages::default();
@@ -84,7 +68,7 @@ impl Splitter {
             if std::mem::take(&mut self.skipping) {
                 continue;
             }
-            if message.len() > self.codec.max_bytes {
+            if message.len() > self.max_bytes {
                 cuts.too_large += 1;
             } else {
                 cuts.messages.push(message.freeze());
@@ -107,7 +91,7 @@ impl Splitter {
     /// Returns the end of the first message and the beginning of the next.
     fn find(&mut self) -> Option<(usize, usize)> {
         let tail = self.buffer.get(self.searched..)?;
-        match &self.codec.cut {
+        match &self.cut {
             Delimiter::AllBytes => None,
             Delimiter::Lines => {
                 let Some(at) = memchr::memchr(b'\n', tail).map(|at| at + self.searched) else {
@@ -129,14 +113,14 @@ impl Splitter {
 
     /// Keeps the buffer from growing with a message that is too large anyway.
     fn bound(&mut self, cuts: &mut SplitMessages) {
-        if self.buffer.len() <= self.codec.max_bytes && !self.skipping {
+        if self.buffer.len() <= self.max_bytes && !self.skipping {
             return;
         }
         if !std::mem::replace(&mut self.skipping, true) {
             cuts.too_large += 1;
         }
         // A delimiter of several bytes may have begun at the end.
-        let keep = match &self.codec.cut {
+        let keep = match &self.cut {
             Delimiter::At(delimiter) => delimiter.len() - 1,
             _ => 0,
         };
@@ -151,12 +135,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn codec(cut: Delimiter, max_bytes: usize) -> InputCodec {
-        InputCodec { cut, max_bytes }
-    }
-
-    fn run(codec: &InputCodec, pieces: &[&[u8]]) -> (Vec<String>, usize) {
-        let mut splitter = codec.splitter();
+    fn run(cut: Delimiter, max_bytes: usize, pieces: &[&[u8]]) -> (Vec<String>, usize) {
+        let mut splitter = DelimiterSplitter::new(cut, max_bytes);
         let mut all: Vec<SplitMessages> = pieces.iter().map(|piece| splitter.push(piece)).collect();
         all.push(splitter.finish());
         let too_large = all.iter().map(|cuts| cuts.too_large).sum();
@@ -169,14 +149,14 @@ mod tests {
 
     #[test]
     fn lines_end_with_or_without_carriage_return_and_the_last_needs_no_end() {
-        let (messages, _) = run(&codec(Delimiter::Lines, 100), &[b"a\r", b"\nb\n\nc"]);
+        let (messages, _) = run(Delimiter::Lines, 100, &[b"a\r", b"\nb\n\nc"]);
         assert_eq!(messages, ["a", "b", "", "c"]);
     }
 
     #[test]
     fn a_message_over_the_limit_is_passed_over_and_the_next_is_whole() {
         for cut in [Delimiter::Lines, Delimiter::At(b"\n".to_vec())] {
-            let (messages, too_large) = run(&codec(cut, 3), &[b"ab\nabcd", b"efgh", b"i\nxy\nabcd\nz"]);
+            let (messages, too_large) = run(cut, 3, &[b"ab\nabcd", b"efgh", b"i\nxy\nabcd\nz"]);
             assert_eq!(
                 (messages, too_large),
                 (vec!["ab".to_owned(), "xy".to_owned(), "z".to_owned()], 2)
@@ -187,14 +167,14 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_do_not_matter(text in "[a-c|;]{0,60}", cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
-            let codec = codec(Delimiter::At(b"|;".to_vec()), 1000);
+            let cut = Delimiter::At(b"|;".to_vec());
             let mut at: Vec<usize> = cuts.iter().map(|i| i.index(text.len() + 1)).collect();
             at.extend([0, text.len()]);
             at.sort_unstable();
             let pieces: Vec<&[u8]> = at.windows(2).map(|w| &text.as_bytes()[w[0]..w[1]]).collect();
             let mut expected: Vec<String> = text.split("|;").map(str::to_owned).collect();
             if expected.last().is_some_and(String::is_empty) { expected.pop(); }
-            prop_assert_eq!(run(&codec, &pieces).0, expected);
+            prop_assert_eq!(run(cut, 1000, &pieces).0, expected);
         }
     }
 }

@@ -10,7 +10,7 @@ use thalweg_config::{ComponentNode, Fields};
 use thalweg_kit::blocking;
 use thalweg_record::{AckResult, Message};
 
-use super::codec::InputCodec;
+use super::scanner::ScannerSpec;
 use super::stdin::read_stream;
 use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError, Component};
@@ -21,7 +21,7 @@ use crate::registry::InputSpec;
 #[derive(Clone)]
 struct FileInput {
     paths: Vec<String>,
-    codec: InputCodec,
+    scanner: ScannerSpec,
     delete_on_finish: bool,
 }
 
@@ -58,12 +58,13 @@ pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Opt
             "no paths given; name at least one file or pattern such as \"data/*.json\"",
         );
     }
-    let codec = InputCodec::read(&mut fields);
+    let scanner = ScannerSpec::read(&mut fields);
+    super::read_auto_replay_nacks(&mut fields);
     let delete_on_finish = fields.bool("delete_on_finish", false);
     fields.finish();
     Some(Arc::new(FileInput {
         paths,
-        codec,
+        scanner,
         delete_on_finish,
     }))
 }
@@ -107,7 +108,7 @@ impl FileInput {
                 }
             }
         };
-        let is_whole = read_file(path, &self.codec, context, settle).await?;
+        let is_whole = read_file(path, &self.scanner, context, settle).await?;
         if let Some(file) = file {
             file.is_whole.store(is_whole, Ordering::Relaxed);
         }
@@ -118,7 +119,7 @@ impl FileInput {
 /// Returns whether the whole file was passed on.
 async fn read_file<S: FnOnce(AckResult) + Send + 'static>(
     path: &Path,
-    codec: &InputCodec,
+    scanner: &ScannerSpec,
     context: &InputContext,
     settle: impl Fn() -> S,
 ) -> Result<bool, InputError> {
@@ -136,7 +137,7 @@ async fn read_file<S: FnOnce(AckResult) + Send + 'static>(
             .meta
             .set("mod_time_unix", modified.as_deref().unwrap_or_default());
     };
-    let read = read_stream(file, codec, context, mark, settle);
+    let read = read_stream(file, scanner, context, mark, settle);
     read.await.map_err(unreadable)
 }
 

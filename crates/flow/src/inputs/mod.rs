@@ -2,12 +2,27 @@
 
 mod broker;
 mod codec;
+mod cron;
 mod file;
 mod generate;
 mod resource;
+mod scanner;
 mod stdin;
 
+use thalweg_config::Fields;
+
 use crate::registry::ComponentRegistry;
+
+/// Reads `auto_replay_nacks`: outputs repeat what fails temporarily, whatever the input says.
+fn read_auto_replay_nacks(fields: &mut Fields<'_>) {
+    let name = "auto_replay_nacks";
+    if !fields.bool(name, true)
+        && let Some(node) = fields.mapping().get(name)
+    {
+        let effect = "has no effect: an output repeats what fails until it is delivered, or refused for good";
+        fields.diags().warn(node, effect);
+    }
+}
 
 pub(crate) fn register(registry: &mut ComponentRegistry) {
     registry.input(

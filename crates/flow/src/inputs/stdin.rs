@@ -6,20 +6,21 @@ use thalweg_config::{ComponentNode, Fields};
 use thalweg_record::{AckResult, Batch, DropReason, Message};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::codec::{InputCodec, SplitMessages};
+use super::scanner::{ScanStep, ScannedMessages, ScannerSpec};
 use crate::BoxFuture;
 use crate::component::{BuildContext, BuildError};
 use crate::input::{Input, InputContext, InputError};
 use crate::parse::ParseContext;
 use crate::registry::InputSpec;
 
-struct StdinInputSpec(InputCodec);
+struct StdinInputSpec(ScannerSpec);
 
 pub(super) fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn InputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);
-    let codec = InputCodec::read(&mut fields);
+    let scanner = ScannerSpec::read(&mut fields);
+    super::read_auto_replay_nacks(&mut fields);
     fields.finish();
-    Some(Arc::new(StdinInputSpec(codec)))
+    Some(Arc::new(StdinInputSpec(scanner)))
 }
 
 impl InputSpec for StdinInputSpec {
@@ -28,7 +29,7 @@ impl InputSpec for StdinInputSpec {
     }
 }
 
-struct StdinInput(InputCodec);
+struct StdinInput(ScannerSpec);
 
 impl Input for StdinInput {
     fn run(self: Box<Self>, context: InputContext) -> BoxFuture<'static, Result<(), InputError>> {
@@ -47,49 +48,65 @@ const PIECE_BYTES: usize = 64 << 10;
 /// each message; what `settle` returns is called with the result of a batch.
 pub(super) async fn read_stream<S: FnOnce(AckResult) + Send + 'static>(
     mut stream: impl AsyncRead + Unpin,
-    codec: &InputCodec,
+    spec: &ScannerSpec,
     context: &InputContext,
     mark: impl Fn(&mut Message),
     settle: impl Fn() -> S,
 ) -> std::io::Result<bool> {
-    let mut splitter = codec.splitter();
+    let mut scanner = spec.scanner(context.component.title())?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         let read = tokio::select! {
             () = context.stop.cancelled() => return Ok(false),
             read = stream.read(&mut piece) => read?,
         };
-        let end = read == 0;
-        let cuts = if end {
-            splitter.finish()
-        } else {
-            splitter.push(piece.get(..read).unwrap_or_default())
-        };
-        match send(cuts, context, &mark, &settle).await {
-            Ok(()) if !end => {}
-            sent => return Ok(sent.is_ok()),
+        if read == 0 {
+            return Ok(send(scanner.finish()?, context, &mark, &settle).await.is_ok());
+        }
+        let mut rest = piece.get(..read).unwrap_or_default();
+        while let ScanStep::Messages(found) = scanner.step(&mut rest)? {
+            if send(found, context, &mark, &settle).await.is_err() {
+                return Ok(false);
+            }
         }
     }
 }
 
 async fn send<S: FnOnce(AckResult) + Send + 'static>(
-    cuts: SplitMessages,
+    found: ScannedMessages,
     context: &InputContext,
     mark: &impl Fn(&mut Message),
     settle: &impl Fn() -> S,
 ) -> Result<(), crate::SinkClosed> {
-    let count = cuts.messages.len() + cuts.too_large;
+    let ScannedMessages {
+        mut messages,
+        too_large,
+        malformed,
+    } = found;
+    let count = messages.len() + too_large + malformed;
     if count == 0 {
         return Ok(());
     }
+    let component = &context.component;
     let mut ack = context.sink.enter(count, settle());
-    if cuts.too_large > 0 {
-        ack.dropped(DropReason::TooLarge, cuts.too_large);
-        context.component.warn_limited("too_large", cuts.too_large as u64, || {
+    if too_large > 0 {
+        ack.dropped(DropReason::TooLarge, too_large);
+        component.warn_limited("too_large", too_large as u64, || {
             "a message is larger than max_buffer and was dropped; raise max_buffer to let it pass".to_owned()
         });
     }
-    let mut messages: Vec<Message> = cuts.messages.into_iter().map(Message::raw).collect();
+    if malformed > 0 {
+        ack.dropped(DropReason::InvalidPayload, malformed);
+        component.warn_limited("malformed", malformed as u64, || {
+            "a document of the stream is not JSON and was dropped; correct the source, or use another scanner"
+                .to_owned()
+        });
+    }
+    let mut failures = messages.iter().filter_map(|message| message.failure.as_ref());
+    if let Some(first) = failures.next() {
+        let count = 1 + failures.count() as u64;
+        component.warn_limited("flagged", count, || format!("message flagged: {}", first.error));
+    }
     messages.iter_mut().for_each(mark);
     context.sink.send(Batch::new(messages, ack)).await
 }

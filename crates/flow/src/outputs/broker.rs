@@ -1,6 +1,7 @@
 //! `broker`: one flow into several outputs. `fan_out` writes every message to all of them, and a message is delivered
-//! when all have it. `round_robin` gives each batch to the next output in turn and waits for it; `greedy` gives it to a
-//! free one, so the fastest outputs get the most.
+//! when all have it. With `_fail_fast` an output that fails does not repeat its write by itself: the messages are written
+//! to all outputs again, also to those that have them. `round_robin` gives each batch to the next output in turn and waits
+//! for it; `greedy` gives it to a free one, so the fastest outputs get the most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +28,9 @@ use crate::runtime::NodeCounters;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BrokerPattern {
     FanOut,
+    FanOutFailFast,
     FanOutSequential,
+    FanOutSequentialFailFast,
     RoundRobin,
     Greedy,
 }
@@ -37,9 +40,11 @@ struct BrokerOutputSpec {
     children: Vec<NamedSpec<dyn OutputSpec>>,
 }
 
-const PATTERNS: [(&str, BrokerPattern); 4] = [
+const PATTERNS: [(&str, BrokerPattern); 6] = [
     ("fan_out", BrokerPattern::FanOut),
+    ("fan_out_fail_fast", BrokerPattern::FanOutFailFast),
     ("fan_out_sequential", BrokerPattern::FanOutSequential),
+    ("fan_out_sequential_fail_fast", BrokerPattern::FanOutSequentialFailFast),
     ("round_robin", BrokerPattern::RoundRobin),
     ("greedy", BrokerPattern::Greedy),
 ];
@@ -131,7 +136,9 @@ impl Output for BrokerOutput {
     fn write(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
         match self.pattern {
             BrokerPattern::FanOut => self.fan_out(messages),
+            BrokerPattern::FanOutFailFast => self.fan_out_once(messages),
             BrokerPattern::FanOutSequential => self.one_after_the_other(messages),
+            BrokerPattern::FanOutSequentialFailFast => self.each_once(messages),
             BrokerPattern::RoundRobin | BrokerPattern::Greedy => self.to_one(messages),
         }
     }
@@ -140,19 +147,22 @@ impl Output for BrokerOutput {
         let all = self.targets.iter().map(|target| target.driven.output.max_in_flight());
         match self.pattern {
             BrokerPattern::FanOut => all.min().unwrap_or(1),
-            BrokerPattern::FanOutSequential => 1,
+            // A batch that is repeated must not come behind a later one.
+            BrokerPattern::FanOutFailFast
+            | BrokerPattern::FanOutSequential
+            | BrokerPattern::FanOutSequentialFailFast => 1,
             BrokerPattern::RoundRobin | BrokerPattern::Greedy => all.sum(),
         }
     }
 
     fn joins(&self) -> usize {
         match self.pattern {
-            BrokerPattern::FanOut | BrokerPattern::FanOutSequential => {
+            // Joined batches would all go to the same output.
+            BrokerPattern::RoundRobin | BrokerPattern::Greedy => 1,
+            _ => {
                 let all = self.targets.iter().map(|target| target.driven.output.joins());
                 all.min().unwrap_or(1)
             }
-            // Joined batches would all go to the same output.
-            BrokerPattern::RoundRobin | BrokerPattern::Greedy => 1,
         }
     }
 
@@ -201,6 +211,55 @@ impl BrokerOutput {
                 merge(&mut rejections, refused);
             }
             all_but(rejections)
+        })
+    }
+
+    fn fan_out_once(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
+        let writes: Vec<WriteFuture> = self
+            .targets
+            .iter()
+            .map(|target| target.driven.start(&messages))
+            .collect();
+        let targets = self.targets.clone();
+        Box::pin(async move {
+            let attempts = targets
+                .iter()
+                .zip(writes)
+                .map(|(target, write)| target.attempt(write, &messages));
+            let mut rejections: Vec<Rejection> = Vec::new();
+            let mut failed = None;
+            for result in join_all(attempts).await {
+                match result {
+                    Ok(()) => {}
+                    Err(WriteError::Some(more)) => rejections.extend(more),
+                    Err(WriteError::Permanent(why)) => return Err(WriteError::Permanent(why)),
+                    Err(WriteError::Temporary(why)) => failed = Some(why),
+                }
+            }
+            match failed {
+                Some(why) => Err(WriteError::Temporary(why)),
+                None => all_but(once_each(rejections)),
+            }
+        })
+    }
+
+    fn each_once(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
+        let targets = self.targets.clone();
+        Box::pin(async move {
+            let mut rejections: Vec<Rejection> = Vec::new();
+            for target in targets.iter() {
+                let write = target.driven.start(&messages);
+                match target.attempt(write, &messages).await {
+                    Ok(()) => {}
+                    // The outputs behind this one get nothing before this one has everything that it takes.
+                    Err(WriteError::Some(more)) => match more.iter().find(|one| one.permanent.is_none()) {
+                        Some(rejection) => return Err(WriteError::Temporary(rejection.error.clone())),
+                        None => rejections.extend(more),
+                    },
+                    Err(error) => return Err(error),
+                }
+            }
+            all_but(once_each(rejections))
         })
     }
 
@@ -266,9 +325,32 @@ impl BrokerTarget {
         Ok(refused)
     }
 
+    /// Makes one attempt of this output's write.
+    async fn attempt(&self, write: WriteFuture, messages: &Arc<Vec<Message>>) -> Result<(), WriteError> {
+        let result = self.driven.attempt(write, messages).await;
+        result.map_err(|error| match error {
+            WriteError::Temporary(why) => WriteError::Temporary(self.name_in(why)),
+            WriteError::Permanent(why) => WriteError::Permanent(self.name_in(why)),
+            WriteError::Some(mut rejections) => {
+                for rejection in &mut rejections {
+                    rejection.error = self.name_in(std::mem::take(&mut rejection.error));
+                }
+                WriteError::Some(rejections)
+            }
+        })
+    }
+
     fn name_in(&self, why: String) -> String {
         format!("{}: {why}", self.driven.component.title())
     }
+}
+
+/// A message that several outputs reject is rejected once, and for good if one of them refuses it for good: it would
+/// do so again.
+fn once_each(mut rejections: Vec<Rejection>) -> Vec<Rejection> {
+    rejections.sort_by_key(|rejection| (rejection.index, rejection.permanent.is_none()));
+    rejections.dedup_by_key(|rejection| rejection.index);
+    rejections
 }
 
 /// A message that several outputs reject is rejected once.

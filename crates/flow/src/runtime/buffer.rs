@@ -101,6 +101,7 @@ impl BuiltBuffer {
         let storing = Delivery {
             driven: self.store,
             dead_letters: environment.dead_letters.clone(),
+            policy: None,
             buffers: true,
             hurry: hurry.clone(),
             stop: give_up.clone(),

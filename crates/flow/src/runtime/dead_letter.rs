@@ -73,6 +73,7 @@ impl DeadLetterOutput {
                 metrics,
             },
             dead_letters: None,
+            policy: None,
             buffers: false,
             hurry: Arc::default(),
             stop: give_up.clone(),

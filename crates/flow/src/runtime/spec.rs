@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thalweg_config::{BufferConfig, ComponentNode, FlowConfig};
 
+use crate::batching::Batching;
 use crate::buffer::BufferSpec;
 use crate::chain::ChainSpec;
 use crate::named_spec::NamedSpec;
@@ -21,6 +22,8 @@ pub struct FlowSpec {
     pub(crate) processors: ChainSpec,
     pub(crate) output: NamedSpec<dyn OutputSpec>,
     pub(crate) threads: usize,
+    /// How the buffer collects messages.
+    pub(crate) batch_policy: Option<Batching>,
     /// Limit of each queue of the flow.
     pub(crate) queue_bytes: usize,
 }
@@ -68,6 +71,10 @@ impl FlowSpec {
             BufferConfig::Memory { limit, .. } => usize::try_from(*limit).unwrap_or(usize::MAX),
             BufferConfig::None | BufferConfig::Queue(_) => WAITING_BYTES,
         };
+        let batch_policy = match &flow.buffer {
+            BufferConfig::Memory { batch_policy, .. } => batch_policy.map(Batching::from),
+            BufferConfig::None | BufferConfig::Queue(_) => None,
+        };
         let (input, mut processors) = (input?, processors?);
         // A buffer acknowledges what it has stored, whatever is held back after it.
         if buffer.is_none() {
@@ -90,6 +97,7 @@ impl FlowSpec {
             processors,
             output: output?,
             threads,
+            batch_policy,
             queue_bytes: waiting / parts,
         })
     }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::BoxFuture;
+use crate::batching::Batching;
 use crate::chain::Chain;
 use crate::component::{BuildContext, BuildError, Component};
 use crate::connection::Connection;
@@ -105,7 +106,14 @@ impl Flow {
         let (shards, workers) = start_workers(&spec, built.chains, exit, &open_batches, &handle)?;
         handle.register_metrics(flow, &environment.metrics);
 
-        let (delivery, hurry) = start_delivery(built.output, from_workers, environment, &give_up, &handle);
+        let (delivery, hurry) = start_delivery(
+            built.output,
+            spec.batch_policy,
+            from_workers,
+            environment,
+            &give_up,
+            &handle,
+        );
 
         let place = Downstream {
             shards: shards.clone(),
@@ -238,6 +246,7 @@ fn build(
 /// Starts the delivery task; also returns the function that makes the output flush its batch.
 fn start_delivery(
     driven: OutputDriver,
+    policy: Option<Batching>,
     from_workers: queue::QueueReceiver<Batch>,
     environment: &FlowEnvironment,
     give_up: &CancellationToken,
@@ -247,6 +256,7 @@ fn start_delivery(
     let delivery = Delivery {
         driven,
         dead_letters: environment.dead_letters.clone(),
+        policy,
         buffers: false,
         hurry: waiting.clone(),
         stop: give_up.clone(),

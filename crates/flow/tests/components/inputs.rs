@@ -1,5 +1,7 @@
 //! The messages of each input.
 
+use thalweg_record::DropReason;
+
 use crate::harness::World;
 
 #[test]
@@ -23,6 +25,102 @@ fn codecs_cut_files_into_messages() {
                 .all(|m| m.meta.get("path").as_deref() == Some(&path))
         );
     }
+}
+
+#[test]
+fn scanners_cut_files_into_messages() {
+    let world = World::new();
+    std::fs::write(world.path("in.csv"), "a,b\n1,2\n3\n").unwrap();
+    std::fs::write(world.path("in.jsonl"), "{\"a\": 1}\n[2,\n3] nonsense").unwrap();
+    let report = world.run(
+        "
+input:
+  broker:
+    inputs:
+      - file: {paths: [DIR/in.csv], scanner: {csv: {continue_on_error: true}}}
+      - file: {paths: [DIR/in.jsonl], scanner: {json_documents: {}}, auto_replay_nacks: true}
+pipeline: {processors: [{catch: [{mapping: root = error()}]}]}
+output: {kept: {}}
+",
+    );
+    let mut texts = world.texts("out");
+    texts.sort_unstable();
+    let expected = [
+        "[2,\n3]",
+        "row 1 has 1 fields, and the first row 2",
+        "{\"a\": 1}",
+        "{\"a\":\"1\",\"b\":\"2\"}",
+    ];
+    assert_eq!(texts, expected);
+    assert_eq!(report.counts.dropped(DropReason::InvalidPayload), 1, "{report:?}");
+    let rows = world
+        .messages("out")
+        .into_iter()
+        .filter_map(|m| m.meta.get("csv_row").map(|row| row.into_owned()));
+    assert_eq!(rows.collect::<Vec<_>>(), ["0", "1"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_on_ends_the_flow_and_is_named() {
+    let world = World::new();
+    std::fs::write(world.path("in.csv"), "a,b\n1,2\n3\n").unwrap();
+    let running = world.start("input: {file: {paths: [DIR/in.csv], scanner: {csv: {}}}}\noutput: {kept: {}}\n");
+    crate::harness::until("it has failed", || running.handle.failure().is_some());
+    let why = running.handle.failure().unwrap();
+    let report = world.stop(running, std::time::Duration::from_secs(30));
+    assert!(
+        why.contains("in.csv: row 1 has 1 fields") && why.contains("continue_on_error"),
+        "{why}"
+    );
+    assert_eq!(report.counts.out, 1, "what comes before it is delivered");
+}
+
+#[test]
+fn messages_are_made_at_the_times_of_a_cron_expression() {
+    let world = World::new();
+    world.run("input: {generate: {mapping: root = \"tick\", count: 2, interval: '* * * * * *'}}\noutput: {kept: {}}\n");
+    assert_eq!(world.texts("out"), ["tick", "tick"]);
+    let world = World::new();
+    world.run("input: {generate: {mapping: root = \"tick\", count: 3, interval: '@every 1ms'}}\noutput: {kept: {}}\n");
+    assert_eq!(world.texts("out").len(), 3);
+    let check = |interval: &str, more: &str| {
+        let text = format!(
+            "input: {{generate: {{mapping: root = 1, interval: '{interval}'{more}}}}}\noutput: {{kept: {{}}}}\n"
+        );
+        World::new().check(&text)
+    };
+    for interval in [
+        "",
+        "0",
+        "1s",
+        "@every 5m",
+        "@daily",
+        "0 */5 * * *",
+        "TZ=Europe/Berlin 0 6 * * MON-FRI",
+    ] {
+        assert_eq!(check(interval, ""), "", "{interval}");
+    }
+    for (interval, part) in [
+        (
+            "61 * * * *",
+            "t.yaml:1:49: input.generate.interval: \"61\" is no minute",
+        ),
+        ("@every", "unknown descriptor \"@every\""),
+        ("@every 0s", "@every needs a duration of more than 0"),
+        ("@every soon", "expected a duration"),
+        ("soon", "expected a duration"),
+        ("0 0 31 2 *", "there is no such day"),
+    ] {
+        let mistake = check(interval, "");
+        assert!(mistake.contains(part), "{interval}: {mistake}");
+        assert_eq!(mistake.lines().count(), 1, "{interval}: {mistake}");
+    }
+    assert_eq!(check("1s", ", auto_replay_nacks: true"), "");
+    let warning = check("1s", ", auto_replay_nacks: false");
+    assert!(
+        warning.contains("warning: input.generate.auto_replay_nacks: has no effect"),
+        "{warning}"
+    );
 }
 
 #[test]

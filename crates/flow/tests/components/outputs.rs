@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use thalweg_record::DropReason;
+
 use crate::harness::{World, until};
 
 #[test]
@@ -128,6 +130,82 @@ output:
             (true, 0.0),
             "for {pattern}"
         );
+    }
+}
+
+#[test]
+fn an_output_that_fails_fast_has_everything_written_again_to_all() {
+    for (pattern, others) in [("fan_out_fail_fast", 3), ("fan_out_sequential_fail_fast", 1)] {
+        let world = World::new();
+        let report = world.run(&format!(
+            "
+input: {{given: {{batches: [[a, x], [b]]}}}}
+output:
+  broker:
+    pattern: {pattern}
+    outputs:
+      - kept: {{name: one, fails: 2}}
+      - kept: {{name: two, refuses: x}}
+"
+        ));
+        // What one of them refuses for good is refused once, and both were asked.
+        let counts = (report.counts.out, report.counts.dropped(DropReason::OutputRejected));
+        assert_eq!((counts, report.unacknowledged), ((2, 1), 0), "for {pattern}");
+        assert_eq!(world.texts("one"), ["a", "x", "b"], "for {pattern}");
+        let mut expected = vec!["a"; others];
+        expected.push("b");
+        assert_eq!(world.texts("two"), expected, "for {pattern}");
+        let errors = world.metric("output_error", "path=\"root.output.broker.outputs.0\"");
+        assert_eq!(errors, 4.0, "for {pattern}");
+    }
+}
+
+#[test]
+fn a_buffer_in_memory_collects_messages_for_the_output() {
+    let policy = "batch_policy: {enabled: true, count: 3, period: 1h}";
+    for (buffer, output, expected) in [
+        (format!("{{memory: {{{policy}}}}}"), "{kept: {}}", vec![3, 3]),
+        // The tighter limit holds.
+        (
+            format!("{{memory: {{{policy}}}}}"),
+            "{kept: {batching: {count: 2}}}",
+            vec![2, 2, 2],
+        ),
+        (
+            "{memory: {batch_policy: {enabled: false}}}".to_owned(),
+            "{kept: {}}",
+            vec![1; 6],
+        ),
+    ] {
+        let world = World::new();
+        // An input that ends would have what is held written at once.
+        let running = world.start(&format!(
+            "
+input: {{given: {{batches: [[a], [b], [c], [d], [e], [f]], forever: true}}}}
+buffer: {buffer}
+pipeline: {{threads: 1}}
+output: {output}
+"
+        ));
+        until("all are written", || running.handle.counts().out == 6);
+        world.stop(running, Duration::from_secs(30));
+        assert_eq!(world.texts("out"), ["a", "b", "c", "d", "e", "f"]);
+        assert_eq!(world.writes("out"), expected, "for {buffer} and {output}");
+    }
+    let flow = "input: {given: {}}\noutput: {kept: {}}\n";
+    for (policy, expected) in [
+        (
+            "{count: 3}",
+            "t.yaml:3:33: warning: buffer.memory.batch_policy: has no effect: add enabled: true, or remove it\n",
+        ),
+        (
+            "{enabled: true, check: this.a}",
+            "t.yaml:3:56: buffer.memory.batch_policy.check: not in this version; remove it; processors of the pipeline or of \
+             the output do the same\n",
+        ),
+    ] {
+        let text = format!("{flow}buffer: {{memory: {{batch_policy: {policy}}}}}\n");
+        assert_eq!(World::new().check(&text), expected, "for {policy}");
     }
 }
 
