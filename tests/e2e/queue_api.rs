@@ -431,7 +431,10 @@ fn bury(api: &Api, queue: &str, body: &str) {
 
 /// Waits until the webhook of a queue has had one letter with this outcome.
 fn wait_for_webhook(thalweg: &Thalweg, queue: &str, end: &str) {
-    let (name, label) = (format!("thalweg_queue_webhook_{end}_total"), format!("queue=\"{queue}\""));
+    let (name, label) = (
+        format!("thalweg_queue_webhook_{end}_total"),
+        format!("queue=\"{queue}\""),
+    );
     eventually(|| {
         ensure!(thalweg.metric(&name, &label)? == 1.0);
         Ok(())

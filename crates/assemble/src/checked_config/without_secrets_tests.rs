@@ -114,7 +114,7 @@ input:
     pollRat: 5
 pipeline: {processors: [{mapping: 'root = foo + bar'}]}
 output: {drop: {}}
-http: {address: "192.0.2.7:4195"}
+http: {address: '192.0.2.7:4195'}
 auth: {users_file: /}
 ";
     let checked = checked(text, true);

@@ -88,9 +88,15 @@ fn what_gives_null_is_absent_if_it_is_all_there_is() {
         let expected = expected.map(|text| RenderedValue::Text(text.into()));
         assert_eq!(rendered, expected, "{text}");
     }
-    let bytes = interpolation("${! \"/4A=\".decode(\"base64\") }").render_optional(&messages, 0).unwrap();
+    let bytes = interpolation("${! \"/4A=\".decode(\"base64\") }")
+        .render_optional(&messages, 0)
+        .unwrap();
     assert_eq!(bytes.unwrap().as_bytes(), b"\xff\x80");
-    assert!(interpolation("${! throw(\"no\") }").render_optional(&messages, 0).is_err());
+    assert!(
+        interpolation("${! throw(\"no\") }")
+            .render_optional(&messages, 0)
+            .is_err()
+    );
     assert!(interpolation("${! @m }").render_optional(&[], 0).is_err());
 }
 

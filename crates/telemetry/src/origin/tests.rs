@@ -25,7 +25,11 @@ fn origins() -> OriginPolicy {
 
 #[test]
 fn a_refused_page_is_told_the_setting_that_this_listener_has() {
-    let foreign = request("GET", "/metrics", &[("host", "localhost"), ("origin", "https://evil.example")]);
+    let foreign = request(
+        "GET",
+        "/metrics",
+        &[("host", "localhost"), ("origin", "https://evil.example")],
+    );
     let refusal = |setting: &str| {
         let policy = OriginPolicy {
             setting: setting.to_owned(),
