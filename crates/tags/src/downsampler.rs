@@ -335,13 +335,10 @@ impl Downsampler {
         }
         if let Some(text) = meta.get(DS_THRESHOLD) {
             match text.parse::<f64>() {
-                Ok(threshold) if threshold.is_finite() && threshold >= 0.0 => {
-                    is_applied = true;
-                    match is_door {
-                        true => choice.door.threshold = threshold,
-                        false => choice.deadband.threshold = threshold,
-                    }
-                }
+                Ok(threshold) if threshold.is_finite() && threshold >= 0.0 => match is_door {
+                    true => (choice.door.threshold, is_applied) = (threshold, true),
+                    false => (choice.deadband.threshold, is_applied) = (threshold, true),
+                },
                 _ => reject(DS_THRESHOLD, &text),
             }
         }

@@ -3,15 +3,15 @@
 //! A renamed file has the time of its end in its name, in UTC: `flow.log` becomes `flow-2026-11-30T14-26-57.123.log`. By
 //! that time, and not by the file's own, it is deleted when it is too old: copies and restored files have other times.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use thalweg_kit::clock;
 use thalweg_kit::time::{Decimals, TimeText, UnixTime, YearForm};
+use thalweg_kit::{clock, files};
 
 /// A file that rotates is renamed before it has more bytes.
 const ROTATED_BYTES: u64 = 100 << 20;
@@ -66,7 +66,7 @@ impl LogFile {
 
     fn open_with(options: LogFileOptions, rotated_bytes: u64) -> Result<LogFile, LogFileError> {
         let folder = folder_of(&options.path);
-        let opened = std::fs::create_dir_all(folder).and_then(|()| append(&options.path));
+        let opened = files::create_folders(folder).and_then(|()| append(&options.path));
         let (file, bytes) = opened.map_err(|why| LogFileError {
             path: options.path.clone(),
             why,
@@ -105,7 +105,8 @@ impl LogFile {
 }
 
 fn append(path: &Path) -> io::Result<(File, u64)> {
-    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    // Whoever may read the folder, such as a log shipper, may read the file.
+    let file = files::as_above(path).create(true).append(true).open(path)?;
     let bytes = file.metadata()?.len();
     Ok((file, bytes))
 }
