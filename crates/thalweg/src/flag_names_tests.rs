@@ -9,7 +9,7 @@ use clap::CommandFactory as _;
 use crate::cli::Cli;
 
 /// Flags of other programs, and the word by which a text names the program.
-const FOREIGN: [(&str, &str); 1] = [("--schema", "pg_dump")];
+const FOREIGN: [(&str, &str); 2] = [("--schema", "pg_dump"), ("-n", "ulimit")];
 
 /// The commands that the files of a module of this crate serve; others serve any command.
 const SERVED: [(&str, &str); 8] = [
@@ -66,7 +66,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() {
-            if !matches!(name.as_str(), "tests" | "benches") {
+            if !matches!(name.as_str(), "tests" | "benches" | "contract_suite") {
                 sources(&path, found);
             }
         } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
@@ -164,7 +164,7 @@ fn a_flag_that_does_not_exist_is_found() {
     assert_eq!(found(library, "bail!(\"run `thalweg log repair --accept-loss`\")"), 0);
     assert_eq!(found(library, "bail!(\"run `thalweg log check --accept-loss`\")"), 1);
     assert_eq!(found(library, "bail!(\"add --acept-loss\")"), 1);
-    assert_eq!(found(library, "bail!(\"add \\\n    --accept-loss, or\\\n -k\")"), 1);
+    assert_eq!(found(library, "bail!(\"add \\\n    --accept-loss, or \\\n -k\")"), 1);
     assert_eq!(
         found(library, "// --nowhere\nlet c = '\"'; bail!(r#\"name it with \"-c\"\"#)"),
         0
