@@ -23,7 +23,7 @@ const MESSAGE_BYTES: &str = "1MB";
 const IN_FLIGHT_BYTES: &str = "64MiB";
 /// This much of a wrong value is shown.
 const SHOWN_CHARS: usize = 40;
-const COMPRESSIONS: [&str; 4] = ["none", "gzip", "snappy", "lz4"];
+const COMPRESSIONS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
 
 pub fn parse(node: &ComponentNode, context: &mut ParseContext<'_>) -> Option<Arc<dyn OutputSpec>> {
     let mut fields = Fields::new(&node.body, context.diagnostics);

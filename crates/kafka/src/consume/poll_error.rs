@@ -3,7 +3,7 @@
 //! | error | then |
 //! |---|---|
 //! | a record set with a wrong checksum | it is read again a few times; then the input ends, because the client would skip it |
-//! | a compression that this build does not support | the input ends, because the client would skip the records |
+//! | a compression that the client does not know | the input ends, because the client would skip the records |
 //! | the client gave up | the input ends |
 //! | missing permissions, a `session_timeout` that the broker does not take | shown until something is read, or the group assigns partitions |
 //! | an answer to a generation of the group that has ended | nothing: each rebalance has such answers |
@@ -109,7 +109,7 @@ pub fn after(
     let why = reason(error);
     match error {
         KafkaError::MessageConsumption(RDKafkaErrorCode::NotImplemented) => Err(
-            "records are compressed with zstd, which this build cannot read; configure the producer or the topic to use lz4, snappy or gzip"
+            "records are compressed in a way that this build cannot read; configure the producer or the topic to use zstd, lz4, snappy or gzip"
                 .to_owned(),
         ),
         KafkaError::MessageConsumptionFatal(_) => Err(format!(

@@ -113,8 +113,8 @@ fn mistakes_are_told_with_their_places() {
             "t.yaml:2:83: output.kafka.idempotent_write: it needs ack_replicas: true\n",
         ),
         (
-            "output: {kafka: {addresses: [a], topic: t, compression: zstd}}",
-            "t.yaml:2:57: output.kafka.compression: expected one of none, gzip, snappy, lz4, got the text \"zstd\"\n",
+            "output: {kafka: {addresses: [a], topic: t, compression: brotli}}",
+            "t.yaml:2:57: output.kafka.compression: expected one of none, gzip, snappy, lz4, zstd, got the text \"brotli\"\n",
         ),
         (
             "output: {uns: {broker_address: \"a:x\"}}",

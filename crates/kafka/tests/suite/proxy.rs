@@ -25,11 +25,22 @@ struct Change {
     /// The addresses of the broker and of the proxy, as responses encode them: the client must connect to the proxy.
     from: Vec<u8>,
     to: Vec<u8>,
-    /// A text in records, in which one bit is flipped; empty means none.
+    /// A text in records, which are damaged where it stands; empty means none.
     text: Vec<u8>,
+    damage: Damage,
     /// How many times.
     left: Arc<AtomicUsize>,
 }
+
+/// What happens to a frame at the position of a text in it.
+type Damage = fn(&mut [u8], usize);
+
+/// Size of the fixed part of a record batch.
+const BATCH_HEADER_BYTES: usize = 61;
+/// Positions in a record batch: its length counts from behind itself, its checksum from the attributes on.
+const BATCH_LENGTH: usize = 8;
+const BATCH_CHECKSUM: usize = 17;
+const BATCH_ATTRIBUTES: usize = 21;
 
 /// How frames of one direction are handled.
 enum OnTheWay {
@@ -40,7 +51,17 @@ enum OnTheWay {
 impl Proxy {
     /// Damages nothing.
     pub fn plain(broker: &str) -> Proxy {
-        Proxy::start(broker, "", 0)
+        Proxy::start(broker, "", 0, flip_bit)
+    }
+
+    /// Flips a bit of a text in records, as often as `times` says. Their checksum no longer fits.
+    pub fn that_flips_a_bit(broker: &str, text: &str, times: usize) -> Proxy {
+        Proxy::start(broker, text, times, flip_bit)
+    }
+
+    /// Records with a text in them claim to be compressed by a method that does not exist yet. Their checksum fits.
+    pub fn that_compresses_unknowably(broker: &str, text: &str) -> Proxy {
+        Proxy::start(broker, text, usize::MAX, claim_unknown_compression)
     }
 
     /// Returns how many requests of a type the client has sent; types are numbers of the protocol.
@@ -61,13 +82,14 @@ impl Proxy {
         self.cut();
     }
 
-    pub fn start(broker: &str, text: &str, times: usize) -> Proxy {
+    fn start(broker: &str, text: &str, times: usize, damage: Damage) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let change = Change {
             from: spelt(broker),
             to: spelt(&address),
             text: text.as_bytes().to_vec(),
+            damage,
             left: Arc::new(AtomicUsize::new(times)),
         };
         let (broker, connections) = (broker.to_owned(), Arc::new(Mutex::new(Vec::new())));
@@ -143,10 +165,35 @@ impl Change {
                 .left
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
             if left.is_ok() {
-                frame[at] ^= 1;
+                (self.damage)(frame, at);
             }
         }
     }
+}
+
+fn flip_bit(frame: &mut [u8], at: usize) {
+    frame[at] ^= 1;
+}
+
+fn claim_unknown_compression(frame: &mut [u8], at: usize) {
+    let checksum = |batch: &[u8], end: usize| crc32c::crc32c(&batch[BATCH_ATTRIBUTES..end]).to_be_bytes();
+    // The record set before the text is the one whose checksum fits.
+    for start in (0..=at.saturating_sub(BATCH_HEADER_BYTES)).rev() {
+        let batch = &mut frame[start..];
+        let length: [u8; 4] = batch[BATCH_LENGTH..BATCH_LENGTH + 4].try_into().unwrap();
+        let end = BATCH_LENGTH + 4 + u32::from_be_bytes(length) as usize;
+        if end < BATCH_HEADER_BYTES || end > batch.len() {
+            continue;
+        }
+        let sum = BATCH_CHECKSUM..BATCH_ATTRIBUTES;
+        if batch[sum.clone()] == checksum(batch, end) {
+            batch[BATCH_ATTRIBUTES + 1] |= 7;
+            let changed = checksum(batch, end);
+            batch[sum].copy_from_slice(&changed);
+            return;
+        }
+    }
+    panic!("no record set before {at}");
 }
 
 fn found(frame: &[u8], what: &[u8]) -> Vec<usize> {

@@ -50,7 +50,7 @@ fn records_of_another_client_become_messages_with_their_metadata() {
         "t",
         &[json!({"key": "a", "value": "first", "headers": {"unit": "bar", "empty": ""}, "partition": 1})],
     );
-    for (compression, partition) in [("gzip", 0), ("snappy", 0), ("lz4", 0)] {
+    for (compression, partition) in [("gzip", 0), ("snappy", 0), ("lz4", 0), ("zstd", 0)] {
         let value = compression.repeat(500);
         broker.produce_compressed("t", compression, &[json!({"value": value, "partition": partition})]);
     }
@@ -58,7 +58,7 @@ fn records_of_another_client_become_messages_with_their_metadata() {
         "input: {{kafka_franz: {{seed_brokers: [{}], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
         broker.address
     ));
-    world.wait_for(4);
+    world.wait_for(5);
     world.stop(running);
     let messages = world.kept.0.messages.lock();
     let first = messages
@@ -81,8 +81,8 @@ fn records_of_another_client_become_messages_with_their_metadata() {
         .iter()
         .filter(|message| message.meta.get("kafka_key").is_none());
     let lengths: Vec<usize> = others.map(|message| message.bytes().len()).collect();
-    assert_eq!(lengths, [2000, 3000, 1500]);
-    assert_eq!(broker.committed("g"), [3, 1]);
+    assert_eq!(lengths, [2000, 3000, 1500, 2000]);
+    assert_eq!(broker.committed("g"), [4, 1]);
 }
 
 #[test]
@@ -201,6 +201,29 @@ fn a_group_without_commits_may_begin_at_the_end() {
             .iter()
             .all(|text| text.parse::<usize>().unwrap() >= 100)
     );
+}
+
+#[test]
+fn each_compression_is_written_and_read() {
+    for compression in ["gzip", "snappy", "lz4", "zstd"] {
+        let (world, broker) = (World::new(), Broker::with_topics("t"));
+        let messages: Vec<String> = (0..100).map(|n| format!("{n}{}", "x".repeat(1000))).collect();
+        world.send(
+            &messages,
+            &format!(
+                "output: {{kafka: {{addresses: [{}], topic: t, key: k, compression: {compression}, batching: {{count: 50}}}}}}",
+                broker.address
+            ),
+        );
+        assert_eq!(broker.values("t", 100), messages, "{compression}");
+        let running = world.start(&format!(
+            "input: {{kafka: {{addresses: [{}], topics: [t], consumer_group: g}}}}\noutput: {{kept: {{}}}}",
+            broker.address
+        ));
+        world.wait_for(100);
+        world.stop(running);
+        assert_eq!(world.kept.texts(), messages, "{compression}");
+    }
 }
 
 /// Producers in other languages may write any bytes: here the name of a header in Latin-1.
