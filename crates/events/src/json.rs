@@ -4,6 +4,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use thalweg_kit::json_tokens;
+pub use thalweg_kit::json_tokens::JsonKind;
+
 /// Maximum nesting depth of arrays and objects.
 pub const NESTING_MAX: usize = 10_000;
 
@@ -270,16 +273,6 @@ impl JsonCompactor<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Json<'a>(&'a str);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JsonKind {
-    Object,
-    Array,
-    String,
-    Number,
-    Bool,
-    Null,
-}
-
 impl<'a> Json<'a> {
     /// `compacted` must come from [`compact`].
     pub fn new(compacted: &'a str) -> Json<'a> {
@@ -291,14 +284,7 @@ impl<'a> Json<'a> {
     }
 
     pub fn kind(self) -> JsonKind {
-        match self.0.as_bytes().first() {
-            Some(b'{') => JsonKind::Object,
-            Some(b'[') => JsonKind::Array,
-            Some(b'"') => JsonKind::String,
-            Some(b't' | b'f') => JsonKind::Bool,
-            Some(b'n') | None => JsonKind::Null,
-            Some(_) => JsonKind::Number,
-        }
+        JsonKind::of(self.0)
     }
 
     pub fn is_null(self) -> bool {
@@ -331,7 +317,7 @@ impl<'a> Json<'a> {
     }
 
     pub fn bool(self) -> Option<bool> {
-        (self.kind() == JsonKind::Bool).then(|| self.0.starts_with('t'))
+        (self.kind() == JsonKind::Boolean).then(|| self.0.starts_with('t'))
     }
 }
 
@@ -412,49 +398,12 @@ fn string_end(bytes: &[u8]) -> Option<usize> {
 
 /// Decodes the inside of a string literal.
 fn unescape(inner: &str) -> Cow<'_, str> {
-    let Some(first) = memchr::memchr(b'\\', inner.as_bytes()) else {
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
         return Cow::Borrowed(inner);
-    };
-    let (plain, mut rest) = inner.split_at(first);
-    let mut out = String::with_capacity(inner.len());
-    out.push_str(plain);
-    while let Some(escape) = rest.strip_prefix('\\') {
-        let mut chars = escape.chars();
-        let (character, after) = match chars.next() {
-            Some('n') => ('\n', chars.as_str()),
-            Some('t') => ('\t', chars.as_str()),
-            Some('r') => ('\r', chars.as_str()),
-            Some('b') => ('\u{8}', chars.as_str()),
-            Some('f') => ('\u{c}', chars.as_str()),
-            Some('u') => code_point(chars.as_str()),
-            Some(other) => (other, chars.as_str()),
-            None => break,
-        };
-        out.push(character);
-        let plain = memchr::memchr(b'\\', after.as_bytes()).unwrap_or(after.len());
-        let (text, next) = after.split_at(plain);
-        out.push_str(text);
-        rest = next;
     }
-    Cow::Owned(out)
-}
-
-/// Decodes the digits after `\u`, including the second half of a surrogate pair, and returns the rest.
-fn code_point(text: &str) -> (char, &str) {
-    let unit = |text: &str| u32::from_str_radix(text.get(..4)?, 16).ok();
-    let Some(first) = unit(text) else {
-        return (char::REPLACEMENT_CHARACTER, "");
-    };
-    let rest = text.get(4..).unwrap_or_default();
-    if (0xd800..0xdc00).contains(&first)
-        && let Some(second) = rest.strip_prefix("\\u").and_then(unit)
-        && (0xdc00..0xe000).contains(&second)
-    {
-        let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        let rest = rest.get(6..).unwrap_or_default();
-        return (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), rest);
-    }
-    (char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), rest)
+    let mut out = Vec::with_capacity(inner.len());
+    json_tokens::unescape(inner.as_bytes(), &mut out);
+    Cow::Owned(String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// Does not use floating point, which would change large numbers.

@@ -1,5 +1,5 @@
 //! A JSON tokenizer that works in place. It copies nothing, and it counts open brackets instead of remembering them,
-//! since the caller knows its context.
+//! since the caller knows its context; only [`skip`](JsonTokenizer::skip) remembers them, in a bit each.
 
 use std::fmt;
 
@@ -21,18 +21,48 @@ impl std::error::Error for JsonError {}
 
 pub type JsonResult<T> = std::result::Result<T, JsonError>;
 
-/// The nesting depth that [`is_whole`] and [`is_begun`] accept.
-const DEPTH: usize = 272;
+/// What a JSON value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JsonKind {
+    Object,
+    Array,
+    String,
+    Number,
+    Boolean,
+    Null,
+}
 
-/// Whether the text is exactly one JSON value of any kind.
-pub fn is_whole(json: &[u8]) -> bool {
-    let mut tokens = JsonTokenizer::new(json, DEPTH);
+impl JsonKind {
+    /// The kind of a valid value, without spaces before it.
+    #[inline]
+    pub fn of(json: &str) -> JsonKind {
+        match json.as_bytes().first() {
+            Some(b'{') => JsonKind::Object,
+            Some(b'[') => JsonKind::Array,
+            Some(b'"') => JsonKind::String,
+            Some(b't' | b'f') => JsonKind::Boolean,
+            Some(b'n') | None => JsonKind::Null,
+            Some(_) => JsonKind::Number,
+        }
+    }
+}
+
+/// Whether the text is exactly one JSON value of any kind and depth (RFC 8259), with or without whitespace around it.
+pub fn is_whole(json: &str) -> bool {
+    // A byte order mark is no part of JSON.
+    let mut tokens = JsonTokenizer {
+        json: json.as_bytes(),
+        at: 0,
+        depth: 0,
+        depth_max: usize::MAX,
+    };
     tokens.skip().and_then(|()| tokens.end()).is_ok()
 }
 
-/// Whether the text is valid so far but ends within a value: more input may complete it.
+/// Whether the text is valid so far but ends within a string, or between the tokens of a value: more input may complete it. A
+/// text that ends within a number, a word or an escape is not begun.
 pub fn is_begun(json: &[u8]) -> bool {
-    let mut tokens = JsonTokenizer::new(json, DEPTH);
+    let mut tokens = JsonTokenizer::new(json, usize::MAX);
     tokens.skip().is_err_and(|error| error.offset >= json.len())
 }
 
@@ -283,31 +313,72 @@ impl<'a> JsonTokenizer<'a> {
         self.literal().map(|_| true)
     }
 
-    /// Skips a value.
+    /// Skips a value. It takes no stack, however deep the value is.
     pub fn skip(&mut self) -> JsonResult<()> {
-        match self.peek() {
-            b'"' => self.quoted().map(drop),
-            b'{' => {
-                self.object()?;
-                let mut is_first = true;
-                while self.more(b'}', is_first)? {
-                    self.name()?;
-                    self.skip()?;
-                    is_first = false;
+        let mut open = OpenBrackets::default();
+        loop {
+            let byte = self.peek();
+            let mut is_first = false;
+            match byte {
+                b'"' => self.quoted().map(drop)?,
+                b'{' | b'[' => {
+                    self.enter(byte, "")?;
+                    open.push(byte == b'{');
+                    is_first = true;
                 }
-                Ok(())
+                b'-' | b'0'..=b'9' => self.number().map(drop)?,
+                _ => self.literal().map(drop)?,
             }
-            b'[' => {
-                self.list()?;
-                let mut is_first = true;
-                while self.more(b']', is_first)? {
-                    self.skip()?;
-                    is_first = false;
+            // A value has ended or begun, and the values that contain it may end with it.
+            loop {
+                let Some(is_object) = open.last() else {
+                    return Ok(());
+                };
+                let bracket = if is_object { b'}' } else { b']' };
+                if self.more(bracket, is_first)? {
+                    if is_object {
+                        self.name()?;
+                    }
+                    break;
                 }
-                Ok(())
+                open.pop();
+                is_first = false;
             }
-            b'-' | b'0'..=b'9' => self.number().map(drop),
-            _ => self.literal().map(drop),
+        }
+    }
+}
+
+/// For each open bracket, whether it is that of an object.
+#[derive(Default)]
+struct OpenBrackets {
+    /// Those of the innermost levels, up to 64; the lowest bit is the last.
+    top: u64,
+    /// Those of the levels around them, 64 each.
+    below: Vec<u64>,
+    depth: usize,
+}
+
+impl OpenBrackets {
+    #[inline]
+    fn push(&mut self, is_object: bool) {
+        if self.depth > 0 && self.depth.is_multiple_of(64) {
+            self.below.push(self.top);
+        }
+        self.top = self.top << 1 | u64::from(is_object);
+        self.depth += 1;
+    }
+
+    #[inline]
+    fn last(&self) -> Option<bool> {
+        (self.depth > 0).then_some(self.top & 1 == 1)
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+        self.top >>= 1;
+        if self.depth > 0 && self.depth.is_multiple_of(64) {
+            self.top = self.below.pop().unwrap_or_default();
         }
     }
 }
@@ -421,3 +492,6 @@ fn unit(text: &[u8]) -> (u32, &[u8]) {
     });
     (number, after)
 }
+
+#[cfg(test)]
+mod tests;

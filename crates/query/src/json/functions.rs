@@ -375,7 +375,7 @@ impl ResultBuilder {
 }
 
 fn append_list(lists: &mut ListBuilder<StringBuilder>, result: JsonResult, value: Option<JsonValue<'_>>) {
-    use super::value::JsonKind::{Array, Object};
+    use thalweg_kit::json_tokens::JsonKind::{Array, Object};
     match (result, value.map(|value| (value.kind(), value))) {
         (JsonResult::Keys, Some((Object, value))) => {
             for (key, _) in value.members() {

@@ -79,7 +79,7 @@ fn source(options: CallOptions<'_>) -> Result<SubscriptionSource> {
     }
     let all = match options.get("all") {
         None => false,
-        Some(json) if json.kind() == JsonKind::Bool => json.bool().unwrap_or(false),
+        Some(json) if json.kind() == JsonKind::Boolean => json.bool().unwrap_or(false),
         Some(_) => return Err(Problem::invalid("options.all must be true or false")),
     };
     match (category, stream, all) {
