@@ -193,14 +193,14 @@ impl Output for BrokerOutput {
 }
 
 impl BrokerOutput {
+    /// Starts every write now, so that each output has the batch at its place in the order.
+    fn start_all(&self, messages: &Arc<Vec<Message>>) -> (Arc<[BrokerTarget]>, Vec<WriteFuture>) {
+        let writes = self.targets.iter().map(|target| target.driven.start(messages));
+        (self.targets.clone(), writes.collect())
+    }
+
     fn fan_out(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
-        // Every write is started now, so that each output has the batch at its place in the order.
-        let writes: Vec<WriteFuture> = self
-            .targets
-            .iter()
-            .map(|target| target.driven.start(&messages))
-            .collect();
-        let targets = self.targets.clone();
+        let (targets, writes) = self.start_all(&messages);
         Box::pin(async move {
             let finished = targets
                 .iter()
@@ -215,12 +215,7 @@ impl BrokerOutput {
     }
 
     fn fan_out_once(&self, messages: Arc<Vec<Message>>) -> WriteFuture {
-        let writes: Vec<WriteFuture> = self
-            .targets
-            .iter()
-            .map(|target| target.driven.start(&messages))
-            .collect();
-        let targets = self.targets.clone();
+        let (targets, writes) = self.start_all(&messages);
         Box::pin(async move {
             let attempts = targets
                 .iter()
