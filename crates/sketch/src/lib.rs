@@ -21,6 +21,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod bin;
 mod buckets;
 mod mapping;
 mod store;
@@ -33,7 +34,8 @@ pub use mapping::GAMMA;
 pub use store::BINS_MAX;
 pub use wire::EncodedSketch;
 
-use mapping::{VALUE_MIN, bin_at, place, shortened_down, shortened_up, value_of};
+use bin::{SignedBin, outermost};
+use mapping::{VALUE_MIN, bin_at, place, value_of};
 use store::SketchBinStore;
 use thalweg_kit::wire::WireError;
 
@@ -119,20 +121,46 @@ impl Sketch {
     pub fn merge(&mut self, other: &EncodedSketch<'_>) {
         other.add_to(&mut self.positive, &mut self.negative);
         self.zeros += other.zeros;
-        if let Some((least, greatest)) = other.ends {
-            self.note_ends(least, greatest);
+        if let Some((lowest, highest)) = other.outermost {
+            self.note_ends_of(
+                lowest,
+                || other.least_of(lowest),
+                highest,
+                || other.greatest_of(highest),
+            );
         }
     }
 
     /// Notes that values between these were counted.
     #[inline]
     fn note_ends(&mut self, least: f64, greatest: f64) {
-        self.least = self.least.min(least);
-        self.greatest = self.greatest.max(greatest);
+        self.least = lesser(self.least, least);
+        self.greatest = -lesser(-self.greatest, -greatest);
     }
 
-    /// What the outermost bins stand for; `None` if the sketch is empty.
-    fn outermost(&self) -> Option<(f64, f64)> {
+    /// The same for values that are in these bins and between them, after they were counted. An end is computed only if
+    /// no other bin is further out: otherwise it cannot be the end of all values.
+    #[inline]
+    fn note_ends_of(
+        &mut self,
+        low: SignedBin,
+        least: impl FnOnce() -> f64,
+        high: SignedBin,
+        greatest: impl FnOnce() -> f64,
+    ) {
+        let Some((lowest, highest)) = self.outermost() else {
+            return;
+        };
+        if low <= lowest {
+            self.least = lesser(self.least, least());
+        }
+        if high >= highest {
+            self.greatest = -lesser(-self.greatest, -greatest());
+        }
+    }
+
+    /// The lowest and the highest bin with a count; `None` if the sketch is empty.
+    fn outermost(&self) -> Option<(SignedBin, SignedBin)> {
         outermost(self.negative.range(), self.zeros, self.positive.range())
     }
 
@@ -142,21 +170,17 @@ impl Sketch {
         let Some((lowest, highest)) = self.outermost() else {
             return (None, None);
         };
-        let (mut least, mut greatest) = (self.least, self.greatest);
-        if lowest < highest {
-            match (self.negative.range(), self.positive.range()) {
-                (Some((_, bin)), _) => least = -shortened_down(-least, bin),
-                (None, Some((bin, _))) if self.zeros == 0.0 => least = shortened_up(least, bin),
-                (None, _) => {}
-            }
-            match (self.positive.range(), self.negative.range()) {
-                (Some((_, bin)), _) => greatest = shortened_down(greatest, bin),
-                (None, Some((bin, _))) if self.zeros == 0.0 => greatest = -shortened_up(-greatest, bin),
-                (None, _) => {}
-            }
-        }
-        let least = (lowest < self.least).then_some(least);
-        (least, (highest > self.greatest).then_some(greatest))
+        let is_one = lowest == highest;
+        let end = |exact: f64, short: fn(SignedBin, f64) -> f64, bin: SignedBin| match is_one {
+            true => exact,
+            false => short(bin, exact),
+        };
+        let least = (lowest.value() < self.least).then(|| end(self.least, SignedBin::shortened_up, lowest));
+        let greatest = highest.value() > self.greatest;
+        (
+            least,
+            greatest.then(|| end(self.greatest, SignedBin::shortened_down, highest)),
+        )
     }
 
     /// Adds the counts of an encoded sketch. Adds nothing if the bytes are not a sketch.
@@ -219,14 +243,10 @@ impl Sketch {
     }
 }
 
-/// What the outermost bins stand for, given the bins of negative values, the count of zeros, and the positive bins.
-fn outermost(negative: Option<(i32, i32)>, zeros: f64, positive: Option<(i32, i32)>) -> Option<(f64, f64)> {
-    let below = negative.map(|(low, high)| (-value_of(high), -value_of(low)));
-    let zero = (zeros > 0.0).then_some((0.0, 0.0));
-    let above = positive.map(|(low, high)| (value_of(low), value_of(high)));
-    let (lowest, _) = below.or(zero).or(above)?;
-    let (_, highest) = above.or(zero).or(below)?;
-    Some((lowest, highest))
+/// The lesser of two numbers, neither of which is NaN: one instruction, unlike `f64::min`.
+#[inline]
+fn lesser(one: f64, other: f64) -> f64 {
+    if other < one { other } else { one }
 }
 
 /// Checks that a sketch survives encoding and decoding.

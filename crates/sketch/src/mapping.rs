@@ -20,12 +20,16 @@ pub fn place(value: f64) -> f64 {
     value.ln() / LN_2 * BINS_PER_OCTAVE
 }
 
-/// The bin of a position, rounded up. `ceil` is slower where the target CPU has no guaranteed instruction for it.
+/// A double that has no digits after the point. What is added to it is rounded to a whole number, which is in its lowest
+/// bits.
+const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
+
+/// The bin of a position of a double, rounded up. `ceil` and casts are slower where the target CPU has no guaranteed
+/// instruction for several at once.
 #[inline]
 pub(super) fn bin_at(place: f64) -> i32 {
-    // The cast truncates; positions of doubles are within `i32`.
-    let whole = place as i32;
-    whole + i32::from(f64::from(whole) < place)
+    let whole = place + WHOLE;
+    whole.to_bits() as i32 + i32::from(whole - WHOLE < place)
 }
 
 /// The value that represents a bin; no value of the bin is further away than 1 %.

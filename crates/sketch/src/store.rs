@@ -117,6 +117,24 @@ impl SketchBinStore {
         self.try_add(index, count);
     }
 
+    /// Adds a positive count to each of some bins, in ascending order.
+    pub fn add_each(&mut self, indexes: &[i32], count: f64) {
+        let (Some(low), Some(high)) = (indexes.first(), indexes.last()) else {
+            return;
+        };
+        let has = |index: i32| usize::try_from(index - self.first).is_ok_and(|at| at < self.bins.len());
+        if !(has(*low) && has(*high)) {
+            return indexes.iter().for_each(|index| self.add(*index, count));
+        }
+        for index in indexes {
+            if let Some(bin) = self.bins.get_mut(position(*index, self.first)) {
+                *bin += count;
+            }
+        }
+        self.low = self.low.min(*low);
+        self.high = self.high.max(*high);
+    }
+
     /// Adds little-endian counts to consecutive bins. The first and last count must be positive.
     pub fn add_run(&mut self, low: i32, counts: &[[u8; 8]]) {
         let Some(high) = i32::try_from(counts.len()).ok().map(|len| low + len - 1) else {

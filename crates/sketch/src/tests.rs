@@ -276,9 +276,12 @@ fn the_outermost_buckets_end_at_the_least_and_the_greatest_value() {
     assert_eq!(entered(&[10.0, 20.0], &[1, 0, 1], None, None), of(&[5.0, 20.0]));
     assert_eq!(entered(&[-10.0], &[1, 1], None, None), of(&[-10.0, -10.0]));
     assert_eq!(entered(&[-10.0], &[1, 0], Some(-30.0), None), of(&[-20.0]));
-    // Impossible bounds are ignored.
+    // The ends decide where a bucket contradicts them.
     let wrong = entered(&[10.0, 20.0], &[1, 0, 1], Some(15.0), Some(f64::NAN));
-    assert_eq!(wrong, of(&[5.0, 20.0]));
+    assert_eq!(wrong, of(&[15.0, 20.0]));
+    // Ends that contradict each other are ignored.
+    let crossed = entered(&[10.0, 20.0], &[0, 1, 0], Some(15.0), Some(12.0));
+    assert_eq!(crossed, of(&[root(10.0, 20.0)]));
     assert_eq!(entered(&[], &[1], Some(2.0), Some(8.0)), of(&[4.0]));
     assert_eq!(
         entered(&[], &[7], None, Some(8.0)).count(),
@@ -289,11 +292,43 @@ fn the_outermost_buckets_end_at_the_least_and_the_greatest_value() {
     assert_eq!(entered(&[1.0, f64::INFINITY], &[0, 1, 0], None, None), of(&[1.0]));
 }
 
+/// A bucket with bounds may have the least or the greatest value, too.
+#[test]
+fn no_point_of_a_bucket_is_beyond_the_least_and_the_greatest_value() {
+    let mut sketch = Sketch::default();
+    sketch.add_histogram(&[10.0, 20.0, 40.0], &[0, 50, 50, 0], Some(12.0), Some(25.0));
+    let ends = |sketch: &Sketch| [0.0, 1.0].map(|part| sketch.quantile(part).unwrap());
+    let [least, greatest] = ends(&sketch);
+    assert!(
+        (12.0..12.5).contains(&least) && (24.0..=25.0).contains(&greatest),
+        "{least} {greatest}"
+    );
+    // Of one bucket from 2 to 4, one from -4 to -2, and zeros.
+    for (min, max) in [
+        (-2.5, 3.5),
+        (-2.5, 0.0),
+        (0.1, 3.5),
+        (2.5, 2.5),
+        (-1.0, 1.0),
+        (100.0, 200.0),
+    ] {
+        let run = SketchBucketRun {
+            offset: 1,
+            counts: &[9],
+        };
+        let mut sketch = Sketch::default();
+        sketch.add_exponential(0, 2, run, run, (Some(min), Some(max)));
+        let [least, greatest] = ends(&sketch);
+        assert!(min <= least && greatest <= max, "{min} to {max}: {least} to {greatest}");
+        assert_eq!(sketch.count(), 20.0);
+    }
+}
+
 #[test]
 fn exponential_buckets_are_bins_of_their_own() {
     let entered = |scale, zeros, positive: SketchBucketRun<'_>, negative: SketchBucketRun<'_>| {
         let mut sketch = Sketch::default();
-        sketch.add_exponential(scale, zeros, positive, negative);
+        sketch.add_exponential(scale, zeros, positive, negative, (None, None));
         sketch
     };
     let run = |offset, counts: &'static [i64]| SketchBucketRun { offset, counts };
@@ -324,6 +359,122 @@ fn values() -> impl Strategy<Value = Vec<f64>> {
     proptest::collection::vec(value, 0..200)
 }
 
+/// What a sketch is made of.
+#[derive(Clone, Debug)]
+enum SketchContents {
+    Values(Vec<f64>),
+    Histogram {
+        bounds: Vec<f64>,
+        counts: Vec<i64>,
+        ends: (Option<f64>, Option<f64>),
+    },
+    Exponential {
+        scale: i32,
+        zeros: i64,
+        offset: i32,
+        sides: [Vec<i64>; 2],
+        ends: (Option<f64>, Option<f64>),
+    },
+    /// A sketch of another program, without ends.
+    Foreign {
+        positive: ProtoStore,
+        zeros: f64,
+    },
+}
+
+impl SketchContents {
+    fn add_to(&self, sketch: &mut Sketch) {
+        match self {
+            SketchContents::Values(values) => values.iter().for_each(|value| sketch.add(*value)),
+            SketchContents::Histogram { bounds, counts, ends } => {
+                sketch.add_histogram(bounds, counts, ends.0, ends.1);
+            }
+            SketchContents::Exponential {
+                scale,
+                zeros,
+                offset,
+                sides,
+                ends,
+            } => {
+                let [positive, negative] = sides.each_ref().map(|counts| SketchBucketRun {
+                    offset: *offset,
+                    counts,
+                });
+                sketch.add_exponential(*scale, *zeros, positive, negative, *ends);
+            }
+            SketchContents::Foreign { positive, zeros } => {
+                let foreign = ProtoSketch {
+                    mapping: Some(ours()),
+                    positive: Some(positive.clone()),
+                    negative: None,
+                    zeros: *zeros,
+                };
+                sketch.merge_bytes(&foreign.encode_to_vec()).unwrap();
+            }
+        }
+    }
+
+    /// The least and the greatest value. Of another program's sketch these are what its outermost bins stand for.
+    fn range(&self) -> (f64, f64) {
+        let around = |values: &mut dyn Iterator<Item = f64>| {
+            values.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, greatest), value| {
+                (least.min(value), greatest.max(value))
+            })
+        };
+        match self {
+            SketchContents::Values(values) => around(&mut values.iter().copied().filter(|value| value.is_finite())),
+            SketchContents::Histogram { ends, .. } | SketchContents::Exponential { ends, .. } => {
+                (ends.0.unwrap_or(f64::NEG_INFINITY), ends.1.unwrap_or(f64::INFINITY))
+            }
+            SketchContents::Foreign { positive, zeros } => {
+                let bins = positive.sparse.iter().filter(|(_, count)| **count > 0.0);
+                let zero = (*zeros > 0.0).then_some(0.0);
+                around(&mut bins.map(|(index, _)| value_of(*index)).chain(zero))
+            }
+        }
+    }
+}
+
+fn ends() -> impl Strategy<Value = (Option<f64>, Option<f64>)> {
+    let end = || prop_oneof![2 => -100.0..100.0_f64, 1 => (-9..9_i32).prop_map(f64::from), 1 => (-400..400_i32).prop_map(|at| GAMMA.powi(at))];
+    (end(), end(), any::<[bool; 2]>()).prop_map(|(one, other, [has_min, has_max]): (f64, f64, [bool; 2])| {
+        (has_min.then_some(one.min(other)), has_max.then_some(one.max(other)))
+    })
+}
+
+fn contents() -> impl Strategy<Value = SketchContents> {
+    let counts = |len| proptest::collection::vec(prop_oneof![Just(0), 0..20_i64], len);
+    let histogram = (proptest::collection::btree_set(-50_i32..50, 0..6), counts(7..8), ends());
+    let exponential = (-3..8, 0..3_i64, -40..40, [counts(0..6), counts(0..6)], ends());
+    let foreign = (
+        proptest::collection::btree_map(-60..60_i32, 0.0..3.0, 0..6),
+        0.0..1.0_f64,
+    );
+    prop_oneof![
+        values().prop_map(SketchContents::Values),
+        proptest::collection::vec(-9.0..9.0, 0..4).prop_map(SketchContents::Values),
+        histogram.prop_map(|(bounds, counts, ends)| {
+            let bounds: Vec<f64> = bounds.into_iter().map(f64::from).collect();
+            let counts = counts[..=bounds.len()].to_vec();
+            SketchContents::Histogram { bounds, counts, ends }
+        }),
+        exponential.prop_map(|(scale, zeros, offset, sides, ends)| SketchContents::Exponential {
+            scale,
+            zeros,
+            offset,
+            sides,
+            ends,
+        }),
+        foreign.prop_map(|(sparse, zeros)| SketchContents::Foreign {
+            positive: ProtoStore {
+                sparse,
+                ..ProtoStore::default()
+            },
+            zeros: if zeros < 0.5 { 0.0 } else { zeros },
+        }),
+    ]
+}
+
 proptest! {
     #[test]
     fn quantiles_are_within_one_percent(
@@ -345,18 +496,36 @@ proptest! {
     }
 
     #[test]
-    fn quantiles_of_a_histogram_are_between_its_ends(
-        bounds in proptest::collection::btree_set(-1000_i32..1000, 1..6),
-        counts in proptest::collection::vec(0_i64..20, 7),
-        part in 0.0..=1.0,
+    fn no_quantile_is_beyond_the_values_wherever_they_come_from(
+        given in proptest::collection::vec((contents(), 0..3_u8), 1..6),
+        portions in proptest::collection::vec(0.0..=1.0, 6),
     ) {
-        let bounds: Vec<f64> = bounds.into_iter().map(f64::from).collect();
-        let (least, greatest) = (bounds[0] - 10.0, bounds[bounds.len() - 1] + 10.0);
-        let mut sketch = Sketch::default();
-        sketch.add_histogram(&bounds, &counts[..=bounds.len()], Some(least), Some(greatest));
-        if let Some(found) = sketch.quantile(part) {
-            prop_assert!(least <= found && found <= greatest, "{least} {found} {greatest}");
+        let (mut sketch, mut range) = (Sketch::default(), (f64::INFINITY, f64::NEG_INFINITY));
+        for (contents, way) in &given {
+            let (least, greatest) = contents.range();
+            range = (range.0.min(least), range.1.max(greatest));
+            match way {
+                0 => contents.add_to(&mut sketch),
+                // As a window, or as a window that is made of windows.
+                _ => {
+                    let mut part = Sketch::default();
+                    contents.add_to(&mut part);
+                    let part = (1..*way).fold(bytes(&part), |window, _| bytes(&read(&window).unwrap()));
+                    sketch.merge_bytes(&part).unwrap();
+                }
+            }
         }
+        let mut portions = portions.clone();
+        portions.extend([0.0, 1.0]);
+        portions.sort_by(f64::total_cmp);
+        let found: Vec<Option<f64>> = portions.iter().map(|part| sketch.quantile(*part)).collect();
+        prop_assert!(found.is_sorted(), "{:?}", found);
+        prop_assert_eq!(found.iter().all(Option::is_none), sketch.is_empty());
+        for value in found.iter().flatten() {
+            prop_assert!(range.0 <= *value && *value <= range.1, "{:?}: {}", range, value);
+        }
+        let again = read(&bytes(&sketch)).unwrap();
+        prop_assert_eq!(portions.iter().map(|part| again.quantile(*part)).collect::<Vec<_>>(), found);
     }
 
     #[test]

@@ -19,9 +19,10 @@
 //! The sparse form is smaller for few bins, but some public implementations do not read it and take the sketch for
 //! empty.
 
+use super::bin::{SignedBin, outermost};
 use super::mapping::{GAMMA, INDEX_MAX, INDEX_MIN, VALUE_MIN};
 use super::store::SketchBinStore;
-use super::{Sketch, SketchError, outermost};
+use super::{Sketch, SketchError};
 use thalweg_kit::varint;
 use thalweg_kit::wire::{END, FieldKey, WireCursor, WireResult, bytes, fixed64, number, once, zigzag};
 
@@ -66,8 +67,11 @@ pub struct EncodedSketch<'a> {
     positive: EncodedBins<'a>,
     negative: EncodedBins<'a>,
     pub(super) zeros: f64,
-    /// The least and the greatest value, or what the outermost bins stand for.
-    pub(super) ends: Option<(f64, f64)>,
+    /// The lowest and the highest bin with a count.
+    pub(super) outermost: Option<(SignedBin, SignedBin)>,
+    /// The fields with the ends. Another program may use them for something else.
+    least: Option<f64>,
+    greatest: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,6 +81,8 @@ struct EncodedBins<'a> {
     first: i64,
     /// The outermost bins with a count.
     range: Option<(i32, i32)>,
+    /// The counts from the first to the last of them, if they are packed in one field, as this program writes them.
+    run: Option<&'a [[u8; 8]]>,
 }
 
 impl<'a> EncodedSketch<'a> {
@@ -98,17 +104,13 @@ impl<'a> EncodedSketch<'a> {
             }
         }
         let (positive, negative) = (EncodedBins::read(positive)?, EncodedBins::read(negative)?);
-        let ends = outermost(negative.range, zeros, positive.range).map(|(lowest, highest)| {
-            // Another program may use these fields for something else.
-            let least = least.filter(|least| lowest < *least && is_near(*least, lowest));
-            let greatest = greatest.filter(|greatest| *greatest < highest && is_near(*greatest, highest));
-            (least.unwrap_or(lowest), greatest.unwrap_or(highest))
-        });
         let encoded = EncodedSketch {
+            outermost: outermost(negative.range, zeros, positive.range),
             positive,
             negative,
             zeros,
-            ends,
+            least,
+            greatest,
         };
         match mapping {
             Some(mapping) => check_mapping(mapping)?,
@@ -119,7 +121,23 @@ impl<'a> EncodedSketch<'a> {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.zeros == 0.0 && self.positive.range.is_none() && self.negative.range.is_none()
+        self.outermost.is_none()
+    }
+
+    /// The least value, given the lowest bin, or what this bin stands for.
+    pub(super) fn least_of(&self, lowest: SignedBin) -> f64 {
+        let of_bin = lowest.value();
+        let least = self.least.filter(|least| of_bin < *least && is_near(*least, of_bin));
+        least.unwrap_or(of_bin)
+    }
+
+    /// The greatest value, given the highest bin, or what this bin stands for.
+    pub(super) fn greatest_of(&self, highest: SignedBin) -> f64 {
+        let of_bin = highest.value();
+        let greatest = self
+            .greatest
+            .filter(|greatest| *greatest < of_bin && is_near(*greatest, of_bin));
+        greatest.unwrap_or(of_bin)
     }
 
     pub(super) fn add_to(&self, positive: &mut SketchBinStore, negative: &mut SketchBinStore) {
@@ -155,40 +173,40 @@ impl<'a> EncodedBins<'a> {
         let Some(message) = message else {
             return Ok(EncodedBins::default());
         };
-        let (mut at, mut first) = (message, 0);
+        let (mut at, mut first, mut run, mut is_one_run) = (message, 0, None, true);
         loop {
             match at.key()? {
                 store::FIRST => first = zigzag(at.number()?),
+                store::RUN if run.is_none() => run = Some(at.message()?),
+                key @ (store::RUN | store::RUN_UNPACKED | store::SPARSE) => {
+                    is_one_run = false;
+                    at.skip(key, 0)?;
+                }
                 END => break,
-                key => at.skip(key, 0)?,
+                key => pass_over(&mut at, key, 3)?,
             }
         }
         let mut bins = EncodedBins {
             message: Some(message),
             first,
             range: None,
+            run: None,
         };
-        let (mut low, mut high) = (i32::MAX, i32::MIN);
-        bins.visit(|from, counts| {
-            let counts_are_sane = counts.iter().all(|bytes| is_count(f64::from_le_bytes(*bytes)));
-            if !counts_are_sane {
-                return Err(message.malformed("the count of a bin is invalid"));
+        if let Some(run) = run.filter(|_| is_one_run) {
+            if let Some((range, counts)) = checked(&message, first, unpacked(&run)?)? {
+                (bins.range, bins.run) = (Some(range), Some(counts));
             }
-            let Some((skipped, counts)) = without_zeros(counts) else {
-                return Ok(());
-            };
-            let index = |at: usize| {
-                let index = i64::try_from(at).ok().and_then(|at| from.checked_add(at));
-                let index = index.and_then(|index| i32::try_from(index).ok());
-                index
-                    .filter(|index| (INDEX_MIN..=INDEX_MAX).contains(index))
-                    .ok_or_else(|| message.malformed("the index of a bin is out of range"))
-            };
-            low = low.min(index(skipped)?);
-            high = high.max(index(skipped + counts.len() - 1)?);
+            return Ok(bins);
+        }
+        let mut range: Option<(i32, i32)> = None;
+        bins.visit(|from, counts| {
+            if let Some(((low, high), _)) = checked(&message, from, counts)? {
+                let (lowest, highest) = range.unwrap_or((low, high));
+                range = Some((lowest.min(low), highest.max(high)));
+            }
             Ok(())
         })?;
-        bins.range = (low <= high).then_some((low, high));
+        bins.range = range;
         Ok(bins)
     }
 
@@ -209,11 +227,7 @@ impl<'a> EncodedBins<'a> {
             match at.key()? {
                 store::RUN => {
                     let packed = at.message()?;
-                    let (counts, rest) = packed.rest().as_chunks::<8>();
-                    if !rest.is_empty() {
-                        return Err(packed.malformed("packed numbers end within a number"));
-                    }
-                    show_run(&packed, counts)?;
+                    show_run(&packed, unpacked(&packed)?)?;
                 }
                 store::RUN_UNPACKED => {
                     let count = at.fixed64()?.to_le_bytes();
@@ -251,6 +265,9 @@ impl<'a> EncodedBins<'a> {
 
     fn add_to(&self, store: &mut SketchBinStore) {
         let Some((low, high)) = self.range else { return };
+        if let Some(counts) = self.run {
+            return store.add_run(low, counts);
+        }
         store.make_room(low, high);
         let shown = self.visit(|from, counts| {
             if let Some((skipped, counts)) = without_zeros(counts)
@@ -265,6 +282,40 @@ impl<'a> EncodedBins<'a> {
         });
         debug_assert!(shown.is_ok(), "all of it was read before");
     }
+}
+
+/// The counts of a packed field.
+fn unpacked<'a>(packed: &WireCursor<'a>) -> WireResult<&'a [[u8; 8]]> {
+    match packed.rest().as_chunks() {
+        (counts, []) => Ok(counts),
+        _ => Err(packed.malformed("packed numbers end within a number")),
+    }
+}
+
+/// The outermost of consecutive bins with a count, and the counts from one to the other; `None` if there is no count.
+fn checked<'a>(
+    message: &WireCursor<'_>,
+    first: i64,
+    counts: &'a [[u8; 8]],
+) -> WireResult<Option<((i32, i32), &'a [[u8; 8]])>> {
+    // Without an early exit, so that several counts are checked at once.
+    let wrong = counts.iter().fold(0, |wrong, bytes| {
+        wrong | u64::from(!is_count(f64::from_le_bytes(*bytes)))
+    });
+    if wrong != 0 {
+        return Err(message.malformed("the count of a bin is invalid"));
+    }
+    let Some((skipped, counts)) = without_zeros(counts) else {
+        return Ok(None);
+    };
+    let index = |at: usize| {
+        let index = i64::try_from(at).ok().and_then(|at| first.checked_add(at));
+        let index = index.and_then(|index| i32::try_from(index).ok());
+        index
+            .filter(|index| (INDEX_MIN..=INDEX_MAX).contains(index))
+            .ok_or_else(|| message.malformed("the index of a bin is out of range"))
+    };
+    Ok(Some(((index(skipped)?, index(skipped + counts.len() - 1)?), counts)))
 }
 
 /// The counts from the first to the last positive one, and the number of counts before them.

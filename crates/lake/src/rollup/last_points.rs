@@ -66,13 +66,8 @@ impl LastPointCache {
 
     /// Stores the last point before the end of a pass; ignores one that is older than the stored one.
     pub fn put(&mut self, series: i64, kind: PointKind, point: &RollupPoint<'_>) {
-        let is_compared = match kind {
-            PointKind::Counter => true,
-            PointKind::Histogram { is_cumulative } | PointKind::Exponential { is_cumulative } => is_cumulative,
-            PointKind::Value | PointKind::Delta => false,
-        };
         let is_older = |last: &LastPoint| last.time > point.time;
-        if !is_compared || self.points.get(&series).is_some_and(is_older) {
+        if !kind.has_differences() || self.points.get(&series).is_some_and(is_older) {
             return;
         }
         let Some(last) = LastPoint::of(point) else { return };

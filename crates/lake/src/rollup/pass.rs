@@ -161,7 +161,7 @@ impl RollupPassRun<'_, '_> {
             }
         } else {
             let point = rows.point(series.kind, row);
-            if is_compared(series.kind) && !matches!(point.data, PointData::Nothing) {
+            if series.kind.has_differences() && !matches!(point.data, PointData::Nothing) {
                 series.last = Some((rows.piece.clone(), row));
             }
             self.windows.push(&point)
@@ -237,7 +237,7 @@ fn keep(
 ) -> Result<(), MergeError> {
     if let Some((_, last)) = series.touched {
         // After the late rows, only the first window has a changed difference.
-        let is_other = is_compared(series.kind) && !pass.source.has_revisions();
+        let is_other = series.kind.has_differences() && !pass.source.has_revisions();
         if window.start > last && (!is_other || std::mem::replace(&mut series.is_past, true)) {
             return Ok(());
         }
@@ -247,15 +247,6 @@ fn keep(
         span.1 = window.start;
     }
     made.push(window, &series.of)
-}
-
-fn is_compared(kind: PointKind) -> bool {
-    matches!(
-        kind,
-        PointKind::Counter
-            | PointKind::Histogram { is_cumulative: true }
-            | PointKind::Exponential { is_cumulative: true }
-    )
 }
 
 /// The time from which rows are needed for windows from `from` on.

@@ -43,6 +43,8 @@
 //! - Exponential buckets are added at the coarser scale. At most [`BUCKETS_MAX`] are kept on each side of zero, if
 //!   necessary at an even coarser scale. They become explicit ones: bounds are the powers of the base around the
 //!   buckets, and the bucket between the negative and the positive ones has the zeros.
+//! - The points that buckets have in a sketch are within the least and the greatest value that a histogram names, so
+//!   that no quantile is beyond them.
 //! - `first` and `last` are by time, among equal times in push order; `first_time` and `last_time` are theirs, or those
 //!   of a histogram's points.
 //!
@@ -95,6 +97,15 @@ impl PointKind {
             "histogram" => Some(PointKind::Histogram { is_cumulative }),
             "exponential_histogram" => Some(PointKind::Exponential { is_cumulative }),
             _ => None,
+        }
+    }
+
+    /// Whether each point is compared with the previous one.
+    pub fn has_differences(self) -> bool {
+        match self {
+            PointKind::Counter => true,
+            PointKind::Histogram { is_cumulative } | PointKind::Exponential { is_cumulative } => is_cumulative,
+            PointKind::Value | PointKind::Delta => false,
         }
     }
 }
@@ -334,7 +345,7 @@ impl RollupWindowBuilder {
                 let added = self.exponentials.take(point, &exponential);
                 if let Some(open) = open {
                     open.add_differences(point.time, added.count, added.sum, added.is_reset);
-                    open.add_exponential(added.buckets);
+                    open.add_exponential(added.buckets, exponential.min, exponential.max);
                 }
             }
             (_, PointData::Exponential(exponential)) => {
@@ -343,7 +354,7 @@ impl RollupWindowBuilder {
                         count, sum, min, max, ..
                     } = exponential;
                     open.add_observations(point.time, count, sum, min, max);
-                    open.add_exponential(self.exponentials.buckets_of(&exponential));
+                    open.add_exponential(self.exponentials.buckets_of(&exponential), min, max);
                 }
             }
             (_, PointData::Nothing) => {}

@@ -75,7 +75,8 @@ impl ExponentialBuckets {
         self.scale >= SCALE_MIN || !self.has_buckets()
     }
 
-    pub fn add_to(&self, sketch: &mut Sketch) {
+    /// Adds them to a sketch. `ends` are the least and the greatest value, if they are known.
+    pub fn add_to(&self, sketch: &mut Sketch, ends: (Option<f64>, Option<f64>)) {
         let run = |side: &ExponentialBucketSide| i32::try_from(side.first).ok();
         let of = |side| {
             run(side).map_or_else(SketchBucketRun::default, |offset| SketchBucketRun {
@@ -83,7 +84,7 @@ impl ExponentialBuckets {
                 counts: &side.counts,
             })
         };
-        sketch.add_exponential(self.scale, self.zeros, of(&self.positive), of(&self.negative));
+        sketch.add_exponential(self.scale, self.zeros, of(&self.positive), of(&self.negative), ends);
     }
 
     fn coarsen(&mut self, scale: i32) {

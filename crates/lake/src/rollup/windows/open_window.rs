@@ -58,9 +58,9 @@ impl OpenWindow {
             return;
         }
         self.sum = plus(self.sum, Some(value));
-        self.min = Some(self.min.map_or(value, |min| min.min(value)));
-        self.max = Some(self.max.map_or(value, |max| max.max(value)));
-        self.add_ends(time, value);
+        self.min = least(self.min, Some(value));
+        self.max = greatest(self.max, Some(value));
+        self.add_point(time, value);
         self.sketch.add(value);
     }
 
@@ -68,16 +68,16 @@ impl OpenWindow {
     pub fn add_counter(&mut self, time: i64, value: f64, growth: Option<CounterDelta>) {
         self.add_count(1);
         if let Some(growth) = growth {
-            self.add_ends(time, value);
+            self.add_point(time, value);
             self.increase = plus(self.increase, Some(growth.increase));
-            self.add_resets(growth.is_reset);
+            self.add_resets(growth.is_reset.into());
         }
     }
 
     /// Adds the increase of a cumulative histogram. Its minimum and maximum are not those of the window.
     pub fn add_differences(&mut self, time: i64, count: i64, sum: Option<f64>, is_reset: bool) {
         self.add_observations(time, count, sum, None, None);
-        self.add_resets(is_reset);
+        self.add_resets(is_reset.into());
     }
 
     pub fn add_observations(&mut self, time: i64, count: i64, sum: Option<f64>, min: Option<f64>, max: Option<f64>) {
@@ -94,9 +94,9 @@ impl OpenWindow {
         self.sketch.add_histogram(bounds, counts, min, max);
     }
 
-    pub fn add_exponential(&mut self, buckets: &ExponentialBuckets) {
+    pub fn add_exponential(&mut self, buckets: &ExponentialBuckets, min: Option<f64>, max: Option<f64>) {
         self.buckets.add_scaled(buckets);
-        buckets.add_to(&mut self.sketch);
+        buckets.add_to(&mut self.sketch, (min, max));
     }
 
     pub fn mix_buckets(&mut self) {
@@ -109,18 +109,9 @@ impl OpenWindow {
         self.min = least(self.min, window.min);
         self.max = greatest(self.max, window.max);
         self.increase = plus(self.increase, window.increase);
-        if let Some(time) = window.first_time
-            && self.first_time.is_none_or(|first| time < first)
-        {
-            (self.first_time, self.first) = (Some(time), window.first);
-        }
-        if let Some(time) = window.last_time
-            && self.last_time.is_none_or(|last| time >= last)
-        {
-            (self.last_time, self.last) = (Some(time), window.last);
-        }
+        self.add_ends((window.first_time, window.first), (window.last_time, window.last));
         if let Some(resets) = window.resets {
-            self.resets = Some(self.resets.unwrap_or(0).saturating_add(resets));
+            self.add_resets(resets);
         }
         match (kind, window.explicit_bounds.zip(window.bucket_counts)) {
             (PointKind::Histogram { .. }, Some((bounds, counts))) => self.buckets.add_explicit(bounds, counts),
@@ -174,16 +165,26 @@ impl OpenWindow {
         self.count = self.count.saturating_add(count);
     }
 
-    fn add_resets(&mut self, is_reset: bool) {
-        self.resets = Some(self.resets.unwrap_or(0).saturating_add(i64::from(is_reset)));
+    fn add_resets(&mut self, resets: i64) {
+        self.resets = Some(self.resets.unwrap_or(0).saturating_add(resets));
     }
 
-    fn add_ends(&mut self, time: i64, value: f64) {
-        if self.first_time.is_none_or(|first| time < first) {
-            (self.first_time, self.first) = (Some(time), Some(value));
+    fn add_point(&mut self, time: i64, value: f64) {
+        let end = (Some(time), Some(value));
+        self.add_ends(end, end);
+    }
+
+    /// Adds the first and the last value of some points, each with its time.
+    fn add_ends(&mut self, first: (Option<i64>, Option<f64>), last: (Option<i64>, Option<f64>)) {
+        if let (Some(time), value) = first
+            && self.first_time.is_none_or(|first| time < first)
+        {
+            (self.first_time, self.first) = (Some(time), value);
         }
-        if self.last_time.is_none_or(|last| time >= last) {
-            (self.last_time, self.last) = (Some(time), Some(value));
+        if let (Some(time), value) = last
+            && self.last_time.is_none_or(|last| time >= last)
+        {
+            (self.last_time, self.last) = (Some(time), value);
         }
     }
 }

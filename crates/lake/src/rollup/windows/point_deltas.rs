@@ -13,8 +13,11 @@ struct PreviousPoint<T> {
 }
 
 impl<T> PreviousPoint<T> {
-    fn is_near(&self, point: &RollupPoint<'_>) -> bool {
-        point.time.saturating_sub(self.time) <= LOOKBACK_NANOS
+    /// Puts a point in the place of the previous one, which it returns unless that is too far back.
+    fn replace(before: &mut Option<PreviousPoint<T>>, point: &RollupPoint<'_>, value: T) -> Option<PreviousPoint<T>> {
+        let time = point.time;
+        let before = before.replace(PreviousPoint { time, value });
+        before.filter(|before| time.saturating_sub(before.time) <= LOOKBACK_NANOS)
     }
 }
 
@@ -40,9 +43,7 @@ impl CounterTracker {
         if !value.is_finite() {
             return None;
         }
-        let time = point.time;
-        let before = self.before.replace(PreviousPoint { time, value });
-        let growth = match before.filter(|before| before.is_near(point)) {
+        let growth = match PreviousPoint::replace(&mut self.before, point, value) {
             Some(before) if value < before.value => (value, true),
             Some(before) => (value - before.value, false),
             None if began_in_window(point) => (value, false),
@@ -113,9 +114,7 @@ impl HistogramTracker {
             count: histogram.count,
             sum: histogram.sum,
         };
-        let (time, value) = (point.time, totals);
-        let before = self.before.replace(PreviousPoint { time, value });
-        let before = before.filter(|before| before.is_near(point));
+        let before = PreviousPoint::replace(&mut self.before, point, totals);
         let has_same_bounds = self.bounds == bounds;
         let is_reset = before.is_some_and(|before| {
             let fell = |(count, before): (&i64, &i64)| count < before;
@@ -192,10 +191,8 @@ impl ExponentialHistogramTracker {
             count: exponential.count,
             sum: exponential.sum,
         };
-        let (time, value) = (point.time, totals);
         self.now.set(exponential);
-        let before = self.before.replace(PreviousPoint { time, value });
-        let before = before.filter(|before| before.is_near(point));
+        let before = PreviousPoint::replace(&mut self.before, point, totals);
         self.differences.copy(&self.now);
         let (added, is_reset) = match before {
             Some(before) => {

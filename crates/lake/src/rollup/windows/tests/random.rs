@@ -45,6 +45,8 @@ impl Given {
             } => PointData::Exponential(ExponentialHistogramData {
                 count: zeros + positive.iter().sum::<i64>() + negative.iter().sum::<i64>(),
                 sum: Some(1.0),
+                min: Some(-5.0),
+                max: Some(700.0),
                 scale: *scale,
                 zero_count: *zeros,
                 positive: SketchBucketRun {
@@ -159,6 +161,18 @@ fn assert_same(one: &Row, other: &Row) {
     assert_eq!(without_sums(one), without_sums(other));
 }
 
+/// The quantiles of a sketch are within the columns `min` and `max`.
+fn assert_between_the_ends(row: &Row) {
+    let [_, Some(min), Some(max), ..] = row.numbers else {
+        return;
+    };
+    for part in [0.0, 0.01, 0.5, 0.99, 1.0] {
+        if let Some(value) = row.quantile(part) {
+            assert!(min <= value && value <= max, "{part}: {value}: {row:?}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
@@ -191,8 +205,10 @@ proptest! {
             points.push(RollupPoint { time, start: Some(start), data: given.data() });
         }
         let mut rows = windows_of(kind, &points);
+        rows.iter().for_each(assert_between_the_ends);
         for resolution in &Resolution::ALL[1..] {
             rows = rolled(kind, *resolution, &rows);
+            rows.iter().for_each(assert_between_the_ends);
             let direct = windows_from(kind, *resolution, i64::MIN, &points);
             prop_assert_eq!(rows.len(), direct.len());
             for (one, other) in rows.iter().zip(&direct) {
