@@ -92,19 +92,27 @@ async fn sizes_of(points: &Points) -> (Sizes, Vec<Sizes>) {
     (Sizes::of(&world, "metrics", None).await, windows)
 }
 
+/// The columns of a window that repeat the value of its only point.
+const VALUES: [&str; 5] = ["sum", "min", "max", "first", "last"];
+
 /// Shown with `--nocapture`.
 #[allow(clippy::print_stdout, reason = "the sizes are what one wants to see")]
 fn print(name: &str, points: &Sizes, windows: &[Sizes]) {
     println!("{name}: {} points, {} bytes", points.rows, points.bytes);
     for of in windows {
-        let values: i64 = ["sum", "min", "max", "first", "last"]
+        let mut columns: Vec<(i64, &String)> = of.columns.iter().map(|(name, bytes)| (*bytes, name)).collect();
+        columns.sort_by_key(|(bytes, _)| -bytes);
+        let columns: Vec<String> = columns
             .iter()
-            .map(|name| of.column(name))
-            .sum();
-        let sketch = of.column("sketch");
+            .take(8)
+            .map(|(bytes, name)| format!("{name} {bytes}"))
+            .collect();
+        let times = of.bytes as f64 / points.bytes as f64;
         println!(
-            "  {} windows, {} bytes: values {values}, sketches {sketch}",
-            of.rows, of.bytes
+            "  {} windows, {} bytes ({times:.2} times the points): {}",
+            of.rows,
+            of.bytes,
+            columns.join(", ")
         );
     }
 }
@@ -126,23 +134,38 @@ async fn windows_of_many_measured_points_take_less_space_than_these() {
     }
 }
 
-/// Where each window has one point, the five columns of values are five times that of the points. A sketch of one value
-/// adds what this value takes, and half as much for its bin.
+/// Where each window has one point, five columns have its value, and its sketch has it once more. Every column of a
+/// Parquet file is decoded without the others, so five columns of values take five times what one takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sketches_of_one_value_take_little_more_than_a_column_of_values() {
+async fn windows_of_one_point_take_five_columns_of_values_and_a_little_more() {
     for (name, value) in [("measured", MEASURED), ("counted", COUNTED)] {
-        let points = Points {
-            series: 400,
-            every_seconds: 60,
-            value,
-        };
-        let (points, windows) = sizes_of(&points).await;
-        print(name, &points, &windows);
-        assert_eq!((points.rows, windows[0].rows), (400 * 60, 400 * 60));
-        let (sketches, sums) = (windows[0].column("sketch"), windows[0].column("sum"));
-        assert!(
-            sketches < sums * 8 / 5,
-            "{name}: {sketches} bytes of sketches, {sums} of sums"
-        );
+        for (every_seconds, levels_of_one) in [(10, 1), (60, 2)] {
+            let points = Points {
+                series: 400,
+                every_seconds,
+                value,
+            };
+            let (points, windows) = sizes_of(&points).await;
+            print(&format!("{name}, every {every_seconds} s"), &points, &windows);
+            for of in &windows[..levels_of_one] {
+                assert_eq!(of.rows, points.rows);
+                let (sums, sketches) = (of.column("sum"), of.column("sketch"));
+                assert!(
+                    sketches < sums * 8 / 5,
+                    "{name}: {sketches} bytes of sketches, {sums} of sums"
+                );
+                for column in VALUES {
+                    let difference = (of.column(column) - sums).abs();
+                    assert!(
+                        difference * 50 < sums,
+                        "{name}: {column} {}, sums {sums}",
+                        of.column(column)
+                    );
+                }
+                let others = of.bytes - 5 * sums - sketches;
+                assert!(others * 10 < of.bytes, "{name}: {others} bytes of {}", of.bytes);
+                assert!(of.bytes < 6 * points.bytes, "{name}: {} of {}", of.bytes, points.bytes);
+            }
+        }
     }
 }
