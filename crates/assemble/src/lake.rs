@@ -1,10 +1,16 @@
 //! The section `lake`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use thalweg_columns::attributes::AttributePromotion;
+use thalweg_columns::attribute_types::AttributeType;
+use thalweg_columns::attributes::{AttributePromotion, column_name};
 use thalweg_columns::compaction::CompactionOptions;
+use thalweg_columns::rows::attribute_columns::AttributeSource;
+use thalweg_columns::tables::{EVENTS, TAGS, TableSpec};
 use thalweg_config::{Config, Diagnostics, Fields, Pos, kind};
+use thalweg_delta::schema::ColumnType;
+use thalweg_lake::Signal;
 use thalweg_lake::rollup::job::RollupOptions;
 use thalweg_lake_flow::LakeOptions;
 
@@ -85,18 +91,18 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
     options.files.row_group_bytes = usize::try_from(row_group).unwrap_or(options.files.row_group_bytes);
     not_there(&mut parquet, "encodings", "writes the encodings that every reader has");
     parquet.finish();
-    options.tags_promotion = promotion(fields.fields("tags")).unwrap_or_default();
-    let mut events = fields.fields("events");
+    options.tags_promotion = promotion(fields.fields(TAGS.name), &TAGS).unwrap_or_default();
+    let mut events = fields.fields(EVENTS.name);
     if events.bool("enabled", false) {
         section.events = Some(events.pos_of("enabled"));
     }
-    options.events_promotion = promotion(events).unwrap_or_default();
-    for (name, of) in OTLP_TABLES.into_iter().zip(&mut options.promotions) {
-        let mut table = fields.fields(name);
-        if name == "logs" {
+    options.events_promotion = promotion(events, &EVENTS).unwrap_or_default();
+    for (signal, of) in Signal::ALL.into_iter().zip(&mut options.promotions) {
+        let mut table = fields.fields(signal.name());
+        if signal == Signal::Logs {
             not_there(&mut table, "sort", "orders rows by service and time");
         }
-        *of = promotion(table).unwrap_or_default();
+        *of = promotion(table, signal.table()).unwrap_or_default();
     }
     for (name, instead) in NOT_THERE {
         not_there(&mut fields, name, instead);
@@ -108,18 +114,62 @@ pub(crate) fn section(config: &Config, diagnostics: &Diagnostics) -> LakeSection
 /// The tables that receivers of OpenTelemetry data feed.
 pub(crate) const OTLP_TABLES: [&str; 3] = ["logs", "metrics", "traces"];
 
-/// Which attributes of a table get columns.
-fn promotion(mut table: Fields<'_>) -> Option<AttributePromotion> {
+/// Which attributes of a table get columns, and of which types.
+fn promotion(mut table: Fields<'_>, spec: &TableSpec) -> Option<AttributePromotion> {
     let promoted = usize::try_from(table.int_in("max_promoted", 256, 0..=10_000)).unwrap_or(256);
     let (promote, never) = (table.string_list("promote"), table.string_list("never_promote"));
     let promotion = AttributePromotion::new(promoted, promote, &never);
     if let Err(error) = &promotion {
         table.error("never_promote", error);
     }
-    not_there(&mut table, "types", "keeps attributes as text");
+    let types = types(&mut table, spec);
     not_there(&mut table, "bloom", "writes no Bloom filters");
     table.finish();
-    promotion.ok()
+    Some(promotion.ok()?.with_types(types))
+}
+
+/// The types of attribute columns.
+fn types(table: &mut Fields<'_>, spec: &TableSpec) -> BTreeMap<String, ColumnType> {
+    let mut types = BTreeMap::new();
+    for (column, name) in table.string_map("types") {
+        let kind = AttributeType::declared(&name).ok_or_else(|| {
+            let known = AttributeType::DECLARED.join(", ");
+            format!("{column}: {name:?} is no type; the types are {known}")
+        });
+        match kind.and_then(|kind| attribute_column(&column, spec).map(|()| kind)) {
+            Ok(kind) => drop(types.insert(column, kind)),
+            Err(error) => table.error("types", error),
+        }
+    }
+    types
+}
+
+/// Whether an attribute of a table may have a column of this name.
+fn attribute_column(name: &str, spec: &TableSpec) -> Result<(), String> {
+    let columns = (spec.columns)();
+    if let Some(column) = columns.column(name) {
+        let (kind, table) = (column.kind.name(), spec.name);
+        return Err(format!(
+            "{name} is a column of every table {table}, and has the type {kind}"
+        ));
+    }
+    let in_form = AttributeSource::ALL.into_iter().find_map(|source| {
+        let source = source.as_str();
+        Some(column_name(
+            source,
+            name.strip_prefix(source)?.strip_prefix(['_', '.'])?,
+        ))
+    });
+    match in_form {
+        Some(in_form) if in_form == name => Ok(()),
+        Some(in_form) => Err(format!(
+            "{name} is no name of a column; the attribute's column is {in_form}"
+        )),
+        None => Err(format!(
+            "{name} is no column of an attribute; the names of these begin with attr_, resource_ or scope_, as in {}",
+            column_name(AttributeSource::Attr.as_str(), name)
+        )),
+    }
 }
 
 const TARGET_MIN: u64 = 1 << 20;

@@ -359,6 +359,19 @@ mod tests {
                  f.yaml:1:46: lake.tags.bloom: not in this version, which writes no Bloom filters; remove it\n",
             ),
             (
+                "lake: {logs: {types: {attr_n: int, body: long, attr_Http.Code: long, resource_service_name: string, x.y: double}}}\n",
+                "f.yaml:1:22: lake.logs.types: attr_n: \"int\" is no type; the types are long, double, boolean, string\n\
+                 f.yaml:1:22: lake.logs.types: body is a column of every table logs, and has the type string\n\
+                 f.yaml:1:22: lake.logs.types: attr_Http.Code is no name of a column; the attribute's column is attr_http_code\n\
+                 f.yaml:1:22: lake.logs.types: resource_service_name is a column of every table logs, and has the type string\n\
+                 f.yaml:1:22: lake.logs.types: x.y is no column of an attribute; the names of these begin with attr_, \
+                 resource_ or scope_, as in attr_x_y\n",
+            ),
+            (
+                "lake: {events: {types: [attr_n]}, tags: {types: {attr_n: double, resource_host__0123abcd: boolean}}}\n",
+                "f.yaml:1:24: lake.events.types: expected a mapping of fields, got a list\n",
+            ),
+            (
                 "lake: {compaction: {target: 1KiB, zstd: 0}, vacuum: {retain: 1s}}\n",
                 "f.yaml:1:29: lake.compaction.target: expected 1MiB to 4GiB\n\
                  f.yaml:1:41: lake.compaction.zstd: expected a whole number from 1 to 22, got the number 0\n\

@@ -3,14 +3,15 @@
 //! Maps attribute names as sent to a column of the table or to the overflow map. A binding is stored in the table's
 //! schema, so it is permanent, and two names never share a column.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use thalweg_record::Text;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::attribute_types::AttributeType;
 use crate::rows::attribute_columns::AttributeSource;
-use thalweg_delta::schema::{TableColumn, TableSchema};
+use thalweg_delta::schema::{ColumnType, TableColumn, TableSchema};
 
 /// The default limit of attribute columns.
 pub const MAX_PROMOTED: usize = 256;
@@ -22,6 +23,18 @@ pub struct AttributePromotion {
     /// Names that always get a column, from any source, or from one as in `resource.host`.
     pub promote: Vec<String>,
     never_promote: GlobSet,
+    /// The types of columns that do not exist yet, by their names. Each has a column reserved, like a name in `promote`.
+    types: BTreeMap<String, ColumnType>,
+    /// The same by attribute, for a table whose column names nobody declares.
+    types_of_attributes: HashMap<(AttributeSource, Text), AttributeType>,
+}
+
+/// A column whose type in a table is not the declared one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeConflict {
+    pub column: String,
+    pub declared: String,
+    pub found: String,
 }
 
 impl Default for AttributePromotion {
@@ -30,6 +43,8 @@ impl Default for AttributePromotion {
             max_promoted: MAX_PROMOTED,
             promote: Vec::new(),
             never_promote: GlobSet::empty(),
+            types: BTreeMap::new(),
+            types_of_attributes: HashMap::new(),
         }
     }
 }
@@ -52,7 +67,56 @@ impl AttributePromotion {
             max_promoted,
             promote,
             never_promote,
+            ..AttributePromotion::default()
         })
+    }
+
+    /// With the types of columns, by their names.
+    #[must_use]
+    pub fn with_types(mut self, types: BTreeMap<String, ColumnType>) -> AttributePromotion {
+        self.types = types;
+        self
+    }
+
+    /// Sets the type of the column that an attribute gets, if it has none yet.
+    pub fn declare(&mut self, source: AttributeSource, name: &str, kind: AttributeType) {
+        self.types_of_attributes.insert((source, name.into()), kind);
+    }
+
+    /// The first column whose type in a table is not the declared one. A column of a table keeps its type.
+    pub fn conflict(&self, table: &TableSchema) -> Option<TypeConflict> {
+        self.types.iter().find_map(|(name, declared)| {
+            let found = &table.column(name)?.kind;
+            (found != declared).then(|| TypeConflict {
+                column: name.clone(),
+                declared: declared.name(),
+                found: found.name(),
+            })
+        })
+    }
+
+    fn type_of(&self, source: AttributeSource, name: &str, column: &str) -> ColumnType {
+        if let Some(declared) = self.types.get(column) {
+            return declared.clone();
+        }
+        // Only tables that are made of others have any of these.
+        let declared = match self.types_of_attributes.is_empty() {
+            true => None,
+            false => self.types_of_attributes.get(&(source, Text::from(name))),
+        };
+        declared.map_or(ColumnType::String, |kind| kind.column_type())
+    }
+
+    /// Whether a name in `promote` gets this column, if it is free.
+    fn promotes_column(&self, column: &str) -> bool {
+        let is_it = |wanted: &String| {
+            AttributeSource::ALL.into_iter().any(|source| {
+                let name = source.as_str();
+                let own = wanted.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
+                column_name(name, own.unwrap_or(wanted)) == column
+            })
+        };
+        self.promote.iter().any(is_it)
     }
 
     fn wants(&self, source: AttributeSource, name: &str) -> bool {
@@ -98,6 +162,15 @@ pub enum AttributeTarget {
     Overflow,
 }
 
+/// Which values of an attribute are in the overflow map of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverflowValues {
+    None,
+    /// Those that do not fit the type of the attribute's column, which has this index.
+    Misfits(u16, AttributeType),
+    All,
+}
+
 /// The attribute columns of a table.
 #[derive(Clone, Debug)]
 pub struct AttributeBindings {
@@ -106,6 +179,8 @@ pub struct AttributeBindings {
     places: [HashMap<Text, AttributeTarget>; 3],
     /// The names of the promoted columns, by index.
     columns: Vec<String>,
+    /// The types of those that have no texts.
+    types: HashMap<u16, AttributeType>,
     taken: HashSet<String>,
     overflowing: usize,
     /// Changes with every new column. Earlier lookups stay valid, but may lack columns.
@@ -123,6 +198,7 @@ impl AttributeBindings {
             promotion,
             places: Default::default(),
             columns: Vec::new(),
+            types: HashMap::new(),
             taken: taken.collect(),
             overflowing: 0,
             epoch: 0,
@@ -131,7 +207,7 @@ impl AttributeBindings {
             let bound = column.binding();
             let bound = bound.and_then(|(source, original)| Some((AttributeSource::of_name(source)?, original)));
             if let Some((source, original)) = bound {
-                bindings.bind(source, original.into(), column.name.clone());
+                bindings.bind(source, original.into(), column);
             }
         }
         bindings
@@ -151,6 +227,23 @@ impl AttributeBindings {
         self.places[source as usize].get(name).copied()
     }
 
+    /// The values of an attribute that are in the overflow map.
+    pub fn overflow(&self, source: AttributeSource, name: &str) -> OverflowValues {
+        match self.place(source, name) {
+            Some(AttributeTarget::Column(_)) if self.types.is_empty() => OverflowValues::None,
+            Some(AttributeTarget::Column(at)) => {
+                let kind = self.types.get(&at);
+                kind.map_or(OverflowValues::None, |kind| OverflowValues::Misfits(at, *kind))
+            }
+            Some(AttributeTarget::Overflow) | None => OverflowValues::All,
+        }
+    }
+
+    /// Sets the type of the column that an attribute gets, if it has none yet.
+    pub fn declare(&mut self, source: AttributeSource, name: &str, kind: AttributeType) {
+        self.promotion.declare(source, name, kind);
+    }
+
     /// Whether a new name is to get a column.
     pub fn would_bind(&self, source: AttributeSource, name: &str) -> bool {
         self.place(source, name).is_none() && self.column_for(source, name).is_some()
@@ -167,9 +260,14 @@ impl AttributeBindings {
         for (source, name) in new {
             match self.column_for(source, name) {
                 Some(column) => {
-                    columns.push(TableColumn::attribute(column.clone(), source.as_str(), name));
+                    let kind = self.promotion.type_of(source, name, &column);
                     self.taken.insert(column.clone());
-                    self.bind(source, name.into(), column);
+                    let column = TableColumn {
+                        kind,
+                        ..TableColumn::attribute(column, source.as_str(), name)
+                    };
+                    self.bind(source, name.into(), &column);
+                    columns.push(column);
                 }
                 None if self.overflowing < OVERFLOW_NAMES_MAX => {
                     self.overflowing += 1;
@@ -181,19 +279,20 @@ impl AttributeBindings {
         columns
     }
 
-    fn bind(&mut self, source: AttributeSource, original: Text, column: String) {
+    fn bind(&mut self, source: AttributeSource, original: Text, column: &TableColumn) {
         let index = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
-        self.columns.push(column);
+        self.columns.push(column.name.clone());
+        if let Some(kind) = AttributeType::of_column(column) {
+            self.types.insert(index, kind);
+        }
         self.places[source as usize].insert(original, AttributeTarget::Column(index));
         self.epoch += 1;
     }
 
     fn column_for(&self, source: AttributeSource, name: &str) -> Option<String> {
         let promotion = &self.promotion;
-        if !promotion.wants(source, name) && (self.free() == 0 || promotion.refuses(source, name)) {
-            return None;
-        }
-        if self.columns.len() >= usize::from(u16::MAX) {
+        let has_no_place = !promotion.wants(source, name) && (self.free() == 0 || promotion.refuses(source, name));
+        if (has_no_place && promotion.types.is_empty()) || self.columns.len() >= usize::from(u16::MAX) {
             return None;
         }
         let column = column_name(source.as_str(), name);
@@ -201,11 +300,14 @@ impl AttributeBindings {
             true => with_suffix(&column, name),
             false => column,
         };
+        if has_no_place && !promotion.types.contains_key(&column) {
+            return None;
+        }
         // The suffix is a hash. If two names collide in it, too, the second one gets no column.
         (!self.taken.contains(&column)).then_some(column)
     }
 
-    /// How many names may still get a column, without those reserved by `promote`.
+    /// How many names may still get a column, without those reserved by `promote` and `types`.
     fn free(&self) -> usize {
         let is_bound = |wanted: &String| {
             let of = |source: AttributeSource| {
@@ -220,9 +322,11 @@ impl AttributeBindings {
             };
             AttributeSource::ALL.into_iter().any(of)
         };
-        let reserved = self.promotion.promote.iter().filter(|wanted| !is_bound(wanted)).count();
-        let max = self.promotion.max_promoted;
-        max.saturating_sub(self.columns.len() + reserved)
+        let promotion = &self.promotion;
+        let reserved = promotion.promote.iter().filter(|wanted| !is_bound(wanted)).count();
+        let is_reserved = |column: &&String| !self.taken.contains(*column) && !promotion.promotes_column(column);
+        let reserved = reserved + promotion.types.keys().filter(is_reserved).count();
+        promotion.max_promoted.saturating_sub(self.columns.len() + reserved)
     }
 }
 
@@ -306,6 +410,114 @@ mod tests {
         );
         assert!(names[2].starts_with("attr_a_b__") && names[2] != names[1]);
         assert!(bindings.admit(attrs(["a.b"])).is_empty(), "a bound name stays");
+    }
+
+    fn types(declared: &[(&str, &str)]) -> BTreeMap<String, ColumnType> {
+        let declared = declared.iter();
+        declared
+            .map(|(column, kind)| ((*column).to_owned(), AttributeType::declared(kind).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_declared_column_has_its_type_whichever_name_it_belongs_to() {
+        let suffixed = with_suffix("attr_a_b", "a_b");
+        let declared = types(&[
+            ("attr_a_b", "long"),
+            (&suffixed, "double"),
+            ("resource_up", "boolean"),
+            ("attr_t", "string"),
+        ]);
+        let mut bindings = bindings(AttributePromotion::default().with_types(declared));
+        let all = [
+            (AttributeSource::Attr, "a.b"),
+            (AttributeSource::Attr, "a_b"),
+            (AttributeSource::Attr, "up"),
+            (AttributeSource::Attr, "t"),
+            (AttributeSource::Resource, "up"),
+        ];
+        let schema = TableSchema {
+            columns: bindings.admit(all),
+        };
+        let kinds = |name: &str| schema.column(name).unwrap().kind.clone();
+        assert_eq!(
+            (kinds("attr_a_b"), kinds(&suffixed)),
+            (ColumnType::Long, ColumnType::Double)
+        );
+        assert_eq!(
+            (kinds("attr_up"), kinds("resource_up")),
+            (ColumnType::String, ColumnType::Boolean)
+        );
+        assert_eq!(kinds("attr_t"), ColumnType::String);
+        // A table keeps its types, whatever is declared later.
+        for promotion in [
+            AttributePromotion::default(),
+            AttributePromotion::default().with_types(types(&[("attr_a_b", "string"), ("attr_up", "long")])),
+        ] {
+            let reopened = AttributeBindings::of(&schema, promotion);
+            let of = |source, name| reopened.overflow(source, name);
+            assert_eq!(
+                of(AttributeSource::Attr, "a.b"),
+                OverflowValues::Misfits(0, AttributeType::Long)
+            );
+            assert!(matches!(
+                of(AttributeSource::Resource, "up"),
+                OverflowValues::Misfits(_, AttributeType::Boolean)
+            ));
+            assert_eq!(of(AttributeSource::Attr, "up"), OverflowValues::None);
+            assert_eq!(of(AttributeSource::Attr, "other"), OverflowValues::All);
+        }
+    }
+
+    #[test]
+    fn a_type_that_is_not_that_of_the_table_is_a_conflict() {
+        let schema = TableSchema {
+            columns: vec![
+                TableColumn::attribute("attr_n".into(), "attr", "n"),
+                TableColumn {
+                    kind: ColumnType::Long,
+                    ..TableColumn::attribute("attr_m".into(), "attr", "m")
+                },
+            ],
+        };
+        let conflict = |declared: &[(&str, &str)]| {
+            let promotion = AttributePromotion::default().with_types(types(declared));
+            let found = promotion.conflict(&schema)?;
+            Some((found.column, found.declared, found.found))
+        };
+        let found = |column: &str, declared: &str, found: &str| Some((column.into(), declared.into(), found.into()));
+        assert_eq!(conflict(&[("attr_n", "long")]), found("attr_n", "long", "string"));
+        assert_eq!(conflict(&[("attr_m", "double")]), found("attr_m", "double", "long"));
+        assert_eq!(conflict(&[("attr_m", "string")]), found("attr_m", "string", "long"));
+        assert_eq!(
+            conflict(&[("attr_m", "long"), ("attr_n", "string"), ("attr_x", "double")]),
+            None
+        );
+        assert_eq!(conflict(&[]), None);
+    }
+
+    #[test]
+    fn a_declared_column_is_reserved_and_no_pattern_keeps_it_out() {
+        let declared = types(&[("attr_z", "long"), ("attr_tmp_z", "double")]);
+        let never = ["tmp_*".to_owned()];
+        let promotion = AttributePromotion::new(3, vec!["attr.z".into()], &never).unwrap();
+        let mut bindings = bindings(promotion.with_types(declared));
+        let names = |columns: Vec<TableColumn>| columns.into_iter().map(|column| column.name).collect::<Vec<_>>();
+        // `attr.z` is reserved once.
+        assert_eq!(names(bindings.admit(attrs(["a", "b"]))), ["attr_a"]);
+        assert_eq!(
+            names(bindings.admit(attrs(["tmp_z", "tmp_y", "z"]))),
+            ["attr_tmp_z", "attr_z"]
+        );
+    }
+
+    #[test]
+    fn an_attribute_has_the_type_of_its_source_table() {
+        let mut bindings = bindings(AttributePromotion::default());
+        bindings.declare(AttributeSource::Attr, "n", AttributeType::Long);
+        let columns = bindings.admit([(AttributeSource::Attr, "n"), (AttributeSource::Scope, "n")]);
+        let kinds: Vec<_> = columns.iter().map(|column| column.kind.clone()).collect();
+        assert_eq!(kinds, [ColumnType::Long, ColumnType::String]);
     }
 
     #[test]

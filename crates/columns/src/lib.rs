@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
+pub mod attribute_types;
 pub mod attributes;
 pub mod compaction;
 pub mod file;

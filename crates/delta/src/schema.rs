@@ -153,6 +153,14 @@ impl ColumnType {
         }
     }
 
+    /// Its name in Delta, or its JSON if it has members.
+    pub fn name(&self) -> String {
+        match self.to_json() {
+            Value::String(name) => name,
+            other => other.to_string(),
+        }
+    }
+
     /// Nested or unknown types have no bounds.
     pub fn is_nested(&self) -> bool {
         matches!(

@@ -4,6 +4,8 @@
 thalweg_kit::meaning_table! {
     /// The codes of tables and their writers.
     pub enum LakeCode {
+        ColumnType = "lake.column_type",
+            "A column has another type than `lake.<table>.types` declares; remove it there, or set another `lake.url`.";
         CompactionMismatch = "lake.compaction_mismatch",
             "A merge would have changed rows, so the files stay as they are; report it with the message.";
         EncodeFailed = "lake.encode_failed",

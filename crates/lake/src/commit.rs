@@ -19,9 +19,11 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 
 use crate::error::AppendError;
+use crate::memtable_view::OverflowCounts;
 use crate::metrics::LakeMetrics;
 pub(crate) use health::{HealthComponent, TableHealth};
 pub(crate) use staged::StagedFile;
+use thalweg_columns::attribute_types::AttributeType;
 use thalweg_columns::attributes::{AttributeBindings, AttributePromotion};
 use thalweg_columns::rows::attribute_columns::AttributeSource;
 use thalweg_columns::tables::spec_of;
@@ -54,7 +56,11 @@ pub(crate) trait CommitPayload {
 
     /// Returns the files, and how many values went to overflow maps. Every name has a binding, and the schema has all
     /// columns.
-    fn encode(&self, schema: &TableSchema, bindings: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String>;
+    fn encode(
+        &self,
+        schema: &TableSchema,
+        bindings: &AttributeBindings,
+    ) -> Result<(Vec<EncodedFile>, OverflowCounts), String>;
 }
 
 /// How far a log partition was consumed, as a table records it.
@@ -144,6 +150,12 @@ impl Committer {
 
     fn table(&self) -> &str {
         self.log.table_name()
+    }
+
+    /// Sets the type of the column that an attribute gets, if it has none yet.
+    pub fn declare(&mut self, source: AttributeSource, name: &str, kind: AttributeType) {
+        self.promotion.declare(source, name, kind);
+        self.bindings.declare(source, name, kind);
     }
 
     /// Returns when the rows are durable and visible to every reader. `taken` is stored in the same commit and must
@@ -265,9 +277,13 @@ impl Committer {
         self.schema.columns.extend(self.bindings.admit(names));
         let encoded = rows.encode(&self.schema, &self.bindings);
         let (files, overflow) = encoded.map_err(|error| CommitError::Rows(AppendError::Failed(error)))?;
-        if overflow > 0 {
+        if overflow.without_column > 0 {
             let counter = self.metrics.overflow_values.with_label_values(&[self.table()]);
-            counter.inc_by(overflow);
+            counter.inc_by(overflow.without_column);
+        }
+        for (column, values) in &overflow.misfits {
+            let counter = self.metrics.misfit_values.with_label_values(&[self.table(), column]);
+            counter.inc_by(*values);
         }
         self.observe("encode", start);
         let storing = files.into_iter().map(|file| PendingFile { file, stored: false });
@@ -443,6 +459,15 @@ impl Committer {
         }
         self.schema = (*self.snapshot.schema).clone();
         self.bindings = AttributeBindings::of(&self.schema, self.promotion.clone());
+        if let Some(conflict) = self.promotion.conflict(&self.schema) {
+            tracing::warn!(
+                table = self.table(),
+                column = conflict.column,
+                "another writer made the column as {}, and it is declared as {}: a column of a table keeps its type",
+                conflict.found,
+                conflict.declared
+            );
+        }
     }
 
     /// The offsets that the table has for the applications in `taken`.

@@ -6,6 +6,7 @@ use thalweg_delta::DeltaError;
 use thalweg_delta::store::{DiskFault, FaultKind, LeaseError};
 
 use crate::codes::LakeCode;
+use thalweg_columns::attributes::TypeConflict;
 
 /// Why a table could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,16 @@ pub enum OpenError {
         code = LakeCode::SchemaConflict
     )]
     Schema { path: PathBuf, what: String },
+    #[error(
+        "{code}: the column {} of the table {path} has the type {}, and lake.{table}.types declares {}; a column of a table \
+         keeps its type: remove {} there, or begin with new tables at another lake.url",
+        .conflict.column, .conflict.found, .conflict.declared, .conflict.column, code = LakeCode::ColumnType
+    )]
+    ColumnType {
+        path: PathBuf,
+        table: String,
+        conflict: Box<TypeConflict>,
+    },
     /// A table only has rows of synced entries, so a power cut cannot cause this.
     #[error(
         "{code}: the log ends before offset {log_end} of {queue}, partition {partition}, and the table {table} has entries \
@@ -56,7 +67,7 @@ impl OpenError {
                 matches!(source, DeltaError::Unsupported { .. }) || source.kind() == FaultKind::SyncFailed
             }
             OpenError::Claim(error) => error.kind() == FaultKind::Held,
-            OpenError::Schema { .. } | OpenError::Lost { .. } => true,
+            OpenError::Schema { .. } | OpenError::ColumnType { .. } | OpenError::Lost { .. } => true,
             OpenError::Log { .. } | OpenError::Thread { .. } | OpenError::Ends { .. } => false,
         }
     }

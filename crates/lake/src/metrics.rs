@@ -65,6 +65,11 @@ metric_group! {
             "Attribute values stored in overflow maps, because their attribute has no column.",
         )
         .with_labels(&["table"]);
+        MISFIT_VALUES = MetricDoc::counter(
+            "thalweg_lake_misfit_values_total",
+            "Attribute values stored as texts in overflow maps, because they do not fit the declared type of their column.",
+        )
+        .with_labels(&["table", "column"]);
         CHANGED_VALUES = MetricDoc::counter(
             "thalweg_lake_changed_values_total",
             "Values that could not be stored as sent, by reason.",
@@ -138,6 +143,8 @@ pub struct LakeMetrics {
     pub commits: IntCounterVec,
     /// `table`
     pub overflow_values: IntCounterVec,
+    /// `table`, `column`
+    pub misfit_values: IntCounterVec,
     /// `table`, `reason`: those of
     /// [`RowChangeCounts::reasons`](thalweg_columns::rows::change_counts::RowChangeCounts::reasons).
     pub changed_values: IntCounterVec,
@@ -199,6 +206,7 @@ impl LakeMetrics {
             visibility_seconds: metrics.histograms(&VISIBILITY_SECONDS, &SECONDS),
             commits: metrics.counters(&COMMITS),
             overflow_values: metrics.counters(&OVERFLOW_VALUES),
+            misfit_values: metrics.counters(&MISFIT_VALUES),
             changed_values: metrics.counters(&CHANGED_VALUES),
             refused_rows: metrics.counters(&REFUSED_ROWS),
             entries: metrics.counters(&ENTRIES),

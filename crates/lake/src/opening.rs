@@ -8,6 +8,7 @@ use thalweg_log::Offset;
 use crate::commit::{CommittedOffset, log_positions};
 use crate::error::OpenError;
 use crate::metrics::LakeMetrics;
+use thalweg_columns::attributes::AttributePromotion;
 use thalweg_delta::actions::{Action, CommitInfo};
 use thalweg_delta::schema::TableSchema;
 use thalweg_delta::stats::{INDEXED_COLUMNS_KEY, bounded_columns};
@@ -185,6 +186,22 @@ pub(crate) async fn create(
     let snapshot = snapshot.ok_or_else(gone)?;
     check(log, &snapshot, partitions, columns)?;
     Ok(snapshot)
+}
+
+/// The attribute columns that a table has must have the types that are declared.
+pub(crate) fn check_types(
+    log: &DeltaLog,
+    snapshot: Option<&Snapshot>,
+    promotion: &AttributePromotion,
+) -> Result<(), OpenError> {
+    match snapshot.and_then(|snapshot| promotion.conflict(&snapshot.schema)) {
+        None => Ok(()),
+        Some(conflict) => Err(OpenError::ColumnType {
+            path: log.table().to_owned(),
+            table: log.table_name().to_owned(),
+            conflict: Box::new(conflict),
+        }),
+    }
 }
 
 /// The columns that this program writes must have the same types in the table.

@@ -197,6 +197,7 @@ impl Engine {
         let mut scalar_functions = in_memory.scalar_functions().clone().unwrap_or_default();
         scalar_functions.extend(crate::templates::functions());
         scalar_functions.push(crate::sketches::quantile_function());
+        scalar_functions.push(crate::attribute_text::function());
         scalar_functions.extend(json::functions::all());
         let aggregate_functions = in_memory.aggregate_functions().clone().unwrap_or_default();
         let mut aggregate_functions = exact::aggregate_functions(aggregate_functions)

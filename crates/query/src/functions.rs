@@ -1,9 +1,9 @@
 //! Rewrites functions to existing columns and expressions before planning.
 //!
 //! `attr('name')`, `resource('name')` and `scope('name')` read an attribute by its original name, from its column or
-//! from the overflow map, whichever a row uses; beside other tables, `l.attr('name')` reads that of `l`. Attributes are texts:
-//! arithmetic and the aggregate functions of numbers get their numbers, and null for what is none; `min` and `max` order numbers
-//! by their value.
+//! from the overflow map, whichever a row uses; beside other tables, `l.attr('name')` reads that of `l`. Attributes are texts,
+//! but for columns of a declared type, which these functions read as texts, too: arithmetic and the aggregate functions of numbers
+//! get their numbers, and null for what is none; `min` and `max` order numbers by their value.
 //! `time_bucket(width, time [, origin])` is the start of the bucket that contains a time.
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,6 +19,7 @@ use datafusion::sql::sqlparser::parser::Parser;
 use std::sync::Arc;
 use thalweg_delta::schema::{ColumnType, TableSchema};
 
+use crate::attribute_text;
 use crate::error::QueryError;
 use crate::exact::attribute_extremes;
 
@@ -240,28 +241,39 @@ impl Rewriter<'_> {
             )));
         };
         let key = format!("{source}.{name}").replace('\'', "''");
-        let read = |prefix: &str, column: Option<String>| match column {
+        let read = |prefix: &str, column: Option<BoundColumn>| match column {
             None => format!("{prefix}\"overflow\"['{key}']"),
-            Some(column) => format!("coalesce({prefix}\"{column}\", {prefix}\"overflow\"['{key}'])"),
+            Some(BoundColumn { name, is_text: true }) => {
+                format!("coalesce({prefix}\"{name}\", {prefix}\"overflow\"['{key}'])")
+            }
+            Some(BoundColumn { name, is_text: false }) => {
+                let text = attribute_text::NAME;
+                format!("coalesce({text}({prefix}\"{name}\"), {prefix}\"overflow\"['{key}'])")
+            }
         };
         if let Some(table) = self.table_of(call)? {
             let schema = table.schema.as_ref();
             let column = schema.and_then(|schema| bound_column(schema, source, name));
             return Ok(read(&format!("{}.", table.name), column));
         }
-        // One table, or one below: its columns have the names of all tables of the statement.
-        let mut columns: Vec<String> = self
-            .schemas
-            .values()
-            .filter_map(|schema| bound_column(schema, source, name))
-            .collect();
-        columns.sort();
-        columns.dedup();
+        let schemas: Vec<&Arc<TableSchema>> = match self.scopes.last().map(Vec::as_slice) {
+            Some([TableInScope { schema: Some(one), .. }]) => vec![one],
+            // It is one of a query below: its columns have the names of all tables of the statement.
+            _ => self.schemas.values().collect(),
+        };
+        let columns = schemas
+            .into_iter()
+            .filter_map(|schema| bound_column(schema, source, name));
+        let mut columns: Vec<BoundColumn> = columns.collect();
+        // The function of typed columns takes texts, too.
+        columns.sort_by(|a, b| (&a.name, a.is_text).cmp(&(&b.name, b.is_text)));
+        columns.dedup_by(|a, b| a.name == b.name);
         match &columns[..] {
             [] => Ok(read("", None)),
             [column] => Ok(read("", Some(column.clone()))),
             [first, .., last] => Err(QueryError::plan(format!(
-                "{source}('{name}') is {first} in one of the tables and {last} in another; use the columns"
+                "{source}('{name}') is {} in one of the tables and {} in another; use the columns",
+                first.name, last.name
             ))),
         }
     }
@@ -317,33 +329,63 @@ impl Rewriter<'_> {
 
     /// Whether an expression is an attribute that is stored as text.
     fn is_attribute(&self, expr: &Expr) -> bool {
-        let column = match expr {
+        let (table, column) = match expr {
             Expr::Nested(inner) => return self.is_attribute(inner),
-            Expr::Identifier(name) => name,
-            Expr::CompoundIdentifier(parts) => match parts.last() {
-                Some(name) => name,
-                None => return false,
+            Expr::Identifier(name) => (None, name),
+            Expr::CompoundIdentifier(parts) => match &parts[..] {
+                [.., table, name] => (Some(table), name),
+                _ => return false,
             },
             _ => return called(expr).is_some_and(|call| call.name != TIME_BUCKET),
         };
         let name = normalized(column);
-        let is_text = |schema: &Arc<TableSchema>| {
+        let is_text = |schema: &TableSchema| {
             let columns = schema.columns.iter();
             columns
                 .filter(|column| column.name == name && column.binding().is_some())
                 .any(|column| column.kind == ColumnType::String)
         };
-        self.schemas.values().any(is_text)
+        match self.schema_of(table, &name) {
+            Some(schema) => is_text(schema),
+            None => self.schemas.values().any(|schema| is_text(schema)),
+        }
+    }
+
+    /// The table of a column, if it is certain: its name is known, or it alone has such a column in the innermost scope that
+    /// has any, and no subquery there has columns of unknown names.
+    fn schema_of(&self, table: Option<&Ident>, column: &str) -> Option<&TableSchema> {
+        let named = |known: &&TableInScope| table.is_none_or(|table| normalized(&known.name) == normalized(table));
+        for scope in self.scopes.iter().rev() {
+            let mut with_column = scope.iter().filter(&named).filter(|known| {
+                let schema = known.schema.as_ref();
+                schema.is_none_or(|schema| schema.columns.iter().any(|known| known.name == column))
+            });
+            match (with_column.next(), with_column.next()) {
+                (None, _) => continue,
+                (Some(known), None) => return known.schema.as_deref(),
+                _ => return None,
+            }
+        }
+        None
     }
 }
 
-/// The column of an attribute in a table.
-fn bound_column(schema: &TableSchema, source: &str, name: &str) -> Option<String> {
+/// The column of an attribute.
+#[derive(Clone, Debug)]
+struct BoundColumn {
+    name: String,
+    is_text: bool,
+}
+
+fn bound_column(schema: &TableSchema, source: &str, name: &str) -> Option<BoundColumn> {
     let column = schema
         .columns
         .iter()
         .find(|column| column.binding() == Some((source, name)));
-    column.map(|column| column.name.clone())
+    column.map(|column| BoundColumn {
+        name: column.name.clone(),
+        is_text: column.kind == ColumnType::String,
+    })
 }
 
 fn normalized(name: &Ident) -> String {
@@ -489,17 +531,23 @@ mod tests {
     use super::*;
     use thalweg_delta::schema::{ColumnType, TableColumn};
 
+    /// The table `traces` has `attr_a_b` as a number.
     fn rewritten(sql: &str) -> Result<String, QueryError> {
-        let schema = TableSchema {
-            columns: vec![
-                TableColumn::new("overflow", ColumnType::TextMap),
-                TableColumn::attribute("attr_a_b".into(), "attr", "a.b"),
-            ],
+        let schema = |kind: ColumnType| {
+            let column = TableColumn {
+                kind,
+                ..TableColumn::attribute("attr_a_b".into(), "attr", "a.b")
+            };
+            Arc::new(TableSchema {
+                columns: vec![TableColumn::new("overflow", ColumnType::TextMap), column],
+            })
         };
-        let schema = Arc::new(schema);
-        let schemas = ["tags", "logs"].map(|table| (table.to_owned(), schema.clone()));
+        let texts = ["tags", "logs"].map(|table| (table, ColumnType::String));
+        let schemas = texts.into_iter().chain([("traces", ColumnType::Long)]);
+        let schemas = schemas.filter(|(table, _)| sql.contains(table));
+        let schemas: Vec<_> = schemas.map(|(table, kind)| (table.to_owned(), schema(kind))).collect();
         let mut statement = Parser::parse_sql(&GenericDialect {}, sql).unwrap().remove(0);
-        rewrite(&mut statement, &HashMap::from(schemas))?;
+        rewrite(&mut statement, &schemas.into_iter().collect())?;
         Ok(statement.to_string())
     }
 
@@ -565,6 +613,54 @@ mod tests {
             rewritten("SELECT avg(attr_a_b), max(attr_a_b), sum(attr('x')), tag * 2 FROM tags WHERE t.attr_a_b + 1 > -attr_a_b").unwrap(),
             "SELECT avg(TRY_CAST(attr_a_b AS DOUBLE)), attribute_max(attr_a_b), sum(TRY_CAST(\"overflow\"['attr.x'] AS DOUBLE)), \
              tag * 2 FROM tags WHERE TRY_CAST(t.attr_a_b AS DOUBLE) + 1 > -TRY_CAST(attr_a_b AS DOUBLE)"
+        );
+    }
+
+    #[test]
+    fn attributes_of_a_declared_type_are_read_as_texts_by_their_name_and_as_they_are_by_their_column() {
+        let text = "coalesce(attribute_text(\"attr_a_b\"), \"overflow\"['attr.a.b'])";
+        assert_eq!(
+            rewritten("SELECT sum(attr_a_b), max(attr_a_b), attr_a_b + 1, sum(attr('a.b')) FROM traces WHERE attr('a.b') = '1'")
+                .unwrap(),
+            format!(
+                "SELECT sum(attr_a_b), max(attr_a_b), attr_a_b + 1, sum(TRY_CAST({text} AS DOUBLE)) FROM traces WHERE {text} = '1'"
+            )
+        );
+        // Each table has its own type, where it is certain whose column it is.
+        let (number, texts) = ("sum(t.attr_a_b)", "sum(TRY_CAST(l.attr_a_b AS DOUBLE))");
+        assert_eq!(
+            rewritten(
+                "SELECT sum(t.attr_a_b), sum(l.attr_a_b) FROM traces t JOIN logs l ON l.attr('a.b') = t.attr('a.b')"
+            )
+            .unwrap(),
+            format!(
+                "SELECT {number}, {texts} FROM traces t JOIN logs l ON coalesce(l.\"attr_a_b\", l.\"overflow\"['attr.a.b']) = \
+                 coalesce(attribute_text(t.\"attr_a_b\"), t.\"overflow\"['attr.a.b'])"
+            )
+        );
+        assert_eq!(
+            rewritten("SELECT sum(attr_a_b) FROM traces WHERE EXISTS (SELECT sum(attr_a_b) FROM logs)").unwrap(),
+            "SELECT sum(attr_a_b) FROM traces WHERE EXISTS (SELECT sum(TRY_CAST(attr_a_b AS DOUBLE)) FROM logs)"
+        );
+        assert_eq!(
+            rewritten(
+                "SELECT sum(attr_a_b) FROM (SELECT attr_a_b FROM traces UNION ALL SELECT attr_a_b FROM logs) AS u"
+            )
+            .unwrap(),
+            "SELECT sum(TRY_CAST(attr_a_b AS DOUBLE)) FROM (SELECT attr_a_b FROM traces UNION ALL SELECT attr_a_b FROM logs) AS u"
+        );
+        // Of tables below, one may have texts, which the function takes, too.
+        let plain = "coalesce(\"attr_a_b\", \"overflow\"['attr.a.b'])";
+        assert_eq!(
+            rewritten("SELECT attr('a.b') FROM traces UNION ALL SELECT attr('a.b') FROM logs").unwrap(),
+            format!(
+                "SELECT {text} AS \"attr('a.b')\" FROM traces UNION ALL SELECT {plain} AS \"attr('a.b')\" FROM logs"
+            )
+        );
+        assert_eq!(
+            rewritten("SELECT 1 FROM (SELECT * FROM traces UNION ALL SELECT * FROM logs) AS u WHERE attr('a.b') = '1'")
+                .unwrap(),
+            format!("SELECT 1 FROM (SELECT * FROM traces UNION ALL SELECT * FROM logs) AS u WHERE {text} = '1'")
         );
     }
 

@@ -5,6 +5,7 @@
 
 mod arenas;
 pub mod arrow_stream;
+mod attribute_text;
 mod bounded;
 mod catalog;
 mod delegating_aggregate;

@@ -6,6 +6,7 @@ mod json;
 mod sketches;
 mod turns;
 mod values;
+mod types;
 mod versions;
 
 use std::path::Path;
@@ -20,6 +21,7 @@ use axum::http::{Request, StatusCode, header};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value as Json, json};
 use thalweg_columns::tables::TAGS;
+use thalweg_columns::attributes::AttributePromotion;
 use thalweg_delta::store::{LakeStorage, SyncedStore};
 use thalweg_lake::LakeMetrics;
 use thalweg_lake::ingest::{IngestOptions, QueueSource, TableWriter};
@@ -55,13 +57,18 @@ struct Writer {
     log: Arc<EmbeddedLog>,
     /// The log offset that the table has consumed.
     taken: Arc<AtomicU64>,
-    _table: TableWriter,
+    table: Arc<TableWriter>,
 }
 
 const PARTITION: PartitionId = PartitionId::new(7, 0);
 
 async fn writer(data_dir: &Path) -> Writer {
     let options = LogOptions {
+    let promotion = AttributePromotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
+    writer_of(data_dir, promotion, Duration::from_millis(5)).await
+}
+
+async fn writer_of(data_dir: &Path, promotion: AttributePromotion, flush_interval: Duration) -> Writer {
         spare: 0,
         min_free_bytes: Some(0),
         file_bytes: 1 << 20,
@@ -80,9 +87,8 @@ async fn writer(data_dir: &Path) -> Writer {
         taken: Arc::new(move |_, offset| told.store(offset, Ordering::SeqCst)),
     };
     let metrics = LakeMetrics::register(&Metrics::default());
-    let promotion = thalweg_columns::attributes::AttributePromotion::new(256, vec![], &["tmp_*".to_owned()]).unwrap();
     let options = IngestOptions {
-        flush_interval: Duration::from_millis(5),
+        flush_interval,
         ..IngestOptions::default()
     };
     let lake = LakeStorage::folder(&thalweg_lake::folder(data_dir), SyncedStore::new());
@@ -99,13 +105,21 @@ async fn writer(data_dir: &Path) -> Writer {
     Writer {
         log,
         taken,
-        _table: table.unwrap(),
+        table: Arc::new(table.unwrap()),
     }
 }
 
 /// Returns when all messages are in the table, in one commit.
 async fn append(writer: &Writer, messages: Vec<Message>) {
     let arrival = (START + 3 * DAY) * 1_000_000_000;
+    let end = append_alone(writer, messages).await;
+    while writer.taken.load(Ordering::SeqCst) < end {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Returns the end of the log when all messages are in it.
+async fn append_alone(writer: &Writer, messages: Vec<Message>) -> u64 {
     let packed = TagBatchWriter::default().pack(&"plant".into(), &messages, arrival);
     let mut records = Records::new();
     for entry in &packed.entries {
@@ -113,9 +127,7 @@ async fn append(writer: &Writer, messages: Vec<Message>) {
     }
     let entries = packed.entries.len() as u64;
     let appended = writer.log.append(WriteBatch::of(PARTITION, records)).await.unwrap();
-    while writer.taken.load(Ordering::SeqCst) < appended.offsets[0] + entries {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    appended.offsets[0] + entries
 }
 
 /// Three days with one commit and one file each; ten tags with a hundred samples each.

@@ -39,7 +39,7 @@ no access log line
     );
     let row = |time: &str, level: &str, client: &str, verb: &str, path: &str, status: &str, bytes: &str| {
         json!({"time": time, "level": level, "service": "web", "client": client, "verb": verb, "path": path,
-            "status": status, "bytes": bytes})
+            "status": status.parse::<i64>().unwrap(), "bytes": bytes.parse::<i64>().unwrap()})
     };
     let expected = json!([
         row(

@@ -146,6 +146,19 @@ impl TextColumn {
         Some(self.texts.get(key as usize))
     }
 
+    /// What a function makes of the text of each row. It is called once for each text of the dictionary.
+    pub fn converted<'a, T: Copy + 'a>(
+        &'a self,
+        rows: usize,
+        of_text: impl Fn(&[u8]) -> Option<T>,
+    ) -> impl Iterator<Item = Option<T>> + 'a {
+        let made: Vec<Option<T>> = (0..self.texts.len()).map(|key| of_text(self.texts.get(key))).collect();
+        (0..rows).map(move |row| {
+            let key = *self.keys.get(row)?;
+            made.get(key as usize).copied().flatten()
+        })
+    }
+
     /// Appends the text of a later row, or replaces that of the last row. Returns whether it was replaced.
     #[inline]
     pub fn push(&mut self, row: usize, text: &[u8]) -> bool {

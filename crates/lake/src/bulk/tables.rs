@@ -98,6 +98,7 @@ impl BulkTables {
             let joined = opening::join(&self.writing.site, spec);
             let (log, snapshot) = threads::block_on(&self.writing.runtime, joined)?;
             let Some(snapshot) = snapshot else { return Ok(None) };
+            opening::check_types(&log, Some(&snapshot), &self.promotion(spec))?;
             self.insert(spec, log, snapshot);
         }
         Ok(self.committers.get_mut(spec.name))
@@ -119,10 +120,13 @@ impl BulkTables {
         committer.ok_or_else(|| BulkError::Table(AppendError::Stopped))
     }
 
+    fn promotion(&self, spec: &TableSpec) -> AttributePromotion {
+        let promotion = self.writing.promotions.iter().find(|(name, _)| *name == spec.name);
+        promotion.map(|(_, promotion)| promotion.clone()).unwrap_or_default()
+    }
+
     fn insert(&mut self, spec: &'static TableSpec, log: DeltaLog, snapshot: Snapshot) {
-        let writing = &self.writing;
-        let promotion = writing.promotions.iter().find(|(name, _)| *name == spec.name);
-        let promotion = promotion.map(|(_, promotion)| promotion.clone()).unwrap_or_default();
+        let (promotion, writing) = (self.promotion(spec), &self.writing);
         let committer = Committer::new(
             log,
             snapshot,

@@ -50,14 +50,18 @@ impl CommitPayload for OneRow {
         vec![(AttributeSource::Attr, self.attribute)]
     }
 
-    fn encode(&self, schema: &TableSchema, _: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String> {
+    fn encode(
+        &self,
+        schema: &TableSchema,
+        _: &AttributeBindings,
+    ) -> Result<(Vec<EncodedFile>, OverflowCounts), String> {
         assert!(schema.column(&format!("attr_{}", self.attribute)).is_some());
         let file = EncodedFile {
             bytes: Bytes::from_static(b"x"),
             rows: 1,
             add: add(&self.path),
         };
-        Ok((vec![file], 0))
+        Ok((vec![file], OverflowCounts::default()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array as _, ArrayRef, new_null_array};
+use arrow::array::{Array as _, ArrayRef, BooleanBufferBuilder, new_null_array};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field};
@@ -10,6 +10,7 @@ use arrow::error::ArrowError;
 use hashbrown::HashMap;
 
 use crate::memtable_view::overflow;
+use thalweg_columns::attribute_types::{self, AttributeType};
 use thalweg_columns::attributes::AttributeBindings;
 use thalweg_columns::file::{FileColumn, ValidityBitmap};
 use thalweg_columns::rows::attribute_columns::AttributeSource;
@@ -31,6 +32,9 @@ pub(super) fn column<'a>(
     field: &Field,
     bindings: &AttributeBindings,
 ) -> Result<FileColumn<'a>, ArrowError> {
+    if let Some(kind) = AttributeType::of_column(column) {
+        return Ok(typed(chunks, column, kind));
+    }
     let is_near = spec.near.contains(&column.name.as_str());
     let of_chunk = |chunk: &'a Arc<MemtableChunk>| -> Result<(usize, Option<ColumnView<'a>>), ArrowError> {
         Ok((chunk.rows(), values(chunk, column, bindings)?))
@@ -93,12 +97,7 @@ fn values<'a>(
     if column.name == OVERFLOW {
         return Ok(overflow(chunk, bindings)?.map(ColumnView::Nested));
     }
-    let of_attribute = || {
-        let (source, name) = column.binding()?;
-        chunk
-            .attribute(AttributeSource::of_name(source)?, name)
-            .map(ColumnView::Texts)
-    };
+    let of_attribute = || attribute(chunk, column).map(ColumnView::Texts);
     let found = chunk.fixed(&column.name).or_else(of_attribute);
     Ok(found.filter(|values| match values {
         ColumnView::Longs(column) | ColumnView::Nanos(column) => !column.values().is_empty(),
@@ -108,6 +107,56 @@ fn values<'a>(
         ColumnView::Texts(column) => !column.keys().is_empty(),
         ColumnView::Nested(array) => array.null_count() < array.len(),
     }))
+}
+
+fn attribute<'a>(chunk: &'a MemtableChunk, column: &schema::TableColumn) -> Option<&'a TextColumn> {
+    let (source, name) = column.binding()?;
+    chunk.attribute(AttributeSource::of_name(source)?, name)
+}
+
+/// An attribute column that has no texts: the values of the texts that fit its type. The others are in the overflow map.
+fn typed<'a>(chunks: &[Arc<MemtableChunk>], column: &schema::TableColumn, kind: AttributeType) -> FileColumn<'a> {
+    let made = match kind {
+        AttributeType::Long => {
+            of_texts(chunks, column, attribute_types::long).map(|(values, present)| FileColumn::Longs {
+                values,
+                present,
+                is_near: false,
+            })
+        }
+        AttributeType::Double => of_texts(chunks, column, attribute_types::double)
+            .map(|(values, present)| FileColumn::Doubles(values, present)),
+        AttributeType::Boolean => of_texts(chunks, column, attribute_types::boolean)
+            .map(|(values, present)| FileColumn::Booleans(values, present)),
+    };
+    made.unwrap_or(FileColumn::Nothing)
+}
+
+/// The values of all rows; `None` if no row has one.
+fn of_texts<T: Copy + Default>(
+    chunks: &[Arc<MemtableChunk>],
+    column: &schema::TableColumn,
+    of_text: fn(&[u8]) -> Option<T>,
+) -> Option<(Vec<T>, ValidityBitmap)> {
+    let rows = chunks.iter().map(|chunk| chunk.rows()).sum();
+    let (mut values, mut present) = (Vec::with_capacity(rows), BooleanBufferBuilder::new(rows));
+    for chunk in chunks {
+        let Some(texts) = attribute(chunk, column) else {
+            values.resize(values.len() + chunk.rows(), T::default());
+            present.append_n(chunk.rows(), false);
+            continue;
+        };
+        for value in texts.converted(chunk.rows(), of_text) {
+            values.push(value.unwrap_or_default());
+            present.append(value.is_some());
+        }
+    }
+    let present = present.finish();
+    match present.count_set_bits() {
+        0 => None,
+        all if all == rows => Some((values, None)),
+        _ => Some((values, Some(present))),
+    }
 }
 
 type ChunkColumn<'a> = (usize, Option<ColumnView<'a>>);
@@ -131,7 +180,7 @@ fn together<'a, T: Copy + Default + 'a>(
         all.resize(end, T::default());
     }
     let present = || {
-        let mut bits = arrow::array::BooleanBufferBuilder::new(rows);
+        let mut bits = BooleanBufferBuilder::new(rows);
         for (rows, column) in columns() {
             match column {
                 Some(column) => (0..rows).for_each(|row| bits.append(column.is_present(row))),

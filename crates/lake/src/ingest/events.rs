@@ -90,6 +90,7 @@ impl TableWriter {
     ) -> Result<TableWriter, OpenError> {
         let columns = (EVENTS.columns)();
         let (table_log, mut snapshot) = opening::open(site, EVENTS.name, EVENTS.partitions, &columns).await?;
+        opening::check_types(&table_log, snapshot.as_ref(), &promotion)?;
         let feed = QueueSource {
             queue: QUEUE.to_owned(),
             log,

@@ -12,7 +12,7 @@ use super::columns::column;
 use super::order::order;
 use crate::codes::LakeCode;
 use crate::commit::{CommitPayload, EncodedFile};
-use crate::memtable_view::overflowing;
+use crate::memtable_view::{OverflowCounts, overflowing};
 use thalweg_columns::attributes::AttributeBindings;
 use thalweg_columns::file::{self, FileColumn, FileRules};
 use thalweg_columns::rows::attribute_columns::AttributeSource;
@@ -43,12 +43,16 @@ impl CommitPayload for ChunkBatch<'_> {
         new.map(|slot| (slot.source, &*slot.name)).collect()
     }
 
-    fn encode(&self, schema: &TableSchema, bindings: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String> {
+    fn encode(
+        &self,
+        schema: &TableSchema,
+        bindings: &AttributeBindings,
+    ) -> Result<(Vec<EncodedFile>, OverflowCounts), String> {
         let failed = |error: ParquetError| {
             let (code, table) = (LakeCode::EncodeFailed, self.spec.name);
             format!("{code}: rows of {table} cannot be written as Parquet: {error}")
         };
-        let overflow = self.chunks.iter().map(|chunk| overflowing(chunk, bindings)).sum();
+        let overflow = overflowing(self.chunks.iter().map(AsRef::as_ref), bindings);
         Ok((self.files(schema, bindings).map_err(failed)?, overflow))
     }
 }

@@ -142,6 +142,7 @@ impl TableWriter {
     ) -> Result<TableWriter, OpenError> {
         let columns = (spec.columns)();
         let (log, mut snapshot) = opening::open(site, spec.name, spec.partitions, &columns).await?;
+        opening::check_types(&log, snapshot.as_ref(), &promotion)?;
         let ends = kept(site, spec).map_err(|source| ends_error(site, spec, source))?;
         let beginning = StartOffsetResolver {
             feed: &feed,

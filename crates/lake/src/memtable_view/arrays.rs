@@ -11,6 +11,7 @@ use arrow::compute::concat;
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 
+use thalweg_columns::attribute_types::{self, AttributeType};
 use thalweg_columns::rows::column_view::ColumnView;
 use thalweg_columns::rows::numbers::NumberColumn;
 use thalweg_columns::rows::text::{NULL, TextColumn};
@@ -43,6 +44,19 @@ pub(super) fn array(values: &ColumnView<'_>, rows: usize, as_type: &DataType) ->
             new_null_array(array.data_type(), rows - array.len()).as_ref(),
         ])?,
     })
+}
+
+/// The values of the texts of an attribute that fit its type.
+pub(super) fn typed(texts: &TextColumn, rows: usize, kind: AttributeType) -> ArrayRef {
+    match kind {
+        AttributeType::Long => Arc::new(texts.converted(rows, attribute_types::long).collect::<Int64Array>()),
+        AttributeType::Double => Arc::new(texts.converted(rows, attribute_types::double).collect::<Float64Array>()),
+        AttributeType::Boolean => Arc::new(
+            texts
+                .converted(rows, attribute_types::boolean)
+                .collect::<BooleanArray>(),
+        ),
+    }
 }
 
 /// The day of each time.

@@ -17,12 +17,12 @@ use arrow::error::ArrowError;
 use thalweg_log::Offset;
 
 use crate::entry::{BoxFuture, EntryPosition};
-pub(crate) use overflow::overflow;
-use thalweg_columns::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
+pub(crate) use overflow::{OverflowCounts, overflow, overflowing};
+use thalweg_columns::attribute_types::AttributeType;
+use thalweg_columns::attributes::{AttributeBindings, AttributePromotion};
 use thalweg_columns::rows::attribute_columns::AttributeSource;
 use thalweg_columns::rows::chunk::MemtableChunk;
 use thalweg_columns::rows::column_view::ColumnView;
-use thalweg_columns::rows::text::NULL;
 use thalweg_columns::tables::TableSpec;
 use thalweg_delta::Snapshot;
 use thalweg_delta::schema::{TableColumn, TableSchema};
@@ -129,18 +129,9 @@ fn array(
         .binding()
         .and_then(|(source, name)| Some((AttributeSource::of_name(source)?, name)));
     let texts = bound.and_then(|(source, name)| chunk.attribute(source, name));
-    texts.map_or_else(null, |texts| arrays::array(&ColumnView::Texts(texts), rows, as_type))
-}
-
-/// The number of values of a chunk that go to overflow maps.
-pub(crate) fn overflowing(chunk: &MemtableChunk, bindings: &AttributeBindings) -> u64 {
-    let has_none = |source, name: &str| !matches!(bindings.place(source, name), Some(AttributeTarget::Column(_)));
-    let slots = chunk.slots().all().iter();
-    let unplaced = slots.filter(|slot| has_none(slot.source, &slot.name));
-    let values = unplaced.map(|slot| slot.column.keys().iter().filter(|key| **key != NULL).count());
-    let extras = chunk
-        .extras()
-        .iter()
-        .filter(|extra| has_none(extra.source, &extra.name));
-    (values.sum::<usize>() + extras.count()) as u64
+    match (texts, AttributeType::of_column(column)) {
+        (None, _) => null(),
+        (Some(texts), Some(kind)) => Ok(arrays::typed(texts, rows, kind)),
+        (Some(texts), None) => arrays::array(&ColumnView::Texts(texts), rows, as_type),
+    }
 }

@@ -61,5 +61,5 @@ fn a_name_that_has_a_column_in_the_table_is_there_whatever_else_the_rows_have() 
     );
     assert_eq!(of_row(2), [pair("resource.late", "of a resource")]);
     // 1024 names with columns here but not in the table, and the extras without the one that has a column there.
-    assert_eq!(overflowing(&chunk, &bindings), 1024 + 4);
+    assert_eq!(overflowing([&chunk], &bindings).without_column, 1024 + 4);
 }

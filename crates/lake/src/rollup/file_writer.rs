@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use super::Resolution;
 use super::windows::RollupWindow;
 use crate::commit::EncodedFile;
+use thalweg_columns::attribute_types;
 use thalweg_columns::compaction::{KeyedBatch, MergeError, RowRun, columns};
 use thalweg_columns::file::{FileRules, FileWriter};
 use thalweg_columns::tables::TableSpec;
@@ -206,7 +207,8 @@ impl<'a> RollupFileWriter<'a> {
             let array = match (own, taken) {
                 (Some(own), _) => own,
                 (None, Some(taken)) => match identity(&taken.source, &self.pieces, &self.rows, field.data_type())? {
-                    Some(array) => array,
+                    // The column may be older than the type of an attribute in the source.
+                    Some(array) => attribute_types::as_type(array, field.data_type())?,
                     None => continue,
                 },
                 (None, None) => continue,

@@ -24,8 +24,10 @@ use crate::commit::{
     CommitError, CommitPayload, CommittedOffset, Committer, EncodedFile, FileReplacement, TableHealth,
 };
 use crate::error::{AppendError, OpenError};
+use crate::memtable_view::OverflowCounts;
 use crate::metrics::LakeMetrics;
 use crate::opening;
+use thalweg_columns::attribute_types::AttributeType;
 use thalweg_columns::attributes::{AttributeBindings, AttributePromotion, AttributeTarget};
 use thalweg_columns::compaction::MergeError;
 use thalweg_columns::file::FileRules;
@@ -274,13 +276,20 @@ impl RollupBuilder {
         self.states.get(at).copied().unwrap_or_default()
     }
 
-    /// Adds columns for the attributes of the source.
+    /// Adds columns for the attributes of the source, with its types.
     fn admit(&mut self, source: &Snapshot) -> Result<(), RollupError> {
         let Some(committer) = &mut self.committer else {
             return Ok(());
         };
-        let names = attributes(&source.schema).filter(|(of, name)| committer.bindings.place(*of, name).is_none());
-        let names: Vec<(AttributeSource, String)> = names.map(|(of, name)| (of, name.to_owned())).collect();
+        let new = attributes(&source.schema).filter(|(of, name, _)| committer.bindings.place(*of, name).is_none());
+        let new: Vec<(AttributeSource, &str, Option<AttributeType>)> = new.collect();
+        let mut names = Vec::with_capacity(new.len());
+        for (of, name, kind) in new {
+            if let Some(kind) = kind {
+                committer.declare(of, name, kind);
+            }
+            names.push((of, name.to_owned()));
+        }
         if !names.is_empty() {
             committer.commit(
                 &RollupCommitPayload {
@@ -644,8 +653,8 @@ impl CommitPayload for RollupCommitPayload {
             .collect()
     }
 
-    fn encode(&self, _: &TableSchema, _: &AttributeBindings) -> Result<(Vec<EncodedFile>, u64), String> {
-        Ok((self.files.clone(), 0))
+    fn encode(&self, _: &TableSchema, _: &AttributeBindings) -> Result<(Vec<EncodedFile>, OverflowCounts), String> {
+        Ok((self.files.clone(), OverflowCounts::default()))
     }
 }
 
@@ -653,9 +662,16 @@ fn application(table: &TableSpec, resolution: Resolution, what: &str) -> String 
     format!("thalweg/rollup/{}/{}/{what}", table.name, resolution.seconds())
 }
 
-fn attributes(schema: &TableSchema) -> impl Iterator<Item = (AttributeSource, &str)> {
-    let bound = schema.columns.iter().filter_map(|column| column.binding());
-    bound.filter_map(|(source, name)| Some((AttributeSource::of_name(source)?, name)))
+/// The attributes that have columns, and the types of columns without texts.
+fn attributes(schema: &TableSchema) -> impl Iterator<Item = (AttributeSource, &str, Option<AttributeType>)> {
+    schema.columns.iter().filter_map(|column| {
+        let (source, name) = column.binding()?;
+        Some((
+            AttributeSource::of_name(source)?,
+            name,
+            AttributeType::of_column(column),
+        ))
+    })
 }
 
 /// The identity columns of series in the source, with their names in the rollup.

@@ -20,3 +20,5 @@ mod rollup_tests;
 mod table_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod typed_tests;

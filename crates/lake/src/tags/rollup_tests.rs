@@ -120,7 +120,7 @@ async fn windows(world: &World) -> Windows {
     newest.into_iter().map(|(key, (_, window))| (key, window)).collect()
 }
 
-async fn roll(world: &World, writer: &TableWriter) {
+pub(super) async fn roll(world: &World, writer: &TableWriter) {
     let options = RollupOptions {
         late_every: Duration::ZERO,
         ..RollupOptions::default()

@@ -41,6 +41,9 @@ const SOON: Duration = Duration::from_secs(20);
 pub(super) struct World {
     log: Arc<EmbeddedLog>,
     pub lake: TempDir,
+    /// The columns of writers that are opened.
+    pub promotion: AttributePromotion,
+    pub metrics: LakeMetrics,
 }
 
 fn fast() -> IngestOptions {
@@ -72,10 +75,12 @@ impl World {
         World {
             log: Arc::new(log),
             lake: tempfile::tempdir().unwrap(),
+            promotion: AttributePromotion::default(),
+            metrics: LakeMetrics::register(&Metrics::default()),
         }
     }
 
-    fn table(&self) -> std::path::PathBuf {
+    pub fn table(&self) -> std::path::PathBuf {
         self.lake.path().join("tags")
     }
 
@@ -92,21 +97,13 @@ impl World {
             partitions: vec![PARTITION],
             taken: Arc::new(|_, _| {}),
         };
-        let metrics = LakeMetrics::register(&Metrics::default());
+        let (promotion, metrics) = (self.promotion.clone(), self.metrics.clone());
         let site = LakeStorage::folder(lake, store);
-        TableWriter::open(
-            &site,
-            &TAGS,
-            feed,
-            &crate::tags::entry_decoder(),
-            AttributePromotion::default(),
-            metrics,
-            options,
-        )
-        .await
+        let decoder = crate::tags::entry_decoder();
+        TableWriter::open(&site, &TAGS, feed, &decoder, promotion, metrics, options).await
     }
 
-    async fn open_with(&self, store: SyncedStore, options: &IngestOptions) -> Result<TableWriter, OpenError> {
+    pub async fn open_with(&self, store: SyncedStore, options: &IngestOptions) -> Result<TableWriter, OpenError> {
         self.open_at(self.lake.path(), store, options).await
     }
 
@@ -154,7 +151,7 @@ impl World {
     }
 
     /// All rows of the table, file by file in the order of commits.
-    async fn rows(&self) -> Vec<Row> {
+    pub async fn rows(&self) -> Vec<Row> {
         let log = DeltaLog::new(&self.table(), SyncedStore::new()).unwrap();
         let Some(snapshot) = log.load(SnapshotDetail::Stats).await.unwrap() else {
             return Vec::new();
@@ -182,7 +179,7 @@ impl World {
 }
 
 /// A row as text by column, for the columns that tests check.
-type Row = BTreeMap<String, String>;
+pub(super) type Row = BTreeMap<String, String>;
 
 fn read(file: &Path) -> Vec<Row> {
     let bytes = bytes::Bytes::from(std::fs::read(file).unwrap());
@@ -209,7 +206,7 @@ fn read(file: &Path) -> Vec<Row> {
     rows
 }
 
-fn message(tag: &str, value: i64, extra: &[(&str, &str)]) -> Message {
+pub(super) fn message(tag: &str, value: i64, extra: &[(&str, &str)]) -> Message {
     let entries = [("umh_topic", tag)].into_iter().chain(extra.iter().copied());
     let map = MetaMap::new(entries.map(|(k, v)| (Text::from(k), Text::from(v))), None);
     Message::new(Payload::Value(Value::I64(value)), Metadata::shared(Arc::new(map)))

@@ -236,6 +236,7 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("log_template", Inputs(2)),
     ("log_fingerprint", Plain),
     ("sketch_quantile", Plain),
+    (crate::attribute_text::NAME, AtMost(sizes::to_json)),
     ("json_get", AtMost(sizes::json_text)),
     ("json_get_json", AtMost(sizes::json_text)),
     ("json_as_text", AtMost(sizes::json_text)),
