@@ -52,6 +52,23 @@ async fn sketches_are_merged_and_have_quantiles() {
         sketch((1..=1000).map(f64::from))
     );
     assert_eq!(text(&engine, &all).await, "same\ntrue\n");
+    // No quantile is beyond the values, although a bin stands for numbers up to 1 % away.
+    let of_one = [sketch([0.503]), sketch([1001.0])];
+    let ends = format!(
+        "SELECT sketch_quantile(sketch_merge(s), 0) AS least, sketch_quantile(sketch_merge(s), 1) AS greatest FROM \
+         (SELECT s FROM {rows} UNION ALL VALUES ({}), ({}))",
+        of_one[0], of_one[1]
+    );
+    let ends = text(&engine, &ends).await;
+    let ends: Vec<f64> = ends
+        .lines()
+        .skip(1)
+        .flat_map(|line| line.split(',').map(number))
+        .collect();
+    assert!(
+        (0.503..0.503 * 1.004).contains(&ends[0]) && (1001.0 / 1.004..=1001.0).contains(&ends[1]),
+        "{ends:?}"
+    );
     let nothing = format!("SELECT sketch_merge(s) IS NULL AS n FROM {rows} WHERE k = 'x'");
     assert_eq!(text(&engine, &nothing).await, "n\ntrue\n");
 
