@@ -302,6 +302,7 @@ impl GroupPartitionInner {
     }
 
     /// Releases memory that is not needed any more. Called after a change; free if the state is small.
+    #[inline]
     fn shrink(&mut self) {
         if self.state_bytes() > STATE_FLOOR {
             match &mut self.state {
@@ -399,6 +400,7 @@ impl GroupPartitionInner {
     }
 
     /// Updates the first offset that this group needs, or an offset before it.
+    #[inline]
     fn update_needed(&mut self, now: Micros) -> Offset {
         let machine = match &mut self.state {
             GroupState::Work(machine) => machine,

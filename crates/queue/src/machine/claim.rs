@@ -157,6 +157,7 @@ impl WorkMachine {
     }
 
     /// Moves the cursor to the message. Returns an error if the message was passed before or there is no room.
+    #[inline]
     fn reach(&mut self, message: &MessageMeta, now: Micros) -> Result<(), PassOutcome> {
         if message.offset > self.cursor {
             self.pass_gap(message.offset, false, now);
@@ -190,6 +191,7 @@ impl WorkMachine {
 
     /// Moves the cursor, which `reach` has moved to the message, over it if nobody may claim it now: settles a skipped
     /// message, delays one that is not due, marks an expired one for removal. False if the message is live.
+    #[inline]
     fn step_over_unclaimable(&mut self, message: &MessageMeta, now: Micros) -> bool {
         let due = message.not_before.filter(|due| *due > now);
         if message.skip {
@@ -212,6 +214,7 @@ impl WorkMachine {
     }
 
     /// Whether the message may be leased to the consumer before all unleased messages of its lane.
+    #[inline]
     fn lane_is_free(&self, lane: u32, offset: Offset, consumer: u32) -> bool {
         let lane = self.store.lanes.get(lane);
         let first = lane.next == NIL || offset < self.store.entries.get(lane.next).offset;
@@ -283,6 +286,7 @@ impl WorkMachine {
     /// Leases an entry that is first in its lane, or in no list. Returns the delivery number and the deadline, and no
     /// `Lease`: two numbers are returned in registers. A `Lease` would be returned in memory, and a caller that copies
     /// it at once would wait until it is written, which takes as long as all of this.
+    #[inline]
     fn hand_out(&mut self, entry: u32, consumer: u32, visibility: Micros, now: Micros) -> (u32, Micros) {
         let deadline = now.saturating_add(visibility);
         self.store.entries.set_state(entry, MessageState::Leased);

@@ -264,6 +264,7 @@ impl WorkMachine {
     }
 
     /// A time not after the next work of `advance` or `to_rouse`.
+    #[inline]
     pub fn next_due(&self) -> Option<Micros> {
         let rouse = self.next_rouse().map(|(at, _)| at);
         self.wheel.next_due().into_iter().chain(rouse).min()
@@ -298,6 +299,7 @@ impl WorkMachine {
         !self.journal.is_empty()
     }
 
+    #[inline]
     fn find(&self, offset: Offset) -> MessageStatus {
         if offset < self.floor() {
             if !self.held.is_empty()
