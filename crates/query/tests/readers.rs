@@ -60,6 +60,44 @@ async fn agree(engines: &Engines, moment: &str) -> Vec<Rows> {
     all
 }
 
+/// The attribute columns of a type, in a table beside one where they are texts.
+async fn typed_columns_hold(engines: &Engines) {
+    let types = async |table: &str| -> Vec<String> {
+        let described = engines.ask(&format!("describe {table}")).await;
+        let of = |name: &str| {
+            let row = described.iter().find(|row| row["column_name"] == name).unwrap();
+            row["data_type"].as_str().unwrap().to_owned()
+        };
+        ["attr_http_status_code", "attr_ratio", "resource_host_0"]
+            .map(of)
+            .to_vec()
+    };
+    for table in ["logs", "metrics", "metrics_rollup"] {
+        assert_eq!(types(table).await, ["Int64", "Float64", "Boolean"], "{table}");
+    }
+    let texts = types("traces").await;
+    assert!(texts.iter().all(|kind| kind.starts_with("Utf8")), "{texts:?}");
+    // The same values are sent to both.
+    let names = ["http.status_code", "ratio"].map(|name| format!("attr('{name}')"));
+    for name in names {
+        let of = async |table: &str| {
+            let sql = format!("select {name} as text, count(*) as n from {table} group by {name} order by text");
+            engines.ask(&sql).await
+        };
+        let (typed, texts) = (of("logs").await, of("traces").await);
+        assert!(typed.len() > 4 && typed == texts, "{name}: {typed:?} and {texts:?}");
+    }
+    let both = "select count(*) as n from (select distinct attr_http_status_code as s from logs) l join \
+                (select distinct attr_http_status_code as s from traces) t on l.s = t.s";
+    assert_eq!(engines.ask(both).await[0]["n"], 5);
+    let joined = "select count(*) as n from logs l join traces t on l.trace_id = t.trace_id and l.time = t.time \
+                  where l.attr('http.status_code') = t.attr('http.status_code') and l.attr_http_status_code + 0 = t.attr_http_status_code";
+    let alone = "select count(attr_http_status_code) as n from logs";
+    assert_eq!(engines.ask(joined).await, engines.ask(alone).await);
+    let misfits = "select count(*) as n from logs where attr('http.status_code') in ('timeout', '200.5') and attr_http_status_code is null";
+    assert!(engines.ask(misfits).await[0]["n"].as_i64().unwrap() > 0);
+}
+
 fn counts(all: &[Rows]) -> Vec<usize> {
     all.iter().map(BTreeSet::len).collect()
 }
@@ -79,6 +117,7 @@ async fn every_table_is_read_alike_by_others_after_all_that_happens_to_it() {
     let appended = agree(&engines, "rows and columns have come").await;
     let base = counts(&appended);
     assert_eq!(base[..5], [plant.rows(); 5], "what was appended is what is read");
+    typed_columns_hold(&engines).await;
     let files = plant.files().await;
     assert!(files.iter().all(|files| *files >= 8), "files by table: {files:?}");
 

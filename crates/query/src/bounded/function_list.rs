@@ -236,7 +236,8 @@ pub const SCALAR: &[(&str, ResultBound)] = &[
     ("log_template", Inputs(2)),
     ("log_fingerprint", Plain),
     ("sketch_quantile", Plain),
-    (crate::attribute_text::NAME, AtMost(sizes::to_json)),
+    // A double of 8 bytes has at most 24 characters, beside the view.
+    (crate::attribute_text::NAME, Inputs(5)),
     ("json_get", AtMost(sizes::json_text)),
     ("json_get_json", AtMost(sizes::json_text)),
     ("json_as_text", AtMost(sizes::json_text)),

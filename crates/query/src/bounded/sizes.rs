@@ -151,7 +151,7 @@ pub fn conversion(call: &FunctionCall<'_>) -> usize {
     }
 }
 
-/// `to_json(value)`, and the text of an attribute, which is never longer.
+/// `to_json(value)`
 pub fn to_json(call: &FunctionCall<'_>) -> usize {
     let texts = call.each(0, |array| text_bytes(array));
     call.text_bytes(|row| texts.get(row))

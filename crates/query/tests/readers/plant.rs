@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use thalweg_columns::attribute_types::AttributeType;
 use thalweg_columns::attributes::AttributePromotion;
 use thalweg_columns::compaction::CompactionOptions;
 use thalweg_columns::tables::{LOGS, METRICS, TAGS, TRACES, TableSpec};
@@ -58,6 +59,20 @@ fn decoder_of(spec: &TableSpec) -> DecoderFactory {
     signal.map_or_else(thalweg_lake::tags::entry_decoder, thalweg_otlp::entry_decoder)
 }
 
+/// Some attribute columns have a type, which not all of their values fit. Those of `traces` have texts.
+fn promotion_of(spec: &TableSpec) -> AttributePromotion {
+    let types = [
+        ("attr_http_status_code", "long"),
+        ("attr_ratio", "double"),
+        ("resource_host_0", "boolean"),
+    ];
+    let types = types.map(|(column, kind)| (column.to_owned(), AttributeType::declared(kind).unwrap()));
+    match spec.name {
+        "traces" => AttributePromotion::default(),
+        _ => AttributePromotion::default().with_types(types.into()),
+    }
+}
+
 pub struct Plant {
     folder: TempDir,
     log: Arc<EmbeddedLog>,
@@ -102,7 +117,7 @@ impl Plant {
                 spec,
                 feed,
                 &decoder,
-                AttributePromotion::default(),
+                promotion_of(spec),
                 metrics.clone(),
                 &options,
             );
@@ -175,21 +190,32 @@ impl Plant {
         .await;
     }
 
-    /// Adds points of a gauge with these values, as JSON texts, and of a monotonic sum, in a file of their own.
+    /// Adds points of a gauge with these values, as JSON texts, of a monotonic sum, and of a gauge that has the same values as
+    /// an attribute, in a file of their own.
     pub async fn numbers(&self, values: &[&str]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         let arrival = i64::try_from(now).unwrap();
         let point = |value: &&str| json!({"timeUnixNano": arrival.to_string(), "asDouble": value});
         let points: Vec<Value> = values.iter().map(point).collect();
+        let labelled = |value: &&str| {
+            let mut point = point(value);
+            point["attributes"] = json!([{"key": "ratio", "value": {"doubleValue": value}}]);
+            point
+        };
+        let labelled = json!({"dataPoints": values.iter().map(labelled).collect::<Vec<Value>>()});
         let sum = json!({"dataPoints": points, "aggregationTemporality": 2, "isMonotonic": true});
-        let metrics = json!([{"name": "odd", "gauge": {"dataPoints": points}}, {"name": "rising", "sum": sum}]);
+        let metrics = json!([
+            {"name": "odd", "gauge": {"dataPoints": points}},
+            {"name": "rising", "sum": sum},
+            {"name": "labelled", "gauge": labelled},
+        ]);
         let request = json!({"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]});
         let head = EntryHead {
             signal: Signal::Metrics,
             form: EntryForm::Request(PayloadEncoding::Json),
             compression: PayloadCompression::None,
             arrival,
-            records: 2 * values.len() as u32,
+            records: 3 * values.len() as u32,
             cut_values_at: None,
             rejected: RejectedRecords::NONE,
             peer: "",
@@ -199,7 +225,7 @@ impl Plant {
         entry.extend_from_slice(request.to_string().as_bytes());
         let (_, partition) = FED[1];
         let writer = &self.writers[1];
-        let rows = writer.tables()[0].rows + 2 * values.len() as u64;
+        let rows = writer.tables()[0].rows + 3 * values.len() as u64;
         self.append(partition, arrival, &[&entry]).await;
         eventually("rows are in their table", async || writer.tables()[0].rows == rows).await;
     }
@@ -443,9 +469,20 @@ impl Round {
 
     /// Attributes of a record: some that all records have, and one that is new in this round.
     fn attributes(&self, index: i64) -> Value {
+        let status = match index % 13 {
+            7 => json!({"stringValue": "timeout"}),
+            8 => json!({"doubleValue": 200.5}),
+            _ => json!({"intValue": (200 + index % 5).to_string()}),
+        };
+        let ratio = match index % 17 {
+            3 => json!({"intValue": ((1_i64 << 53) + 1).to_string()}),
+            4 => json!({"intValue": "12"}),
+            5 => json!({"stringValue": "none"}),
+            _ => json!({"doubleValue": index as f64 / 3.0}),
+        };
         json!([
-            {"key": "http.status_code", "value": {"intValue": (200 + index % 5).to_string()}},
-            {"key": "ratio", "value": {"doubleValue": index as f64 / 3.0}},
+            {"key": "http.status_code", "value": status},
+            {"key": "ratio", "value": ratio},
             {"key": format!("round.{}", self.number), "value": {"stringValue": format!("é{index}")}},
         ])
     }
