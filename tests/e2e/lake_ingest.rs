@@ -186,6 +186,22 @@ fn files_of_every_kind_are_in_their_tables_once() {
     );
 }
 
+/// Its row groups have odd ordinals (`fixtures/README.md`).
+#[test]
+fn a_file_of_parquet_go_is_read_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = include_bytes!("fixtures/parquet-go-0.25.1.parquet");
+    std::fs::write(folder.path().join("go.parquet"), file).unwrap();
+    assert_eq!(report(folder.path(), &["go.parquet"], 0)["rows"], 15);
+    let query = "select count(*) as rows, count(distinct resource_service_name) as services, min(time) as first, max(time) as last,
+        sum(attr_value) as total, max(body) as body, min(severity_text) as level from logs";
+    let found = json!([{
+        "rows": 15, "services": 3, "first": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:00:14Z", "total": 52.5,
+        "body": "message 9", "level": "info",
+    }]);
+    assert_eq!(json!(sql(folder.path(), query)), found);
+}
+
 #[test]
 fn exit_codes_say_what_became_of_files() {
     let folder = tempfile::tempdir().unwrap();
