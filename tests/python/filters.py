@@ -26,7 +26,9 @@ def operands(column):
     """Values that the column has, at its ends and between, and some that it lacks."""
     kind = column.type
     known = [value for value in column.unique().to_pylist() if value is not None]
-    odd = [value for value in known if isinstance(value, float) and not math.isfinite(value)]
+    # Not the NaN of the column: DuckDB's reader of Delta tables (delta-kernel's `total_cmp`) takes one with a sign, which
+    # `Infinity - Infinity` is on most machines, for the least of all numbers and skips files by it, in tables of any writer.
+    odd = [value for value in known if isinstance(value, float) and math.isinf(value)]
     known = sorted(value for value in known if value == value)
     chosen = known[:1] + known[len(known) // 2 : len(known) // 2 + 1] + known[-1:]
     if pyarrow.types.is_floating(kind):
@@ -111,10 +113,6 @@ def counts(readers, whole, frame, asked, connection):
     expression = polars_filter(*asked)
     expected = frame.filter(expression).height
     yield "polars", lazy.filter(expression).select(polars.len()).collect().item(), expected
-    # DuckDB 1.5.5 once found nothing for `sum < nan` where the whole table has rows. It was not seen again, and the cause is
-    # not known.
-    if operator in ("<", ">") and isinstance(value, float) and math.isnan(value):
-        return
     where, given = sql_filter(*asked)
     read, expected = (
         connection.execute(f"select count(*) from {of} where {where}", given).fetchone()[0] for of in ("t", "whole")
